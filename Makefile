@@ -1,0 +1,64 @@
+# make demo   a real Slurm cluster with emulated power hardware runs jobs under energy policies
+# make test   everything: unit tests, emulated nodes, real Slurm cluster (root, Debian)
+# make lint   ruff, mypy --strict, clang-format
+# make venv   .venv with the package and its development needs;  make build  the C parts
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+DEPS := packaging/install-deps
+# Debian's own Python first: an interpreter in a home directory cannot be run by other users' jobs.
+PYTHON ?= $(shell for p in /usr/bin/python3 python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+PIP := $(BIN)/pip install --quiet
+C_DIRS := $(wildcard spank prolog_epilog)
+C_SOURCES = $(shell git ls-files '*.c' '*.h')
+DEB = $(shell command -v apt-get)
+
+.PHONY: all demo test lint venv build deps-% clean
+all: venv build
+
+deps-%:
+	@if [ -n "$(DEB)" ]; then $(DEPS) $*; fi
+
+$(VENV)/bin/python:
+	@python="$(PYTHON)"; \
+	if ! $${python:-false} -c 'import ensurepip, venv' 2>/dev/null; then \
+		$(MAKE) --no-print-directory deps-python && python=/usr/bin/python3; fi; \
+	echo "Creating $(VENV) with $$python"; $$python -m venv $(VENV)
+
+$(VENV)/.installed-lab: setup.cfg pyproject.toml | $(VENV)/bin/python
+	@echo "Installing slurm-energy with its lab into $(VENV)"
+	@$(PIP) --editable '.[lab,plots]' && touch $@
+
+$(VENV)/.installed-dev: setup.cfg pyproject.toml | $(VENV)/bin/python
+	@echo "Installing slurm-energy and its development needs into $(VENV)"
+	@$(PIP) --editable '.[dev]' && touch $@ $(VENV)/.installed-lab
+
+$(VENV)/.installed-judges: setup.cfg | $(VENV)/.installed-dev
+	@echo "Installing independent measurement tools to compare with into $(VENV)"
+	@$(PIP) --editable '.[judges]' && touch $@
+
+venv: $(VENV)/.installed-dev
+
+build: deps-build
+	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir || exit 1; done
+
+demo: deps-build deps-lab $(VENV)/.installed-lab build
+	@$(BIN)/senergy lab demo
+
+test: deps-build deps-lab deps-test deps-page $(VENV)/.installed-dev $(VENV)/.installed-judges build
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: deps-build deps-lint $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	clang-format --dry-run --Werror $(C_SOURCES)
+	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir clean all CFLAGS_EXTRA='-Wall -Wextra -Werror' || exit 1; done
+
+clean:
+	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir clean; done
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,160 @@
+"""What one call of the hook costs a job: time of senergy-hook against a hook that is `sh -c 'exit 0'`.
+
+All are spawned in turn as slurmd would: sh, and `begin` and `end` of jobs whose policy changes no setting. By
+default a minimal server answers. `--socket PATH` aims at a live senergyd: as root, in a lab's node, as each
+pair of calls leaves the record of a job that never was.
+
+Prints `CLAIM hook_call ratio=... target=<=2 holds=yes|no`: the slower of begin and end over sh, medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+TARGET = 2.0
+WARM_UP_ROUNDS = 20
+FIRST_JOB_ID = 4_000_000_000
+HOOK_DIR = Path(__file__).resolve().parent.parent / "prolog_epilog"
+ANSWER = b'{"ok": true, "policy": "monitor", "applied": 0, "failed": 0}\n'
+JOB = {
+    "SLURM_CLUSTER_NAME": "benchmark",
+    "SLURM_CONF": "/etc/slurm/slurm.conf",
+    "SLURM_JOB_CPUS_PER_NODE": "64",
+    "SLURM_JOB_GID": "1000",
+    "SLURM_JOB_NUM_NODES": "1",
+    "SLURM_JOB_PARTITION": "all",
+    "SLURM_JOB_RESTART_COUNT": "0",
+    "SLURM_JOB_UID": "1000",
+    "SLURM_JOB_USER": "alice",
+    "SLURM_JOB_WORK_DIR": "/home/alice/project/run",
+    "SLURM_NODELIST": "node[001-004]",
+    "SLURM_SCRIPT_CONTEXT": "prolog_slurmd",
+    "SLURM_UID": "1000",
+    "SLURMD_NODENAME": "node001",
+    "SPANK_ENERGY_POLICY": "monitor",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=400, help="calls of each kind (default 400)")
+    parser.add_argument("--socket", help="socket of a live senergyd instead of the minimal server")
+    parser.add_argument("--json", metavar="FILE", help="also write the claim as a list of objects")
+    parser.add_argument("--serve", metavar="PATH", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        asyncio.run(serve(arguments.serve))
+        return 0
+    hook = build_hook()
+    with contextlib.nullcontext(arguments.socket) if arguments.socket else minimal_server() as path:
+        times = measure(str(hook), path, arguments.rounds)
+    claim = judge(times)
+    print(claim_line(claim))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps([claim], indent=2) + "\n")
+    return 0 if claim["holds"] else 1
+
+
+async def serve(path: str) -> None:
+    """Answer every line on a unix socket until the process is ended."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            json.loads(line)
+            writer.write(ANSWER)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, path, backlog=128)
+    await server.serve_forever()
+
+
+@contextlib.contextmanager
+def minimal_server() -> Iterator[str]:
+    """Run `serve` in a process of its own and give its socket."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/agent.sock"
+        server = subprocess.Popen([sys.executable, __file__, "--serve", path])
+        try:
+            while not Path(path).exists():
+                if server.poll() is not None:
+                    raise SystemExit("hook.py: the minimal server did not start")
+                time.sleep(0.01)
+            yield path
+        finally:
+            server.terminate()
+            server.wait(10)
+
+
+def build_hook() -> Path:
+    subprocess.run(["make", "--silent", "-C", str(HOOK_DIR)], check=True, timeout=120)
+    return HOOK_DIR / "senergy-hook"
+
+
+def measure(hook: str, socket_path: str, rounds: int) -> dict[str, list[float]]:
+    """Return seconds per call of `sh`, `begin` and `end`, called in turn so that noise hits all alike."""
+    times: dict[str, list[float]] = {"sh": [], "begin": [], "end": []}
+    for index in range(-WARM_UP_ROUNDS, rounds):
+        job = str(FIRST_JOB_ID + index + WARM_UP_ROUNDS)
+        environment = JOB | {"SLURM_JOB_ID": job, "SLURM_JOBID": job}
+        for name in times:
+            command = ["/bin/sh", "-c", "exit 0"] if name == "sh" else [hook, name, "--socket", socket_path]
+            seconds = spawn(command, environment)
+            if index >= 0:
+                times[name].append(seconds)
+    return times
+
+
+def spawn(command: list[str], environment: dict[str, str]) -> float:
+    """Run one command and return its seconds; a line on its stderr means that the call failed."""
+    read_end, write_end = os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, write_end, 2)]
+    start = time.perf_counter()
+    pid = os.posix_spawn(command[0], command, environment, file_actions=actions)
+    _, status = os.waitpid(pid, 0)
+    seconds = time.perf_counter() - start
+    os.close(write_end)
+    complaint = os.read(read_end, 1000).decode(errors="replace")
+    os.close(read_end)
+    if status or complaint:
+        raise SystemExit(f"hook.py: {command[0]}: status {status}: {complaint.strip()}")
+    return seconds
+
+
+def judge(times: dict[str, list[float]]) -> dict[str, object]:
+    """Print the medians and return the claim."""
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    for name, values in times.items():
+        low, _, high = statistics.quantiles(values, n=4)
+        print(
+            f"{name:<6} median {medians[name] * 1e3:.3f} ms, quartiles {low * 1e3:.3f} to {high * 1e3:.3f} ms"
+        )
+    ratio = max(medians["begin"], medians["end"]) / medians["sh"]
+    return {
+        "claim": "hook_call",
+        "ratio": round(ratio, 3),
+        "target": f"<={TARGET:g}",
+        "holds": ratio <= TARGET,
+        "median_ms": {name: round(value * 1e3, 4) for name, value in medians.items()},
+        "calls": len(times["sh"]),
+    }
+
+
+def claim_line(claim: dict[str, object]) -> str:
+    holds = "yes" if claim["holds"] else "no"
+    return f"CLAIM {claim['claim']} ratio={claim['ratio']} target={claim['target']} holds={holds}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""What measuring a section costs the program: seconds of its begin and end, against a window of zeus.
+
+Ours: `with slurm_energy.profile("x")` through a live senergyd, which this file starts on a socket of its own
+and to which it announces a job (root); inside a job, the node's. Theirs: ZeusMonitor.begin_window and
+end_window, without synchronising a device. Sections are taken in turn and paced, so that ours stay within a
+user's allowance of fresh samples. Run it inside a node with counters, `senergy lab exec n1 ...`: on a machine
+without, neither reads anything, and it says so.
+
+Prints `CLAIM profile_section ratio=... target=<=1`: our median over 1 ms, and
+`CLAIM profile_section_zeus`: our median over that of zeus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+PACE_S = 0.01
+BODY_S = 0.005
+Step = Callable[[], object]
+LIMIT_MS = 1.0
+JOB = {
+    "SLURM_JOB_ID": "4294900000",
+    "SLURM_JOB_USER": "root",
+    "SLURM_JOB_CPUS_PER_NODE": "1024",
+    "SLURM_JOB_RESTART_COUNT": "0",
+    "SPANK_ENERGY_POLICY": "monitor",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=300, help="sections of each kind (default 300)")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    arguments = parser.parse_args()
+    with contextlib.nullcontext() if os.environ.get("SLURM_JOB_ID") else own_agent():
+        claims = judge(measure(arguments.rounds))
+    for claim in claims:
+        print(claim_line(claim))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(claims, indent=2) + "\n")
+    return 0 if all(claim["holds"] for claim in claims) else 1
+
+
+@contextlib.contextmanager
+def own_agent() -> Iterator[None]:
+    """Run a senergyd of our own and announce a job that is this process."""
+    with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
+        config = Path(folder) / "energy.toml"
+        path = f"{folder}/agent.sock"
+        config.write_text(
+            f'[cluster]\ncontroller_url = "http://127.0.0.1:9"\n'
+            f'[agent]\nsocket = "{path}"\nstate_dir = "{folder}/state"\n'
+        )
+        command = [sys.executable, "-m", "slurm_energy.agent.main", "--config", str(config)]
+        agent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            job = {**JOB, "SLURM_JOB_UID": str(os.getuid())}
+            begin(path, {"op": "begin", "env": job}, agent)
+            os.environ |= {"SENERGY_CONFIG": str(config), "SLURM_JOB_ID": job["SLURM_JOB_ID"]}
+            os.environ["SENERGY_PROFILE_DIR"] = f"{folder}/out"
+            yield
+            # Lines written only when Python ends would make the folder anew.
+            from slurm_energy import profiling
+
+            profiling.flush()
+        finally:
+            agent.terminate()
+            agent.wait(30)
+
+
+def begin(path: str, message: dict[str, Any], agent: subprocess.Popen[bytes]) -> None:
+    from slurm_energy.cli.connection import ask_agent
+    from slurm_energy.errors import UnavailableError
+
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and agent.poll() is None:
+        with contextlib.suppress(UnavailableError):
+            if ask_agent(Path(path), message).get("ok"):
+                return
+        time.sleep(0.05)
+    raise SystemExit("profile_section.py: no agent")
+
+
+def measure(rounds: int) -> dict[str, list[float]]:
+    """Return seconds of begin and end together, kinds in turn so that noise hits all alike."""
+    import slurm_energy
+
+    ours = slurm_energy.profile("x")
+    last: list[Any] = [None]
+
+    def enter() -> None:
+        last[0] = ours.__enter__()
+
+    kinds: dict[str, tuple[Step, Step]] = {"ours": (enter, lambda: ours.__exit__(None, None, None))}
+    if zeus := zeus_window():
+        kinds["zeus"] = zeus
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    for number in range(-20, rounds):
+        for name, (begin_section, end_section) in kinds.items():
+            start = time.perf_counter()
+            begin_section()
+            inside = time.perf_counter()
+            time.sleep(BODY_S)
+            outside = time.perf_counter()
+            end_section()
+            if number >= 0:
+                times[name].append(inside - start + time.perf_counter() - outside)
+            time.sleep(PACE_S)
+    parts = ", ".join(last[0].energy_joules) or "nothing: this machine has no counters"
+    print(f"a section of ours measures {parts}; the samples at its ends were {last[0].age_s} s old together")
+    return times
+
+
+def zeus_window() -> tuple[Step, Step] | None:
+    """Return begin and end of a window of zeus, or None where it cannot run."""
+    try:
+        from zeus.monitor import ZeusMonitor
+
+        monitor = ZeusMonitor()
+        steps = (
+            lambda: monitor.begin_window("x", sync_execution=False),
+            lambda: monitor.end_window("x", sync_execution=False),
+        )
+        for step in steps:
+            step()
+    except Exception as error:
+        print(f"zeus cannot run here: {type(error).__name__}: {error}")
+        return None
+    return steps
+
+
+def judge(times: dict[str, list[float]]) -> list[dict[str, Any]]:
+    medians = {}
+    for name, values in times.items():
+        cuts = statistics.quantiles(values, n=20)
+        medians[name] = statistics.median(values)
+        print(f"{name:<6} median {medians[name] * 1e3:.3f} ms, 95 % under {cuts[-1] * 1e3:.3f} ms")
+    median_ms = medians["ours"] * 1e3
+    claims = [claim("profile_section", median_ms / LIMIT_MS, "<=1", median_ms <= LIMIT_MS)]
+    if "zeus" in medians:
+        ratio = medians["ours"] / medians["zeus"]
+        claims.append(claim("profile_section_zeus", ratio, "<=1", ratio <= 1))
+    return [entry | {"median_ms": {n: v * 1e3 for n, v in medians.items()}} for entry in claims]
+
+
+def claim(name: str, ratio: float, target: str, holds: bool) -> dict[str, Any]:
+    return {"claim": name, "ratio": round(ratio, 3), "target": target, "holds": holds}
+
+
+def claim_line(found: dict[str, Any]) -> str:
+    holds = "yes" if found["holds"] else "no"
+    return f"CLAIM {found['claim']} ratio={found['ratio']} target={found['target']} holds={holds}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""What slurm-energy costs a cluster that runs many short jobs: jobs per second with and without it.
+
+Two labs on the same emulated nodes are up at the same time: one with all parts (SPANK plugin, job_submit
+module, prolog and epilog hooks, senergyd on every node, senergyctld), one with Slurm alone. Batches of jobs
+go through both in turn; a batch is timed from its first sbatch to the end of its last job. Needs root.
+
+Prints `CLAIM job_throughput ratio=... target=>=0.9 holds=yes|no`: jobs per second with us over Slurm alone,
+medians over the batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from slurm_energy.lab import layout, lifecycle
+from slurm_energy.lab.cluster import Lab
+from slurm_energy.lab.spec import LabSpec
+
+TARGET = 0.9
+BATCH_TIMEOUT_S = 240
+SUBMITTERS = 2
+FLAGS = {"Slurm alone": [], "slurm-energy": ["--energy-policy=monitor"]}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=200, help="jobs in a batch (default 200)")
+    parser.add_argument("--batches", type=int, default=5, help="batches through each lab (default 5)")
+    parser.add_argument("--json", metavar="FILE", help="also write the claim as a list of objects")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0:
+        print("throughput.py: error: a lab needs root: run it with sudo", file=sys.stderr)
+        return 2
+    labs: dict[str, Lab] = {}
+    try:
+        for name in FLAGS:
+            place = layout.locate(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
+            labs[name] = lifecycle.up(place, LabSpec(product=name == "slurm-energy"))
+        rates = measure(labs, arguments.jobs, arguments.batches)
+    finally:
+        for lab in labs.values():
+            lifecycle.down(lab.layout)
+    claim = judge(rates)
+    print(
+        f"CLAIM {claim['claim']} ratio={claim['ratio']} target={claim['target']} "
+        f"holds={'yes' if claim['holds'] else 'no'}"
+    )
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps([claim], indent=2) + "\n")
+    return 0 if claim["holds"] else 1
+
+
+def measure(labs: dict[str, Lab], jobs: int, batches: int) -> dict[str, list[float]]:
+    """Return jobs per second per batch and lab; the first batch of each warms up and does not count."""
+    rates: dict[str, list[float]] = {name: [] for name in labs}
+    for batch in range(batches + 1):
+        names = list(labs) if batch % 2 else list(reversed(labs))
+        for name in names:
+            rate = jobs / run_batch(labs[name], jobs, FLAGS[name])
+            print(f"batch {batch} {name:<13} {rate:6.1f} jobs/s", flush=True)
+            if batch:
+                rates[name].append(rate)
+    return rates
+
+
+def run_batch(lab: Lab, jobs: int, flags: Sequence[str]) -> float:
+    """Submit jobs of one CPU each and return the seconds until all are over, epilogs included."""
+    environment = {**os.environ, **lab.environment()}
+    command = ["sbatch", "--quiet", "--ntasks=1", "--output=/dev/null", *flags, "--wrap", "true"]
+
+    def submit(_: int) -> None:
+        subprocess.run(command, env=environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(SUBMITTERS) as pool:
+        list(pool.map(submit, range(jobs)))
+    while _queued(environment):
+        if time.perf_counter() - start > BATCH_TIMEOUT_S:
+            raise SystemExit(f"throughput.py: {jobs} jobs did not end in {BATCH_TIMEOUT_S} s")
+        time.sleep(0.1)
+    return time.perf_counter() - start
+
+
+def _queued(environment: dict[str, str]) -> bool:
+    command = ["squeue", "--noheader", "--format=%i"]
+    return bool(subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True).stdout)
+
+
+def judge(rates: dict[str, list[float]]) -> dict[str, object]:
+    """Return the claim."""
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    ratio = medians["slurm-energy"] / medians["Slurm alone"]
+    return {
+        "claim": "job_throughput",
+        "ratio": round(ratio, 3),
+        "target": f">={TARGET}",
+        "holds": ratio >= TARGET,
+        "median_jobs_per_s": {name: round(value, 2) for name, value in medians.items()},
+        "batches": {name: [round(value, 2) for value in values] for name, values in rates.items()},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+-- The check of energy flags on the controller, for a site's own job_submit.lua:
+--
+--     package.path = "/usr/local/lib/slurm-energy/?.lua;" .. package.path
+--     local senergy = require("senergy_submit")
+--     function slurm_job_submit(job_desc, part_list, submit_uid)
+--         return senergy.check(job_desc, submit_uid)
+--     end
+--
+-- It repeats what energy.so checks in sbatch, salloc and srun (spank/flags.c), so that a client without the
+-- plugin, or with one of its own, gets no further. A bad value is refused. An error in here is logged and the
+-- job let through; without a policy file that can be read only the form of values is checked: senergyd keeps
+-- to the bounds in any case. Lua 5.1 to 5.4.
+
+local M = {}
+
+-- Where senergyctld writes names and bounds. Nobody else may write there: slurmctld waits for this file.
+M.policy_file = "/run/senergy/policies"
+
+local FILE_MAX = 64 * 1024
+local FIRST_LINE = "senergy-policies 1"
+local NAME_MAX, LABEL_MAX = 32, 64
+local SHOWN_MAX, LISTED_MAX = 40, 320
+local PERCENT_MAX = 1000
+local MICRO = 1000000 -- amounts are compared in whole millionths
+local WATT_FACTORS = { [""] = 1.0, W = 1.0, kW = 1e3, MW = 1e6 }
+
+-- The user's text in quotes: printable ASCII only, cut.
+local function shown(text)
+    local plain = string.gsub(string.sub(text, 1, SHOWN_MAX + 1), ".", function(character)
+        local byte = string.byte(character)
+        local printable = byte >= 32 and byte < 127 and character ~= "\\"
+        return printable and character or string.format("\\x%02x", byte)
+    end)
+    if #plain > SHOWN_MAX then
+        plain = string.sub(plain, 1, SHOWN_MAX - 3) .. "..."
+    end
+    return "'" .. plain .. "'"
+end
+
+-- Returns millionths and what follows the number, or nil if `text` does not begin with such a decimal number.
+local function read_decimal(text, digits, decimals)
+    local whole, rest = string.match(text, "^(%d+)(.*)$")
+    if not whole or #whole > digits then
+        return nil
+    end
+    local fraction, unit = string.match(rest, "^%.(%d+)(.*)$")
+    if fraction and #fraction > decimals or not fraction and string.sub(rest, 1, 1) == "." then
+        return nil
+    end
+    local number = tonumber(whole .. "." .. (fraction or "0"))
+    return math.floor(number * MICRO + 0.5), fraction and unit or rest
+end
+
+local function parse_watts(text)
+    local micros, unit = read_decimal(text, 9, 6)
+    local factor = micros and WATT_FACTORS[unit]
+    return factor and micros > 0 and micros * factor or nil
+end
+
+local function parse_percent(text)
+    local micros, unit = read_decimal(text, 4, 4)
+    if micros and (unit == "" or unit == "%") and micros <= PERCENT_MAX * MICRO then
+        return micros
+    end
+    return nil
+end
+
+-- Reads the policy file; nil and perhaps the reason when there is none to use.
+local function read_policy_file(path)
+    local file, problem, code = io.open(path, "r")
+    if not file then
+        return nil, code ~= 2 and problem or nil -- 2: no such file, which is no problem
+    end
+    local text = file:read(FILE_MAX + 1)
+    file:close()
+    if not text or #text > FILE_MAX then
+        return nil, path .. (text and ": longer than 64 KiB" or ": cannot be read")
+    end
+    if string.find(text, "%z") or string.match(text, "^\n*([^\n]*)") ~= FIRST_LINE then
+        return nil, path .. ": does not begin with the line '" .. FIRST_LINE .. "'"
+    end
+    return text
+end
+
+-- Whether a comma-separated list names `user`. An empty list means everybody.
+local function is_open(users, user)
+    local empty = true
+    for one in string.gmatch(users, "[^,]+") do
+        if one == user then
+            return true
+        end
+        empty = false
+    end
+    return empty
+end
+
+local function is_policy_name(text)
+    return #text <= NAME_MAX and string.match(text, "^[a-z][a-z0-9_-]*$") ~= nil
+end
+
+-- Turns the policy file into { names = {...}, open = {name = bool}, cap_watts = {low=, high=}, ... };
+-- `open` is meant for `user`. `measures_only` and `needs_cap` hold names as well: the built-in ones where the
+-- file lists no policy. What is not understood is for newer readers.
+local function parse_rules(text, user)
+    local rules = { names = {}, open = {}, measures_only = {}, needs_cap = {} }
+    for line in string.gmatch(text or "", "[^\n]+") do
+        local words = {}
+        for word in string.gmatch(line, "[^ ]+") do
+            words[#words + 1] = word
+        end
+        if words[1] == "policy" and words[2] and is_policy_name(words[2]) then
+            local open, kinds = true, {}
+            for i = 3, #words do
+                kinds[words[i]] = true
+                local users = string.match(words[i], "^users=(.*)$")
+                if users then
+                    open = is_open(users, user)
+                end
+            end
+            rules.names[#rules.names + 1] = words[2]
+            rules.open[words[2]] = rules.open[words[2]] or open
+            rules.measures_only[words[2]] = kinds["measures-only"]
+            rules.needs_cap[words[2]] = kinds["needs-cap"]
+        elseif words[1] == "cap_watts" or words[1] == "gpu_cap_watts" or words[1] == "slowdown_percent" then
+            local low, after_low = read_decimal(words[2] or "", 12, 6)
+            local high, after_high = read_decimal(words[3] or "", 12, 6)
+            if low and high and after_low == "" and after_high == "" then
+                rules[words[1]] = { low = low, high = high }
+            end
+        end
+    end
+    if #rules.names == 0 then
+        rules.measures_only.monitor, rules.needs_cap.cap = true, true
+    end
+    return rules
+end
+
+local function plain_number(micros)
+    local text = string.gsub(string.format("%.6f", micros / MICRO), "%.?0+$", "")
+    return text
+end
+
+local function bounds_text(bounds, unit)
+    return "allowed: " .. plain_number(bounds.low) .. " to " .. plain_number(bounds.high) .. " " .. unit
+end
+
+-- Each check returns nil, or what the message says after the flag's name.
+
+local function number_check(key, parse, unit, claim, form)
+    return function(value, rules)
+        local amount, bounds = parse(value), rules[key]
+        if not amount then
+            local allowed = bounds and " (" .. bounds_text(bounds, unit) .. ")" or ""
+            return shown(value) .. " is not " .. claim .. "; " .. form .. allowed
+        end
+        if bounds and (amount < bounds.low or amount > bounds.high) then
+            return shown(value) .. " is out of bounds; " .. bounds_text(bounds, unit)
+        end
+        return nil
+    end
+end
+
+local function watts_check(key)
+    return number_check(key, parse_watts, "W", "a power", "write watts as 200, 200W or 1.6kW")
+end
+
+local function check_policy(value, rules, user)
+    local formed = is_policy_name(value)
+    if formed and (#rules.names == 0 or rules.open[value]) then
+        return nil
+    end
+    local problem = shown(value) .. " is not a policy name"
+    if formed and rules.open[value] == nil then
+        problem = "unknown policy " .. shown(value)
+    elseif formed then
+        problem = shown(value) .. " is not open to user " .. user
+    end
+    if #rules.names == 0 then
+        local form = "; allowed: a to z first, then a to z, 0 to 9, - and _, at most "
+        return problem .. form .. NAME_MAX .. " characters"
+    end
+    local listed, length = {}, 0
+    for _, name in ipairs(rules.names) do
+        if rules.open[name] and length < LISTED_MAX then
+            listed[#listed + 1] = length + #name > LISTED_MAX and "..." or name
+            length = length + #name + 2
+        end
+    end
+    return problem .. "; allowed: " .. (#listed > 0 and table.concat(listed, ", ") or "none")
+end
+
+local function label_check(kind)
+    return function(value)
+        if #value >= 1 and #value <= LABEL_MAX and string.match(value, "^[A-Za-z0-9_.:/+-]+$") then
+            return nil
+        end
+        local form = "; allowed: 1 to " .. LABEL_MAX .. " characters of A-Z a-z 0-9 _ . : / + -"
+        return shown(value) .. " is not a " .. kind .. form
+    end
+end
+
+local FLAGS = {
+    ENERGY_POLICY = { "--energy-policy", check_policy },
+    ENERGY_CAP = { "--energy-cap", watts_check("cap_watts") },
+    ENERGY_GPU_CAP = { "--energy-gpu-cap", watts_check("gpu_cap_watts") },
+    ENERGY_SLOWDOWN = {
+        "--energy-slowdown",
+        number_check("slowdown_percent", parse_percent, "%", "a percentage", "write it as 10 or 10%"),
+    },
+    ENERGY_MODEL = { "--energy-model", label_check("model name") },
+    ENERGY_TAG = { "--energy-tag", label_check("tag") },
+}
+
+-- Returns flag and value of each energy variable. slurmctld puts SPANK_ before names that do not begin with
+-- it, so a client may have written it itself, and more than once: what reaches the hooks is the same.
+local function energy_values(environment)
+    local found = {}
+    for _, entry in pairs(environment or {}) do
+        local name, value = string.match(tostring(entry), "^([^=]+)=(.*)$")
+        local plain = name and string.gsub(name, "^SPANK_", "")
+        local flag = FLAGS[plain]
+        if flag then
+            found[#found + 1] = { name = plain, flag = flag, value = value }
+        end
+    end
+    return found
+end
+
+-- Returns what is wrong with values that pass one by one, or nil: a cap where nothing is changed, or a policy
+-- that only keeps to a cap without one. A cap without a policy is fine.
+local function contradiction(values, rules)
+    local given = {}
+    for _, item in ipairs(values) do
+        given[item.name] = true
+    end
+    local cap = given.ENERGY_CAP and "ENERGY_CAP" or given.ENERGY_GPU_CAP and "ENERGY_GPU_CAP"
+    for _, item in ipairs(values) do
+        local policy = item.name == "ENERGY_POLICY" and item.value
+        if policy and cap and rules.measures_only[policy] then
+            local advice = "' changes nothing; choose another policy or leave the cap out"
+            return FLAGS[cap][1] .. ": policy '" .. policy .. advice
+        elseif policy and not cap and rules.needs_cap[policy] then
+            return "--energy-policy=" .. policy .. " needs --energy-cap or --energy-gpu-cap"
+        end
+    end
+    return nil
+end
+
+-- Returns the one line to refuse the job with, or nil.
+function M.problem(job_desc)
+    local values = energy_values(job_desc.spank_job_env)
+    if #values == 0 then
+        return nil
+    end
+    local text, unusable = read_policy_file(M.policy_file)
+    if unusable then
+        slurm.log_error("%s", "senergy_submit: " .. unusable .. ": only the form of values is checked")
+    end
+    local user = job_desc.user_name or "" -- the job's owner, also where root submits for somebody
+    local rules = parse_rules(text, user)
+    for _, item in ipairs(values) do
+        local problem = item.flag[2](item.value, rules, user)
+        if problem then
+            return item.flag[1] .. ": " .. problem
+        end
+    end
+    return contradiction(values, rules)
+end
+
+-- For slurm_job_submit: returns slurm.SUCCESS, or slurm.ERROR after telling the user why.
+function M.check(job_desc, submit_uid)
+    local worked, problem = pcall(M.problem, job_desc)
+    if not worked then
+        local whose = "job of uid " .. tostring(submit_uid) .. " let through"
+        slurm.log_error("%s", "senergy_submit: internal error: " .. tostring(problem) .. ": " .. whose)
+        return slurm.SUCCESS
+    end
+    if problem then
+        slurm.log_user("%s", problem)
+        return slurm.ERROR
+    end
+    return slurm.SUCCESS
+end
+
+return M

@@ -1,0 +1,200 @@
+"""The SQLite file: schema, its version, and connections. No meaning of records here.
+
+One process writes (senergyctld, in one thread); any number of threads read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.errors import UnavailableError
+
+_APPLICATION_ID: Final = 0x53454E45  # "SENE"; marks the file as ours
+_BUSY_TIMEOUT_S: Final = 10.0
+
+# Step i brings a database from version i to i + 1. A released step is never edited: add another.
+MIGRATIONS: Final[tuple[str, ...]] = (
+    """
+    CREATE TABLE jobs (
+        id INTEGER PRIMARY KEY,
+        cluster TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        submit REAL NOT NULL,
+        display_id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        account TEXT,
+        partition TEXT,
+        user TEXT,
+        state TEXT NOT NULL,
+        start REAL,
+        "end" REAL,
+        elapsed_s REAL,
+        nodes INTEGER,
+        array_job_id INTEGER,
+        array_task_id INTEGER,
+        het_job_id INTEGER,
+        het_offset INTEGER,
+        finished INTEGER NOT NULL,
+        updated REAL NOT NULL,
+        UNIQUE (cluster, job_id, submit)
+    );
+    CREATE INDEX jobs_array ON jobs (array_job_id) WHERE array_job_id IS NOT NULL;
+    CREATE INDEX jobs_het ON jobs (het_job_id) WHERE het_job_id IS NOT NULL;
+    CREATE INDEX jobs_unfinished ON jobs (updated) WHERE NOT finished;
+
+    CREATE TABLE records (
+        id INTEGER PRIMARY KEY,
+        record_id TEXT NOT NULL UNIQUE,
+        cluster TEXT NOT NULL,
+        node TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        restart_count INTEGER NOT NULL,
+        step TEXT NOT NULL,
+        start REAL NOT NULL,
+        "end" REAL NOT NULL,
+        uid INTEGER NOT NULL,
+        user TEXT,
+        account TEXT,
+        partition TEXT,
+        policy TEXT NOT NULL,
+        energy_joules REAL,
+        received REAL NOT NULL,
+        job INTEGER REFERENCES jobs (id),
+        body TEXT NOT NULL,
+        UNIQUE (node, job_id, start, step, restart_count, cluster)
+    );
+    CREATE INDEX records_job_id ON records (job_id, start);
+    CREATE INDEX records_end ON records ("end");
+    CREATE INDEX records_uid ON records (uid, "end");
+    CREATE INDEX records_account ON records (account, "end") WHERE account IS NOT NULL;
+    CREATE INDEX records_job ON records (job) WHERE job IS NOT NULL;
+    CREATE INDEX records_without_job ON records (received, cluster, job_id) WHERE job IS NULL;
+
+    CREATE TABLE traces (
+        record INTEGER PRIMARY KEY REFERENCES records (id) ON DELETE CASCADE,
+        "end" REAL NOT NULL,
+        body TEXT NOT NULL
+    );
+    CREATE INDEX traces_end ON traces ("end");
+
+    CREATE TABLE nodes (
+        cluster TEXT NOT NULL,
+        node TEXT NOT NULL,
+        last_end REAL NOT NULL,
+        last_received REAL NOT NULL,
+        PRIMARY KEY (cluster, node)
+    ) WITHOUT ROWID;
+    """,
+)
+SCHEMA_VERSION: Final = len(MIGRATIONS)
+
+
+def prepare(path: Path) -> None:
+    """Create the database or bring its schema up to date.
+
+    A new file is readable by its owner only: records show what every user does.
+
+    Raises:
+        UnavailableError: no such directory, no permission, not a database of ours, or one that a newer
+            release wrote.
+    """
+    with _explained(path):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        with connect(path) as connection:
+            _migrate(connection, path)
+
+
+def check(path: Path) -> None:
+    """Say what `prepare` would object to, without creating or changing anything; the same errors."""
+    with _explained(path):
+        if path.exists():
+            with connect(path, read_only=True) as connection:
+                _version(connection, path)
+        elif not os.access(path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+@contextmanager
+def connect(path: Path, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
+    """Give a connection that is closed at the end; transactions are explicit (see `transaction`).
+
+    Args:
+        path: the database file.
+        read_only: refuse every change on this connection.
+    """
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        # A commit must survive a power cut before a node deletes its copy of a record.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA query_only = {'ON' if read_only else 'OFF'}")
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commit at the end, roll back on any error."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    if not path.parent.is_dir():
+        raise UnavailableError(
+            f"database {path}",
+            f"directory {path.parent} does not exist",
+            f"create it: install -d -m 0750 {path.parent}",
+        )
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UnavailableError(f"database {path}", reason) from None
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    version = _version(connection, path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    for number in range(version, SCHEMA_VERSION):
+        with transaction(connection):
+            if number == 0:
+                connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                connection.execute(
+                    "CREATE TABLE schema_version (version INTEGER NOT NULL, applied REAL NOT NULL)"
+                )
+            for statement in MIGRATIONS[number].split(";"):
+                connection.execute(statement)
+            connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number + 1, time.time()))
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the schema's version, 0 for a file that is still empty."""
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if not tables:
+        return 0
+    if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
+        raise UnavailableError(f"database {path}", "a SQLite database of another program")
+    (version,) = connection.execute("SELECT max(version) FROM schema_version").fetchone()
+    if version > SCHEMA_VERSION:
+        raise UnavailableError(
+            f"database {path}",
+            f"its schema {version} is newer than this release's {SCHEMA_VERSION}",
+            "run the senergyctld that wrote it, or a newer one",
+        )
+    return int(version)

@@ -1,0 +1,135 @@
+"""Job facts in the database: which jobs Slurm must be asked about, and what it said."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_energy.accounting.database import transaction
+from slurm_energy.slurm.jobs import JobFacts, choose_run
+
+_UPSERT = """
+    INSERT INTO jobs (cluster, job_id, submit, display_id, name, account, partition, user, state, start,
+        "end", elapsed_s, nodes, array_job_id, array_task_id, het_job_id, het_offset, finished, updated)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (cluster, job_id, submit) DO UPDATE SET
+        display_id = excluded.display_id, name = excluded.name, account = excluded.account,
+        partition = excluded.partition, user = excluded.user, state = excluded.state, start = excluded.start,
+        "end" = excluded."end", elapsed_s = excluded.elapsed_s, nodes = excluded.nodes,
+        array_job_id = excluded.array_job_id, array_task_id = excluded.array_task_id,
+        het_job_id = excluded.het_job_id, het_offset = excluded.het_offset,
+        finished = excluded.finished, updated = excluded.updated
+    RETURNING id
+"""
+_LINK = """
+    UPDATE records SET job = ?, account = coalesce(?, account), partition = coalesce(?, partition),
+        user = coalesce(?, user) WHERE id = ?
+"""
+SETTLED_AFTER_S = 10.0
+"""slurmdbd may hear of a short job's end before its start and array task: until then it shows a job of
+its own, named `allocation`. Facts are final only if they were asked for this long after the job's end."""
+
+
+class OpenJob(NamedTuple):
+    """A job that Slurm must be asked about.
+
+    `new` is True while it has records without facts, False if its facts are known but not final.
+    """
+
+    cluster: str
+    job_id: int
+    new: bool
+
+
+class Outcome(NamedTuple):
+    """What storing an answer of Slurm changed.
+
+    Attributes:
+        linked: records that have facts now.
+        other_clusters: names that Slurm uses for the cluster of jobs asked for, where records say otherwise.
+    """
+
+    linked: int
+    other_clusters: frozenset[str]
+
+
+def open_jobs(connection: sqlite3.Connection, since: float) -> list[OpenJob]:
+    """Return jobs with records without facts, and jobs whose state is not final.
+
+    Args:
+        connection: any.
+        since: Unix seconds; what was received (or last answered) before is given up.
+    """
+    new = connection.execute(
+        "SELECT DISTINCT cluster, job_id, 1 FROM records WHERE job IS NULL AND received >= ?", [since]
+    )
+    found = [OpenJob(cluster, job_id, True) for cluster, job_id, _ in new]
+    known = {(job.cluster, job.job_id) for job in found}
+    unfinished = connection.execute(
+        "SELECT DISTINCT cluster, job_id FROM jobs WHERE NOT finished AND updated >= ?", [since]
+    )
+    return found + [OpenJob(row[0], row[1], False) for row in unfinished if row not in known]
+
+
+def store(
+    connection: sqlite3.Connection,
+    answer: Mapping[int, Sequence[JobFacts]],
+    jobs: Sequence[OpenJob],
+    now: float,
+) -> Outcome:
+    """Store Slurm's answer about `jobs` and link their records to it, in one transaction.
+
+    Args:
+        connection: of the writing thread.
+        answer: from `slurm.jobs.job_facts`.
+        jobs: those that were asked for.
+        now: Unix seconds.
+    """
+    linked, others = 0, set()
+    with transaction(connection):
+        for job in jobs:
+            runs = answer.get(job.job_id, ())
+            fitting = [facts for facts in runs if facts.cluster in (None, job.cluster)]
+            others |= {facts.cluster for facts in runs if facts.cluster not in (None, job.cluster)}
+            if fitting:
+                linked += _link(connection, job, fitting, now)
+                _refresh(connection, job, fitting, now)
+    return Outcome(linked, frozenset(name for name in others if name))
+
+
+def _link(connection: sqlite3.Connection, job: OpenJob, runs: Sequence[JobFacts], now: float) -> int:
+    rows = connection.execute(
+        "SELECT id, restart_count, start FROM records WHERE cluster = ? AND job_id = ? AND job IS NULL",
+        [job.cluster, job.job_id],
+    ).fetchall()
+    linked = 0
+    for row_id, restart_count, start in rows:
+        facts = choose_run(runs, restart_count, start)
+        if facts is None:
+            continue
+        key = _store_facts(connection, job.cluster, facts, now)
+        connection.execute(_LINK, [key, facts.account, facts.partition, facts.user, row_id])
+        linked += 1
+    return linked
+
+
+def _refresh(connection: sqlite3.Connection, job: OpenJob, runs: Sequence[JobFacts], now: float) -> None:
+    rows = connection.execute(
+        "SELECT submit FROM jobs WHERE cluster = ? AND job_id = ? AND NOT finished", [job.cluster, job.job_id]
+    ).fetchall()
+    by_submit = {facts.submit or 0.0: facts for facts in runs}
+    for (submit,) in rows:
+        if submit in by_submit:
+            _store_facts(connection, job.cluster, by_submit[submit], now)
+
+
+def _store_facts(connection: sqlite3.Connection, cluster: str, facts: JobFacts, now: float) -> int:
+    settled = facts.end is None or now - facts.end >= SETTLED_AFTER_S
+    values = [
+        *(cluster, facts.job_id, facts.submit or 0.0, facts.display_id, facts.name, facts.account),
+        *(facts.partition, facts.user, facts.state, facts.start, facts.end, facts.elapsed_s, facts.nodes),
+        *(facts.array_job_id, facts.array_task_id, facts.het_job_id, facts.het_offset),
+        *(facts.finished and settled, now),
+    ]
+    return int(connection.execute(_UPSERT, values).fetchone()[0])

@@ -1,0 +1,96 @@
+"""Reading the database: records as JSON text with job facts and traces, and figures for the status page.
+
+Rows become JSON inside SQLite, so that a large answer costs little here and is never held as a whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final
+
+from slurm_energy.accounting.selection import JobSelector, Selection
+from slurm_energy.errors import ForbiddenError
+
+CHUNK: Final = 500  # records read at a time
+
+_JOB_JSON = """CASE WHEN j.id IS NULL THEN 'null' ELSE json_object(
+    'display_id', j.display_id, 'name', j.name, 'account', j.account, 'partition', j.partition,
+    'user', j.user, 'state', j.state, 'submit', j.submit, 'start', j.start, 'end', j."end",
+    'elapsed_s', j.elapsed_s,
+    'nodes', j.nodes, 'array_job_id', j.array_job_id, 'array_task_id', j.array_task_id,
+    'het_job_id', j.het_job_id, 'het_offset', j.het_offset) END"""
+# The stored body is an object that is never empty: its last brace makes room for more keys.
+_RECORD_JSON = f"substr(r.body, 1, length(r.body) - 1) || ',\"job\":' || {_JOB_JSON}"
+
+
+def find(connection: sqlite3.Connection, selection: Selection) -> array[int]:
+    """Return row ids of the selected records, ordered by job id, start, node and step."""
+    condition, values = selection.condition()
+    # The plus sign keeps SQLite from walking the whole index of job ids for the sake of the order.
+    rows = connection.execute(
+        f"SELECT r.id FROM records r WHERE {condition} ORDER BY +r.job_id, r.start, r.node, r.step", values
+    )
+    return array("q", (row[0] for row in rows))
+
+
+def records_json(
+    connection: sqlite3.Connection, ids: Sequence[int], *, with_traces: bool = False
+) -> list[str]:
+    """Return the records of these row ids as JSON objects with the key `job`, and `trace` if asked for.
+
+    Give at most `CHUNK` ids at a time. A record deleted meanwhile is left out.
+    """
+    trace = "|| ',\"trace\":' || coalesce(t.body, 'null')" if with_traces else ""
+    join = "LEFT JOIN traces t ON t.record = r.id" if with_traces else ""
+    rows = connection.execute(
+        f"SELECT r.id, {_RECORD_JSON} {trace} || '}}' FROM records r LEFT JOIN jobs j ON j.id = r.job "
+        f"{join} WHERE r.id IN ({','.join('?' * len(ids))})",
+        list(ids),
+    )
+    texts = dict(rows)
+    return [texts[row_id] for row_id in ids if row_id in texts]
+
+
+def refuse_jobs_of_others(connection: sqlite3.Connection, selection: Selection) -> None:
+    """Check that no job was asked for that exists but belongs to somebody else only.
+
+    Raises:
+        ForbiddenError: names the first such job.
+    """
+    if selection.own_uid is None:
+        return
+    for job in selection.jobs:
+        if not _exists(connection, job, selection.own_uid) and _exists(connection, job, None):
+            raise ForbiddenError(
+                f"job {job.text}", "it belongs to another user", "ask an operator, or for a job of your own"
+            )
+
+
+def _exists(connection: sqlite3.Connection, job: JobSelector, uid: int | None) -> bool:
+    wanted = Selection(jobs=(dataclasses.replace(job, step=None),), steps=True, duplicates=True, own_uid=uid)
+    condition, values = wanted.condition()
+    return bool(connection.execute(f"SELECT 1 FROM records r WHERE {condition} LIMIT 1", values).fetchone())
+
+
+def figures(connection: sqlite3.Connection) -> dict[str, Any]:
+    """Return what `senergy status` shows of the database: counts, sizes and the last record of each node."""
+    (records,) = connection.execute("SELECT count(*) FROM records").fetchone()
+    (traces,) = connection.execute("SELECT count(*) FROM traces").fetchone()
+    (without_job,) = connection.execute("SELECT count(*) FROM records WHERE job IS NULL").fetchone()
+    (database_bytes,) = connection.execute(
+        "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+    ).fetchone()
+    nodes = connection.execute(
+        "SELECT cluster, node, last_end, last_received FROM nodes ORDER BY cluster, node"
+    )
+    keys = ("cluster", "node", "last_record_end", "last_received")
+    return {
+        "records": records,
+        "records_without_job": without_job,
+        "traces": traces,
+        "database_bytes": database_bytes,
+        "nodes": [dict(zip(keys, row, strict=True)) for row in nodes],
+    }

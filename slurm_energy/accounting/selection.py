@@ -1,0 +1,214 @@
+"""Which records somebody wants: the query of the HTTP contract as data, and as an SQL condition.
+
+Who may see them is decided by the controller, which sets `Selection.own_uid`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+
+_JOB = re.compile(
+    r"(?P<base>\d{1,18})(?:_(?P<task>\d{1,18})|\+(?P<offset>\d{1,18}))?(?:\.(?P<step>[A-Za-z0-9_+]{1,64}))?"
+)
+_SECONDS = re.compile(r"\d{1,12}(?:\.\d{1,9})?")
+_KEYS = ("job", "user", "account", "partition", "node", "start", "end", "steps", "duplicates")
+_MAX_VALUES = 5_000
+_MAX_STEPS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class JobSelector:
+    """One job as people name it: `12`, `12_3`, `14+0`, `12.batch`.
+
+    `12` means a job of that id, all tasks of that array, or all components of that heterogeneous job.
+    """
+
+    text: str
+    base: int
+    task: int | None = None
+    offset: int | None = None
+    step: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> JobSelector:
+        """Read one job id.
+
+        Raises:
+            UsageError: not a job id.
+        """
+        match = _JOB.fullmatch(text)
+        if match is None:
+            raise UsageError(f"job: '{shown(text)}' is not a job id", todo="write 12, 12_3, 14+0 or 12.batch")
+        task, offset = (int(match[n]) if match[n] is not None else None for n in ("task", "offset"))
+        return cls(text, int(match["base"]), task, offset, match["step"])
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to look for; empty tuples and None mean no condition.
+
+    Attributes:
+        users: names as the records have them; `uids` are alternatives to them, not further conditions.
+        nodes: jobs that ran on one of these, with their records on every node.
+        start: Unix seconds; with `end`, jobs in any part of the window.
+        steps: step records too; a job selector with a step implies it for that job.
+        duplicates: earlier runs of requeued jobs, and earlier jobs of the same id, too.
+        own_uid: nobody else's records.
+    """
+
+    jobs: tuple[JobSelector, ...] = ()
+    users: tuple[str, ...] = ()
+    uids: tuple[int, ...] = ()
+    accounts: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    start: float | None = None
+    end: float | None = None
+    steps: bool = False
+    duplicates: bool = False
+    own_uid: int | None = None
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> Selection:
+        """Read the parameters of `GET /v1/records`; numbers among the users are taken as uids.
+
+        Raises:
+            UsageError: unknown parameter or bad value.
+        """
+        if unknown := sorted(set(query) - set(_KEYS)):
+            raise UsageError(f"unknown parameter '{shown(unknown[0])}'", todo="known: " + ", ".join(_KEYS))
+        users = _names(query, "user")
+        return cls(
+            jobs=tuple(JobSelector.parse(text) for text in _names(query, "job")),
+            users=tuple(user for user in users if not user.isdecimal()),
+            uids=tuple(int(user[:18]) for user in users if user.isdecimal()),
+            accounts=_names(query, "account"),
+            partitions=_names(query, "partition"),
+            nodes=_names(query, "node"),
+            start=_seconds(query, "start"),
+            end=_seconds(query, "end"),
+            steps=_switch(query, "steps"),
+            duplicates=_switch(query, "duplicates"),
+        )
+
+    def condition(self) -> tuple[str, list[Any]]:
+        """Return an SQL condition on `records r` and its values."""
+        parts: list[tuple[str, Sequence[Any]]] = []
+        if self.own_uid is not None:
+            parts.append(("r.uid = ?", [self.own_uid]))
+        if self.jobs:
+            parts.append(_jobs_condition(self.jobs, self.steps))
+        elif not self.steps:
+            parts.append(("r.step = ''", []))
+        if self.users or self.uids:
+            clauses = [_among("r.user", self.users)] if self.users else []
+            clauses += [_among("r.uid", self.uids)] if self.uids else []
+            parts.append(_any(clauses))
+        parts.append(_among("r.account", self.accounts) if self.accounts else _ALWAYS)
+        parts.append(_among("r.partition", self.partitions) if self.partitions else _ALWAYS)
+        if self.nodes:
+            parts.append(_ran_on(self.nodes))
+        if self.start is not None:
+            parts.append(('r."end" >= ?', [self.start]))
+        if self.end is not None:
+            parts.append(("r.start < ?", [self.end]))
+        if not self.duplicates:
+            parts.append((_LAST_RUN, []))
+        return " AND ".join(text for text, _ in parts), [value for _, values in parts for value in values]
+
+    def for_job(self, job: JobSelector) -> Selection:
+        """Return the same selection for one job only."""
+        return dataclasses.replace(self, jobs=(job,))
+
+
+_ALWAYS: tuple[str, Sequence[Any]] = ("1", [])
+
+# Superseded: a record of the whole job exists for a later run of the same id. That is a higher restart count,
+# or, where ids were used again, other facts or (facts not known yet) a start long after this one's end.
+_LAST_RUN = """NOT EXISTS (
+    SELECT 1 FROM records l
+    WHERE l.job_id = r.job_id AND l.start >= r.start AND l.cluster = r.cluster AND l.step = ''
+        AND (l.restart_count > r.restart_count OR l.job <> r.job AND l.start > r.start
+            OR l.start > r."end" + 3600))"""
+
+
+def _jobs_condition(jobs: Sequence[JobSelector], steps: bool) -> tuple[str, Sequence[Any]]:
+    """Join selectors by step, not one by one: SQLite allows no expression of thousands of ORs."""
+    by_step: dict[str | None, list[JobSelector]] = {}
+    for job in jobs:
+        by_step.setdefault(job.step, []).append(job)
+    if len(by_step) > _MAX_STEPS:
+        raise UsageError(f"job: more than {_MAX_STEPS} different steps")
+    clauses = []
+    for step, group in by_step.items():
+        text, values = _any(list(_id_conditions(group)))
+        if step is not None or not steps:
+            text, values = f"({text} AND r.step = ?)", [*values, step or ""]
+        clauses.append((text, values))
+    return _any(clauses)
+
+
+def _id_conditions(jobs: Sequence[JobSelector]) -> Iterator[tuple[str, Sequence[Any]]]:
+    plain = [job.base for job in jobs if job.task is None and job.offset is None]
+    if plain:
+        yield _among("r.job_id", plain)
+        yield _by_facts(*_among("array_job_id", plain))
+        yield _by_facts(*_among("het_job_id", plain))
+    for name in ("task", "offset"):
+        columns = "(array_job_id, array_task_id)" if name == "task" else "(het_job_id, het_offset)"
+        pairs = [(job.base, getattr(job, name)) for job in jobs if getattr(job, name) is not None]
+        if pairs:
+            rows = ",".join("(?,?)" for _ in pairs)
+            yield _by_facts(f"{columns} IN (VALUES {rows})", [number for pair in pairs for number in pair])
+
+
+def _by_facts(condition: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    return f"r.job IN (SELECT id FROM jobs WHERE {condition})", values
+
+
+def _ran_on(nodes: Sequence[str]) -> tuple[str, Sequence[Any]]:
+    inner, values = _among("n.node", nodes)
+    return (
+        "(r.cluster, r.job_id, r.restart_count) IN "
+        f"(SELECT n.cluster, n.job_id, n.restart_count FROM records n WHERE {inner})",
+        values,
+    )
+
+
+def _among(column: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    return f"{column} IN ({','.join('?' * len(values))})", values
+
+
+def _any(clauses: Sequence[tuple[str, Sequence[Any]]]) -> tuple[str, Sequence[Any]]:
+    text = " OR ".join(text for text, _ in clauses)
+    return f"({text})", [value for _, values in clauses for value in values]
+
+
+def _names(query: Mapping[str, str], key: str) -> tuple[str, ...]:
+    names = tuple(name for name in query.get(key, "").split(",") if name)
+    if len(names) > _MAX_VALUES:
+        raise UsageError(f"{key}: more than {_MAX_VALUES} values")
+    if key == "node" and "[" in query.get(key, ""):
+        raise UsageError("node: expand host lists before asking", todo="write n1,n2")
+    return names
+
+
+def _seconds(query: Mapping[str, str], key: str) -> float | None:
+    text = query.get(key, "")
+    if text and not _SECONDS.fullmatch(text):
+        raise UsageError(f"{key}: '{shown(text)}' is not a time", todo="write Unix seconds")
+    return float(text) if text else None
+
+
+def _switch(query: Mapping[str, str], key: str) -> bool:
+    text = query.get(key, "0")
+    if text not in ("0", "1"):
+        raise UsageError(f"{key}: '{shown(text)}' is neither 0 nor 1")
+    return text == "1"

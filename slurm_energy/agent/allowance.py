@@ -1,0 +1,34 @@
+"""How often each user may make the agent do something: a bucket of tokens per uid. Pure arithmetic."""
+
+from __future__ import annotations
+
+_MOST_USERS = 1000
+
+
+class Allowance:
+    """Tokens that refill with time.
+
+    Args:
+        per_s: tokens per second.
+        burst: most that a user can save up.
+    """
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._left: dict[int, tuple[float, float]] = {}
+
+    def take(self, uid: int, now: float) -> bool:
+        """Take a token of a user's; False if none is left.
+
+        Args:
+            uid: the user.
+            now: seconds of a clock that does not jump.
+        """
+        tokens, since = self._left.pop(uid, (self._burst, now))
+        tokens = min(self._burst, tokens + max(0.0, now - since) * self._per_s)
+        granted = tokens >= 1
+        if len(self._left) >= _MOST_USERS:
+            del self._left[next(iter(self._left))]  # who asked longest ago
+        self._left[uid] = (tokens - granted, now)
+        return granted

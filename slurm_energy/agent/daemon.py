@@ -1,0 +1,189 @@
+"""The running agent: one event loop, one worker thread for everything that touches hardware or disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from slurm_energy import config as configuration
+from slurm_energy.agent.complaints import Complaints
+from slurm_energy.agent.delivery import Delivery
+from slurm_energy.agent.engine import Engine
+from slurm_energy.agent.server import Server, refuse_if_answered
+from slurm_energy.agent.statedir import StateDir, lock_file
+from slurm_energy.config import Config
+from slurm_energy.devices import durable
+from slurm_energy.devices.discovery import discover
+from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.policies import check_policies
+
+log = logging.getLogger(__name__)
+
+_HOUSEKEEPING_S = 10.0
+_FLUSH_DELAY_S = 0.2
+
+
+def load_config(argument: str | None) -> Config:
+    """Read and check the configuration as a process with root's power must.
+
+    Raises:
+        ConfigError: see `config.load` and `policies.check_policies`.
+    """
+    found = configuration.load(argument, trusted=True)
+    check_policies(found)
+    return found
+
+
+class Daemon:
+    """senergyd from start to stop.
+
+    Args:
+        config: the configuration.
+        argument: --config as given, for reloading.
+    """
+
+    def __init__(self, config: Config, argument: str | None = None) -> None:
+        self._config = config
+        self._argument = argument
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._jobs = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._written = asyncio.Event()
+        self._complaints = Complaints()
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT.
+
+        Raises:
+            EnergyError: could not start.
+        """
+        socket_path = self._config.agent.socket
+        await refuse_if_answered(socket_path)
+        lock = _socket_lock(socket_path)
+        state = StateDir(self._config.agent.state_dir)
+        loop = asyncio.get_running_loop()
+        try:
+            self._engine = await self._work(lambda: Engine(self._config, discover(), state))
+            engine = self._engine
+            self._delivery = Delivery(engine.spool, self._config.cluster, lambda: engine.node, self._work)
+            engine.on_change = lambda: loop.call_soon_threadsafe(self._written.set)
+            await self._work(engine.start)
+            await self._serve(engine, socket_path)
+        except OSError as error:
+            raise UnavailableError(
+                f"{error.filename or state.folder}", error.strerror or str(error)
+            ) from None
+        finally:
+            self._worker.shutdown()
+            os.close(lock)
+
+    async def _serve(self, engine: Engine, socket_path: Path) -> None:
+        server = Server(engine, self._serve_work)
+        await server.open(socket_path)
+        self._handle_signals()
+        tasks = [
+            asyncio.create_task(self._sample()),
+            asyncio.create_task(self._keep_house()),
+            asyncio.create_task(self._delivery.run()),
+            asyncio.create_task(self._flush()),
+        ]
+        stopping = asyncio.create_task(self._stop.wait())
+        if engine.active:
+            self._jobs.set()
+        log.info("senergyd serves %s at %s", engine.node, socket_path)
+        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await server.close()
+        for task in (*tasks, stopping):
+            task.cancel()
+        await asyncio.gather(*tasks, stopping, return_exceptions=True)
+        await self._work(engine.stop)
+        for task in done - {stopping}:
+            task.result()  # a task that ended by itself failed
+        log.info("senergyd stopped; settings of running jobs stay until they end")
+
+    async def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+    async def _serve_work(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return await self._work(function, *arguments)
+        finally:
+            if self._engine.active:
+                self._jobs.set()
+
+    async def _sample(self) -> None:
+        """Sample on a fixed grid while there are jobs: late samples do not shift the later ones."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._jobs.wait()
+            interval_s = 1 / self._config.agent.sampling_hz
+            origin = loop.time()
+            ticks = 0
+            while self._engine.active and interval_s == 1 / self._config.agent.sampling_hz:
+                ticks = max(ticks + 1, math.ceil((loop.time() - origin) / interval_s))
+                await asyncio.sleep(origin + ticks * interval_s - loop.time())
+                await self._work(self._engine.tick)
+            if not self._engine.active:
+                self._jobs.clear()
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_S)
+            await self._work(self._engine.housekeeping)
+
+    async def _flush(self) -> None:
+        """Write records and force files to disk a moment later, so that no hook waits for that."""
+        while True:
+            await self._written.wait()
+            await asyncio.sleep(_FLUSH_DELAY_S)
+            self._written.clear()
+            paths = await self._work(self._engine.tidy)
+            try:
+                await asyncio.to_thread(durable.flush, paths)
+            except OSError as error:
+                self._complaints.tell("agent.state_dir", f"cannot be forced to disk: {error}")
+            self._delivery.wake()
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _reload(self) -> None:
+        """Take a new configuration; a bad one changes nothing."""
+        try:
+            new = load_config(self._argument)
+        except EnergyError as error:
+            log.error("configuration not reloaded: %s", error)
+            return
+        old = self._config.agent
+        if (new.agent.socket, new.agent.state_dir) != (old.socket, old.state_dir):
+            log.warning("agent.socket and agent.state_dir change with the next start")
+        self._config = new
+        self._delivery.cluster = new.cluster
+        self._worker.submit(self._engine.reconfigure, new)
+        log.info("configuration reloaded from %s", new.path or "defaults")
+
+
+def _socket_lock(path: Path) -> int:
+    """Make sure that only one agent serves a socket.
+
+    Raises:
+        AlreadyRunningError: another one does.
+        UnavailableError: the directory cannot be used.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return lock_file(path.with_name(path.name + ".lock"))
+    except OSError as error:
+        raise UnavailableError(
+            f"agent.socket {path}", error.strerror or str(error), f"make {path.parent} writable for the agent"
+        ) from None

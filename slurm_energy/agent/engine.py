@@ -1,0 +1,429 @@
+"""What the agent does with jobs: begin, end, steps, caps, samples; survives its own death at any instant.
+
+Synchronous; every method runs in the one worker thread. Sockets, timers and delivery are in `daemon.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.agent import answers, attribution, planning, recording
+from slurm_energy.agent.allowance import Allowance
+from slurm_energy.agent.clock import Clock
+from slurm_energy.agent.complaints import Complaints
+from slurm_energy.agent.live import LEAST_WINDOW_S, LivePower
+from slurm_energy.agent.meter import Meter
+from slurm_energy.agent.restoration import Restoration
+from slurm_energy.agent.sampler import Sampler
+from slurm_energy.agent.session import CLOSING, OPEN, STARTING, Session
+from slurm_energy.agent.spool import Spool
+from slurm_energy.agent.statedir import StateDir
+from slurm_energy.agent.trace import TraceBuilder
+from slurm_energy.config import Config
+from slurm_energy.devices import durable
+from slurm_energy.devices.discovery import Devices
+from slurm_energy.devices.settings import Outcome, apply
+from slurm_energy.errors import ForbiddenError, NotFoundError
+from slurm_energy.policies import Request
+from slurm_energy.records import EnergyRecord
+from slurm_energy.slurm.hookenv import JobContext, job_context
+
+log = logging.getLogger(__name__)
+
+_FRESH_S = 0.1
+_FRESHEST_S = 0.001
+"""Counters are updated every millisecond (RAPL) or less often; a younger sample tells nothing new."""
+_FRESH_PER_S, _FRESH_BURST = 200.0, 400.0
+"""Samples that one user can make the agent take: 200 a second keep it below a tenth of a core."""
+
+
+class Engine:
+    """The jobs of one node.
+
+    Args:
+        config: the configuration.
+        devices: the node's hardware.
+        state: the agent's directory.
+        clock: time.
+        on_change: called after something was written that should be forced to disk, or delivered.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        devices: Devices,
+        state: StateDir,
+        clock: Clock | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.config = config
+        self.node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+        self.spool = Spool(state.spool_folder, config.agent.spool_limit_mb * 1_000_000)
+        self._devices = devices
+        self._state = state
+        self._clock = clock or Clock()
+        self.on_change = on_change
+        self._unsynced: set[Path] = set()
+        self._sampler = Sampler(devices.counters, devices.throttles, self._clock)
+        self._fresh = Allowance(_FRESH_PER_S, _FRESH_BURST)
+        self._live = LivePower(devices.counters)
+        self._restoration = Restoration(devices, state.journal)
+        self._sessions: dict[tuple[int, int], Session] = {}
+        self._closing: list[Session] = []
+        self._complaints = Complaints()
+
+    @property
+    def active(self) -> bool:
+        """Whether there is any job to measure."""
+        return bool(self._sessions)
+
+    def start(self) -> None:
+        """Take up what an earlier run left: finish what ended, go on with what runs, restore the rest."""
+        self._sampler.sample()
+        for session, readings in self._state.load():
+            if self.spool.has(session.record_id):  # recorded before it was forgotten
+                self._state.forget(session)
+                continue
+            if session.phase != CLOSING and session.boot_id != self._clock.boot_id:
+                session.end_unix = session.unix_at(session.meter.start + session.meter.elapsed_s)
+                session.phase = CLOSING
+                session.note("the node was restarted: the record ends at the last checkpoint before")
+            if session.phase == CLOSING:
+                self._closing.append(session)
+            else:
+                self._sessions[session.key] = session
+                self._continue(session, readings)
+        if not self.active:
+            self._sampler.forget()
+        self._repair()
+        if self._closing:
+            self.on_change()
+
+    def begin(self, env: Mapping[str, str]) -> dict[str, Any]:
+        """Begin a job, or say what was done if it has begun before.
+
+        Raises:
+            UsageError: the environment does not describe a job.
+        """
+        context = job_context(env)
+        session = self._sessions.get(context.key)
+        if session is not None:
+            return answers.begun(session)
+        self.node = context.node or self.node
+        whole = attribution.has_whole_node(context, self._devices.hardware.cpu_count)
+        self._close_stale(context, whole)
+        self._repair()
+        self._sample()
+        started = self._clock.unix(), self._sampled_at()
+        session = planning.new_session(context, whole, self.node, self._devices, self.config, started)
+        session.boot_id = self._clock.boot_id
+        request = planning.request(session, context.flags, self.config)
+        self._sessions[session.key] = session
+        if self._apply(session, request):
+            self._sample()
+        self._begin_meter(session)
+        session.phase = OPEN
+        self._save(session)
+        answer = answers.begun(session)
+        log.info("job %s begins: policy %s, %s", session.owner, session.policy, _counts(answer))
+        return answer
+
+    def end(self, env: Mapping[str, str]) -> dict[str, Any]:
+        """End a job: last sample, restore. An unknown job is no error.
+
+        Raises:
+            UsageError: the environment does not describe a job.
+        """
+        context = job_context(env)
+        session = self._sessions.get(context.key) or self._only_run(context.job_id)
+        if session is None:
+            return {"known": False}
+        self._finish(session)
+        return {"known": True}
+
+    def step(self, event: str, job_id: int, name: str) -> dict[str, Any]:
+        """Note begin (`start`) or end (`end`) of a step of a running job."""
+        session = self._running(job_id)
+        if session is None or (event == "end" and name not in session.steps):
+            return {"known": False}
+        self._sample()
+        if event == "start":
+            session.begin_step(name, self._sampled_at())
+        else:
+            step = session.steps[name]
+            record = recording.step_record(session, step, session.unix_at(self._sampled_at()))
+            if self._to_spool(record):
+                del session.steps[name]
+        self._save(session)
+        return {"known": True}
+
+    def set_caps(self, job_id: int, caps: Mapping[str, float | None]) -> dict[str, Any]:
+        """Change the caps of a running job.
+
+        Args:
+            job_id: the job.
+            caps: `cap_watts` and `gpu_cap_watts`; None lifts a cap, a missing one stays.
+
+        Raises:
+            NotFoundError: no such job here.
+        """
+        session = self._must_run(job_id)
+        self._sample()
+        request = Request(
+            policy=planning.capping_policy(session.policy, self.config),
+            cap_watts=caps.get("cap_watts", session.watch.cap_watts),
+            gpu_cap_watts=caps.get("gpu_cap_watts", session.watch.gpu_cap_watts),
+            model=session.model,
+        )
+        policy = session.policy
+        outcomes = self._apply(session, request)
+        session.policy = policy
+        note = planning.caps_note(session.watch.cap_watts, session.watch.gpu_cap_watts)
+        session.note(note)
+        self._save(session)
+        log.info("job %s: %s", session.owner, note)
+        failed = sum(outcome.failed for outcome in outcomes)
+        return {"applied": len(outcomes) - failed, "failed": failed}
+
+    def energy(
+        self, job_id: int, *, reader: int | None = None, fresh: bool = False
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the job's owner and what it used so far: joules by component, watts now.
+
+        Args:
+            job_id: the job.
+            reader: uid of who asks; None for who may read everything.
+            fresh: sample at once, for measuring short sections, as long as the reader's allowance lasts.
+
+        Raises:
+            NotFoundError: no such job here.
+            ForbiddenError: it is another user's.
+        """
+        session = self._must_run(job_id)
+        if reader not in (None, session.uid):
+            raise ForbiddenError(f"energy: job {job_id} belongs to another user")
+        now = self._clock.boottime()
+        oldest_s = _FRESHEST_S if fresh and self._fresh.take(session.uid, now) else _FRESH_S
+        if now - self._sampled_at() > oldest_s:
+            self._sample()
+        age_s = max(0.0, self._clock.boottime() - self._sampled_at())
+        return session.uid, {**answers.energy(session), "age_s": age_s}
+
+    def status(self, reader: int | None = None) -> dict[str, Any]:
+        """Return what anyone may know about this agent, and the power of the reader's own jobs.
+
+        Args:
+            reader: uid of who asks; None for who may read everything.
+        """
+        now = self._clock.boottime()
+        if not self.active and (self._sampler.time is None or now - self._sampler.time > LEAST_WINDOW_S):
+            self._sample()  # without jobs nobody else does
+        return {
+            **answers.status(self.node, [*self._sessions.values(), *self._closing], self._devices, reader),
+            "spooled": self.spool.count(),
+            "sampling_hz": self.config.agent.sampling_hz,
+            "unrestored": sorted(self._restoration.failed),
+            "watts": dict(self._live.watts(now)),
+            "watts_window_s": self._live.window_s,
+        }
+
+    def tick(self) -> None:
+        """Take a regular sample."""
+        if self.active:
+            self._sample()
+
+    def housekeeping(self) -> None:
+        """Write a checkpoint, and try again what failed before."""
+        self._repair()
+        for session in self._sessions.values():
+            self._save(session, trace=True)
+        if self._closing:
+            self.on_change()
+
+    def reconfigure(self, config: Config) -> None:
+        """Use another configuration from now on; running jobs keep their settings."""
+        self.config = config
+        self.spool.limit_bytes = config.agent.spool_limit_mb * 1_000_000
+
+    def tidy(self) -> set[Path]:
+        """Write records of what has ended, and forget it; what fails is tried again later.
+
+        Returns:
+            Files that were written since the last call and not forced to disk; see `durable.flush`. They
+            survive our death; if the machine dies, the job does too.
+        """
+        self._closing = [session for session in self._closing if not self._complete(session)]
+        found, self._unsynced = self._unsynced, set()
+        return found
+
+    def stop(self) -> None:
+        """Write everything down; settings of running jobs stay, journaled."""
+        self.tick()
+        for session in self._sessions.values():
+            self._save(session, trace=True)
+        with contextlib.suppress(OSError):
+            durable.flush(self.tidy())
+        self._devices.close()
+        self._state.close()
+
+    def _apply(self, session: Session, request: Request) -> list[Outcome]:
+        """Plan and set what a request means here; what only an earlier plan set goes back."""
+        journal = self._restoration.journal
+        plan, known = planning.plan(session, request, self._devices, journal, self.config)
+        dropped = {setting.key for setting in session.plan} - {setting.key for setting in plan.settings}
+        session.policy, session.plan = plan.policy, plan.settings
+        session.watch.cap_watts, session.watch.gpu_cap_watts = plan.cap_watts, plan.gpu_cap_watts
+        for note in plan.notes:
+            session.note(note)
+        if dropped:
+            self._restoration.of_job(session.owner, dropped)
+        if not plan.settings:
+            return []
+        self._save(session)
+        if dropped:
+            known = {}  # restoring may have changed them
+        outcomes = apply(self._devices, journal, session.owner, plan.settings, known)
+        session.merge_outcomes(outcomes)
+        for outcome in outcomes:
+            if outcome.failed:
+                log.warning("job %s: %s: %s", session.owner, outcome.key, outcome.note)
+        return outcomes
+
+    def _begin_meter(self, session: Session) -> None:
+        """Count from the last sample on: what setting up used is not the job's."""
+        start = self._sampled_at()
+        session.start_unix = self._clock.unix() - (self._clock.boottime() - start)
+        session.meter = Meter(start)
+        session.watch.reset()
+        session.trace = TraceBuilder(start, 1 / self.config.agent.sampling_hz, session.components)
+
+    def _continue(self, session: Session, readings: Mapping[str, Any]) -> None:
+        gap = self._sampler.since(readings)
+        if gap is not None:
+            session.add(gap)
+        session.note("senergyd was restarted while the job ran")
+        if session.phase == STARTING:
+            journal = self._restoration.journal
+            session.merge_outcomes(apply(self._devices, journal, session.owner, session.plan))
+            session.phase = OPEN
+        if session.trace is None:
+            interval_s = 1 / self.config.agent.sampling_hz
+            session.trace = TraceBuilder(self._sampled_at(), interval_s, session.components)
+        log.info("job %s goes on", session.owner)
+
+    def _close_stale(self, context: JobContext, whole: bool) -> None:
+        """End jobs that cannot run any more beside the new one: their epilog never came."""
+        for session in list(self._sessions.values()):
+            if whole or session.whole_node or session.job_id == context.job_id:
+                log.warning("job %s: no epilog came; ended by the begin of another", session.owner)
+                session.note("no epilog came: ended when the next job began, so the end is an upper bound")
+                self._finish(session)
+
+    def _finish(self, session: Session) -> None:
+        """Measure for the last time and restore; the record is written by `tidy`, nobody waits for it."""
+        self._sample()
+        session.end_unix = session.unix_at(self._sampled_at())
+        session.phase = CLOSING
+        del self._sessions[session.key]
+        self._closing.append(session)
+        if session.outcomes:
+            self._save(session)
+            self._put_back(session)
+        self._save(session)
+        if not self.active:
+            self._sampler.forget()
+
+    def _put_back(self, session: Session) -> None:
+        results = self._restoration.of_job(session.owner)
+        if results is None:
+            session.note("settings could not be restored at once: the journal cannot be written")
+            return
+        known = {result.key: result for result in (*session.restored, *results)}
+        # Entries may have been closed before: by senergyd --restore, or by us just before we died.
+        missing = [o for o in session.outcomes if o.key not in known and not o.failed]
+        session.restored = [*known.values(), *self._restoration.look(missing)]
+
+    def _complete(self, session: Session) -> bool:
+        """Write the records of a session that has ended; False if that must be tried again."""
+        if self._restoration.holds(session.owner):
+            self._put_back(session)
+        end = session.end_unix if session.end_unix is not None else session.start_unix
+        for name, step in list(session.steps.items()):
+            record = recording.step_record(session, step, end)
+            notes = (*record.notes, "the end of the step was not seen")
+            if self._to_spool(dataclasses.replace(record, notes=notes)):
+                del session.steps[name]
+        trace = None
+        if session.trace is not None and session.trace.is_plot:
+            trace = session.trace.encode(session.unix_at(session.trace.start))
+        record = recording.job_record(session, self._devices.knobs)
+        if session.steps or not self._to_spool(record, trace):
+            return False
+        joules = "unknown" if record.energy_joules is None else f"{record.energy_joules:.1f} J"
+        log.info("job %s ended: %s in %.1f s", session.owner, joules, record.elapsed_s)
+        self._state.forget(session)
+        return True
+
+    def _repair(self) -> None:
+        for session in self._closing:
+            if self._restoration.holds(session.owner):
+                self._put_back(session)
+        jobs = [*self._sessions.values(), *self._closing]
+        self._restoration.repair([session.owner for session in jobs])
+
+    def _to_spool(self, record: EnergyRecord, trace: dict[str, Any] | None = None) -> bool:
+        try:
+            self._unsynced.update(self.spool.add(record, trace))
+        except OSError as error:
+            self._complaints.tell("spool", f"records not stored, will be tried again: {error}", logging.ERROR)
+            return False
+        self._complaints.settle("spool", "records can be stored again")
+        self.on_change()
+        return True
+
+    def _sample(self) -> None:
+        interval = self._sampler.sample()
+        if interval is not None:
+            self._live.add(interval)
+            for session in self._sessions.values():
+                session.add(interval)
+
+    def _sampled_at(self) -> float:
+        return self._clock.boottime() if self._sampler.time is None else self._sampler.time
+
+    def _save(self, session: Session, *, trace: bool = False) -> None:
+        try:
+            self._unsynced.add(self._state.save(session, self._sampler.readings()))
+            if trace:
+                self._state.save_trace(session)
+        except OSError as error:
+            self._complaints.tell("checkpoint", f"not written: {error}", logging.ERROR)
+        else:
+            self._complaints.settle("checkpoint", "written again")
+            self.on_change()
+
+    def _running(self, job_id: int) -> Session | None:
+        runs = [session for session in self._sessions.values() if session.job_id == job_id]
+        return max(runs, key=lambda session: session.restart_count, default=None)
+
+    def _must_run(self, job_id: int) -> Session:
+        session = self._running(job_id)
+        if session is None:
+            raise NotFoundError(f"job {job_id} does not run on this node")
+        return session
+
+    def _only_run(self, job_id: int) -> Session | None:
+        """An epilog may name another restart count than its prolog: one run of the job is then it."""
+        runs = [session for session in self._sessions.values() if session.job_id == job_id]
+        return runs[0] if len(runs) == 1 else None
+
+
+def _counts(answer: Mapping[str, Any]) -> str:
+    return f"{answer['applied']} settings, {answer['failed']} failed"

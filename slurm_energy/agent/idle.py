@@ -1,0 +1,73 @@
+"""What a node's components draw when nothing runs: learned from quiet moments, or given by the site. Pure.
+
+The idle energy of a component grows linearly with time (thesis, Eq. 3.2 to 3.4), so that one power per
+component describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+WINDOW_S = 10.0
+QUIET_BUSY_SHARE = 0.02
+"""Share of the node's CPU time up to which the node counts as idle; daemons need some of it."""
+
+
+@dataclass(slots=True)
+class _Window:
+    length_s: float = 0.0
+    joules: float = 0.0
+
+
+@dataclass(slots=True)
+class IdlePower:
+    """The lowest mean power of each component over a quiet window.
+
+    Attributes:
+        given_watts: values of the site, which are never replaced.
+        learned_watts: lowest quiet mean so far.
+    """
+
+    given_watts: Mapping[str, float] = field(default_factory=dict)
+    learned_watts: dict[str, float] = field(default_factory=dict)
+    _windows: dict[str, _Window] = field(default_factory=dict)
+
+    def observe(self, length_s: float, energy_uj: Mapping[str, int], quiet: Iterable[str]) -> None:
+        """Take an interval.
+
+        Args:
+            length_s: its length.
+            energy_uj: microjoules by component.
+            quiet: components that nobody used: cpu, dram and other with CPUs busy for at most
+                QUIET_BUSY_SHARE of the time and no job, a GPU that no job holds.
+        """
+        calm = set(quiet)
+        for name, energy in energy_uj.items():
+            if name not in calm:
+                self._windows.pop(name, None)
+                continue
+            window = self._windows.setdefault(name, _Window())
+            window.length_s += length_s
+            window.joules += energy / 1e6
+            if window.length_s >= WINDOW_S:
+                watts = window.joules / window.length_s
+                self.learned_watts[name] = min(watts, self.learned_watts.get(name, watts))
+                del self._windows[name]
+
+    def watts(self, component: str) -> float | None:
+        """Return the idle power of a component, None as long as it is not known."""
+        return self.given_watts.get(component, self.learned_watts.get(component))
+
+    def static_uj(self, length_s: float, energy_uj: Mapping[str, int]) -> dict[str, int]:
+        """Return the static part of an interval's energy, for components whose idle power is known."""
+        return {
+            name: min(energy, round(watts * length_s * 1e6))
+            for name, energy in energy_uj.items()
+            if (watts := self.watts(name)) is not None
+        }
+
+    def dump(self) -> dict[str, Any]:
+        """Return what was learned as JSON-ready data, to be given back as `learned_watts`."""
+        return asdict(self)["learned_watts"]  # type: ignore[no-any-return]

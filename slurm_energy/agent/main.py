@@ -1,0 +1,115 @@
+"""senergyd's command line: one line and a documented exit code for everything that goes wrong."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from slurm_energy import __version__
+from slurm_energy.agent.daemon import Daemon, load_config
+from slurm_energy.agent.restoration import Restoration
+from slurm_energy.agent.statedir import StateDir
+from slurm_energy.config import Config
+from slurm_energy.devices.discovery import discover
+from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError
+
+_EPILOG = """examples:
+  senergyd                             serve with /etc/slurm/energy.toml
+  senergyd --config ./energy.toml      serve with another file
+  senergyd --check                     check the configuration, say what was found, and exit
+  senergyd --restore                   put settings back that a lost agent left, and exit
+
+signals: TERM stops, leaving the settings of running jobs until they end; HUP reads the configuration again.
+
+exit codes: 0 ok, 1 failure or something not restored, 2 bad usage, 3 configuration, 4 directory, socket or
+devices unavailable, 5 forbidden, 7 already running"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the agent, or one of its one-off commands, and return the exit code."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="senergyd: %(levelname)s: %(message)s", force=True
+    )
+    logging.addLevelName(logging.INFO, "info")
+    logging.addLevelName(logging.WARNING, "warning")
+    logging.addLevelName(logging.ERROR, "error")
+    try:
+        config = load_config(arguments.config)
+        if arguments.check:
+            return _check(config)
+        if arguments.restore:
+            return _restore(config)
+        asyncio.run(_run(config, arguments.config))
+    except EnergyError as error:
+        print(f"senergyd: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="senergyd",
+        description="The node agent of slurm-energy: applies energy policies and measures jobs. Needs root.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="configuration, else $SENERGY_CONFIG, else /etc/slurm/energy.toml"
+    )
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--check", action="store_true", help="check configuration and devices, and exit")
+    only.add_argument("--restore", action="store_true", help="restore journaled settings, and exit")
+    parser.add_argument("--version", action="version", version=f"senergyd {__version__}")
+    return parser
+
+
+async def _run(config: Config, argument: str | None) -> None:
+    await Daemon(config, argument).run()
+
+
+def _check(config: Config) -> int:
+    """Print what was found; a node without anything to measure or set is a failure."""
+    devices = discover()
+    hardware = devices.hardware
+    print(f"configuration: {config.path or 'defaults'}")
+    print(f"processor: {hardware.cpu_model or 'unknown'}, {hardware.cpu_count} CPUs online")
+    for gpu in hardware.gpus:
+        print(f"gpu {gpu.index}: {gpu.name}")
+    for counter in devices.counters:
+        print(f"counter: {counter.key} -> {counter.component} ({counter.quality})")
+    for counter in devices.node_counters:
+        print(f"node counter: {counter.key}")
+    for kind, count in Counter(knob.kind for knob in devices.knobs.values()).items():
+        print(f"knob: {kind} x {count}")
+    for note in devices.notes:
+        print(f"note: {note}")
+    devices.close()
+    if devices.counters or devices.knobs:
+        return EXIT_OK
+    print("senergyd: error: nothing to measure or set was found on this node", file=sys.stderr)
+    return EXIT_UNAVAILABLE
+
+
+def _restore(config: Config) -> int:
+    """Restore everything in the journal, also of jobs that may still run."""
+    state = StateDir(config.agent.state_dir)
+    devices = discover()
+    results = Restoration(devices, state.journal).repair(running=())
+    devices.close()
+    state.close()
+    for result in results:
+        print(f"{result.key}: {'restored' if result.done else result.note}")
+    if not results:
+        print("nothing to restore")
+    return EXIT_OK if all(result.done for result in results) else EXIT_FAILURE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""From a hook's words to a session and a plan for this node: policies joined with the hardware as found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_energy.agent import attribution
+from slurm_energy.agent.meter import Meter, PowerWatch
+from slurm_energy.agent.session import Session
+from slurm_energy.config import Config
+from slurm_energy.devices.discovery import Devices, describe
+from slurm_energy.devices.journal import Journal
+from slurm_energy.errors import EnergyError
+from slurm_energy.policies import Plan, Request, Scope, catalogue, make_plan, validate_flags
+from slurm_energy.quantities import shown
+from slurm_energy.slurm.hookenv import JobContext
+
+_ASKED = {
+    "ENERGY_POLICY": "policy",
+    "ENERGY_CAP": "cap_watts",
+    "ENERGY_GPU_CAP": "gpu_cap_watts",
+    "ENERGY_SLOWDOWN": "slowdown_percent",
+    "ENERGY_MODEL": "model",
+    "ENERGY_TAG": "tag",
+}
+_SHORTEST_WINDOW_S = 1.0
+_LIMIT_KINDS = (
+    "cpufreq.boost",
+    "cpufreq.frequency",
+    "powercap.power_limit",
+    "hsmp.power_limit",
+    "nvml.power_limit",
+    "amdsmi.power_limit",
+    "intel_gpu.power_limit",
+)
+
+
+def new_session(
+    context: JobContext,
+    whole: bool,
+    node: str,
+    devices: Devices,
+    config: Config,
+    started: tuple[float, float],
+) -> Session:
+    """Return the session of a job that begins.
+
+    Args:
+        context: what the hook said.
+        whole: the job has the node for itself.
+        node: this node's name.
+        devices: the node's hardware.
+        config: the configuration.
+        started: Unix seconds and boot time of the begin.
+    """
+    hardware = devices.hardware
+    gpus = attribution.job_gpus(context, hardware.gpus, whole)
+    return Session(
+        job_id=context.job_id,
+        restart_count=context.restart_count,
+        uid=context.uid,
+        user=context.user,
+        partition=context.partition,
+        cluster=context.cluster or config.cluster.name,
+        node=node,
+        sluid=context.sluid,
+        cpus=context.cpus,
+        boot_id="",
+        start_unix=started[0],
+        whole_node=whole,
+        gpus=gpus,
+        gpu_job=bool(context.gpus),
+        shares=attribution.shares(context, devices.counters, whole, gpus, hardware.cpu_count),
+        meter=Meter(started[1]),
+        watch=PowerWatch(max(_SHORTEST_WINDOW_S, 1 / config.agent.sampling_hz)),
+        notes=[] if whole else [_shared_note(context.cpus, hardware.cpu_count)],
+    )
+
+
+def request(session: Session, flags: Mapping[str, str], config: Config) -> Request:
+    """Check a job's flags again and note them in the session.
+
+    What cannot be accepted never stops a job: it runs under the default policy, and the record says why.
+    """
+    session.asked = {_ASKED[name]: shown(text, 64) for name, text in flags.items() if name in _ASKED and text}
+    try:
+        found = validate_flags(flags, config, session.user, session.partition)
+    except EnergyError as error:
+        found = _fallback(session, config)
+        session.note(f"{shown(str(error), 200)}; ran under '{found.policy}'")
+    session.model, session.tag = found.model, found.tag
+    return found
+
+
+def _fallback(session: Session, config: Config) -> Request:
+    try:
+        return validate_flags({}, config, session.user, session.partition)
+    except EnergyError:
+        return Request()
+
+
+def plan(
+    session: Session, asked: Request, devices: Devices, journal: Journal, config: Config
+) -> tuple[Plan, dict[str, str]]:
+    """Return the settings for a session, with the limits that were in force before any job as bounds.
+
+    Returns:
+        The plan, and values that were read for it, by knob.
+    """
+    info = catalogue(config).get(asked.policy)
+    hardware = devices.hardware
+    found: dict[str, str] = {}
+    if info is not None and not info.changes_nothing:
+        keys = [key for key, knob in devices.knobs.items() if knob.kind in _LIMIT_KINDS]
+        originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
+        found = devices.read(key for key in keys if key not in originals)
+        hardware = describe(hardware, found | originals)
+    return make_plan(asked, hardware, config, Scope(session.whole_node, session.gpus, session.gpu_job)), found
+
+
+def capping_policy(name: str, config: Config) -> str:
+    """Return the policy under which a cap has an effect: `cap` in place of `monitor`."""
+    info = catalogue(config).get(name)
+    return "cap" if info is None or info.changes_nothing else name
+
+
+def caps_note(cap_watts: float | None, gpu_cap_watts: float | None) -> str:
+    """Return the remark about caps that were changed while the job ran."""
+    caps = {"node": cap_watts, "GPU": gpu_cap_watts}
+    texts = [f"{name} {watts:g} W" for name, watts in caps.items() if watts is not None]
+    return "caps changed while running: " + (", ".join(texts) or "none")
+
+
+def _shared_note(cpus: int | None, cpu_count: int) -> str:
+    """Return the remark about how the energy of a job on a shared node was found."""
+    if cpus is None:
+        return "the job shares the node: energy of packages and memory is not known"
+    return f"the job shares the node: energy of packages and memory by CPUs ({cpus} of {cpu_count})"

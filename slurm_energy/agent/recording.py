@@ -1,0 +1,143 @@
+"""Energy records from sessions and steps. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from slurm_energy.agent import attribution
+from slurm_energy.agent.session import Session, Step
+from slurm_energy.devices.interface import Knob
+from slurm_energy.devices.settings import Outcome, Restored
+from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
+
+_PLACE = re.compile(r"(?P<kind>[^\[]+)\[(?P<place>.*)\]")
+_NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
+_RESTORE_REASONS = "not restored: "
+
+
+def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
+    """Return the record of a session that has ended."""
+    end = max(session.start_unix, session.end_unix if session.end_unix is not None else session.start_unix)
+    session.watch.finish()
+    found = attribution.components(session.shares, session.meter)
+    return EnergyRecord(
+        **_whose(session),
+        start=session.start_unix,
+        end=end,
+        components=found,
+        applied=applied_settings(session.outcomes, session.restored, knobs),
+        cpus=session.cpus,
+        mean_watts=_mean(found, end - session.start_unix),
+        peak_watts=session.watch.peak_watts,
+        seconds_above_cap=session.watch.above_cap_s,
+        throttled_seconds=session.meter.throttled_s,
+        uncertain_seconds=session.meter.uncertain_s,
+        notes=tuple(session.notes),
+        record_id=session.record_id,
+    )
+
+
+def step_record(session: Session, step: Step, end_unix: float) -> EnergyRecord:
+    """Return the record of a step: what the job's part of the node used while it ran."""
+    end = max(step.start_unix, end_unix)
+    found = attribution.components(session.shares, step.meter, session.components if step.shared else ())
+    return EnergyRecord(
+        **_whose(session),
+        start=step.start_unix,
+        end=end,
+        components=found,
+        step=step.name,
+        mean_watts=_mean(found, end - step.start_unix),
+        throttled_seconds=step.meter.throttled_s,
+        uncertain_seconds=step.meter.uncertain_s,
+        notes=("other steps ran at the same time",) if step.shared else (),
+        record_id=step.record_id,
+    )
+
+
+def _whose(session: Session) -> dict[str, Any]:
+    """Return what the records of a job and of its steps have in common."""
+    return {
+        "cluster": session.cluster,
+        "node": session.node,
+        "job_id": session.job_id,
+        "uid": session.uid,
+        "policy": session.policy,
+        "restart_count": session.restart_count,
+        "sluid": session.sluid,
+        "user": session.user,
+        "partition": session.partition,
+        "model": session.model,
+        "tag": session.tag,
+        "asked": dict(session.asked),
+        "gpus": session.gpus,
+    }
+
+
+def _mean(components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
+    known = [part.energy_joules for part in components if part.energy_joules is not None]
+    return math.fsum(known) / elapsed_s if known and elapsed_s > 0 else None
+
+
+def applied_settings(
+    outcomes: Iterable[Outcome], restored: Iterable[Restored], knobs: Mapping[str, Knob]
+) -> tuple[AppliedSetting, ...]:
+    """Return settings for a record; equal ones of several places are joined: `policy0-63`."""
+    back = {result.key: result for result in restored}
+    groups: dict[tuple[str, AppliedSetting], list[str]] = {}
+    for outcome in outcomes:
+        match = _PLACE.fullmatch(outcome.key)
+        kind, place = (match["kind"], match["place"]) if match else (outcome.key, "")
+        groups.setdefault((kind, _setting(outcome, back, knobs)), []).append(place)
+    return tuple(
+        AppliedSetting(f"{kind}[{_joined(places)}]", *_values(setting))
+        for (kind, setting), places in groups.items()
+    )
+
+
+def _setting(outcome: Outcome, back: Mapping[str, Restored], knobs: Mapping[str, Knob]) -> AppliedSetting:
+    knob, result = knobs.get(outcome.key), back.get(outcome.key)
+    notes = [outcome.note] if outcome.note else []
+    if result is not None and not result.done:
+        notes.append(_RESTORE_REASONS + result.note)
+
+    def show(value: str | None) -> str | None:
+        return knob.shown(value) if knob is not None and value is not None else value
+
+    return AppliedSetting(
+        setting="",
+        original=show(outcome.original),
+        asked=show(outcome.asked) or "",
+        applied=show(outcome.applied),
+        restored=None if result is None else result.done,
+        note="; ".join(notes),
+    )
+
+
+def _values(setting: AppliedSetting) -> tuple[str | None, str, str | None, bool | None, str]:
+    return setting.original, setting.asked, setting.applied, setting.restored, setting.note
+
+
+def _joined(places: list[str]) -> str:
+    """Join places: runs of consecutive numbers with one stem become `stemA-B`, others are listed."""
+    runs: list[tuple[str, int, int]] = []
+    for place in places:
+        match = _NUMBERED.fullmatch(place)
+        if match is None:
+            runs.append((place, -1, -1))
+            continue
+        stem, number = match["stem"], int(match["number"])
+        if runs and runs[-1][0] == stem and runs[-1][2] == number - 1:
+            runs[-1] = (stem, runs[-1][1], number)
+        else:
+            runs.append((stem, number, number))
+    return ",".join(_run(*run) for run in runs)
+
+
+def _run(stem: str, first: int, last: int) -> str:
+    if first < 0:
+        return stem
+    return f"{stem}{first}" if first == last else f"{stem}{first}-{last}"

@@ -1,0 +1,204 @@
+"""One job on this node from begin to end: who it is, what was set for it, what it used so far.
+
+Plain state that can be written to disk at any time; the engine decides what happens to it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_energy.agent import attribution
+from slurm_energy.agent.attribution import Share
+from slurm_energy.agent.meter import Meter, PowerWatch
+from slurm_energy.agent.sampler import Interval
+from slurm_energy.agent.trace import TraceBuilder
+from slurm_energy.devices.hardware import Setting
+from slurm_energy.devices.settings import Outcome, Restored
+
+STARTING, OPEN, CLOSING = "starting", "open", "closing"
+MOST_OPEN_STEPS = 1000
+
+
+@dataclass(slots=True)
+class Step:
+    """A step that runs now.
+
+    Attributes:
+        name: Slurm's step name.
+        start_unix: Unix seconds of its begin.
+        meter: what the node used since.
+        shared: components used by another step at the same time.
+        record_id: id of the record to be.
+    """
+
+    name: str
+    start_unix: float
+    meter: Meter
+    shared: bool = False
+    record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def is_container(self) -> bool:
+        """Whether it spans the whole job, so that other steps beside it are expected."""
+        return self.name in ("batch", "extern", "interactive")
+
+    def dump(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return {**_flat(self), "meter": self.meter.dump()}
+
+    @classmethod
+    def load(cls, data: dict[str, Any]) -> Step:
+        """Read the output of `dump`."""
+        return cls(**{**data, "meter": Meter(**data["meter"])})
+
+
+@dataclass(slots=True)
+class Session:
+    """A job on this node.
+
+    Attributes:
+        job_id, restart_count, uid, user, partition, cluster, node, sluid, cpus: as in `JobContext`.
+        boot_id: boot in which it began.
+        start_unix: Unix seconds of its begin; later times are counted from it on the boot clock.
+        whole_node: nobody else runs here.
+        gpus: indices of its GPUs.
+        gpu_job: it asked Slurm for GPUs.
+        policy: policy in force.
+        asked: what the job asked for, for the record.
+        model, tag: flags that are recorded only.
+        plan: settings wanted.
+        outcomes: what became of them.
+        restored: what became of their originals.
+        notes: remarks for the record.
+        shares: what of the node's counters counts for it.
+        meter: energy so far.
+        watch: peaks and caps.
+        steps: open steps by name.
+        phase: `starting`, `open` or `closing`.
+        end_unix: Unix seconds of its end, once it is closing.
+        trace: power over time; kept in a file of its own.
+    """
+
+    job_id: int
+    restart_count: int
+    uid: int
+    user: str | None
+    partition: str | None
+    cluster: str
+    node: str
+    sluid: str | None
+    cpus: int | None
+    boot_id: str
+    start_unix: float
+    whole_node: bool
+    gpus: tuple[int, ...]
+    shares: tuple[Share, ...]
+    meter: Meter
+    watch: PowerWatch
+    policy: str = "monitor"
+    asked: dict[str, str] = field(default_factory=dict)
+    model: str | None = None
+    tag: str | None = None
+    plan: tuple[Setting, ...] = ()
+    outcomes: list[Outcome] = field(default_factory=list)
+    restored: list[Restored] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    steps: dict[str, Step] = field(default_factory=dict)
+    gpu_job: bool = False
+    phase: str = STARTING
+    end_unix: float | None = None
+    record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    trace: TraceBuilder | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Job id and restart count."""
+        return self.job_id, self.restart_count
+
+    @property
+    def owner(self) -> str:
+        """Name under which its settings are journaled."""
+        return f"{self.job_id}.{self.restart_count}"
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Components that count for it."""
+        return tuple(dict.fromkeys(share.component for share in self.shares))
+
+    def unix_at(self, boottime: float) -> float:
+        """Return Unix seconds of a moment of the boot clock; not disturbed by jumps of the wall clock."""
+        return self.start_unix + max(0.0, boottime - self.meter.start)
+
+    def add(self, interval: Interval) -> None:
+        """Count an interval for the job, its trace and its open steps."""
+        if self.phase == CLOSING or interval.end <= self.meter.start:
+            return
+        keys, components = [share.key for share in self.shares], self.components
+        moved = self.meter.add(interval, keys, components)
+        used = attribution.joules(self.shares, moved)
+        self.watch.add(interval.length_s, used)
+        if self.trace is not None:
+            self.trace.add(interval.start, interval.end, used)
+        for step in self.steps.values():
+            if interval.end > step.meter.start:
+                step.meter.add(interval, keys, components)
+
+    def begin_step(self, name: str, boottime: float) -> None:
+        """Open a step; one that is already open goes on."""
+        if name in self.steps or len(self.steps) >= MOST_OPEN_STEPS:
+            return
+        step = Step(name, self.unix_at(boottime), Meter(boottime))
+        for other in self.steps.values():
+            if not (step.is_container or other.is_container):
+                step.shared = other.shared = True
+        self.steps[name] = step
+
+    def note(self, text: str) -> None:
+        """Add a remark for the record, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def merge_outcomes(self, outcomes: Iterable[Outcome]) -> None:
+        """Add outcomes; a later one of the same knob keeps the first original."""
+        merged = {outcome.key: outcome for outcome in self.outcomes}
+        merged |= {outcome.key: outcome for outcome in outcomes}
+        self.outcomes = list(merged.values())
+
+    def dump(self) -> dict[str, Any]:
+        """Return JSON-ready data, without the trace."""
+        data = _flat(self)
+        del data["trace"]
+        for name in ("shares", "plan", "outcomes", "restored"):
+            data[name] = [_flat(item) for item in data[name]]
+        data["meter"], data["watch"] = self.meter.dump(), self.watch.dump()
+        data["steps"] = {name: step.dump() for name, step in self.steps.items()}
+        return data
+
+    @classmethod
+    def load(cls, data: dict[str, Any]) -> Session:
+        """Read the output of `dump`.
+
+        Raises:
+            KeyError, TypeError: not such data.
+        """
+        return cls(
+            **{
+                **data,
+                "gpus": tuple(data["gpus"]),
+                "shares": tuple(Share(**item) for item in data["shares"]),
+                "meter": Meter(**data["meter"]),
+                "watch": PowerWatch(**data["watch"]),
+                "plan": tuple(Setting(**item) for item in data["plan"]),
+                "outcomes": [Outcome(**item) for item in data["outcomes"]],
+                "restored": [Restored(**item) for item in data["restored"]],
+                "steps": {name: Step.load(step) for name, step in data["steps"].items()},
+            }
+        )
+
+
+def _flat(item: Any) -> dict[str, Any]:
+    """Return a dataclass's fields as they are; asdict copies deeply, too slow for hundreds of settings."""
+    return {name: getattr(item, name) for name in item.__slots__}

@@ -1,0 +1,185 @@
+"""Records that the controller does not have yet: one file each, and the trace beside it.
+
+A record leaves the spool only when it is named as delivered. Traces go first when space runs out. Nobody
+else writes in the directory, so its listing is kept in memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.devices import durable
+from slurm_energy.records import EnergyRecord
+
+log = logging.getLogger(__name__)
+
+_RECORD = re.compile(r"\d{12}-[A-Za-z0-9_-]{1,64}\.json")
+_TRACE_SUFFIX = ".trace"
+_REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One record in the spool, with its trace if there is one. `name` is its file."""
+
+    name: str
+    record: dict[str, Any]
+    trace: dict[str, Any] | None
+
+    @property
+    def record_id(self) -> str:
+        """Id of the record."""
+        return Path(self.name).stem.partition("-")[2]
+
+
+class Spool:
+    """A directory of records.
+
+    Args:
+        folder: the directory; made if it is absent.
+        limit_bytes: space for everything in it.
+
+    Raises:
+        OSError: the directory cannot be made or read.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for leftover in folder.glob(".*.new"):
+            leftover.unlink(missing_ok=True)
+        self._sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+        self._total = sum(self._sizes.values())
+
+    def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> list[Path]:
+        """Store a record; the trace only if there is room for it.
+
+        Returns:
+            The files, complete but not yet forced to disk.
+
+        Raises:
+            OSError: the record could not be stored.
+        """
+        name = f"{int(record.end):012d}-{record.record_id}.json"
+        data = json.dumps(record.to_json(), separators=(",", ":")).encode()
+        written = []
+        if trace is not None:
+            trace_data = json.dumps(trace, separators=(",", ":")).encode()
+            written = self._add_trace(_trace_of(name), trace_data)
+        self._make_room(len(data))
+        try:
+            self._write(name, data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            log.warning("spool: %s: dropping traces to keep records", error.strerror)
+            self._drop(other for other in list(self._sizes) if other.endswith(_TRACE_SUFFIX))
+            self._write(name, data)
+        return [*written, self.folder / name]
+
+    def has(self, record_id: str) -> bool:
+        """Return whether a record is here."""
+        return any(name.endswith(f"-{record_id}.json") for name in self._sizes)
+
+    def count(self) -> int:
+        """Return the number of records."""
+        return sum(1 for name in self._sizes if _RECORD.fullmatch(name))
+
+    def items(self, most_bytes: int, most_items: int) -> list[Item]:
+        """Return the oldest records, at least one if there is any, within a size."""
+        found: list[Item] = []
+        total = 0
+        for name in sorted(name for name in self._sizes if _RECORD.fullmatch(name)):
+            size = self._sizes[name] + self._sizes.get(_trace_of(name), 0)
+            if found and (total + size > most_bytes or len(found) >= most_items):
+                break
+            item = self._read(name)
+            if item is not None:
+                found.append(item)
+                total += size
+        return found
+
+    def remove(self, name: str) -> None:
+        """Forget a record that was delivered."""
+        self._drop([_trace_of(name), name])
+
+    def reject(self, name: str) -> None:
+        """Put a record aside that the controller will never take, for people to look at."""
+        aside = self.folder / _REJECTED
+        aside.mkdir(mode=0o700, exist_ok=True)
+        self._drop([_trace_of(name)])
+        (self.folder / name).replace(aside / name)
+        self._total -= self._sizes.pop(name, 0)
+
+    def drop_trace(self, name: str) -> None:
+        """Forget a record's trace, which the controller will never take."""
+        self._drop([_trace_of(name)])
+
+    def _read(self, name: str) -> Item | None:
+        try:
+            record = json.loads((self.folder / name).read_bytes())
+        except FileNotFoundError:
+            self._drop([name])
+            return None
+        except (OSError, ValueError) as error:
+            log.error("spool: %s: %s; put aside", name, error)
+            self.reject(name)
+            return None
+        try:
+            trace = json.loads((self.folder / _trace_of(name)).read_bytes())
+        except (OSError, ValueError):
+            trace = None
+        return Item(name, record, trace)
+
+    def _add_trace(self, name: str, data: bytes) -> list[Path]:
+        if len(data) > self.limit_bytes // 4:
+            log.warning("spool: %s is too large to keep", name)
+            return []
+        self._make_room(len(data))
+        try:
+            self._write(name, data)
+        except OSError as error:
+            log.warning("spool: %s not kept: %s", name, error.strerror)
+            return []
+        return [self.folder / name]
+
+    def _write(self, name: str, data: bytes) -> None:
+        durable.write(self.folder / name, data, sync=False)
+        self._total += len(data) - self._sizes.get(name, 0)
+        self._sizes[name] = len(data)
+
+    def _make_room(self, size: int) -> None:
+        """Drop the oldest traces, then the oldest records, until `size` more bytes fit."""
+        excess = self._total + size - self.limit_bytes
+        if excess <= 0:
+            return
+        dropped = []
+        for name in sorted(self._sizes, key=lambda name: (not name.endswith(_TRACE_SUFFIX), name)):
+            if excess <= 0:
+                break
+            excess -= self._sizes[name]
+            dropped.append(name)
+        traces = sum(1 for name in dropped if name.endswith(_TRACE_SUFFIX))
+        log.warning(
+            "spool: full (agent.spool_limit_mb): dropped %d traces and %d records",
+            traces,
+            len(dropped) - traces,
+        )
+        self._drop(dropped)
+
+    def _drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+            self._total -= self._sizes.pop(name, 0)
+
+
+def _trace_of(name: str) -> str:
+    return name.removesuffix(".json") + _TRACE_SUFFIX

@@ -1,0 +1,168 @@
+"""The agent's directory: lock, settings journal, open sessions with their traces, spool."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.agent.session import CLOSING, Session
+from slurm_energy.agent.trace import TraceBuilder
+from slurm_energy.devices import durable
+from slurm_energy.devices.journal import Journal
+from slurm_energy.errors import AlreadyRunningError, ForbiddenError, UnavailableError
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1
+_RUNS, _ENDED, _TRACE = ".json", ".ended", ".trace"
+
+
+class StateDir:
+    """Holds the directory for one process, from construction to `close`.
+
+    Args:
+        folder: the directory; made if it is absent.
+
+    Raises:
+        UnavailableError: cannot be made or used.
+        ForbiddenError: somebody else could write there.
+        AlreadyRunningError: another senergyd holds it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._written: set[str] = set()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _refuse_foreign(folder)
+            self._sessions = folder / "sessions"
+            self._sessions.mkdir(mode=0o700, exist_ok=True)
+            self._lock = lock_file(folder / "lock")
+            self.journal = Journal.load(folder / "journal.json")
+        except OSError as error:
+            raise UnavailableError(
+                f"agent.state_dir {folder}",
+                error.strerror or str(error),
+                f"make it for uid {os.geteuid()}: install -d -m 700 {folder}",
+            ) from None
+        if self.journal.problem:
+            log.error("%s", self.journal.problem)
+
+    @property
+    def spool_folder(self) -> Path:
+        """Where undelivered records are kept."""
+        return self.folder / "spool"
+
+    def save(self, session: Session, readings: dict[str, Any]) -> Path:
+        """Write a session and the counters' readings that its energy goes up to.
+
+        The end of a job gets a file of its own beside the one of its begin: file systems that protect
+        careless programs write a file to disk at once when it replaces another one, and the epilog would
+        wait for that.
+
+        Returns:
+            The file, complete but not yet forced to disk: it survives our death, not the machine's.
+
+        Raises:
+            OSError: not written; the last state is still there.
+        """
+        data = {"version": _VERSION, "readings": readings, "session": session.dump()}
+        path = self._path(session, _ENDED if session.phase == CLOSING else _RUNS)
+        content = json.dumps(data).encode()
+        if path.name in self._written:
+            durable.write(path, content, sync=False)
+        else:
+            path.write_bytes(content)  # there is nothing to lose yet
+            self._written.add(path.name)
+        return path
+
+    def save_trace(self, session: Session) -> None:
+        """Write a session's trace.
+
+        Raises:
+            OSError: not written.
+        """
+        if session.trace is not None:
+            durable.write(self._path(session, _TRACE), session.trace.dump(), sync=False)
+
+    def forget(self, session: Session) -> None:
+        """Remove all of a session whose record is in the spool."""
+        for suffix in (_RUNS, _ENDED, _TRACE):
+            path = self._path(session, suffix)
+            path.unlink(missing_ok=True)
+            self._written.discard(path.name)
+
+    def load(self) -> list[tuple[Session, dict[str, Any]]]:
+        """Return the sessions of the last run with their readings; a damaged file is kept aside."""
+        found: dict[str, tuple[Session, dict[str, Any]]] = {}
+        for suffix in (_RUNS, _ENDED):  # the end, if it was written, counts
+            for path in sorted(self._sessions.glob(f"*{suffix}")):
+                try:
+                    session, readings = _read(path)
+                except (OSError, ValueError, KeyError, TypeError) as error:
+                    aside = path.with_name(path.name + ".damaged")
+                    log.error("%s: cannot be read (%s); kept as %s", path, error, aside.name)
+                    path.replace(aside)
+                    continue
+                self._load_trace(session)
+                found[session.owner] = session, readings
+                self._written.add(path.name)
+        return list(found.values())
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        os.close(self._lock)
+
+    def _load_trace(self, session: Session) -> None:
+        try:
+            session.trace = TraceBuilder.load(self._path(session, _TRACE).read_bytes())
+        except (OSError, ValueError, KeyError, TypeError):
+            session.trace = None
+
+    def _path(self, session: Session, suffix: str) -> Path:
+        return self._sessions / (session.owner + suffix)
+
+
+def _read(path: Path) -> tuple[Session, dict[str, Any]]:
+    data = json.loads(path.read_bytes())
+    if data["version"] != _VERSION:
+        raise ValueError(f"version {data['version']}")
+    return Session.load(data["session"]), data["readings"]
+
+
+def lock_file(path: Path) -> int:
+    """Lock a file for as long as the returned descriptor is open; the kernel frees it with the process.
+
+    Raises:
+        AlreadyRunningError: another process holds it.
+        OSError: cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise AlreadyRunningError(
+            f"{path} is held", f"senergyd runs as process {holder}", "stop that one first"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _refuse_foreign(folder: Path) -> None:
+    status = folder.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        raise ForbiddenError(f"agent.state_dir {folder}", "is a symbolic link", "name the directory itself")
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise ForbiddenError(
+            f"agent.state_dir {folder}",
+            f"owner uid {status.st_uid}, mode {status.st_mode & 0o7777:04o}: others could write it",
+            "chown it to the agent's user and chmod go-w",
+        )

@@ -1,0 +1,1 @@
+"""The `senergy` command: one module per subcommand, argument parsing and printing only."""

@@ -1,0 +1,220 @@
+"""`senergy acct`: energy of jobs and steps, with sacct's options and their meaning."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from datetime import datetime
+
+from slurm_energy import __version__
+from slurm_energy.cli import connection
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_OK, UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.reports.nodelist import expand
+from slurm_energy.reports.timespec import format_time, parse_time, start_of_day
+
+HELP = "energy of finished jobs, in sacct's manner"
+FORMAT_VARIABLE = "SENERGY_ACCT_FORMAT"
+MAX_JOBS = 5000
+_BRACKETS = re.compile(r"(?P<base>\d+)_\[(?P<tasks>[0-9,-]+)\](?P<step>\.\w+)?", re.ASCII)
+
+EPILOG = """\
+Each job is one row, summed over its nodes, with its steps below it. What is not known stays empty.
+Default window: from 00:00 today until now; with -j, all times.
+
+times: HH:MM[:SS][AM|PM]  MMDD[YY][-HH:MM[:SS]]  MM/DD[/YY][-HH:MM[:SS]]  MM.DD[.YY][-HH:MM[:SS]]
+       YYYY-MM-DD[THH:MM[:SS]]  today  midnight  noon  fika  teatime
+       now[{+|-}COUNT[seconds|minutes|hours|days|weeks]]
+
+environment:
+  SENERGY_ACCT_FORMAT  columns when -o is not given
+  SLURM_TIME_FORMAT    standard, relative, or a strftime format
+  SENERGY_CONFIG       configuration file
+
+examples:
+  senergy acct                                   my jobs of today
+  senergy acct -j 12,15_3,20+0 -X                these jobs, without their steps
+  senergy acct -S now-7days -o jobid,policy,elapsed,consumedenergy,edp%12
+  senergy acct -a -r gpu -S 0101 --total         everybody's jobs on partition gpu this year, with sums
+  senergy acct -j 12 -nP -o ConsumedEnergyRaw    one number for a script
+  senergy acct -j 12 --json                      all there is, with nodes, settings and steps
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy acct`."""
+    parser.epilog = EPILOG
+    select = parser.add_argument_group("which jobs")
+    select.add_argument(
+        "-j", "--jobs", metavar="JOB[.STEP],...", action="append", help="12, 12.batch, 12_3, 12_[1-4], 14+0"
+    )
+    select.add_argument(
+        "-u", "--user", "--uid", metavar="USER,...", dest="user", help="jobs of these users or uids"
+    )
+    select.add_argument("-a", "--allusers", action="store_true", help="jobs of all users whom you may see")
+    select.add_argument("-A", "--accounts", metavar="ACCOUNT,...", help="jobs under these accounts")
+    select.add_argument("-r", "--partition", metavar="PARTITION,...", help="jobs in these partitions")
+    select.add_argument(
+        "-N", "--nodelist", metavar="NODES", help="jobs that ran on any of these nodes: n[1-4],n7"
+    )
+    select.add_argument(
+        "-S", "--starttime", metavar="TIME", help="jobs that ran after this time (default: 00:00 today)"
+    )
+    select.add_argument(
+        "-E", "--endtime", metavar="TIME", help="jobs that ran before this time (default: now)"
+    )
+    select.add_argument("-X", "--allocations", action="store_true", help="jobs only, no steps")
+    select.add_argument(
+        "-D", "--duplicates", action="store_true", help="every run of a requeued job, not the last only"
+    )
+    show = parser.add_argument_group("what to show of them")
+    show.add_argument(
+        "-o",
+        "--format",
+        metavar="FIELD[%WIDTH],...",
+        action="append",
+        help="columns; %%20 right-, %%-20 left-justified; see -e",
+    )
+    show.add_argument(
+        "-e", "--helpformat", action="store_true", help="list the fields; with -v their meaning"
+    )
+    show.add_argument("-v", "--verbose", action="store_true", help="with -e: what each field means")
+    show.add_argument("-n", "--noheader", action="store_true", help="no header")
+    show.add_argument(
+        "-p",
+        "--parsable",
+        dest="parsable",
+        action="store_const",
+        const="p",
+        help="values between | with one at the end",
+    )
+    show.add_argument(
+        "-P",
+        "--parsable2",
+        dest="parsable",
+        action="store_const",
+        const="P",
+        help="values between | with none at the end",
+    )
+    show.add_argument("--delimiter", metavar="TEXT", default="|", help="with -p or -P: this instead of |")
+    show.add_argument(
+        "--units", metavar="[KMGTP]", help="this prefix for every figure; goes before --noconvert"
+    )
+    show.add_argument("--noconvert", action="store_true", help="plain numbers instead of 1.20K")
+    show.add_argument("--total", action="store_true", help="a last line with the sums of energy")
+    show.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON document with everything; ignores the other options here",
+    )
+    connection.add_config_option(parser)
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"senergy {__version__}", help="print the version"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table or the JSON document."""
+    if args.helpformat:
+        _print_fields(args.verbose)
+        return EXIT_OK
+    from slurm_energy.reports.fields import DEFAULT_FORMAT, Style
+    from slurm_energy.reports.scaling import Units
+    from slurm_energy.reports.table import Layout, parse_format, table_lines
+    from slurm_energy.reports.usage import Answer, summarise
+
+    now = datetime.now()
+    if args.format:
+        columns = parse_format(",".join(args.format))
+    elif os.environ.get(FORMAT_VARIABLE):
+        columns = parse_format(os.environ[FORMAT_VARIABLE], f"${FORMAT_VARIABLE}")
+    else:
+        columns = parse_format(DEFAULT_FORMAT)
+    style = Style(Units.parse(args.units, args.noconvert), os.environ.get("SLURM_TIME_FORMAT", ""), now)
+    answer = connection.connect(args).get("/v1/records", query(args, now))
+    answers = (Answer.from_json(item) for item in answer.get("records", []))
+    jobs = summarise(answers, duplicates=args.duplicates)
+    if args.json:
+        from slurm_energy.reports.jsonview import document
+
+        emit_json(document(jobs))
+        return EXIT_OK
+    rows = [row for job in jobs for row in (job, *job.steps)]
+    layout = Layout(not args.noheader, args.delimiter if args.parsable else None, args.parsable == "p")
+    emit(table_lines(rows, columns, style, layout, jobs if args.total else None))
+    return EXIT_OK
+
+
+def query(args: argparse.Namespace, now: datetime) -> dict[str, str]:
+    """Return the parameters of `GET /v1/records` that mean what the options say.
+
+    Raises:
+        UsageError: a job id, node list or time cannot be read, or the window ends before it starts.
+    """
+    jobs = job_ids(",".join(args.jobs)) if args.jobs else []
+    start = parse_time(args.starttime, now, "--starttime") if args.starttime else None
+    end = parse_time(args.endtime, now, "--endtime") if args.endtime else None
+    if start is None and not jobs:
+        start = start_of_day(now)
+    if start is not None and (now.timestamp() if end is None else end) < start:
+        until = now.timestamp() if end is None else end
+        raise UsageError(
+            f"--starttime: {format_time(start)} is after the end of the window, {format_time(until)}",
+            todo="give an earlier -S or a later -E",
+        )
+    values = {
+        "job": ",".join(jobs),
+        "user": _users(args, bool(jobs)),
+        "account": args.accounts or "",
+        "partition": args.partition or "",
+        "node": ",".join(expand(args.nodelist, "--nodelist")) if args.nodelist else "",
+        "start": "" if start is None else f"{start:.0f}",
+        "end": "" if end is None else f"{end:.0f}",
+        "steps": "0" if args.allocations else "1",
+        "duplicates": "1" if args.duplicates else "0",
+    }
+    return {key: value for key, value in values.items() if value}
+
+
+def _users(args: argparse.Namespace, has_jobs: bool) -> str:
+    """Return the users to ask for: as in sacct one's own jobs, unless jobs are named or root asks."""
+    if args.user:
+        return str(args.user)
+    if args.allusers or has_jobs or os.geteuid() == 0:
+        return ""
+    return str(os.geteuid())
+
+
+def job_ids(text: str) -> list[str]:
+    """Split a list of job ids; `12_[1-3,7]` becomes one id per array task.
+
+    Raises:
+        UsageError: not a list of ids, or more than 5000.
+    """
+    ids: list[str] = []
+    for item in re.split(r",(?![^\[]*\])", text):
+        if match := _BRACKETS.fullmatch(item.strip()):
+            tasks = expand(f"t[{match['tasks']}]", "--jobs")
+            ids += [f"{match['base']}_{int(task[1:])}{match['step'] or ''}" for task in tasks]
+        elif item.strip():
+            ids.append(item.strip())
+    for item in ids:
+        if not re.fullmatch(r"\d{1,18}([_+]\d{1,18})?(\.\w{1,64})?", item, re.ASCII):
+            raise UsageError(
+                f"--jobs: '{shown(item)}' is not a job id", todo="write 12, 12_3, 14+0 or 12.batch"
+            )
+    if not 0 < len(ids) <= MAX_JOBS:
+        raise UsageError(f"--jobs: {len(ids)} job ids", todo=f"give 1 to {MAX_JOBS}")
+    return ids
+
+
+def _print_fields(with_meaning: bool) -> None:
+    from slurm_energy.reports.fields import FIELDS
+    from slurm_energy.reports.table import field_names
+
+    if with_meaning:
+        emit(f"{field.name:<18} {field.doc}" for field in FIELDS)
+    else:
+        emit([field_names()])

@@ -1,0 +1,64 @@
+"""`senergy doctor`: what this node has, what it lacks, what that costs and what fixes it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.cli import connection
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_FAILURE, EXIT_OK
+
+if TYPE_CHECKING:
+    from slurm_energy.config import Config
+
+HELP = "what this compute node has, what it lacks, what that costs and what fixes it"
+
+EPILOG = """\
+Looks at every hardware interface, the agent, munge, the controller, Slurm's configuration files and the
+clock. Changes nothing and runs no Slurm command. Run it as root on a compute node: counters and limits are
+root's. Exit code for monitoring: 0 nothing to do, 1 something is degraded or failed. What a node simply
+does not have (`absent`) is no failure.
+
+examples:
+  senergy doctor
+  senergy doctor --json
+  senergy doctor --quiet            for monitoring: nothing is printed and the code is 0 if all is well
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy doctor`."""
+    parser.epilog = EPILOG
+    parser.add_argument("--json", action="store_true", help="print everything found as one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="print only what is degraded or failed")
+    connection.add_config_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Inspect the node, print the report; the exit code says whether it is healthy."""
+    from slurm_energy.agent.inspection import inspect
+    from slurm_energy.reports import health, healthpage
+
+    found = inspect(args.config, _ask_agent, _ask_controller)
+    checks = health.judge(found)
+    code = EXIT_OK if health.healthy(checks) else EXIT_FAILURE
+    if args.json:
+        emit_json(healthpage.document(found, checks))
+    elif args.quiet:
+        emit(healthpage.faults(checks))
+    else:
+        emit(healthpage.lines(found, checks))
+    return code
+
+
+def _ask_agent(config: Config) -> Mapping[str, Any]:
+    return connection.ask_agent(config.agent.socket, {"op": "status"})
+
+
+def _ask_controller(config: Config) -> Mapping[str, Any]:
+    from slurm_energy.accounting.client import ControllerClient
+
+    client = ControllerClient(config.cluster.controller_url, config.cluster.munge_socket, timeout_s=3.0)
+    return client.get("/v1/status")

@@ -1,0 +1,144 @@
+"""`senergy job`: the energy label of a job on the terminal, as JSON, as a picture or as a page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurm_energy.cli import connection
+from slurm_energy.cli.acct import job_ids
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_OK, EnergyError, NotFoundError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy.reports.usage import Usage
+
+HELP = "the energy label of one job"
+
+EPILOG = """\
+Shows what was asked and set, the joules of each part with their source, power over time, and what to
+try next. Several jobs with --html give one page that compares them: put runs of the same work under
+different policies side by side (jobs count as the same work if --energy-model, else tag, else name, and
+nodes agree).
+
+examples:
+  senergy job 12                         label of job 12
+  senergy job 12_3 --html label.html     the same as a page; it loads nothing from elsewhere
+  senergy job 12 13 14 --html cmp.html   three runs compared
+  senergy job 12 --png power.png         power over time (needs matplotlib)
+  senergy job 12 --json                  all figures, in the form of senergy acct --json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy job`."""
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "jobs", metavar="JOBID", nargs="+", help="12, 12_3 or 14+0; several are shown one after another"
+    )
+    parser.add_argument(
+        "--html", metavar="FILE", type=Path, help="write a page instead; several jobs are compared"
+    )
+    parser.add_argument("--png", metavar="FILE", type=Path, help="write a picture of power over time instead")
+    parser.add_argument("--json", action="store_true", help="print JSON instead")
+    parser.add_argument(
+        "--ascii", action="store_true", help="plain characters, as on terminals without UTF-8"
+    )
+    parser.add_argument("--title", metavar="TEXT", default="", help="with --html: heading of the page")
+    parser.add_argument(
+        "--note",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="with --html: a line on top; may be repeated",
+    )
+    connection.add_config_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fetch the jobs and show them in the form asked for."""
+    ids = job_ids(",".join(args.jobs))
+    if (args.title or args.note) and not args.html:
+        raise UsageError("--title, --note", "they belong to a page", "add --html FILE")
+    if any("." in job_id for job_id in ids):
+        raise UsageError("senergy job", "it takes jobs, not steps", "senergy acct -j 12.batch shows a step")
+    try:
+        runs = [run for job_id in dict.fromkeys(ids) for run in _fetch(args, job_id)]
+    except NotFoundError:
+        if _still_running(args, ids):
+            return EXIT_OK
+        raise
+    jobs = [runs_of_job[-1] for runs_of_job in runs]
+    if args.json:
+        from slurm_energy.reports.jsonview import document
+
+        emit_json(document(jobs))
+    if args.html:
+        from slurm_energy.reports.page import page
+
+        _write(args.html, page(jobs, args.title, args.note, datetime.now()))
+    if args.png:
+        from slurm_energy.reports.png import write_png
+
+        if len(jobs) > 1:
+            raise UsageError("--png", f"it shows one job, not {len(jobs)}", "use --html to compare")
+        write_png(jobs[0], args.png)
+    if not (args.json or args.html or args.png):
+        _print_labels(args, runs)
+    return EXIT_OK
+
+
+def _fetch(args: argparse.Namespace, job_id: str) -> list[list[Usage]]:
+    """Return the runs of each job that the id means (an array has several jobs), oldest run first."""
+    from slurm_energy.reports.usage import Answer, summarise
+
+    answer = connection.connect(args).get(f"/v1/jobs/{job_id}", {"duplicates": "1"})
+    jobs: dict[tuple[str, int], list[Usage]] = {}
+    for usage in summarise(map(Answer.from_json, answer.get("records", [])), duplicates=True):
+        jobs.setdefault((usage.first.cluster, usage.first.job_id), []).append(usage)
+    if not jobs:
+        raise NotFoundError(f"job {job_id}", "no record of it")
+    return list(jobs.values())
+
+
+def _print_labels(args: argparse.Namespace, runs: list[list[Usage]]) -> None:
+    from slurm_energy.reports.fields import Style
+    from slurm_energy.reports.label import label
+    from slurm_energy.reports.textplot import ASCII, glyphs_for
+
+    glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
+    style = Style(time_format=os.environ.get("SLURM_TIME_FORMAT", ""), now=datetime.now())
+    for number, runs_of_job in enumerate(runs):
+        if number:
+            emit([""])
+        emit(label(runs_of_job[-1], glyphs, style, runs_of_job[:-1]))
+
+
+def _still_running(args: argparse.Namespace, ids: list[str]) -> bool:
+    """Print the energy so far of a job that runs on this very node; False if there is none."""
+    if len(ids) != 1 or not ids[0].isdecimal():
+        return False
+    from slurm_energy.reports.scaling import with_unit
+
+    path = connection.configuration(args).agent.socket
+    try:
+        answer = connection.ask_agent(path, {"op": "energy", "job_id": int(ids[0])})
+    except UnavailableError:
+        return False
+    parts = answer.get("components")
+    if not answer.get("ok") or not isinstance(parts, dict):
+        return False
+    shown = ", ".join(f"{name} {with_unit(joules, 'J')}" for name, joules in parts.items())
+    emit([f"Job {ids[0]} still runs; so far on this node: {shown or 'nothing measured'}."])
+    return True
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnergyError(str(path), error.strerror or str(error), "name a file that you may write") from None

@@ -1,0 +1,264 @@
+"""`senergy lab`: a real Slurm cluster with emulated power hardware. Parsing and printing only.
+
+What a subcommand needs is imported by that subcommand, for `run` is started inside jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.errors import EXIT_OK, ForbiddenError, UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy.lab.cluster import Lab
+    from slurm_energy.lab.layout import Layout
+    from slurm_energy.lab.spec import LabSpec
+
+HELP = "a real Slurm cluster with emulated power hardware on this machine"
+_DIRECTORY_HELP = "the lab's directory (default: $SENERGY_LAB_DIR or /var/tmp/senergy-lab)"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands."""
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--dir", type=Path, help=_DIRECTORY_HELP)
+        return command
+
+    up = add("up", "bring the lab up")
+    up.add_argument("--nodes", type=Path, metavar="FILE", help="TOML file of [[node]] tables: name, profile")
+    up.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a line of slurm.conf")
+    up.add_argument(
+        "--set-energy", action="append", default=[], metavar="TOML", help="e.g. agent.sampling_hz=10.0"
+    )
+    up.add_argument("--no-accounting", action="store_true", help="no slurmdbd and database")
+    up.add_argument("--no-energy", action="store_true", help="Slurm alone, on the same emulated nodes")
+    add("down", "take the lab away, whatever state it is in")
+    add("status", "show nodes and daemons").add_argument("--json", action="store_true")
+    inside = add("exec", "run a command inside a node, as root")
+    inside.add_argument("node")
+    inside.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD")
+    add("shell", "a shell on the lab's login node")
+    add("env", "print the login node's environment, for eval")
+    demo = add("demo", "bring a lab up, run a dozen jobs under energy policies, report, take it down")
+    demo.add_argument("--keep", action="store_true", help="leave the lab up (also: KEEP=1)")
+    demo.add_argument(
+        "--html", type=Path, default=Path("demo-report.html"), help="page to write (%(default)s)"
+    )
+    kernel = commands.add_parser("run", help="inside a job: run a kernel on the emulated hardware")
+    _configure_kernel(kernel)
+
+
+def _configure_kernel(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Run a kernel in the emulated device's own time, on the job's CPUs or GPUs."
+    parser.add_argument("kernel", help="gemm, spmv, triad, stencil, monte_carlo, dist or train")
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--cpu", dest="device", action="store_const", const="cpu", default="cpu")
+    device.add_argument("--gpu", dest="device", action="store_const", const="gpu")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--size", type=float, help="problem size (default: about 10 s at full speed)")
+    size.add_argument("--seconds", type=float, help="size that takes so long at full speed")
+    parser.add_argument("--json", action="store_true")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one subcommand."""
+    commands = {
+        "up": _up,
+        "down": _down,
+        "status": _status,
+        "exec": _exec,
+        "shell": _shell,
+        "env": _env,
+        "demo": _demo,
+        "run": _run,
+    }
+    return commands[args.command](args)
+
+
+def _layout(args: argparse.Namespace) -> Layout:
+    from slurm_energy.lab.layout import locate
+
+    return locate(args.dir)
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        raise ForbiddenError(
+            "senergy lab", "namespaces, FUSE and Slurm's daemons need root", "run it with sudo"
+        )
+
+
+def _up(args: argparse.Namespace) -> int:
+    from slurm_energy.lab import lifecycle, nodesfile
+    from slurm_energy.lab.spec import LabSpec
+
+    _require_root()
+    layout = _layout(args)
+    if lab := lifecycle.existing(layout):
+        print(f"The lab is up in {layout.root}: nodes {' '.join(lab.nodes)}.")
+        return EXIT_OK
+    nodes = {"nodes": nodesfile.read(args.nodes)} if args.nodes else {}
+    spec = LabSpec(
+        slurm=tuple(args.set),
+        energy=_energy_settings(args.set_energy),
+        accounting=not args.no_accounting,
+        product=not args.no_energy,
+        **nodes,
+    )
+    lab = _bring_up(layout, spec)
+    lab.settle()
+    policy = " --energy-policy=powersave" if spec.product else ""
+    print("Try next:")
+    print("  senergy lab shell")
+    print(f"  sbatch --exclusive{policy} --wrap 'senergy lab run gemm'   (in that shell)")
+    print(f"  senergy lab exec {lab.nodes[0]} lscpu")
+    return EXIT_OK
+
+
+def _bring_up(layout: Layout, spec: LabSpec) -> Lab:
+    """Bring a lab up with a line per step; on failure print the end of the failed step's log."""
+    from slurm_energy.lab import lifecycle
+    from slurm_energy.lab.cluster import parts_for
+    from slurm_energy.lab.startup import StepError
+
+    if spec.product and (absent := parts_for(spec).absent):
+        print(f"Not built, left out: {', '.join(absent)} (make build)")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    start = time.monotonic()
+    print(f"Bringing up a lab of {len(spec.nodes)} nodes in {layout.root}", flush=True)
+    try:
+        lab = lifecycle.up(layout, spec, lambda step, s: print(f"  {step.name:<22} {s:5.2f} s", flush=True))
+    except StepError as error:
+        for line in error.log_tail:
+            print(f"  | {line}", file=sys.stderr)
+        raise
+    print(f"Up after {time.monotonic() - start:.1f} s.", flush=True)
+    return lab
+
+
+def _demo(args: argparse.Namespace) -> int:
+    """Run the demonstration on a lab that ends with this process unless it is to be kept."""
+    from slurm_energy.lab import lifecycle
+    from slurm_energy.lab.demo import run_demo
+    from slurm_energy.lab.spec import LabSpec
+
+    _require_root()
+    layout = _layout(args)
+    lab = _bring_up(layout, LabSpec())
+    try:
+        run_demo({**os.environ, **lab.environment()}, args.html.resolve())
+        print(f"The page with the plots: {args.html}")
+        if args.keep or os.environ.get("KEEP") == "1":
+            lab.settle()
+            print("The lab is left up: senergy lab shell to look around, senergy lab down to end it.")
+            return EXIT_OK
+    except BaseException:
+        lifecycle.down(layout)
+        raise
+    return _down(args)
+
+
+def _energy_settings(settings: list[str]) -> dict[str, Any]:
+    import tomllib  # here, for `run` must start fast
+
+    from slurm_energy.lab.conf import merged
+
+    tables: dict[str, Any] = {}
+    for setting in settings:
+        try:
+            tables = merged(tables, tomllib.loads(setting))
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"--set-energy {setting!r}", str(error)) from None
+    return tables
+
+
+def _down(args: argparse.Namespace) -> int:
+    from slurm_energy.lab import lifecycle
+
+    _require_root()
+    layout = _layout(args)
+    was_there = lifecycle.down(layout)
+    print(f"The lab in {layout.root} is gone." if was_there else f"There is no lab in {layout.root}.")
+    return EXIT_OK
+
+
+def _status(args: argparse.Namespace) -> int:
+    from slurm_energy.lab.cluster import find
+
+    _require_root()
+    status = find(_layout(args)).status()
+    if args.json:
+        print(json.dumps(status, indent=1))
+        return EXIT_OK
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["started"]))
+    print(f"Lab in {status['directory']}, up since {since}")
+    for name, pid in status["daemons"].items():
+        print(f"  {name:<12} {_running(pid)}")
+    print(f"{'NODE':<12} {'PROFILE':<20} {'STATE':<12} DAEMONS")
+    for name, node in status["nodes"].items():
+        down = [daemon for daemon, pid in node["daemons"].items() if pid is None]
+        daemons = "not running: " + " ".join(down) if down else "all running"
+        print(f"{name:<12} {node['profile']:<20} {node['state'] or 'unknown':<12} {daemons}")
+    return EXIT_OK
+
+
+def _running(pid: int | None) -> str:
+    return f"running, pid {pid}" if pid else "not running"
+
+
+def _exec(args: argparse.Namespace) -> int:
+    from slurm_energy.lab.cluster import find
+
+    _require_root()
+    argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
+    if not argv:
+        raise UsageError("senergy lab exec", "no command given", "senergy lab exec n1 lscpu")
+    lab = find(_layout(args))
+    command = lab.exec_argv(args.node, argv)
+    os.execvpe(command[0], command, {**os.environ, **lab.environment()})
+
+
+def _shell(args: argparse.Namespace) -> int:
+    from slurm_energy.lab.cluster import find
+
+    lab = find(_layout(args))
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    argv, extra = [shell, "-i"], {}
+    if Path(shell).name == "bash":
+        argv = [shell, "--rcfile", str(lab.layout.etc / "bashrc"), "-i"]
+        extra["SENERGY_LAB_PATH"] = lab.environment()["PATH"]
+    else:
+        extra["PS1"] = "(lab) $ "
+    os.execvpe(shell, argv, {**os.environ, **lab.environment(), **extra})
+
+
+def _env(args: argparse.Namespace) -> int:
+    from slurm_energy.lab.cluster import find
+
+    for key, value in find(_layout(args)).environment().items():
+        print(f"export {key}={shlex.quote(value)}")
+    return EXIT_OK
+
+
+def _run(args: argparse.Namespace) -> int:
+    from slurm_energy.lab.job import run_in_job
+
+    result = run_in_job(args.kernel, args.device, args.size, args.seconds)
+    if args.json:
+        print(json.dumps(result))
+        return EXIT_OK
+    joules = " ".join(f"{name} {value:.0f} J" for name, value in result["energy_joules"].items())
+    rate = result["flops"] / result["seconds"] if result["seconds"] else 0.0
+    print(f"{args.kernel} on {args.device}: {result['seconds']:.3f} s, {rate / 1e9:.1f} GFLOP/s, {joules}")
+    return EXIT_OK

@@ -1,0 +1,153 @@
+"""`senergy profile`: measure a command, or put together what the sections of a program measured."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_OK, UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy.profiling import Section
+
+HELP = "measure a command, or gather what a program's sections measured"
+EXIT_NOT_EXECUTABLE, EXIT_NO_COMMAND = 126, 127
+
+EPILOG = """\
+Inside a job the node's agent measures, for the job's owner and without root; elsewhere the counters
+themselves, where they may be read. The joules are those of the whole job on this node (of the whole node
+outside Slurm) while the command ran. The exit code is the command's; 127 no such command, 126 it cannot be
+run, 128 + N ended by signal N. One line goes to standard error, and one per section to a file per process in
+--dir, $SENERGY_PROFILE_DIR or senergy-profile.JOBID.
+
+examples:
+  senergy profile -- ./solver input.dat
+  srun senergy profile --name solver -- ./solver      every rank writes a line
+  senergy profile --gather senergy-profile.12         one line per section of job 12
+  senergy profile --gather senergy-profile.12 --ranks one line per rank and run of a section
+  senergy profile --gather senergy-profile.12 --csv > sections.csv
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy profile`."""
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "--name", metavar="TEXT", help="with CMD: name of the section (default: the program's)"
+    )
+    parser.add_argument("--dir", metavar="DIR", type=Path, help="with CMD: where the lines go")
+    parser.add_argument("--quiet", action="store_true", help="with CMD: no line on standard error")
+    parser.add_argument("--gather", metavar="DIR", type=Path, help="put the lines of a directory together")
+    parser.add_argument("--ranks", action="store_true", help="with --gather: every run in every process")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="with --gather: JSON, summaries and all lines")
+    form.add_argument("--csv", action="store_true", help="with --gather: CSV, a row per run in every process")
+    parser.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="command with its arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure a command, or gather."""
+    argv = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if args.gather is not None:
+        if argv:
+            raise UsageError("senergy profile", "--gather takes no command")
+        return _gather(args)
+    if not argv:
+        raise UsageError("senergy profile", "no command given", "senergy profile -- ./solver")
+    if args.json or args.csv or args.ranks:
+        raise UsageError("--json, --csv, --ranks", "they belong to --gather")
+    return _measure(args, argv)
+
+
+def _measure(args: argparse.Namespace, argv: list[str]) -> int:
+    from slurm_energy.profiling import flush, place, profile
+
+    if args.dir is not None:
+        os.environ[place.DIRECTORY_KEY] = str(args.dir.absolute())
+    elif (folder := place.directory(place.here())) is not None:
+        os.environ[place.DIRECTORY_KEY] = str(folder.absolute())  # the command's own sections go there too
+    with profile(args.name or Path(argv[0]).name[:200] or "command") as section:
+        code = _run(argv)
+    flush()
+    if not args.quiet:
+        sys.stdout.flush()
+        print(f"senergy profile: {_text(section)}", file=sys.stderr)
+    return code
+
+
+def _run(argv: list[str]) -> int:
+    """Run a command to its end; signals that mean us are handed on to it."""
+    try:
+        child = subprocess.Popen(argv)
+    except FileNotFoundError:
+        print(f"senergy: error: {argv[0]}: no such command", file=sys.stderr)
+        return EXIT_NO_COMMAND
+    except OSError as error:
+        print(f"senergy: error: {argv[0]}: {error.strerror}", file=sys.stderr)
+        return EXIT_NOT_EXECUTABLE
+    old = {number: signal.signal(number, lambda n, _: child.send_signal(n)) for number in _handed_on()}
+    old[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to both
+    try:
+        code = child.wait()
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def _handed_on() -> list[signal.Signals]:
+    return [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT]
+
+
+def _text(section: Section) -> str:
+    joules, watts = section.total_joules, section.mean_watts
+    parts = [f"{name} {_number(value, 'J')}" for name, value in section.energy_joules.items()]
+    whole = f"{_number(joules, 'J')}, {section.seconds:.3f} s, {_number(watts, 'W')}"
+    return f"{section.name}: {whole}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _number(value: float | None, unit: str) -> str:
+    return f"unknown {unit}" if value is None else f"{value:.2f} {unit}"
+
+
+def _gather(args: argparse.Namespace) -> int:
+    from slurm_energy.profiling import gathering
+
+    lines = gathering.read_lines(args.gather)
+    summaries = gathering.summarise(lines)
+    if args.csv:
+        sys.stdout.write(gathering.to_csv(lines))
+    elif args.json:
+        emit_json({"sections": [summary.to_json() for summary in summaries], "lines": lines})
+    elif args.ranks:
+        head = f"{'NODE':<12} {'RANK':>5} {'PID':>8} {'SECONDS':>10} {'JOULES':>12} {'WATTS':>9}  SECTION"
+        emit([head, *map(_rank_row, lines)])
+    else:
+        head = f"{'CALLS':>7} {'RANKS':>6} {'NODES':>6} {'SECONDS':>10} {'JOULES':>12}  SECTION"
+        emit([head, *map(_summary_row, summaries)])
+    return EXIT_OK
+
+
+def _rank_row(line: dict[str, Any]) -> str:
+    rank = "-" if line.get("rank") is None else str(line["rank"])
+    figures = (
+        f"{line['seconds']:>10.3f} {_cell(line.get('total_joules')):>12} {_cell(line.get('mean_watts')):>9}"
+    )
+    failed = f"  ended by {line['failed']}" if line.get("failed") else ""
+    who = f"{line.get('node') or '-':<12} {rank:>5} {line['pid']:>8}"
+    return f"{who} {figures}  {'/'.join(line['path'])}{failed}"
+
+
+def _summary_row(summary: Any) -> str:
+    figures = f"{summary.calls:>7} {summary.processes:>6} {summary.nodes:>6} {summary.seconds:>10.3f}"
+    return f"{figures} {_cell(summary.total_joules):>12}  {'/'.join(summary.path)}"
+
+
+def _cell(value: Any) -> str:
+    return "-" if not isinstance(value, (int, float)) else f"{value:.2f}"

@@ -1,0 +1,56 @@
+"""`senergy status`: whether the controller and this node's agent work, and what they have."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from slurm_energy.cli import connection
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError
+
+HELP = "state of the controller and of this node's agent"
+
+EPILOG = """\
+Login nodes have no agent; that is said and is no failure. Exit code 4 if the controller cannot be reached.
+
+examples:
+  senergy status
+  senergy status --json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy status`."""
+    parser.epilog = EPILOG
+    parser.add_argument("--json", action="store_true", help="print both answers as one JSON object")
+    connection.add_config_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask both daemons and print what they say."""
+    from slurm_energy.reports.sitepages import agent_lines, controller_lines
+
+    config = connection.configuration(args)
+    code = EXIT_OK
+    controller: dict[str, Any] | str
+    agent: dict[str, Any] | str
+    try:
+        controller = connection.connect(args).get("/v1/status")
+    except EnergyError as error:
+        controller, code = str(error), error.exit_code
+    try:
+        agent = connection.ask_agent(config.agent.socket, {"op": "status"})
+    except UnavailableError as error:
+        agent = error.why
+    if args.json:
+        emit_json({"controller": _as_json(controller), "agent": _as_json(agent)})
+        return code
+    emit(controller_lines(config.cluster.controller_url, controller, time.time()))
+    emit(agent_lines(str(config.agent.socket), agent))
+    return code
+
+
+def _as_json(answer: dict[str, Any] | str) -> dict[str, Any]:
+    return {"error": answer} if isinstance(answer, str) else answer

@@ -1,0 +1,110 @@
+"""`senergy template`: list, show and render batch scripts and site files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurm_energy.cli import connection
+from slurm_energy.cli.printing import emit
+from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
+from slurm_energy.quantities import shown
+
+if TYPE_CHECKING:
+    from slurm_energy.templates import Template
+
+HELP = "batch scripts and site files from templates"
+
+EPILOG = """\
+examples:
+  senergy template list
+  senergy template show gpu                       its keys, then its text
+  senergy template render gpu --set command='python train.py' --set policy=edp -o job.sh
+  sbatch job.sh
+  senergy template render senergyd.service -o /etc/systemd/system/senergyd.service
+
+Energy flags are checked as sbatch would check them. Values become single lines; those that end up in
+shell code are quoted, except those that are shell code themselves.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy template`."""
+    parser.epilog = EPILOG
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|render")
+    actions.add_parser("list", help="name and purpose of every template")
+    show = actions.add_parser("show", help="keys and text of one template")
+    show.add_argument("name", metavar="NAME")
+    render = actions.add_parser("render", help="fill a template and print or write it")
+    render.add_argument("name", metavar="NAME")
+    render.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="a value; the last one wins"
+    )
+    render.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="write here instead of to the terminal"
+    )
+    connection.add_config_option(render)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the action says."""
+    from slurm_energy.templates import find, names, render
+
+    if args.action == "list":
+        width = max(map(len, names()))
+        emit(f"{name:<{width}}  {find(name).summary}" for name in names())
+    elif args.action == "show":
+        emit(_description(find(args.name)))
+    else:
+        template = find(args.name)
+        text = render(template, _settings(args.set), lambda raw: _check_energy(args, raw))
+        if args.output is None:
+            emit(text.splitlines())
+        else:
+            _write(args.output, text)
+    return EXIT_OK
+
+
+def _settings(items: list[str]) -> dict[str, str]:
+    values = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set: '{shown(item)}' is not a setting", todo="write --set key=value")
+        values[key] = value
+    return values
+
+
+def _check_energy(args: argparse.Namespace, raw: dict[str, str]) -> None:
+    from slurm_energy.policies import validate_flags
+
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = None
+    validate_flags(raw, connection.configuration(args), user)
+
+
+def _description(template: Template) -> list[str]:
+    width = max((len(variable.name) for variable in template.variables), default=0)
+    lines = [f"{template.name}: {template.summary}", ""]
+    for variable in template.variables:
+        default = (
+            "required"
+            if variable.default is None
+            else f"default {variable.default!r}"
+            if variable.default
+            else "left out"
+        )
+        lines.append(f"  {variable.name:<{width}}  {variable.doc} ({default})")
+    return [*lines, "", *template.source.splitlines()]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnergyError(str(path), error.strerror or str(error), "name a file that you may write") from None

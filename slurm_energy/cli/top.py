@@ -1,0 +1,99 @@
+"""`senergy top`: live watts of this node, its jobs and its components."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from slurm_energy.cli import connection
+from slurm_energy.cli.printing import emit
+from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
+
+HELP = "live watts of this node, its jobs and components"
+LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.5, 60.0
+
+EPILOG = """\
+Asks this node's agent; runs no Slurm command. Watts are means since about the last refresh, or of the
+last second while jobs run. Root sees every job's watts and joules, a user those of their own jobs.
+Ctrl-C ends it.
+
+examples:
+  senergy top
+  senergy top --interval 5
+  senergy top --once                one screen, for a script or a log
+  senergy top --json                the agent's answer, one line per refresh
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy top`."""
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=float,
+        default=2.0,
+        help="between refreshes, 0.5 to 60 (default 2)",
+    )
+    parser.add_argument("--once", action="store_true", help="print one screen and end")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per refresh, a line each")
+    parser.add_argument(
+        "--ascii", action="store_true", help="plain characters, as on terminals without UTF-8"
+    )
+    connection.add_config_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Refresh until interrupted."""
+    if not LEAST_INTERVAL_S <= args.interval <= MOST_INTERVAL_S:
+        raise UsageError(
+            f"--interval {args.interval:g}", f"must be {LEAST_INTERVAL_S:g} to {MOST_INTERVAL_S:g}"
+        )
+    path = connection.configuration(args).agent.socket
+
+    def ask() -> dict[str, Any]:
+        answer = connection.ask_agent(path, {"op": "status"})
+        if not answer.get("ok"):
+            raise EnergyError(f"agent {path}", str(answer.get("error")))
+        return answer
+
+    status = ask()
+    if not _known(status):
+        time.sleep(LEAST_INTERVAL_S * 1.2)  # a node without jobs is not sampled until somebody asks
+        status = ask()
+    highest_watts = 0.0
+    try:
+        while True:
+            highest_watts = max([highest_watts, *_known(status)])
+            _show(args, status, highest_watts)
+            if args.once:
+                return EXIT_OK
+            time.sleep(args.interval)
+            status = ask()
+    except KeyboardInterrupt:
+        return EXIT_OK
+
+
+def _known(status: dict[str, Any]) -> list[float]:
+    return [value for value in (status.get("watts") or {}).values() if value is not None]
+
+
+def _show(args: argparse.Namespace, status: dict[str, Any], highest_watts: float) -> None:
+    if args.json:
+        print(json.dumps({"time": time.time(), **status}), flush=True)
+        return
+    from slurm_energy.reports.live import screen
+    from slurm_energy.reports.textplot import ASCII, glyphs_for
+
+    glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
+    lines = screen(status, time.strftime("%H:%M:%S"), glyphs, highest_watts)
+    if args.once or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        emit([*lines, ""])
+    else:
+        columns, rows = os.get_terminal_size()
+        emit(["\x1b[H\x1b[J" + lines[0][:columns], *(line[:columns] for line in lines[1 : rows - 1])])
+    sys.stdout.flush()

@@ -1,0 +1,30 @@
+"""The configuration file: one schema that gives validation, the example file and the reference page."""
+
+from slurm_energy.config.reading import DEFAULT_PATH, load, locate, parse
+from slurm_energy.config.schema import (
+    AgentConfig,
+    BoundsConfig,
+    ClusterConfig,
+    Config,
+    ControllerConfig,
+    DefaultsConfig,
+    EdpEntry,
+    NodePowerConfig,
+    SitePolicy,
+)
+
+__all__ = [
+    "DEFAULT_PATH",
+    "AgentConfig",
+    "BoundsConfig",
+    "ClusterConfig",
+    "Config",
+    "ControllerConfig",
+    "DefaultsConfig",
+    "EdpEntry",
+    "NodePowerConfig",
+    "SitePolicy",
+    "load",
+    "locate",
+    "parse",
+]

@@ -1,0 +1,180 @@
+"""Read `energy.toml` into a `Config`, naming file, line and key of whatever is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import stat
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.config.schema import SECTIONS, Config, EdpEntry, SitePolicy
+from slurm_energy.errors import ConfigError
+
+DEFAULT_PATH = Path("/etc/slurm/energy.toml")
+ENVIRONMENT_KEY = "SENERGY_CONFIG"
+_POLICY_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\"-]+)\s*=")
+
+
+def locate(argument: Path | str | None = None) -> Path:
+    """Return the file to read: the argument, else $SENERGY_CONFIG, else the default path."""
+    return Path(argument or os.environ.get(ENVIRONMENT_KEY) or DEFAULT_PATH)
+
+
+def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config:
+    """Read and validate the configuration.
+
+    Args:
+        argument: path given by the user, see `locate`.
+        trusted: also refuse a file that anyone but root could have written (daemons that act as root).
+
+    Returns:
+        The configuration; all defaults if the default file does not exist and none was named.
+
+    Raises:
+        ConfigError: not readable, not TOML, unknown key, wrong type or value, or not trustworthy.
+    """
+    path = locate(argument)
+    named = argument is not None or bool(os.environ.get(ENVIRONMENT_KEY))
+    if not named and not path.exists():
+        return Config()
+    try:
+        if trusted:
+            _refuse_untrusted(path)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(str(path), reason, "write one with: senergy config example") from None
+    return parse(text, path)
+
+
+def parse(text: str, path: Path | None = None) -> Config:
+    """Validate configuration text; `path` is only named in errors."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path or 'configuration'}", f"not TOML: {error}") from None
+    return _Reader(path, _line_index(text)).config(data)
+
+
+def _refuse_untrusted(path: Path) -> None:
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        raise ConfigError(str(path), "is a symbolic link", "name the file itself")
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+        raise ConfigError(
+            str(path),
+            f"owner uid {status.st_uid}, mode {status.st_mode & 0o7777:04o}: others could write it",
+            "chown root and chmod go-w",
+        )
+
+
+def _line_index(text: str) -> dict[tuple[str, str], int]:
+    """Map (section, key) and (section, '') to line numbers; the first occurrence wins."""
+    index: dict[tuple[str, str], int] = {}
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            section = header[1].replace('"', "")
+            index.setdefault((section, ""), number)
+        elif assignment := _ASSIGNMENT.match(line):
+            index.setdefault((section, assignment[1].strip('"')), number)
+    return index
+
+
+class _Reader:
+    def __init__(self, path: Path | None, lines: dict[tuple[str, str], int]) -> None:
+        self.path = path
+        self.lines = lines
+
+    def fail(self, section: str, key: str, why: str, todo: str = "") -> ConfigError:
+        line = self.lines.get((section, key)) or self.lines.get((section, ""))
+        place = f"{self.path or 'configuration'}" + (f":{line}" if line else "")
+        name = f"{section}.{key}" if key else f"[{section}]"
+        return ConfigError(f"{place}: {name}", why, todo)
+
+    def config(self, data: dict[str, Any]) -> Config:
+        known = [*SECTIONS, "policies", "edp"]
+        for name in data:
+            if name not in known:
+                raise self.fail(name, "", "unknown section", _nearest(name, known))
+        values: dict[str, Any] = {
+            name: self.section(cls, name, data.get(name, {})) for name, cls in SECTIONS.items()
+        }
+        policies = data.get("policies", {})
+        if not isinstance(policies, dict):
+            raise self.fail("policies", "", "must be tables such as [policies.night]")
+        for name in policies:
+            if not _POLICY_NAME.fullmatch(name):
+                raise self.fail(f"policies.{name}", "", "a policy name is a-z, 0-9, - and _, at most 32")
+        entries = data.get("edp", [])
+        if not isinstance(entries, list):
+            raise self.fail("edp", "", "must be a list of tables: [[edp]]")
+        return Config(
+            **values,
+            policies={n: self.section(SitePolicy, f"policies.{n}", t) for n, t in policies.items()},
+            edp=tuple(self.section(EdpEntry, "edp", entry) for entry in entries),
+            path=self.path,
+        )
+
+    def section(self, cls: type[Any], name: str, table: Any) -> Any:
+        if not isinstance(table, dict):
+            raise self.fail(name, "", "must be a table")
+        hints = typing.get_type_hints(cls)
+        fields = {f.name: f for f in dataclasses.fields(cls)}
+        values = {}
+        for key, raw in table.items():
+            if key not in fields:
+                raise self.fail(name, key, "unknown key", _nearest(key, list(fields)))
+            try:
+                value = _convert(raw, hints[key])
+            except ValueError as error:
+                raise self.fail(name, key, f"{error}, not {raw!r}") from None
+            check = fields[key].metadata.get("check")
+            problem = check(value) if check and value is not None else None
+            if problem:
+                raise self.fail(name, key, f"{problem}, not {raw!r}")
+            values[key] = value
+        return cls(**values)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f"did you mean '{close[0]}'?" if close else "known: " + ", ".join(known)
+
+
+def _convert(raw: Any, hint: Any) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _convert(raw, next(a for a in arguments if a is not type(None)))
+    if origin is list:
+        if isinstance(raw, list) and all(isinstance(item, str) for item in raw):
+            return list(raw)
+        raise ValueError("must be a list of strings")
+    if origin is dict:
+        if isinstance(raw, dict) and all(isinstance(item, str) for item in raw.values()):
+            return dict(raw)
+        raise ValueError("must be a table of strings")
+    if origin is tuple:
+        if isinstance(raw, list) and len(raw) == len(arguments):
+            return tuple(_convert(item, a) for item, a in zip(raw, arguments, strict=True))
+        raise ValueError(f"must be a list of {len(arguments)} numbers")
+    return _convert_scalar(raw, hint)
+
+
+def _convert_scalar(raw: Any, hint: Any) -> Any:
+    if hint is float and isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        return float(raw)
+    if hint is Path and isinstance(raw, str) and raw.startswith("/"):
+        return Path(raw)
+    if hint in (int, bool, str) and type(raw) is hint:
+        return raw
+    names = {float: "a number", int: "a whole number", bool: "true or false", str: "a string"}
+    raise ValueError(f"must be {names.get(hint, 'an absolute path')}")

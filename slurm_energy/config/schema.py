@@ -1,0 +1,230 @@
+"""Every configuration key: its type, default, limits and meaning. Declarations only.
+
+A key's default, its documentation and its check are the metadata of a dataclass field, so that
+`reading.py` (validation) and `document.py` (example file, reference page) cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Check = Callable[[Any], str | None]
+
+
+def key(default: Any, doc: str, check: Check | None = None, show: Any = None) -> Any:
+    """Declare a configuration key.
+
+    Args:
+        default: value when the key is absent; a list, dict or tuple is copied per instance.
+        doc: one or two sentences for the example file and the reference.
+        check: returns what is wrong with a value, or None.
+        show: value for the example file where the default would teach nothing.
+    """
+    metadata = {"doc": doc, "check": check, "show": default if show is None else show}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def between(low: float, high: float) -> Check:
+    """Accept numbers from low to high, both included."""
+    return lambda value: None if low <= value <= high else f"must be from {low:g} to {high:g}"
+
+
+def ascending(value: tuple[float, float]) -> str | None:
+    """Accept (low, high) with 0 <= low <= high."""
+    return None if 0 <= value[0] <= value[1] else "must be [low, high] with 0 <= low <= high"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """What both daemons and the CLI share."""
+
+    name: str = key("cluster", "ClusterName of slurm.conf; part of every record's key.")
+    controller_url: str = key(
+        "http://localhost:6828",
+        "Where agents and the CLI reach senergyctld. All requests carry a munge credential.",
+    )
+    munge_socket: Path | None = key(
+        None, "munged's socket if it is not the library's default.", show="/run/munge/munge.socket.2"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """The node agent, senergyd."""
+
+    socket: Path = key(Path("/run/senergy/agent.sock"), "Unix socket for hooks, steps and local tools.")
+    state_dir: Path = key(
+        Path("/var/lib/senergy/agent"),
+        "Journal of original settings and spool of undelivered records; local disk.",
+    )
+    sampling_hz: float = key(
+        1.0, "Samples per second of every fast energy counter.", check=between(0.1, 50.0)
+    )
+    spool_limit_mb: int = key(
+        512, "Disk space for undelivered records and traces; traces go first.", check=between(1, 1_000_000)
+    )
+    set_rapl_time_window_s: float = key(
+        1.0, "Averaging window written together with a RAPL power limit.", check=between(0.001, 64.0)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """The cluster daemon, senergyctld."""
+
+    listen: str = key("127.0.0.1:6828", "HOST:PORT to accept agents and the CLI on.")
+    database: Path = key(Path("/var/lib/senergy/senergy.db"), "SQLite file; its directory must exist.")
+    policy_file: Path = key(
+        Path("/run/senergy/policies"),
+        "Names and bounds for the SPANK plugin and job_submit.lua, rewritten on reload.",
+    )
+    agent_users: list[str] = key(["root"], "Users whose munge credentials may deliver records.")
+    operators: list[str] = key(["root", "slurm"], "Users who may read every job; others read their own.")
+    enrich_interval_s: float = key(
+        15.0,
+        "Seconds between queries to Slurm for account, name and state of new records.",
+        check=between(1, 3600),
+    )
+    trace_retention_days: float = key(90.0, "Days to keep power traces.", check=between(0, 36500))
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultsConfig:
+    """The policy of jobs that ask for none; user goes before partition."""
+
+    policy: str = key("monitor", "Policy of a job without --energy-policy.")
+    partition: dict[str, str] = key({}, "Policy per partition.", show={"gpu": "edp"})
+    user: dict[str, str] = key({}, "Policy per user.", show={"alice": "performance"})
+
+
+@dataclass(frozen=True, slots=True)
+class BoundsConfig:
+    """What users may ask for. Hardware limits apply on top."""
+
+    cap_watts: tuple[float, float] = key(
+        (100.0, 10000.0), "Lowest and highest --energy-cap per node.", ascending
+    )
+    gpu_cap_watts: tuple[float, float] = key(
+        (100.0, 1000.0), "Lowest and highest --energy-gpu-cap.", ascending
+    )
+    slowdown_percent: tuple[float, float] = key(
+        (0.0, 100.0), "Lowest and highest --energy-slowdown.", ascending
+    )
+
+
+def one_of(*words: str) -> Check:
+    """Accept the given words."""
+    return lambda value: None if value in words else f"must be one of {', '.join(words)}"
+
+
+def _known_parts(value: list[str]) -> str | None:
+    wrong = [part for part in value if part not in NODE_PARTS]
+    return f"'{wrong[0]}' is not one of {', '.join(NODE_PARTS)}" if wrong else None
+
+
+def _bmc_address(value: str) -> str | None:
+    known = value == "" or value.startswith(("ipmi://", "https://", "http://"))
+    return None if known else "must begin with ipmi://, https:// or http://"
+
+
+NODE_PARTS = ("cpu", "dram", "gpu", "rest")
+NODE_POWER_SOURCES = ("auto", "none", "pm_counters", "power_meter", "ipmi", "redfish", "psys", "grace-module")
+
+
+@dataclass(frozen=True, slots=True)
+class NodePowerConfig:
+    """Where nodes tell the power of all of their parts together; senergyd does not record it yet.
+
+    See docs/power-sources.md.
+    """
+
+    source: str = key(
+        "auto", "Source of the node's power; auto: the best that is there.", one_of(*NODE_POWER_SOURCES)
+    )
+    excludes: list[str] = key(
+        [], "Parts that are known not to be in it: cpu, dram, gpu, rest.", _known_parts, show=["gpu"]
+    )
+    bmc: str = key(
+        "",
+        "Management controller over the network: ipmi://HOST[:PORT] or https://HOST[:PORT]; {node} stands "
+        "for the node's name. Empty: the one in the node, if it has /dev/ipmi0.",
+        _bmc_address,
+        show="https://{node}-bmc",
+    )
+    bmc_user: str = key("", "Account on the controller that may read.", show="monitor")
+    bmc_password_file: Path | None = key(
+        None,
+        "File with its password in the first line, readable by root alone.",
+        show="/etc/slurm/bmc.password",
+    )
+    bmc_certificates: Path | None = key(
+        None, "Certificates to trust for https; default: the system's.", show="/etc/slurm/bmc-ca.pem"
+    )
+    bmc_chassis: str = key(
+        "", "Redfish path of the node's chassis, if it is not clear.", show="/redfish/v1/Chassis/1"
+    )
+    interval_s: float = key(5.0, "Seconds between readings of a controller.", between(1, 60))
+
+
+@dataclass(frozen=True, slots=True)
+class SitePolicy:
+    """A policy of the site's own: a built-in one with fixed values and a list of who may use it."""
+
+    base: str = key("monitor", "Built-in policy that it refines.")
+    description: str = key("", "One line for `senergy policies`.")
+    users: list[str] = key([], "Users who may ask for it; empty means everyone.")
+    cap_watts: float | None = key(None, "Node cap when the job gives none.", between(1, 1e6), show=400)
+    gpu_cap_watts: float | None = key(None, "GPU cap when the job gives none.", between(1, 1e5), show=250)
+    max_frequency_mhz: float | None = key(None, "Upper CPU frequency.", between(100, 1e5), show=2100)
+    governor: str | None = key(None, "cpufreq governor, where the driver offers it.", show="schedutil")
+    epp: str | None = key(None, "energy_performance_preference, where offered.", show="balance_power")
+
+
+@dataclass(frozen=True, slots=True)
+class EdpEntry:
+    """Best known settings for a kind of hardware, optionally for one workload; the most specific wins.
+
+    Used by the `edp` policy until measured history replaces it.
+    """
+
+    cpu: str = key("", "Text that the CPU model name must contain.", show="Platinum 8358")
+    gpu: str = key("", "Text that the GPU name must contain.", show="")
+    model: str = key("", "Value of --energy-model that this entry is for; empty for any.")
+    max_frequency_mhz: float | None = key(None, "Upper CPU frequency.", between(100, 1e5), show=2100)
+    package_cap_watts: float | None = key(None, "RAPL limit per package.", between(1, 1e5), show=200)
+    gpu_cap_watts: float | None = key(None, "Power limit per GPU.", between(1, 1e5), show=300)
+    gpu_clock_mhz: float | None = key(None, "Highest GPU clock.", between(100, 1e5), show=1005)
+    source: str = key("", "Where the figures come from.")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole configuration file, validated.
+
+    `policies` and `edp` are tables that the site fills; `path` is the file read, None for defaults.
+    """
+
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    controller: ControllerConfig = field(default_factory=ControllerConfig)
+    defaults: DefaultsConfig = field(default_factory=DefaultsConfig)
+    bounds: BoundsConfig = field(default_factory=BoundsConfig)
+    node_power: NodePowerConfig = field(default_factory=NodePowerConfig)
+    policies: dict[str, SitePolicy] = field(default_factory=dict)
+    edp: tuple[EdpEntry, ...] = ()
+    path: Path | None = None
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "cluster": ClusterConfig,
+    "agent": AgentConfig,
+    "controller": ControllerConfig,
+    "defaults": DefaultsConfig,
+    "bounds": BoundsConfig,
+    "node_power": NodePowerConfig,
+}

@@ -1,0 +1,190 @@
+"""The life of senergyctld: start, signals, reload, periodic work and end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import time
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from slurm_energy import __version__
+from slurm_energy import config as configuration
+from slurm_energy.accounting import database, retention
+from slurm_energy.config import Config
+from slurm_energy.controller.enrichment import Enrichment
+from slurm_energy.controller.identity import Access
+from slurm_energy.controller.policyfile import policy_file_text, write_policy_file
+from slurm_energy.controller.recurring import Recurring
+from slurm_energy.controller.server import MAX_FIELD_BYTES, MAX_LINE_BYTES, Server
+from slurm_energy.controller.store import Store
+from slurm_energy.errors import AlreadyRunningError, ConfigError, EnergyError, UnavailableError
+from slurm_energy.slurm.command import CommandRunner
+
+RETENTION_INTERVAL_S: Final = 3600.0
+SHUTDOWN_TIMEOUT_S: Final = 5.0
+
+log = logging.getLogger("senergyctld")
+
+
+def check(config: Config) -> None:
+    """Look at everything that `serve` needs, without changing anything.
+
+    Raises:
+        ConfigError, UnavailableError: what `serve` would stop at.
+    """
+    listen_address(config.controller.listen)
+    policy_file_text(config)
+    database.check(config.controller.database)
+
+
+def serve(config: Config, argument: str | None) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Args:
+        config: the configuration to start with.
+        argument: the file named on the command line, for reloads.
+
+    Raises:
+        ConfigError, UnavailableError, AlreadyRunningError: the daemon cannot start.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    logging.getLogger("aiohttp.server").addFilter(_not_about_bad_requests)
+    check(config)
+    store = Store(config.controller.database)
+    try:
+        asyncio.run(_Daemon(config, argument, store).run())
+    finally:
+        store.close()
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """Read `controller.listen`, HOST:PORT with an IPv6 address in brackets; port 0 means any free one.
+
+    Raises:
+        ConfigError: not of that form.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not (colon and host and port.isdecimal() and len(port) <= 5 and int(port) <= 65535):
+        raise ConfigError("controller.listen", f"'{text}' is not HOST:PORT", "write 127.0.0.1:6828")
+    return host, int(port)
+
+
+def _not_about_bad_requests(record: logging.LogRecord) -> bool:
+    """Keep what is not HTTP from filling the log with stack traces: a port scan is no fault of ours."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+class _Daemon:
+    def __init__(self, config: Config, argument: str | None, store: Store) -> None:
+        self._config = config
+        self._argument = argument
+        self._store = store
+        self._recurring = Recurring(log)
+        self._commands = CommandRunner()
+        self._enrichment = Enrichment(
+            store, self._commands, self._recurring, config.controller.enrich_interval_s
+        )
+        self._server = Server(config, self._access(config), store, self._recurring, self._state)
+
+    async def run(self) -> None:
+        """Serve, with signals and periodic work, until told to stop."""
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        runner = web.AppRunner(
+            self._server.application(),
+            access_log=None,
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_FIELD_BYTES,
+            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        )
+        await runner.setup()
+        try:
+            # The address first: a second controller must not touch the first one's policy file.
+            await self._listen(runner)
+            self._write_policies(self._config)
+            await self._work_until(stop)
+        finally:
+            self._commands.stop()
+            await runner.cleanup()
+        log.info("stopped")
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        host, port = listen_address(self._config.controller.listen)
+        place = f"controller.listen {self._config.controller.listen}"
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except socket.gaierror as error:
+            raise UnavailableError(place, error.strerror or str(error)) from None
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AlreadyRunningError(
+                    place, "address in use", "is another senergyctld running?"
+                ) from None
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise UnavailableError(place, reason) from None
+        addresses = ", ".join(f"{address[0]}:{address[1]}" for address in runner.addresses)
+        log.info("senergyctld %s listens on %s, database %s", __version__, addresses, self._store.path)
+
+    async def _work_until(self, stop: asyncio.Event) -> None:
+        tasks = [asyncio.create_task(self._enrichment.loop()), asyncio.create_task(self._retention_loop())]
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # a loop that ended has failed: end with its error rather than limp on
+        finally:
+            for task in (stopping, *tasks):
+                task.cancel()
+            self._commands.stop()
+            await asyncio.gather(stopping, *tasks, return_exceptions=True)
+
+    async def _retention_loop(self) -> None:
+        while True:
+            before = time.time() - self._config.controller.trace_retention_days * 86400
+            try:
+                while await self._store.write(retention.drop_old_traces, before) == retention.BATCH:
+                    await asyncio.sleep(0)
+                self._recurring.works("trace retention")
+            except EnergyError as error:
+                self._recurring.failed("trace retention", str(error))
+            await asyncio.sleep(RETENTION_INTERVAL_S)
+
+    def _reload(self) -> None:
+        """Take a new configuration over; keep the old one if anything is wrong with it."""
+        try:
+            config = configuration.load(self._argument, trusted=True)
+            listen_address(config.controller.listen)
+            self._write_policies(config)
+        except EnergyError as error:
+            log.error("reload refused, the configuration stays as it was: %s", error)
+            return
+        for key in ("listen", "database"):
+            if getattr(config.controller, key) != getattr(self._config.controller, key):
+                log.warning("controller.%s: a new value takes effect at the next start", key)
+        self._config = config
+        self._server.config = config
+        self._server.access = self._access(config)
+        self._enrichment.schedule.interval_s = config.controller.enrich_interval_s
+        log.info("configuration read again: %s", config.path or "defaults")
+
+    def _write_policies(self, config: Config) -> None:
+        write_policy_file(config.controller.policy_file, policy_file_text(config))
+
+    def _access(self, config: Config) -> Access:
+        access, unknown = Access.from_config(config.controller)
+        for name in unknown:
+            log.warning("controller.agent_users or operators: this host does not know user '%s'", name)
+        return access
+
+    def _state(self) -> dict[str, Any]:
+        return {"enrichment": self._enrichment.state()}

@@ -1,0 +1,117 @@
+"""Asking Slurm about the jobs of new records: when, for which, and what becomes of the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from slurm_energy.accounting import facts
+from slurm_energy.accounting.facts import OpenJob
+from slurm_energy.controller.recurring import Recurring
+from slurm_energy.controller.store import Store
+from slurm_energy.errors import EnergyError
+from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.slurm.jobs import IDS_PER_QUERY, JobFacts, job_facts
+from slurm_energy.slurm.release import Release, release
+
+GIVE_UP_AFTER_S: Final = 7 * 86400.0
+_LONGEST_PAUSE_S: Final = 3600.0
+_EVERY_CYCLE: Final = 6
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Which open jobs to ask about now: new ones at once, again every interval, then ever more seldom.
+
+    slurmdbd hears of a job's end some seconds late, hence the first cycles without longer pauses; after
+    them a pause doubles up to an hour.
+    """
+
+    interval_s: float
+    _asked: dict[OpenJob, tuple[int, float]] = field(default_factory=dict)
+
+    def due(self, jobs: Sequence[OpenJob], now: float) -> list[OpenJob]:
+        """Return the jobs to ask about at `now` (Unix seconds); forget those that are not open any more."""
+        still_open = set(jobs)
+        self._asked = {job: entry for job, entry in self._asked.items() if job in still_open}
+        return [job for job in jobs if self._asked.get(job, (0, now))[1] <= now]
+
+    def asked(self, jobs: Sequence[OpenJob], now: float) -> None:
+        """Note that Slurm answered about these jobs; those that stay open are asked for again later."""
+        for job in jobs:
+            times = self._asked.get(job, (0, 0.0))[0]
+            pause_s = min(self.interval_s * 2 ** max(0, times - _EVERY_CYCLE), _LONGEST_PAUSE_S)
+            # Half an interval early, lest a cycle that begins a little sooner miss it.
+            self._asked[job] = (min(times + 1, 20), now + pause_s - self.interval_s / 2)
+
+
+class Enrichment:
+    """The loop that keeps job facts up to date, one query to Slurm per cycle at most."""
+
+    def __init__(self, store: Store, run: CommandRunner, recurring: Recurring, interval_s: float) -> None:
+        self._store = store
+        self._run = run
+        self._recurring = recurring
+        self.schedule = Schedule(interval_s)
+        self._last_answer: float | None = None
+        self._last_error: str | None = None
+        self._open = 0
+        self._release: Release | None = None
+
+    async def loop(self) -> None:
+        """Run cycles until cancelled."""
+        while True:
+            try:
+                await self.cycle()
+                self._recurring.works("enrichment")
+            except EnergyError as error:
+                self._last_error = str(error)
+                self._recurring.failed("enrichment", str(error))
+            await asyncio.sleep(self.schedule.interval_s)
+
+    async def cycle(self) -> int:
+        """Ask about the jobs that are due, if there are any; return how many records got facts.
+
+        After a long outage there may be more of them than fit one query: the rest is left to the next cycles.
+
+        Raises:
+            EnergyError: Slurm or the database cannot be asked; the next cycle tries again.
+        """
+        now = time.time()
+        jobs = await self._store.read(facts.open_jobs, now - GIVE_UP_AFTER_S)
+        self._open = len(jobs)
+        due = self.schedule.due(jobs, now)[:IDS_PER_QUERY]
+        if not due:
+            return 0
+        answer = await asyncio.to_thread(self._ask, {job.job_id for job in due})
+        outcome = await self._store.write(facts.store, answer, due, now)
+        self.schedule.asked(due, now)
+        self._last_answer, self._last_error = now, None
+        self._check_clusters(outcome.other_clusters)
+        return outcome.linked
+
+    def state(self) -> dict[str, Any]:
+        """Return what the status page shows; times in Unix seconds."""
+        return {
+            "last_answer": self._last_answer,
+            "last_error": self._last_error,
+            "open_jobs": self._open,
+            "interval_s": self.schedule.interval_s,
+            "slurm_release": str(self._release) if self._release else None,
+        }
+
+    def _ask(self, job_ids: set[int]) -> dict[int, tuple[JobFacts, ...]]:
+        if self._release is None:
+            self._release = release(self._run)
+        return job_facts(job_ids, self._run)
+
+    def _check_clusters(self, others: frozenset[str]) -> None:
+        if not others:
+            self._recurring.works("cluster name")
+            return
+        message = f"Slurm calls this cluster '{min(others)}', records do not: set cluster.name to ClusterName"
+        self._last_error = message
+        self._recurring.failed("cluster name", message)

@@ -1,0 +1,96 @@
+"""Who asks, and what they may see: munge credentials and the configuration's lists of users."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import pwd
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.config import ControllerConfig
+from slurm_energy.errors import ForbiddenError
+from slurm_energy.slurm import munge
+
+SCHEME = "MUNGE "
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever made a request.
+
+    Attributes:
+        uid: vouched for by munged.
+        body_sha256: what the credential says of the body, hex digits.
+    """
+
+    uid: int
+    body_sha256: str
+
+    def check_body(self, body: bytes) -> None:
+        """Refuse a body that is not the one the credential was made for.
+
+        Raises:
+            ForbiddenError: somebody changed it on the way.
+        """
+        if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), self.body_sha256):
+            raise ForbiddenError("credential", "made for another body")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Users with rights beyond their own jobs, as uids."""
+
+    agents: frozenset[int]
+    operators: frozenset[int]
+
+    @classmethod
+    def from_config(cls, config: ControllerConfig) -> tuple[Access, list[str]]:
+        """Look the configured users up; also return the names that this host does not know."""
+        unknown: list[str] = []
+        agents, operators = (
+            frozenset(_uids(names, unknown)) for names in (config.agent_users, config.operators)
+        )
+        return cls(agents, operators), sorted(set(unknown))
+
+
+def identify(header: str, method: str, target: str, munge_socket: Path | None) -> Caller:
+    """Open the credential of a request.
+
+    Args:
+        header: value of `Authorization`, may be empty.
+        method: HTTP method.
+        target: path and query as in the request line.
+        munge_socket: munged's socket, None for the library's default.
+
+    Raises:
+        ForbiddenError: no credential, or one that munged refuses or that was made for another request.
+        UnavailableError: munged does not answer.
+    """
+    if not header.startswith(SCHEME):
+        raise ForbiddenError("no munge credential", todo="send Authorization: MUNGE <credential>")
+    payload, uid, _ = munge.decode(header.removeprefix(SCHEME), munge_socket)
+    signed_request, _, body_sha256 = payload.decode("utf-8", "replace").rpartition(" ")
+    if signed_request != f"{method} {target}":
+        raise ForbiddenError("credential", "made for another request")
+    return Caller(uid, body_sha256)
+
+
+def uid_of(name: str) -> int | None:
+    """Return the uid of a user name or number, None if this host does not know the name."""
+    if name.isdecimal() and len(name) <= 10:
+        return int(name)
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        return None
+
+
+def _uids(names: Iterable[str], unknown: list[str]) -> Iterable[int]:
+    for name in names:
+        uid = uid_of(name)
+        if uid is None:
+            unknown.append(name)
+        else:
+            yield uid

@@ -1,0 +1,55 @@
+"""senergyctld's command line; the daemon itself is in `daemon.py`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from slurm_energy import __version__
+from slurm_energy import config as configuration
+from slurm_energy.errors import EXIT_OK, EnergyError
+
+EPILOG = """examples:
+  senergyctld                           with $SENERGY_CONFIG, else /etc/slurm/energy.toml
+  senergyctld --config ./energy.toml    with another file
+  senergyctld --check                   check configuration, policies and database, then end
+  kill -HUP $(pgrep senergyctld)        read the configuration again; a bad file changes nothing
+
+exit codes: 0 ok, 1 failure, 2 bad usage, 3 configuration, 4 database, directory or address
+unavailable, 7 already running (address or database in use)"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve in the foreground until SIGTERM or SIGINT; return an exit code."""
+    arguments = _parser().parse_args(argv)
+    from slurm_energy.controller import daemon  # after --help and --version: aiohttp is slow to import
+
+    try:
+        config = configuration.load(arguments.config, trusted=True)
+        if arguments.check:
+            daemon.check(config)
+            print(f"senergyctld: {config.path or 'defaults'}: ok")
+        else:
+            daemon.serve(config, arguments.config)
+    except EnergyError as error:
+        print(f"senergyctld: error: {error}", file=sys.stderr)
+        return error.exit_code
+    return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="senergyctld",
+        description="Keep the energy records of a cluster and answer the senergy command.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", help="configuration file")
+    parser.add_argument("--check", action="store_true", help="check everything, serve nothing")
+    parser.add_argument("--version", action="version", version=f"senergyctld {__version__}")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

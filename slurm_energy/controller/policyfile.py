@@ -1,0 +1,95 @@
+"""The policies of this cluster: as the file that submission checks read, and as the answer to the CLI."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from slurm_energy.config import Config
+from slurm_energy.errors import ConfigError, UnavailableError
+from slurm_energy.policies import PolicyInfo, catalogue, check_policies
+
+MAX_BYTES: Final = 64 * 1024  # the plugin's limit, spank/policies.h
+_USER: Final = re.compile(r"[^\s,]{1,256}")
+
+
+def policy_file_text(config: Config) -> str:
+    """Return the policy file of the contract in docs/architecture.md, section 4.
+
+    Raises:
+        ConfigError: policies that contradict each other, or that the file cannot express.
+    """
+    check_policies(config)
+    lines = ["senergy-policies 1"]
+    for policy in catalogue(config).values():
+        if bad := [user for user in policy.users if not _USER.fullmatch(user)]:
+            raise ConfigError(f"policies.{policy.name}.users", f"'{bad[0]}' is not a user name")
+        lines.append(_policy_line(policy))
+    for field in dataclasses.fields(config.bounds):
+        low, high = getattr(config.bounds, field.name)
+        lines.append(f"{field.name} {_decimal(low)} {_decimal(high)}")
+    text = "\n".join([*lines, ""])
+    if len(text.encode()) > MAX_BYTES:
+        raise ConfigError("policies", f"more than {MAX_BYTES} bytes in the policy file", "use shorter lists")
+    return text
+
+
+def write_policy_file(path: Path, text: str) -> None:
+    """Put `text` in place of the file at once, so that a reader sees the old or the new one, mode 0644.
+
+    Raises:
+        UnavailableError: the directory cannot be made or written.
+    """
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir()
+            path.parent.chmod(0o755)  # submission on this host reads it, whatever our umask
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                os.fchmod(file.fileno(), 0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UnavailableError(f"policy file {path}", error.strerror or str(error)) from None
+
+
+def policies_answer(config: Config) -> dict[str, Any]:
+    """Return what `GET /v1/policies` says: every policy with what it refines, bounds, defaults.
+
+    A policy has the keys of `policies.PolicyInfo`, `built_in`, and for a site's own one `settings`, its
+    keys in the configuration file.
+    """
+    policies = []
+    for policy in catalogue(config).values():
+        site = config.policies.get(policy.name)
+        entry = dataclasses.asdict(policy) | {"built_in": site is None}
+        policies.append(entry | ({"settings": dataclasses.asdict(site)} if site else {}))
+    return {
+        "policies": policies,
+        "bounds": dataclasses.asdict(config.bounds),
+        "defaults": dataclasses.asdict(config.defaults),
+    }
+
+
+def _policy_line(policy: PolicyInfo) -> str:
+    words = ["policy", policy.name]
+    if policy.users:
+        words.append(f"users={','.join(policy.users)}")
+    if policy.changes_nothing:
+        words.append("measures-only")
+    if policy.needs_cap:
+        words.append("needs-cap")
+    return " ".join(words)
+
+
+def _decimal(value: float) -> str:
+    """Write a number without exponent, for readers in C and Lua."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")

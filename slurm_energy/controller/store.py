@@ -1,0 +1,106 @@
+"""The database for asyncio: one writing thread, a few reading ones, so that the event loop never waits."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from slurm_energy.accounting import database
+from slurm_energy.errors import AlreadyRunningError, UnavailableError
+
+_READERS: Final = 4
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Store:
+    """Runs functions of the accounting room on connections of their thread.
+
+    Holds a lock file beside the database: two controllers never share one.
+
+    Raises:
+        UnavailableError: the database cannot be used, see `database.prepare`.
+        AlreadyRunningError: another controller has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = -1
+        if path.parent.is_dir():  # else the next line says what is wrong
+            self._lock = _hold(path.with_name(path.name + ".lock"))
+        try:
+            database.prepare(path)
+        except BaseException:
+            self._release()
+            raise
+        self._writer = ThreadPoolExecutor(1, "database-writer")
+        self._readers = ThreadPoolExecutor(_READERS, "database-reader")
+        self._connections = ExitStack()
+        self._connection: sqlite3.Connection | None = None
+
+    async def write(
+        self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run a function in the writing thread.
+
+        Raises:
+            UnavailableError: the database refused, e.g. no space; nothing was changed.
+        """
+        return await self._run(self._writer, lambda: function(self._writing(), *args, **kwargs))
+
+    async def read(
+        self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run a function in a reading thread; the same errors as `write`."""
+
+        def call() -> R:
+            with database.connect(self.path, read_only=True) as connection:
+                return function(connection, *args, **kwargs)
+
+        return await self._run(self._readers, call)
+
+    def close(self) -> None:
+        """Wait for what is running and close everything."""
+        self._readers.shutdown(cancel_futures=True)
+        self._writer.submit(self._connections.close)
+        self._writer.shutdown()
+        self._release()
+
+    async def _run(self, executor: ThreadPoolExecutor, call: Callable[[], R]) -> R:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(executor, call)
+        except sqlite3.Error as error:
+            raise UnavailableError(f"database {self.path}", str(error)) from error
+
+    def _writing(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connections.enter_context(database.connect(self.path))
+        return self._connection
+
+    def _release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _hold(path: Path) -> int:
+    """Lock a file of its own; closing any descriptor of the database itself would drop SQLite's locks."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise UnavailableError(f"database lock {path}", error.strerror or str(error)) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise AlreadyRunningError(
+            f"database lock {path}", "held by another senergyctld", "stop it or name another database"
+        ) from None
+    return descriptor

@@ -1,0 +1,86 @@
+"""AMD socket energy through the hwmon driver amd_energy, for kernels that have no powercap zones of AMD.
+
+Labels are EcoreNNN and EsocketN. The driver makes one Esocket entry per NUMA node, so that a processor
+with several NUMA nodes per socket shows the same register several times. Source: kernel (until 5.12),
+drivers/hwmon/amd_energy.c and Documentation/hwmon/amd_energy.rst.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from slurm_energy.devices.hwmon import Chip, chips
+from slurm_energy.devices.interface import EnergyCounter
+from slurm_energy.devices.sysfs import CounterFile, cpu_list, read_number, read_optional
+
+_NAME = "amd_energy"
+_SOCKET = re.compile(r"Esocket(\d+)")
+_MOST_WATTS = 1000.0
+
+
+class SocketEnergy(EnergyCounter):
+    """energyN_input of a socket, kept open. The driver unwraps the register, so it only grows.
+
+    Its own arithmetic overflows at 2^64 register units x 10^6, 281 MJ; that looks like a reset and costs
+    one uncertain interval.
+    """
+
+    range_uj = None
+    component = "cpu"
+    source = "hwmon:amd_energy"
+    most_watts = _MOST_WATTS
+
+    def __init__(self, socket: int, path: Path) -> None:
+        self.key = f"amd_energy:socket{socket}"
+        self._file = CounterFile(path)
+
+    def read(self) -> int:
+        """Return microjoules."""
+        return self._file.read()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def discover(root: Path) -> list[EnergyCounter]:
+    """Return one counter per socket; empty on a node without the driver."""
+    packages = _package_by_node(root)
+    counters: list[EnergyCounter] = []
+    for chip in chips(root, _NAME):
+        entries = _entries(chip)
+        if len(entries) > len(set(packages.values())) > 0:
+            # One entry per NUMA node: keep the first of each package.
+            first = {package: node for node, package in reversed(packages.items())}
+            entries = [(number, path) for number, path in entries if number in first.values()]
+        counters += [SocketEnergy(len(counters) + index, path) for index, (_, path) in enumerate(entries)]
+    return counters
+
+
+def _entries(chip: Chip) -> list[tuple[int, Path]]:
+    """Return (number in the label, file) of the socket channels."""
+    found = []
+    for channel in chip.channels("energy", "input"):
+        match = _SOCKET.fullmatch(chip.text(f"energy{channel}_label"))
+        path = chip.file(f"energy{channel}_input")
+        if match and path:
+            found.append((int(match[1]), path))
+    return sorted(found)
+
+
+def _package_by_node(root: Path) -> dict[int, int]:
+    """Return the processor package of each NUMA node, in the order of nodes; empty if not known."""
+    folder = root / "sys/devices/system/node"
+    packages: dict[int, int] = {}
+    for node in sorted(int(path.name[4:]) for path in folder.glob("node[0-9]*")):
+        try:
+            cpus = cpu_list(read_optional(folder / f"node{node}/cpulist") or "")
+        except ValueError:
+            continue
+        if not cpus:
+            continue
+        topology = root / f"sys/devices/system/cpu/cpu{cpus[0]}/topology"
+        if (package := read_number(topology / "physical_package_id")) is not None:
+            packages[node] = package
+    return packages

@@ -1,0 +1,97 @@
+"""AMD EPYC sockets through the Host System Management Port: socket power and its limit.
+
+One hwmon chip `amd_hsmp_hwmon` per socket: power1_input, power1_cap, power1_cap_max. The driver takes
+microwatts and hands whole milliwatts to the firmware. Source: kernel,
+drivers/platform/x86/amd/hsmp/hwmon.c and Documentation/arch/x86/amd_hsmp.rst.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.devices.hardware import Package
+from slurm_energy.devices.hwmon import Chip, ChipPower, chips
+from slurm_energy.devices.interface import Knob, Stage
+from slurm_energy.devices.sysfs import read_text, write_text
+
+_NAME = "amd_hsmp_hwmon"
+_LIMIT_ROUNDING_UW = 500_000
+_DEFAULT_MOST_WATTS = 1000.0
+_HEADROOM = 1.5
+
+
+class SocketLimit(Knob):
+    """Power limit of a socket in microwatts. The firmware lowers a too high one to its own maximum."""
+
+    kind = "hsmp.power_limit"
+    stage = Stage.RAPL_LIMIT
+
+    def __init__(self, place: str, path: Path) -> None:
+        super().__init__(place)
+        self.path = path
+
+    def read(self) -> str:
+        """Return the limit in force."""
+        return read_text(self.path)
+
+    def write(self, value: str) -> None:
+        """Set the limit."""
+        write_text(self.path, value)
+
+    def accepts(self, asked: str, found: str) -> bool:
+        """Allow for the firmware's rounding."""
+        return abs(int(asked) - int(found)) <= _LIMIT_ROUNDING_UW
+
+    def shown(self, value: str) -> str:
+        """Return the limit in watts."""
+        return f"{int(value) / 1e6:g} W"
+
+
+@dataclass(frozen=True, slots=True)
+class HsmpDevices:
+    """What `discover` found; everything empty on a node without HSMP.
+
+    Attributes:
+        gauges: power of each socket, for nodes without an energy counter.
+        knobs: limit of each socket.
+        packages: the sockets; `places` are those of `hsmp.power_limit`.
+    """
+
+    gauges: list[ChipPower]
+    knobs: list[Knob]
+    packages: list[Package]
+
+
+def discover(root: Path) -> HsmpDevices:
+    """Find the sockets, in the order of their devices, which is the order of the sockets."""
+    found = HsmpDevices([], [], [])
+    for number, chip in enumerate(chips(root, _NAME)):
+        _add(found, chip, f"socket{number}")
+    return found
+
+
+def _add(found: HsmpDevices, chip: Chip, place: str) -> None:
+    most = _watts(chip, "power1_cap_max")
+    if (power := chip.file("power1_input")) is not None:
+        bound = most * _HEADROOM if most else _DEFAULT_MOST_WATTS
+        found.gauges.append(ChipPower(f"hsmp:{place}", "cpu", "hsmp:power", bound, power))
+    limit = _watts(chip, "power1_cap")
+    path = chip.file("power1_cap")
+    if limit is not None and path is not None:
+        found.knobs.append(SocketLimit(place, path))
+    found.packages.append(
+        Package(
+            name=place,
+            places=(place,) if limit is not None else (),
+            found_watts=limit,
+            most_watts=most,
+            least_watts=None,
+            interface="hsmp",
+        )
+    )
+
+
+def _watts(chip: Chip, attribute: str) -> float | None:
+    value = chip.number(attribute)
+    return value / 1e6 if value else None

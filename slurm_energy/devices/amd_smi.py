@@ -1,0 +1,215 @@
+"""AMD GPUs through AMD SMI: energy accumulator, power cap, throttling by power or heat.
+
+Uses the vendor's Python package `amdsmi`, which loads libamd_smi.so when it is imported. Energy is
+accumulator x resolution in microjoules; caps are in microwatts; of a multi-chip card only the first GPU has
+a moving accumulator. Source: AMD SMI API reference (amdsmi_get_energy_count, amdsmi_get_power_cap_info,
+amdsmi_set_power_cap, amdsmi_get_gpu_metrics_info). amdsmi_get_violation_status is not used: it waits for
+100 ms between two samples of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from fractions import Fraction
+from typing import Any
+
+from slurm_energy.devices.gpus import GpuDevices
+from slurm_energy.devices.hardware import Gpu
+from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob, Stage, ThrottleSensor
+
+_LIMIT_ROUNDING_UW = 1_000_000
+_DEFAULT_MOST_WATTS = 1500.0
+_SENSOR = 0
+_NOT_AVAILABLE = 2**64 - 1
+
+
+class AmdSmi:
+    """The open library; every call names a GPU by index."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._handles: list[Any] = []
+        with contextlib.suppress(library.AmdSmiException):
+            self._handles = list(library.amdsmi_get_processor_handles())
+
+    @classmethod
+    def open(cls) -> AmdSmi | None:
+        """Return the library, or None where package, library or driver are missing."""
+        try:
+            # Without the library the package prints advice for its own users and then fails in one of
+            # several ways, depending on its version.
+            with contextlib.redirect_stdout(io.StringIO()):
+                import amdsmi
+        except (ImportError, OSError, KeyError, AttributeError):
+            return None
+        try:
+            amdsmi.amdsmi_init()
+        except amdsmi.AmdSmiException:
+            return None
+        return cls(amdsmi)
+
+    def count(self) -> int:
+        """Return the number of GPUs."""
+        return len(self._handles)
+
+    def call(self, function: str, index: int, *arguments: Any) -> Any:
+        """Call a per-device function.
+
+        Raises:
+            DeviceError: the driver refused or is gone.
+        """
+        try:
+            return getattr(self._library, function)(self._handles[index], *arguments)
+        except self._library.AmdSmiException as error:
+            raise DeviceError(f"gpu{index}: {function}", _reason(error)) from None
+
+    def optional(self, function: str, index: int, *arguments: Any) -> Any:
+        """Call a per-device function; None if the GPU does not support it."""
+        try:
+            return self.call(function, index, *arguments)
+        except DeviceError:
+            return None
+
+    def close(self) -> None:
+        """Leave the library."""
+        with contextlib.suppress(self._library.AmdSmiException):
+            self._library.amdsmi_shut_down()
+
+
+def _reason(error: Any) -> str:
+    return " ".join(str(getattr(error, "err_info", "") or error).split())
+
+
+class GpuEnergy(EnergyCounter):
+    """Energy accumulator of a GPU."""
+
+    range_uj = None
+    source = "amdsmi:energy"
+
+    def __init__(self, smi: AmdSmi, gpu: Gpu) -> None:
+        self.key = f"amdsmi:gpu{gpu.index}"
+        self.component = f"gpu[{gpu.index}]"
+        self.most_watts = 2 * gpu.most_watts if gpu.most_watts else _DEFAULT_MOST_WATTS
+        self._smi, self._index = smi, gpu.index
+
+    def read(self) -> int:
+        """Return microjoules since the driver was loaded."""
+        found = self._smi.call("amdsmi_get_energy_count", self._index)
+        count = int(found["energy_accumulator"])
+        if count == _NOT_AVAILABLE:
+            raise DeviceError(self.key, "the driver has no value now")
+        return int(count * Fraction(found["counter_resolution"]))
+
+
+class GpuLimit(Knob):
+    """Power cap of a GPU in microwatts; the driver takes whole watts."""
+
+    kind = "amdsmi.power_limit"
+    stage = Stage.GPU_LIMIT
+
+    def __init__(self, smi: AmdSmi, index: int) -> None:
+        super().__init__(f"gpu{index}")
+        self._smi, self._index = smi, index
+
+    def read(self) -> str:
+        """Return the cap in force."""
+        return str(int(self._smi.call("amdsmi_get_power_cap_info", self._index)["power_cap"]))
+
+    def write(self, value: str) -> None:
+        """Set the cap."""
+        self._smi.call("amdsmi_set_power_cap", self._index, _SENSOR, int(value))
+
+    def accepts(self, asked: str, found: str) -> bool:
+        """Allow for the driver's rounding."""
+        return abs(int(asked) - int(found)) <= _LIMIT_ROUNDING_UW
+
+    def shown(self, value: str) -> str:
+        """Return the cap in watts."""
+        return f"{int(value) / 1e6:g} W"
+
+
+class GpuThrottle(ThrottleSensor):
+    """Part of the time in which a GPU was slowed down by its power limit or by heat (MI300 and newer).
+
+    The firmware counts its samples, and those in which each reason held.
+    """
+
+    _ALL = "accumulation_counter"
+    _REASONS = (
+        "ppt_residency_acc",
+        "prochot_residency_acc",
+        "socket_thm_residency_acc",
+        "vr_thm_residency_acc",
+        "hbm_thm_residency_acc",
+    )
+
+    def __init__(self, smi: AmdSmi, index: int) -> None:
+        """Read the counts to start from.
+
+        Raises:
+            DeviceError: the GPU has no such counts.
+        """
+        self.component = f"gpu[{index}]"
+        self._smi, self._index = smi, index
+        self._last = self._counts()
+
+    def seconds(self, interval_s: float) -> float:
+        """Return the time of the reason that held longest."""
+        last, self._last = self._last, self._counts()
+        samples = self._last[self._ALL] - last[self._ALL]
+        held = max(
+            self._last[name] - last[name] for name in self._REASONS if name in last and name in self._last
+        )
+        return interval_s * min(1.0, max(0.0, held / samples)) if samples > 0 else 0.0
+
+    def _counts(self) -> dict[str, int]:
+        metrics = self._smi.call("amdsmi_get_gpu_metrics_info", self._index)
+        counts = {name: metrics.get(name) for name in (self._ALL, *self._REASONS)}
+        known = {name: count for name, count in counts.items() if isinstance(count, int)}
+        if self._ALL not in known or len(known) < 2:
+            raise DeviceError(self.component, "the GPU does not count throttling")
+        return known
+
+
+def discover() -> GpuDevices:
+    """Open AMD SMI and find the GPUs with what each supports."""
+    smi = AmdSmi.open()
+    found = GpuDevices([], [], [], [], smi.close if smi else lambda: None)
+    for index in range(smi.count() if smi else 0):
+        assert smi is not None
+        _add(found, smi, index)
+    return found
+
+
+def _add(found: GpuDevices, smi: AmdSmi, index: int) -> None:
+    gpu = _gpu(smi, index)
+    found.gpus.append(gpu)
+    if smi.optional("amdsmi_get_energy_count", index) is not None:
+        found.counters.append(GpuEnergy(smi, gpu))
+    if gpu.found_watts is not None:
+        found.knobs.append(GpuLimit(smi, index))
+    with contextlib.suppress(DeviceError):
+        found.throttles.append(GpuThrottle(smi, index))
+
+
+def _gpu(smi: AmdSmi, index: int) -> Gpu:
+    asic = smi.optional("amdsmi_get_gpu_asic_info", index) or {}
+    place = smi.optional("amdsmi_get_gpu_enumeration_info", index) or {}
+    cap = smi.optional("amdsmi_get_power_cap_info", index) or {}
+    minor = place.get("drm_render")
+    return Gpu(
+        index=index,
+        minor=minor if isinstance(minor, int) else None,
+        name=str(asic.get("market_name") or "AMD GPU"),
+        found_watts=_watts(cap.get("power_cap")),
+        least_watts=_watts(cap.get("min_power_cap")),
+        most_watts=_watts(cap.get("max_power_cap")),
+        clocks_mhz=None,
+        interface="amdsmi",
+    )
+
+
+def _watts(microwatts: Any) -> float | None:
+    usable = isinstance(microwatts, int) and 0 < microwatts < _NOT_AVAILABLE
+    return microwatts / 1e6 if usable else None

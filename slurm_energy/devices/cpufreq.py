@@ -1,0 +1,185 @@
+"""CPU frequency: governor, bounds, energy_performance_preference, boost, for every driver.
+
+Source: kernel, Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst and amd-pstate.rst.
+Bounds are one knob, because the order in which minimum and maximum may be written depends on both.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from slurm_energy.devices.hardware import CpuPolicy, read_range
+from slurm_energy.devices.interface import DeviceError, Knob, Stage
+from slurm_energy.devices.sysfs import cpu_list, read_number, read_optional, read_text, write_text
+
+_CPU = Path("sys/devices/system/cpu")
+_POLICY = re.compile(r"policy(\d+)")
+_ROUNDING_KHZ = 50_000
+UNSUPPORTED = "<unsupported>"
+
+
+class _FileKnob(Knob):
+    """A knob that is one word in one file."""
+
+    def __init__(self, place: str, path: Path, affects: tuple[str, ...] = ()) -> None:
+        super().__init__(place, affects)
+        self.path = path
+
+    def read(self) -> str:
+        return read_text(self.path)
+
+    def write(self, value: str) -> None:
+        write_text(self.path, value)
+
+
+class Governor(_FileKnob):
+    """scaling_governor of one policy; active drivers change the preference with it."""
+
+    kind = "cpufreq.governor"
+    stage = Stage.GOVERNOR
+
+    def affected(self, present: str) -> tuple[str, ...]:
+        """Leaving the userspace governor loses the speed that was set."""
+        return (*self.affects, f"{SetSpeed.kind}[{self.place}]") if present == "userspace" else self.affects
+
+
+class Preference(_FileKnob):
+    """energy_performance_preference of one policy."""
+
+    kind = "cpufreq.epp"
+    stage = Stage.PREFERENCE
+
+
+class SetSpeed(_FileKnob):
+    """scaling_setspeed: meaningful, and readable as a number, only under the userspace governor."""
+
+    kind = "cpufreq.setspeed"
+    stage = Stage.SETSPEED
+
+    def write(self, value: str) -> None:
+        """Set the speed in kHz; there is nothing to set outside the userspace governor."""
+        if value != UNSUPPORTED:
+            super().write(value)
+
+
+class Boost(_FileKnob):
+    """Frequencies above the base: `1` allowed, `0` not, for all CPUs."""
+
+    kind = "cpufreq.boost"
+    stage = Stage.BOOST
+
+    def __init__(self, path: Path, inverted: bool, affects: tuple[str, ...]) -> None:
+        super().__init__("all", path, affects)
+        self.inverted = inverted
+
+    def read(self) -> str:
+        """Return `1` if boost is allowed."""
+        value = super().read()
+        return {"0": "1", "1": "0"}.get(value, value) if self.inverted else value
+
+    def write(self, value: str) -> None:
+        """Allow (`1`) or forbid (`0`) boost."""
+        super().write({"0": "1", "1": "0"}[value] if self.inverted else value)
+
+
+class FrequencyRange(Knob):
+    """scaling_min_freq and scaling_max_freq of one policy, written `LOW-HIGH` in kHz."""
+
+    kind = "cpufreq.frequency"
+    stage = Stage.FREQUENCY
+
+    def __init__(self, place: str, folder: Path) -> None:
+        super().__init__(place)
+        self._low = folder / "scaling_min_freq"
+        self._high = folder / "scaling_max_freq"
+
+    def read(self) -> str:
+        """Return both bounds in kHz."""
+        low, high = read_text(self._low), read_text(self._high)
+        if not (low.isdecimal() and high.isdecimal()):
+            raise DeviceError(str(self._low.parent), f"frequency bounds '{low}' and '{high}'")
+        return f"{low}-{high}"
+
+    def write(self, value: str) -> None:
+        """Write both bounds so that minimum <= maximum holds at every moment (kernels before 5.3)."""
+        low, high = read_range(value)
+        try:
+            low_now, high_now = read_range(self.read())
+        except DeviceError:
+            low_now, high_now = 0, 0
+        parts = [(self._low, low, low_now), (self._high, high, high_now)]
+        for path, wanted, present in parts if low <= high_now else reversed(parts):
+            if wanted != present:
+                write_text(path, str(wanted))
+
+    def accepts(self, asked: str, found: str) -> bool:
+        """Drivers round to steps of up to 100 MHz."""
+        (low, high), (low_now, high_now) = read_range(asked), read_range(found)
+        return abs(low - low_now) <= _ROUNDING_KHZ and abs(high - high_now) <= _ROUNDING_KHZ
+
+    def settled(self, asked: str, found: str) -> bool:
+        """Table drivers round to a frequency they have: the bound asked for must still hold."""
+        return read_range(found)[1] <= read_range(asked)[1] + _ROUNDING_KHZ
+
+    def shown(self, value: str) -> str:
+        """Return the bounds in MHz."""
+        low, high = read_range(value)
+        return f"{low / 1000:g}-{high / 1000:g} MHz"
+
+
+def discover(root: Path) -> tuple[list[CpuPolicy], list[Knob]]:
+    """Return the policies of the node (with the bounds found) and their knobs; both empty without cpufreq."""
+    folder = root / _CPU / "cpufreq"
+    try:
+        names = [entry.name for entry in folder.iterdir() if _POLICY.fullmatch(entry.name)]
+    except OSError:
+        return [], []
+    policies: list[CpuPolicy] = []
+    knobs: list[Knob] = []
+    for name in sorted(names, key=lambda text: int(text[6:])):
+        try:
+            policies.append(_policy(folder / name))
+        except (DeviceError, ValueError):
+            continue  # all CPUs of the policy are offline
+        knobs += _policy_knobs(folder / name)
+    return policies, _boost(root, [knob.key for knob in knobs if knob.kind == FrequencyRange.kind]) + knobs
+
+
+def _policy(folder: Path) -> CpuPolicy:
+    return CpuPolicy(
+        name=folder.name,
+        cpus=cpu_list(read_text(folder / "affected_cpus")),
+        driver=read_optional(folder / "scaling_driver") or "",
+        governors=tuple((read_optional(folder / "scaling_available_governors") or "").split()),
+        preferences=tuple((read_optional(folder / "energy_performance_available_preferences") or "").split()),
+        hardware_khz=(
+            int(read_text(folder / "cpuinfo_min_freq")),
+            int(read_text(folder / "cpuinfo_max_freq")),
+        ),
+        found_khz=(int(read_text(folder / "scaling_min_freq")), int(read_text(folder / "scaling_max_freq"))),
+        table_khz=tuple(
+            int(text) for text in (read_optional(folder / "scaling_available_frequencies") or "").split()
+        ),
+    )
+
+
+def _policy_knobs(folder: Path) -> list[Knob]:
+    knobs: list[Knob] = [FrequencyRange(folder.name, folder)]
+    affected: list[str] = []
+    epp = folder / "energy_performance_preference"
+    if read_optional(epp) is not None:
+        knobs.append(Preference(folder.name, epp))
+        affected.append(knobs[-1].key)
+    if read_optional(folder / "scaling_setspeed") is not None:
+        knobs.append(SetSpeed(folder.name, folder / "scaling_setspeed"))
+    if read_optional(folder / "scaling_governor") is not None:
+        knobs.append(Governor(folder.name, folder / "scaling_governor", tuple(affected)))
+    return knobs
+
+
+def _boost(root: Path, ranges: list[str]) -> list[Knob]:
+    for path, inverted in (("cpufreq/boost", False), ("intel_pstate/no_turbo", True)):
+        if read_number(root / _CPU / path) is not None:
+            return [Boost(root / _CPU / path, inverted, tuple(ranges))]
+    return []

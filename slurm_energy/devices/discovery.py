@@ -1,0 +1,117 @@
+"""Finds what a node has and puts it behind the interface. The only module that knows all interfaces."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_energy.devices import cpufreq, sources, topology
+from slurm_energy.devices.hardware import CpuPolicy, Gpu, Hardware, Package, read_range
+from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob, ThrottleSensor
+from slurm_energy.devices.preference import Choice
+from slurm_energy.devices.sources import NodeMeter
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Everything found on a node.
+
+    Attributes:
+        hardware: description for decisions; limits as they were when it was made.
+        counters: energy counters of components, none of which counts what another one counts.
+        node_counters: energy counters of the whole node, see `choice`.
+        choice: which counters count for what, and why others do not.
+        knobs: what can be set, by key.
+        throttles: sensors of throttling.
+        notes: oddities, one line each.
+        closers: what to call at the end.
+    """
+
+    hardware: Hardware
+    counters: tuple[EnergyCounter, ...]
+    knobs: Mapping[str, Knob]
+    throttles: tuple[ThrottleSensor, ...]
+    notes: tuple[str, ...] = ()
+    closers: tuple[Callable[[], None], ...] = ()
+    node_counters: tuple[EnergyCounter, ...] = ()
+    choice: Choice = field(default_factory=Choice)
+
+    def close(self) -> None:
+        """Close descriptors and libraries."""
+        for counter in (*self.counters, *self.node_counters):
+            counter.close()
+        for close in self.closers:
+            close()
+
+    def read(self, keys: Iterable[str]) -> dict[str, str]:
+        """Return the values in force of the named knobs; what cannot be read is left out."""
+        values: dict[str, str] = {}
+        for key in keys:
+            try:
+                values[key] = self.knobs[key].read()
+            except (DeviceError, KeyError):
+                continue
+        return values
+
+
+def discover(root: Path = Path("/"), meter: NodeMeter | None = None) -> Devices:
+    """Return the node's devices. Absent interfaces contribute nothing.
+
+    Args:
+        root: where /sys, /proc and /dev are found.
+        meter: what the site says about the node's own power.
+    """
+    policies, cpu_knobs = cpufreq.discover(root)
+    found = sources.find(root, meter)
+    cpus = topology.online_cpus(root)
+    return Devices(
+        hardware=Hardware(
+            cpu_model=topology.cpu_model(root),
+            cpu_count=len(cpus),
+            policies=tuple(policies),
+            packages=tuple(found.packages),
+            gpus=tuple(found.gpus),
+            dram_watts=found.dram_watts,
+        ),
+        counters=tuple(found.counters),
+        node_counters=tuple(found.node_counters),
+        choice=found.choice,
+        knobs={knob.key: knob for knob in [*found.knobs, *cpu_knobs]},
+        throttles=(*topology.throttle_sensors(root, cpus), *found.throttles),
+        notes=tuple(found.notes),
+        closers=tuple(found.closers),
+    )
+
+
+def describe(hardware: Hardware, found: Mapping[str, str]) -> Hardware:
+    """Return the hardware with the limits of `found` (values by knob key) as the ones in force."""
+    return dataclasses.replace(
+        hardware,
+        policies=tuple(_policy(policy, found) for policy in hardware.policies),
+        boost=found.get("cpufreq.boost[all]") == "1",
+        packages=tuple(_package(package, found) for package in hardware.packages),
+        gpus=tuple(_gpu(gpu, found) for gpu in hardware.gpus),
+    )
+
+
+def _policy(policy: CpuPolicy, found: Mapping[str, str]) -> CpuPolicy:
+    text = found.get(f"cpufreq.frequency[{policy.name}]")
+    return dataclasses.replace(policy, found_khz=read_range(text)) if text else policy
+
+
+def _package(package: Package, found: Mapping[str, str]) -> Package:
+    limits = [
+        int(text)
+        for place in package.places
+        if (text := found.get(f"{package.interface}.power_limit[{place}]"))
+    ]
+    return dataclasses.replace(package, found_watts=min(limits) / 1e6) if limits else package
+
+
+def _gpu(gpu: Gpu, found: Mapping[str, str]) -> Gpu:
+    text = found.get(f"{gpu.interface}.power_limit[gpu{gpu.index}]")
+    if not text or int(text) == 0:
+        return gpu
+    return dataclasses.replace(gpu, found_watts=int(text) / (1e3 if gpu.interface == "nvml" else 1e6))

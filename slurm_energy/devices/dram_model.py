@@ -1,0 +1,122 @@
+"""Power of memory from a table, for nodes whose hardware does not measure it; always marked `modelled`.
+
+Source: thesis, Eq. 4.1 and 4.2: the watts of each module by its size, times a factor by how much of the
+memory is in use. Memory on the processor or GPU package (HBM) is measured with it and not counted here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_energy.devices.gauge import PowerGauge, PowerReading, boottime
+from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.smbios import MemoryModule, memory_modules
+from slurm_energy.devices.sysfs import reason
+from slurm_energy.records import Quality
+
+MODULE_WATTS = ((16, 4.0), (32, 5.0), (64, 6.0), (128, 8.0), (256, 10.0))
+"""Watts of a module of at most so many GiB. Source: thesis, 4.2.2."""
+USAGE_FACTORS = ((0.05, 0.30), (0.15, 0.60), (0.25, 0.70), (0.50, 0.75), (1.00, 0.80))
+"""Factor for a share of memory in use below the bound, for the last two up to it. Source: thesis, 4.2.2."""
+_GIB = 1 << 30
+_MEMINFO_BYTES = 512
+
+
+def module_watts(size_bytes: int) -> float:
+    """Return the base power of a module: that of the next larger size in the table.
+
+    A module above the largest size counts as several of that size.
+    """
+    size_gib = size_bytes / _GIB
+    for bound_gib, watts in MODULE_WATTS:
+        if size_gib <= bound_gib:
+            return watts
+    largest_gib, watts = MODULE_WATTS[-1]
+    return watts * size_gib / largest_gib
+
+
+def usage_factor(used_share: float) -> float:
+    """Return the factor for the share (0 to 1) of memory that is in use."""
+    for bound, factor in USAGE_FACTORS[:3]:
+        if used_share < bound:
+            return factor
+    return USAGE_FACTORS[3][1] if used_share <= USAGE_FACTORS[3][0] else USAGE_FACTORS[4][1]
+
+
+def model_watts(sizes_bytes: Sequence[int], used_share: float) -> float:
+    """Return the power of the modules together (thesis, Eq. 4.1, module by module)."""
+    return sum(module_watts(size) for size in sizes_bytes) * usage_factor(used_share)
+
+
+def used_share(meminfo: bytes) -> float:
+    """Return how much of memory is in use, from /proc/meminfo: 1 - MemAvailable / MemTotal.
+
+    Raises:
+        ValueError: a line is missing.
+    """
+    values: dict[bytes, int] = {}
+    for line in meminfo.splitlines():
+        name, _, rest = line.partition(b":")
+        if name in (b"MemTotal", b"MemAvailable"):
+            values[name] = int(rest.split()[0])
+    if len(values) < 2 or values[b"MemTotal"] <= 0:
+        raise ValueError("MemTotal or MemAvailable is missing")
+    return min(1.0, max(0.0, 1 - values[b"MemAvailable"] / values[b"MemTotal"]))
+
+
+class DramModel(PowerGauge):
+    """The model with the node's modules and its present use of memory."""
+
+    key = "dram_model"
+    component = "dram"
+    source = "model:dram"
+    quality = Quality.MODELLED
+
+    def __init__(self, sizes_bytes: Sequence[int], meminfo: Path) -> None:
+        """Describe the memory.
+
+        Args:
+            sizes_bytes: size of each module.
+            meminfo: /proc/meminfo.
+        """
+        self._sizes = tuple(sizes_bytes)
+        self.most_watts = model_watts(self._sizes, 1.0)
+        self._path = meminfo
+        self._descriptor: int | None = None
+
+    def read(self) -> PowerReading:
+        """Return the modelled power now."""
+        try:
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            share = used_share(os.pread(self._descriptor, _MEMINFO_BYTES, 0))
+        except OSError as error:
+            self.close()
+            raise DeviceError(str(self._path), reason(error)) from None
+        except (ValueError, IndexError) as error:
+            raise DeviceError(str(self._path), str(error)) from None
+        return PowerReading(boottime(), model_watts(self._sizes, share))
+
+    def close(self) -> None:
+        """Close /proc/meminfo."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def discover(root: Path) -> tuple[DramModel | None, str]:
+    """Return the model of this node's memory, or None and why there is none."""
+    modules = memory_modules(root)
+    if not modules:
+        return None, "dram model: the firmware's table of memory modules is not there or not readable"
+    counted = [module for module in modules if not _on_package(module)]
+    sizes = [module.size_bytes for module in counted if module.size_bytes]
+    if len(sizes) < len(counted) or not sizes:
+        return None, "dram model: the firmware does not know the size of every memory module"
+    return DramModel(sizes, root / "proc/meminfo"), ""
+
+
+def _on_package(module: MemoryModule) -> bool:
+    return module.kind.startswith("HBM")

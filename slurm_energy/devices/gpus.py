@@ -1,0 +1,20 @@
+"""What any library of a GPU maker finds on a node: one shape for NVML and AMD SMI. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slurm_energy.devices.hardware import Gpu
+from slurm_energy.devices.interface import EnergyCounter, Knob, ThrottleSensor
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDevices:
+    """GPUs with their counters, knobs and sensors; everything empty on a node without that maker's GPUs."""
+
+    gpus: list[Gpu]
+    counters: list[EnergyCounter]
+    knobs: list[Knob]
+    throttles: list[ThrottleSensor]
+    close: Callable[[], None]

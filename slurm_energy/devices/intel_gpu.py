@@ -1,0 +1,117 @@
+"""Intel GPUs through hwmon (drivers xe and i915): energy and the sustained power limit of a card.
+
+energy1_input is the card, energy2_input (xe) the package on it; power1_max is the card's sustained limit,
+0 while it is switched off. The hardware clamps a limit silently. The driver unwraps its 32-bit register
+only when it is read, at 1 kW after 4.4 minutes. Source: kernel,
+Documentation/ABI/testing/sysfs-driver-intel-{xe,i915}-hwmon and drivers/gpu/drm/xe/xe_hwmon.c.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.devices.hardware import Gpu
+from slurm_energy.devices.hwmon import Chip, chips
+from slurm_energy.devices.interface import EnergyCounter, Knob, Stage
+from slurm_energy.devices.sysfs import CounterFile, read_text, write_text
+
+# The chips of single tiles (`i915_gtN`) are inside the card and left out.
+_NAMES = ("xe", "i915")
+_CARD, _PACKAGE = 1, 2
+_LIMIT_ROUNDING_UW = 250_000
+_DEFAULT_MOST_WATTS = 1000.0
+
+
+class CardEnergy(EnergyCounter):
+    """Energy of a card, kept open."""
+
+    range_uj = None
+
+    def __init__(self, index: int, driver: str, most_watts: float, path: Path) -> None:
+        """Describe the counter of GPU `index`."""
+        self.key = f"{driver}:gpu{index}"
+        self.component = f"gpu[{index}]"
+        self.source = f"hwmon:{driver}"
+        self.most_watts = most_watts
+        self._file = CounterFile(path)
+
+    def read(self) -> int:
+        """Return microjoules since the driver was loaded."""
+        return self._file.read()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class CardLimit(Knob):
+    """Sustained power limit of a card in microwatts; 0 means that there is none."""
+
+    kind = "intel_gpu.power_limit"
+    stage = Stage.GPU_LIMIT
+
+    def __init__(self, index: int, path: Path) -> None:
+        super().__init__(f"gpu{index}")
+        self.path = path
+
+    def read(self) -> str:
+        """Return the limit in force."""
+        return read_text(self.path)
+
+    def write(self, value: str) -> None:
+        """Set the limit."""
+        write_text(self.path, value)
+
+    def accepts(self, asked: str, found: str) -> bool:
+        """Allow for the register's unit; a limit that is off is not a limit of 0 W."""
+        if "0" in (asked, found):
+            return asked == found
+        return abs(int(asked) - int(found)) <= _LIMIT_ROUNDING_UW
+
+    def shown(self, value: str) -> str:
+        """Return the limit in watts."""
+        return "none" if value == "0" else f"{int(value) / 1e6:g} W"
+
+
+@dataclass(frozen=True, slots=True)
+class IntelGpuDevices:
+    """What `discover` found; everything empty on a node without Intel GPUs."""
+
+    gpus: list[Gpu]
+    counters: list[EnergyCounter]
+    knobs: list[Knob]
+
+
+def discover(root: Path) -> IntelGpuDevices:
+    """Find the cards, ordered by PCI address."""
+    found = IntelGpuDevices([], [], [])
+    for chip in chips(root, *_NAMES):
+        channels = chip.channels("energy", "input")
+        channel = next((number for number in (_CARD, _PACKAGE) if number in channels), None)
+        if channel is not None and (path := chip.file(f"energy{channel}_input")) is not None:
+            _add(found, chip, channel, path)
+    return found
+
+
+def _add(found: IntelGpuDevices, chip: Chip, channel: int, energy: Path) -> None:
+    index = len(found.gpus)
+    rated_uw = chip.number(f"power{channel}_rated_max")
+    limit_uw = chip.number(f"power{channel}_max")
+    most = rated_uw / 1e6 if rated_uw else None
+    found.gpus.append(
+        Gpu(
+            index=index,
+            minor=None,
+            name=f"Intel GPU ({chip.name})",
+            found_watts=(limit_uw / 1e6 or most) if limit_uw is not None else None,
+            least_watts=None,
+            most_watts=most,
+            clocks_mhz=None,
+            interface="intel_gpu",
+        )
+    )
+    found.counters.append(CardEnergy(index, chip.name, 2 * most if most else _DEFAULT_MOST_WATTS, energy))
+    limit = chip.file(f"power{channel}_max")
+    if limit is not None and limit_uw is not None:
+        found.knobs.append(CardLimit(index, limit))

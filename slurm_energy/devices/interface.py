@@ -1,0 +1,146 @@
+"""What every hardware interface looks like from above: counters, knobs, throttle sensors.
+
+Only the shapes live here; one module per interface implements them. An interface that a node lacks
+contributes nothing to the lists, so that no caller asks whether a device exists.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import IntEnum
+from typing import ClassVar
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.records import Quality
+
+
+class DeviceError(UnavailableError):
+    """A counter or knob could not be read or written; `why` is the hardware's reason."""
+
+
+class Stage(IntEnum):
+    """When a knob is written, lowest first; restoring goes the other way.
+
+    GPU persistence comes first because a driver that unloads forgets limits; boost comes before the
+    frequency range because writing boost may overwrite it; a RAPL limit counts only once it is enabled.
+    """
+
+    PERSISTENCE = 10
+    GPU_LIMIT = 11
+    GPU_CLOCK = 12
+    BOOST = 20
+    GOVERNOR = 21
+    PREFERENCE = 22
+    FREQUENCY = 23
+    SETSPEED = 24
+    RAPL_WINDOW = 30
+    RAPL_LIMIT = 31
+    RAPL_ENABLE = 32
+
+
+class EnergyCounter(ABC):
+    """A counter of energy that only grows, or wraps.
+
+    Attributes:
+        key: unique name, e.g. `powercap:package-0`.
+        component: component of a record that it belongs to: `cpu`, `dram`, `gpu[0]`, ...
+        source: interface for the record, e.g. `powercap:intel-rapl`.
+        range_uj: number of distinct values in microjoules; None if it does not wrap (a smaller
+            reading then means that it was reset).
+        most_watts: power that the part never exceeds, in watts; decides when wraps may be missed.
+        quality: how far the figure can be trusted.
+    """
+
+    quality: Quality = Quality.MEASURED
+    key: str
+    component: str
+    source: str
+    range_uj: int | None
+    most_watts: float
+
+    @abstractmethod
+    def read(self) -> int:
+        """Return the count in microjoules.
+
+        Raises:
+            DeviceError: not readable now.
+        """
+
+    def close(self) -> None:
+        """Give descriptors back."""
+        return
+
+
+class Knob(ABC):
+    """One value of the hardware that can be read and set, as text in the knob's own unit.
+
+    Attributes:
+        kind: what is set, e.g. `cpufreq.governor`.
+        stage: position in the order of writing.
+        readable: False where the hardware has no way to ask for the value.
+        place: which one, e.g. `policy0`.
+        affects: keys of knobs that the hardware may change when this one is written, see `affected`.
+    """
+
+    kind: ClassVar[str]
+    stage: ClassVar[Stage]
+    readable: ClassVar[bool] = True
+
+    def __init__(self, place: str, affects: tuple[str, ...] = ()) -> None:
+        self.place = place
+        self.affects = affects
+
+    @property
+    def key(self) -> str:
+        """Unique name: kind and place."""
+        return f"{self.kind}[{self.place}]"
+
+    @abstractmethod
+    def read(self) -> str:
+        """Return the value in force.
+
+        Raises:
+            DeviceError: not readable.
+        """
+
+    @abstractmethod
+    def write(self, value: str) -> None:
+        """Set the value; the caller reads it back.
+
+        Raises:
+            DeviceError: refused.
+        """
+
+    def affected(self, present: str) -> tuple[str, ...]:
+        """Return keys of knobs that writing may change, given the value now in force."""
+        return self.affects
+
+    def accepts(self, asked: str, found: str) -> bool:
+        """Return whether `found` is `asked` within the hardware's rounding."""
+        return asked == found
+
+    def settled(self, asked: str, found: str) -> bool:
+        """Return whether `found` fulfils `asked`, although the driver may have chosen a near value."""
+        return self.accepts(asked, found)
+
+    def shown(self, value: str) -> str:
+        """Return the value with its unit, for people."""
+        return value
+
+
+class ThrottleSensor(ABC):
+    """Tells how long a component ran slower than asked because of heat or a power limit.
+
+    Attributes:
+        component: `cpu` or `gpu[i]`.
+    """
+
+    component: str
+
+    @abstractmethod
+    def seconds(self, interval_s: float) -> float:
+        """Return how many of the last `interval_s` seconds were throttled.
+
+        Raises:
+            DeviceError: not readable now.
+        """

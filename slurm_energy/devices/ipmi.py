@@ -1,0 +1,298 @@
+"""Node power from the management controller (BMC) by IPMI: DCMI Get Power Reading.
+
+One request, two ways to send it: the kernel's /dev/ipmi0, or `ipmitool` over the network. Both take
+10 to 50 ms and more, so that the reading is polled aside. Source: DCMI Specification 1.5, 6.6.1; kernel,
+include/uapi/linux/ipmi.h and Documentation/driver-api/ipmi.rst.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.polling import PolledGauge
+from slurm_energy.devices.sysfs import reason
+
+_GROUP_NETFN = 0x2C
+_GET_POWER_READING = 0x02
+_DCMI = 0xDC
+_SYSTEM_POWER = 0x01
+_ACTIVE = 0x40
+_MOST_WATTS = 30_000.0
+INTERVAL_S = 5.0
+
+_COMPLETION = {
+    0xC0: "the BMC is busy",
+    0xC1: "the BMC does not know DCMI power readings",
+    0xC3: "the BMC did not answer in time",
+    0xC9: "the BMC does not know DCMI power readings",
+    0xCC: "the BMC does not take the request",
+    0xD4: "the BMC wants a higher privilege",
+    0xD5: "the BMC cannot measure in its present state",
+}
+
+
+class Transport(Protocol):
+    """Sends one request to the BMC."""
+
+    def command(self, netfn: int, command: int, data: bytes) -> bytes:
+        """Return the answer without its completion code.
+
+        Raises:
+            DeviceError: no answer, or a completion code other than 0.
+        """
+
+    def close(self) -> None:
+        """Give descriptors back."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerStatistics:
+    """Answer of DCMI Get Power Reading, in watts.
+
+    Attributes:
+        present, least, most, mean: power now and over the period.
+        period_ms: length of the statistics period.
+        active: the BMC is measuring; if not, the figures mean nothing.
+    """
+
+    present: int
+    least: int
+    most: int
+    mean: int
+    period_ms: int
+    active: bool
+
+
+def decode(answer: bytes) -> PowerStatistics:
+    """Read the answer of DCMI Get Power Reading.
+
+    Raises:
+        DeviceError: not such an answer.
+    """
+    if len(answer) < 18 or answer[0] != _DCMI:
+        raise DeviceError("ipmi:dcmi", f"unexpected answer of {len(answer)} bytes")
+    present, least, most, mean = (int.from_bytes(answer[at : at + 2], "little") for at in (1, 3, 5, 7))
+    period_ms = int.from_bytes(answer[13:17], "little")
+    return PowerStatistics(present, least, most, mean, period_ms, bool(answer[17] & _ACTIVE))
+
+
+def power_watts(transport: Transport) -> float:
+    """Ask the BMC for the node's present power.
+
+    Raises:
+        DeviceError: no answer, no such feature, or measuring is switched off.
+    """
+    answer = transport.command(_GROUP_NETFN, _GET_POWER_READING, bytes((_DCMI, _SYSTEM_POWER, 0, 0)))
+    statistics = decode(answer)
+    if not statistics.active:
+        raise DeviceError("ipmi:dcmi", "power measurement is switched off in the BMC")
+    return float(statistics.present)
+
+
+def gauge(transport: Transport, interval_s: float = INTERVAL_S) -> PolledGauge:
+    """Return the node's gauge behind a transport; it takes the transport over."""
+    return PolledGauge(
+        "ipmi:dcmi",
+        "node",
+        "ipmi:dcmi",
+        _MOST_WATTS,
+        interval_s,
+        lambda: power_watts(transport),
+        transport.close,
+    )
+
+
+def discover(root: Path) -> DeviceFile | None:
+    """Return the local BMC's transport, or None where there is no IPMI device."""
+    for name in ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"):
+        if (root / name).exists():
+            return DeviceFile(root / name)
+    return None
+
+
+def checked(code: int, data: bytes) -> bytes:
+    """Return the data of an answer.
+
+    Raises:
+        DeviceError: the completion code is an error.
+    """
+    if code:
+        raise DeviceError("ipmi:dcmi", _COMPLETION.get(code, f"the BMC answered with code 0x{code:02x}"))
+    return data
+
+
+class _Address(ctypes.Structure):
+    """struct ipmi_system_interface_addr."""
+
+    _fields_ = (("addr_type", ctypes.c_int), ("channel", ctypes.c_short), ("lun", ctypes.c_ubyte))
+
+
+class _Message(ctypes.Structure):
+    """struct ipmi_msg."""
+
+    _fields_ = (
+        ("netfn", ctypes.c_ubyte),
+        ("cmd", ctypes.c_ubyte),
+        ("data_len", ctypes.c_ushort),
+        ("data", ctypes.c_void_p),
+    )
+
+
+class _Request(ctypes.Structure):
+    """struct ipmi_req."""
+
+    _fields_ = (
+        ("addr", ctypes.c_void_p),
+        ("addr_len", ctypes.c_uint),
+        ("msgid", ctypes.c_long),
+        ("msg", _Message),
+    )
+
+
+class _Received(ctypes.Structure):
+    """struct ipmi_recv."""
+
+    _fields_ = (
+        ("recv_type", ctypes.c_int),
+        ("addr", ctypes.c_void_p),
+        ("addr_len", ctypes.c_uint),
+        ("msgid", ctypes.c_long),
+        ("msg", _Message),
+    )
+
+
+def _ioc(direction: int, number: int, size: int) -> int:
+    """Return an ioctl number as _IOC of asm-generic/ioctl.h makes it."""
+    return direction << 30 | size << 16 | ord("i") << 8 | number
+
+
+_READ, _WRITE = 2, 1
+SEND_COMMAND = _ioc(_READ, 13, ctypes.sizeof(_Request))
+RECEIVE_TRUNCATED = _ioc(_READ | _WRITE, 11, ctypes.sizeof(_Received))
+_SYSTEM_INTERFACE = 0x0C
+_BMC_CHANNEL = 0x0F
+_ANSWER_BYTES = 272
+_ANSWER_TIMEOUT_S = 10.0
+
+
+class DeviceFile:
+    """The BMC of this node through the kernel's IPMI driver."""
+
+    def __init__(self, path: Path, ioctl: Callable[[int, int, Any], int] = fcntl.ioctl) -> None:
+        """Describe the transport; the device is opened with the first command.
+
+        Args:
+            path: /dev/ipmi0.
+            ioctl: the system call.
+        """
+        self.path = path
+        self._ioctl = ioctl
+        self._descriptor: int | None = None
+        self._number = 0
+
+    def command(self, netfn: int, command: int, data: bytes) -> bytes:
+        """Send a request and wait for its answer, at most ten seconds."""
+        try:
+            if self._descriptor is None:
+                self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._number += 1
+            self._send(self._descriptor, netfn, command, data)
+            return self._receive(self._descriptor)
+        except OSError as error:
+            self.close()
+            raise DeviceError(str(self.path), reason(error)) from None
+
+    def close(self) -> None:
+        """Close the device."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _send(self, descriptor: int, netfn: int, command: int, data: bytes) -> None:
+        address = _Address(_SYSTEM_INTERFACE, _BMC_CHANNEL, 0)
+        body = ctypes.create_string_buffer(data, len(data))
+        message = _Message(netfn, command, len(data), ctypes.addressof(body))
+        size = ctypes.sizeof(address)
+        request = _Request(ctypes.addressof(address), size, self._number, message)
+        self._ioctl(descriptor, SEND_COMMAND, request)
+
+    def _receive(self, descriptor: int) -> bytes:
+        """Return the answer to the last request; answers to earlier ones that came late are dropped."""
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        while poll.poll(_ANSWER_TIMEOUT_S * 1000):
+            address = ctypes.create_string_buffer(32)
+            body = ctypes.create_string_buffer(_ANSWER_BYTES)
+            message = _Message(0, 0, _ANSWER_BYTES, ctypes.addressof(body))
+            received = _Received(0, ctypes.addressof(address), 32, 0, message)
+            self._ioctl(descriptor, RECEIVE_TRUNCATED, received)
+            answer = body.raw[: received.msg.data_len]
+            if received.msgid == self._number and answer:
+                return checked(answer[0], answer[1:])
+        raise DeviceError(str(self.path), f"no answer within {_ANSWER_TIMEOUT_S:.0f} s")
+
+
+@dataclass(frozen=True, slots=True)
+class Ipmitool:
+    """A BMC over the network, asked by the `ipmitool` program (IPMI 2.0, encrypted).
+
+    Attributes:
+        host: name or address, with an optional `:port`.
+        user: account on the BMC; operator rights suffice.
+        password_file: file whose first line is the password; never put on the command line.
+        program: ipmitool.
+        timeout_s: bound of one request.
+    """
+
+    host: str
+    user: str
+    password_file: Path
+    program: str = "ipmitool"
+    timeout_s: float = 20.0
+
+    def command(self, netfn: int, command: int, data: bytes) -> bytes:
+        """Send a request with `ipmitool raw`."""
+        if shutil.which(self.program) is None:
+            raise DeviceError(f"{self.program}: not found", "needed for a BMC over the network")
+        host, _, port = self.host.partition(":")
+        arguments = [self.program, "-I", "lanplus", "-H", host, "-p", port or "623", "-U", self.user]
+        arguments += ["-f", str(self.password_file), "-L", "OPERATOR", "raw"]
+        arguments += [f"0x{byte:02x}" for byte in (netfn, command, *data)]
+        try:
+            done = subprocess.run(
+                arguments, capture_output=True, text=True, timeout=self.timeout_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise DeviceError(self.host, f"no answer within {self.timeout_s:.0f} s") from None
+        except OSError as error:
+            raise DeviceError(self.program, reason(error)) from None
+        if done.returncode:
+            raise DeviceError(self.host, _complaint(done.stderr))
+        try:
+            return bytes.fromhex(done.stdout)
+        except ValueError:
+            raise DeviceError(self.host, "ipmitool printed something else than bytes") from None
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+        return
+
+
+def _complaint(text: str) -> str:
+    """Return why ipmitool failed: its completion code in words, or its last line."""
+    _, found, rest = text.partition("rsp=0x")
+    if found:
+        code = int(rest[:2], 16)
+        return _COMPLETION.get(code, f"the BMC answered with code 0x{code:02x}")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "ipmitool failed without a word"

@@ -1,0 +1,82 @@
+"""From the site's words about node power to a meter: which source, and the BMC that it is asked from."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from slurm_energy.config import NodePowerConfig
+from slurm_energy.devices import ipmi, redfish
+from slurm_energy.devices.gauge import PowerGauge
+from slurm_energy.devices.preference import NO_SOURCE, Part
+from slurm_energy.devices.sources import NodeMeter
+from slurm_energy.errors import ConfigError
+
+_SOURCES = {
+    "auto": None,
+    "none": NO_SOURCE,
+    "pm_counters": "pm_counters:node",
+    "power_meter": "power_meter:acpi",
+    "ipmi": "ipmi:dcmi",
+    "redfish": "redfish:power",
+    "psys": "powercap:psys",
+    "grace-module": "power_meter:grace-module",
+}
+
+
+def node_meter(config: NodePowerConfig, node: str) -> NodeMeter:
+    """Return what the site says about the power of a node.
+
+    Args:
+        config: section `node_power`.
+        node: Slurm's name of the node.
+
+    Raises:
+        ConfigError: a BMC without account, or with a password that others can read.
+    """
+    return NodeMeter(
+        source=_SOURCES[config.source],
+        excludes=frozenset(Part(part) for part in config.excludes),
+        gauge=_gauge(config, node) if config.bmc and config.source != "none" else None,
+        interval_s=config.interval_s,
+    )
+
+
+def _gauge(config: NodePowerConfig, node: str) -> PowerGauge:
+    address = config.bmc.replace("{node}", node)
+    if not config.bmc_user or config.bmc_password_file is None:
+        raise ConfigError("node_power.bmc", "needs an account", "set bmc_user and bmc_password_file")
+    check_private(config.bmc_password_file)
+    if address.startswith("ipmi://"):
+        transport = ipmi.Ipmitool(urlsplit(address).netloc, config.bmc_user, config.bmc_password_file)
+        return ipmi.gauge(transport, config.interval_s)
+    service = redfish.Redfish(
+        address.rstrip("/"),
+        config.bmc_user,
+        config.bmc_password_file,
+        config.bmc_certificates,
+        config.bmc_chassis or None,
+    )
+    return redfish.gauge(service, config.interval_s)
+
+
+def check_private(path: Path) -> None:
+    """Refuse a file with a secret that somebody else could read or write.
+
+    Raises:
+        ConfigError: absent, not a plain file, or not private to this process's user or root.
+    """
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise ConfigError(str(path), error.strerror or "cannot be read") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError(str(path), "is not a plain file")
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o077:
+        raise ConfigError(
+            str(path),
+            f"owner uid {status.st_uid}, mode {status.st_mode & 0o7777:04o}: others could read it",
+            "chown root and chmod 0600",
+        )

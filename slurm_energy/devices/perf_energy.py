@@ -1,0 +1,151 @@
+"""RAPL energy through the perf subsystem, where the powercap tree is not there or not readable.
+
+The PMU `power` counts system-wide per package or die: one event is opened on each CPU of its `cpumask`.
+Counts are 64-bit and in units of the event's `scale` (2^-32 J), so that they do not wrap; they start with
+the opening of the event. Needs CAP_PERFMON or perf_event_paranoid <= 0. Source: kernel,
+arch/x86/events/rapl.c and include/uapi/linux/perf_event.h; man 2 perf_event_open.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+from fractions import Fraction
+from pathlib import Path
+
+from slurm_energy.devices.interface import DeviceError, EnergyCounter
+from slurm_energy.devices.sysfs import cpu_list, read_number, read_optional, reason
+
+_PMU = Path("sys/bus/event_source/devices/power")
+_EVENTS = {"energy-pkg": "cpu", "energy-ram": "dram"}
+_MOST_WATTS = {"cpu": 1000.0, "dram": 250.0}
+_SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "riscv64": 241}
+_ATTR_BYTES = 64
+"""PERF_ATTR_SIZE_VER0: the first published form of perf_event_attr, which every kernel takes."""
+_FLAG_CLOEXEC = 1 << 3
+_ALL_PROCESSES = -1
+
+
+def open_event(kind: int, config: int, cpu: int) -> int:
+    """Open a counting event on one CPU for all processes.
+
+    Args:
+        kind: the PMU's number, from its `type` file.
+        config: the event's number.
+        cpu: logical CPU.
+
+    Returns:
+        A descriptor; eight bytes read from it are the count.
+
+    Raises:
+        OSError: refused by the kernel.
+    """
+    number = _SYSCALL_NUMBERS.get(platform.machine())
+    if number is None:
+        raise OSError(38, f"perf_event_open: unknown machine {platform.machine()}")
+    attributes = struct.pack("=IIQ", kind, _ATTR_BYTES, config).ljust(_ATTR_BYTES, b"\0")
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = libc.syscall(
+        ctypes.c_long(number),
+        ctypes.c_char_p(attributes),
+        ctypes.c_int(_ALL_PROCESSES),
+        ctypes.c_int(cpu),
+        ctypes.c_int(-1),
+        ctypes.c_ulong(_FLAG_CLOEXEC),
+    )
+    if descriptor < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(descriptor)
+
+
+def read_count(descriptor: int) -> int:
+    """Return an event's count.
+
+    Raises:
+        OSError: not readable.
+    """
+    return int.from_bytes(os.read(descriptor, 8), "little")
+
+
+class PerfEnergy(EnergyCounter):
+    """One energy event on one CPU; opened at once, since it counts from then on."""
+
+    range_uj = None
+
+    def __init__(self, event: str, kind: int, config: int, cpu: int, microjoules: Fraction) -> None:
+        """Open the event.
+
+        Args:
+            event: name, e.g. `energy-pkg`.
+            kind: the PMU's number.
+            config: the event's number.
+            cpu: logical CPU to count on.
+            microjoules: what one count is worth.
+
+        Raises:
+            DeviceError: refused by the kernel.
+        """
+        self.component = _EVENTS[event]
+        self.key = f"perf:{event}@cpu{cpu}"
+        self.source = "perf:power"
+        self.most_watts = _MOST_WATTS[self.component]
+        self._microjoules = microjoules
+        try:
+            self._descriptor = open_event(kind, config, cpu)
+        except OSError as error:
+            raise DeviceError(self.key, reason(error)) from None
+
+    def read(self) -> int:
+        """Return microjoules since the event was opened."""
+        try:
+            return int(read_count(self._descriptor) * self._microjoules)
+        except OSError as error:
+            raise DeviceError(self.key, reason(error)) from None
+
+    def close(self) -> None:
+        """Close the event."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def events(root: Path) -> list[tuple[str, int, Fraction]]:
+    """Return (name, config, microjoules per count) of the energy events that the node has."""
+    found = []
+    for name in _EVENTS:
+        text = read_optional(root / _PMU / "events" / name) or ""
+        scale = read_optional(root / _PMU / "events" / f"{name}.scale") or ""
+        unit = read_optional(root / _PMU / "events" / f"{name}.unit")
+        try:
+            config = int(text.removeprefix("event="), 0)
+            worth = Fraction(scale) * 1_000_000
+        except ValueError:
+            continue
+        if text.startswith("event=") and unit == "Joules" and worth > 0:
+            found.append((name, config, worth))
+    return found
+
+
+def discover(root: Path) -> tuple[list[EnergyCounter], list[str]]:
+    """Open every energy event of the node on every package.
+
+    Returns:
+        Counters, and notes about events that the kernel refused.
+    """
+    kind = read_number(root / _PMU / "type")
+    try:
+        cpus = cpu_list(read_optional(root / _PMU / "cpumask") or "")
+    except ValueError:
+        cpus = ()
+    counters: list[EnergyCounter] = []
+    notes: list[str] = []
+    for name, config, worth in events(root) if kind is not None else []:
+        for cpu in cpus:
+            try:
+                counters.append(PerfEnergy(name, kind or 0, config, cpu, worth))
+            except DeviceError as error:
+                notes.append(f"perf: {error.what} cannot be opened: {error.why}")
+    return counters, notes

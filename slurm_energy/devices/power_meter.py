@@ -1,0 +1,73 @@
+"""ACPI power meters: the whole node on most servers, sockets and modules on NVIDIA Grace.
+
+Grace shows one meter per rail, told apart by power1_oem_info: `CPU` and `SysIO Power Socket N` are rails
+inside `Grace Power Socket N` (with memory and regulators), which is inside `Module Power Socket N` (with
+the GPU and its memory). They must never be summed. Source: kernel, drivers/hwmon/acpi_power_meter.c and
+Documentation/hwmon/acpi_power_meter.rst; NVIDIA Grace Performance Tuning Guide, Power and Thermals.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.devices.gauge import PowerGauge
+from slurm_energy.devices.hwmon import Chip, ChipPower, chips
+from slurm_energy.devices.polling import PolledGauge
+
+_NAME = "power_meter"
+_GRACE = re.compile(r"(Module|Grace|CPU|SysIO) Power Socket (\d+)")
+_GRACE_COMPONENTS = {"Module": "node", "Grace": "cpu", "CPU": "cpu", "SysIO": "cpu"}
+_MOST_WATTS = {"node": 30_000.0, "cpu": 1000.0}
+_SHORTEST_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PowerMeters:
+    """What `discover` found; everything empty on a node without a power meter.
+
+    Attributes:
+        gauges: of source `power_meter:acpi` (the node) or `power_meter:grace-...`.
+        notes: what was left out, one line each.
+    """
+
+    gauges: list[PowerGauge]
+    notes: list[str]
+
+
+def discover(root: Path) -> PowerMeters:
+    """Find the meters. Several without a known label cannot be told apart, so that none is used."""
+    found = PowerMeters([], [])
+    unlabelled: list[tuple[Chip, Path]] = []
+    for chip in chips(root, _NAME):
+        path = chip.file("power1_average")
+        if path is None or chip.number("power1_is_battery") == 1:
+            continue
+        match = _GRACE.fullmatch(chip.text("power1_oem_info"))
+        if match is None:
+            unlabelled.append((chip, path))
+            continue
+        rail, socket, component = match[1], match[2], _GRACE_COMPONENTS[match[1]]
+        source = f"power_meter:grace-{rail.lower()}"
+        found.gauges.append(ChipPower(f"{source}{socket}", component, source, _MOST_WATTS[component], path))
+    if len(unlabelled) == 1:
+        found.gauges.append(_node_gauge(*unlabelled[0]))
+    elif unlabelled:
+        found.notes.append(f"power_meter: {len(unlabelled)} meters without a label: which is the node?")
+    return found
+
+
+def _node_gauge(chip: Chip, path: Path) -> PowerGauge:
+    """Return the node's meter; the firmware may ask the BMC for every reading, so it is polled aside."""
+    direct = ChipPower("power_meter", "node", "power_meter:acpi", _MOST_WATTS["node"], path)
+    interval_s = max(_SHORTEST_INTERVAL_S, (chip.number("power1_average_interval") or 0) / 1000)
+    return PolledGauge(
+        direct.key,
+        direct.component,
+        direct.source,
+        direct.most_watts,
+        interval_s,
+        lambda: direct.read().watts,
+        direct.close,
+    )

@@ -1,0 +1,281 @@
+"""RAPL through the kernel's powercap tree: energy counters and power limits of packages and DRAM.
+
+Zones are told by their `name`, never by number or order. Source: kernel,
+Documentation/power/powercap/powercap.rst and drivers/powercap/intel_rapl_common.c.
+
+Counter range: `max_energy_range_uj` is the highest value of a 32-bit register, scaled
+(`get_max_energy_counter`), so that the counter counts modulo 2^32 register units, one unit more.
+
+AMD processors have one counter per socket, which older kernels show once per die.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.devices.hardware import Package
+from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob, Stage
+from slurm_energy.devices.sysfs import CounterFile, read_number, read_optional, read_text, write_text
+
+_CLASS = Path("sys/class/powercap")
+_ZONE = re.compile(r"(?P<provider>intel-rapl(?:-mmio)?)(?P<parent>(?::[0-9a-f]+)*):[0-9a-f]+")
+_PACKAGE = re.compile(r"package-\d+(-die-\d+)?")
+_PLATFORM = re.compile(r"psys(-\d+)?")
+_REGISTER_VALUES = 2**32
+_LIMIT_ROUNDING_UW = 250_000
+_WINDOW_ROUNDING = 1.3
+_HEADROOM = 1.5
+_DEFAULT_MOST_WATTS = {"cpu": 1000.0, "dram": 250.0, "node": 30_000.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """One RAPL zone: where it is, who provides it, and its name with its package's for sub-zones."""
+
+    path: Path
+    provider: str
+    name: str
+    package: str
+
+    @property
+    def label(self) -> str:
+        """Name that is unique among the zones of a provider, e.g. `package-0` or `dram@package-0`."""
+        return self.name if not self.package else f"{self.name}@{self.package}"
+
+
+class ZoneCounter(EnergyCounter):
+    """energy_uj of a zone, kept open."""
+
+    def __init__(self, zone: Zone, component: str) -> None:
+        self.key = f"powercap:{zone.label}"
+        self.component = component
+        self.source = "powercap:psys" if component == "node" else f"powercap:{zone.provider}"
+        highest = read_number(zone.path / "max_energy_range_uj") or 0
+        self.range_uj = counter_range_uj(highest) if highest > 0 else None
+        self.most_watts = _most_watts(zone, component)
+        self._file = CounterFile(zone.path / "energy_uj")
+
+    def read(self) -> int:
+        """Return energy_uj."""
+        return self._file.read()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def counter_range_uj(highest_uj: int) -> int:
+    """Return the modulus of a counter from its `max_energy_range_uj`, in microjoules."""
+    return highest_uj + max(1, round(highest_uj / (_REGISTER_VALUES - 1)))
+
+
+class _NumberKnob(Knob):
+    def __init__(self, place: str, path: Path) -> None:
+        super().__init__(place)
+        self.path = path
+
+    def read(self) -> str:
+        text = read_text(self.path)
+        if not text.isdecimal():
+            raise DeviceError(str(self.path), f"'{text}' is not a number")
+        return text
+
+    def write(self, value: str) -> None:
+        write_text(self.path, value)
+
+
+class PowerLimit(_NumberKnob):
+    """Long-term power limit in microwatts; the register counts in units of typically 1/8 W."""
+
+    kind = "powercap.power_limit"
+    stage = Stage.RAPL_LIMIT
+
+    def accepts(self, asked: str, found: str) -> bool:
+        """Allow for the register's unit."""
+        return abs(int(asked) - int(found)) <= _LIMIT_ROUNDING_UW
+
+    def shown(self, value: str) -> str:
+        """Return the limit in watts."""
+        return f"{int(value) / 1e6:g} W"
+
+
+class TimeWindow(_NumberKnob):
+    """Averaging window of the long-term limit in microseconds; rounded to 2^Y (1 + Z/4) register units."""
+
+    kind = "powercap.time_window"
+    stage = Stage.RAPL_WINDOW
+
+    def accepts(self, asked: str, found: str) -> bool:
+        """Allow for the register's grid."""
+        low, high = sorted((int(asked), int(found)))
+        return low == high or (low > 0 and high / low <= _WINDOW_ROUNDING)
+
+    def shown(self, value: str) -> str:
+        """Return the window in seconds."""
+        return f"{int(value) / 1e6:g} s"
+
+
+class Enabled(_NumberKnob):
+    """Whether a zone's limits count."""
+
+    kind = "powercap.enabled"
+    stage = Stage.RAPL_ENABLE
+
+
+@dataclass(frozen=True, slots=True)
+class PowercapDevices:
+    """What `discover` found; everything empty on a node without RAPL.
+
+    Attributes:
+        counters: of packages and memory, none of which includes another.
+        platform: of the whole node (psys), which includes the others.
+        knobs: limits.
+        packages: the packages with their limits.
+        dram_watts: most that memory may draw; None if unknown.
+        notes: oddities, one line each.
+    """
+
+    counters: list[EnergyCounter]
+    platform: list[EnergyCounter]
+    knobs: list[Knob]
+    packages: list[Package]
+    dram_watts: float | None
+    notes: list[str]
+
+
+def discover(root: Path) -> PowercapDevices:
+    """Find the zones. A package that appears twice (memory-mapped twin) is counted once, limited twice."""
+    zones, notes = _without_mirrors(_zones(root / _CLASS), is_amd(root))
+    counters: dict[str, EnergyCounter] = {}
+    knobs: list[Knob] = []
+    places: dict[str, list[str]] = {}
+    platform: dict[str, EnergyCounter] = {}
+    for zone in zones:
+        component = _component(zone)
+        if component is None:
+            continue
+        if component == "node":
+            platform.setdefault(zone.label, ZoneCounter(zone, component))
+            continue
+        counters.setdefault(f"powercap:{zone.label}", ZoneCounter(zone, component))
+        if component == "cpu":
+            place = zone.label if zone.provider == "intel-rapl" else f"{zone.label}:mmio"
+            found = _limit_knobs(zone, place)
+            knobs += found
+            places.setdefault(zone.label, [])
+            places[zone.label] += [place] if found else []
+    by_label = {zone.label: zone for zone in reversed(zones)}
+    packages = [_package(by_label[label], tuple(names)) for label, names in places.items()]
+    dram = [_constraint(zone, "max_power_uw") for zone in zones if _component(zone) == "dram"]
+    return PowercapDevices(
+        counters=list(counters.values()),
+        platform=list(platform.values()),
+        knobs=knobs,
+        packages=packages,
+        dram_watts=sum(w for w in dram if w) / 1e6 if dram and all(dram) else None,
+        notes=notes,
+    )
+
+
+def is_amd(root: Path) -> bool:
+    """Return whether the processor is AMD's (or Hygon's, which is built alike)."""
+    text = read_optional(root / "proc/cpuinfo") or ""
+    return bool(re.search(r"^vendor_id\s*:\s*(AuthenticAMD|HygonGenuine)\s*$", text, re.MULTILINE))
+
+
+def _without_mirrors(zones: list[Zone], amd: bool) -> tuple[list[Zone], list[str]]:
+    """Leave out dies that show their whole socket's counter once more. Returns zones and notes."""
+    kept: list[Zone] = []
+    sockets: set[tuple[str, str]] = set()
+    mirrored: list[str] = []
+    for zone in zones:
+        socket, die, _ = zone.name.partition("-die-")
+        if amd and die and not zone.package:
+            if (zone.provider, socket) in sockets:
+                mirrored.append(zone.name)
+                continue
+            sockets.add((zone.provider, socket))
+        kept.append(zone)
+    names = set(mirrored)
+    kept = [zone for zone in kept if zone.package not in names]
+    return kept, [f"powercap: {name} repeats its socket's counter and is left out" for name in mirrored]
+
+
+def _zones(folder: Path) -> list[Zone]:
+    """Return all zones, the register-based provider before its memory-mapped twin, packages by number."""
+    try:
+        entries = {entry.name: entry for entry in folder.iterdir() if _ZONE.fullmatch(entry.name)}
+    except OSError:
+        return []
+    names = {name: read_optional(path / "name") for name, path in entries.items()}
+    zones = []
+    for name, path in entries.items():
+        parent = name.rpartition(":")[0]
+        package = (names.get(parent) or "") if parent in entries else ""
+        if label := names[name]:
+            zones.append(Zone(path, name.partition(":")[0], label, package))
+    return sorted(zones, key=lambda zone: (zone.provider != "intel-rapl", _natural(zone.label)))
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+def _component(zone: Zone) -> str | None:
+    """Return the record's component, None for zones inside others (core, uncore)."""
+    if _PACKAGE.fullmatch(zone.name) and not zone.package:
+        return "cpu"
+    if _PLATFORM.fullmatch(zone.name) and not zone.package:
+        return "node"
+    return "dram" if zone.name == "dram" else None
+
+
+def _long_term(zone: Zone) -> str | None:
+    """Return the prefix of the long-term constraint's files, None if the zone cannot be limited."""
+    for index in range(3):
+        if read_optional(zone.path / f"constraint_{index}_name") == "long_term":
+            return f"constraint_{index}"
+    exists = read_number(zone.path / "constraint_0_power_limit_uw") is not None
+    return "constraint_0" if exists else None
+
+
+def _constraint(zone: Zone, file: str) -> int | None:
+    prefix = _long_term(zone)
+    return read_number(zone.path / f"{prefix}_{file}") if prefix else None
+
+
+def _limit_knobs(zone: Zone, place: str) -> list[Knob]:
+    prefix = _long_term(zone)
+    if prefix is None:
+        return []
+    knobs: list[Knob] = [PowerLimit(place, zone.path / f"{prefix}_power_limit_uw")]
+    window, enabled = zone.path / f"{prefix}_time_window_us", zone.path / "enabled"
+    if read_number(window) is not None:
+        knobs.append(TimeWindow(place, window))
+    if read_number(enabled) is not None:
+        knobs.append(Enabled(place, enabled))
+    return knobs
+
+
+def _package(zone: Zone, places: tuple[str, ...]) -> Package:
+    limit = _constraint(zone, "power_limit_uw")
+    most, least = _constraint(zone, "max_power_uw"), _constraint(zone, "min_power_uw")
+    return Package(
+        name=zone.label,
+        places=places,
+        found_watts=limit / 1e6 if limit else None,
+        most_watts=most / 1e6 if most else None,
+        least_watts=least / 1e6 if least else None,
+    )
+
+
+def _most_watts(zone: Zone, component: str) -> float:
+    """Return a power that the zone never exceeds: its highest named limit with headroom for short peaks."""
+    named = [read_number(zone.path / f"constraint_{index}_max_power_uw") or 0 for index in range(2)]
+    named += [read_number(zone.path / f"constraint_{index}_power_limit_uw") or 0 for index in range(2)]
+    # A limit may be set absurdly high to mean "none"; then the default bounds it.
+    default = _DEFAULT_MOST_WATTS[component]
+    sane = [value / 1e6 * _HEADROOM for value in named if 0 < value / 1e6 * _HEADROOM <= default]
+    return max(sane, default=default)

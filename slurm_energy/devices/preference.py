@@ -1,0 +1,228 @@
+"""Which source counts for which part of a node: an order of preference as data, and how it is resolved.
+
+The rule keeps every part from being counted twice, whatever combination of interfaces a node has. Pure;
+finding the sources is `discovery`'s business. The table is printed in docs/power-sources.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+
+
+class Part(StrEnum):
+    """What a node's energy is made of."""
+
+    CPU = "cpu"
+    DRAM = "dram"
+    GPU = "gpu"
+    REST = "rest"
+
+
+ALL_PARTS = frozenset(Part)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kind of source.
+
+    Attributes:
+        name: the `source` of its counters.
+        component: the component of its counters, `gpu` standing for all GPUs.
+        parts: what its figure includes.
+        why: reason for its place, for the documentation.
+    """
+
+    name: str
+    component: str
+    parts: frozenset[Part]
+    why: str
+
+
+def _source(name: str, component: str, parts: str, why: str) -> Source:
+    return Source(name, component, frozenset(Part(part) for part in parts.split()), why)
+
+
+COMPONENT_SOURCES = (
+    _source("powercap:intel-rapl", "cpu", "cpu", "exact counter, 1 ms, the same that limits act on"),
+    _source("powercap:intel-rapl-mmio", "cpu", "cpu", "the same packages by another way"),
+    _source("perf:power", "cpu", "cpu", "the same counters where powercap is not readable"),
+    _source("hwmon:amd_energy", "cpu", "cpu", "the same counters on kernels without AMD in powercap"),
+    _source("pm_counters:cpu", "cpu", "cpu", "measured outside the processor, 10 Hz, whole joules"),
+    _source("power_meter:grace-grace", "cpu", "cpu dram", "a whole Grace socket, its memory included"),
+    _source("power_meter:grace-cpu", "cpu", "cpu", "the core rail of Grace; summed with its SysIO rail"),
+    _source("power_meter:grace-sysio", "cpu", "cpu", "the SysIO rail of Grace; summed with its core rail"),
+    _source("hsmp:power", "cpu", "cpu", "power, not energy"),
+    _source("powercap:intel-rapl", "dram", "dram", "exact counter"),
+    _source("powercap:intel-rapl-mmio", "dram", "dram", "the same memory by another way"),
+    _source("perf:power", "dram", "dram", "the same counters where powercap is not readable"),
+    _source("pm_counters:dram", "dram", "dram", "measured on the board, 10 Hz, whole joules"),
+    _source("model:dram", "dram", "dram", "a table; only where nothing measures"),
+    _source("nvml:total_energy", "gpu", "gpu", "the driver's counter"),
+    _source("amdsmi:energy", "gpu", "gpu", "the driver's counter"),
+    _source("hwmon:xe", "gpu", "gpu", "the driver's counter"),
+    _source("hwmon:i915", "gpu", "gpu", "the driver's counter"),
+    _source("pm_counters:accel", "gpu", "gpu", "measured on the board, 10 Hz, whole joules"),
+)
+"""Best first within each component."""
+
+NODE_SOURCES = (
+    _source("pm_counters:node", "node", "cpu dram gpu rest", "energy counter of the whole blade, 10 Hz"),
+    _source("power_meter:acpi", "node", "cpu dram gpu rest", "in-band, about 1 Hz"),
+    _source("ipmi:dcmi", "node", "cpu dram gpu rest", "the BMC; 1 W, 1 s or slower"),
+    _source("redfish:power", "node", "cpu dram gpu rest", "the BMC over the network, slower than DCMI"),
+    _source("powercap:psys", "node", "cpu dram gpu rest", "covers what the board's maker wired to it"),
+    _source(
+        "power_meter:grace-module", "node", "cpu dram gpu", "modules only: no fans, network, power supply"
+    ),
+)
+"""Best first."""
+
+NO_SOURCE = "none"
+_TOGETHER = frozenset({"power_meter:grace-cpu", "power_meter:grace-sysio"})
+"""Sources that show different pieces of one part and belong together."""
+_SINGLE = frozenset({"powercap:psys"})
+"""Sources of which a node must have one counter: what each of several covers is not documented."""
+
+
+class Counter(Protocol):
+    """What the resolution needs to know of a counter."""
+
+    @property
+    def key(self) -> str:
+        """Unique name."""
+
+    @property
+    def component(self) -> str:
+        """`cpu`, `dram`, `gpu[i]` or `node`."""
+
+    @property
+    def source(self) -> str:
+        """Name of its source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which counters count.
+
+    Attributes:
+        components: keys of the counters of cpu, dram and GPUs, none of which includes another.
+        node: keys of the counters whose sum is the node, together with `node_adds`.
+        node_adds: parts that the node's counters lack and that are added from `components`.
+        node_lacks: parts that neither measures: the node's figure is too low by them.
+        left_out: reason by key of every other counter.
+    """
+
+    components: tuple[str, ...] = ()
+    node: tuple[str, ...] = ()
+    node_adds: frozenset[Part] = frozenset()
+    node_lacks: frozenset[Part] = frozenset()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose(
+    counters: Iterable[Counter],
+    node_source: str | None = None,
+    node_excludes: frozenset[Part] = frozenset(),
+) -> Choice:
+    """Decide which counters count.
+
+    Args:
+        counters: everything found.
+        node_source: what the administrator wants for the node: a name of NODE_SOURCES; `none` for no
+            node figure; None for the best that is there.
+        node_excludes: parts that the administrator knows not to be in the node's figure, e.g. GPUs in
+            a box with a power supply of its own.
+
+    Returns:
+        The choice. It does not depend on the order of `counters`.
+
+    Raises:
+        UsageError: `node_source` is not the name of a source.
+    """
+    names = [source.name for source in NODE_SOURCES]
+    if node_source not in (None, NO_SOURCE, *names):
+        raise UsageError(
+            f"node source '{shown(str(node_source))}' is not known", todo=f"one of {', '.join(names)}, none"
+        )
+    everything = sorted(counters, key=lambda counter: counter.key)
+    left_out: dict[str, str] = {}
+    components, covered = _components(everything, left_out)
+    node, included = _node(everything, node_source, left_out)
+    included -= node_excludes
+    missing = ALL_PARTS - included if node else frozenset[Part]()
+    for counter in everything:
+        if counter.key not in left_out and counter.key not in components and counter.key not in node:
+            left_out[counter.key] = "a source without a place in the order of preference"
+    return Choice(
+        components=tuple(components),
+        node=tuple(node),
+        node_adds=missing & covered,
+        node_lacks=missing - covered,
+        left_out=left_out,
+    )
+
+
+def _components(counters: list[Counter], left_out: dict[str, str]) -> tuple[list[str], frozenset[Part]]:
+    """Take sources in order of preference as long as what they include is not counted yet."""
+    chosen: list[str] = []
+    covered: dict[Part, str] = {}
+    for source in COMPONENT_SOURCES:
+        mine = [c for c in counters if c.source == source.name and _kind(c) == source.component]
+        if not mine:
+            continue
+        taken = {covered[part] for part in source.parts if part in covered}
+        if taken and not (taken | {source.name} <= _TOGETHER):
+            reason = f"{source.component} is counted by {', '.join(sorted(taken))}"
+            left_out.update({counter.key: reason for counter in mine})
+            continue
+        chosen += [counter.key for counter in mine]
+        covered.update(dict.fromkeys(source.parts, source.name))
+    return chosen, frozenset(covered)
+
+
+def _node(
+    counters: list[Counter], wanted: str | None, left_out: dict[str, str]
+) -> tuple[list[str], frozenset[Part]]:
+    """Take the best source of the node's power, or the one that the administrator wants."""
+    chosen: list[str] = []
+    parts: frozenset[Part] = frozenset()
+    winner = ""
+    for source in NODE_SOURCES:
+        mine = [counter for counter in counters if counter.source == source.name]
+        if not mine:
+            continue
+        reason = ""
+        if wanted is not None and source.name != wanted:
+            reason = f"the configuration wants {wanted}"
+        elif winner:
+            reason = f"the node is counted by {winner}"
+        elif source.name in _SINGLE and len(mine) > 1:
+            reason = f"{len(mine)} of them: what each covers is not known"
+        if reason:
+            left_out.update({counter.key: reason for counter in mine})
+            continue
+        winner, parts = source.name, source.parts
+        chosen = [counter.key for counter in mine]
+    return chosen, parts
+
+
+def _kind(counter: Counter) -> str:
+    return counter.component.partition("[")[0]
+
+
+def table() -> str:
+    """Return the order of preference as Markdown tables, for the documentation."""
+    lines = []
+    for title, sources in (("component", COMPONENT_SOURCES), ("node", NODE_SOURCES)):
+        lines += [f"| {title} | source | includes | remark |", "|---|---|---|---|"]
+        for source in sources:
+            parts = ", ".join(part for part in Part if part in source.parts)
+            lines.append(f"| {source.component} | `{source.name}` | {parts} | {source.why} |")
+        lines.append("")
+    return "\n".join(lines)

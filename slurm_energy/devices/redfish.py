@@ -1,0 +1,190 @@
+"""Node power from the management controller (BMC) by Redfish: HTTPS and JSON, polled aside.
+
+Reads PowerWatts of a chassis' EnvironmentMetrics, or PowerConsumedWatts of its (older) Power resource.
+Which chassis is the node is found through the computer systems' links; if that is ambiguous the
+administrator has to say. Source: DMTF DSP0266 (protocol) and DSP0268 (Chassis, Power, EnvironmentMetrics,
+ComputerSystem schemas).
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.polling import PolledGauge
+
+_MOST_WATTS = 30_000.0
+_MOST_BYTES = 4 << 20
+INTERVAL_S = 5.0
+
+
+@dataclass(slots=True)
+class Redfish:
+    """A BMC.
+
+    Attributes:
+        url: `https://HOST[:PORT]`; `http` only where the BMC has nothing else.
+        user: account on the BMC; read-only rights suffice.
+        password_file: file whose first line is the password.
+        authority: file of certificates to trust; None for the system's. BMC certificates are rarely
+            signed by a public authority.
+        chassis: path of the node's chassis, e.g. `/redfish/v1/Chassis/1`; None to find it.
+        timeout_s: bound of one request.
+    """
+
+    url: str
+    user: str
+    password_file: Path
+    authority: Path | None = None
+    chassis: str | None = None
+    timeout_s: float = 10.0
+    _connection: http.client.HTTPConnection | None = field(default=None, repr=False)
+    _resource: str | None = field(default=None, repr=False)
+
+    def power_watts(self) -> float:
+        """Ask the BMC for the node's present power.
+
+        Raises:
+            DeviceError: no answer, refused, or no chassis with a power.
+        """
+        if self._resource is None:
+            self._resource = self._find()
+        watts = _watts(self.get(self._resource))
+        if watts is None:
+            raise DeviceError(self.url + self._resource, "the BMC has no reading now")
+        return watts
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return a resource.
+
+        Raises:
+            DeviceError: no answer, not found, refused, or not a JSON object.
+        """
+        place = self.url + path
+        for attempt in (1, 2):
+            kept = self._connection is not None
+            try:
+                status, body = self._request(path)
+                break
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                # BMCs close connections that are kept for long; a fresh one tells the truth.
+                if not kept or attempt == 2:
+                    raise DeviceError(place, str(error) or type(error).__name__) from None
+        if status != 200:
+            raise DeviceError(place, _STATUS.get(status, f"HTTP status {status}"))
+        try:
+            data = json.loads(body)
+        except ValueError:
+            raise DeviceError(place, "not JSON") from None
+        if not isinstance(data, dict):
+            raise DeviceError(place, "not a JSON object")
+        return data
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _request(self, path: str) -> tuple[int, bytes]:
+        if self._connection is None:
+            self._connection = self._connect()
+        try:
+            password = self.password_file.read_text().partition("\n")[0]
+        except OSError as error:
+            raise DeviceError(str(self.password_file), error.strerror or "cannot be read") from None
+        token = base64.b64encode(f"{self.user}:{password}".encode()).decode()
+        headers = {"Authorization": f"Basic {token}", "Accept": "application/json", "OData-Version": "4.0"}
+        self._connection.request("GET", path, headers=headers)
+        response = self._connection.getresponse()
+        return response.status, response.read(_MOST_BYTES)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        if not parts.hostname or parts.scheme not in ("http", "https"):
+            raise DeviceError(self.url, "not an address such as https://bmc7")
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self.timeout_s)
+        context = ssl.create_default_context(cafile=str(self.authority) if self.authority else None)
+        return http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=self.timeout_s, context=context
+        )
+
+    def _find(self) -> str:
+        """Return the path of the resource that has the node's power."""
+        candidates = [self.chassis] if self.chassis else self._system_chassis()
+        found = [resource for path in candidates if (resource := self._power_of(path))]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise DeviceError(self.url, "no chassis of a computer system tells its power")
+        raise DeviceError(self.url, f"{len(found)} chassis tell a power: {', '.join(found)}")
+
+    def _system_chassis(self) -> list[str]:
+        """Return the chassis that the computer systems say they are in."""
+        paths: list[str] = []
+        for system in _members(self.get("/redfish/v1/Systems")):
+            links = self.get(system).get("Links")
+            chassis = links.get("Chassis") if isinstance(links, dict) else None
+            paths += [path for path in _references(chassis) if path not in paths]
+        return paths
+
+    def _power_of(self, chassis: str) -> str | None:
+        """Return the path of a chassis' resource that has a power, None if it has none."""
+        data = self.get(chassis)
+        for name in ("EnvironmentMetrics", "Power"):
+            for path in _references([data.get(name)]):
+                try:
+                    if _watts(self.get(path)) is not None:
+                        return path
+                except DeviceError:
+                    continue
+        return None
+
+
+_STATUS = {
+    401: "user or password is wrong",
+    403: "the account may not read this",
+    404: "there is no such resource",
+}
+
+
+def _watts(data: dict[str, Any]) -> float | None:
+    """Return the power that a resource tells, None if it tells none.
+
+    Several PowerControl entries are inputs or domains of the same chassis; the first is the whole.
+    """
+    reading = data.get("PowerWatts")
+    values = [reading.get("Reading") if isinstance(reading, dict) else None]
+    controls = data.get("PowerControl")
+    for control in controls[:1] if isinstance(controls, list) else []:
+        values.append(control.get("PowerConsumedWatts") if isinstance(control, dict) else None)
+    known = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    return float(known[0]) if known and 0 <= known[0] <= _MOST_WATTS else None
+
+
+def _members(data: dict[str, Any]) -> list[str]:
+    return _references(data.get("Members"))
+
+
+def _references(items: Any) -> list[str]:
+    """Return the paths of a list of references."""
+    paths = (
+        [item.get("@odata.id") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    )
+    return [path for path in paths if isinstance(path, str) and path.startswith("/")]
+
+
+def gauge(bmc: Redfish, interval_s: float = INTERVAL_S) -> PolledGauge:
+    """Return the node's gauge; it takes the BMC's connection over."""
+    return PolledGauge(
+        "redfish", "node", "redfish:power", _MOST_WATTS, interval_s, bmc.power_watts, bmc.close
+    )

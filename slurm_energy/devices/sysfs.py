@@ -1,0 +1,117 @@
+"""Files of /sys and /proc: whole reads, single writes, kept-open counters. No meaning of any file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from slurm_energy.devices.interface import DeviceError
+
+_READ_BYTES = 65536
+_REASONS = {
+    errno.ENODATA: "refused by the driver, locked by the firmware?",
+    errno.ENOSYS: "not supported by the driver",
+    errno.EBUSY: "not allowed in the present mode",
+    errno.EINVAL: "not a value that the driver takes",
+}
+
+
+def read_text(path: Path) -> str:
+    """Return a file's text without surrounding white space.
+
+    Raises:
+        DeviceError: not readable.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, _READ_BYTES).decode("utf-8", "replace").strip(" \t\n\0")
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise DeviceError(str(path), reason(error)) from None
+
+
+def read_optional(path: Path) -> str | None:
+    """Return a file's text, or None if it is absent, empty or unreadable."""
+    try:
+        return read_text(path) or None
+    except DeviceError:
+        return None
+
+
+def read_number(path: Path) -> int | None:
+    """Return a file's whole number, or None if there is none."""
+    text = read_optional(path)
+    return int(text) if text is not None and text.lstrip("-").isdecimal() else None
+
+
+def write_text(path: Path, value: str) -> None:
+    """Store a value with one write(2), as sysfs expects; the file is never created.
+
+    Raises:
+        DeviceError: refused, with the driver's reason.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, value.encode())
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise DeviceError(f"{path}: '{value}'", reason(error)) from None
+
+
+def reason(error: OSError) -> str:
+    """Return the system's message and, where it says little, what it means for a driver."""
+    text = error.strerror or str(error)
+    meaning = _REASONS.get(error.errno or 0)
+    return f"{text} ({meaning})" if meaning else text
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """Read a kernel CPU list such as `0-3,8` or `0 1 2`.
+
+    Raises:
+        ValueError: not a list.
+    """
+    numbers: list[int] = []
+    for part in text.replace(",", " ").split():
+        first, _, last = part.partition("-")
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return tuple(numbers)
+
+
+class CounterFile:
+    """A file with one number, kept open: a read costs one pread(2).
+
+    After a failure it is opened anew at the next read, since the device may have come back.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def read(self) -> int:
+        """Return the number.
+
+        Raises:
+            DeviceError: not readable or not a number.
+        """
+        try:
+            if self._descriptor is None:
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            return int(os.pread(self._descriptor, 64, 0))
+        except OSError as error:
+            self.close()
+            raise DeviceError(str(self.path), reason(error)) from None
+        except ValueError:
+            self.close()
+            raise DeviceError(str(self.path), "not a number") from None
+
+    def close(self) -> None:
+        """Close the descriptor; the next read opens it again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

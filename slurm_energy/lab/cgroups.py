@@ -1,0 +1,179 @@
+"""Where CPU time is limited and counted on this machine: control groups version 1, version 2, or none.
+
+Only files and paths; who gets how much is decided in `throttle`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+_UNLIMITED = "-1"
+
+
+class Groups(Protocol):
+    """A place for one group per job."""
+
+    kind: str
+
+    def create(self, name: str) -> list[Path]:
+        """Make a group; return the `cgroup.procs` files that a process's id must be written to."""
+
+    def limit(self, name: str, quota_us: int, period_us: int) -> None:
+        """Allow a group `quota_us` of CPU time in each period."""
+
+    def cpu_seconds(self, name: str) -> float:
+        """Return the CPU time that a group has used since it was made."""
+
+    def remove(self, name: str) -> bool:
+        """Remove a group if no process is in it; return whether it is gone."""
+
+    def close(self) -> None:
+        """Move what still runs out of the way and remove everything made here."""
+
+
+class GroupsV1:
+    """Controllers `cpu` and `cpuacct` of version 1, together or apart. Leftovers are removed first."""
+
+    kind = "v1"
+
+    def __init__(self, cpu: Path, cpuacct: Path, base: str) -> None:
+        self._cpu, self._cpuacct = cpu / base, cpuacct / base
+        self._homes = list(dict.fromkeys((cpu, cpuacct)))
+        self._bases = list(dict.fromkeys((self._cpu, self._cpuacct)))
+        self.close()
+        for path in self._bases:
+            path.mkdir(parents=True)
+
+    def create(self, name: str) -> list[Path]:
+        """Make a group under each controller."""
+        for base in self._bases:
+            (base / name).mkdir(exist_ok=True)
+        return [base / name / "cgroup.procs" for base in self._bases]
+
+    def limit(self, name: str, quota_us: int, period_us: int) -> None:
+        """Set period and quota; the quota is lifted in between, so that no pair is refused."""
+        group = self._cpu / name
+        _write(group / "cpu.cfs_quota_us", _UNLIMITED)
+        _write(group / "cpu.cfs_period_us", str(period_us))
+        _write(group / "cpu.cfs_quota_us", str(quota_us))
+
+    def cpu_seconds(self, name: str) -> float:
+        """Return seconds from cpuacct.usage."""
+        return int((self._cpuacct / name / "cpuacct.usage").read_text()) / 1e9
+
+    def remove(self, name: str) -> bool:
+        """Remove the group under each controller."""
+        gone = [_rmdir(base / name) for base in self._bases]
+        return all(gone)
+
+    def close(self) -> None:
+        """Remove groups and base; processes go to the controller's root."""
+        for home, base in zip(self._homes, self._bases, strict=True):
+            _clear(base, home / "cgroup.procs", home)
+
+
+class GroupsV2:
+    """The unified hierarchy with its `cpu` controller. Leftovers are removed first."""
+
+    kind = "v2"
+
+    def __init__(self, root: Path, base: str) -> None:
+        self._root, self._base = root, root / base
+        self.close()
+        self._base.mkdir(parents=True)
+        for path in [*reversed(self._base.relative_to(root).parents), Path(base)]:
+            _write(root / path / "cgroup.subtree_control", "+cpu")
+
+    def create(self, name: str) -> list[Path]:
+        """Make a group."""
+        (self._base / name).mkdir(exist_ok=True)
+        return [self._base / name / "cgroup.procs"]
+
+    def limit(self, name: str, quota_us: int, period_us: int) -> None:
+        """Set cpu.max."""
+        _write(self._base / name / "cpu.max", f"{quota_us} {period_us}")
+
+    def cpu_seconds(self, name: str) -> float:
+        """Return seconds from cpu.stat."""
+        for line in (self._base / name / "cpu.stat").read_text().splitlines():
+            key, _, value = line.partition(" ")
+            if key == "usage_usec":
+                return int(value) / 1e6
+        return 0.0
+
+    def remove(self, name: str) -> bool:
+        """Remove the group."""
+        return _rmdir(self._base / name)
+
+    def close(self) -> None:
+        """Remove groups and base; processes go to the root of the hierarchy."""
+        _clear(self._base, self._root / "cgroup.procs", self._root)
+
+
+def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[Groups | None, str]:
+    """Find a usable CPU controller and make the base group below it.
+
+    Args:
+        base: path of the base group below the controller's root, e.g. `senergy-lab/n1`.
+        mountinfo: where the kernel lists mounts.
+
+    Returns:
+        The groups and an empty text, or None and the reason why there is no throttling.
+    """
+    v1, unified = _mounts(mountinfo)
+    try:
+        if "cpu" in v1 and "cpuacct" in v1:
+            return GroupsV1(v1["cpu"], v1["cpuacct"], base), ""
+        if unified and "cpu" in (unified / "cgroup.controllers").read_text().split():
+            return GroupsV2(unified, base), ""
+    except OSError as error:
+        return None, f"control group {base}: {error.strerror}"
+    return None, "no cpu controller is mounted"
+
+
+def _mounts(mountinfo: Path) -> tuple[dict[str, Path], Path | None]:
+    """Return version 1 mount points by controller, and the mount point of version 2."""
+    v1: dict[str, Path] = {}
+    unified = None
+    for line in mountinfo.read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        point, (kind, _, options) = Path(left.split()[4]), right.split(" ", 2)
+        if kind == "cgroup2":
+            unified = unified or point
+        elif kind == "cgroup":
+            for name in set(options.split(",")) & {"cpu", "cpuacct"}:
+                v1.setdefault(name, point)
+    return v1, unified
+
+
+def _write(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _rmdir(path: Path) -> bool:
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _clear(base: Path, refuge: Path, top: Path) -> None:
+    """Remove `base` with its groups, and its parents up to `top` where they are empty."""
+    for group in [path for path in base.iterdir() if path.is_dir()] if base.is_dir() else []:
+        for pid in (group / "cgroup.procs").read_text().split():
+            try:
+                _write(refuge, pid)
+            except OSError:
+                continue
+        _rmdir(group)
+    while base != top and _rmdir(base):
+        base = base.parent

@@ -1,0 +1,127 @@
+"""Client of an emulated node's control socket: run a kernel, read the truth, register a job.
+
+Started inside every job, so it imports nothing but what it needs to talk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from slurm_energy.errors import EnergyError, UnavailableError
+
+DEFAULT_SOCKET = "/run/senergy-lab/emulator.sock"
+REPLY_TIMEOUT_S = 10.0
+_READ_BYTES = 65536
+
+
+def run_kernel(
+    socket_path: str | os.PathLike[str],
+    kernel: str,
+    device: str = "cpu",
+    size: float | None = None,
+    cpus: Sequence[int] = (),
+    gpus: Sequence[int] = (),
+    full_speed_s: float | None = None,
+) -> dict[str, Any]:
+    """Execute a kernel on the emulated device and wait for its end.
+
+    Args:
+        socket_path: the node's control socket, inside the node `DEFAULT_SOCKET`.
+        kernel: gemm, spmv, triad, stencil, monte_carlo, dist or train.
+        device: `cpu` or `gpu`.
+        size: problem size in the kernel's own unit; None: see `full_speed_s`.
+        cpus: logical CPUs that share the problem; empty: all of the node.
+        gpus: GPUs that each run the whole problem; empty: all of the node.
+        full_speed_s: choose the size that takes so long at full speed; None and no size: 10 s.
+
+    Returns:
+        `seconds` in the device's own time, `size`, `flops`, `bytes`, `start` and `end` (Unix seconds) and
+        `energy_joules` by component.
+
+    Raises:
+        UnavailableError: the socket does not answer.
+        EnergyError: the emulator refused; the exit code is the one it gave.
+    """
+    message = {
+        "op": "kernel",
+        "kernel": kernel,
+        "device": device,
+        "size": size,
+        "cpus": list(cpus),
+        "gpus": list(gpus),
+        "full_speed_s": full_speed_s,
+    }
+    return ask(socket_path, message, timeout_s=None)
+
+
+def truth(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET) -> dict[str, Any]:
+    """Return the model's exact `energy_joules` and `power_watts` by component at `time` (Unix seconds)."""
+    return ask(socket_path, {"op": "truth"})
+
+
+def status(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET) -> dict[str, Any]:
+    """Return profile, throttling and model state of the node."""
+    return ask(socket_path, {"op": "status"})
+
+
+def register_job(socket_path: str | os.PathLike[str], job_id: int, cpus: str | None = None) -> list[str]:
+    """Tell the emulator of a job; root only.
+
+    Args:
+        socket_path: the node's control socket.
+        job_id: Slurm's job number.
+        cpus: CPU list such as `0-3`; None: all of the node.
+
+    Returns:
+        Files to write the ids of the job's processes to; empty where there is no throttling.
+    """
+    return list(ask(socket_path, {"op": "job", "job_id": job_id, "cpus": cpus})["procs"])
+
+
+def set_fault(socket_path: str | os.PathLike[str], path: str, errno_name: str | None) -> None:
+    """Make open, read and write of an emulated file fail with an error such as `EIO`; None heals it."""
+    ask(socket_path, {"op": "fault", "path": path, "errno": errno_name})
+
+
+def ask(
+    socket_path: str | os.PathLike[str], message: dict[str, Any], timeout_s: float | None = REPLY_TIMEOUT_S
+) -> dict[str, Any]:
+    """Send one message and return the answer.
+
+    Raises:
+        UnavailableError: nobody answers (in time).
+        EnergyError: the answer is a refusal.
+    """
+    path = os.fspath(socket_path)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.settimeout(REPLY_TIMEOUT_S)
+            peer.connect(path)
+            peer.sendall(json.dumps(message).encode() + b"\n")
+            peer.settimeout(timeout_s)
+            line = _line(peer)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UnavailableError(f"emulator at {path}", reason, "is this inside a lab node?") from None
+    if not line:
+        raise UnavailableError(f"emulator at {path}", "closed the connection")
+    answer: dict[str, Any] = json.loads(line)
+    if not answer.get("ok"):
+        refusal = EnergyError(str(answer.get("error", "refused")))
+        refusal.exit_code = int(answer.get("code", refusal.exit_code))
+        raise refusal
+    return answer
+
+
+def _line(peer: socket.socket) -> bytes:
+    data = b""
+    while not data.endswith(b"\n"):
+        more = peer.recv(_READ_BYTES)
+        if not more:
+            return b""
+        data += more
+    return data

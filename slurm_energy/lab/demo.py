@@ -1,0 +1,199 @@
+"""The demonstration: about a dozen jobs under different energy policies on a lab, and what came of them.
+
+It uses only doors that a user has: `senergy template`, `sbatch`, `squeue`, `senergy acct` and `senergy job`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import EnergyError
+
+TITLE = "Twelve jobs, four kinds of nodes, five energy policies"
+JOB_TIMEOUT_S = 300
+COLUMNS = "JobID%5,JobName%-22,Policy,NodeList%8,Elapsed,ConsumedEnergy,AvePower,PeakPower,EDP,Quality"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoJob:
+    """One job of the demonstration: a kernel on a node under a policy.
+
+    `machine` names the node's hardware for people, `size_s` is the kernel's length at full speed.
+    """
+
+    kernel: str
+    device: str
+    node: str
+    machine: str
+    policy: str
+    gpu_cap_watts: int | None = None
+    gpus: int = 0
+    size_s: float = 10.0
+
+    @property
+    def name(self) -> str:
+        """Name of the job, e.g. `gemm-a100-cap200`."""
+        return f"{self.kernel}-{self.machine}-{self.policy}{self.gpu_cap_watts or ''}"
+
+    def settings(self) -> dict[str, str]:
+        """Return the values for the `cpu` or `gpu` batch template."""
+        values = {
+            "job_name": self.name,
+            "command": f"senergy lab run {self.kernel} --{self.device} --seconds {self.size_s:g}",
+            "policy": self.policy,
+            "model": self.kernel,
+            "nodelist": self.node,
+        }
+        if self.gpu_cap_watts:
+            values["gpu_cap"] = f"{self.gpu_cap_watts}W"
+        if self.gpus:
+            values["gpus"] = str(self.gpus)
+        return values
+
+
+JOBS = (
+    DemoJob("gemm", "cpu", "n1", "xeon", "performance"),
+    DemoJob("gemm", "cpu", "n1", "xeon", "powersave"),
+    DemoJob("triad", "cpu", "n1", "xeon", "performance"),
+    DemoJob("triad", "cpu", "n1", "xeon", "powersave"),
+    DemoJob("gemm", "gpu", "n2", "a100", "monitor", gpus=4),
+    DemoJob("gemm", "gpu", "n2", "a100", "cap", gpu_cap_watts=200, gpus=4),
+    DemoJob("triad", "gpu", "n2", "a100", "monitor", gpus=4),
+    DemoJob("triad", "gpu", "n2", "a100", "cap", gpu_cap_watts=200, gpus=4),
+    DemoJob("train", "gpu", "n3", "rtx6000", "monitor", gpus=8),
+    DemoJob("train", "gpu", "n3", "rtx6000", "edp", gpus=8),
+    DemoJob("train", "gpu", "n4", "h100", "monitor", gpus=8),
+    DemoJob("train", "gpu", "n4", "h100", "cap", gpu_cap_watts=450, gpus=8),
+)
+
+
+def run_demo(environment: Mapping[str, str], page: Path, say: Callable[[str], None] = print) -> list[int]:
+    """Submit the jobs, show progress, print the report and write the page.
+
+    Args:
+        environment: of the lab's login node.
+        page: HTML file to write.
+        say: receives the lines to show.
+
+    Returns:
+        The job ids.
+
+    Raises:
+        EnergyError: a command failed, or the jobs did not end in time.
+    """
+    shell = _Shell(environment)
+    say(f"Submitting {len(JOBS)} jobs with sbatch, each for a whole node:")
+    ids = {}
+    with tempfile.TemporaryDirectory(prefix="senergy-demo-") as folder:
+        for job in JOBS:
+            ids[_submit(shell, job, Path(folder))] = job
+            say(f"  {max(ids):>4}  {job.name:<24} on {job.node}")
+        _follow(shell, ids, say)
+    jobs = _records(shell, list(ids))
+    selection = ",".join(str(number) for number in ids)
+    command = ["senergy", "acct", "-X", "-j", selection, "-o", COLUMNS]
+    say("\n$ " + " ".join(command))
+    say(shell(*command))
+    lines = explain(jobs)
+    notes = [argument for line in lines for argument in ("--note", line)]
+    shell("senergy", "job", *map(str, ids), "--html", str(page), "--title", TITLE, *notes)
+    say("What is to be seen:")
+    for line in lines:
+        say(f"  - {line}")
+    return list(ids)
+
+
+def explain(jobs: list[dict[str, Any]]) -> list[str]:
+    """Say in five lines what the figures of `senergy acct --json` show.
+
+    Args:
+        jobs: objects with `name`, `elapsed_s`, `energy_joules` and `components` (joules per component).
+    """
+    by_name = {job["name"]: job for job in jobs}
+
+    def compare(kernel: str, changed: str, base: str) -> tuple[float, float, float]:
+        a, b = by_name[f"{kernel}-{changed}"], by_name[f"{kernel}-{base}"]
+        slower = a["elapsed_s"] / b["elapsed_s"]
+        energy = a["energy_joules"] / b["energy_joules"]
+        return slower, 100 * (energy - 1), 100 * (energy * slower - 1)
+
+    def line(label: str, kernel: str, changed: str, base: str, moral: str) -> str:
+        slower, energy, edp = compare(kernel, changed, base)
+        change = f"{energy:+.0f} % energy, {edp:+.0f} % EDP".replace("-", "\N{MINUS SIGN}")
+        return f"{label}: {slower:.2f}x the time, {change}. {moral}"
+
+    return [
+        line("GEMM on CPUs, powersave against performance", "gemm", "xeon-powersave", "xeon-performance",
+             "Compute-bound work pays for low frequencies with its time."),
+        line("TRIAD on CPUs, the same", "triad", "xeon-powersave", "xeon-performance",
+             "Memory-bound work hardly notices: the memory is the bottleneck."),
+        line("GEMM on A100s capped at 200 W of 400 W", "gemm", "a100-cap200", "a100-monitor",
+             "Its best cap lies higher."),
+        line("TRIAD on A100s capped at 200 W", "triad", "a100-cap200", "a100-monitor",
+             "Half the nominal power is close to its best EDP."),
+        line("Training on RTX 6000s under edp, which caps them at 170 W of 260 W", "train", "rtx6000-edp",
+             "rtx6000-monitor", "The cap comes from a table of best settings; all settings were put back."),
+    ]  # fmt: skip
+
+
+class _Shell:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+
+    def __call__(self, *command: str, timeout_s: float = 60) -> str:
+        try:
+            done = subprocess.run(
+                command, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EnergyError(f"demo: {' '.join(command[:2])}", str(error)) from None
+        if done.returncode != 0:
+            raise EnergyError(
+                f"demo: {' '.join(command[:3])} failed", done.stderr.strip() or done.stdout.strip()
+            )
+        return done.stdout
+
+
+def _submit(shell: _Shell, job: DemoJob, folder: Path) -> int:
+    script = folder / f"{job.name}-{job.node}.sh"
+    values = [argument for key, value in job.settings().items() for argument in ("--set", f"{key}={value}")]
+    shell("senergy", "template", "render", job.device, *values, "-o", str(script))
+    output = shell("sbatch", "--parsable", f"--output={folder}/%j.out", str(script))
+    return int(output.strip().split(";")[0])
+
+
+def _follow(shell: _Shell, ids: Mapping[int, DemoJob], say: Callable[[str], None]) -> None:
+    begin, shown = time.monotonic(), ""
+    while time.monotonic() - begin < JOB_TIMEOUT_S:
+        states = shell("squeue", "--noheader", "--format=%T").split()
+        running = states.count("RUNNING")
+        line = f"{len(ids) - len(states)} of {len(ids)} jobs done, {running} running"
+        if line != shown:
+            say(f"  {time.monotonic() - begin:5.0f} s  {line}")
+            shown = line
+        if not states:
+            return
+        time.sleep(1)
+    raise EnergyError(
+        "demo: the jobs did not end", f"after {JOB_TIMEOUT_S} s", "see the logs in the lab's log folder"
+    )
+
+
+def _records(shell: _Shell, ids: list[int]) -> list[dict[str, Any]]:
+    """Wait until every job's record and Slurm's own facts about it have arrived."""
+    selection = ",".join(str(number) for number in ids)
+    for _ in range(60):
+        jobs = json.loads(shell("senergy", "acct", "--json", "-X", "-j", selection))["jobs"]
+        if len(jobs) == len(ids) and all(job["name"] for job in jobs):
+            return list(jobs)
+        time.sleep(1)
+    print("senergy: demo: not every record has arrived after 60 s", file=sys.stderr)
+    return list(jobs)

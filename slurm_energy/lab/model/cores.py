@@ -1,0 +1,134 @@
+"""The cores of a node: who runs on them, what their settings ask for, and groups of equal cores.
+
+Book-keeping of occupancy; power and progress are computed elsewhere from the groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+
+from slurm_energy.errors import UsageError
+from slurm_energy.lab.model.cpu import CoreLoad
+from slurm_energy.lab.model.cpufreq import check_request, default_request, target_khz
+from slurm_energy.lab.model.profile import Profile
+from slurm_energy.lab.model.requests import FrequencyRequest
+from slurm_energy.lab.model.work import Part
+
+
+class Cores:
+    """Occupancy and frequency settings of every core; logical CPUs in, core numbers out."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._cpu = profile.cpu
+        self._cpufreq = profile.cpufreq
+        default = default_request(profile.cpufreq)
+        self._known = {default: default}
+        self._requests = [default] * profile.cpu.cpus
+        self._parts: list[tuple[Part, ...]] = [()] * profile.cpu.cores
+        self._real = [0.0] * profile.cpu.cores
+        self._real_loads: dict[str, tuple[tuple[int, ...], float]] = {}
+        self._targets: dict[tuple[int, float], int] = {}
+
+    def _check(self, cpu: int) -> int:
+        if not 0 <= cpu < self._cpu.cpus:
+            raise UsageError(f"CPU {cpu} is not there", todo=f"0 to {self._cpu.cpus - 1}")
+        return self._cpu.core_of(cpu)
+
+    def cores_of(self, cpus: Iterable[int]) -> tuple[int, ...]:
+        """Return the cores of some logical CPUs, each once, rising.
+
+        Raises:
+            UsageError: unknown CPU.
+        """
+        return tuple(sorted({self._check(cpu) for cpu in cpus}))
+
+    def packages_of(self, cores: Iterable[int]) -> set[int]:
+        """Return the packages of some cores."""
+        return {core // self._cpu.cores_per_package for core in cores}
+
+    def request(self, cpu: int) -> FrequencyRequest:
+        """Return the settings of a logical CPU."""
+        self._check(cpu)
+        return self._requests[cpu]
+
+    def set_request(self, cpu: int, request: FrequencyRequest) -> bool:
+        """Keep new settings; return whether a busy core has got other ones."""
+        core = self._check(cpu)
+        if request == self._requests[cpu]:
+            return False
+        if request not in self._known:
+            check_request(self._cpufreq, request)
+            self._known[request] = request
+        self._requests[cpu] = self._known[request]
+        return bool(self._parts[core]) or self._real[core] > 0
+
+    def wanted_khz(self, cpu: int) -> int:
+        """Return what the settings of the CPU's core ask for: the higher wish of its threads."""
+        return self._wanted_khz(self._check(cpu))
+
+    def _wanted_khz(self, core: int) -> int:
+        busy = 1.0 if self._parts[core] else self._real[core]
+        return max(
+            self._target_khz(self._requests[cpu], busy)
+            for cpu in range(core, self._cpu.cpus, self._cpu.cores)
+        )
+
+    def _target_khz(self, request: FrequencyRequest, busy: float) -> int:
+        """Look up the governor's decision; settings are few, and identity is cheaper than equality."""
+        key = (id(request), busy)
+        target = self._targets.get(key)
+        if target is None:
+            if len(self._targets) > 4096:
+                self._targets.clear()
+            target = self._targets[key] = target_khz(self._cpufreq, request, busy)
+        return target
+
+    def add_part(self, part: Part, cores: Iterable[int]) -> None:
+        """Put a work's part on cores."""
+        for core in cores:
+            self._parts[core] = (*self._parts[core], part)
+
+    def remove_part(self, part: Part, cores: Iterable[int]) -> None:
+        """Take a work's part off its cores."""
+        for core in cores:
+            self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
+
+    def set_real_load(self, key: str, cpus: Collection[int], busy_cores: float) -> tuple[int, ...]:
+        """Spread a real program's load evenly over its cores; return the cores whose load changed.
+
+        Raises:
+            UsageError: unknown CPU, or a busy figure below 0.
+        """
+        if not 0 <= busy_cores < math.inf:
+            raise UsageError(f"real load '{key[:40]}': {busy_cores} busy cores are not possible")
+        cores = self.cores_of(cpus) if busy_cores > 0 else ()
+        share = busy_cores / len(cores) if cores else 0.0
+        old_cores, old_share = self._real_loads.pop(key, ((), 0.0))
+        if cores:
+            self._real_loads[key] = (cores, share)
+        if cores == old_cores and share == old_share:
+            return ()
+        touched = tuple(sorted(set(cores) | set(old_cores)))
+        for core in touched:
+            self._real[core] = 0.0
+        for some_cores, some_share in self._real_loads.values():
+            for core in set(touched).intersection(some_cores):
+                self._real[core] = min(1.0, self._real[core] + some_share)
+        return touched
+
+    def busy(self, cpu: int) -> float:
+        """Return the busy share of a CPU's core."""
+        core = self._check(cpu)
+        return 1.0 if self._parts[core] else self._real[core]
+
+    def loads(self, package: int) -> list[CoreLoad]:
+        """Return the busy cores of a package, equal ones together."""
+        per_package = self._cpu.cores_per_package
+        groups: dict[tuple[int, tuple[Part, ...], float], int] = {}
+        for core in range(package * per_package, (package + 1) * per_package):
+            parts, real = self._parts[core], self._real[core]
+            if parts or real > 0:
+                group = (self._wanted_khz(core), parts, 0.0 if parts else real)
+                groups[group] = groups.get(group, 0) + 1
+        return [CoreLoad(count, khz, parts, real) for (khz, parts, real), count in groups.items()]

@@ -1,0 +1,183 @@
+"""The kernels that drive the model: operations and bytes by problem size, activity of the silicon.
+
+Pure data and arithmetic; how fast and at how many watts they run is decided in `cpu` and `gpu`.
+The kernels are those of thesis 3.4.2 in single precision (thesis, Table 3.12) and a training loop.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+
+DEFAULT_SECONDS = 10.0
+SWEEPS = 100
+"""Passes over the data that one run of a streaming kernel makes."""
+REAL_ACTIVITY = 0.8
+"""Switching activity of a core that runs a real program, between a stalled core and GEMM. Assumed."""
+REAL_BYTES_PER_CYCLE = 0.5
+"""Memory traffic of a core that runs a real program (1.5 GB/s at 3 GHz). Assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """How one device carries out a phase.
+
+    Attributes:
+        efficiency: share of the peak operation rate that the code reaches when memory does not hold it up.
+        busy: switching activity while operations are issued, GEMM = 1.
+        stall: switching activity while waiting for memory.
+    """
+
+    efficiency: float
+    busy: float
+    stall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of work of one character.
+
+    Attributes:
+        flops: operations per unit of scaled size.
+        bytes: bytes to and from memory per unit of scaled size.
+        overlap: share of the shorter of compute time and memory time that hides behind the longer.
+    """
+
+    flops: float
+    bytes: float
+    overlap: float
+    cpu: Factors
+    gpu: Factors
+
+    def factors(self, device: str) -> Factors:
+        """Return the factors for `cpu` or `gpu`."""
+        return self.gpu if device == "gpu" else self.cpu
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """A kernel: its work is `size ** exponent` times that of its phases.
+
+    Attributes:
+        size_unit: what `size` counts.
+        bound: `compute`, `memory` or `mixed`: its character at full speed.
+        looped: the phases are gone through once per unit of size instead of once per run.
+    """
+
+    name: str
+    size_unit: str
+    exponent: float
+    bound: str
+    phases: tuple[Phase, ...]
+    looped: bool = False
+
+    def scale(self, size: float) -> float:
+        """Return the factor on the work of the phases.
+
+        Raises:
+            UsageError: not a positive number, or so large that the work overflows.
+        """
+        try:
+            scale: float = float(size) ** self.exponent
+        except OverflowError:
+            scale = math.inf
+        if not (math.isfinite(scale) and scale > 0 and size > 0):
+            raise UsageError(f"{self.name}: size {size!r} is not possible", todo=f"give {self.size_unit}")
+        return scale
+
+
+_GEMM_BLOCK = (
+    256  # elements; each operand element is fetched once per block: 2N^3 / (8N^3/256) = 64 flop/byte
+)
+_TRAIN_FLOPS = 12e12  # 1,000 images of ResNet-50 (3 x 4.1 GFLOP each, public model figure)
+_TRAIN_COMPUTE_BYTES = _TRAIN_FLOPS / 64
+_TRAIN_UPDATE_BYTES = 2.4e11  # activations, normalisation and optimiser of that batch. Assumed.
+
+# efficiency, busy, stall. GEMM is the scale (1); the others follow the loaded watts of thesis,
+# Tables 3.16, 3.17, 3.25-3.27 relative to GEMM; efficiencies are assumed.
+_KERNELS = (
+    KernelSpec(
+        "gemm",
+        "N of an N x N x N product",
+        3.0,
+        "compute",
+        (Phase(2.0, 8.0 / _GEMM_BLOCK, 0.70, Factors(0.85, 1.0, 0.80), Factors(0.85, 1.0, 0.60)),),
+    ),
+    KernelSpec(
+        "spmv",
+        f"non-zeros of a COO matrix, {SWEEPS} products",
+        1.0,
+        "memory",
+        (Phase(2.0 * SWEEPS, 16.0 * SWEEPS, 0.9, Factors(0.02, 0.9, 0.75), Factors(0.02, 0.20, 0.06)),),
+    ),
+    KernelSpec(
+        "triad",
+        f"elements of one vector, {SWEEPS} sweeps",
+        1.0,
+        "memory",
+        (Phase(2.0 * SWEEPS, 12.0 * SWEEPS, 0.95, Factors(0.10, 0.9, 0.84), Factors(0.10, 0.50, 0.24)),),
+    ),
+    KernelSpec(
+        "stencil",
+        f"grid points, {SWEEPS} sweeps",
+        1.0,
+        "mixed",
+        (Phase(8.0 * SWEEPS, 8.0 * SWEEPS, 0.9, Factors(0.05, 0.7, 0.50), Factors(0.15, 0.35, 0.15)),),
+    ),
+    KernelSpec(
+        "monte_carlo",
+        "samples",
+        1.0,
+        "compute",
+        (Phase(12.0, 0.3, 0.95, Factors(0.30, 1.12, 0.8), Factors(0.30, 0.50, 0.40)),),
+    ),
+    KernelSpec(
+        "dist",
+        f"points, {SWEEPS} sweeps",
+        1.0,
+        "mixed",
+        (Phase(4.0 * SWEEPS, 12.0 * SWEEPS, 0.9, Factors(0.015, 0.8, 0.60), Factors(0.05, 0.40, 0.20)),),
+    ),
+    KernelSpec(
+        "train",
+        "steps of 1,000 images",
+        1.0,
+        "mixed",
+        (
+            Phase(_TRAIN_FLOPS, _TRAIN_COMPUTE_BYTES, 0.7, Factors(0.7, 0.95, 0.8), Factors(0.7, 0.9, 0.6)),
+            Phase(1e10, _TRAIN_UPDATE_BYTES, 0.9, Factors(0.1, 0.9, 0.8), Factors(0.1, 0.5, 0.24)),
+        ),
+        looped=True,
+    ),
+)
+_BY_NAME = {spec.name: spec for spec in _KERNELS}
+
+
+def kernel_names() -> tuple[str, ...]:
+    """Return the kernel names: gemm, spmv, triad, stencil, monte_carlo, dist, train."""
+    return tuple(_BY_NAME)
+
+
+def kernel_spec(name: str) -> KernelSpec:
+    """Return a kernel by name.
+
+    Raises:
+        UsageError: unknown name; the message lists the known ones.
+    """
+    spec = _BY_NAME.get(name)
+    if spec is None:
+        raise UsageError(f"kernel '{shown(name)}' is not known", todo=f"one of {', '.join(_BY_NAME)}")
+    return spec
+
+
+def roofline(compute_s: float, memory_s: float, overlap: float) -> float:
+    """Return the time of a phase from its compute and memory times.
+
+    The shorter one hides behind the longer but for the share `1 - overlap`.
+    """
+    if compute_s >= memory_s:
+        return compute_s + (1.0 - overlap) * memory_s
+    return memory_s + (1.0 - overlap) * compute_s

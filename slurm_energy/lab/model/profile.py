@@ -1,0 +1,284 @@
+"""What an emulated node is made of: plain frozen data with units, as the profile files describe it.
+
+No reading of files (see `profile_load`) and no physics (see `node`) in here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CPUFREQ_DRIVERS = ("acpi-cpufreq", "intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp")
+ACTIVE_DRIVERS = frozenset({"intel_pstate", "amd-pstate-epp"})
+"""Drivers whose firmware governs itself: only governors `performance` and `powersave`, and an EPP."""
+GENERIC_GOVERNORS = ("conservative", "ondemand", "userspace", "powersave", "performance", "schedutil")
+ACTIVE_GOVERNORS = ("performance", "powersave")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLevel:
+    """One cache as sysfs shows it.
+
+    Attributes:
+        level: 1, 2 or 3.
+        kind: `Data`, `Instruction` or `Unified`.
+        size_kib: size of one instance.
+        ways: associativity.
+        shared_cores: physical cores that share one instance.
+    """
+
+    level: int
+    kind: str
+    size_kib: int
+    ways: int
+    shared_cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class CpuProfile:
+    """Identity, topology and power coefficients of the packages (all alike).
+
+    Logical CPUs are numbered as Linux does on such machines: first one thread of every core, package by
+    package, then the second threads in the same order.
+
+    Attributes:
+        vendor: `GenuineIntel` or `AuthenticAMD`.
+        turbo_bins: (active cores of a package, highest kHz) in rising order of cores.
+        flops_per_cycle: peak single-precision operations per core and cycle.
+        core_bytes_per_s: memory bandwidth that one core can draw at `max_khz`.
+        core_memory_cycles_share: part of a core's memory latency that is core cycles at `max_khz`.
+        package_bytes_per_s: sustained memory bandwidth of one package.
+        idle_watts: package with every core in deep sleep.
+        awake_watts: added as soon as one core works (uncore, mesh, I/O die out of sleep).
+        core_leakage_watts: static power of one working core at `voltage_max`; goes with V squared.
+        core_dynamic_watts: dynamic power of one core at `max_khz`, `voltage_max` and activity 1.
+        uncore_joules_per_byte: package energy of moving one byte to or from memory.
+        voltage_floor: volts up to `voltage_knee_khz`; from there straight up to
+            `voltage_max` at `max_khz`.
+    """
+
+    vendor: str
+    family: int
+    model: int
+    stepping: int
+    model_name: str
+    microcode: str
+    flags: str
+    address_bits: str
+    packages: int
+    cores_per_package: int
+    threads_per_core: int
+    numa_nodes: int
+    caches: tuple[CacheLevel, ...]
+    turbo_bins: tuple[tuple[int, int], ...]
+    flops_per_cycle: float
+    core_bytes_per_s: float
+    core_memory_cycles_share: float
+    package_bytes_per_s: float
+    tdp_watts: float
+    idle_watts: float
+    awake_watts: float
+    core_leakage_watts: float
+    core_dynamic_watts: float
+    uncore_joules_per_byte: float
+    voltage_floor: float
+    voltage_max: float
+    voltage_knee_khz: int
+
+    @property
+    def cores(self) -> int:
+        """Physical cores of the node."""
+        return self.packages * self.cores_per_package
+
+    @property
+    def cpus(self) -> int:
+        """Logical CPUs of the node."""
+        return self.cores * self.threads_per_core
+
+    def core_of(self, cpu: int) -> int:
+        """Return the node-wide core number of a logical CPU."""
+        return cpu % self.cores
+
+    def package_of(self, cpu: int) -> int:
+        """Return the package of a logical CPU."""
+        return cpu % self.cores // self.cores_per_package
+
+    def siblings(self, cpu: int) -> tuple[int, ...]:
+        """Return the logical CPUs of the same core, rising."""
+        return tuple(range(cpu % self.cores, self.cpus, self.cores))
+
+    def package_cpus(self, package: int) -> tuple[int, ...]:
+        """Return the logical CPUs of a package, rising."""
+        return tuple(cpu for cpu in range(self.cpus) if self.package_of(cpu) == package)
+
+    def numa_node_of(self, cpu: int) -> int:
+        """Return the NUMA node of a logical CPU; nodes divide the cores evenly in order."""
+        return self.core_of(cpu) * self.numa_nodes // self.cores
+
+
+@dataclass(frozen=True, slots=True)
+class CpufreqProfile:
+    """What the frequency driver offers; all frequencies in kHz.
+
+    Attributes:
+        driver: one of `CPUFREQ_DRIVERS`.
+        available_khz: falling table of a table driver (acpi-cpufreq), else empty.
+        cpuinfo_max_khz: what `cpuinfo_max_freq` shows; with acpi-cpufreq the top of the table.
+        epp: default energy performance preference, None where the driver has none.
+    """
+
+    driver: str
+    min_khz: int
+    base_khz: int
+    max_khz: int
+    cpuinfo_max_khz: int
+    available_khz: tuple[int, ...]
+    governor: str
+    epp: str | None
+    transition_latency_ns: int
+
+    @property
+    def governors(self) -> tuple[str, ...]:
+        """Governors that the driver accepts."""
+        return ACTIVE_GOVERNORS if self.driver in ACTIVE_DRIVERS else GENERIC_GOVERNORS
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """One RAPL limit of a package.
+
+    Attributes:
+        name: `long_term` or `short_term`.
+        limit_watts: value after power on.
+        window_s: time window after power on.
+        max_watts: what `constraint_N_max_power_uw` shows.
+        enabled: whether the limit is in force after power on.
+    """
+
+    name: str
+    limit_watts: float
+    window_s: float
+    max_watts: float
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RaplProfile:
+    """RAPL units and domains.
+
+    Attributes:
+        energy_unit_exponent: one count of the package counter is 2**-exponent joules.
+        dram_energy_unit_exponent: the same of the DRAM counter; None: no DRAM domain.
+        power_unit_exponent: limits are multiples of 2**-exponent watts.
+        time_unit_exponent: windows are multiples of 2**-exponent seconds (times 2^Y (1+Z/4)).
+        constraints: per package, empty where the vendor offers energy only (AMD).
+        core: whether a `core` zone exists below each package.
+        psys: whether a `psys` zone exists.
+        mmio: whether `intel-rapl-mmio` repeats the packages.
+        hsmp_max_watts: highest socket limit of AMD's host system management port; None: no such port.
+    """
+
+    energy_unit_exponent: int
+    dram_energy_unit_exponent: int | None
+    power_unit_exponent: int
+    time_unit_exponent: int
+    constraints: tuple[Constraint, ...]
+    core: bool
+    psys: bool
+    mmio: bool
+    hsmp_max_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryProfile:
+    """Main memory of the node.
+
+    Attributes:
+        idle_watts: DRAM of one package at rest.
+        joules_per_byte: DRAM energy of one byte read or written.
+    """
+
+    total_mb: int
+    dimms: int
+    dimm_mb: int
+    kind: str
+    speed_mts: int
+    idle_watts: float
+    joules_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProfile:
+    """The GPUs of the node (all alike).
+
+    Attributes:
+        uuid_seed: text from which the UUIDs are derived together with node name and index.
+        graphics_clocks_mhz: supported clocks, falling.
+        memory_clocks_mhz: supported memory clocks, falling.
+        flops_per_s: peak of the compute-bound kernels at the highest clock.
+        bytes_per_s: sustained memory bandwidth at the highest memory clock.
+        bandwidth_knee_mhz: below this graphics clock bandwidth falls in proportion.
+        idle_watts: at rest, memory clock up.
+        awake_watts: added while a kernel runs (clock tree, leakage), at `voltage_max`; goes with V squared.
+        dynamic_watts: at the highest clock, `voltage_max` and activity 1.
+        joules_per_byte: memory energy per byte.
+        host_watts: package power that feeding one busy GPU costs the host.
+    """
+
+    name: str
+    count: int
+    uuid_seed: str
+    arch: str
+    compute_capability: tuple[int, int]
+    driver_version: str
+    cuda_version: str
+    pci_device_id: int
+    memory_mb: int
+    min_limit_watts: float
+    max_limit_watts: float
+    default_limit_watts: float
+    graphics_clocks_mhz: tuple[int, ...]
+    memory_clocks_mhz: tuple[int, ...]
+    idle_graphics_mhz: int
+    flops_per_s: float
+    bytes_per_s: float
+    bandwidth_knee_mhz: float
+    idle_watts: float
+    awake_watts: float
+    dynamic_watts: float
+    joules_per_byte: float
+    voltage_floor: float
+    voltage_max: float
+    voltage_knee_mhz: float
+    host_watts: float
+
+
+@dataclass(frozen=True, slots=True)
+class OtherProfile:
+    """Everything else in the box: fans, board, disks, network, supply losses.
+
+    Attributes:
+        base_watts: constant part.
+        loss_share: supply and fan power as a share of CPU + DRAM + GPU watts.
+    """
+
+    base_watts: float
+    loss_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One kind of node."""
+
+    name: str
+    description: str
+    cpu: CpuProfile
+    cpufreq: CpufreqProfile
+    rapl: RaplProfile
+    memory: MemoryProfile
+    gpu: GpuProfile | None
+    other: OtherProfile
+
+    @property
+    def gpu_count(self) -> int:
+        """Number of GPUs, 0 without any."""
+        return self.gpu.count if self.gpu else 0

@@ -1,0 +1,160 @@
+"""Mount, PID and host-name namespaces of the lab, by the system calls themselves.
+
+Knows how to build the view of an emulated node from an emulator's file tree; starts no process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_energy.errors import UnavailableError
+
+_NEW_MOUNTS, _NEW_HOST_NAME, _NEW_PIDS = 0x00020000, 0x04000000, 0x20000000
+_READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC = 1, 2, 4, 8
+_REMOUNT, _BIND, _MOVE, _RECURSIVE, _PRIVATE = 32, 4096, 8192, 16384, 1 << 18
+_DETACH = 2
+
+REPLACED = ("sys/devices/system/cpu", "sys/devices/system/node", "proc/cpuinfo")
+"""Paths that a node takes as a whole from its emulator."""
+MIXED = ("sys/class", "sys/devices/virtual")
+"""Directories of the host in which single entries come from the emulator."""
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "fuse", "pts", "shm", "mqueue")
+"""What a node's /dev keeps of the host's; everything else there would be the host's hardware."""
+GRES_DIRECTORY = "gres"
+"""Directory in a node's /dev with a device file per GPU, for gres.conf: Slurm refuses plain files."""
+_GPU = re.compile(r"nvidia\d+")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, what: str, *arguments: object) -> None:
+    if getattr(_libc, name)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), what)
+
+
+def unshare() -> None:
+    """Leave the mount, host name and (for children) PID namespace of the caller; mounts become private.
+
+    Raises:
+        UnavailableError: the kernel or container does not allow it.
+    """
+    try:
+        _call("unshare", "unshare", _NEW_MOUNTS | _NEW_HOST_NAME | _NEW_PIDS)
+        mount("none", Path("/"), flags=_RECURSIVE | _PRIVATE)
+    except OSError as error:
+        todo = "run on a machine or in a container with CAP_SYS_ADMIN"
+        raise UnavailableError("new namespaces", error.strerror or "", todo) from None
+
+
+def mount(source: str | Path, target: Path, kind: str = "none", flags: int = 0, data: str = "") -> None:
+    """Mount something at `target`, as the system call does; an OSError names the target."""
+    raw = (str(source).encode(), str(target).encode(), kind.encode(), flags, data.encode() or None)
+    _call("mount", str(target), *raw[:3], ctypes.c_ulong(flags), raw[4])
+
+
+def bind(source: Path, target: Path) -> None:
+    """Show `source`, with all mounts below it, at `target`."""
+    mount(source, target, flags=_BIND | _RECURSIVE)
+
+
+def detach(target: Path) -> None:
+    """Take the topmost mount at `target` out of sight even if it is busy; silent if there is none."""
+    _libc.umount2(str(target).encode(), _DETACH)
+
+
+def set_host_name(name: str) -> None:
+    """Set the host name of the namespace."""
+    raw = name.encode()
+    _call("sethostname", name, raw, len(raw))
+
+
+def mount_proc() -> None:
+    """Give the PID namespace of the caller its own /proc."""
+    mount("proc", Path("/proc"), "proc", _NO_SUID | _NO_DEV | _NO_EXEC)
+
+
+def enter_lab(binds: Mapping[Path, Path], stage: Path) -> None:
+    """Build the view of the lab's own daemons: their /proc and what `binds` says, see `enter_node`."""
+    mount_proc()
+    _bind_all(binds, stage)
+
+
+def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
+    """Build a node's view of the machine.
+
+    Args:
+        tree: the emulator's mount point; mirrors `/`.
+        binds: further {target: source}, whether or not this machine has such a target.
+        stage: an empty directory to assemble directories in.
+    """
+    mount_proc()
+    cray = tree / "sys/cray"
+    binds = {**binds, Path("/sys/cray"): cray} if cray.is_dir() else binds
+    for name in REPLACED:
+        if (tree / name).exists():
+            bind(tree / name, Path("/") / name)
+    for name in MIXED:
+        target, emulated = Path("/") / name, _entries(tree / name)
+        kept = {entry: source for entry, source in _entries(target).items() if entry not in emulated}
+        _assemble(stage, target, kept | emulated, _READ_ONLY)
+    _assemble(stage, Path("/dev"), _devices(tree / "dev"))
+    run = Path("/run")
+    _assemble(stage, run, {"systemd/resolve": run / "systemd" / "resolve"})
+    (run / "lock").mkdir()
+    (run / "lock").chmod(0o1777)
+    _bind_all(binds, stage)
+
+
+def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
+    """Bind everything; a directory of the host that lacks an entry is replaced by one that has it."""
+    lacking = {target.parent for target in binds if not target.exists()}
+    for directory in lacking:
+        added = {target.name: source for target, source in binds.items() if target.parent == directory}
+        _assemble(stage, directory, _entries(directory) | added)
+    for target, source in binds.items():
+        if target.parent not in lacking:
+            bind(source, target)
+
+
+def _devices(emulated: Path) -> dict[str, Path]:
+    dev, null = Path("/dev"), Path("/dev/null")
+    links = {name: path for name, path in _entries(dev).items() if path.is_symlink()}
+    own = _entries(emulated)
+    gres = {f"{GRES_DIRECTORY}/{name}": null for name in own if _GPU.fullmatch(name)}
+    return {name: dev / name for name in DEVICES} | links | own | gres
+
+
+def _entries(directory: Path) -> dict[str, Path]:
+    return {path.name: path for path in sorted(directory.iterdir())} if directory.is_dir() else {}
+
+
+def _assemble(stage: Path, target: Path, entries: Mapping[str, Path], final_flags: int = 0) -> None:
+    """Put a directory of single binds over `target`; it is built aside, for its sources may lie below it."""
+    mount("tmpfs", stage, "tmpfs", _NO_SUID, "mode=755,size=1m")
+    for name, source in entries.items():
+        _show(source, stage / name)
+    mount(stage, target, flags=_MOVE)
+    if final_flags:
+        mount("none", target, flags=_REMOUNT | _BIND | final_flags)
+
+
+def _show(source: Path, target: Path) -> None:
+    try:
+        mode = source.lstat().st_mode
+    except FileNotFoundError:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if stat.S_ISLNK(mode):
+        target.symlink_to(source.readlink())
+        return
+    if stat.S_ISDIR(mode):
+        target.mkdir()
+    else:
+        target.touch()
+    bind(source, target)

@@ -1,0 +1,67 @@
+"""Compiling the lab's C parts, once per version of their source."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from slurm_energy.errors import UnavailableError
+
+SOURCES = Path(__file__).with_name("native")
+NVML_LIBRARY = "libnvidia-ml.so.1"
+NVML_SOURCES = ("nvml_stub.c", "nvml_gpu.c")
+NVML_HEADERS = ("nvml_stub.h", "nvidia_device.h")
+FLAGS = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
+_COMPILE_TIMEOUT_S = 60
+
+
+def build_nvml(directory: Path, compiler: str = "gcc") -> Path:
+    """Compile the NVML stub into `directory` unless the one there is from the same source.
+
+    Args:
+        directory: made if absent; put it into LD_LIBRARY_PATH of whatever shall load the stub.
+        compiler: C compiler to call.
+
+    Returns:
+        Path of the library.
+
+    Raises:
+        UnavailableError: no compiler, or it failed.
+    """
+    sources = [SOURCES / name for name in NVML_SOURCES]
+    digest = _digest([*sources, *(SOURCES / name for name in NVML_HEADERS)], compiler)
+    library = directory / NVML_LIBRARY
+    stamp = directory / f"{NVML_LIBRARY}.sha256"
+    if library.exists() and stamp.exists() and stamp.read_text() == digest:
+        return library
+    if shutil.which(compiler) is None:
+        raise UnavailableError(f"{compiler}: not found", todo="install a C compiler (apt-get install gcc)")
+    directory.mkdir(parents=True, exist_ok=True)
+    unfinished = directory / f".{NVML_LIBRARY}.{os.getpid()}"
+    command = [compiler, *FLAGS, f"-Wl,-soname,{NVML_LIBRARY}", "-o", str(unfinished), *map(str, sources)]
+    _compile(command)
+    unfinished.replace(library)
+    stamp.write_text(digest)
+    return library
+
+
+def _compile(command: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnavailableError(f"{command[0]}", str(error)) from None
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+        raise UnavailableError(f"{NVML_LIBRARY}: {command[0]} failed", first)
+
+
+def _digest(files: list[Path], compiler: str) -> str:
+    digest = hashlib.sha256(" ".join((compiler, *FLAGS)).encode())
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,174 @@
+/*
+ * lab_tasks.so: a SPANK plugin of the lab only. It puts every task of a job into the control groups that the
+ * node's emulator keeps for the job: their CPU quota slows real programs as the emulated cores would, and
+ * their CPU time is what the power model sees. slurmd, slurmstepd and senergyd stay outside.
+ *
+ * It asks the emulator `{"op":"job","job_id":N,"cpus":"0-3"|null}` and reads the file names in the answer's
+ * "procs". Whatever fails, after at most WAIT_MS the task runs as it would without. For `senergy lab run` the
+ * task finds its step's CPUs in SENERGY_LAB_CPUS.
+ *
+ * plugstack.conf: optional .../lab_tasks.so socket=/run/senergy-lab/emulator.sock
+ */
+
+#include <slurm/spank.h>
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+SPANK_PLUGIN(lab_tasks, 1)
+
+#define WAIT_MS 200
+#define CPUS_MAX 2048
+#define THREADS_MAX 8
+#define SIBLINGS "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list"
+#define GROUPS_ROOT "/sys/fs/cgroup/"
+
+static char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)] = "/run/senergy-lab/emulator.sock";
+
+static long now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static bool wait_for(int fd, short events, long deadline_ms) {
+    struct pollfd one = {.fd = fd, .events = events};
+    long left_ms = deadline_ms - now_ms();
+    return left_ms > 0 && poll(&one, 1, (int)left_ms) == 1;
+}
+
+/* Sends one line and reads one line; false after WAIT_MS or any error. */
+static bool ask(const char *request, char *answer, size_t size) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    long deadline_ms = now_ms() + WAIT_MS;
+    size_t length = strlen(request), got = 0;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return false;
+    memcpy(address.sun_path, socket_path, sizeof(address.sun_path));
+    bool ok = connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+              send(fd, request, length, MSG_NOSIGNAL) == (ssize_t)length;
+    while (ok && got < size - 1 && !memchr(answer, '\n', got)) {
+        ssize_t count = wait_for(fd, POLLIN, deadline_ms) ? recv(fd, answer + got, size - 1 - got, 0) : -1;
+        if (count <= 0)
+            ok = false;
+        else
+            got += (size_t)count;
+    }
+    close(fd);
+    answer[ok ? got : 0] = '\0';
+    return ok;
+}
+
+/* Writing 0 to a group's list of processes moves the writer. */
+static void join(const char *path) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return;
+    if (write(fd, "0", 1) != 1)
+        slurm_debug("lab_tasks: %s: %m", path);
+    close(fd);
+}
+
+/* Joins every group that the answer names: `"procs": ["/sys/fs/cgroup/cpu/...", ...]`. */
+static void join_all(char *answer) {
+    char *at = strstr(answer, "\"procs\"");
+    char *end = at ? strchr(at, ']') : NULL;
+    if (!end || !(at = strchr(at, '[')))
+        return;
+    *end = '\0';
+    while ((at = strchr(at, '"'))) {
+        char *close_quote = strchr(++at, '"');
+        if (!close_quote)
+            return;
+        *close_quote = '\0';
+        if (strncmp(at, GROUPS_ROOT, strlen(GROUPS_ROOT)) == 0 && !strstr(at, "/../"))
+            join(at);
+        at = close_quote + 1;
+    }
+}
+
+/* Reads the numbers of the threads of core 0, such as 0,64: how far apart threads of a core are numbered. */
+static size_t read_offsets(unsigned long offsets[THREADS_MAX]) {
+    char text[64], *at = text;
+    size_t count = 0;
+    int fd = open(SIBLINGS, O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+    if (fd >= 0)
+        close(fd);
+    text[length > 0 ? length : 0] = '\0';
+    if (strspn(text, "0123456789,\n") != strlen(text))
+        *text = '\0'; /* a range: threads are numbered side by side, which no emulated node does */
+    while (count < THREADS_MAX && *at >= '0' && *at <= '9') {
+        offsets[count++] = strtoul(at, &at, 10);
+        at += *at == ',';
+    }
+    return count;
+}
+
+/* Turns Slurm's list of cores into the list of their CPUs: `0-3` becomes `0-3,64-67`. */
+static bool print_cpus(const char *cores, char text[CPUS_MAX]) {
+    unsigned long offsets[THREADS_MAX];
+    size_t threads = read_offsets(offsets), length = 0;
+    if (strspn(cores, "0123456789,-") != strlen(cores))
+        return false;
+    for (size_t i = 0; i < threads; i++) {
+        for (const char *at = cores; *at;) {
+            char *end;
+            unsigned long number = strtoul(at, &end, 10);
+            if (end == at)
+                return false;
+            const char *before = at == cores && i > 0 ? "," : "";
+            int count = snprintf(text + length, CPUS_MAX - length, "%s%lu", before, number + offsets[i]);
+            length += (size_t)count;
+            if (length + 2 >= CPUS_MAX)
+                return false;
+            if (*end)
+                text[length++] = *end++;
+            at = end;
+        }
+    }
+    text[length] = '\0';
+    return length > 0;
+}
+
+static bool find_cpus(spank_t spank, spank_item_t item, char text[CPUS_MAX]) {
+    char *cores = NULL;
+    return spank_get_item(spank, item, &cores) == ESPANK_SUCCESS && cores && *cores &&
+           print_cpus(cores, text);
+}
+
+int slurm_spank_init(spank_t spank, int count, char *arguments[]) {
+    (void)spank;
+    for (int i = 0; i < count; i++)
+        if (strncmp(arguments[i], "socket=", 7) == 0 && strlen(arguments[i] + 7) < sizeof(socket_path))
+            strncpy(socket_path, arguments[i] + 7, sizeof(socket_path) - 1);
+    return ESPANK_SUCCESS;
+}
+
+int slurm_spank_task_init_privileged(spank_t spank, int count, char *arguments[]) {
+    uint32_t job_id;
+    char cpus[CPUS_MAX], request[CPUS_MAX + 64], answer[4096];
+    (void)count;
+    (void)arguments;
+    if (!spank_remote(spank) || spank_get_item(spank, S_JOB_ID, &job_id) != ESPANK_SUCCESS)
+        return ESPANK_SUCCESS;
+    if (find_cpus(spank, S_STEP_ALLOC_CORES, cpus))
+        spank_setenv(spank, "SENERGY_LAB_CPUS", cpus, 1);
+    bool known = find_cpus(spank, S_JOB_ALLOC_CORES, cpus);
+    const char *quote = known ? "\"" : "";
+    snprintf(request, sizeof(request), "{\"op\":\"job\",\"job_id\":%" PRIu32 ",\"cpus\":%s%s%s}\n", job_id,
+             quote, known ? cpus : "null", quote);
+    if (ask(request, answer, sizeof(answer)))
+        join_all(answer);
+    return ESPANK_SUCCESS;
+}

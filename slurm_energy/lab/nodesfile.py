@@ -1,0 +1,89 @@
+"""The nodes of a lab: the default four, or a TOML file's `[[node]]` tables. Reading and checking only."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import ConfigError
+
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,14}[a-z0-9])?")
+_KEYS = {"name", "profile", "overrides"}
+DEFAULT_PROFILES = ("xeon-8358", "epyc-7513-a100", "xeon-4210-rtx6000", "xeon-h100")
+NODES_LIMIT = 64
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """One node to emulate.
+
+    Attributes:
+        name: host name and Slurm's node name.
+        profile: name or path of the hardware profile.
+        overrides: values of the profile to replace, by dotted key.
+    """
+
+    name: str
+    profile: str
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+def from_profiles(profiles: Iterable[str]) -> tuple[NodeSpec, ...]:
+    """Return nodes n1, n2, ... with these profiles."""
+    return tuple(NodeSpec(f"n{number}", profile) for number, profile in enumerate(profiles, 1))
+
+
+def read(path: Path) -> tuple[NodeSpec, ...]:
+    """Read a nodes file.
+
+    Raises:
+        ConfigError: unreadable, not TOML, or a node without a usable name or profile.
+    """
+    try:
+        return parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(str(path), reason) from None
+
+
+def parse(text: str, name: str = "nodes file") -> tuple[NodeSpec, ...]:
+    """Read the text of a nodes file; `name` is only named in errors."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(name, str(error)) from None
+    tables = data.get("node")
+    if set(data) != {"node"} or not isinstance(tables, list) or not tables:
+        raise ConfigError(name, "must have [[node]] tables and nothing else")
+    if len(tables) > NODES_LIMIT:
+        raise ConfigError(name, f"{len(tables)} nodes are too many for one machine", f"at most {NODES_LIMIT}")
+    nodes = tuple(_node(table, f"{name}: node {number}") for number, table in enumerate(tables, 1))
+    names = [node.name for node in nodes]
+    for double in {node for node in names if names.count(node) > 1}:
+        raise ConfigError(name, f"two nodes are named '{double}'")
+    return nodes
+
+
+def _node(table: Any, place: str) -> NodeSpec:
+    if not isinstance(table, dict) or not _KEYS >= set(table) >= {"name", "profile"}:
+        raise ConfigError(place, "has the keys name, profile and optionally overrides")
+    name, profile, overrides = table["name"], table["profile"], table.get("overrides", {})
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in ("localhost", "controller"):
+        raise ConfigError(f"{place}: name", "must be a host name of at most 16 of a-z, 0-9 and -")
+    if not isinstance(profile, str) or not isinstance(overrides, dict):
+        raise ConfigError(place, "profile must be a string and overrides a table")
+    return NodeSpec(name, profile, _dotted(overrides))
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(_dotted(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

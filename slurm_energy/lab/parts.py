@@ -1,0 +1,117 @@
+"""Finds the product's parts that a lab runs: built C parts and daemons; nothing is built or started here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import slurm_energy
+from slurm_energy.errors import ForbiddenError, UnavailableError
+
+PARTS_KEY = "SENERGY_PARTS_DIR"
+"""Environment variable naming the directory with `spank/` and `prolog_epilog/`; default: the checkout."""
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PROGRAMS = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sinfo": "slurm-client",
+    "sacctmgr": "slurm-client",
+    "slurmdbd": "slurmdbd",
+    "munged": "munge",
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+    "fusermount3": "fuse3",
+    "gcc": "gcc libc6-dev",
+    "nsenter": "util-linux",
+}
+_SPANK_HEADER = Path("/usr/include/slurm/spank.h")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What there is of the product; None for what is not built.
+
+    Attributes:
+        submit_module: directory with senergy_submit.lua.
+        agent, controller: commands that start the daemons.
+        absent: names of missing parts, for a line to the user.
+    """
+
+    spank: Path | None = None
+    prolog: Path | None = None
+    epilog: Path | None = None
+    submit_module: Path | None = None
+    agent: tuple[str, ...] | None = None
+    controller: tuple[str, ...] | None = None
+    absent: tuple[str, ...] = ()
+
+
+def find_parts() -> Parts:
+    """Look for the product's parts in $SENERGY_PARTS_DIR or else in the checkout."""
+    base = Path(os.environ.get(PARTS_KEY) or Path(slurm_energy.__file__).parent.parent)
+    hooks = base / "prolog_epilog"
+    files = {
+        "spank": base / "spank" / "energy.so",
+        "prolog": hooks / "prolog",
+        "epilog": hooks / "epilog",
+        "job_submit module": hooks / "senergy_submit.lua",
+    }
+    found = {name: path for name, path in files.items() if path.exists()}
+    daemons = {"agent": _daemon("agent", "senergyd"), "controller": _daemon("controller", "senergyctld")}
+    absent = [str(path.relative_to(base)) for name, path in files.items() if name not in found]
+    absent += [f"the {name}" for name, command in daemons.items() if not command]
+    return Parts(
+        spank=found.get("spank"),
+        prolog=found.get("prolog"),
+        epilog=found.get("epilog"),
+        submit_module=hooks if "job_submit module" in found else None,
+        agent=daemons["agent"],
+        controller=daemons["controller"],
+        absent=tuple(absent),
+    )
+
+
+def _daemon(room: str, script: str) -> tuple[str, ...] | None:
+    """Return the command of an installed daemon; the script beside this interpreter imports its room."""
+    command = Path(sys.executable).with_name(script)
+    try:
+        known = importlib.util.find_spec(f"slurm_energy.{room}.main")
+    except ModuleNotFoundError:
+        known = None
+    return (str(command),) if known and command.exists() else None
+
+
+def missing_packages(search: str | None = None) -> list[str]:
+    """Return the Debian packages that a lab needs and this machine lacks, judged by programs in `search`."""
+    search = search or f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
+    missing = {package for program, package in _PROGRAMS.items() if not shutil.which(program, path=search)}
+    if not _SPANK_HEADER.exists():
+        missing.add("libslurm-dev")
+    return sorted({name for package in missing for name in package.split()})
+
+
+def require_machine() -> None:
+    """Check that this machine can run a lab.
+
+    Raises:
+        ForbiddenError: not root.
+        UnavailableError: packages, the Python module of FUSE, or /dev/fuse are missing.
+    """
+    if os.geteuid() != 0:
+        raise ForbiddenError(
+            "senergy lab", "namespaces, FUSE and Slurm daemons need root", "run it with sudo"
+        )
+    if missing := missing_packages():
+        names = " ".join(missing)
+        command = f"apt-get install --no-install-recommends {names}"
+        raise UnavailableError(f"missing packages {names}", todo=command)
+    if not importlib.util.find_spec("mfusepy"):
+        raise UnavailableError("Python module mfusepy is missing", todo="pip install 'slurm-energy[lab]'")
+    if not Path("/dev/fuse").exists():
+        raise UnavailableError(
+            "/dev/fuse", "this kernel or container has no FUSE", "load the module: modprobe fuse"
+        )

@@ -1,0 +1,174 @@
+"""The lab's processes as the host sees them: finding, asking and ending them. Linux /proc and sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.lab.keeper import MARK
+
+_PROC = Path("/proc")
+_CLIENTS = frozenset({"srun", "salloc", "sattach", "sbatch"})
+_LISTENING = "0A"
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return (_PROC / str(pid) / name).read_bytes()
+    except OSError:
+        return b""
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is no zombie."""
+    state = _read(pid, "stat").rpartition(b") ")[2][:1]
+    return state not in (b"", b"Z", b"X")
+
+
+def marked(root: Path) -> list[int]:
+    """Return the running processes that a keeper of this lab started, and the keepers themselves."""
+    wanted = f"{MARK}={root}".encode()
+    return [pid for pid in _pids() if wanted in _read(pid, "environ").split(b"\0") and is_running(pid)]
+
+
+def clients(slurm_conf: Path) -> list[int]:
+    """Return srun, salloc and the like that talk to this lab from outside it."""
+    wanted = f"SLURM_CONF={slurm_conf}".encode()
+    return [
+        pid
+        for pid in _pids()
+        if _read(pid, "comm").decode(errors="replace").strip() in _CLIENTS
+        and wanted in _read(pid, "environ").split(b"\0")
+        and is_running(pid)
+    ]
+
+
+def end(pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to each process that still exists."""
+    for pid in pids:
+        try:
+            os.kill(pid, how)
+        except ProcessLookupError:
+            continue
+
+
+def host_pid(keeper_pid: int, inner_pid: int) -> int | None:
+    """Translate the PID of a keeper's child, as the keeper sees it, to the caller's."""
+    for pid in _pids():
+        fields = dict(
+            line.split(":\t", 1)
+            for line in _read(pid, "status").decode(errors="replace").splitlines()
+            if ":\t" in line
+        )
+        numbers = fields.get("NSpid", "").split()
+        if fields.get("PPid") == str(keeper_pid) and len(numbers) > 1 and numbers[-1] == str(inner_pid):
+            return pid
+    return None
+
+
+def listens(port: int) -> bool:
+    """Return whether some process listens on this TCP port of the loopback or of all interfaces."""
+    for name in ("tcp", "tcp6"):
+        for line in _read(os.getpid(), f"net/{name}").decode().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                return True
+    return False
+
+
+def accepts(path: Path) -> bool:
+    """Return whether a Unix socket accepts connections."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(0.2)
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count: int, start: int) -> list[int]:
+    """Return TCP ports of the loopback interface that nobody has now, from `start` upwards."""
+    found: list[int] = []
+    for port in range(start, 32768):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise UnavailableError("TCP ports", f"fewer than {count} are free from {start} to 32767")
+
+
+class KeeperClient:
+    """Talks to one keeper.
+
+    Args:
+        path: the keeper's socket.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def pid(self) -> int | None:
+        """Return the keeper's PID as the caller sees it, None if nothing serves the socket."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                connection.connect(str(self.path))
+                raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            except OSError:
+                return None
+            return int(struct.unpack("3i", raw)[0]) or None
+
+    def spawn(self, name: str, argv: list[str], env: dict[str, str], log: Path) -> int:
+        """Start a process inside; return its PID there.
+
+        Raises:
+            UnavailableError: the keeper does not answer or cannot start it.
+        """
+        request = {"op": "spawn", "name": name, "argv": argv, "env": env, "log": str(log)}
+        return int(self._ask(request)["pid"])
+
+    def children(self) -> dict[str, dict[str, Any]]:
+        """Return what was started, by name: `pid` (inside) and `exit` (None while it runs)."""
+        return {child["name"]: child for child in self._ask({"op": "list"})["processes"]}
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(10)
+                connection.connect(str(self.path))
+                with connection.makefile("rwb") as stream:
+                    stream.write(json.dumps(request).encode() + b"\n")
+                    stream.flush()
+                    answer = json.loads(stream.readline())
+        except (OSError, ValueError) as error:
+            raise UnavailableError(f"lab keeper {self.path}", str(error)) from None
+        if not answer["ok"]:
+            raise UnavailableError(f"lab keeper {self.path}", answer["error"])
+        return dict(answer)
+
+
+def wait_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int]:
+    """Kill what `find` finds until that is nothing; return what is left at the end of the time."""
+    deadline = time.monotonic() + timeout_s
+    while left := find():
+        if time.monotonic() > deadline:
+            break
+        end(left)
+        time.sleep(0.03)
+    return left

@@ -1,0 +1,65 @@
+"""Puts the tree of one node together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_energy.lab.silicon import Silicon
+from slurm_energy.lab.tree.cpufreq import CpufreqFiles
+from slurm_energy.lab.tree.cpuinfo import add_cpuinfo
+from slurm_energy.lab.tree.entries import Tree
+from slurm_energy.lab.tree.hsmp import add_hsmp
+from slurm_energy.lab.tree.hwmon import PowerMeter, add_hwmon
+from slurm_energy.lab.tree.msr import add_msrs
+from slurm_energy.lab.tree.nvidia import add_nvidia
+from slurm_energy.lab.tree.pm_counters import add_pm_counters
+from slurm_energy.lab.tree.powercap import add_powercap
+from slurm_energy.lab.tree.rapl import RaplRegisters
+from slurm_energy.lab.tree.topology import add_topology
+
+
+@dataclass(frozen=True, slots=True)
+class Firmware:
+    """What differs between nodes of one profile.
+
+    Attributes:
+        node: node name.
+        energy_offset_joules: what the RAPL counters stand at in the beginning.
+        rapl_locked: the firmware has locked the package limits.
+        gpu_persistence: persistence mode is on from the start.
+        pm_counters: the blade controller shows HPE Cray's pm_counters.
+    """
+
+    node: str
+    energy_offset_joules: float = 0.0
+    rapl_locked: bool = False
+    gpu_persistence: bool = True
+    pm_counters: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTree:
+    """The tree, and the parts of it that somebody else has to drive."""
+
+    tree: Tree
+    cpufreq: CpufreqFiles
+    meter: PowerMeter
+
+
+def build_tree(silicon: Silicon, firmware: Firmware) -> NodeTree:
+    """Build every emulated file of a node."""
+    tree = Tree()
+    add_topology(tree, silicon.profile)
+    cpufreq = CpufreqFiles(tree, silicon)
+    registers = RaplRegisters(silicon, firmware.energy_offset_joules, firmware.rapl_locked)
+    add_powercap(tree, registers)
+    add_msrs(tree, registers)
+    meter = PowerMeter(silicon)
+    add_hwmon(tree, meter)
+    if silicon.profile.rapl.hsmp_max_watts is not None:
+        add_hsmp(tree, silicon)
+    if firmware.pm_counters:
+        add_pm_counters(tree, silicon)
+    add_nvidia(tree, silicon, firmware.node, firmware.gpu_persistence)
+    add_cpuinfo(tree, silicon)
+    return NodeTree(tree, cpufreq, meter)

@@ -1,0 +1,21 @@
+"""Energy policies: from what a job asks to an ordered list of settings, within the site's bounds.
+
+Pure functions on plain data: no file, no hardware, no clock. The same checks serve the node agent and
+the controller.
+"""
+
+from slurm_energy.policies.catalogue import PolicyInfo, catalogue, check_policies, default_policy
+from slurm_energy.policies.flags import Request, validate_flags
+from slurm_energy.policies.plan import Plan, Scope, make_plan
+
+__all__ = [
+    "Plan",
+    "PolicyInfo",
+    "Request",
+    "Scope",
+    "catalogue",
+    "check_policies",
+    "default_policy",
+    "make_plan",
+    "validate_flags",
+]

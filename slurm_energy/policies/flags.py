@@ -1,0 +1,133 @@
+"""The job's flags, checked against the configuration. The values come from the user and are not trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_energy.config import Config
+from slurm_energy.errors import ForbiddenError, UsageError
+from slurm_energy.policies.catalogue import MONITOR, catalogue, default_policy
+from slurm_energy.quantities import parse_percent, parse_watts, shown
+
+FLAGS = {
+    "ENERGY_POLICY": "--energy-policy",
+    "ENERGY_CAP": "--energy-cap",
+    "ENERGY_GPU_CAP": "--energy-gpu-cap",
+    "ENERGY_SLOWDOWN": "--energy-slowdown",
+    "ENERGY_MODEL": "--energy-model",
+    "ENERGY_TAG": "--energy-tag",
+}
+_WORD = re.compile(r"[A-Za-z0-9_.:/+-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a job asks, checked. None means not asked.
+
+    Attributes:
+        policy: name of the policy that applies, the default one included.
+        cap_watts: cap of the node's packages, memory and GPUs together, in watts.
+        gpu_cap_watts: cap of each GPU, in watts.
+        slowdown_percent: longest acceptable slowdown in percent.
+        model: workload name.
+        tag: the user's own text.
+    """
+
+    policy: str = MONITOR
+    cap_watts: float | None = None
+    gpu_cap_watts: float | None = None
+    slowdown_percent: float | None = None
+    model: str | None = None
+    tag: str | None = None
+
+
+def validate_flags(
+    raw: Mapping[str, str], config: Config, user: str | None = None, partition: str | None = None
+) -> Request:
+    """Check a job's flags.
+
+    Args:
+        raw: values by name in the job-control environment (`ENERGY_POLICY`, `ENERGY_CAP`, ...); other names
+            are ignored, an empty value counts as not given.
+        config: bounds, policies and defaults.
+        user: the job's owner, None if not known.
+        partition: the job's partition, None if not known.
+
+    Returns:
+        The request. A cap without a policy asks for the policy `cap` where the default is `monitor`.
+
+    Raises:
+        UsageError: a value has the wrong form or is out of bounds, names an unknown policy, or flags
+            contradict each other.
+        ForbiddenError: the policy is not for this user.
+    """
+    given = {name: raw[name] for name in FLAGS if raw.get(name)}
+    bounds = config.bounds
+    cap = _watts(given, "ENERGY_CAP", bounds.cap_watts)
+    gpu_cap = _watts(given, "ENERGY_GPU_CAP", bounds.gpu_cap_watts)
+    return Request(
+        policy=_policy(given, config, user, partition, capped=cap is not None or gpu_cap is not None),
+        cap_watts=cap,
+        gpu_cap_watts=gpu_cap,
+        slowdown_percent=_percent(given, bounds.slowdown_percent),
+        model=_word(given, "ENERGY_MODEL"),
+        tag=_word(given, "ENERGY_TAG"),
+    )
+
+
+def _policy(
+    given: Mapping[str, str], config: Config, user: str | None, partition: str | None, *, capped: bool
+) -> str:
+    known = catalogue(config)
+    name = given.get("ENERGY_POLICY")
+    if name is None:
+        name = default_policy(config, user, partition)
+        return "cap" if capped and name == MONITOR else name
+    info = known.get(name)
+    if info is None:
+        allowed = ", ".join(sorted(n for n, policy in known.items() if policy.allows(user)))
+        raise UsageError(f"--energy-policy: '{shown(name)}' is not known", todo=f"one of {allowed}")
+    if not info.allows(user):
+        raise ForbiddenError(f"--energy-policy: '{name}' is not for user {shown(user or 'unknown')}")
+    if info.changes_nothing and capped:
+        raise UsageError(
+            "--energy-policy: 'monitor' changes nothing, but a cap was given",
+            todo="leave out the policy or the cap",
+        )
+    if info.needs_cap and not capped:
+        raise UsageError(
+            f"--energy-policy: '{name}' needs a cap", todo="give --energy-cap or --energy-gpu-cap"
+        )
+    return name
+
+
+def _watts(given: Mapping[str, str], name: str, bounds: tuple[float, float]) -> float | None:
+    if name not in given:
+        return None
+    return _bounded(parse_watts(given[name], FLAGS[name]), given[name], FLAGS[name], bounds, "W")
+
+
+def _percent(given: Mapping[str, str], bounds: tuple[float, float]) -> float | None:
+    name = "ENERGY_SLOWDOWN"
+    if name not in given:
+        return None
+    return _bounded(parse_percent(given[name], FLAGS[name]), given[name], FLAGS[name], bounds, "%")
+
+
+def _bounded(value: float, text: str, flag: str, bounds: tuple[float, float], unit: str) -> float:
+    low, high = bounds
+    if not low <= value <= high:
+        raise UsageError(f"{flag}: '{shown(text)}' is out of bounds", todo=f"{low:g} to {high:g} {unit}")
+    return value
+
+
+def _word(given: Mapping[str, str], name: str) -> str | None:
+    value = given.get(name)
+    if value is not None and not _WORD.fullmatch(value):
+        raise UsageError(
+            f"{FLAGS[name]}: '{shown(value)}' cannot be accepted",
+            todo="1 to 64 characters of A-Z a-z 0-9 _ . : / + -",
+        )
+    return value

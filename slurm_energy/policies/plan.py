@@ -1,0 +1,312 @@
+"""From a request to the list of settings for one node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from slurm_energy.config import Config, SitePolicy
+from slurm_energy.devices import hardware as words
+from slurm_energy.devices.hardware import CpuPolicy, Gpu, Hardware, Package, Setting
+from slurm_energy.policies import edp
+from slurm_energy.policies.caps import Part, share
+from slurm_energy.policies.catalogue import MONITOR, catalogue
+from slurm_energy.policies.flags import Request
+
+_LEAST_PACKAGE_FRACTION = 0.3
+"""Lowest limit of a package as a part of its highest, where the hardware names none: below it, clocks are at
+their minimum and a lower limit does nothing."""
+_ABOUT = 1.05
+_LOAD_GOVERNORS = ("schedutil", "ondemand", "conservative")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The part of the node that is the job's own.
+
+    Attributes:
+        whole_node: nobody else runs here, so that settings of all CPUs and packages are the job's.
+        gpus: indices of the job's GPUs.
+        gpu_job: the job asked Slurm for GPUs, so that they do its work and the CPUs only feed them.
+    """
+
+    whole_node: bool
+    gpus: tuple[int, ...] = ()
+    gpu_job: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to set.
+
+    Attributes:
+        policy: the policy's name.
+        settings: one per knob; the devices know in which order they are written.
+        cap_watts: cap that the node is held to, in watts; None for none.
+        gpu_cap_watts: cap that each GPU is held to, in watts; None for none.
+        notes: what a reader of the record should know, one line each.
+    """
+
+    policy: str
+    settings: tuple[Setting, ...] = ()
+    cap_watts: float | None = None
+    gpu_cap_watts: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _CpuTarget:
+    low_khz: int
+    high_khz: int
+    governor: str | None = None
+    preference: str | None = None
+
+
+@dataclass(slots=True)
+class _Targets:
+    """What the steps below agree on before it is written down as settings."""
+
+    cpus: dict[str, _CpuTarget]
+    packages: dict[str, float] = field(default_factory=dict)
+    gpus: dict[int, float] = field(default_factory=dict)
+    clocks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    no_boost: bool = False
+
+    def limit_package(self, name: str, watts: float) -> None:
+        self.packages[name] = min(watts, self.packages.get(name, watts))
+
+    def limit_gpu(self, index: int, watts: float) -> None:
+        self.gpus[index] = min(watts, self.gpus.get(index, watts))
+
+
+def make_plan(request: Request, hardware: Hardware, config: Config, scope: Scope) -> Plan:
+    """Return the settings that a request means on this node.
+
+    No power limit is ever set above the one found, and nothing outside `scope` is touched.
+
+    Args:
+        request: checked flags, see `validate_flags`.
+        hardware: the node with the limits in force before the job.
+        config: site policies, EDP table, averaging window.
+        scope: what of the node is the job's.
+    """
+    info = catalogue(config).get(request.policy)
+    if info is None:
+        note = f"policy '{request.policy}' is not in the configuration: nothing changed"
+        return Plan(MONITOR, notes=(note,))
+    if info.changes_nothing:
+        return Plan(info.name)
+    site = config.policies.get(info.name, SitePolicy())
+    targets = _Targets({p.name: _CpuTarget(*p.found_khz) for p in hardware.policies})
+    gpus = [gpu for gpu in hardware.gpus if gpu.index in scope.gpus]
+    if info.base == "edp":
+        _edp(targets, hardware, gpus, config, request.model, scope.gpu_job)
+    else:
+        _base(info.base, targets, hardware)
+    _site_values(site, targets, hardware)
+    cap, gpu_cap = request.cap_watts or site.cap_watts, request.gpu_cap_watts or site.gpu_cap_watts
+    if gpu_cap is not None:
+        _gpu_caps(targets, gpus, gpu_cap)
+        if not gpus:
+            targets.notes.append(f"cap of {gpu_cap:g} W per GPU not set: the job has no GPU on this node")
+    if cap is not None and scope.whole_node:
+        _node_cap(targets, hardware, gpus, cap)
+    elif cap is not None:
+        targets.notes.append(f"cap of {cap:g} W per node not set: the job shares the node")
+        cap = None
+    settings = list(_gpu_settings(targets, gpus))
+    cpu_settings = list(_cpu_settings(targets, hardware, config.agent.set_rapl_time_window_s))
+    if scope.whole_node:
+        settings += cpu_settings
+    elif cpu_settings:
+        targets.notes.append("CPU settings left alone: the job shares the node")
+    return Plan(info.name, tuple(settings), cap, gpu_cap, tuple(targets.notes))
+
+
+def _base(base: str, targets: _Targets, hardware: Hardware) -> None:
+    for policy in hardware.policies:
+        target = targets.cpus[policy.name]
+        if base == "performance":
+            _performance(target, policy)
+        elif base == "powersave":
+            _powersave(target, policy)
+        elif base == "balanced":
+            _balanced(target, policy)
+    if base in ("performance", "powersave", "balanced") and not hardware.policies:
+        targets.notes.append("this node has no cpufreq: CPU frequency left alone")
+
+
+def _performance(target: _CpuTarget, policy: CpuPolicy) -> None:
+    target.governor = _offered(policy, "performance")
+    target.preference = "performance" if "performance" in policy.preferences else None
+    target.high_khz = policy.hardware_khz[1]
+
+
+def _powersave(target: _CpuTarget, policy: CpuPolicy) -> None:
+    target.governor = _offered(policy, "powersave")
+    target.low_khz = policy.hardware_khz[0]
+    if target.governor and policy.powersave_is_static:
+        return
+    # Here the governor does not hold the lowest frequency, so the bounds have to.
+    target.high_khz = policy.hardware_khz[0]
+    target.preference = "power" if "power" in policy.preferences else None
+
+
+def _balanced(target: _CpuTarget, policy: CpuPolicy) -> None:
+    if policy.powersave_is_static:
+        target.governor = _offered(policy, *_LOAD_GOVERNORS)
+    else:
+        target.governor = _offered(policy, "powersave")
+    target.preference = "balance_performance" if "balance_performance" in policy.preferences else None
+
+
+def _offered(policy: CpuPolicy, *names: str) -> str | None:
+    return next((name for name in names if name in policy.governors), None)
+
+
+def _edp(
+    targets: _Targets, hardware: Hardware, gpus: list[Gpu], config: Config, model: str | None, gpu_job: bool
+) -> None:
+    """Take the table's values. Those for a processor were measured with the work on it, not on GPUs."""
+    found = _edp_gpus(targets, gpus, hardware.cpu_model, config, model)
+    if gpu_job and found:
+        targets.notes.append("the job's work is on GPUs: CPU left alone")
+    else:
+        _edp_cpus(targets, hardware, config, model)
+
+
+def _edp_cpus(targets: _Targets, hardware: Hardware, config: Config, model: str | None) -> None:
+    gpu_names = [gpu.name for gpu in hardware.gpus]
+    entry = edp.cpu_entry(config, hardware.cpu_model, gpu_names, model)
+    if entry is None:
+        targets.notes.append(f"no EDP entry for CPU '{hardware.cpu_model}': CPU left alone")
+        return
+    if entry.max_frequency_mhz is not None:
+        _bound_frequency(targets, hardware, entry.max_frequency_mhz)
+    if entry.package_cap_watts is not None:
+        for package in hardware.packages:
+            _cap_package(targets, package, entry.package_cap_watts)
+
+
+def _bound_frequency(targets: _Targets, hardware: Hardware, max_frequency_mhz: float) -> None:
+    """Bound the frequency; where only boost is above the bound, switch boost off.
+
+    A table driver's highest entry stands for all of boost, so bounds inside the boost range cannot be held.
+    """
+    for policy in hardware.policies:
+        target = targets.cpus[policy.name]
+        wanted = max(policy.hardware_khz[0], round(max_frequency_mhz * 1000))
+        base = max(policy.table_khz, default=0)
+        if hardware.boost and policy.driver == "acpi-cpufreq" and base <= wanted <= base * _ABOUT:
+            targets.no_boost = True
+        target.high_khz = min(target.high_khz, wanted)
+        target.low_khz = min(target.low_khz, target.high_khz)
+
+
+def _edp_gpus(
+    targets: _Targets, gpus: Iterable[Gpu], cpu_model: str, config: Config, model: str | None
+) -> bool:
+    found = False
+    for gpu in gpus:
+        entry = edp.gpu_entry(config, cpu_model, gpu.name, model)
+        if entry is None:
+            targets.notes.append(f"no EDP entry for GPU {gpu.index} '{gpu.name}': left alone")
+            continue
+        found = True
+        if entry.gpu_cap_watts is not None:
+            _gpu_caps(targets, [gpu], entry.gpu_cap_watts)
+        if entry.gpu_clock_mhz is not None and gpu.clocks_mhz is not None:
+            low, high = gpu.clocks_mhz
+            targets.clocks[gpu.index] = (low, max(low, min(high, round(entry.gpu_clock_mhz))))
+    return found
+
+
+def _site_values(site: SitePolicy, targets: _Targets, hardware: Hardware) -> None:
+    for policy in hardware.policies:
+        target = targets.cpus[policy.name]
+        if site.governor is not None and site.governor in policy.governors:
+            target.governor = site.governor
+        if site.epp is not None and policy.preferences:
+            target.preference = site.epp
+    if site.max_frequency_mhz is not None:
+        _bound_frequency(targets, hardware, site.max_frequency_mhz)
+
+
+def _gpu_caps(targets: _Targets, gpus: Iterable[Gpu], cap_watts: float) -> None:
+    for gpu in gpus:
+        if gpu.found_watts is None:
+            targets.notes.append(f"GPU {gpu.index} has no power limit that could be set")
+            continue
+        if gpu.least_watts is not None and cap_watts < gpu.least_watts:
+            targets.notes.append(f"GPU {gpu.index}: the lowest limit is {gpu.least_watts:g} W")
+        targets.limit_gpu(gpu.index, max(cap_watts, gpu.least_watts or 0.0))
+
+
+def _node_cap(targets: _Targets, hardware: Hardware, gpus: list[Gpu], cap_watts: float) -> None:
+    """Share the cap, less what memory may draw, among the packages and the job's GPUs."""
+    parts = [part for package in hardware.packages if (part := _package_part(package)) is not None]
+    if len(parts) < len(hardware.packages):
+        targets.notes.append("package power cannot be limited on this node: the cap does not hold for it")
+    for gpu in gpus:
+        if gpu.found_watts is not None:
+            most = min(gpu.found_watts, targets.gpus.get(gpu.index, gpu.found_watts))
+            parts.append(Part(f"gpu{gpu.index}", min(gpu.least_watts or 0.0, most), most))
+    if not parts:
+        targets.notes.append("nothing on this node can be limited: the cap does not hold")
+        return
+    rest = cap_watts - (hardware.dram_watts or 0.0)
+    least = sum(part.least_watts for part in parts)
+    if rest < least:
+        reachable = least + (hardware.dram_watts or 0.0)
+        targets.notes.append(f"cap {cap_watts:g} W: the lowest that the limits reach is {reachable:g} W")
+    limits = share(rest, parts)
+    for package in hardware.packages:
+        if package.name in limits:
+            _cap_package(targets, package, limits[package.name])
+    for gpu in gpus:
+        if f"gpu{gpu.index}" in limits:
+            targets.limit_gpu(gpu.index, limits[f"gpu{gpu.index}"])
+
+
+def _package_part(package: Package) -> Part | None:
+    most = package.found_watts or package.most_watts
+    if not package.places or most is None:
+        return None
+    # A limit far above the design power means "none"; sharing then starts from the design power.
+    most = min(most, package.most_watts) if package.most_watts else most
+    least = package.least_watts or _LEAST_PACKAGE_FRACTION * most
+    return Part(package.name, min(least, most), most)
+
+
+def _cap_package(targets: _Targets, package: Package, watts: float) -> None:
+    part = _package_part(package)
+    if part is not None:
+        targets.limit_package(package.name, max(watts, part.least_watts))
+
+
+def _gpu_settings(targets: _Targets, gpus: Iterable[Gpu]) -> Iterable[Setting]:
+    for gpu in gpus:
+        watts = targets.gpus.get(gpu.index)
+        if watts is not None and gpu.found_watts is not None and watts < gpu.found_watts:
+            yield from words.gpu_limit(gpu.index, watts, gpu.interface)
+        if gpu.index in targets.clocks:
+            yield words.gpu_clocks(gpu.index, *targets.clocks[gpu.index])
+
+
+def _cpu_settings(targets: _Targets, hardware: Hardware, window_s: float) -> Iterable[Setting]:
+    if targets.no_boost:
+        yield words.no_boost()
+    for policy in hardware.policies:
+        target = targets.cpus[policy.name]
+        if target.governor is not None:
+            yield words.governor(policy.name, target.governor)
+        if target.preference is not None:
+            yield words.preference(policy.name, target.preference)
+        if (target.low_khz, target.high_khz) != policy.found_khz:
+            yield words.frequency_range(policy.name, target.low_khz, target.high_khz)
+    for package in hardware.packages:
+        watts = targets.packages.get(package.name)
+        if watts is not None and (package.found_watts is None or watts < package.found_watts):
+            for place in package.places:
+                yield from words.package_limit(package.interface, place, watts, window_s)

@@ -1,0 +1,99 @@
+"""Energy straight from the counters, where this process may read them: wraps added up, gaps unknown."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.interface import DeviceError, EnergyCounter
+from slurm_energy.profiling.source import Reading, Source
+from slurm_energy.quantities import counter_delta
+
+_SAFE_PART_OF_RANGE = 0.9
+_READS_PER_WRAP = 3
+
+
+class CounterSource(Source):
+    """Sums of all counters by component; a thread reads often enough to see every wrap.
+
+    A component in which a wrap or reset may have been missed is None ever after, rather than wrong.
+    """
+
+    name = "devices"
+
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
+        self._lock = threading.Lock()
+        self._last: dict[str, tuple[float, int]] = {}
+        self._total_uj: dict[str, int] = {}
+        self._lost: set[str] = set()
+        self._done = threading.Event()
+        wraps_s = [c.range_uj / 1e6 / c.most_watts for c in devices.counters if c.range_uj is not None]
+        self.read()
+        if wraps_s:
+            arguments = (min(wraps_s) / _READS_PER_WRAP,)
+            threading.Thread(target=self._watch, args=arguments, daemon=True, name="senergy-wraps").start()
+
+    def read(self) -> Reading | None:
+        """Read all counters."""
+        with self._lock:
+            for counter in self._devices.counters:
+                self._add(counter)
+            return Reading(self._joules(self._devices.counters))
+
+    def close(self) -> None:
+        """Stop the thread and close the counters."""
+        self._done.set()
+        self._devices.close()
+
+    def _add(self, counter: EnergyCounter) -> None:
+        try:
+            now, value = time.clock_gettime(time.CLOCK_BOOTTIME), counter.read()
+        except DeviceError:
+            self._lost.add(counter.key)
+            return
+        then, before = self._last.get(counter.key, (now, value))
+        self._last[counter.key] = (now, value)
+        if counter.range_uj is None:
+            moved_uj = value - before
+            certain = moved_uj >= 0
+        else:
+            moved_uj = counter_delta(before, value, counter.range_uj)
+            certain = (now - then) * counter.most_watts * 1e6 <= _SAFE_PART_OF_RANGE * counter.range_uj
+        if not certain:
+            self._lost.add(counter.key)
+        self._total_uj[counter.key] = self._total_uj.get(counter.key, 0) + moved_uj
+
+    def _joules(self, counters: Sequence[EnergyCounter]) -> dict[str, float | None]:
+        joules: dict[str, float | None] = {}
+        for counter in counters:
+            so_far = joules.get(counter.component, 0.0)
+            known = so_far is not None and counter.key not in self._lost
+            joules[counter.component] = (
+                so_far + self._total_uj[counter.key] / 1e6 if known and so_far is not None else None
+            )
+        return joules
+
+    def _watch(self, interval_s: float) -> None:
+        while not self._done.wait(interval_s):
+            self.read()
+
+
+def open_counters(root: Path = Path("/")) -> CounterSource | None:
+    """Return the node's counters, or None if there is none that this process may read.
+
+    Args:
+        root: where /sys and /proc are found.
+    """
+    devices = discover(root)
+    for counter in devices.counters:
+        try:
+            counter.read()
+        except DeviceError:
+            continue
+        return CounterSource(devices)
+    devices.close()
+    return None

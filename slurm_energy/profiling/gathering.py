@@ -1,0 +1,188 @@
+"""The lines of all processes of a job put together: per rank, per section, as JSON, CSV or a pandas frame.
+
+Processes on one node measure the same joules, so sums over processes would count them again and again.
+`summarise` says what is done instead.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import NotFoundError
+
+_KEYS = ("job_id", "step", "node", "rank", "pid", "thread", "start", "seconds", "total_joules", "mean_watts")
+_TAIL = ("source", "age_s", "failed")
+SEPARATOR = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One section over all processes of a job.
+
+    Attributes:
+        path: names from the outermost to this one.
+        calls: how often it ran, in all processes.
+        processes, nodes: how many took part.
+        seconds: the longest that one process spent in it.
+        energy_joules: by component, over all nodes; None: not known.
+        total_joules: all components together; None if one is not known.
+        failed: calls that ended in an exception.
+    """
+
+    path: tuple[str, ...]
+    calls: int
+    processes: int
+    nodes: int
+    seconds: float
+    energy_joules: dict[str, float | None]
+    total_joules: float | None
+    failed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"path": list(self.path)}
+
+
+def read_lines(directory: Path | str) -> list[dict[str, Any]]:
+    """Return the lines of all files in a directory by start; torn ones of killed programs are left out.
+
+    Raises:
+        NotFoundError: no such directory, or no line in it.
+    """
+    folder = Path(directory)
+    found: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        found += filter(None, map(_parsed, text.splitlines()))
+    if not found:
+        raise NotFoundError(
+            f"{folder}", "no section in it", "name the directory that the job's programs wrote to"
+        )
+    return sorted(found, key=lambda line: line["start"])
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+        path, joules = line["path"], line["energy_joules"]
+        sound = bool(path) and isinstance(path, list) and all(isinstance(name, str) for name in path)
+        sound = sound and isinstance(joules, dict) and all(map(_number_or_none, joules.values()))
+        sound = sound and all(map(_number, (line["start"], line["seconds"], line["pid"])))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return line if sound else None
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number_or_none(value: Any) -> bool:
+    return value is None or _number(value)
+
+
+def summarise(lines: Iterable[dict[str, Any]]) -> list[Summary]:
+    """Return one summary per section, in the order of first appearance.
+
+    On each node, runs of a section that overlap in time are counted once: as the process that measured most
+    among them. Runs one after the other add up, and so do nodes. Where runs overlap only in part this is a
+    lower bound.
+    """
+    sections: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for line in lines:
+        sections.setdefault(tuple(line["path"]), []).append(line)
+    return [_summary(path, own) for path, own in sections.items()]
+
+
+def _summary(path: tuple[str, ...], lines: list[dict[str, Any]]) -> Summary:
+    nodes: dict[str, list[dict[str, Any]]] = {}
+    seconds: dict[tuple[Any, ...], float] = {}
+    for line in lines:
+        nodes.setdefault(str(line.get("node")), []).append(line)
+        key = _process(line)
+        seconds[key] = seconds.get(key, 0.0) + line["seconds"]
+    parts = [group for own in nodes.values() for group in _overlapping(own)]
+    names = dict.fromkeys(name for line in lines for name in line["energy_joules"])
+    energy = {name: _sum(_most(group, name) for group in parts) for name in names}
+    return Summary(
+        path=path,
+        calls=len(lines),
+        processes=len(seconds),
+        nodes=len(nodes),
+        seconds=max(seconds.values()),
+        energy_joules=energy,
+        total_joules=energy["node"] if "node" in energy else _sum(energy.values()),
+        failed=sum(line.get("failed") is not None for line in lines),
+    )
+
+
+def _process(line: dict[str, Any]) -> tuple[Any, ...]:
+    return line.get("node"), line["pid"], line.get("thread")
+
+
+def _overlapping(lines: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield groups of runs that overlap, directly or through others."""
+    group: list[dict[str, Any]] = []
+    end = -math.inf
+    for line in sorted(lines, key=lambda line: line["start"]):
+        if group and line["start"] >= end:
+            yield group
+            group, end = [], -math.inf
+        group.append(line)
+        end = max(end, line["start"] + line["seconds"])
+    yield group
+
+
+def _most(group: list[dict[str, Any]], name: str) -> float | None:
+    sums: dict[tuple[Any, ...], float | None] = {}
+    for line in group:
+        key, joules = _process(line), line["energy_joules"].get(name)
+        so_far = sums.get(key, 0.0)
+        sums[key] = None if so_far is None or joules is None else so_far + joules
+    known = [value for value in sums.values() if value is not None]
+    return max(known) if known else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return math.fsum(known) if known and len(known) == len(listed) else None
+
+
+def flat(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line as one row: the path as text, a column `joules.NAME` per component."""
+    row = {"section": SEPARATOR.join(line["path"])} | {key: line.get(key) for key in _KEYS}
+    row |= {f"joules.{name}": joules for name, joules in line["energy_joules"].items()}
+    return row | {key: line.get(key) for key in _TAIL}
+
+
+def to_csv(lines: Iterable[dict[str, Any]]) -> str:
+    """Return CSV with a header; what is not known is empty."""
+    rows = [flat(line) for line in lines]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def frame(directory: Path | str) -> Any:
+    """Return the lines of a directory as a pandas DataFrame, a row per run of a section.
+
+    Raises:
+        ImportError: pandas is not installed.
+        NotFoundError: see `read_lines`.
+    """
+    return importlib.import_module("pandas").DataFrame([flat(line) for line in read_lines(directory)])

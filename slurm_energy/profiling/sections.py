@@ -1,0 +1,214 @@
+"""Sections of a program: `with profile("phase"):` and `@profile("phase")`. What a program sees of profiling.
+
+A section's joules are those of the whole job on this node (of the whole node outside Slurm) while it ran, not
+of the calling process alone. Exceptions pass through; failures to measure never reach the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar
+
+from slurm_energy.errors import UsageError
+from slurm_energy.profiling.lines import Recorder
+from slurm_energy.profiling.place import Place, directory, here
+from slurm_energy.profiling.source import Reading, Source, find
+
+_LONGEST_NAME = 200
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Section:
+    """One run of a section.
+
+    Attributes:
+        path: names from the outermost section to this one.
+        start_unix: Unix seconds of its begin.
+        seconds: its length; None while it runs.
+        energy_joules: by component once it is over; None: not known.
+        age_s: how old the agent's samples at its ends were together: joules belong to a window that is off
+            by at most that.
+        failed: name of the exception that ended it; None if none did.
+    """
+
+    path: tuple[str, ...]
+    start_unix: float
+    seconds: float | None = None
+    energy_joules: dict[str, float | None] = field(default_factory=dict)
+    age_s: float | None = None
+    failed: str | None = None
+    _owner: int = 0
+    _pid: int = 0
+    _begin: Callable[[], Reading | None] | None = None
+    _begin_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
+        return self.path[-1]
+
+    @property
+    def total_joules(self) -> float | None:
+        """All components together; None if nothing or not everything is known."""
+        return total(self.energy_joules)
+
+    @property
+    def mean_watts(self) -> float | None:
+        """Mean power; None if the energy is not known or no time passed."""
+        joules = self.total_joules
+        return joules / self.seconds if joules is not None and self.seconds else None
+
+
+def total(joules: Mapping[str, float | None]) -> float | None:
+    """Return the sum of components; a meter of the whole node, where there is one, includes them."""
+    if "node" in joules:
+        return joules["node"]
+    known = [value for value in joules.values() if value is not None]
+    return math.fsum(known) if known and len(known) == len(joules) else None
+
+
+class _Process:
+    """What the sections of one process share; a forked child begins anew."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.source: Source | None = None
+        self.recorder: Recorder | None = None
+        self.is_fork = False
+
+    def opened(self) -> Source:
+        if self.source is None:
+            with self.lock:
+                if self.source is None:
+                    place = here()
+                    self.recorder = Recorder(place, directory(place), eager=self.is_fork)
+                    self.source = find(place.job_id)
+        return self.source
+
+    def forked(self) -> None:
+        self.lock = threading.Lock()  # another thread may have held it
+        if self.source is not None and self.source.name == "agent":
+            self.source.close()  # the child's copy of the descriptor; the parent's stays open
+        self.source = None
+        if self.recorder is not None:
+            self.recorder.abandon()
+        self.recorder = None
+        self.is_fork = True
+
+
+_process = _Process()
+_stack: ContextVar[tuple[Section, ...]] = ContextVar("slurm_energy_sections", default=())
+os.register_at_fork(after_in_child=_process.forked)
+
+
+class profile:  # noqa: N801 (used like a function, as a context manager and as a decorator)
+    """Measure a section of the program.
+
+    `with profile("solve") as section:` measures the block, `@profile("solve")` every call of a function
+    (coroutines and generators too). Sections nest; threads and asyncio tasks have their own stacks.
+
+    Args:
+        name: of the section, up to 200 printable characters.
+
+    Raises:
+        UsageError: not such a name.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+            raise UsageError(
+                f"profile: {name!r:.60} is no name", todo=f"1 to {_LONGEST_NAME} printable characters"
+            )
+        self._name = name
+
+    def __enter__(self) -> Section:
+        source = _process.opened()
+        outer = _stack.get()
+        path = (*(outer[-1].path if outer else ()), self._name)
+        section = Section(path, time.time(), _owner=id(self), _pid=os.getpid())
+        _stack.set((*outer, section))
+        section._begin = source.begin()
+        section._begin_s = time.perf_counter()
+        return section
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end_s = time.perf_counter()
+        stack = _stack.get()
+        section = next((s for s in reversed(stack) if s._owner == id(self)), None)
+        if section is None:
+            return  # entered in another context
+        _stack.set(tuple(s for s in stack if s is not section))
+        section.seconds = end_s - section._begin_s
+        section.failed = kind.__name__ if kind is not None else None
+        if section._pid != os.getpid():
+            return  # begun before a fork: it is the parent's
+        source = _process.opened()
+        begin = section._begin() if section._begin is not None else None
+        _fill(section, begin, source.read())
+        if _process.recorder is not None:
+            _process.recorder.add(section, source.name)
+
+    def __call__(self, function: _Function) -> _Function:
+        """Return `function`, measured at every call."""
+        name = self._name
+        wrapper: Any
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with profile(name):
+                    return await function(*args, **kwargs)
+
+        elif inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with profile(name):
+                    return (yield from function(*args, **kwargs))
+
+        else:
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with profile(name):
+                    return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[no-any-return]
+
+
+def _fill(section: Section, begin: Reading | None, end: Reading | None) -> None:
+    if begin is None or end is None:
+        return
+    for name, after in end.joules.items():
+        before = begin.joules.get(name)
+        known = before is not None and after is not None and after >= before
+        section.energy_joules[name] = after - before if known else None  # type: ignore[operator]
+    section.age_s = begin.age_s + end.age_s
+
+
+def results() -> list[dict[str, Any]]:
+    """Return the lines of this process's last sections (up to 10,000), see docs/user-guide.md."""
+    return [] if _process.recorder is None else _process.recorder.lines()
+
+
+def flush() -> None:
+    """Write lines that wait to the process's file now; done by itself every second and at the end."""
+    if _process.recorder is not None:
+        _process.recorder.flush()
+
+
+def place_of_process() -> Place:
+    """Return the place that this process's lines name."""
+    return here() if _process.recorder is None else _process.recorder.place

@@ -1,0 +1,100 @@
+"""Physical quantities as text and as counters: parsing, formatting, wrap arithmetic.
+
+Inside the project power is in watts, energy in joules, time in seconds (floats); only this module
+knows how people write them. Pure functions, no state.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from slurm_energy.errors import UsageError
+
+_WATTS = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)(?P<unit>W|kW|MW)?", re.ASCII)
+_WATT_FACTORS = {None: 1.0, "W": 1.0, "kW": 1e3, "MW": 1e6}
+_PERCENT = re.compile(r"(?P<number>\d{1,4}(?:\.\d{1,4})?)%?", re.ASCII)
+_PREFIXES = ("", "K", "M", "G", "T", "P")
+JOULES_PER_KWH = 3.6e6
+
+
+def shown(text: str, limit: int = 40) -> str:
+    """Return `text` fit for a one-line message: control characters escaped, cut at `limit`."""
+    printable = text.encode("unicode_escape").decode("ascii")
+    return printable if len(printable) <= limit else printable[: limit - 3] + "..."
+
+
+def parse_watts(text: str, name: str = "watts") -> float:
+    """Read a power such as `200`, `200W` or `1.6kW`.
+
+    Args:
+        text: digits with at most one decimal point and an optional unit W, kW or MW.
+        name: the flag or key to name in the error.
+
+    Returns:
+        Watts, finite and greater than 0.
+
+    Raises:
+        UsageError: anything else, e.g. `15Wh`, `-5`, `1e400`, `0`.
+    """
+    match = _WATTS.fullmatch(text)
+    value = float(match["number"]) * _WATT_FACTORS[match["unit"]] if match else 0.0
+    if not value > 0:
+        raise UsageError(f"{name}: '{shown(text)}' is not a power", todo="write watts as 200, 200W or 1.6kW")
+    return value
+
+
+def parse_percent(text: str, name: str = "percent") -> float:
+    """Read a percentage such as `10`, `10%` or `2.5%`.
+
+    Returns:
+        Percent (10.0 for `10%`), from 0 to 1000.
+
+    Raises:
+        UsageError: not a plain number, or above 1000.
+    """
+    match = _PERCENT.fullmatch(text)
+    value = float(match["number"]) if match else math.inf
+    if value > 1000:
+        raise UsageError(f"{name}: '{shown(text)}' is not a percentage", todo="write it as 10 or 10%")
+    return value
+
+
+def counter_delta(previous: int, current: int, counter_range: int) -> int:
+    """Return how far a wrapping counter moved, assuming at most one wrap.
+
+    Args:
+        previous: earlier reading, 0 <= previous < counter_range.
+        current: later reading, same unit.
+        counter_range: number of distinct values, i.e. the counter counts modulo this.
+            For powercap that is `max_energy_range_uj` + 1 unit; see `devices/powercap.py`.
+
+    Returns:
+        (current - previous) modulo counter_range, in the counter's unit.
+    """
+    if counter_range <= 0:
+        raise ValueError("counter_range must be positive")
+    return (current - previous) % counter_range
+
+
+def format_scaled(value: float | None, decimals: int = 2) -> str:
+    """Format like sacct's ConsumedEnergy: decimal prefixes K, M, G, T, P; empty for unknown."""
+    if value is None:
+        return ""
+    magnitude, index = abs(value), 0
+    while magnitude >= 1000 and index < len(_PREFIXES) - 1:
+        magnitude /= 1000
+        index += 1
+    text = f"{math.copysign(magnitude, value):.{decimals}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text + _PREFIXES[index]
+
+
+def format_duration(seconds: float | None) -> str:
+    """Format seconds as Slurm does: `[D-]HH:MM:SS`; empty for unknown."""
+    if seconds is None:
+        return ""
+    whole = max(0, round(seconds))
+    days, rest = divmod(whole, 86400)
+    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
+    return f"{days}-{clock}" if days else clock

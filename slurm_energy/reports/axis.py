@@ -1,0 +1,54 @@
+"""Round numbers for axes: where ticks go and what they say. Shared by text, SVG and PNG plots."""
+
+from __future__ import annotations
+
+import math
+
+from slurm_energy.reports.scaling import plain
+
+_TIME_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+
+def nice_step(span: float, count: int) -> float:
+    """Return 1, 2 or 5 times a power of ten such that about `count` steps cover `span`."""
+    if not span > 0:
+        return 1.0
+    raw = span / max(1, count)
+    power: float = 10.0 ** math.floor(math.log10(raw))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
+
+
+def value_ticks(top: float, count: int = 4) -> list[float]:
+    """Return ticks from 0 to the first one at or above `top`."""
+    step = nice_step(top, count)
+    return [step * i for i in range(max(1, math.ceil(top / step - 1e-9)) + 1)]
+
+
+def time_ticks(duration_s: float, count: int = 6) -> list[float]:
+    """Return ticks in seconds from 0 to at most `duration_s`, on steps that a clock has."""
+    raw = duration_s / max(1, count)
+    step: float
+    if raw < 1:
+        step = nice_step(duration_s, count)
+    else:
+        days = 86400.0 * nice_step(duration_s / 86400, count)
+        step = next((float(s) for s in _TIME_STEPS_S if s >= raw), days)
+    return [step * i for i in range(math.floor(duration_s / step + 1e-9) + 1)]
+
+
+def time_label(seconds: float, longest_s: float) -> str:
+    """Return a tick's text in the unit that suits the whole axis: `15 s`, `2:30`, `1:05:00`, `3 d`."""
+    if longest_s < 120:
+        return f"{plain(seconds, 2)} s"
+    whole = round(seconds)
+    if longest_s < 7200:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    if longest_s < 4 * 86400:
+        return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+    return f"{plain(seconds / 86400, 1)} d"
+
+
+def watt_label(watts: float, top: float) -> str:
+    """Return a tick's text in W, kW or MW, one unit for the whole axis."""
+    factor, unit = (1e6, "MW") if top >= 2e6 else (1e3, "kW") if top >= 2000 else (1.0, "W")
+    return f"{plain(watts / factor, 2)} {unit}"

@@ -1,0 +1,108 @@
+"""Jobs side by side: which of them did the same work, under which policy, and how they compare.
+
+Pure grouping and arithmetic for the comparison page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from slurm_energy.reports.fields import asked_number
+from slurm_energy.reports.nodelist import fold
+from slurm_energy.reports.scaling import plain
+from slurm_energy.reports.usage import Usage
+
+BASELINE_POLICIES = ("monitor", "performance")
+_POLICY_COLORS = {"monitor": 0, "performance": 1, "powersave": 2, "balanced": 3, "cap": 4, "edp": 5}
+_COLORS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The runs of one piece of work under one policy with the same caps.
+
+    Attributes:
+        name: policy and caps, e.g. `cap 200 W per GPU`.
+        color: CSS variable without dashes.
+        jobs: one, or repetitions of which means are shown.
+    """
+
+    name: str
+    color: str
+    jobs: tuple[Usage, ...]
+
+    def mean(self, figure: Callable[[Usage], float | None]) -> float | None:
+        """Return the mean of a figure over the runs that know it; None if none does."""
+        known = [value for value in map(figure, self.jobs) if value is not None]
+        return math.fsum(known) / len(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One piece of work, on one set of nodes, under several policies; the first variant is the baseline."""
+
+    name: str
+    variants: tuple[Variant, ...]
+
+    @property
+    def baseline(self) -> Variant:
+        """The variant that the others compare to: an untuned one if there is any."""
+        return self.variants[0]
+
+
+def work_name(job: Usage) -> str:
+    """Return what the job computes: its --energy-model, else its tag, else its name, else its id."""
+    return job.first.model or job.first.tag or job.job.name or f"job {job.display_id}"
+
+
+def variant_name(job: Usage) -> str:
+    """Return policy and caps: `edp`, `cap 400 W`, `cap 200 W per GPU`."""
+    caps = []
+    if (watts := asked_number(job, "cap_watts")) is not None:
+        caps.append(f"{plain(watts)} W")
+    if (watts := asked_number(job, "gpu_cap_watts")) is not None:
+        caps.append(f"{plain(watts)} W/GPU")
+    return " ".join([job.first.policy, *caps])
+
+
+def compare(jobs: Iterable[Usage]) -> list[Work]:
+    """Group jobs by work and nodes, then by policy and caps, in the order in which they come.
+
+    Within a piece of work, an untuned variant goes first.
+    """
+    listed = list(jobs)
+    colors = _colors(listed)
+    groups: dict[tuple[str, str], dict[str, list[Usage]]] = {}
+    for job in listed:
+        variants = groups.setdefault((work_name(job), fold(job.nodes)), {})
+        variants.setdefault(variant_name(job), []).append(job)
+    out = []
+    for (name, nodes), variants in groups.items():
+        made = [Variant(label, colors[label], tuple(runs)) for label, runs in variants.items()]
+        made.sort(key=lambda variant: variant.jobs[0].first.policy not in BASELINE_POLICIES)
+        out.append(Work(f"{name} on {nodes}", tuple(made)))
+    return out
+
+
+def _colors(jobs: Sequence[Usage]) -> dict[str, str]:
+    """Give each variant a colour of its own, the well-known policies always the same one."""
+    labels = {variant_name(job): job.first.policy for job in jobs}
+    numbers: dict[str, int] = {}
+    for label, policy in labels.items():
+        wanted = _POLICY_COLORS.get(policy)
+        if wanted is not None and wanted not in numbers.values():
+            numbers[label] = wanted
+    for label in labels:
+        if label not in numbers:
+            free = [n for n in range(_COLORS - 1, -1, -1) if n not in numbers.values()]
+            numbers[label] = free[0] if free else len(numbers) % _COLORS
+    return {label: f"v{number}" for label, number in numbers.items()}
+
+
+def change_percent(value: float | None, base: float | None) -> float | None:
+    """Return by how many percent `value` lies above `base`; None where one is not known."""
+    if value is None or not base:
+        return None
+    return 100 * (value / base - 1)

@@ -1,0 +1,239 @@
+"""The columns of `senergy acct`: name, width, meaning and value of each, in one catalogue."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import format_duration, shown
+from slurm_energy.records import Quality
+from slurm_energy.reports.nodelist import fold
+from slurm_energy.reports.scaling import Units, plain
+from slurm_energy.reports.settings import short_settings
+from slurm_energy.reports.timespec import format_time
+from slurm_energy.reports.usage import Usage
+
+Value = str | float | None
+Kind = Literal["text", "scaled", "number", "duration", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How values become text: units, and the form of points in time ($SLURM_TIME_FORMAT)."""
+
+    units: Units = Units()
+    time_format: str = ""
+    now: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column.
+
+    Attributes:
+        name: CamelCase, also the header.
+        width: default number of characters.
+        kind: how the value is written; `scaled` takes a decimal prefix, `number` never does.
+        value: takes a job or step and returns its value, None if unknown.
+        doc: meaning and unit.
+        left: left-justified by default.
+        additive: the sum over jobs has a meaning.
+    """
+
+    name: str
+    width: int
+    kind: Kind
+    value: Callable[[Usage], Value]
+    doc: str
+    left: bool = False
+    additive: bool = False
+
+    def text(self, usage: Usage, style: Style) -> str:
+        """Return the value of a job or step as text; empty when it is not known."""
+        return self.write(self.value(usage), style)
+
+    def write(self, value: Value, style: Style) -> str:
+        """Return a value of this field as text; empty for None."""
+        if value is None or isinstance(value, str):
+            return value or ""
+        if self.kind == "scaled":
+            return style.units.text(value)
+        if self.kind == "duration":
+            return format_duration(value)
+        if self.kind == "time":
+            return format_time(value, style.time_format, style.now)
+        return plain(value, 6 if self.name == "kWh" else 3)
+
+
+def _job_only(value: Callable[[Usage], Value]) -> Callable[[Usage], Value]:
+    """Leave the column empty for steps, as sacct does."""
+    return lambda usage: value(usage) if usage.first.step is None else None
+
+
+def _asked_watts(key: str) -> Callable[[Usage], Value]:
+    def value(usage: Usage) -> Value:
+        return asked_number(usage, key)
+
+    return value
+
+
+def asked_number(usage: Usage, key: str) -> float | None:
+    """Return what the job asked for under `cap_watts`, `gpu_cap_watts` or `slowdown_percent`."""
+    asked = usage.first.asked
+    text = asked.get(key) or asked.get(key.rpartition("_")[0])
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def _quality(usage: Usage) -> str | None:
+    quality: Quality | None = usage.quality
+    return None if quality is None else str(quality)
+
+
+def _allocated_nodes(usage: Usage) -> int:
+    known = usage.job.nodes if usage.first.step is None else None
+    return known or len(usage.records)
+
+
+def _step_or_job_name(usage: Usage) -> str | None:
+    return usage.job.name if usage.first.step is None else usage.first.step
+
+
+def _twins(
+    name: str,
+    widths: tuple[int, int],
+    value: Callable[[Usage], Value],
+    doc: str,
+    unit: str,
+    *,
+    additive: bool = False,
+) -> tuple[Field, Field]:
+    """Return a scaled column and its Raw twin, a plain number in the base unit."""
+    return (
+        Field(name, widths[0], "scaled", value, f"{doc}, {unit}", additive=additive),
+        Field(
+            f"{name}Raw", widths[1], "number", value, f"{name} as a plain number, {unit}", additive=additive
+        ),
+    )
+
+
+def _energy(name: str, widths: tuple[int, int], part: str, doc: str) -> tuple[Field, Field]:
+    return _twins(name, widths, lambda usage: usage.part_joules(part), f"energy of {doc}", "J", additive=True)
+
+
+FIELDS: tuple[Field, ...] = (
+    Field(
+        "Account", 10, "text", lambda u: u.job.account or u.first.account, "account that the job ran under"
+    ),
+    Field("AllocCPUS", 10, "number", lambda u: u.cpus, "CPUs on all nodes"),
+    *_twins(
+        "AvePower", (10, 12), lambda u: u.mean_watts, "mean power of all nodes, energy over elapsed time", "W"
+    ),
+    Field("Cap", 8, "scaled", _asked_watts("cap_watts"), "node power cap that the job asked for, W"),
+    Field("Cluster", 10, "text", lambda u: u.first.cluster, "cluster name"),
+    *_twins(
+        "ConsumedEnergy",
+        (14, 17),
+        lambda u: u.energy_joules,
+        "energy of all nodes and components",
+        "J",
+        additive=True,
+    ),
+    *_energy("CPUEnergy", (10, 13), "cpu", "the processors"),
+    *_energy("DRAMEnergy", (10, 13), "dram", "the memory"),
+    *_twins("ED2P", (10, 14), lambda u: u.ed2p_joule_seconds2, "energy times elapsed time squared", "J*s^2"),
+    *_twins("EDP", (8, 14), lambda u: u.edp_joule_seconds, "energy times elapsed time", "J*s"),
+    Field("Elapsed", 10, "duration", lambda u: u.elapsed_s, "time from first start to last end"),
+    Field("ElapsedRaw", 10, "number", lambda u: u.elapsed_s, "the same in seconds"),
+    Field("End", 19, "time", lambda u: u.end, "end of the last node's record"),
+    Field(
+        "GPUCap", 8, "scaled", _asked_watts("gpu_cap_watts"), "power cap per GPU that the job asked for, W"
+    ),
+    *_energy("GPUEnergy", (10, 13), "gpu", "all GPUs"),
+    Field(
+        "JobID",
+        12,
+        "text",
+        lambda u: u.display_id,
+        "job id with array task or component, and step",
+        left=True,
+    ),
+    Field("JobIDRaw", 12, "text", lambda u: u.raw_id, "numeric job id, and step", left=True),
+    Field("JobName", 10, "text", _step_or_job_name, "name of the job or step"),
+    Field(
+        "kWh", 10, "number", lambda u: u.energy_kwh, "energy of all nodes and components, kWh", additive=True
+    ),
+    Field("Model", 12, "text", lambda u: u.first.model, "workload named by --energy-model"),
+    Field("NNodes", 8, "number", _allocated_nodes, "allocated nodes"),
+    *_energy("NodeEnergy", (10, 13), "node", "the nodes by their own meters"),
+    Field("NodeList", 15, "text", lambda u: fold(u.nodes), "nodes that delivered a record"),
+    Field(
+        "NRecords",
+        8,
+        "number",
+        lambda u: len(u.records),
+        "how many nodes delivered a record; NNodes when complete",
+    ),
+    *_energy("OtherEnergy", (11, 14), "other", "the rest of the nodes"),
+    Field("Partition", 10, "text", _job_only(lambda u: u.job.partition or u.first.partition), "partition"),
+    *_twins("PeakPower", (10, 12), lambda u: u.peak_watts, "sum of the nodes' highest power", "W"),
+    Field("Policy", 11, "text", lambda u: u.first.policy, "energy policy in force"),
+    Field("Quality", 8, "text", _quality, "worst quality of the figures: measured, modelled or partial"),
+    Field("Restarts", 8, "number", lambda u: u.first.restart_count, "how often Slurm had requeued the job"),
+    Field(
+        "Settings",
+        24,
+        "text",
+        lambda u: short_settings(u.records),
+        "power settings applied, failed ones with !",
+    ),
+    Field("SLUID", 14, "text", lambda u: u.first.sluid, "Slurm's unique id of the job, from 25.11 on"),
+    Field("Source", 16, "text", lambda u: "+".join(u.sources), "interfaces that the figures come from"),
+    Field("Start", 19, "time", lambda u: u.start, "start of the first node's record"),
+    Field("State", 10, "text", _job_only(lambda u: u.job.state), "state of the job in Slurm's accounting"),
+    Field("Submit", 19, "time", lambda u: u.job.submit, "time of submission"),
+    Field("Tag", 12, "text", lambda u: u.first.tag, "text given by --energy-tag"),
+    Field("Throttled", 10, "duration", lambda u: u.throttled_seconds, "throttled time, longest of the nodes"),
+    Field(
+        "TimeAboveCap",
+        12,
+        "duration",
+        lambda u: u.seconds_above_cap,
+        "time above the cap, longest of the nodes",
+    ),
+    Field("UID", 6, "number", lambda u: u.first.uid, "owner's numeric id"),
+    Field(
+        "Uncertain",
+        10,
+        "duration",
+        lambda u: u.uncertain_seconds,
+        "time a counter may have missed, longest node",
+    ),
+    Field("Unknown", 12, "text", lambda u: ",".join(u.unknown_parts), "parts that no interface tells about"),
+    Field("User", 9, "text", _job_only(lambda u: u.job.user or u.first.user), "owner"),
+)
+
+DEFAULT_FORMAT = (
+    "JobID,JobName,Policy,State,Elapsed,ConsumedEnergy,CPUEnergy%9,GPUEnergy%9,AvePower%8,EDP,Quality"
+)
+
+
+def find_field(name: str, flag: str = "--format") -> Field:
+    """Return the field of that name, or the first one that starts with it, in any case of letters.
+
+    Raises:
+        UsageError: no field starts with `name`; the nearest one is suggested.
+    """
+    wanted = name.lower()
+    exact = [field for field in FIELDS if field.name.lower() == wanted]
+    if match := exact or [field for field in FIELDS if wanted and field.name.lower().startswith(wanted)]:
+        return match[0]
+    close = difflib.get_close_matches(wanted, [field.name.lower() for field in FIELDS], 1)
+    hint = f"did you mean {find_field(close[0]).name}?" if close else "senergy acct --helpformat lists all"
+    raise UsageError(f"{flag}: unknown field '{shown(name)}'", todo=hint)

@@ -1,0 +1,135 @@
+"""What `senergy doctor` found on a node, as plain data: between looking (agent) and judging (`health`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_energy.devices.hardware import Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSeen:
+    """An energy counter.
+
+    Attributes:
+        key, component, source: as in `devices.interface.EnergyCounter`.
+        quality: `measured` or `modelled`.
+        energy_uj: what it shows in microjoules; None if it cannot be read.
+        error: why not.
+        wraps_after_s: shortest time in which it can wrap; None if it does not.
+    """
+
+    key: str
+    component: str
+    source: str
+    quality: str
+    energy_uj: int | None
+    error: str
+    wraps_after_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnobSeen:
+    """A knob.
+
+    Attributes:
+        key, kind: as in `devices.interface.Knob`.
+        value: in force, with its unit; None if it cannot be read.
+        writable: this process may set it.
+    """
+
+    key: str
+    kind: str
+    value: str | None
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A hardware interface that the kernel or a library may offer.
+
+    Attributes:
+        name: e.g. `powercap`.
+        present: whether the kernel shows it.
+        source: prefix of the `source` of its counters and of the kind of its knobs; empty if it has neither.
+        expected: the hardware is there, so that the interface should be.
+        cost: what its lack costs.
+        fix: what brings it.
+    """
+
+    name: str
+    present: bool
+    source: str
+    expected: bool
+    cost: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSide:
+    """What slurm.conf and plugstack.conf say.
+
+    Attributes:
+        conf: the file read; empty if none was found.
+        error: why it could not be read.
+        prolog, epilog: programs that belong to us, empty if none does.
+        prolog_at_alloc: PrologFlags has Alloc, so that nodes are set before the first task.
+        broken: files that are named and missing or not executable.
+        spank: our plugin's line; empty if there is none.
+        spank_required: the line says `required`.
+        policy_file: named by the plugin's line; empty for none.
+        policy_file_missing: and it is not there.
+    """
+
+    conf: str = ""
+    error: str = ""
+    prolog: str = ""
+    epilog: str = ""
+    prolog_at_alloc: bool = False
+    broken: tuple[str, ...] = ()
+    spank: str = ""
+    spank_required: bool = False
+    policy_file: str = ""
+    policy_file_missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Everything that was found on a node; errors are texts, empty where all is well.
+
+    Attributes:
+        root: the inspection ran as root, so what it could not read nobody can.
+        virtual: the node is a virtual machine.
+        agent: answer to `status`, or why there is none.
+        controller: answer of `GET /v1/status`, or why there is none.
+        clock_offset_s: this node's clock minus the controller's; None if not known.
+        clock_uncertainty_s: half the time that asking took.
+        state_free_mb: space where the agent keeps its records; None if not known.
+    """
+
+    node: str
+    version: str
+    time: float
+    root: bool
+    hardware: Hardware
+    counters: tuple[CounterSeen, ...] = ()
+    knobs: tuple[KnobSeen, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    throttles: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    virtual: bool = False
+    config_path: str = ""
+    config_error: str = ""
+    sampling_hz: float = 1.0
+    spool_limit_mb: float = 0.0
+    state_free_mb: float | None = None
+    agent_socket: str = ""
+    agent: Mapping[str, Any] | str = ""
+    controller_url: str = ""
+    controller: Mapping[str, Any] | str = ""
+    clock_offset_s: float | None = None
+    clock_uncertainty_s: float = 0.0
+    munge_error: str = ""
+    slurm: SlurmSide = field(default_factory=SlurmSide)

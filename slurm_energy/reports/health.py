@@ -1,0 +1,305 @@
+"""Judges what was found on a node: each check's verdict, what its lack costs, and the remedy.
+
+Pure: `slurm_energy.agent.inspection` looks, `healthpage` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from slurm_energy.reports.findings import CounterSeen, Findings, KnobSeen, SlurmSide
+
+CLOCK_TOLERANCE_S = 2.0
+_SAFE_PART_OF_RANGE = 1 / 3
+_FULL_SPOOL = 0.8
+_MOST_NAMED = 6
+
+
+class State(StrEnum):
+    """A check's verdict: `absent` is a lack that is no fault; `degraded` and `failed` need somebody."""
+
+    OK = "ok"
+    ABSENT = "absent"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report.
+
+    Attributes:
+        name: what was checked.
+        state: the verdict.
+        found: what there is.
+        cost: what its lack costs in accuracy or control; empty if nothing.
+        fix: a command or line to write; empty if there is nothing to do.
+    """
+
+    name: str
+    state: State
+    found: str
+    cost: str = ""
+    fix: str = ""
+
+
+def judge(found: Findings) -> list[Check]:
+    """Return the checks in the order of the report."""
+    checks = [*_energy(found), *_interfaces(found), *_knobs(found), _sampling(found)]
+    checks += [_config(found), *_agent(found), _munge(found), *_controller(found), *_slurm(found.slurm)]
+    return checks
+
+
+def healthy(checks: Iterable[Check]) -> bool:
+    """Return whether nothing needs anybody: the exit code for monitoring."""
+    return not any(check.state in (State.DEGRADED, State.FAILED) for check in checks)
+
+
+def _energy(found: Findings) -> list[Check]:
+    """Return a check per component: is its energy known, and how."""
+    names = dict.fromkeys(["cpu", "dram", *(f"gpu[{gpu.index}]" for gpu in found.hardware.gpus)])
+    names |= dict.fromkeys(counter.component for counter in found.counters)
+    names["node"] = None
+    return [_component(name, found) for name in names]
+
+
+def _component(name: str, found: Findings) -> Check:
+    own = [counter for counter in found.counters if counter.component == name]
+    label = f"energy {name}"
+    if not own:
+        return Check(label, *_absent_component(name, found))
+    bad = [counter for counter in own if counter.energy_uj is None]
+    what = ", ".join(dict.fromkeys(f"{counter.source}" for counter in own))
+    what += f", {_number(len(own), 'counter')}"
+    if bad and not found.root and _agent_has(found, bad):
+        return Check(label, State.OK, f"{what}, readable for the agent only, as the kernel wants it")
+    if bad:
+        reasons = "; ".join(dict.fromkeys(counter.error for counter in bad))
+        cost = f"the energy of {name} is unknown (null) in every record"
+        fix = "run `sudo senergy doctor`: counters are root's" if not found.root else ""
+        return Check(label, State.DEGRADED, f"{what}, {len(bad)} unreadable: {reasons}", cost, fix)
+    if any(counter.quality == "modelled" for counter in own):
+        return Check(label, State.OK, f"{what}, modelled", "a model's error instead of a counter's")
+    return Check(label, State.OK, what)
+
+
+def _agent_has(found: Findings, counters: Iterable[CounterSeen]) -> bool:
+    if isinstance(found.agent, str):
+        return False
+    devices = found.agent.get("devices")
+    known = devices.get("counters") if isinstance(devices, Mapping) else None
+    return isinstance(known, list) and all(counter.key in known for counter in counters)
+
+
+def _absent_component(name: str, found: Findings) -> tuple[State, str, str, str]:
+    if name == "cpu":
+        if found.virtual:
+            fix = "none inside a virtual machine: measure on the host"
+        else:
+            fix = "modprobe intel_rapl_msr   (AMD Zen as well)"
+        cost = "the energy of processors is unknown (null) in every record"
+        return State.DEGRADED, "no counter", cost, fix
+    if name == "node":
+        cost = "fans, disks, network and power supplies are in no record; jobs are compared without them"
+        return State.ABSENT, "no meter of the whole node", cost, ""
+    if name == "dram":
+        cost = "memory is left out of cpu + dram sums; policies still work"
+        return State.ABSENT, "no counter; clients and AMD processors have none", cost, ""
+    cost = f"the energy of {name} is unknown (null) in every record"
+    return State.DEGRADED, "the GPU has no energy counter that can be read", cost, "nvidia-smi -q -d POWER"
+
+
+def _interfaces(found: Findings) -> list[Check]:
+    used = {counter.source for counter in found.counters} | {knob.kind for knob in found.knobs}
+    checks = []
+    for interface in found.interfaces:
+        name = f"interface {interface.name}"
+        in_use = bool(interface.source) and any(item.startswith(interface.source) for item in used)
+        if in_use:
+            checks.append(Check(name, State.OK, "in use"))
+        elif interface.present:
+            checks.append(Check(name, State.ABSENT, "present, not used: see the notes, or another source is"))
+        elif interface.expected:
+            checks.append(Check(name, State.DEGRADED, "missing", interface.cost, interface.fix))
+        else:
+            checks.append(Check(name, State.ABSENT, "not on this node"))
+    return checks
+
+
+def _knobs(found: Findings) -> list[Check]:
+    checks = []
+    for kind in dict.fromkeys(knob.kind for knob in found.knobs):
+        own = [knob for knob in found.knobs if knob.kind == kind]
+        silent = [knob.key for knob in own if knob.value is None]
+        locked = [knob.key for knob in own if not knob.writable]
+        what = f"{_number(len(own), 'knob')}, {_values(own)}"
+        if silent:
+            cost = "policies leave these as they are"
+            checks.append(Check(kind, State.DEGRADED, f"{what}; unreadable: {_named(silent)}", cost))
+        elif locked and found.root:
+            cost = "policies cannot set these"
+            fix = "is /sys mounted read-only? mount -o remount,rw /sys"
+            checks.append(Check(kind, State.DEGRADED, f"{what}; not writable: {_named(locked)}", cost, fix))
+        else:
+            checks.append(Check(kind, State.OK, what))
+    if not checks:
+        cost = "every policy is `monitor` here: jobs are measured, nothing can be set"
+        state = State.ABSENT if found.virtual else State.DEGRADED
+        checks.append(
+            Check("knobs", state, "none", cost, "load the cpufreq driver, see the notes of the kernel")
+        )
+    return checks
+
+
+def _values(knobs: Iterable[KnobSeen]) -> str:
+    values = dict.fromkeys(knob.value for knob in knobs if knob.value is not None)
+    return _named(list(values), ", ") or "no value"
+
+
+def _sampling(found: Findings) -> Check:
+    """Tell whether a wrap can be missed between two samples."""
+    wraps = [(c.wraps_after_s, c.key) for c in found.counters if c.wraps_after_s is not None]
+    interval_s = 1 / found.sampling_hz
+    if not wraps:
+        return Check("sampling", State.OK, f"every {interval_s:g} s")
+    soonest_s, key = min(wraps)
+    what = f"every {interval_s:g} s; the first to wrap is {key}, after {soonest_s:.0f} s at full power"
+    if interval_s <= soonest_s * _SAFE_PART_OF_RANGE:
+        return Check("sampling", State.OK, what)
+    wanted = 1 / (soonest_s * _SAFE_PART_OF_RANGE)
+    cost = "a wrap can pass unseen: energy is too low by whole ranges and marked uncertain"
+    return Check("sampling", State.DEGRADED, what, cost, f"agent.sampling_hz = {wanted:.3g} or more")
+
+
+def _config(found: Findings) -> Check:
+    if found.config_error:
+        cost = "daemons do not start, or go on with what they read before"
+        return Check("configuration", State.FAILED, found.config_error, cost, "senergy config check")
+    return Check("configuration", State.OK, found.config_path or "defaults, no file")
+
+
+def _agent(found: Findings) -> list[Check]:
+    if isinstance(found.agent, str):
+        cost = "no policy is applied and no job is measured on this node"
+        what = f"{found.agent_socket}: {found.agent}"
+        return [Check("agent", State.FAILED, what, cost, "systemctl start senergyd")]
+    answer = found.agent
+    checks = [Check("agent", State.OK, f"version {answer.get('version', '?')} at {found.agent_socket}")]
+    if answer.get("version") != found.version:
+        what = f"version {answer.get('version', '?')}, this command is {found.version}"
+        checks[0] = Check("agent", State.DEGRADED, what, "", "systemctl restart senergyd")
+    if left := answer.get("unrestored"):
+        cost = "jobs start from settings that an earlier job left"
+        checks.append(Check("settings left", State.DEGRADED, _named(left), cost, "senergyd --restore"))
+    checks.append(_seen_by_agent(found, answer))
+    checks.append(_spool(found, answer))
+    return checks
+
+
+def _seen_by_agent(found: Findings, answer: Mapping[str, Any]) -> Check:
+    """Compare with what the agent found when it started: devices may have come later."""
+    devices = answer.get("devices")
+    known = devices.get("counters") if isinstance(devices, Mapping) else None
+    present = {counter.key for counter in found.counters}
+    if not isinstance(known, list):
+        return Check("agent's devices", State.OK, "not told")
+    new, lost = sorted(present.difference(known)), sorted(set(map(str, known)) - present)
+    if found.root and new:
+        cost = "the agent does not count what appeared after it started"
+        return Check(
+            "agent's devices", State.DEGRADED, f"new: {_named(new)}", cost, "systemctl restart senergyd"
+        )
+    if found.root and lost:
+        cost = "the energy of these is unknown since they went away"
+        return Check("agent's devices", State.DEGRADED, f"gone: {_named(lost)}", cost)
+    return Check("agent's devices", State.OK, _number(len(known), "counter"))
+
+
+def _spool(found: Findings, answer: Mapping[str, Any]) -> Check:
+    count = answer.get("spooled", 0)
+    what = f"{_number(count, 'record')} wait for the controller"
+    if found.state_free_mb is not None:
+        what += f", {found.state_free_mb:.0f} MB free"
+        if found.state_free_mb < found.spool_limit_mb * (1 - _FULL_SPOOL):
+            cost = "power traces, then records, are lost once the disk is full"
+            return Check("spool", State.DEGRADED, what, cost, "make room under agent.state_dir")
+    return Check("spool", State.OK, what)
+
+
+def _munge(found: Findings) -> Check:
+    if found.munge_error:
+        cost = "records stay on the node and nobody can ask the controller"
+        return Check("munge", State.FAILED, found.munge_error, cost, "systemctl start munge")
+    return Check("munge", State.OK, "makes and opens credentials")
+
+
+def _controller(found: Findings) -> list[Check]:
+    if isinstance(found.controller, str):
+        cost = "records wait in the spool of this node until it is back"
+        fix = "systemctl start senergyctld   (on the controller)"
+        return [Check("controller", State.DEGRADED, found.controller, cost, fix)]
+    checks = [Check("controller", State.OK, f"{found.controller_url}")]
+    if (version := found.controller.get("version")) != found.version:
+        what = f"{found.controller_url} has version {version}, this node {found.version}"
+        checks = [Check("controller", State.DEGRADED, what, "", "install the same version on both")]
+    offset_s = found.clock_offset_s
+    if offset_s is not None:
+        what = f"{offset_s:+.3f} s from the controller's, +-{found.clock_uncertainty_s:.3f} s"
+        if abs(offset_s) > CLOCK_TOLERANCE_S + found.clock_uncertainty_s:
+            cost = "times of records and power traces of this node are off by that; energy itself is not"
+            fix = "chronyc makestep   (or: timedatectl set-ntp true)"
+            checks.append(Check("clock", State.DEGRADED, what, cost, fix))
+        else:
+            checks.append(Check("clock", State.OK, what))
+    return checks
+
+
+def _slurm(slurm: SlurmSide) -> list[Check]:
+    if not slurm.conf or slurm.error:
+        what = f"{slurm.conf}: {slurm.error}" if slurm.error else "no slurm.conf found"
+        return [Check("slurm.conf", State.ABSENT, what, "hooks and plugin not checked", "set SLURM_CONF")]
+    checks = [Check("slurm.conf", State.OK, slurm.conf)]
+    cost = "jobs are not announced: no policy is applied and no job is measured"
+    render = "senergy template render slurm.conf"
+    for key, program in (("Prolog", slurm.prolog), ("Epilog", slurm.epilog)):
+        if program:
+            checks.append(Check(key, State.OK, program))
+        else:
+            checks.append(Check(key, State.DEGRADED, "none of ours", cost, render))
+    if not slurm.prolog_at_alloc:
+        cost = "settings come with the first task, never on nodes without one"
+        checks.append(Check("PrologFlags", State.DEGRADED, "without Alloc", cost, "PrologFlags=Alloc"))
+    if slurm.broken:
+        cost = "Slurm drains the node when the prolog fails, or jobs run unmeasured"
+        checks.append(
+            Check("hook files", State.FAILED, f"missing or not executable: {_named(slurm.broken)}", cost)
+        )
+    checks.append(_spank(slurm))
+    return checks
+
+
+def _spank(slurm: SlurmSide) -> Check:
+    if not slurm.spank:
+        cost = "no --energy-* flags; jobs get the default policy and records have no steps"
+        return Check("SPANK", State.DEGRADED, "no energy.so", cost, "senergy template render plugstack.conf")
+    if slurm.spank_required:
+        cost = "a node without the file fails every job"
+        return Check("SPANK", State.DEGRADED, f"required {slurm.spank}", cost, "write `optional`")
+    if slurm.policy_file_missing:
+        cost = "at submission only the form of flags is checked"
+        fix = "systemctl start senergyctld   (it writes the file)"
+        return Check("SPANK", State.ABSENT, f"{slurm.spank}; no {slurm.policy_file} here", cost, fix)
+    return Check("SPANK", State.OK, slurm.spank)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _named(items: Iterable[str], separator: str = " ") -> str:
+    listed = list(items)
+    more = f"{separator}and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
+    return separator.join(listed[:_MOST_NAMED]) + more

@@ -1,0 +1,115 @@
+"""The JSON that `--json` prints: one object per job with its nodes and steps. Units are in the key names.
+
+Keys are only ever added. Unknown is null. Documented in docs/reference/json.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from slurm_energy import __version__
+from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
+from slurm_energy.reports.usage import Usage
+
+FORMAT_VERSION = 1
+
+
+def document(jobs: Sequence[Usage]) -> dict[str, Any]:
+    """Return what `senergy acct --json` prints."""
+    return {
+        "meta": {"format": FORMAT_VERSION, "senergy": __version__},
+        "jobs": [job_object(job) for job in jobs],
+    }
+
+
+def job_object(job: Usage) -> dict[str, Any]:
+    """Return one job with `nodes` and `steps`."""
+    first = job.first
+    return {
+        "job_id": first.job_id,
+        "display_id": job.job.display_id or str(first.job_id),
+        "restart_count": first.restart_count,
+        "sluid": first.sluid,
+        "cluster": first.cluster,
+        "name": job.job.name,
+        "user": job.job.user or first.user,
+        "uid": first.uid,
+        "account": job.job.account or first.account,
+        "partition": job.job.partition or first.partition,
+        "state": job.job.state,
+        "submit": job.job.submit,
+        "policy": first.policy,
+        "asked": dict(first.asked),
+        "model": first.model,
+        "tag": first.tag,
+        **_figures(job),
+        "allocated_nodes": job.job.nodes,
+        "missing_nodes": job.missing_nodes,
+        "nodes": [_node_object(record) for record in job.records],
+        "steps": [
+            {"step": step.first.step, **_figures(step), "nodes": [_node_object(r) for r in step.records]}
+            for step in job.steps
+        ],
+    }
+
+
+def _figures(usage: Usage) -> dict[str, Any]:
+    return {
+        "start": usage.start,
+        "end": usage.end,
+        "elapsed_s": usage.elapsed_s,
+        "cpus": usage.cpus,
+        "energy_joules": usage.energy_joules,
+        "energy_kwh": usage.energy_kwh,
+        "component_joules": {part: usage.part_joules(part) for part in usage.parts},
+        "unknown_parts": list(usage.unknown_parts),
+        "mean_watts": usage.mean_watts,
+        "peak_watts": usage.peak_watts,
+        "edp_joule_seconds": usage.edp_joule_seconds,
+        "ed2p_joule_seconds2": usage.ed2p_joule_seconds2,
+        "seconds_above_cap": usage.seconds_above_cap,
+        "throttled_seconds": usage.throttled_seconds,
+        "uncertain_seconds": usage.uncertain_seconds,
+        "quality": usage.quality,
+        "sources": list(usage.sources),
+    }
+
+
+def _node_object(record: EnergyRecord) -> dict[str, Any]:
+    return {
+        "node": record.node,
+        "record_id": record.record_id,
+        "start": record.start,
+        "end": record.end,
+        "cpus": record.cpus,
+        "gpus": list(record.gpus),
+        "energy_joules": record.energy_joules,
+        "mean_watts": record.mean_watts,
+        "peak_watts": record.peak_watts,
+        "seconds_above_cap": record.seconds_above_cap,
+        "throttled_seconds": record.throttled_seconds,
+        "uncertain_seconds": record.uncertain_seconds,
+        "components": {component.name: _component_object(component) for component in record.components},
+        "settings": [_setting_object(setting) for setting in record.applied],
+        "notes": list(record.notes),
+    }
+
+
+def _component_object(component: ComponentEnergy) -> dict[str, Any]:
+    return {
+        "energy_joules": component.energy_joules,
+        "source": component.source,
+        "quality": None if component.energy_joules is None else component.quality,
+    }
+
+
+def _setting_object(setting: AppliedSetting) -> dict[str, Any]:
+    return {
+        "setting": setting.setting,
+        "original": setting.original,
+        "asked": setting.asked,
+        "applied": setting.applied,
+        "restored": setting.restored,
+        "note": setting.note,
+    }

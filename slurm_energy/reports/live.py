@@ -1,0 +1,70 @@
+"""The screen of `senergy top`: the agent's answer to `status` as lines. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_energy.quantities import format_duration
+from slurm_energy.reports.textplot import Glyphs, share_bar
+
+_UNKNOWN = "-"
+_BAR = 30
+
+
+def node_watts(status: Mapping[str, Any]) -> float | None:
+    """Return the watts of the node, see `total`."""
+    return total(status.get("watts") or {})
+
+
+def total(watts: Mapping[str, float | None]) -> float | None:
+    """Return the sum of components; the meter of the whole node, where there is one, includes them."""
+    if not watts:
+        return None
+    if "node" in watts:
+        return watts["node"]
+    known = [value for value in watts.values() if value is not None]
+    return math.fsum(known) if len(known) == len(watts) else None
+
+
+def screen(status: Mapping[str, Any], clock: str, glyphs: Glyphs, highest_watts: float) -> list[str]:
+    """Return the whole screen.
+
+    Args:
+        status: the agent's answer.
+        clock: time of day as text.
+        glyphs: characters for bars.
+        highest_watts: what a full bar means.
+    """
+    window_s = status.get("watts_window_s")
+    mean = f", mean of {window_s:.1f} s" if window_s else ""
+    lines = [f"{status.get('node', '?')}  {_watts(node_watts(status)).strip()} W  {clock}{mean}", ""]
+    for name, watts in (status.get("watts") or {}).items():
+        share = None if watts is None or highest_watts <= 0 else watts / highest_watts
+        lines.append(f"{name:<10} {_watts(watts)} W  {share_bar(share, _BAR, glyphs)}")
+    if all(watts is None for watts in (status.get("watts") or {}).values()):
+        lines.append("no power yet: the first mean comes with the next refresh")
+    return [*lines, "", *_jobs(status.get("jobs") or [])]
+
+
+def _jobs(jobs: list[Mapping[str, Any]]) -> list[str]:
+    if not jobs:
+        return ["no job runs here"]
+    names = list(dict.fromkeys(name for job in jobs for name in job.get("watts") or {}))
+    head = f"{'JOB':>10} {'USER':<10} {'POLICY':<12} {'TIME':>10} {'WATTS':>8} {'JOULES':>11}"
+    lines = [head + "".join(f" {name.upper():>8}" for name in names)]
+    for job in jobs:
+        watts, joules = job.get("watts") or {}, job.get("energy_joules") or {}
+        user = job.get("user") or _UNKNOWN
+        row = f"{job.get('job_id', '?'):>10} {user[:10]:<10} {str(job.get('policy', '?'))[:12]:<12}"
+        row += f" {format_duration(job.get('elapsed_s')) or _UNKNOWN:>10} {_watts(total(watts)):>8}"
+        row += f" {_watts(total(joules)):>11}"
+        lines.append(row + "".join(f" {_watts(watts.get(name)):>8}" for name in names))
+    if any("watts" not in job for job in jobs):
+        lines.append("the power of other users' jobs is theirs and root's to see")
+    return lines
+
+
+def _watts(value: float | None) -> str:
+    return f"{_UNKNOWN if value is None else format(value, '.1f'):>8}"

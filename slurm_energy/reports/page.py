@@ -1,0 +1,335 @@
+"""HTML pages from jobs: the label of one job, or several jobs compared.
+
+A page is one file that loads nothing: style, script, drawings and figures are inside. Text from users
+passes through the template's escaping or the SVG writer's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from slurm_energy import __version__
+from slurm_energy.quantities import format_duration
+from slurm_energy.records import Quality
+from slurm_energy.reports.advice import PART_NAMES, notes
+from slurm_energy.reports.charts import (
+    Bar,
+    BarGroup,
+    Chart,
+    Series,
+    bar_chart,
+    highest_watts,
+    power_chart,
+    share_chart,
+)
+from slurm_energy.reports.comparison import Variant, Work, change_percent, compare, work_name
+from slurm_energy.reports.fields import asked_number
+from slurm_energy.reports.label import asked_text, combined_trace
+from slurm_energy.reports.nodelist import fold
+from slurm_energy.reports.scaling import percent, with_unit
+from slurm_energy.reports.settings import MergedSetting, merge_settings, short_settings
+from slurm_energy.reports.timespec import format_time
+from slurm_energy.reports.usage import Usage, part_of, worst_quality
+
+WIDE, NARROW, SMALL = (1040, 300), (400, 240), (400, 210)
+_WIDE_POINTS, _SMALL_POINTS = 240, 100
+_Figure = Callable[[Usage], float | None]
+_FIGURES: tuple[tuple[str, str, _Figure], ...] = (
+    ("Time", "s", lambda usage: usage.elapsed_s),
+    ("Energy", "J", lambda usage: usage.energy_joules),
+    ("EDP", "J·s", lambda usage: usage.edp_joule_seconds),
+)
+
+
+def page(
+    jobs: Sequence[Usage], title: str = "", remarks: Sequence[str] = (), now: datetime | None = None
+) -> str:
+    """Return one HTML document: a label for one job, a comparison for several.
+
+    Args:
+        jobs: with their traces; at least one.
+        title: heading; a fitting one if empty.
+        remarks: lines to put on top, one paragraph each.
+        now: the present, for the footer; none leaves the date out.
+    """
+    common = {
+        "version": __version__,
+        "made": now.strftime("%Y-%m-%d %H:%M") if now else "",
+        "remarks": list(remarks),
+    }
+    if len(jobs) == 1:
+        context = _job_context(jobs[0], title)
+        template = "job.html.j2"
+    else:
+        context = _comparison_context(jobs, title)
+        template = "comparison.html.j2"
+    environment = Environment(
+        loader=PackageLoader("slurm_energy.reports", "html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(common | context)
+
+
+def _embed(chart: Chart) -> dict[str, Markup]:
+    """Return drawing and numbers ready for the page; `<` is escaped so that no text ends the script."""
+    data = json.dumps(chart.data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
+    return {"svg": Markup(chart.svg), "data": Markup(data)}
+
+
+def _job_context(job: Usage, title: str) -> dict[str, Any]:
+    parts = _parts(job)
+    name = job.job.name or ""
+    return {
+        "title": title or f"Energy label of job {job.display_id}",
+        "subtitle": " · ".join(text for text in (name, _owner(job), job.job.state or "") if text),
+        "tiles": [
+            ("Energy", with_unit(job.energy_joules, "J"), _hours(job)),
+            ("Elapsed", format_duration(job.elapsed_s), _when(job.start)),
+            ("Mean power", with_unit(job.mean_watts, "W"), _nodes_text(job)),
+            (
+                "Peak power",
+                with_unit(job.peak_watts, "W"),
+                "sum of the nodes' peaks" if len(job.records) > 1 else "",
+            ),
+            ("EDP", with_unit(job.edp_joule_seconds, "J·s"), "energy times delay"),
+        ],
+        "facts": _facts(job),
+        "parts": parts,
+        "share": Markup(share_chart([p["bar"] for p in parts], "Shares of the energy by part")),
+        "without": [] if job.energy_joules is None else [PART_NAMES[part] for part in job.unknown_parts],
+        "quality": job.quality if job.quality not in (None, Quality.MEASURED) else "",
+        "charts": _job_charts(job),
+        "settings": [_setting_row(merged, len(job.records)) for merged in merge_settings(job.records)],
+        "nodes": _node_rows(job),
+        "notes": notes(job),
+    }
+
+
+def _owner(job: Usage) -> str:
+    user, account = job.job.user or job.first.user or str(job.first.uid), job.job.account or job.first.account
+    return f"{user}/{account}" if account else user
+
+
+def _hours(job: Usage) -> str:
+    return "" if job.energy_joules is None else with_unit(job.energy_joules / 3600, "Wh")
+
+
+def _when(moment: float) -> str:
+    return f"from {format_time(moment, '%Y-%m-%d %H:%M')}"
+
+
+def _nodes_text(job: Usage) -> str:
+    count = len(job.records)
+    whole = f" of {job.job.nodes}" if job.missing_nodes else ""
+    return f"{count}{whole} node{'' if count == 1 else 's'}"
+
+
+def _facts(job: Usage) -> list[tuple[str, str]]:
+    first = job.first
+    seconds = (
+        ("Above the cap", job.seconds_above_cap),
+        ("Throttled", job.throttled_seconds),
+        ("Uncertain", job.uncertain_seconds or None),
+    )
+    rows = [
+        ("Policy", first.policy),
+        ("Asked", asked_text(job)),
+        ("Model", first.model or ""),
+        ("Tag", first.tag or ""),
+        ("Partition", job.job.partition or first.partition or ""),
+        ("Nodes", fold(job.nodes)),
+        ("CPUs", "" if job.cpus is None else str(job.cpus)),
+        ("GPUs", str(sum(len(record.gpus) for record in job.records) or "")),
+        *(
+            (name, f"{value:.1f} s ({percent(value, job.elapsed_s) or '0 %'})")
+            for name, value in seconds
+            if value is not None
+        ),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _parts(job: Usage) -> list[dict[str, Any]]:
+    out = []
+    for part in job.parts:
+        joules = job.part_joules(part)
+        known = [c for c in job.components if part_of(c.name) == part and c.energy_joules is not None]
+        name, text = PART_NAMES.get(part, part), with_unit(joules, "J")
+        out.append(
+            {
+                "name": name,
+                "color": part,
+                "energy": text,
+                "share": percent(joules, job.energy_joules),
+                "quality": worst_quality(c.quality for c in known) or "",
+                "sources": ", ".join(sorted({c.source for c in known if c.source})) or "no interface tells",
+                "bar": Bar(name, part, None if part == "node" else joules, text),
+            }
+        )
+    return out
+
+
+def _job_charts(job: Usage) -> list[dict[str, Any]]:
+    """Return the same chart for wide and for narrow screens; the page shows one of them."""
+    charts = []
+    cap = asked_number(job, "cap_watts")
+    for kind, size, points in (("wide", WIDE, _WIDE_POINTS), ("narrow", NARROW, _SMALL_POINTS)):
+        trace = combined_trace(job, points)
+        if trace is None:
+            return []
+        known = [part for part, watts in trace.watts.items() if not all(map(math.isnan, watts))]
+        parts = [part for part in known if part != "node"] or known
+        series = [Series(PART_NAMES.get(p, p), p, trace.watts[p], trace.interval_s) for p in parts]
+        chart = power_chart(
+            series,
+            "Power over time by part",
+            size,
+            stacked=True,
+            cap_watts=cap * len(job.traces) if cap else None,
+        )
+        charts.append({"kind": kind, "series": series, **_embed(chart)})
+    return charts
+
+
+def _setting_row(merged: MergedSetting, node_count: int) -> dict[str, str]:
+    fate = merged.fate
+    state = {True: "restored", False: "not restored", None: "still set"}[fate.restored]
+    failed = fate.applied is None
+    return {
+        "name": merged.name,
+        "nodes": fold(merged.nodes) if len(merged.nodes) < node_count else "",
+        "before": fate.original or "?",
+        "asked": fate.asked,
+        "applied": fate.applied or "failed",
+        "after": "unchanged" if failed else state,
+        "note": fate.note,
+        "bad": "bad" if failed or fate.restored is False else "",
+    }
+
+
+def _node_rows(job: Usage) -> list[dict[str, Any]]:
+    if len(job.records) < 2:
+        return []
+    return [
+        {
+            "node": record.node,
+            "energy": with_unit(record.energy_joules, "J"),
+            "mean": with_unit(record.mean_watts, "W"),
+            "peak": with_unit(record.peak_watts, "W"),
+            "parts": ", ".join(
+                f"{PART_NAMES.get(p, p)} {with_unit(Usage((record,), job.job).part_joules(p), 'J')}"
+                for p in Usage((record,), job.job).parts
+            ),
+        }
+        for record in job.records
+    ]
+
+
+def _comparison_context(jobs: Sequence[Usage], title: str) -> dict[str, Any]:
+    works = compare(jobs)
+    clusters = sorted({job.first.cluster for job in jobs})
+    variants = {variant.name: variant.color for work in works for variant in work.variants}
+    return {
+        "title": title or f"{len(jobs)} jobs compared",
+        "subtitle": f"{len(jobs)} jobs on {', '.join(clusters)}, {_when(min(job.start for job in jobs))}",
+        "legend": list(variants.items()),
+        "bars": [
+            {
+                "name": name,
+                "svg": Markup(bar_chart(_bar_groups(works, figure, unit), f"{name} by work and policy")),
+            }
+            for name, unit, figure in _FIGURES
+        ],
+        "works": [_work_chart(work) for work in works],
+        "rows": [
+            _run_row(job, work, variant)
+            for work in works
+            for variant in work.variants
+            for job in variant.jobs
+        ],
+    }
+
+
+def _bar_groups(works: Sequence[Work], figure: _Figure, unit: str) -> list[BarGroup]:
+    groups = []
+    for work in works:
+        base = work.baseline.mean(figure)
+        bars = []
+        for variant in work.variants:
+            value = variant.mean(figure)
+            change = None if variant is work.baseline else change_percent(value, base)
+            bars.append(
+                Bar(
+                    variant.name,
+                    variant.color,
+                    value,
+                    _figure_text(value, unit),
+                    _change_text(change),
+                )
+            )
+        groups.append(BarGroup(work.name, bars, base or 0.0))
+    return groups
+
+
+def _change_text(change: float | None) -> str:
+    """Return `+12 %`, `−3 %` with a true minus sign, or nothing."""
+    if change is None:
+        return ""
+    return f"{change:+.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %").replace("-", "\N{MINUS SIGN}")
+
+
+def _figure_text(value: float | None, unit: str) -> str:
+    if unit == "s" and value is not None:
+        return format_duration(value) if value >= 600 else f"{value:.1f} s"
+    return with_unit(value, unit)
+
+
+def _work_chart(work: Work) -> dict[str, Any]:
+    series = []
+    for variant in work.variants:
+        trace = combined_trace(variant.jobs[0], _SMALL_POINTS)
+        if trace is not None:
+            series.append(Series(variant.name, variant.color, trace.total(), trace.interval_s))
+    chart = power_chart(
+        series, f"Power over time: {work.name}", SMALL, top_watts=highest_watts(series) * 1.03
+    )
+    return (
+        {"name": work.name, "series": series, **_embed(chart)}
+        if series
+        else {"name": work.name, "series": []}
+    )
+
+
+def _run_row(job: Usage, work: Work, variant: Variant) -> dict[str, Any]:
+    base = work.baseline
+    compared = (
+        (change_percent(figure(job), base.mean(figure)) if job not in base.jobs else None)
+        for _, _, figure in _FIGURES
+    )
+    return {
+        "id": job.display_id,
+        "work": work_name(job),
+        "nodes": fold(job.nodes),
+        "policy": variant.name,
+        "color": variant.color,
+        "settings": short_settings(job.records),
+        "figures": [
+            (_figure_text(figure(job), unit), _change_text(change))
+            for (_, unit, figure), change in zip(_FIGURES, compared, strict=True)
+        ],
+        "mean": with_unit(job.mean_watts, "W"),
+        "peak": with_unit(job.peak_watts, "W"),
+        "quality": job.quality or "unknown",
+        "state": job.job.state or "",
+    }

@@ -1,0 +1,172 @@
+"""What `senergy policies` and `senergy status` print: the controller's and the agent's answers as lines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slurm_energy.quantities import format_duration
+from slurm_energy.reports.scaling import plain
+
+_SITE_SETTINGS = (
+    ("cap_watts", "cap {} W"),
+    ("gpu_cap_watts", "GPU cap {} W"),
+    ("max_frequency_mhz", "at most {} MHz"),
+    ("governor", "governor {}"),
+    ("epp", "energy preference {}"),
+)
+_FLAGS = (
+    ("cap_watts", "--energy-cap", "W per node"),
+    ("gpu_cap_watts", "--energy-gpu-cap", "W per GPU"),
+    ("slowdown_percent", "--energy-slowdown", "%"),
+)
+WIDTH = 100
+
+
+def policies_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return a table of policies, the bounds of the flags and the defaults.
+
+    Args:
+        answer: of `GET /v1/policies`.
+    """
+    policies = answer.get("policies", [])
+    rows = [("POLICY", "WHO", "WHAT IT SETS")]
+    rows += [(p["name"], ",".join(p.get("users") or ()) or "everyone", policy_text(p)) for p in policies]
+    first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
+    second = min(second, 24)
+    lines = []
+    for name, who, what in rows:
+        indent = " " * (first + second + 4)
+        cell = who if len(who) <= second else who[: second - 1] + "+"
+        lines += textwrap.wrap(
+            what, WIDTH, initial_indent=f"{name:<{first}}  {cell:<{second}}  ", subsequent_indent=indent
+        )
+    lines += ["", "BOUNDS"]
+    for key, flag, unit in _FLAGS:
+        low, high = answer.get("bounds", {}).get(key, (None, None))
+        if low is not None:
+            lines.append(f"{flag:<18} {plain(low)} to {plain(high)} {unit}")
+    return [*lines, "", "WITHOUT --energy-policy", *_default_lines(answer.get("defaults", {}))]
+
+
+def policy_text(policy: Mapping[str, Any]) -> str:
+    """Return a policy's description with the values that the site gave it."""
+    settings = policy.get("settings") or {}
+    values = [
+        text.format(plain(value) if isinstance(value, (int, float)) else value)
+        for key, text in _SITE_SETTINGS
+        if (value := settings.get(key)) is not None
+    ]
+    description = policy.get("description", "")
+    if policy.get("base") not in (None, policy.get("name")) and policy["base"] not in description:
+        values.insert(0, f"from {policy['base']}")
+    return f"{description} ({', '.join(values)})" if values else description
+
+
+def _default_lines(defaults: Mapping[str, Any]) -> list[str]:
+    lines = [f"user {name}: {policy}" for name, policy in defaults.get("user", {}).items()]
+    lines += [f"partition {name}: {policy}" for name, policy in defaults.get("partition", {}).items()]
+    return [*lines, f"{'all others' if lines else 'everyone'}: {defaults.get('policy', 'not known')}"]
+
+
+def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> list[str]:
+    """Return the controller's part of the status page.
+
+    Args:
+        url: of the controller.
+        answer: of `GET /v1/status`, or why there is none.
+        now: Unix seconds.
+    """
+    if isinstance(answer, str):
+        return [f"controller  not reachable: {answer}"]
+    up = answer.get("uptime_s")
+    head = f"controller  {url}, version {answer.get('version', '?')}, cluster {answer.get('cluster', '?')}"
+    lines = [head + (f", up {format_duration(up)}" if up is not None else "")]
+    size = answer.get("database_bytes")
+    megabytes = f", {size / 1e6:.1f} MB" if size is not None else ""
+    lines.append(f"  database  {answer.get('database', '?')}{megabytes}")
+    lines.append(f"  records   {answer.get('records', '?')}, power traces {answer.get('traces', '?')}")
+    lines.append(
+        "  slurm     " + _slurm_text(answer.get("enrichment") or {}, now, answer.get("records_without_job"))
+    )
+    nodes = answer.get("nodes", [])
+    lines.append(
+        f"  nodes     {len(nodes)} have delivered records"
+        if nodes
+        else "  nodes     none has delivered a record yet"
+    )
+    lines += [f"    {_node_text(node, now)}" for node in nodes]
+    return lines
+
+
+def _slurm_text(state: Mapping[str, Any], now: float, waiting: int | None) -> str:
+    parts = [f"release {state['slurm_release']}"] if state.get("slurm_release") else []
+    if state.get("last_error"):
+        parts.append(f"last query failed: {state['last_error']}")
+    elif state.get("last_answer") is not None:
+        parts.append(f"last answer {_ago(now - state['last_answer'])}")
+    else:
+        parts.append("not asked yet")
+    if waiting:
+        parts.append(f"{waiting} records wait for name, account and state")
+    return ", ".join(parts)
+
+
+def _node_text(node: Mapping[str, Any], now: float) -> str:
+    text = f"{node.get('node', '?'):<14} last record {_ago(now - node.get('last_received', now))}"
+    return text + (f", {node['spooled']} waiting on the node" if node.get("spooled") else "")
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s ago"
+    return f"{seconds / 60:.0f} min ago" if seconds < 7200 else f"{format_duration(seconds)} ago"
+
+
+def agent_lines(socket: str, answer: Mapping[str, Any] | str) -> list[str]:
+    """Return this node's part of the status page.
+
+    Args:
+        socket: of senergyd.
+        answer: to `status`, or why there is none.
+    """
+    if isinstance(answer, str):
+        return [f"agent       none on this node ({socket}): {answer}"]
+    jobs = answer.get("jobs") or []
+    hertz = answer.get("sampling_hz")
+    lines = [
+        f"agent       {answer.get('node', '?')}, version {answer.get('version', '?')}"
+        + (f", {plain(hertz)} samples per second" if hertz is not None else ""),
+        f"  jobs      {', '.join(map(_job_text, jobs)) if jobs else 'none'}",
+        f"  spooled   {answer.get('spooled', '?')} records wait for the controller",
+    ]
+    if answer.get("unrestored"):
+        lines.append(f"  LEFT SET  {', '.join(answer['unrestored'])}: see senergyd's log")
+    return [*lines, *_device_lines(answer.get("devices"))]
+
+
+def _job_text(job: Any) -> str:
+    if isinstance(job, Mapping):
+        return (
+            f"{job.get('job_id', '?')} ({job['policy']})"
+            if job.get("policy")
+            else str(job.get("job_id", "?"))
+        )
+    return str(job)
+
+
+def _device_lines(devices: Any) -> list[str]:
+    if isinstance(devices, Mapping):
+        return [f"  {name:<9} {_device_text(value)}" for name, value in devices.items()]
+    if isinstance(devices, Sequence) and not isinstance(devices, str):
+        return [f"  device    {_device_text(device)}" for device in devices]
+    return []
+
+
+def _device_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_device_text(item)}" for key, item in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(_device_text(item) for item in value) or "none"
+    return "none" if value in (None, "") else str(value)

@@ -1,0 +1,164 @@
+"""A small SVG writer: elements, scales and paths. It knows nothing of energy.
+
+Colours are CSS classes or variables, never values, so that one drawing serves light and dark pages.
+Everything written is escaped here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+Attribute = str | float | None
+
+
+def element(name: str, *children: str, text: str = "", **attributes: Attribute) -> str:
+    """Return one element.
+
+    Args:
+        name: tag name.
+        children: elements, already written.
+        text: character data, escaped here.
+        attributes: None leaves one out; a trailing `_` is dropped, other `_` become `-`, as in `class_`.
+    """
+    words = [name]
+    for key, value in attributes.items():
+        if value is not None:
+            shown = number(value) if isinstance(value, (int, float)) else escape(value, {'"': "&quot;"})
+            words.append(f'{key.rstrip("_").replace("_", "-")}="{shown}"')
+    content = escape(text) + "".join(children)
+    return f"<{' '.join(words)}>{content}</{name}>" if content else f"<{' '.join(words)}/>"
+
+
+def number(value: float) -> str:
+    """Write a coordinate with at most two decimals."""
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A linear map from data to pixels.
+
+    Attributes:
+        low, high: data values at both ends.
+        at_low, at_high: their pixel coordinates.
+    """
+
+    low: float
+    high: float
+    at_low: float
+    at_high: float
+
+    def __call__(self, value: float) -> float:
+        """Return the pixel coordinate of `value`."""
+        span = self.high - self.low
+        share = (value - self.low) / span if span else 0.0
+        return self.at_low + share * (self.at_high - self.at_low)
+
+
+def line_path(xs: Sequence[float], ys: Sequence[float]) -> str:
+    """Return path data of a line through the points, broken where y is NaN."""
+    return " ".join("M" + " L".join(_point(*p) for p in run) for run in _runs(xs, ys))
+
+
+def band_path(xs: Sequence[float], lower: Sequence[float], upper: Sequence[float]) -> str:
+    """Return path data of the area between two lines, broken where `upper` is NaN."""
+    parts = []
+    floor = dict(zip(xs, lower, strict=True))
+    for run in _runs(xs, upper):
+        back = [(x, floor[x]) for x, _ in reversed(run)]
+        parts.append("M" + " L".join(_point(*p) for p in (*run, *back)) + " Z")
+    return " ".join(parts)
+
+
+def bar_path(x: float, y: float, width: float, height: float, radius: float = 3) -> str:
+    """Return path data of a horizontal bar from `x`, rounded at its far end."""
+    r = max(0.0, min(radius, width, height / 2))
+    return (
+        f"M{number(x)} {number(y)} h{number(width - r)} q{number(r)} 0 {number(r)} {number(r)} "
+        f"v{number(height - 2 * r)} q0 {number(r)} {number(-r)} {number(r)} h{number(r - width)} Z"
+    )
+
+
+def _point(x: float, y: float) -> str:
+    return f"{number(x)} {number(y)}"
+
+
+def _runs(xs: Sequence[float], ys: Sequence[float]) -> Iterator[list[tuple[float, float]]]:
+    run: list[tuple[float, float]] = []
+    for x, y in zip(xs, ys, strict=True):
+        if math.isnan(y):
+            if run:
+                yield run
+            run = []
+        else:
+            run.append((x, y))
+    if run:
+        yield run
+
+
+def drawing(size: tuple[float, float], title: str, *children: str, class_: str, **attributes: str) -> str:
+    """Return a whole picture that scales with its place and tells its title to screen readers."""
+    return element(
+        "svg",
+        *children,
+        text="",
+        viewBox=f"0 0 {number(size[0])} {number(size[1])}",
+        role="img",
+        aria_label=title,
+        class_=class_,
+        **attributes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The plot area inside a picture, in pixels."""
+
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    @property
+    def x1(self) -> float:
+        """Right edge of the plot area."""
+        return self.width - self.right
+
+    @property
+    def y1(self) -> float:
+        """Lower edge of the plot area."""
+        return self.height - self.bottom
+
+    def axes(
+        self,
+        x: Scale,
+        x_ticks: Sequence[float],
+        x_text: Callable[[float], str],
+        y: Scale,
+        y_ticks: Sequence[float],
+        y_text: Callable[[float], str],
+    ) -> list[str]:
+        """Return grid lines, the base line and the labels of both axes."""
+        out = [
+            element("line", x1=self.left, x2=self.x1, y1=y(t), y2=y(t), class_="grid-line" if t else "base")
+            for t in y_ticks
+        ]
+        out += [
+            element("text", text=y_text(t), x=self.left - 8, y=y(t) + 4, class_="tick", text_anchor="end")
+            for t in y_ticks
+        ]
+        for tick in x_ticks:
+            place = x(tick)
+            near_end = place > self.x1 - 24
+            out.append(element("line", x1=place, x2=place, y1=self.y1, y2=self.y1 + 4, class_="base"))
+            anchor = "start" if tick == 0 else "end" if near_end else "middle"
+            out.append(
+                element("text", text=x_text(tick), x=place, y=self.y1 + 18, class_="tick", text_anchor=anchor)
+            )
+        return out

@@ -1,0 +1,124 @@
+"""Rows as text columns or delimited lines, with sacct's rules for widths, cuts and headers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.records import Quality
+from slurm_energy.reports.fields import FIELDS, Field, Style, find_field
+from slurm_energy.reports.usage import Usage, worst_quality
+
+MAX_WIDTH = 4096
+_ITEM = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:%(?P<left>-)?(?P<width>\d{1,5}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field with the width and the side that this output gives it."""
+
+    field: Field
+    width: int
+    left: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows are put on lines.
+
+    Attributes:
+        header: print names first (and dashes, in columns).
+        delimiter: None for columns of fixed width, else the text between values.
+        trailing: also put the delimiter after the last value (sacct -p).
+    """
+
+    header: bool = True
+    delimiter: str | None = None
+    trailing: bool = False
+
+
+def parse_format(text: str, flag: str = "--format") -> list[Column]:
+    """Read a list such as `JobID%-20,State,EDP%12`: `%WIDTH` right-justifies, `%-WIDTH` left.
+
+    Raises:
+        UsageError: unknown field, or what follows `%` is not a width from 1 to 4096.
+    """
+    columns = []
+    for item in (part.strip() for part in text.split(",")):
+        if not item:
+            continue
+        match = _ITEM.fullmatch(item)
+        name = match["name"] if match else item.partition("%")[0]
+        field = find_field(name, flag)
+        width = int(match["width"]) if match and match["width"] else field.width
+        if match is None or not 0 < width <= MAX_WIDTH:
+            raise UsageError(f"{flag}: bad width in '{shown(item)}'", todo=f"write {field.name}%20 or %-20")
+        columns.append(Column(field, width, bool(match["left"]) if match["width"] else field.left))
+    if not columns:
+        raise UsageError(f"{flag}: no field given", todo="senergy acct --helpformat lists all")
+    return columns
+
+
+def table_lines(
+    rows: Iterable[Usage],
+    columns: list[Column],
+    style: Style,
+    layout: Layout,
+    total_of: Sequence[Usage] | None = None,
+) -> Iterator[str]:
+    """Yield header, rows and, if `total_of` is given, a line with the sums of its additive columns."""
+    rule = " ".join("-" * column.width for column in columns)
+    if layout.header:
+        yield _line([column.field.name for column in columns], columns, layout)
+        if layout.delimiter is None:
+            yield rule
+    for row in rows:
+        yield _line([column.field.text(row, style) for column in columns], columns, layout)
+    if total_of is not None:
+        if layout.delimiter is None:
+            yield rule
+        yield _line(_totals(total_of, columns, style), columns, layout)
+
+
+def _totals(rows: Sequence[Usage], columns: list[Column], style: Style) -> list[str]:
+    values = []
+    for column in columns:
+        numbers = [column.field.value(row) for row in rows] if column.field.additive else []
+        known = [number for number in numbers if isinstance(number, (int, float))]
+        values.append(column.field.write(math.fsum(known), style) if known else "")
+        if column.field.name == "Quality" and rows:
+            values[-1] = _total_quality(rows)
+    if not columns[0].field.additive:
+        values[0] = f"{len(rows)} job{'' if len(rows) == 1 else 's'}"
+    return values
+
+
+def _total_quality(rows: Sequence[Usage]) -> str:
+    """A sum is partial if a job's energy is not known at all."""
+    return str(worst_quality(row.quality or Quality.PARTIAL for row in rows))
+
+
+def _line(values: list[str], columns: list[Column], layout: Layout) -> str:
+    clean = [value if value.isprintable() else shown(value, len(value) * 10) for value in values]
+    if layout.delimiter is not None:
+        return layout.delimiter.join(clean) + (layout.delimiter if layout.trailing else "")
+    cells = (fit(value, column.width, column.left) for value, column in zip(clean, columns, strict=True))
+    return " ".join(cells).rstrip()
+
+
+def fit(text: str, width: int, left: bool) -> str:
+    """Pad `text` to `width`, or cut it and end it with `+` as sacct does."""
+    if len(text) > width:
+        return text[: width - 1] + "+"
+    return text.ljust(width) if left else text.rjust(width)
+
+
+def field_names(columns: int = 4, width: int = 20) -> str:
+    """Return all field names in columns, as `sacct --helpformat` prints them."""
+    names = [field.name for field in FIELDS]
+    rows = (names[start : start + columns] for start in range(0, len(names), columns))
+    return "\n".join("".join(name.ljust(width) for name in row).rstrip() for row in rows)

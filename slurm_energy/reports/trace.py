@@ -1,0 +1,152 @@
+"""Power over time: decodes the controller's traces, adds up nodes, averages down to what fits a plot.
+
+Pure Python on `array`, because numpy would cost more to import than a whole short command takes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import sys
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_energy.errors import UsageError
+from slurm_energy.reports.usage import part_of
+
+MAX_POINTS = 20_000_000
+PART_ORDER = ("cpu", "dram", "gpu", "other", "node")
+
+
+@dataclass(frozen=True, slots=True)
+class PowerTrace:
+    """Mean watts per interval, NaN where not known.
+
+    Attributes:
+        start: Unix seconds of the first interval's begin.
+        interval_s: seconds per interval.
+        watts: one sequence per component or part, all of one length.
+    """
+
+    start: float
+    interval_s: float
+    watts: dict[str, array[float]]
+
+    @property
+    def length(self) -> int:
+        """Number of intervals."""
+        return max((len(column) for column in self.watts.values()), default=0)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the first interval's begin to the last one's end."""
+        return self.length * self.interval_s
+
+    def total(self) -> array[float]:
+        """Return watts of the whole: `node` where known, else the sum of the known parts."""
+        parts = [column for name, column in self.watts.items() if part_of(name) != "node"]
+        added = _add(parts, self.length)
+        node = self.watts.get("node")
+        if node is None:
+            return added
+        return array("d", (n if not math.isnan(n) else a for n, a in zip(node, added, strict=True)))
+
+
+def decode_trace(data: Mapping[str, Any]) -> PowerTrace:
+    """Read a trace of the contract: start, interval_s, columns of base64 of zlib of little-endian float32.
+
+    Raises:
+        UsageError: not such an object, or columns of different or absurd length.
+    """
+    try:
+        start, interval_s = float(data["start"]), float(data["interval_s"])
+        watts = {str(name): _decode_column(text) for name, text in data["columns"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error, zlib.error) as error:
+        raise UsageError("power trace: cannot be read", str(error) or type(error).__name__) from None
+    if not (interval_s > 0 and math.isfinite(start)) or len({len(c) for c in watts.values()}) > 1:
+        raise UsageError("power trace: cannot be read", "bad interval, or columns of different length")
+    return PowerTrace(start, interval_s, watts)
+
+
+def _decode_column(text: str) -> array[float]:
+    inflater = zlib.decompressobj()
+    raw = inflater.decompress(base64.b64decode(text, validate=True), 4 * MAX_POINTS)
+    if inflater.unconsumed_tail or len(raw) % 4:
+        raise ValueError("bad column length")
+    column = array("f")
+    column.frombytes(raw)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return array("d", column)
+
+
+def encode_trace(start: float, interval_s: float, watts: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return a trace as the contract writes it; the inverse of `decode_trace`, for examples and tests."""
+    columns = {}
+    for name, values in watts.items():
+        column = array("f", values)
+        if sys.byteorder == "big":
+            column.byteswap()
+        columns[name] = base64.b64encode(zlib.compress(column.tobytes())).decode("ascii")
+    return {"start": start, "interval_s": interval_s, "columns": columns}
+
+
+def combine(traces: Sequence[PowerTrace], points: int) -> PowerTrace:
+    """Add up the nodes' traces on one time axis of at most `points` intervals, GPUs joined to `gpu`.
+
+    The axis runs from the first start to the last end. Each new interval holds the time-weighted mean of
+    the known watts in it; a node that says nothing in an interval adds nothing there.
+    """
+    start = min(trace.start for trace in traces)
+    end = max(trace.start + trace.duration_s for trace in traces)
+    finest = min(trace.interval_s for trace in traces)
+    count = max(1, min(points, math.ceil((end - start) / finest - 1e-9)))
+    step = max((end - start) / count, finest) if end > start else finest
+    merged: dict[str, list[array[float]]] = {}
+    for trace in traces:
+        by_part: dict[str, list[array[float]]] = {}
+        for name, column in trace.watts.items():
+            by_part.setdefault(part_of(name), []).append(column)
+        for part, columns in by_part.items():
+            joined = columns[0] if len(columns) == 1 else _add(columns, trace.length)
+            merged.setdefault(part, []).append(
+                _resample(joined, trace.start - start, trace.interval_s, step, count)
+            )
+    order = sorted(merged, key=lambda part: PART_ORDER.index(part) if part in PART_ORDER else len(PART_ORDER))
+    return PowerTrace(start, step, {part: _add(merged[part], count) for part in order})
+
+
+def _add(columns: Sequence[array[float]], length: int) -> array[float]:
+    """Sum columns element by element; NaN only where no column knows."""
+    if len(columns) == 1:
+        return columns[0]
+    out = array("d", [math.nan]) * length
+    for index in range(length):
+        known = [c[index] for c in columns if not math.isnan(c[index])]
+        if known:
+            out[index] = math.fsum(known)
+    return out
+
+
+def _resample(
+    column: array[float], offset_s: float, interval_s: float, step: float, count: int
+) -> array[float]:
+    """Average `column` into `count` intervals of `step` seconds, starting `offset_s` after their begin."""
+    weight, amount = [0.0] * count, [0.0] * count
+    for index, watts in enumerate(column):
+        if math.isnan(watts):
+            continue
+        begin = offset_s + index * interval_s
+        finish = begin + interval_s
+        slot = int(begin / step)
+        while slot < count and slot * step < finish - 1e-9:
+            share = min(finish, (slot + 1) * step) - max(begin, slot * step)
+            if share > 0:
+                weight[slot] += share
+                amount[slot] += share * watts
+            slot += 1
+    return array("d", (a / w if w > 0 else math.nan for a, w in zip(amount, weight, strict=True)))

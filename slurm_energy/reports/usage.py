@@ -1,0 +1,350 @@
+"""What jobs and steps used, summed over their nodes: the rows of every report.
+
+Pure arithmetic on records and on what Slurm's accounting knows; no text is made here. A figure that
+no record knows stays None; a sum over known figures of which some are missing is marked partial.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import JOULES_PER_KWH
+from slurm_energy.records import ComponentEnergy, EnergyRecord, Quality
+
+PARTS = ("cpu", "dram", "gpu", "other", "node")
+MEASURED_PARTS = ("cpu", "dram", "gpu")
+EVERY_NODE_HAS = ("cpu", "dram", "other")
+_RECORD_KEYS = {f.name for f in dataclasses.fields(EnergyRecord)} | {"schema"}
+_MEMBER = re.compile(r"(?P<base>\d+)[_+](?P<number>\d+)", re.ASCII)
+_WORST_FIRST = (Quality.PARTIAL, Quality.MODELLED, Quality.MEASURED)
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """What Slurm's accounting knows of a job; None where it is not known (yet).
+
+    Attributes:
+        display_id: the id that people use, `12_3` or `14+0`.
+        submit, start, end: Unix seconds.
+        nodes: number of allocated nodes.
+    """
+
+    display_id: str | None = None
+    name: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    user: str | None = None
+    state: str | None = None
+    submit: float | None = None
+    start: float | None = None
+    end: float | None = None
+    nodes: int | None = None
+
+    @classmethod
+    def from_json(cls, data: Any) -> JobInfo:
+        """Read the controller's `job` object; None and unknown keys are fine."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{key: value for key, value in (data or {}).items() if key in known})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One record as the controller returns it, with the job's accounting data and perhaps its trace."""
+
+    record: EnergyRecord
+    job: JobInfo = field(default_factory=JobInfo)
+    trace: dict[str, Any] | None = None
+
+    @classmethod
+    def from_json(cls, data: Any) -> Answer:
+        """Read one element of the controller's `records`.
+
+        Raises:
+            UsageError: the record is not one that this release understands.
+        """
+        if not isinstance(data, dict):
+            raise UsageError("controller's answer: a record is not a JSON object")
+        record = EnergyRecord.from_json({k: v for k, v in data.items() if k in _RECORD_KEYS})
+        return cls(record, JobInfo.from_json(data.get("job")), data.get("trace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """A job or one of its steps over all nodes.
+
+    Attributes:
+        records: one per node, by node name. Never empty.
+        job: what Slurm's accounting knows.
+        steps: the job's steps, empty for a step.
+        traces: power trace per node, as in the controller's contract.
+    """
+
+    records: tuple[EnergyRecord, ...]
+    job: JobInfo
+    steps: tuple[Usage, ...] = ()
+    traces: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> EnergyRecord:
+        """The record that stands for what all nodes share: ids, user, policy, flags."""
+        return self.records[0]
+
+    @property
+    def display_id(self) -> str:
+        """The id as Slurm writes it, with the step: `12_3`, `14+0.batch`."""
+        base = self.job.display_id or str(self.first.job_id)
+        return base if self.first.step is None else f"{base}.{self.first.step}"
+
+    @property
+    def raw_id(self) -> str:
+        """The numeric id, with the step."""
+        step = self.first.step
+        return str(self.first.job_id) if step is None else f"{self.first.job_id}.{step}"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes that delivered a record."""
+        return tuple(record.node for record in self.records)
+
+    @property
+    def missing_nodes(self) -> int | None:
+        """Allocated nodes without a record; None where Slurm's count is not known (steps never know)."""
+        if self.job.nodes is None or self.first.step is not None:
+            return None
+        return max(0, self.job.nodes - len(self.records))
+
+    @property
+    def start(self) -> float:
+        """Earliest start of its records, Unix seconds."""
+        return min(record.start for record in self.records)
+
+    @property
+    def end(self) -> float:
+        """Latest end of its records, Unix seconds."""
+        return max(record.end for record in self.records)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from start to end."""
+        return self.end - self.start
+
+    @property
+    def cpus(self) -> int | None:
+        """CPUs on all nodes."""
+        known = [record.cpus for record in self.records if record.cpus is not None]
+        return sum(known) if known else None
+
+    @property
+    def energy_joules(self) -> float | None:
+        """Joules of all nodes and components."""
+        return _sum_known(record.energy_joules for record in self.records)
+
+    def part_joules(self, part: str) -> float | None:
+        """Return joules of `cpu`, `dram`, `gpu` (all of them), `gpu[2]`, `other` or `node` on all nodes."""
+        return _sum_known(c.energy_joules for c in self.components if part in (c.name, part_of(c.name)))
+
+    @property
+    def components(self) -> tuple[ComponentEnergy, ...]:
+        """The components of all records."""
+        return tuple(c for record in self.records for c in record.components)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All parts to report, with a figure or without, in a fixed order; `gpu` for all GPUs."""
+        named = {part_of(component.name) for component in self.components} | set(self.unknown_parts)
+        return tuple(part for part in PARTS if part in named)
+
+    @property
+    def incomplete_parts(self) -> tuple[str, ...]:
+        """Parts that should have been measured and on some node were not: their counters gave nothing."""
+        silent = {part_of(c.name) for c in self.components if c.energy_joules is None}
+        return tuple(part for part in PARTS if part in silent)
+
+    @property
+    def unknown_parts(self) -> tuple[str, ...]:
+        """Parts that the total leaves out on at least one node, because nothing there tells about them.
+
+        Every node has processors, memory and a rest (boards, fans, power supply); a meter of the whole
+        node, where there is one, covers them all.
+        """
+        absent = {
+            part
+            for record in self.records
+            if not any(c.name == "node" and c.energy_joules is not None for c in record.components)
+            for part in EVERY_NODE_HAS
+            if part not in {c.name for c in record.components}
+        }
+        return tuple(part for part in PARTS if part in absent or part in self.incomplete_parts)
+
+    @property
+    def mean_watts(self) -> float | None:
+        """Watts of all nodes together, energy over elapsed time."""
+        energy = self.energy_joules
+        return energy / self.elapsed_s if energy is not None and self.elapsed_s > 0 else None
+
+    @property
+    def peak_watts(self) -> float | None:
+        """Sum of the nodes' peaks: an upper bound for several nodes, whose peaks need not coincide."""
+        return _sum_known(record.peak_watts for record in self.records)
+
+    @property
+    def edp_joule_seconds(self) -> float | None:
+        """Energy-delay product E*T in J*s. Source: thesis 2.1."""
+        energy = self.energy_joules
+        return None if energy is None else energy * self.elapsed_s
+
+    @property
+    def ed2p_joule_seconds2(self) -> float | None:
+        """Energy-delay-squared product E*T^2 in J*s^2. Source: thesis 2.1."""
+        energy = self.energy_joules
+        return None if energy is None else energy * self.elapsed_s**2
+
+    @property
+    def energy_kwh(self) -> float | None:
+        """Energy in kWh."""
+        energy = self.energy_joules
+        return None if energy is None else energy / JOULES_PER_KWH
+
+    @property
+    def seconds_above_cap(self) -> float | None:
+        """Time above the cap on the node where it was longest; None without a cap."""
+        return _max_known(record.seconds_above_cap for record in self.records)
+
+    @property
+    def throttled_seconds(self) -> float | None:
+        """Throttled time on the node where it was longest."""
+        return _max_known(record.throttled_seconds for record in self.records)
+
+    @property
+    def uncertain_seconds(self) -> float:
+        """Time in which a counter may have lost wraps, on the node where it was longest."""
+        return max(record.uncertain_seconds for record in self.records)
+
+    @property
+    def quality(self) -> Quality | None:
+        """The worst quality of its figures; partial where a node or a measurable part is missing.
+
+        What a node has no interface for, often `dram` and mostly `other`, is listed in `unknown_parts`
+        and does not make the rest partial. None when nothing is known.
+        """
+        if self.energy_joules is None:
+            return None
+        if self.missing_nodes or any(part in MEASURED_PARTS for part in self.incomplete_parts):
+            return Quality.PARTIAL
+        if any(record.energy_joules is None for record in self.records):
+            return Quality.PARTIAL
+        return worst_quality(c.quality for c in self.components if c.energy_joules is not None)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Interfaces the known figures came from, without what follows the colon: `nvml`, `powercap`."""
+        known = (c.source for c in self.components if c.energy_joules is not None and c.source)
+        return tuple(sorted({source.split(":")[0] for source in known}))
+
+
+def part_of(component: str) -> str:
+    """Return `gpu` for `gpu[3]`, other names as they are."""
+    return component.split("[")[0]
+
+
+def worst_quality(qualities: Iterable[Quality]) -> Quality | None:
+    """Return the worst of some qualities, None for none."""
+    found = set(qualities)
+    return next((quality for quality in _WORST_FIRST if quality in found), None)
+
+
+def summarise(answers: Iterable[Answer], *, duplicates: bool = False) -> list[Usage]:
+    """Group the controller's records into jobs with their steps.
+
+    Args:
+        answers: records of any jobs, nodes and steps, in any order.
+        duplicates: keep every run of a requeued job, not only the last one.
+
+    Returns:
+        One `Usage` per cluster, job id and run, ordered by job id (array tasks by number), then run. A
+        run of which only steps are there gives the steps themselves as rows.
+    """
+    runs = _runs(answers)
+    last: dict[tuple[str, int], _Run] = {}
+    for run in runs:
+        last[run.cluster, run.job_id] = max(run, last.get((run.cluster, run.job_id), run))
+    rows: list[Usage] = []
+    for run in sorted(runs, key=lambda run: (_counted(run, runs[run]), run)):
+        if duplicates or run == last[run.cluster, run.job_id]:
+            rows += _rows(runs[run])
+    return rows
+
+
+def _counted(run: _Run, answers: Sequence[Answer]) -> tuple[int, int]:
+    """Order jobs as people count them: array tasks and components by number below their common id."""
+    shown = next((answer.job.display_id for answer in answers if answer.job.display_id), "")
+    match = _MEMBER.fullmatch(shown)
+    return (int(match["base"]), int(match["number"])) if match else (run.job_id, 0)
+
+
+class _Run(NamedTuple):
+    """One run of one job; `submit` tells jobs apart that share an id because ids began anew."""
+
+    cluster: str
+    job_id: int
+    submit: float
+    restart_count: int
+
+
+def _runs(answers: Iterable[Answer]) -> dict[_Run, list[Answer]]:
+    """Group by run. Without accounting data a record belongs to the newest job of its id."""
+    runs: dict[_Run, list[Answer]] = defaultdict(list)
+    newest: dict[tuple[str, int], float] = {}
+    known: list[Answer] = []
+    unknown: list[Answer] = []
+    for answer in answers:
+        (unknown if answer.job.submit is None else known).append(answer)
+    for answer in [*known, *unknown]:
+        record = answer.record
+        job = (record.cluster, record.job_id)
+        submit = newest.get(job, 0.0) if answer.job.submit is None else answer.job.submit
+        newest[job] = max(submit, newest.get(job, 0.0))
+        runs[_Run(*job, submit, record.restart_count)].append(answer)
+    return runs
+
+
+def _rows(answers: Sequence[Answer]) -> list[Usage]:
+    groups: dict[str | None, list[Answer]] = defaultdict(list)
+    for answer in answers:
+        groups[answer.record.step].append(answer)
+    whole = groups.pop(None, None)
+    steps = sorted((_usage(group) for group in groups.values()), key=_step_order)
+    if whole is None:
+        return steps
+    return [dataclasses.replace(_usage(whole), steps=tuple(steps))]
+
+
+def _usage(answers: Sequence[Answer]) -> Usage:
+    ordered = sorted(answers, key=lambda answer: answer.record.node)
+    job = next((a.job for a in ordered if a.job != JobInfo()), JobInfo())
+    traces = {a.record.node: a.trace for a in ordered if a.trace}
+    return Usage(tuple(a.record for a in ordered), job, (), traces)
+
+
+def _step_order(usage: Usage) -> tuple[int, int, str]:
+    """Batch and extern first, as sacct lists them, then the numbered steps."""
+    step = usage.first.step or ""
+    names = ("batch", "extern", "interactive")
+    rank = names.index(step) if step in names else len(names)
+    return rank, int(step) if step.isdecimal() else 0, step
+
+
+def _sum_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if known else None
+
+
+def _max_known(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

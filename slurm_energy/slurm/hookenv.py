@@ -1,0 +1,123 @@
+"""What a prolog or epilog's environment says about the job, alike for every Slurm release.
+
+Names differ between releases; only this module knows which. The job-control values (`SPANK_ENERGY_*`)
+come from the user and are handed on unchecked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.slurm import hostlist
+
+_FLAG_PREFIX = "SPANK_ENERGY_"
+_NUMBER = re.compile(r"\d{1,10}")
+_RANGE = re.compile(r"(\d{1,3})(?:-(\d{1,3}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """One job on this node. None means that this release's hooks do not tell.
+
+    Attributes:
+        job_id: Slurm's job id; tasks of arrays and parts of heterogeneous jobs have their own.
+        restart_count: how often the job was requeued before.
+        uid: the owner.
+        user: the owner's name.
+        partition: the job's partition.
+        cluster: ClusterName.
+        node: this node's name in Slurm.
+        cpus: CPUs that the job has on this node.
+        gpus: device numbers of the job's GPUs on this node; None also if it has none.
+        exclusive: True if Slurm says that nobody else may run here.
+        sluid: the job's unique id, Slurm 25.11 and later.
+        flags: the energy flags by name (`ENERGY_POLICY`, ...), unchecked.
+    """
+
+    job_id: int
+    restart_count: int
+    uid: int
+    user: str | None = None
+    partition: str | None = None
+    cluster: str | None = None
+    node: str | None = None
+    cpus: int | None = None
+    gpus: tuple[int, ...] | None = None
+    exclusive: bool = False
+    sluid: str | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Job id and restart count, by which jobs on a node are told apart."""
+        return self.job_id, self.restart_count
+
+
+def job_context(env: Mapping[str, str]) -> JobContext:
+    """Read a hook's environment.
+
+    Args:
+        env: variables named `SLURM*` and `SPANK_ENERGY_*`.
+
+    Raises:
+        UsageError: no job id or owner in it, or not numbers.
+    """
+    return JobContext(
+        job_id=_number(env, "SLURM_JOB_ID", "SLURM_JOBID"),
+        restart_count=_number(env, "SLURM_JOB_RESTART_COUNT", default=0),
+        uid=_number(env, "SLURM_JOB_UID", "SLURM_UID"),
+        user=env.get("SLURM_JOB_USER") or None,
+        partition=env.get("SLURM_JOB_PARTITION") or None,
+        cluster=env.get("SLURM_CLUSTER_NAME") or None,
+        node=env.get("SLURMD_NODENAME") or None,
+        cpus=_cpus(env),
+        gpus=_gpus(env.get("SLURM_JOB_GPUS", "")),
+        # 26.05 tells the job's exclusivity in the words of scontrol: no, node, user, mcs, topo.
+        exclusive=env.get("SLURM_JOB_EXCLUSIVE", "").lower() in ("node", "yes"),
+        sluid=env.get("SLURM_JOB_SLUID") or None,
+        flags={
+            "ENERGY_" + name.removeprefix(_FLAG_PREFIX): value
+            for name, value in env.items()
+            if name.startswith(_FLAG_PREFIX)
+        },
+    )
+
+
+def _number(env: Mapping[str, str], *names: str, default: int | None = None) -> int:
+    text = next((env[name] for name in names if env.get(name)), None)
+    if text is None and default is not None:
+        return default
+    if text is None or not _NUMBER.fullmatch(text):
+        what = "is missing" if text is None else f"'{shown(text)}' is not a number"
+        raise UsageError(f"hook environment: {names[0]} {what}")
+    return int(text)
+
+
+def _cpus(env: Mapping[str, str]) -> int | None:
+    """Return the job's CPUs on this node. 22.05 calls the list SLURM_NODELIST, later releases add JOB."""
+    counts, node = env.get("SLURM_JOB_CPUS_PER_NODE"), env.get("SLURMD_NODENAME")
+    nodes = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST")
+    if not (counts and node and nodes):
+        return None
+    try:
+        if hostlist.uniform(counts):  # all nodes alike: no need to look for ours
+            return hostlist.count_at(counts, 0)
+        index = hostlist.position(node, nodes)
+        return None if index is None else hostlist.count_at(counts, index)
+    except UsageError:
+        return None
+
+
+def _gpus(text: str) -> tuple[int, ...] | None:
+    """Read SLURM_JOB_GPUS, e.g. `0,2-3`; anything else (MIG, UUIDs) counts as not known."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            return None
+        numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(numbers)

@@ -1,0 +1,224 @@
+"""What Slurm's accounting knows about jobs: one query for many jobs, read so that no job name can break it.
+
+Two sources: `sacct` where slurmdbd runs, else `squeue`, which knows finished jobs for MinJobAge seconds.
+The field names used exist in every release from 22.05 on, so all releases share these readers. No
+energy figures and no storage here.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm.command import Runner, run_command
+
+IDS_PER_QUERY = 4000  # about 40 kB of arguments; one argument may have 128 KiB
+_CLOCK_SKEW_S = 300.0
+_UNFINISHED: Final = frozenset(
+    ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "STAGE_OUT", "SIGNALING")
+)
+_DISPLAY_ID = re.compile(r"(?P<base>\d+)(?:_(?P<task>\d+)|\+(?P<offset>\d+))?")
+# The columns of both sources; squeue's has an empty one for the cluster, which it does not print.
+_SACCT_FIELDS: Final = (
+    *("JobIDRaw", "JobID", "Cluster", "Account", "Partition", "User", "State"),
+    *("Submit", "Start", "End", "ElapsedRaw", "NNodes", "JobName"),
+)
+_SQUEUE_FIELDS: Final = ("%A", "%i", "", "%a", "%P", "%u", "%T", "%V", "%S", "%e", "%M", "%D", "%j")
+_ACCOUNTING_OFF = "accounting storage is disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """One run of a job as Slurm's accounting shows it.
+
+    Times are Unix seconds. None means that Slurm does not say (yet). `display_id` is the id that
+    people see: `12`, array task `12_3`, component of a heterogeneous job `14+0`.
+    """
+
+    job_id: int
+    display_id: str
+    cluster: str | None
+    name: str
+    account: str | None
+    partition: str | None
+    user: str | None
+    state: str
+    submit: float | None
+    start: float | None
+    end: float | None
+    elapsed_s: float | None
+    nodes: int | None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the state is final, so that asking again would give the same."""
+        return self.state.split(" ")[0] not in _UNFINISHED
+
+    @property
+    def array_job_id(self) -> int | None:
+        """Id of the array that the job is a task of."""
+        return self._base_if("task")
+
+    @property
+    def array_task_id(self) -> int | None:
+        """Index in its array."""
+        return self._part("task")
+
+    @property
+    def het_job_id(self) -> int | None:
+        """Id of the heterogeneous job that the job is a component of."""
+        return self._base_if("offset")
+
+    @property
+    def het_offset(self) -> int | None:
+        """Number of the component in its heterogeneous job."""
+        return self._part("offset")
+
+    def _part(self, name: str) -> int | None:
+        match = _DISPLAY_ID.fullmatch(self.display_id)
+        return int(match[name]) if match and match[name] is not None else None
+
+    def _base_if(self, name: str) -> int | None:
+        return self._part("base") if self._part(name) is not None else None
+
+
+def job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[int, tuple[JobFacts, ...]]:
+    """Ask Slurm for many jobs at once.
+
+    Args:
+        job_ids: raw job ids, as in a prolog's SLURM_JOB_ID.
+        run: what executes a command (see `command.run_command`).
+
+    Returns:
+        Per known job id its runs by start time, more than one after a requeue or where ids were used again
+        (squeue knows the current run only). Unknown ids are absent.
+
+    Raises:
+        UnavailableError: Slurm's database daemon or controller cannot be asked.
+    """
+    wanted = set(job_ids)
+    found: dict[int, list[JobFacts]] = {}
+    for facts in _query(sorted(wanted), run):
+        if facts.job_id in wanted:
+            found.setdefault(facts.job_id, []).append(facts)
+    return {job_id: tuple(sorted(runs, key=_run_order)) for job_id, runs in found.items()}
+
+
+def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> JobFacts | None:
+    """Return the run that a record of `restart_count` starting at `start` (Unix seconds) belongs to.
+
+    The restart counter decides where the times agree with it; else the run during which the record
+    started, as after a purge of old runs or where job ids were used again. None if no run was near
+    that time (5 minutes of clock difference are allowed).
+    """
+    started = [facts for facts in runs if facts.start is not None]
+    if restart_count < len(started) and _distance_s(started[restart_count], start) <= _CLOCK_SKEW_S:
+        return started[restart_count]
+    near = [facts for facts in started if _distance_s(facts, start) <= _CLOCK_SKEW_S]
+    return min(near, key=lambda facts: (_distance_s(facts, start), -(facts.start or 0.0)), default=None)
+
+
+def parse_rows(output: str, delimiter: str, columns: int) -> Iterator[list[str]]:
+    """Split output in which every field ends with `delimiter` and every row with a newline after that.
+
+    Newlines inside a field survive. A torn last row is an error.
+    """
+    fields = output.split(delimiter)
+    if (len(fields) - 1) % columns or fields[-1].strip():
+        raise UnavailableError("Slurm", "its answer is not a whole number of rows")
+    for first in range(0, len(fields) - 1, columns):
+        yield [fields[first].removeprefix("\n"), *fields[first + 1 : first + columns]]
+
+
+def _query(job_ids: Sequence[int], run: Runner) -> Iterator[JobFacts]:
+    # Nobody can have put a delimiter that is drawn now into the name of an older job.
+    delimiter = f"<{secrets.token_hex(8)}>"
+    for first in range(0, len(job_ids), IDS_PER_QUERY):
+        ids = ",".join(map(str, job_ids[first : first + IDS_PER_QUERY]))
+        try:
+            output = run(_sacct_command(ids, delimiter))
+        except UnavailableError as error:
+            if _ACCOUNTING_OFF not in error.why:
+                raise
+            yield from _from_squeue(run(_squeue_command(delimiter)), delimiter)
+            return
+        for row in parse_rows(output, delimiter, len(_SACCT_FIELDS)):
+            yield _facts(row)
+
+
+def _sacct_command(ids: str, delimiter: str) -> list[str]:
+    # -a: every user's; -D: earlier runs too; -X: no steps; -p: a delimiter after the last field as well.
+    options = ["-a", "-D", "-X", "-n", "-p", f"--delimiter={delimiter}"]
+    return ["sacct", *options, "-o", ",".join(_SACCT_FIELDS), "-j", ids]
+
+
+def _squeue_command(delimiter: str) -> list[str]:
+    # No -j: squeue fails as a whole if one of the ids is gone.
+    return ["squeue", "-a", "-h", "-t", "all", "-o", "".join(f + delimiter for f in _SQUEUE_FIELDS)]
+
+
+def _from_squeue(output: str, delimiter: str) -> Iterator[JobFacts]:
+    for row in parse_rows(output, delimiter, len(_SQUEUE_FIELDS)):
+        state, start, end = row[6], row[8], row[9]
+        # squeue fills in the expected start of a pending job and the time limit's end of a running one.
+        row[8] = "" if state == "PENDING" else start
+        row[9] = "" if state in _UNFINISHED else end
+        row[10] = _clock_seconds(row[10])
+        yield _facts(row)
+
+
+def _facts(row: Sequence[str]) -> JobFacts:
+    job_id, display_id, cluster, account, partition, user, state, submit, start, end, elapsed, nodes, name = (
+        row
+    )
+    if not job_id.isdecimal():
+        raise UnavailableError("Slurm", f"'{job_id[:40]}' is not a job id")
+    return JobFacts(
+        job_id=int(job_id),
+        display_id=display_id,
+        cluster=_text(cluster),
+        name=name,
+        account=_text(account),
+        partition=_text(partition),
+        user=_text(user),
+        state=state,
+        submit=_seconds(submit),
+        start=_seconds(start),
+        end=_seconds(end),
+        elapsed_s=_seconds(elapsed),
+        nodes=int(nodes) if nodes.isdecimal() else None,
+    )
+
+
+def _text(text: str) -> str | None:
+    """Read a name; empty and squeue's `(null)` are None."""
+    return text if text not in ("", "(null)") else None
+
+
+def _seconds(text: str) -> float | None:
+    """Read whole seconds; `Unknown`, `None`, `N/A` and the like are None."""
+    return float(text) if text.isdecimal() else None
+
+
+def _clock_seconds(text: str) -> str:
+    """Turn squeue's `[days-][[hours:]minutes:]seconds` into a number of seconds, else empty."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if match is None:
+        return ""
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return str(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _run_order(facts: JobFacts) -> tuple[float, float]:
+    return (facts.submit or 0.0, facts.start or 0.0)
+
+
+def _distance_s(facts: JobFacts, time: float) -> float:
+    """Seconds between a moment and a started run; 0 inside it."""
+    start = facts.start or 0.0
+    end = facts.end if facts.end is not None else time
+    return max(start - time, time - end, 0.0)

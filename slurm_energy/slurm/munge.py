@@ -1,0 +1,149 @@
+"""MUNGE credentials through libmunge: who sent these bytes, vouched for by the local munged.
+
+Only the binding to the C library lives here; what the bytes mean is the caller's business.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
+
+_LIBRARY = "libmunge.so.2"
+_OPTION_SOCKET = 8  # MUNGE_OPT_SOCKET of munge.h
+_SUCCESS = 0
+_DAEMON_TROUBLE = frozenset({1, 5, 6, 7})  # SNAFU, NO_MEMORY, SOCKET, TIMEOUT of munge.h
+_CALLER_TROUBLE = frozenset({2, 3, 4})  # BAD_ARG, BAD_LENGTH, OVERFLOW
+
+
+def encode(payload: bytes, socket: Path | None = None) -> str:
+    """Return a credential that proves the calling process's uid and gid and carries `payload`.
+
+    Args:
+        payload: any bytes, up to about 1 MiB.
+        socket: munged's socket, None for the library's default.
+
+    Raises:
+        UnavailableError: no libmunge, or munged does not answer.
+        UsageError: the payload is too long.
+    """
+    library = _library()
+    credential = ctypes.c_void_p()
+    with _Context(library, socket) as context:
+        code = library.munge_encode(ctypes.byref(credential), context.handle, payload, len(payload))
+        try:
+            context.check(code, "credential not made")
+            return ctypes.string_at(credential.value or 0).decode("ascii")
+        finally:
+            _free(credential)
+
+
+def decode(credential: str, socket: Path | None = None) -> tuple[bytes, int, int]:
+    """Check a credential and open it; munged lets each be opened once.
+
+    Args:
+        credential: text from `encode` of a host with the same munge key.
+        socket: munged's socket, None for the library's default.
+
+    Returns:
+        (payload, uid, gid) of the process that made it.
+
+    Raises:
+        ForbiddenError: expired, replayed, rewound, forged or malformed; munge's own words.
+        UnavailableError: no libmunge, or munged does not answer.
+    """
+    library = _library()
+    payload, length = ctypes.c_void_p(), ctypes.c_int()
+    uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
+    try:
+        text = credential.encode("ascii")
+    except UnicodeEncodeError:
+        raise ForbiddenError("munge", "credential is not ASCII text") from None
+    if not text or b"\0" in text:
+        raise ForbiddenError("munge", "credential is empty or contains a NUL byte")
+    with _Context(library, socket) as context:
+        code = library.munge_decode(
+            text,
+            context.handle,
+            ctypes.byref(payload),
+            ctypes.byref(length),
+            ctypes.byref(uid),
+            ctypes.byref(gid),
+        )
+        try:
+            context.check(code, "credential refused")
+            content = ctypes.string_at(payload.value, length.value) if payload.value else b""
+        finally:
+            # Also filled for expired, rewound and replayed credentials.
+            _free(payload)
+    return content, uid.value, gid.value
+
+
+class _Context:
+    """One munge_ctx_t; they may not be shared between threads, and making one costs microseconds."""
+
+    def __init__(self, library: Any, socket: Path | None) -> None:
+        self._library = library
+        self._socket = socket
+        self.handle = ctypes.c_void_p()
+
+    def __enter__(self) -> _Context:
+        self.handle = ctypes.c_void_p(self._library.munge_ctx_create())
+        if not self.handle.value:
+            raise UnavailableError("munge", "no memory for a context")
+        if self._socket is not None:
+            path = ctypes.c_char_p(str(self._socket).encode())
+            code = self._library.munge_ctx_set(self.handle, ctypes.c_int(_OPTION_SOCKET), path)
+            if code != _SUCCESS:
+                self.__exit__()
+                raise UnavailableError("munge", f"socket {self._socket} not accepted")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._library.munge_ctx_destroy(self.handle)
+
+    def check(self, code: int, what: str) -> None:
+        if code == _SUCCESS:
+            return
+        reason = self._library.munge_ctx_strerror(self.handle) or self._library.munge_strerror(code)
+        why = reason.decode("utf-8", "replace") if reason else f"error {code}"
+        if code in _DAEMON_TROUBLE:
+            raise UnavailableError(f"munge: {what}", why, "is munged running?")
+        if code in _CALLER_TROUBLE:
+            raise UsageError(f"munge: {what}", why)
+        raise ForbiddenError(f"munge: {what}", why)
+
+
+def _free(pointer: ctypes.c_void_p) -> None:
+    if pointer.value:
+        _libc().free(pointer)
+
+
+@functools.cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None)
+    libc.free.argtypes, libc.free.restype = [ctypes.c_void_p], None
+    return libc
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        raise UnavailableError("munge", str(error), "install libmunge2") from None
+    pointer = ctypes.c_void_p
+    library.munge_ctx_create.argtypes, library.munge_ctx_create.restype = [], pointer
+    library.munge_ctx_destroy.argtypes, library.munge_ctx_destroy.restype = [pointer], None
+    library.munge_ctx_set.restype = ctypes.c_int  # variadic: argument types are given at the call
+    library.munge_ctx_strerror.argtypes = [pointer]
+    library.munge_ctx_strerror.restype = ctypes.c_char_p
+    library.munge_strerror.argtypes, library.munge_strerror.restype = [ctypes.c_int], ctypes.c_char_p
+    library.munge_encode.argtypes = [pointer, pointer, ctypes.c_char_p, ctypes.c_int]
+    library.munge_encode.restype = ctypes.c_int
+    library.munge_decode.argtypes = [ctypes.c_char_p, pointer, pointer, pointer, pointer, pointer]
+    library.munge_decode.restype = ctypes.c_int
+    return library

@@ -1,0 +1,72 @@
+"""What a template's values may look like. One check per kind; nothing here knows of single templates.
+
+Values on `#SBATCH` and configuration lines cannot be quoted there, so their kinds leave no room for
+spaces, quotes or line breaks. Values inside shell code are quoted by the template's `sh` filter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+
+_FORMS: Final[dict[str, tuple[str, str]]] = {
+    "name": (r"[A-Za-z0-9_.@%+=:,-]{1,128}", "letters, digits and _ . @ % + = : , -"),
+    "nodes": (r"[A-Za-z0-9_.,\[\]-]{1,1024}", "a node list such as n[1-4]"),
+    "count": (r"[1-9]\d{0,8}", "a whole number from 1"),
+    "port": (r"[1-9]\d{3,4}", "a port from 1000"),
+    "array": (r"\d[0-9,:-]{0,255}(%\d{1,6})?", "task numbers such as 0-9 or 1-99%4"),
+    "time": (
+        r"\d{1,6}|\d{1,6}:\d\d(:\d\d)?|\d{1,4}-\d{1,2}(:\d\d){0,2}",
+        "minutes, MM:SS, HH:MM:SS, D-HH or D-HH:MM:SS",
+    ),
+    "memory": (r"[1-9]\d{0,9}[KMGT]?", "a size such as 16G"),
+    "word": (r"[A-Za-z0-9_.:/+-]{1,64}", "1 to 64 characters of A-Z a-z 0-9 _ . : / + -"),
+    "file": (r"[A-Za-z0-9_.@%+=:,/-]{1,255}", "a path without spaces or quotes"),
+    "path": (r"/[A-Za-z0-9_.@%+=:,/-]{0,255}", "an absolute path without spaces or quotes"),
+    "user": (r"[a-z_][a-z0-9_-]{0,31}", "a user name"),
+    "yesno": (r"yes|no", "yes or no"),
+    "text": (r"[^\x00-\x1f\x7f]{1,4096}", "one line of text"),
+    "shell": (r"[^\x00-\x1f\x7f]{1,4096}", "one line of shell code"),
+}
+ENERGY_KINDS: Final = ("policy", "cap", "gpu_cap", "slowdown", "model", "tag")
+
+
+def check(kind: str, name: str, value: str) -> str:
+    """Return the value if it has the form of its kind.
+
+    Kinds in `ENERGY_KINDS` are left alone: they depend on each other and on the configuration.
+
+    Raises:
+        UsageError: names the key, the value and the form.
+    """
+    if kind in ENERGY_KINDS:
+        return value
+    form, words = _FORMS[kind]
+    if not re.fullmatch(form, value, re.ASCII if kind not in ("text", "shell") else 0):
+        raise UsageError(f"--set {name}: '{shown(value)}' cannot be accepted", todo=f"write {words}")
+    return value
+
+
+def known(kind: str) -> bool:
+    """Return whether templates may use a kind."""
+    return kind in _FORMS or kind in ENERGY_KINDS
+
+
+EnergyCheck = Callable[[dict[str, str]], object]
+
+
+def check_energy(values: dict[str, str], checker: EnergyCheck) -> None:
+    """Check the energy flags together, with the rules that submission applies.
+
+    Args:
+        values: by kind (`policy`, `cap`, ...), the empty ones left out.
+        checker: takes values by their name in the job-control environment (`ENERGY_GPU_CAP`).
+
+    Raises:
+        UsageError, ForbiddenError: what submission would say.
+    """
+    checker({f"ENERGY_{kind.upper()}": value for kind, value in values.items()})

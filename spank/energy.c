@@ -1,0 +1,260 @@
+/*
+ * energy.so: the SPANK plugin of slurm-energy.
+ *
+ * In sbatch, salloc and srun it takes the --energy-* flags, refuses bad values before anything is queued and
+ * hands good ones on in the job-control environment, where hooks see them as SPANK_ENERGY_*. In slurmstepd it
+ * tells senergyd when a step starts and ends. It never delays a step by more than NOTIFY_MS each time and
+ * never fails one. Needs only Slurm's public header; the rules of values are in flags.c.
+ *
+ * plugstack.conf: optional /usr/lib/slurm-energy/energy.so [policy_file=PATH] [socket=PATH]
+ */
+
+/* Everything but what Slurm looks up stays hidden: slurmstepd has symbols of its own. */
+#pragma GCC visibility push(default)
+#include <slurm/spank.h>
+SPANK_PLUGIN(senergy, 1)
+#pragma GCC visibility pop
+
+#include "exchange.h"
+#include "flags.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NOTIFY_MS 50
+#define CPUS_MAX 4096 /* characters of a step's CPU list; a longer one is not sent */
+
+/* Slurm's numbers of the steps that have names (slurm.h, the same from 22.05 on). */
+#define STEP_BATCH 0xfffffffbu
+#define STEP_EXTERN 0xfffffffcu
+#define STEP_INTERACTIVE 0xfffffffau
+
+static const char *policy_file_path = "/run/senergy/policies";
+static const char *socket_path = EXCHANGE_SOCKET_DEFAULT;
+static struct policy_file policy_file;
+static bool policy_file_read;
+static struct {
+    bool met; /* in this component of a heterogeneous job */
+    bool given;
+    bool inherited; /* from the job in which this one is submitted; nobody wrote it here */
+    char value[FLAG_VALUE_MAX + 1];
+} flags[FLAG_COUNT];
+
+/*
+ * Ends the command with one line. If the option's callback failed instead, Slurm would add a line of its own
+ * with the raw value, be it 10 kB of control characters. At this point sbatch, salloc and srun would only
+ * exit as well; anything else that takes options (scrontab lets its user edit again) goes on and reports in
+ * its own way.
+ */
+static int refuse(const char *message) {
+    static const char *const commands[] = {"sbatch", "salloc", "srun"};
+    slurm_error("%s", message);
+    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)
+        if (strcmp(program_invocation_short_name, commands[i]) == 0) {
+            const char *wanted = getenv("SLURM_EXIT_ERROR");
+            int code = wanted ? atoi(wanted) : 0;
+            exit(code > 0 && code < 256 ? code : 1);
+        }
+    return -1;
+}
+
+/* Whether this is srun starting a step of a job that runs, rather than a job. */
+static bool is_step(void) { return spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID"); }
+
+/* Whether Slurm repeats a flag of the job around this command, for a step of it or for a job of its own. */
+static bool is_inherited(enum flag flag, const char *value) {
+    char name[128] = "SLURM_SPANK__SLURM_SPANK_OPTION_senergy_";
+    size_t length = strlen(name);
+    for (const char *at = flag_names[flag].option; *at; at++)
+        name[length++] = *at == '-' ? '_' : *at;
+    const char *inherited = getenv(name);
+    return inherited && strcmp(inherited, value) == 0;
+}
+
+/* The variable by which a job sees its own flag. Slurm repeats a flag without it if the job left it out. */
+static const char *variable_in_job(enum flag flag) {
+    static char name[64];
+    snprintf(name, sizeof(name), "SLURM_SPANK_%s", flag_names[flag].variable);
+    return name;
+}
+
+static const struct policy_file *policies(void) {
+    if (!policy_file_read) {
+        const char *problem = policies_load(&policy_file, policy_file_path);
+        if (problem)
+            slurm_verbose("senergy: %s: %s: only the form of values is checked", policy_file_path, problem);
+        policy_file_read = true;
+    }
+    return &policy_file;
+}
+
+/* Slurm's option callback; also called in slurmstepd, where there is nothing left to do. */
+static int take(int value, const char *argument, int remote) {
+    char message[FLAG_MESSAGE_MAX + 1];
+    enum flag flag = (enum flag)value;
+    if (remote)
+        return 0;
+    bool repeated = is_inherited(flag, argument);
+    if (repeated && is_step()) /* was checked when the job was submitted */
+        return 0;
+    bool inherited = repeated && !flags[flag].met; /* Slurm begins with those */
+    flags[flag].met = true;
+    if (inherited && !getenv(variable_in_job(flag)))
+        return 0;
+    uid_t uid = geteuid(); /* root may submit for others; the controller knows for whom */
+    const struct passwd *account = uid == 0 ? NULL : getpwuid(uid);
+    const char *user = uid == 0 ? NULL : account ? account->pw_name : "";
+    if (!flag_check(flag, argument, policies(), user, flags[flag].value, message))
+        return refuse(message);
+    if (is_step())
+        slurm_info("--%s: settings belong to the job: this step keeps those of the job",
+                   flag_names[flag].option);
+    flags[flag].given = true;
+    flags[flag].inherited = inherited;
+    return 0;
+}
+
+static bool agree(char message[FLAG_MESSAGE_MAX + 1]) {
+    const char *normal[FLAG_COUNT];
+    for (int i = 0; i < FLAG_COUNT; i++)
+        normal[i] = flags[i].given ? flags[i].value : NULL;
+    return flags_agree(normal, policies(), message);
+}
+
+static void leave_out(spank_t spank, enum flag flag) {
+    if (!flags[flag].given || !flags[flag].inherited)
+        return;
+    flags[flag].given = false;
+    spank_job_control_unsetenv(spank, flag_names[flag].variable);
+    unsetenv(variable_in_job(flag)); /* sbatch and salloc hand their environment on */
+    slurm_info("--%s: that of the surrounding job is left out: it does not go with what this one asks for",
+               flag_names[flag].option);
+}
+
+/* Leaves inherited flags out where they contradict others: who submits has no other way to be rid of them. */
+static void give_way(spank_t spank) {
+    bool cap_written = (flags[FLAG_CAP].given && !flags[FLAG_CAP].inherited) ||
+                       (flags[FLAG_GPU_CAP].given && !flags[FLAG_GPU_CAP].inherited);
+    if (cap_written) {
+        leave_out(spank, FLAG_POLICY);
+        return;
+    }
+    leave_out(spank, FLAG_CAP);
+    leave_out(spank, FLAG_GPU_CAP);
+}
+
+/* Judges the flags together, once all are read. Those of a step change nothing: they contradict nothing. */
+static int check_together(spank_t spank) {
+    char message[FLAG_MESSAGE_MAX + 1];
+    if (is_step() || !flags[FLAG_POLICY].given || agree(message))
+        return 0;
+    give_way(spank);
+    return agree(message) ? 0 : refuse(message);
+}
+
+static void read_arguments(int count, char *arguments[]) {
+    for (int i = 0; i < count; i++) {
+        if (strncmp(arguments[i], "policy_file=", 12) == 0)
+            policy_file_path = arguments[i] + 12;
+        else if (strncmp(arguments[i], "socket=", 7) == 0)
+            socket_path = arguments[i] + 7;
+        else if (spank_context() == S_CTX_SLURMD)
+            slurm_error("senergy: plugstack.conf: unknown argument '%s': known: policy_file=, socket=",
+                        arguments[i]);
+    }
+}
+
+/* The step's cores as Slurm lists them, quoted for JSON; null if there is no such list. */
+static void print_cpus(spank_t spank, char text[CPUS_MAX + 3]) {
+    char *cores = NULL;
+    strcpy(text, "null");
+    if (spank_get_item(spank, S_STEP_ALLOC_CORES, &cores) != ESPANK_SUCCESS || !cores || !*cores)
+        return;
+    size_t length = strlen(cores);
+    if (length <= CPUS_MAX && strspn(cores, "0123456789,-") == length)
+        snprintf(text, CPUS_MAX + 3, "\"%s\"", cores);
+}
+
+static void print_step(uint32_t step, char text[16]) {
+    if (step == STEP_BATCH)
+        strcpy(text, "batch");
+    else if (step == STEP_EXTERN)
+        strcpy(text, "extern");
+    else if (step == STEP_INTERACTIVE)
+        strcpy(text, "interactive");
+    else
+        snprintf(text, 16, "%" PRIu32, step);
+}
+
+/* Tells senergyd that this step starts or ends. Without senergyd the step is only not listed by itself. */
+static void notify(spank_t spank, const char *event) {
+    uint32_t job_id, step_id;
+    char step[16], cpus[CPUS_MAX + 3], message[CPUS_MAX + 256], reply[512];
+    if (spank_get_item(spank, S_JOB_ID, &job_id) != ESPANK_SUCCESS ||
+        spank_get_item(spank, S_JOB_STEPID, &step_id) != ESPANK_SUCCESS)
+        return;
+    print_step(step_id, step);
+    print_cpus(spank, cpus);
+    int length = snprintf(message, sizeof(message),
+                          "{\"op\":\"step\",\"event\":\"%s\",\"job_id\":%" PRIu32
+                          ",\"step\":\"%s\",\"pid\":%ld,\"cpus\":%s}\n",
+                          event, job_id, step, (long)getpid(), cpus);
+    const char *problem =
+        exchange(socket_path, message, (size_t)length, NOTIFY_MS, NOTIFY_MS, reply, sizeof(reply));
+    slurm_debug("senergy: step %s: %s: %s", event, socket_path, problem ? problem : reply);
+}
+
+int slurm_spank_init(spank_t spank, int count, char *arguments[]) {
+    read_arguments(count, arguments);
+    spank_context_t context = spank_context();
+    if (context != S_CTX_ALLOCATOR && context != S_CTX_LOCAL && context != S_CTX_REMOTE)
+        return ESPANK_SUCCESS;
+    for (int i = 0; i < FLAG_COUNT; i++) {
+        struct spank_option option = {(char *)flag_names[i].option,
+                                      (char *)flag_names[i].argument,
+                                      (char *)flag_names[i].usage,
+                                      1,
+                                      i,
+                                      take};
+        if (spank_option_register(spank, &option) != ESPANK_SUCCESS)
+            slurm_error("senergy: --%s: cannot be registered", flag_names[i].option);
+    }
+    if (context == S_CTX_REMOTE)
+        notify(spank, "start");
+    return ESPANK_SUCCESS;
+}
+
+/*
+ * Hands the flags on. Components of a heterogeneous job come here one after the other: a flag holds for the
+ * later ones too until it is given again, as sbatch and salloc repeat every plugin's options to them.
+ */
+int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[]) {
+    (void)count, (void)arguments;
+    if (spank_context() == S_CTX_REMOTE)
+        return ESPANK_SUCCESS;
+    if (check_together(spank) != 0)
+        return -1;
+    for (int i = 0; i < FLAG_COUNT; i++) {
+        flags[i].met = false;
+        if (!flags[i].given)
+            continue;
+        if (spank_job_control_setenv(spank, flag_names[i].variable, flags[i].value, 1) != ESPANK_SUCCESS) {
+            char message[FLAG_MESSAGE_MAX];
+            snprintf(message, sizeof(message), "--%s: cannot be handed on to the job", flag_names[i].option);
+            return refuse(message);
+        }
+    }
+    return ESPANK_SUCCESS;
+}
+
+int slurm_spank_exit(spank_t spank, int count, char *arguments[]) {
+    (void)count, (void)arguments;
+    if (spank_context() == S_CTX_REMOTE)
+        notify(spank, "end");
+    return ESPANK_SUCCESS;
+}

@@ -1,0 +1,96 @@
+"""The fixture `lab`: a real Slurm cluster of emulated nodes, shared by tests that ask for the same one.
+
+A test or module says which with the marker `lab`, for example
+`pytest.mark.lab(profiles=["xeon-8358"], energy={"agent": {"sampling_hz": 10.0}})`; without it there are the
+four default nodes n1 to n4. At most one lab is up at a time, and tests are put in the order that needs the
+fewest.
+"""
+
+from __future__ import annotations
+
+import pytest
+from lab_driver import LabDriver, LabWish, sweep
+
+from slurm_energy.errors import EnergyError
+from slurm_energy.lab.parts import require_machine
+from slurm_energy.lab.startup import StepError
+
+
+def pytest_configure(config):
+    line = "lab(profiles, overrides, slurm, energy, accounting, product): the lab to use"
+    config.addinivalue_line("markers", line)
+
+
+def _wish(item) -> LabWish:
+    arguments = {}
+    for marker in reversed(list(item.iter_markers("lab"))):
+        arguments.update(marker.kwargs)
+    return LabWish.from_marker(arguments)
+
+
+def pytest_collection_modifyitems(items):
+    """Bring tests of the same lab together, at the place of the first of them."""
+    order = {}
+    places = []
+    for place, item in enumerate(items):
+        shared = "lab" in getattr(item, "fixturenames", ())
+        key = repr(_wish(item)) if shared else None
+        places.append((order.setdefault(key, place) if shared else place, place, item))
+    items[:] = [item for _, _, item in sorted(places, key=lambda entry: entry[:2])]
+
+
+@pytest.fixture(scope="session")
+def machine():
+    """Skip where this machine cannot run a lab."""
+    try:
+        require_machine()
+    except EnergyError as error:
+        pytest.skip(f"no lab possible here: {error}")
+
+
+class _Pool:
+    def __init__(self):
+        self.current = None
+
+    def get(self, wish: LabWish) -> LabDriver:
+        if self.current is None or self.current.wish != wish:
+            self.close()
+            try:
+                self.current = LabDriver(wish)
+            except StepError as error:
+                pytest.fail("\n".join([str(error), *error.log_tail]), pytrace=False)
+        return self.current
+
+    def close(self):
+        if self.current:
+            self.current.down()
+            self.current = None
+
+
+@pytest.fixture(scope="session")
+def _lab_pool(machine):
+    sweep()
+    pool = _Pool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def lab(request, _lab_pool) -> LabDriver:
+    """A lab with all daemons running and no job; see the module's text for how to choose one."""
+    driver = _lab_pool.get(_wish(request.node))
+    yield driver
+    driver.calm()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Show the ends of our daemons' logs with a failed test."""
+    report = yield
+    driver = getattr(item, "funcargs", {}).get("lab")
+    if report.when == "call" and report.failed and isinstance(driver, LabDriver):
+        for path in sorted(driver.layout.log.glob("*senergy*.log")):
+            lines = path.read_text(errors="replace").splitlines()[-8:]
+            if lines:
+                report.sections.append((f"{path.name}", "\n".join(lines)))
+    return report

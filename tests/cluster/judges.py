@@ -1,0 +1,70 @@
+"""What independent tools say of a node's power settings and energy, run inside the node."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from lab_driver import LabDriver
+
+_CPUPOWER = re.compile(r"CPU\s+\d+\s+(\d+) kHz.*?(\d+) kHz.*-\s+(\w+)\s*$")
+_NVML = """
+import json, pynvml as p
+p.nvmlInit()
+handles = [p.nvmlDeviceGetHandleByIndex(i) for i in range(p.nvmlDeviceGetCount())]
+print(json.dumps([p.nvmlDeviceGetPowerManagementLimit(h) // 1000 for h in handles]))
+"""
+PYTHON = "python3"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Settings of a node: the distinct (min kHz, max kHz, governor), RAPL and GPU limits in watts."""
+
+    cpus: frozenset[tuple[int, int, str]]
+    package_watts: tuple[float, ...]
+    gpu_watts: tuple[int, ...]
+
+
+def settings(lab: LabDriver, node: str) -> Seen:
+    """Ask cpupower, powercap-info and pynvml."""
+    return Seen(_cpupower(lab, node), _powercap(lab, node), _nvml(lab, node))
+
+
+def _cpupower(lab: LabDriver, node: str) -> frozenset[tuple[int, int, str]]:
+    lines = lab.exec(node, "cpupower", "frequency-info", "-o").stdout.splitlines()
+    found = [_CPUPOWER.match(line) for line in lines if line.startswith("CPU ")]
+    assert found and all(found), lines
+    return frozenset((int(m[1]), int(m[2]), m[3]) for m in found if m)
+
+
+def _powercap(lab: LabDriver, node: str) -> tuple[float, ...]:
+    watts = []
+    for zone in range(2):
+        argv = ["powercap-info", "intel-rapl", "-z", str(zone), "-c", "0", "-l"]
+        done = lab.exec(node, *argv, check=False)
+        if done.returncode == 0 and done.stdout.strip():
+            watts.append(int(done.stdout) / 1e6)
+    return tuple(watts)
+
+
+def _nvml(lab: LabDriver, node: str) -> tuple[int, ...]:
+    done = lab.exec(node, PYTHON, "-c", _NVML, check=False)
+    return tuple(json.loads(done.stdout)) if done.returncode == 0 else ()
+
+
+def acct(lab: LabDriver, *jobs: int, steps: bool = False) -> list[dict]:
+    """Return what `senergy acct --json` says of jobs, once all of their records have arrived."""
+    import time
+
+    selection = ",".join(map(str, jobs))
+    deadline = time.monotonic() + 30
+    while True:
+        argv = ["senergy", "acct", "--json", "-j", selection, *([] if steps else ["-X"])]
+        found = json.loads(lab.run(*argv).stdout)["jobs"]
+        known = {job["job_id"] for job in found if job["name"] and not job["missing_nodes"]}
+        if known >= set(jobs):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)

@@ -1,0 +1,189 @@
+"""What a test needs of a lab: submit, wait, run something on the login node or in a node, ask the truth."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.lab import client, layout, lifecycle, nodesfile, processes
+from slurm_energy.lab.cluster import Lab
+from slurm_energy.lab.spec import LabSpec, read_record
+
+UNFINISHED = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING,STAGE_OUT,SIGNALING,STOPPED,REQUEUED"
+POLL_S = 0.1
+PARENT, PREFIX = Path("/var/tmp"), "senergy-test-"
+
+
+@dataclass(frozen=True)
+class LabWish:
+    """The lab that a test asks for with the marker `lab`; equal wishes share one lab.
+
+    `overrides` (dotted keys of the profile) go for every node; the others are as in `LabSpec`.
+    """
+
+    profiles: tuple[str, ...] = nodesfile.DEFAULT_PROFILES
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    slurm: tuple[str, ...] = ()
+    energy: Mapping[str, Any] = field(default_factory=dict)
+    accounting: bool = True
+    product: bool = True
+
+    @classmethod
+    def from_marker(cls, arguments: Mapping[str, Any]) -> LabWish:
+        lists = {key: tuple(value) for key, value in arguments.items() if isinstance(value, list | tuple)}
+        return cls(**{**arguments, **lists})
+
+    def spec(self) -> LabSpec:
+        nodes = tuple(replace(n, overrides=self.overrides) for n in nodesfile.from_profiles(self.profiles))
+        return LabSpec(nodes, self.slurm, self.energy, self.accounting, self.product)
+
+
+class LabDriver:
+    """A lab of its own in a new directory; ends with this process even if that is killed."""
+
+    def __init__(self, wish: LabWish) -> None:
+        self.wish = wish
+        self.layout = layout.locate(tempfile.mkdtemp(prefix=PREFIX, dir=PARENT))
+        try:
+            self.lab: Lab = lifecycle.up(self.layout, wish.spec())
+        except BaseException:
+            lifecycle.down(self.layout)
+            raise
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names of the nodes: n1, n2, ... in the order of the profiles."""
+        return self.lab.nodes
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The login node's whole environment."""
+        return {**os.environ, **self.lab.environment()}
+
+    def run(
+        self, *argv: str, check: bool = True, timeout: float = 60, user: str | None = None, **more: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the login node, as root or as `user`, and return its output as text."""
+        done = subprocess.run(
+            argv,
+            env={**self.env, **more.pop("env", {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            user=user,
+            cwd=more.pop("cwd", self.layout.root),
+            check=False,
+            **more,
+        )
+        assert not check or done.returncode == 0, f"{argv}: {done.returncode}: {done.stdout}{done.stderr}"
+        return done
+
+    def exec(self, node: str, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command inside a node as root; options as in `run`."""
+        return self.run(*self.lab.exec_argv(node, list(argv), options.get("cwd")), **options)
+
+    def sbatch(self, job: str | Path, *options: str, **more: Any) -> int:
+        """Submit a script (a path, or text with #!) or a command line; return the job id.
+
+        Output goes to /dev/null unless the options say where.
+        """
+        if isinstance(job, str) and not job.startswith("#!"):
+            what, script = ["--wrap", job], None
+        else:
+            what, script = [], job if isinstance(job, str) else job.read_text()
+        silent = [] if any(o.startswith(("-o", "--output")) for o in options) else ["--output=/dev/null"]
+        argv = ["sbatch", "--parsable", *silent, *options, *what]
+        return int(self.run(*argv, input=script, **more).stdout.split(";")[0])
+
+    def wait(self, job_id: int, timeout: float = 120) -> str:
+        """Wait until a job, all its array tasks and components are over, epilogs included.
+
+        Returns:
+            The state of the job as scontrol says it, e.g. `COMPLETED`; of an array, of its last task shown.
+        """
+        deadline = time.monotonic() + timeout
+        while self.run("squeue", "-h", "-j", str(job_id), "-t", UNFINISHED, "-o", "%i", check=False).stdout:
+            assert time.monotonic() < deadline, self.run("scontrol", "show", "job", str(job_id)).stdout
+            time.sleep(POLL_S)
+        return self.job(job_id)["JobState"]
+
+    def job(self, job_id: int) -> dict[str, str]:
+        """Return what `scontrol show job` says."""
+        text = self.run("scontrol", "-o", "show", "job", str(job_id)).stdout.splitlines()[-1]
+        return dict(pair.split("=", 1) for pair in text.split() if "=" in pair)
+
+    def truth(self, node: str) -> dict[str, Any]:
+        """Return the model's exact `energy_joules` and `power_watts` by component, and `time`."""
+        return client.truth(self.layout.emulator_socket(node))
+
+    def pid(self, daemon: str, node: str | None = None) -> int:
+        """Return a daemon's PID, e.g. `pid("senergyd", "n1")`; it must be running."""
+        pid = self.lab.daemon_pid(daemon, node)
+        assert pid is not None, f"{node or 'lab'}: {daemon} does not run"
+        return pid
+
+    def kill(self, daemon: str, node: str | None = None, how: int = signal.SIGKILL) -> None:
+        """Send a daemon a signal; after SIGKILL or SIGTERM wait until it is gone."""
+        os.kill(self.pid(daemon, node), how)
+        deadline = time.monotonic() + 20
+        while how in (signal.SIGKILL, signal.SIGTERM) and self.lab.daemon_pid(daemon, node) is not None:
+            assert time.monotonic() < deadline, f"{daemon} does not end"
+            time.sleep(0.02)
+
+    def start(self, daemon: str, node: str | None = None) -> None:
+        """Start a daemon again that has ended."""
+        self.lab.start_daemon(daemon, node)
+
+    def log(self, name: str) -> str:
+        """Return a daemon's log, e.g. `slurmctld` or `n1-senergyd`."""
+        return (self.layout.log / f"{name}.log").read_text(errors="replace")
+
+    def calm(self) -> None:
+        """End all jobs, for the next test."""
+        deadline = time.monotonic() + 60
+        while jobs := self.run("squeue", "-h", "-o", "%A", check=False).stdout.split():
+            assert time.monotonic() < deadline, f"jobs {jobs} do not end"
+            self.run("scancel", *jobs, check=False)
+            time.sleep(POLL_S)
+
+    def down(self) -> None:
+        """Take the lab away."""
+        lifecycle.down(self.layout)
+
+
+def sweep() -> None:
+    """Take away what test sessions have left that were killed."""
+    for root in PARENT.glob(f"{PREFIX}*"):
+        record = read_record(root / "lab.json")
+        if record and not processes.is_running(record.starter):
+            lifecycle.down(layout.locate(root))
+
+
+def traces_of(root: Path) -> Sequence[str]:
+    """Return whatever of a lab is still on this machine: processes, mounts, control groups, files."""
+    needle = str(root).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            state = (entry / "stat").read_bytes().rpartition(b") ")[2][:1]
+            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if needle in text and state != b"Z":
+            found.append(f"process {entry.name}: {text[:80]!r}")
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    found += [f"mount {line}" for line in mounts if str(root) in line]
+    group = layout.locate(root).cgroup
+    found += [f"control group {path}" for path in Path("/sys/fs/cgroup").glob(f"**/{group}")]
+    if root.exists():
+        found.append(f"files {[str(path) for path in root.iterdir()]}")
+    return found

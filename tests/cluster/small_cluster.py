@@ -1,0 +1,319 @@
+"""A throw-away Slurm cluster for tests of the C parts, and a stand-in for senergyd that remembers messages.
+
+Standard library only, so that the same tests run inside a bare root with another Slurm release. One munged,
+one slurmctld, one slurmd with four CPUs, no accounting, in one directory with ports of their own. The whole
+system with the real senergyd is the lab's matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+TIMEOUT_S = 40.0
+NODES = ("n1", "n2", "n3")
+NODE_LINE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=1000"
+SLURM_CONF = """\
+ClusterName=small
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={dir}/munge.socket
+StateSaveLocation={dir}/state
+SlurmdSpoolDir={dir}/spool.%n
+SlurmctldPidFile={dir}/slurmctld.pid
+SlurmdPidFile={dir}/slurmd.%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+MpiDefault=none
+ReturnToService=2
+KillWait=1
+Prolog={dir}/prolog
+Epilog={dir}/epilog
+PrologFlags=Alloc
+PlugStackConfig={dir}/plugstack.conf
+SlurmdParameters=config_overrides
+{nodes}
+PartitionName=all Nodes=ALL Default=YES MaxTime=5 State=UP OverSubscribe=NO
+{extra}
+"""
+# The environment's file appears whole and once the hook is through: who waits for it waits for the hook.
+HOOK_SCRIPT = """\
+#!/bin/sh
+exec 2>>{dir}/hook.log
+file={dir}/env.{operation}.$SLURM_JOB_ID
+/usr/bin/env >$file.part
+{hook} {operation} --socket {dir}/agent.sock
+code=$?
+/usr/bin/mv $file.part $file
+exit $code
+"""
+
+
+class FakeAgent:
+    """Listens where senergyd would, keeps every message and answers each with `ANSWER`."""
+
+    ANSWER = b'{"ok": true, "policy": "monitor", "applied": 0, "failed": 0}\n'
+
+    def __init__(self, path: Path) -> None:
+        self.messages: list[dict[str, object]] = []
+        self.uids: list[int] = []
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen(64)
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def of(self, operation: str, job_id: int | None = None) -> list[dict[str, object]]:
+        """Return the messages of one kind, of one job if it is named."""
+        found = [m for m in list(self.messages) if m["op"] == operation]
+        return [m for m in found if job_id is None or self.job_of(m) == job_id]
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join(5)
+
+    @staticmethod
+    def job_of(message: dict[str, object]) -> int:
+        """Return the job id of a message of any kind."""
+        environment = message.get("env")
+        return int(str(environment["SLURM_JOB_ID"] if isinstance(environment, dict) else message["job_id"]))
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rwb") as stream:
+                credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                for line in stream:
+                    self.uids.append(int.from_bytes(credentials[4:8], "little"))
+                    self.messages.append(json.loads(line))
+                    stream.write(self.ANSWER)
+                    stream.flush()
+
+
+class SmallCluster:
+    """Starts on entry, is gone on exit; commands run with its configuration.
+
+    Args:
+        directory: an empty directory that other users may enter, short enough for unix sockets.
+        plugin: the built energy.so.
+        hook: the built senergy-hook.
+        extra: further lines of slurm.conf.
+    """
+
+    def __init__(self, directory: Path, plugin: Path, hook: Path, extra: str = "") -> None:
+        self.directory = directory
+        self.plugin = plugin
+        self.hook = hook
+        self.extra = extra
+        self.daemons: list[subprocess.Popen[bytes]] = []
+        self.agent: FakeAgent | None = None
+
+    @property
+    def policy_file(self) -> Path:
+        return self.directory / "policies"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "SALLOC"))}
+        path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+        return kept | {"SLURM_CONF": str(self.directory / "slurm.conf"), "PATH": path, "LC_ALL": "C"}
+
+    def __enter__(self) -> SmallCluster:
+        try:
+            self._write_files()
+            self.agent = FakeAgent(self.directory / "agent.sock")
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if len(self.daemons) > 2:
+            self._settle()
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait(10)
+        self._kill_left_over_steps()
+        if self.agent:
+            self.agent.close()
+
+    def run(
+        self, *command: str, user: str | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a Slurm command as root or as `user`; never longer than TIMEOUT_S."""
+        prefix = ["setpriv", f"--reuid={user}", "--clear-groups", "--"] if user else []
+        return subprocess.run(
+            [*prefix, *command],
+            env=self.environment | environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    def script(self, *lines: str, name: str = "job.sh") -> str:
+        """Write a batch script and return its path."""
+        path = self.directory / name
+        path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+        path.chmod(0o755)
+        return str(path)
+
+    def batch(self, *arguments: str, user: str | None = None) -> int:
+        """Submit, wait until the epilog has run and return the job id."""
+        done = self.run("sbatch", "--parsable", "--output=/dev/null", *arguments, user=user)
+        assert done.returncode == 0, done.stderr
+        job_id = int(done.stdout.split(";")[0])
+        self.hook_environment("end", job_id)
+        return job_id
+
+    def job_count(self) -> int:
+        """Return how many jobs slurmctld knows in any state."""
+        listing = self.run("squeue", "--noheader", "--states=all", "--format=%i")
+        assert listing.returncode == 0, listing.stderr
+        return len(listing.stdout.split())
+
+    def hook_environment(self, operation: str, job_id: int) -> dict[str, str]:
+        """Return the environment that the prolog (`begin`) or epilog (`end`) of a job had."""
+        path = self.directory / f"env.{operation}.{job_id}"
+        wait_until(path.exists, f"{operation} hook of job {job_id}")
+        pairs = (line.partition("=") for line in path.read_text().splitlines() if "=" in line)
+        return {name: value for name, _, value in pairs}
+
+    def write_plugstack(self, arguments: str | None = None) -> None:
+        """Write plugstack.conf; commands, prolog and steps read it each time."""
+        if arguments is None:
+            arguments = f"policy_file={self.policy_file} socket={self.directory}/agent.sock"
+        (self.directory / "plugstack.conf").write_text(f"optional {self.plugin} {arguments}\n")
+
+    def _write_files(self) -> None:
+        d = self.directory
+        host, ports = socket.gethostname(), free_ports(1 + len(NODES))
+        d.chmod(0o755)
+        (d / "state").mkdir()
+        for name in NODES:
+            (d / f"spool.{name}").mkdir()
+        values = {
+            "dir": d,
+            "host": host,
+            "controller_port": ports[0],
+            "nodes": "\n".join(
+                NODE_LINE.format(name=name, host=host, port=port)
+                for name, port in zip(NODES, ports[1:], strict=True)
+            ),
+            "extra": self.extra.format(dir=d),
+        }
+        (d / "slurm.conf").write_text(SLURM_CONF.format(**values))
+        (d / "cgroup.conf").write_text(f"{cgroup_line()}\n")
+        self.write_plugstack()
+        for name, operation in (("prolog", "begin"), ("epilog", "end")):
+            path = d / name
+            path.write_text(HOOK_SCRIPT.format(dir=d, hook=self.hook, operation=operation))
+            path.chmod(0o755)
+        (d / "munge.key").write_bytes(os.urandom(64))
+        (d / "munge.key").chmod(0o400)
+
+    def _start(self) -> None:
+        d = self.directory
+        files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid"}
+        files |= {"log-file": "munge.log", "seed-file": "munge.seed"}
+        self._spawn("munged", "--foreground", "--force", *(f"--{k}={d}/{v}" for k, v in files.items()))
+        wait_until((d / "munge.socket").exists, "munged", self)
+        self._spawn("slurmctld", "-D", "-c", "-f", f"{d}/slurm.conf")
+        wait_until(lambda: self.run("scontrol", "ping").returncode == 0, "slurmctld", self)
+        for name in NODES:
+            self._spawn("slurmd", "-D", "-N", name, "-f", f"{d}/slurm.conf")
+        states = ("sinfo", "--noheader", "--Node", "--format=%T")
+        wait_until(lambda: self.run(*states).stdout.split() == ["idle"] * len(NODES), "slurmd", self)
+
+    def _spawn(self, program: str, *arguments: str) -> None:
+        log = (self.directory / f"{program}.out").open("ab")
+        path = shutil.which(program, path="/usr/sbin:/usr/bin") or program
+        with log:
+            daemon = subprocess.Popen(
+                [path, *arguments], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.daemons.append(daemon)
+
+    def _settle(self) -> None:
+        """Let jobs end: slurmd is slow to stop while it still has to tell slurmctld of an epilog."""
+        busy = ("squeue", "--noheader", "--states=RUNNING,COMPLETING", "--format=%i")
+        with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
+            wait_until(lambda: not self.run(*busy).stdout.strip(), "jobs", timeout_s=5)
+
+    def _kill_left_over_steps(self) -> None:
+        """End slurmstepd processes of this cluster: their SLURM_CONF names its directory."""
+        mark = f"SLURM_CONF={self.directory}/".encode()
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+    def logs(self) -> str:
+        """Return the ends of all logs, for a failure's message."""
+        paths = sorted(self.directory.glob("*.out"))
+        return "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-1500:]}" for p in paths)
+
+
+def cgroup_line() -> str:
+    """Return the line of cgroup.conf that keeps slurmd away from cgroups."""
+    version = subprocess.run(
+        ["/usr/sbin/slurmctld", "-V"], capture_output=True, text=True, timeout=10, check=True
+    )
+    return (
+        "CgroupAutomount=no"
+        if version.stdout.startswith(("slurm-wlm 22", "slurm 22"))
+        else "CgroupPlugin=disabled"
+    )
+
+
+def free_ports(count: int) -> list[int]:
+    """Return TCP ports that nothing listens on at the moment."""
+    with contextlib.ExitStack() as probes:
+        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in sockets:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in sockets]
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    what: str,
+    cluster: SmallCluster | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> None:
+    """Wait until `condition()` holds; fail with the logs after `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not ready\n{cluster.logs() if cluster else ''}")
+        time.sleep(0.05)

@@ -1,0 +1,110 @@
+#!/bin/sh
+# Builds the C parts on another Slurm release and runs their tests there on a real cluster.
+#   tests/cluster/spank-release.sh 22.05|24.11|26.05
+#
+# Uses this machine's Slurm if it is that release, else a root of the Debian suite that has it, made with
+# debootstrap in a temporary directory (about 700 MB, two minutes). Needs root. Runs in process, mount and network
+# namespaces of its own and leaves nothing behind. Exit: 0 all passed; 1 something failed or was skipped; 2 bad
+# usage; 4 the release cannot be had.
+set -eu
+
+release=${1:-}
+case $release in
+22.05) suite=bookworm ;;
+24.11) suite=trixie ;;
+26.05) suite=forky ;;
+*)
+    echo "usage: $0 22.05|24.11|26.05" >&2
+    exit 2
+    ;;
+esac
+[ "$(id -u)" = 0 ] || { echo "spank-release: needs root: daemons, namespaces" >&2; exit 2; }
+
+repository=$(cd "$(dirname "$0")/../.." && pwd)
+mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+packages="slurmctld slurmd slurm-client munge libmunge2 libslurm-dev gcc libc6-dev make python3-pytest"
+work=$(mktemp -d /var/tmp/spank-release.XXXXXX)
+trap 'rm -rf --one-file-system "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+tests="tests/cluster/test_spank_flags_on_slurm.py"
+
+fail() {
+    echo "spank-release: $1" >&2
+    [ -z "${2:-}" ] || tail -n 40 "$2" >&2
+    exit "${3:-1}"
+}
+
+release_of() { # ROOT: "26.05.5" if a slurmctld is installed there
+    chroot "$1" /usr/sbin/slurmctld -V 2>/dev/null | sed 's/^[^0-9]*//'
+}
+
+# Runs a command in namespaces of its own; ROOT sees its own /proc and /sys and an empty network.
+inside() { # ROOT COMMAND...
+    root=$1
+    shift
+    # shellcheck disable=SC2016 # expands in the inner shell
+    unshare --mount --pid --net --fork --kill-child --propagation private /bin/sh -euc '
+        root=$1
+        shift
+        ip link set lo up
+        ip address add 192.0.2.1/32 dev lo # with 127.0.0.1 alone getaddrinfo(AI_ADDRCONFIG) finds nothing
+        mount -t proc proc "$root/proc"
+        [ "$root" = / ] || mount -t sysfs -o ro sysfs "$root/sys"
+        exec chroot "$root" /usr/bin/env -i PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LC_ALL=C.UTF-8 "$@"
+    ' sh "$root" "$@"
+}
+
+# Installs the suite and the packages into $work/root. Downloads need this machine's network.
+make_root() {
+    script=/usr/share/debootstrap/scripts/$suite
+    [ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid # newer than debootstrap
+    echo "Making a root of Debian $suite for Slurm $release"
+    unshare --mount --propagation private debootstrap --variant=minbase "$suite" "$work/root" "$mirror" "$script" \
+        >"$work/log" 2>&1 || fail "debootstrap $suite from $mirror failed:" "$work/log" 4
+    printf '#!/bin/sh\nexit 101\n' >"$work/root/usr/sbin/policy-rc.d"
+    chmod 755 "$work/root/usr/sbin/policy-rc.d"
+    printf '127.0.0.1 localhost %s\n' "$(hostname)" >"$work/root/etc/hosts"
+    cp /etc/resolv.conf "$work/root/etc/resolv.conf"
+    # shellcheck disable=SC2016,SC2086 # one word per package; expands in the inner shell
+    unshare --mount --pid --fork --kill-child --propagation private /bin/sh -euc '
+        mount -t proc proc "$1/proc"
+        root=$1
+        shift
+        export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+        exec chroot "$root" apt-get install -q -y --no-install-recommends "$@"
+    ' sh "$work/root" $packages >"$work/log" 2>&1 || fail "apt-get install in the root failed:" "$work/log" 4
+}
+
+case $(release_of /) in
+"$release".*)
+    root=/
+    source=$work
+    scratch=$work
+    python=$repository/.venv/bin/python
+    [ -x "$python" ] || python=/usr/bin/python3
+    ;;
+*)
+    command -v debootstrap >/dev/null || fail "this machine has not Slurm $release and no debootstrap" "" 4
+    make_root
+    root=$work/root
+    source=$work/root/src
+    scratch=/tmp
+    python=/usr/bin/python3
+    ;;
+esac
+version=$(release_of "$root")
+case $version in
+"$release".*) ;;
+*) fail "Debian $suite has Slurm ${version:-none}, not $release" "" 4 ;;
+esac
+
+mkdir -p "$source/tests/cluster"
+chmod 755 "$work"
+cp -R "$repository/spank" "$repository/prolog_epilog" "$source"
+cp "$repository/tests/cluster/small_cluster.py" "$repository/$tests" "$source/tests/cluster"
+echo "Testing on Slurm $version, $(chroot "$root" gcc --version | head -n 1)"
+inside "$root" TMPDIR="$scratch" "$python" -m pytest -q -ra -p no:cacheprovider -W ignore "${source#"${root%/}"}/$tests" \
+    >"$work/result" 2>&1 || fail "tests on Slurm $version failed:" "$work/result"
+cat "$work/result"
+! grep -q skipped "$work/result" || fail "tests were skipped, so they say nothing about Slurm $version"
+echo "Slurm $version: built without warnings, tests passed"

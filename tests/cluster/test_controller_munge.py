@@ -1,0 +1,440 @@
+"""senergyctld as a process with a real munged: credentials, other users, signals, exit codes, kill -9."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.accounting.client import ControllerClient
+from slurm_energy.errors import (
+    EnergyError,
+    ForbiddenError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
+from slurm_energy.records import ComponentEnergy, EnergyRecord
+from slurm_energy.slurm import munge
+
+TIMEOUT_S = 30.0
+NOBODY = 65534
+pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munge is not installed")
+
+
+@contextlib.contextmanager
+def running_munged(directory: Path):
+    """Run a munged with a key of its own; give its socket."""
+    directory.mkdir(mode=0o755)
+    key, munge_socket = directory / "key", directory / "socket"
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o600)
+    # --force: a directory below /tmp is not one that munged would trust.
+    options = {"key-file": key, "socket": munge_socket, "pid-file": directory / "pid"}
+    options |= {"log-file": directory / "log", "seed-file": directory / "seed"}
+    daemon = subprocess.Popen(
+        ["munged", "--foreground", "--force", *(f"--{name}={value}" for name, value in options.items())],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: munge_socket.exists() and daemon.poll() is None)
+        yield munge_socket
+    finally:
+        daemon.terminate()
+        daemon.wait(TIMEOUT_S)
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def place():
+    """A directory with a short path, as Unix sockets need, that other users can enter."""
+    directory = Path(tempfile.mkdtemp(prefix="senergy-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def munged(place):
+    with running_munged(place / "munge") as munge_socket:
+        yield munge_socket
+
+
+@pytest.fixture(scope="module")
+def foreign_munged(place):
+    """A munged with another key, as on a host outside the cluster."""
+    with running_munged(place / "foreign") as munge_socket:
+        yield munge_socket
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Controller:
+    """senergyctld with a directory, port and configuration of its own."""
+
+    def __init__(self, directory: Path, munge_socket: Path) -> None:
+        self.directory, self.munge_socket = directory, munge_socket
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.file = directory / "energy.toml"
+        self.policies = directory / "policies"
+        self.log = directory / "log"
+        self.process = None
+        self.configure()
+
+    def configure(self, extra: str = "", database: Path | None = None, port: int | None = None) -> None:
+        database = database or self.directory / "senergy.db"
+        self.file.write_text(
+            f'[cluster]\nmunge_socket = "{self.munge_socket}"\n[controller]\n'
+            f'listen = "127.0.0.1:{port or self.port}"\ndatabase = "{database}"\n'
+            f'policy_file = "{self.policies}"\nagent_users = ["{os.getuid()}"]\n'
+            f'operators = ["{os.getuid()}"]\n{extra}'
+        )
+
+    def argv(self, *arguments):
+        return [sys.executable, "-m", "slurm_energy.controller.main", "--config", str(self.file), *arguments]
+
+    def start(self):
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.argv(), stdout=log, stderr=log)
+        wait_for(self.answers)
+
+    def answers(self):
+        assert self.process.poll() is None, self.log.read_text()
+        with contextlib.suppress(UnavailableError):
+            return bool(self.client().get("/v1/status"))
+        return False
+
+    def fails(self, *arguments):
+        """Run it expecting an end by itself; return exit code and its one line."""
+        done = subprocess.run(
+            self.argv(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        lines = [
+            line for line in done.stderr.splitlines() if " INFO " not in line and " WARNING " not in line
+        ]
+        assert len(lines) == 1, done.stderr
+        return done.returncode, lines[0]
+
+    def stop(self, number=signal.SIGTERM):
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(TIMEOUT_S) if self.process else None
+
+    def client(self, munge_socket=None):
+        return ControllerClient(self.url, munge_socket or self.munge_socket, timeout_s=TIMEOUT_S)
+
+
+@pytest.fixture
+def controller(tmp_path, munged):
+    made = Controller(tmp_path, munged)
+    yield made
+    made.stop(signal.SIGKILL)
+
+
+def entry(job_id, uid=0, **more):
+    components = (ComponentEnergy("cpu", 5.0, "powercap:intel-rapl"),)
+    record = EnergyRecord("c1", "n1", job_id, uid, "edp", 100.0, 200.0, components, **more)
+    return {"record": record.to_json(), "trace": None}
+
+
+class TestCredentials:
+    @pytest.mark.parametrize("payload", [b"", b"x", b"\0\xff" * 5000])
+    def test_say_who_and_carry_bytes(self, munged, payload):
+        assert munge.decode(munge.encode(payload, munged), munged) == (payload, os.getuid(), os.getgid())
+
+    def test_open_once(self, munged):
+        credential = munge.encode(b"x", munged)
+        munge.decode(credential, munged)
+        with pytest.raises(ForbiddenError, match="Replayed credential"):
+            munge.decode(credential, munged)
+
+    def test_of_another_key_and_forged(self, munged, foreign_munged):
+        for credential in (munge.encode(b"x", foreign_munged), "MUNGE:AAAA:", "nonsense"):
+            with pytest.raises(ForbiddenError, match="credential refused"):
+                munge.decode(credential, munged)
+
+    def test_too_long(self, munged):
+        with pytest.raises(UsageError):
+            munge.encode(bytes(4 << 20), munged)
+
+    def test_in_threads(self, munged):
+        def work(number):
+            payload = f"{number}".encode()
+            return munge.decode(munge.encode(payload, munged), munged)[0] == payload
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(work, range(400)))
+
+    def test_memory_is_given_back(self, munged):
+        def work(count):
+            for _ in range(count):
+                credential = munge.encode(bytes(16384), munged)
+                munge.decode(credential, munged)
+                with contextlib.suppress(ForbiddenError):
+                    munge.decode(credential, munged)
+
+        work(50)
+        before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        work(500)  # 8 MiB of payload each way
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 4096
+
+
+class TestRequests:
+    def test_there_and_back(self, controller):
+        controller.start()
+        client = controller.client()
+        sent = [entry(1), entry(2)]
+        answer = client.post("/v1/records", {"items": sent})
+        assert answer == {"accepted": [e["record"]["record_id"] for e in sent], "rejected": []}
+        found = client.get("/v1/records", {"job": "2", "steps": "1"})
+        assert [r["job_id"] for r in found["records"]] == [2]
+        assert client.get("/v1/jobs/1")["records"][0]["job"] is None
+
+    def test_errors_keep_their_class_and_words(self, controller):
+        controller.start()
+        client = controller.client()
+        for path, params, error, words in [
+            ("/v1/records", {"job": "x"}, UsageError, "'x' is not a job id"),
+            ("/v1/jobs/77", None, NotFoundError, "job 77: no energy record"),
+        ]:
+            with pytest.raises(error, match=words):
+                client.get(path, params)
+
+    def test_credentials_of_elsewhere_and_replays(self, controller, foreign_munged):
+        controller.start()
+        with pytest.raises(ForbiddenError, match="credential refused"):
+            controller.client(foreign_munged).get("/v1/status")
+        payload = b"GET /v1/status e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+        headers = {"Authorization": f"MUNGE {munge.encode(payload, controller.munge_socket)}"}
+        request = urllib.request.Request(f"{controller.url}/v1/status", headers=headers)
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+            assert response.status == 200
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            urllib.request.urlopen(request, timeout=TIMEOUT_S)
+        with raised.value as response:
+            assert response.status == 401
+            assert "Replayed credential" in json.loads(response.read())["error"]
+
+    def test_a_long_list_of_jobs(self, controller):
+        controller.start()
+        controller.client().post("/v1/records", {"items": [entry(4000)]})
+        jobs = ",".join(str(number) for number in range(1, 4001))
+        assert len(controller.client().get("/v1/records", {"job": jobs})["records"]) == 1
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            b"\0\xff\r\n\r\n",
+            b"GET / HTTP/9.9\r\n\r\n",
+            b"GET /v1/status HTTP/1.1\r\n\r\n",
+            b"GET /" + b"a" * 300_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"GET /v1/status HTTP/1.1\r\nHost: x\r\nAuthorization: " + b"a" * 300_000 + b"\r\n\r\n",
+            b"POST /v1/records HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+            b"POST /v1/records HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999\r\n\r\n",
+            b"POST /v1/records HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        ],
+        ids=lambda raw: repr(raw[:24]),
+    )
+    def test_nonsense_on_the_wire(self, controller, raw):
+        controller.start()
+        address = ("127.0.0.1", controller.port)
+        with socket.create_connection(address, TIMEOUT_S) as connection, contextlib.suppress(OSError):
+            connection.sendall(raw)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):
+                pass
+        assert controller.client().get("/v1/status")["records"] == 0
+        assert "Traceback" not in controller.log.read_text()
+
+    @pytest.mark.root
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+    def test_another_user(self, controller):
+        controller.start()
+        controller.client().post("/v1/records", {"items": [entry(1, uid=0), entry(2, uid=NOBODY)]})
+        assert as_nobody(controller, "/v1/records") == "[2]"
+        for path in ("/v1/records?job=1", "/v1/records?user=root", "/v1/jobs/1"):
+            assert as_nobody(controller, path).startswith("ForbiddenError")
+        assert as_nobody(controller, "/v1/status") == "ok"
+
+
+def as_nobody(controller, target):
+    """Ask as user nobody; return the job ids, `ok` for other answers, or the error."""
+    path, _, query = target.partition("?")
+    params = dict([query.split("=")]) if query else None
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # the interpreter may lie where nobody cannot read it: fork, do not start
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            answer = controller.client().get(path, params)
+            said = json.dumps([r["job_id"] for r in answer["records"]]) if "records" in path else "ok"
+        except EnergyError as error:
+            said = f"{type(error).__name__}: {error}"
+        except BaseException as error:
+            said = f"failed: {error!r}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as answer:
+        return answer.read()
+
+
+class TestLife:
+    def test_ends_on_sigterm_and_starts_again_with_its_records(self, controller):
+        controller.start()
+        controller.client().post("/v1/records", {"items": [entry(1)]})
+        assert controller.stop() == 0
+        with pytest.raises(UnavailableError, match="is senergyctld running"):
+            controller.client().get("/v1/status")
+        controller.start()
+        assert controller.client().get("/v1/status")["records"] == 1
+
+    def test_second_controller(self, controller, tmp_path):
+        controller.start()
+        before = controller.policies.read_bytes(), controller.policies.stat().st_ino
+        assert controller.fails()[0] == 7
+        controller.configure(database=tmp_path / "other.db")
+        code, line = controller.fails()
+        assert code == 7 and "address in use" in line
+        controller.configure(port=free_port())
+        code, line = controller.fails()
+        assert code == 7 and "held by another senergyctld" in line
+        assert before == (controller.policies.read_bytes(), controller.policies.stat().st_ino)
+        assert controller.client().get("/v1/status")["records"] == 0
+
+    @pytest.mark.parametrize("check", [(), ("--check",)], ids=["start", "check"])
+    def test_what_stops_it_is_one_line(self, controller, tmp_path, check):
+        controller.configure(database=tmp_path / "missing" / "a.db")
+        code, line = controller.fails(*check)
+        assert code == 4 and "missing does not exist" in line and "Traceback" not in line
+        controller.configure(extra='listn = "x"\n')
+        code, line = controller.fails(*check)
+        assert code == 3 and "listn" in line and "did you mean 'listen'?" in line
+        controller.file.write_text("[")
+        assert controller.fails(*check)[0] == 3
+        controller.file.unlink()
+        code, line = controller.fails(*check)
+        assert code == 3 and str(controller.file) in line
+        assert not controller.policies.exists()
+
+    def test_check_of_something_good(self, controller):
+        done = subprocess.run(
+            controller.argv("--check"), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.endswith(": ok\n")
+        assert [path.name for path in controller.directory.iterdir()] == ["energy.toml"]
+
+    def test_reload(self, controller):
+        controller.start()
+        assert "night" not in controller.policies.read_text()
+        controller.configure(extra='[policies.night]\nusers = ["alice"]\n')
+        controller.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "policy night users=alice" in controller.policies.read_text())
+        names = [p["name"] for p in controller.client().get("/v1/policies")["policies"]]
+        assert "night" in names
+
+    @pytest.mark.parametrize("bad", ['[policies.night]\nbase = "nonsense"\n', "[", None])
+    def test_a_bad_file_changes_nothing(self, controller, bad):
+        controller.configure(extra='[policies.day]\nusers = ["alice"]\n')
+        controller.start()
+        good = controller.policies.read_bytes()
+        if bad is None:
+            controller.file.unlink()
+        else:
+            controller.configure(extra=bad)
+        controller.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "reload refused" in controller.log.read_text())
+        assert controller.policies.read_bytes() == good
+        assert "day" in [p["name"] for p in controller.client().get("/v1/policies")["policies"]]
+
+    def test_kill_9_while_agents_deliver(self, controller):
+        chance = random.Random(4)
+        spool = {e["record"]["record_id"]: e for e in (entry(n) for n in range(300))}
+        everything, acknowledged = set(spool), set()
+        for round_number in range(5):
+            controller.start()
+            if round_number < 4:
+                killer = threading.Timer(chance.uniform(0.0, 0.15), controller.process.kill)
+                killer.start()
+            with contextlib.suppress(UnavailableError):
+                while spool:
+                    batch = [spool[key] for key in list(spool)[:3]]
+                    for key in controller.client().post("/v1/records", {"items": batch})["accepted"]:
+                        acknowledged.add(key)
+                        # An answer can be lost, too: then the agent sends it again.
+                        if chance.random() < 0.8 or round_number == 4:
+                            del spool[key]
+            if round_number < 4:
+                killer.join()
+                controller.stop(signal.SIGKILL)
+        assert acknowledged == everything
+        records = controller.client().get("/v1/records", {"duplicates": "1"})["records"]
+        assert sorted(r["record_id"] for r in records) == sorted(everything)
+
+
+def test_help_and_version(controller):
+    for argument, words in (("--help", "examples:"), ("--version", "senergyctld 0")):
+        done = subprocess.run(
+            controller.argv(argument), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert done.returncode == 0 and words in done.stdout
+
+
+class TestClientAlone:
+    @pytest.mark.parametrize(
+        "url", ["", "localhost:6828", "https://head:1", "http://", "http://h:x", "http://h/p"]
+    )
+    def test_bad_addresses(self, url):
+        with pytest.raises(UsageError, match=r"controller_url"):
+            ControllerClient(url)
+
+    def test_nobody_listens(self, munged):
+        with pytest.raises(UnavailableError, match=r"refused: is senergyctld running\?"):
+            ControllerClient(f"http://127.0.0.1:{free_port()}", munged).get("/v1/status")
+
+    def test_something_else_listens(self, munged):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+
+            def answer():
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"220 mail ready\r\n")
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            with pytest.raises(UnavailableError, match="controller http"):
+                ControllerClient(f"http://127.0.0.1:{port}", munged).get("/v1/status")
+            thread.join(TIMEOUT_S)

@@ -1,0 +1,110 @@
+"""A record's energy against the emulator's own integral and against zeus, an independent tool."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import judges
+import numpy as np
+import pytest
+from lab_driver import LabDriver
+
+pytestmark = [pytest.mark.cluster, pytest.mark.root]
+
+ZEUS_WINDOW = """\
+import json, subprocess, sys, time
+from zeus.monitor import ZeusMonitor
+
+if __name__ == "__main__":
+    command = ["senergy", "lab", "run", "gemm", sys.argv[1], "--seconds"]
+    monitor = ZeusMonitor()
+    subprocess.run([*command, "1"], check=True)  # zeus starts its helper processes at the first reading
+    monitor.begin_window("w", sync_execution=False)
+    begin = time.time()
+    subprocess.run([*command, "12"], check=True)
+    found = monitor.end_window("w", sync_execution=False)
+    window = {"begin": begin, "end": time.time(), "gpu": found.gpu_energy or {}}
+    window |= {"cpu": found.cpu_energy or {}, "dram": found.dram_energy or {}}
+    with open(sys.argv[2], "w") as file:
+        json.dump(window, file)
+"""
+
+
+class TruthRecorder:
+    """Follows the model's energies, so that they can be asked for at any moment of the past."""
+
+    def __init__(self, lab: LabDriver, node: str, interval_s: float = 0.05) -> None:
+        self.lab, self.node, self.interval_s = lab, node, interval_s
+        self.samples: list[dict] = []
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> TruthRecorder:
+        self.samples.append(self.lab.truth(self.node))  # before anything the caller then does
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self.samples.append(self.lab.truth(self.node))
+
+    def _follow(self) -> None:
+        while not self._done.wait(self.interval_s):
+            self.samples.append(self.lab.truth(self.node))
+
+    def joules(self, component: str, start: float, end: float) -> float:
+        """Energy between two times; power changes only at events, so straight lines are exact."""
+        times = [sample["time"] for sample in self.samples]
+        energies = [sample["energy_joules"][component] for sample in self.samples]
+        assert times[0] <= start and end <= times[-1]
+        first, last = np.interp([start, end], times, energies)
+        return float(last - first)
+
+
+@pytest.mark.parametrize(
+    ("node", "command", "parts"),
+    [
+        ("n1", "senergy lab run gemm --seconds 11", ["cpu", "dram"]),
+        ("n1", "senergy lab run triad --seconds 11", ["cpu", "dram"]),
+        ("n2", "senergy lab run gemm --gpu --seconds 11", ["cpu", "gpu[0]", "gpu[3]"]),
+        ("n3", "senergy lab run train --gpu --seconds 11", ["cpu", "dram", "gpu[0]", "gpu[7]"]),
+        ("n4", "senergy lab run stencil --gpu --seconds 11", ["cpu", "dram", "gpu[5]"]),
+        ("n1", "timeout 11 sh -c 'while :; do :; done'; true", ["cpu", "dram"]),
+    ],
+)
+def test_record_equals_the_integral_within_one_percent(lab: LabDriver, node: str, command: str, parts):
+    gpus = ["--gpus-per-node=" + {"n2": "4", "n3": "8", "n4": "8"}[node]] if node != "n1" else []
+    with TruthRecorder(lab, node) as recorder:
+        job = lab.sbatch(command, "--exclusive", "-w", node, "--energy-policy=monitor", *gpus)
+        lab.wait(job)
+    (label,) = judges.acct(lab, job)
+    (record,) = label["nodes"]
+    assert record["end"] - record["start"] > 10
+    for part in parts:
+        truth = recorder.joules(part, record["start"], record["end"])
+        assert record["components"][part]["energy_joules"] == pytest.approx(truth, rel=0.01), part
+
+
+@pytest.mark.parametrize(
+    ("node", "device", "parts"),
+    [("n1", "--cpu", ["cpu", "dram"]), ("n2", "--gpu", ["gpu[0]", "gpu[1]", "gpu[2]", "gpu[3]"])],
+)
+def test_zeus_agrees_within_two_percent(lab: LabDriver, node: str, device: str, parts: list[str]):
+    pytest.importorskip("zeus", reason="zeus is not installed (make test installs it)")
+    program, output = lab.layout.root / "zeus_window.py", lab.layout.root / "window.json"
+    program.write_text(ZEUS_WINDOW)
+    gpus = ["--gpus-per-node=4"] if device == "--gpu" else []
+    with TruthRecorder(lab, node) as recorder:
+        job = lab.sbatch(f"python3 {program} {device} {output}", "--exclusive", f"-w{node}", *gpus)
+        assert lab.wait(job) == "COMPLETED"
+    window = json.loads(output.read_text())
+    (record,) = judges.acct(lab, job)[0]["nodes"]
+    for part in parts:
+        kind, _, index = part.rstrip("]").partition("[")
+        by_zeus = window[kind][index] if index else sum(window[kind].values())
+        outside = recorder.joules(part, record["start"], window["begin"])
+        outside += recorder.joules(part, window["end"], record["end"])
+        ours = record["components"][part]["energy_joules"] - outside
+        assert ours == pytest.approx(by_zeus, rel=0.02), part

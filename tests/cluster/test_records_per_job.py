@@ -1,0 +1,148 @@
+"""One record per job and node each, however the job was submitted, requeued or combined."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import judges
+import pytest
+from lab_driver import LabDriver
+
+pytestmark = [pytest.mark.cluster, pytest.mark.root]
+
+FLAGS = ["--energy-policy=cap", "--energy-cap=1.2kW", "--energy-model=gemm", "--energy-tag=t/1"]
+ASKED = {"policy": "cap", "cap_watts": "1200", "model": "gemm", "tag": "t/1"}
+SCRIPT = "#!/bin/sh\n" + "".join(f"#SBATCH {flag}\n" for flag in FLAGS) + "sleep 1\n"
+
+
+def _records(lab: LabDriver, *jobs: int, duplicates: bool = False) -> list[dict]:
+    judges.acct(lab, *jobs)
+    argv = ["senergy", "acct", "--json", "-X", "-j", ",".join(map(str, jobs))]
+    return json.loads(lab.run(*argv, *(["-D"] if duplicates else [])).stdout)["jobs"]
+
+
+def _submit(lab: LabDriver, how: str) -> int:
+    if how == "#SBATCH":
+        return lab.sbatch(SCRIPT, "--exclusive", "-wn1")
+    if how == "sbatch":
+        return lab.sbatch("sleep 1", "--exclusive", "-wn1", *FLAGS)
+    inner = ["sh", "-c", "echo $SLURM_JOB_ID; sleep 1"]
+    done = lab.run(how, "--exclusive", "-wn1", *FLAGS, *inner)
+    return int(done.stdout.split()[0])
+
+
+@pytest.mark.parametrize("how", ["#SBATCH", "sbatch", "srun", "salloc"])
+def test_flags_arrive_however_the_job_is_submitted(lab: LabDriver, how: str):
+    job = _submit(lab, how)
+    lab.wait(job)
+    (label,) = _records(lab, job)
+    assert ASKED.items() <= label["asked"].items()
+    assert [node["node"] for node in label["nodes"]] == ["n1"]
+
+
+def test_the_command_line_wins_over_the_script_and_the_last_over_the_first(lab: LabDriver):
+    job = lab.sbatch(SCRIPT, "--exclusive", "-wn1", "--energy-policy=edp", "--energy-policy=powersave")
+    lab.wait(job)
+    assert _records(lab, job)[0]["policy"] == "powersave"
+
+
+def test_a_job_on_four_nodes_has_four_records(lab: LabDriver):
+    job = lab.sbatch("srun sleep 1", "--exclusive", "-N4", "--energy-policy=balanced")
+    lab.wait(job)
+    (label,) = _records(lab, job)
+    assert [node["node"] for node in label["nodes"]] == ["n1", "n2", "n3", "n4"]
+    assert label["energy_joules"] == pytest.approx(sum(node["energy_joules"] for node in label["nodes"]))
+
+
+def test_array_tasks_are_jobs_of_their_own(lab: LabDriver):
+    job = lab.sbatch("sleep 1", "--exclusive", "--array=1-3", "-wn1", "--energy-policy=powersave")
+    lab.wait(job)
+    _until(lambda: len(_records(lab, job)) == 3)
+    found = _records(lab, job)
+    assert {label["display_id"] for label in found} == {f"{job}_1", f"{job}_2", f"{job}_3"}
+    assert all(len(label["nodes"]) == 1 for label in found)
+    assert len({label["job_id"] for label in found}) == 3
+
+
+def test_a_requeued_job_has_a_record_per_run(lab: LabDriver):
+    job = lab.sbatch("sleep 3", "--exclusive", "-wn1", "--requeue", "--energy-policy=powersave")
+    _until(lambda: lab.job(job)["JobState"] == "RUNNING")
+    time.sleep(1)
+    lab.run("scontrol", "requeue", str(job))
+    # A requeued job may not start before its begin time, two minutes ahead, unless that is changed.
+    _until(lambda: lab.job(job)["JobState"] == "PENDING")
+    lab.run("scontrol", "update", f"jobid={job}", "starttime=now")
+    assert lab.wait(job, timeout=200) == "COMPLETED"
+    _until(lambda: len(_records(lab, job, duplicates=True)) == 2)
+    assert [label["restart_count"] for label in _records(lab, job, duplicates=True)] == [0, 1]
+    assert [label["restart_count"] for label in _records(lab, job)] == [1]
+    settings = [
+        s for label in _records(lab, job, duplicates=True) for n in label["nodes"] for s in n["settings"]
+    ]
+    assert settings and all(setting["restored"] for setting in settings)
+
+
+def test_components_of_a_heterogeneous_job_are_jobs_of_their_own(lab: LabDriver):
+    first = ["--exclusive", "-wn1", "--energy-policy=powersave"]
+    second = ["--exclusive", "-wn2", "--energy-policy=powersave"]
+    done = lab.run(
+        "sbatch",
+        "--parsable",
+        "--output=/dev/null",
+        *first,
+        ":",
+        *second,
+        "--wrap",
+        "srun --het-group=0,1 sleep 1",
+    )
+    job = int(done.stdout.split(";")[0])
+    lab.wait(job)
+    _until(lambda: len(_records(lab, job)) == 2)
+    found = sorted(_records(lab, job), key=lambda label: label["job_id"])
+    assert [label["display_id"] for label in found] == [f"{job}+0", f"{job}+1"]
+    assert [[node["node"] for node in label["nodes"]] for label in found] == [["n1"], ["n2"]]
+
+
+def test_a_cancelled_and_a_timed_out_job_leave_records_and_restored_settings(lab: LabDriver):
+    before = judges.settings(lab, "n1")
+    cancelled = lab.sbatch("sleep 300", "--exclusive", "-wn1", "--energy-policy=powersave")
+    _until(lambda: judges.settings(lab, "n1") != before)
+    lab.run("scancel", str(cancelled))
+    lab.wait(cancelled)
+    assert judges.settings(lab, "n1") == before
+    assert _records(lab, cancelled)[0]["policy"] == "powersave"
+
+
+def test_jobs_run_on_and_nothing_is_lost_without_the_daemons(lab: LabDriver):
+    lab.kill("senergyctld")
+    spooled = lab.sbatch("sleep 1", "--exclusive", "-wn1", "--energy-policy=powersave")
+    assert lab.wait(spooled) == "COMPLETED"
+    lab.start("senergyctld")
+    assert _records(lab, spooled)[0]["policy"] == "powersave"
+    before = judges.settings(lab, "n1")
+    lab.kill("senergyd", "n1")
+    bare = lab.sbatch("sleep 1", "--exclusive", "-wn1", "--energy-policy=powersave")
+    assert lab.wait(bare) == "COMPLETED"
+    assert judges.settings(lab, "n1") == before
+    lab.start("senergyd", "n1")
+
+
+def test_a_killed_agent_finds_its_job_again_and_restores(lab: LabDriver):
+    before = judges.settings(lab, "n1")
+    job = lab.sbatch("sleep 4", "--exclusive", "-wn1", "--energy-policy=powersave")
+    _until(lambda: judges.settings(lab, "n1") != before)
+    lab.kill("senergyd", "n1")
+    lab.start("senergyd", "n1")
+    assert lab.wait(job) == "COMPLETED"
+    assert judges.settings(lab, "n1") == before
+    (label,) = _records(lab, job)
+    assert label["energy_joules"] > 0
+
+
+def _until(condition, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, subprocess.run(["squeue"], capture_output=True, check=False)
+        time.sleep(0.2)

@@ -1,0 +1,494 @@
+"""energy.so, senergy-hook and senergy_submit.lua on a real Slurm: what is refused, arrives, and never hurts.
+
+Runs on whatever Slurm is installed; spank-release.sh runs it in a bare root with another release. Needs only
+pytest and the standard library.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from small_cluster import NODES, FakeAgent, SmallCluster, wait_until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAMS = ("sbatch", "srun", "salloc", "slurmctld", "slurmd", "munged", "gcc", "make")
+missing = [name for name in PROGRAMS if not shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin")]
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+    pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"),
+]
+
+POLICIES = """\
+senergy-policies 1
+policy monitor measures-only
+policy edp
+policy night users=alice
+policy dusk users=nobody,daemon
+policy cap needs-cap
+policy low users=nobody needs-cap
+policy lowest
+cap_watts 100 10000
+gpu_cap_watts 100 1000
+slowdown_percent 0 100
+"""
+SUBMIT_LUA = """\
+package.path = "{folder}/?.lua;" .. package.path
+local senergy = require("senergy_submit")
+senergy.policy_file = "{policy_file}"
+function slurm_job_submit(job_desc, part_list, submit_uid)
+    return senergy.check(job_desc, submit_uid)
+end
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    return slurm.SUCCESS
+end
+return slurm.SUCCESS
+"""
+ROGUE_CLIENT = """
+/* A client that sends in the job-control environment whatever ROGUE_NAME and ROGUE_VALUE say. */
+#include <slurm/spank.h>
+#include <stdlib.h>
+SPANK_PLUGIN(rogue, 1)
+int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[])
+{
+    (void)count, (void)arguments;
+    if (spank_context() != S_CTX_REMOTE && getenv("ROGUE_NAME"))
+        spank_job_control_setenv(spank, getenv("ROGUE_NAME"), getenv("ROGUE_VALUE"), 1);
+    return 0;
+}
+"""
+NOT_A_POWER = "is not a power; write watts as 200, 200W or 1.6kW (allowed: 100 to 10000 W)"
+BAD_VALUES = [
+    ("energy-cap", "15Wh", f"'15Wh' {NOT_A_POWER}"),
+    ("energy-cap", "-5", f"'-5' {NOT_A_POWER}"),
+    ("energy-cap", "1e400", f"'1e400' {NOT_A_POWER}"),
+    ("energy-cap", "nan", f"'nan' {NOT_A_POWER}"),
+    ("energy-cap", "", f"'' {NOT_A_POWER}"),
+    ("energy-cap", "२००", rf"'\xe0\xa5\xa8\xe0\xa5\xa6\xe0\xa5\xa6' {NOT_A_POWER}"),
+    ("energy-cap", "9" * 10_000, f"'{'9' * 37}...' {NOT_A_POWER}"),
+    ("energy-cap", "20kW", "'20kW' is out of bounds; allowed: 100 to 10000 W"),
+    ("energy-gpu-cap", "99.9", "'99.9' is out of bounds; allowed: 100 to 1000 W"),
+    ("energy-slowdown", "101%", "'101%' is out of bounds; allowed: 0 to 100 %"),
+    ("energy-policy", "edpp", "unknown policy 'edpp'; allowed: edp, "),
+    ("energy-policy", "night", "'night' is not open to user nobody; allowed: monitor, edp, dusk"),
+    ("energy-policy", "x" * 10_000, f"'{'x' * 37}...' is not a policy name; allowed: "),
+    ("energy-model", "a;b", "'a;b' is not a model name; allowed: 1 to 64 characters"),
+    ("energy-tag", "\x1b[31mred", r"'\x1b[31mred' is not a tag; allowed: 1 to 64 characters"),
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Build the C parts from a copy of their folders and return where they lie."""
+    folder = tmp_path_factory.mktemp("built")
+    for name in ("spank", "prolog_epilog"):
+        ignore = shutil.ignore_patterns("*.so", "senergy-hook")
+        shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=ignore)
+        command = ["make", "--silent", "-C", folder / name, "CFLAGS_EXTRA=-Wall -Wextra -Werror"]
+        subprocess.run(command, check=True, timeout=120)
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rogue(built, running):
+    source, plugin = built / "rogue.c", running.directory / "rogue.so"
+    source.write_text(ROGUE_CLIENT)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", plugin, source], check=True, timeout=60)
+    return plugin
+
+
+@pytest.fixture(scope="module")
+def running(built):
+    """One cluster for all tests; in a folder that any user may enter, as pytest's own are not."""
+    folder = Path(tempfile.mkdtemp(prefix="senergy-"))
+    try:
+        folder.chmod(0o755)
+        lua = folder / "job_submit.lua"
+        shutil.copy(built / "spank" / "energy.so", folder)
+        shutil.copy(built / "prolog_epilog" / "senergy-hook", folder)
+        lua.write_text(SUBMIT_LUA.format(folder=built / "prolog_epilog", policy_file=folder / "policies"))
+        (folder / "policies").write_text(POLICIES)
+        plugins = (folder / "energy.so", folder / "senergy-hook")
+        with SmallCluster(folder, *plugins, extra="JobSubmitPlugins=lua") as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(running):
+    """The cluster with the policy file and plugstack.conf that tests expect."""
+    running.policy_file.write_text(POLICIES)
+    running.write_plugstack()
+    return running
+
+
+def of_ours(done):
+    """Return the lines of a command's stderr that are about us; Slurm's own tell of busy nodes."""
+    return [line for line in done.stderr.splitlines() if "energy" in line]
+
+
+def energy_flags(cluster, job_id):
+    """Return what the job's prolog told senergyd of its flags."""
+    (message,) = cluster.agent.of("begin", job_id)
+    prefix = "SPANK_ENERGY_"
+    return {k.removeprefix(prefix): v for k, v in message["env"].items() if k.startswith(prefix)}
+
+
+def submit_bad(cluster, way, *options):
+    if way == "#SBATCH":
+        lines = [f'#SBATCH "{option}"' for option in options]
+        return cluster.run("sbatch", cluster.script(*lines, "true", name="bad.sh"), user="nobody")
+    target = cluster.script("true", name="never.sh") if way == "sbatch" else "true"
+    return cluster.run(way, *options, target, user="nobody")
+
+
+@pytest.mark.parametrize("way", ["sbatch", "srun", "salloc", "#SBATCH"])
+@pytest.mark.parametrize(
+    ("flag", "value", "problem"), BAD_VALUES, ids=[f"{flag}={value[:12]!a}" for flag, value, _ in BAD_VALUES]
+)
+def test_bad_values_are_refused_with_one_line_and_nothing_is_queued(cluster, way, flag, value, problem):
+    before = cluster.job_count()
+    done = submit_bad(cluster, way, f"--{flag}={value}")
+    assert done.returncode == 1
+    program = way.replace("#SBATCH", "sbatch")
+    assert done.stderr.startswith(f"{program}: error: --{flag}: {problem}")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.rstrip("\n").isprintable()
+    assert done.stdout == ""
+    assert cluster.job_count() == before
+
+
+POINTLESS = "policy 'monitor' changes nothing; choose another policy or leave the cap out"
+CONTRADICTIONS = [
+    (("--energy-cap=300", "--energy-policy=monitor"), f"--energy-cap: {POINTLESS}"),
+    (("--energy-policy=monitor", "--energy-gpu-cap=300"), f"--energy-gpu-cap: {POINTLESS}"),
+    (("--energy-policy=cap",), "--energy-policy=cap needs --energy-cap or --energy-gpu-cap"),
+    (("--energy-tag=a", "--energy-policy=low"), "--energy-policy=low needs --energy-cap or --energy-gpu-cap"),
+]
+
+
+@pytest.mark.parametrize("way", ["sbatch", "srun", "salloc", "#SBATCH"])
+@pytest.mark.parametrize(("options", "problem"), CONTRADICTIONS)
+def test_contradicting_flags_are_refused_with_one_line_and_nothing_is_queued(cluster, way, options, problem):
+    before = cluster.job_count()
+    done = submit_bad(cluster, way, *options)
+    program = way.replace("#SBATCH", "sbatch")
+    assert (done.returncode, done.stderr) == (1, f"{program}: error: {problem}\n")
+    assert cluster.job_count() == before
+
+
+def test_flags_are_judged_together_once_all_are_read(cluster):
+    script = cluster.script("#SBATCH --energy-policy=monitor", "#SBATCH --energy-tag=script", "true")
+    job_id = cluster.batch("--energy-cap=300", "--energy-policy=cap", script)
+    assert energy_flags(cluster, job_id) == {"POLICY": "cap", "CAP": "300", "TAG": "script"}
+    done = cluster.run("sbatch", "--energy-cap=300", script)
+    assert (done.returncode, done.stderr) == (1, f"sbatch: error: --energy-cap: {POINTLESS}\n")
+    job_id = cluster.batch("--energy-policy=lowest", cluster.script("true", name="plain.sh"))
+    assert energy_flags(cluster, job_id) == {"POLICY": "lowest"}
+
+
+def test_components_of_a_heterogeneous_job_are_judged_one_by_one(cluster):
+    before, script = cluster.job_count(), cluster.script("true")
+    components = ["-n1", "--energy-policy=edp", ":", "-n1", "--energy-policy=cap"]
+    done = cluster.run("sbatch", *components, script)
+    assert of_ours(done) == ["sbatch: error: --energy-policy=cap needs --energy-cap or --energy-gpu-cap"]
+    assert cluster.job_count() == before
+    components = ["-n1", "--energy-policy=monitor", ":", "-n1", "--energy-policy=cap", "--energy-cap=300"]
+    done = cluster.run("sbatch", "--parsable", *components, script)
+    assert done.returncode == 0, done.stderr
+    first = int(done.stdout)
+    for job_id in (first, first + 1):
+        cluster.hook_environment("end", job_id)
+    assert energy_flags(cluster, first) == {"POLICY": "monitor"}
+    assert energy_flags(cluster, first + 1) == {"POLICY": "cap", "CAP": "300"}
+
+
+def test_slurms_own_exit_code_for_errors_is_kept(cluster):
+    script = cluster.script("true")
+    assert cluster.run("sbatch", "--energy-cap=x", script, SLURM_EXIT_ERROR="77").returncode == 77
+
+
+@pytest.mark.parametrize("way", ["sbatch", "srun", "salloc", "#SBATCH"])
+def test_good_flags_arrive_in_the_hooks_in_their_plain_form(cluster, way):
+    options = ["--energy-policy=dusk", "--energy-cap=1.6kW", "--energy-gpu-cap=250W", "--energy-slowdown=10%"]
+    options += ["--energy-model=bert:v1", "--energy-tag=run/7"]
+    if way == "sbatch":
+        job_id = cluster.batch(*options, cluster.script("true"), user="nobody")
+    elif way == "#SBATCH":
+        lines = [f"#SBATCH {option}" for option in options]
+        job_id = cluster.batch(cluster.script(*lines, "true"), user="nobody")
+    else:
+        tell = cluster.script("echo $SLURM_JOB_ID", name="tell.sh")
+        done = cluster.run(way, *options, tell, user="nobody")
+        assert done.returncode == 0, done.stderr
+        assert of_ours(done) == []
+        job_id = int(done.stdout)
+        cluster.hook_environment("end", job_id)
+    expected = {"POLICY": "dusk", "CAP": "1600", "GPU_CAP": "250", "SLOWDOWN": "10"}
+    expected |= {"MODEL": "bert:v1", "TAG": "run/7"}
+    assert energy_flags(cluster, job_id) == expected
+    for operation in ("begin", "end"):
+        environment = cluster.hook_environment(operation, job_id)
+        assert environment["SPANK_ENERGY_CAP"] == "1600"
+
+
+def test_the_last_of_two_wins_and_the_command_line_over_the_script(cluster):
+    script = cluster.script("#SBATCH --energy-cap=300", "#SBATCH --energy-tag=script", "true")
+    twice = cluster.batch("--energy-cap=400", "--energy-cap=500", cluster.script("true", name="plain.sh"))
+    assert energy_flags(cluster, twice) == {"CAP": "500"}
+    assert energy_flags(cluster, cluster.batch("--energy-cap=400", script)) == {"CAP": "400", "TAG": "script"}
+
+
+def test_when_root_submits_the_owner_of_the_job_counts(cluster):
+    script = cluster.script("true")
+    job_id = cluster.batch("--uid=daemon", "--energy-policy=dusk", script)
+    assert energy_flags(cluster, job_id) == {"POLICY": "dusk"}
+    done = cluster.run("sbatch", "--energy-policy=dusk", script)
+    assert done.returncode == 1
+    line = (
+        "sbatch: error: --energy-policy: 'dusk' is not open to user root; allowed: monitor, edp, cap, lowest"
+    )
+    assert done.stderr.splitlines()[0] == line
+
+
+def test_every_task_of_an_array_carries_the_flags(cluster):
+    done = cluster.run("sbatch", "--parsable", "--array=1-3", "--energy-cap=224", cluster.script("true"))
+    assert done.returncode == 0, done.stderr
+    first = int(done.stdout)
+    for job_id in range(first, first + 3):
+        cluster.hook_environment("end", job_id)
+        assert energy_flags(cluster, job_id) == {"CAP": "224"}
+
+
+@pytest.mark.parametrize("way", ["sbatch", "srun", "salloc"])
+def test_components_of_a_heterogeneous_job_keep_a_flag_until_it_is_given_again(cluster, way):
+    tell = cluster.script("echo $SLURM_JOB_ID", name="tell.sh")
+    components = ["-n1", "--energy-cap=225", ":", "-n1", ":", "-n1", "--energy-cap=226", "--energy-tag=c"]
+    parsable = ["--parsable"] if way == "sbatch" else []
+    done = cluster.run(way, *parsable, *components, tell)
+    assert done.returncode == 0, done.stderr
+    first = min(int(word) for word in done.stdout.split())
+    for job_id in range(first, first + len(NODES)):
+        cluster.hook_environment("end", job_id)
+    flags = [energy_flags(cluster, first + i) for i in range(len(NODES))]
+    assert flags == [{"CAP": "225"}, {"CAP": "225"}, {"CAP": "226", "TAG": "c"}]
+
+
+def test_a_requeued_job_begins_again_with_its_flags(cluster):
+    marker = cluster.directory / "requeued"
+    marker.unlink(missing_ok=True)
+    lines = [f"[ -e {marker} ] && exit 0", f"touch {marker}", "scontrol requeue $SLURM_JOB_ID", "sleep 30"]
+    done = cluster.run("sbatch", "--parsable", "--requeue", "--energy-cap=227", cluster.script(*lines))
+    job_id = int(done.stdout)
+    wait_until(lambda: len(cluster.agent.of("end", job_id)) == 1, "first epilog", cluster)
+    pending = ("squeue", "--noheader", f"--jobs={job_id}", "--states=PENDING", "--format=%i")
+    wait_until(lambda: cluster.run(*pending).stdout.strip() == str(job_id), "requeue", cluster)
+    # By itself Slurm waits two minutes; the node refuses a credential from the second of the first one's end.
+    cluster.run("scontrol", "update", f"jobid={job_id}", "starttime=now+3seconds")
+    wait_until(lambda: len(cluster.agent.of("end", job_id)) > 1, "second epilog", cluster)
+    begins = [message["env"] for message in cluster.agent.of("begin", job_id)]
+    assert [env["SLURM_JOB_RESTART_COUNT"] for env in begins] == ["0", "1"]
+    assert [env["SPANK_ENERGY_CAP"] for env in begins] == ["227", "227"]
+
+
+def test_steps_announce_themselves_between_begin_and_end(cluster):
+    job_id = cluster.batch("-n2", cluster.script("srun -n2 true", "srun -n1 true"))
+    steps = cluster.agent.of("step", job_id)
+    for step in ("batch", "0", "1"):
+        assert [m["event"] for m in steps if m["step"] == step] == ["start", "end"]
+    for message in steps:
+        assert message["pid"] > 1
+        assert set(message["cpus"]) <= set("0123456789,-")
+    processes = {(m["step"], m["pid"]) for m in steps}
+    assert len(processes) == 3, "start and end of a step come from one process"
+    kinds = [m["op"] for m in cluster.agent.messages if cluster.agent.job_of(m) == job_id]
+    assert kinds == ["begin", *["step"] * 6, "end"]
+    assert set(cluster.agent.uids) == {0}
+
+
+def test_steps_of_a_job_run_on_when_its_policy_has_gone(cluster):
+    gate, said = cluster.directory / "gate", cluster.directory / "said"
+    gate.unlink(missing_ok=True)
+    lines = [f"while [ ! -e {gate} ]; do sleep 0.1; done", f"srun true >{said} 2>&1; echo rc=$? >>{said}"]
+    done = cluster.run("sbatch", "--parsable", "--energy-policy=edp", cluster.script(*lines))
+    cluster.hook_environment("begin", int(done.stdout))
+    cluster.policy_file.write_text("senergy-policies 1\npolicy monitor\n")
+    gate.touch()
+    cluster.hook_environment("end", int(done.stdout))
+    assert said.read_text() == "rc=0\n"
+
+
+def test_flags_of_a_step_are_checked_and_told_to_change_nothing(cluster):
+    command = "srun --energy-cap=500 true; srun --energy-cap=99999 true; echo rc=$?"
+    done = cluster.run("salloc", "--quiet", "--energy-cap=400", "sh", "-c", command)
+    assert "rc=1" in done.stdout
+    assert of_ours(done) == [
+        "srun: --energy-cap: settings belong to the job: this step keeps those of the job",
+        "srun: error: --energy-cap: '99999' is out of bounds; allowed: 100 to 10000 W",
+    ]
+
+
+def test_steps_run_whatever_their_flags_and_those_of_the_job_make_together(cluster):
+    steps = ["srun --energy-policy=monitor --energy-gpu-cap=200 true", "srun true"]
+    command = " && ".join([*steps, "srun --energy-policy=monitor true"]) + "; echo rc=$?"
+    done = cluster.run("salloc", "--quiet", "--energy-policy=cap", "--energy-cap=400", "sh", "-c", command)
+    assert done.stdout == "rc=0\n"
+    kept = "srun: --{}: settings belong to the job: this step keeps those of the job"
+    asked = ["energy-policy", "energy-gpu-cap", "energy-policy"]
+    assert of_ours(done) == [kept.format(flag) for flag in asked]
+
+
+LEFT_OUT = "that of the surrounding job is left out: it does not go with what this one asks for"
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "left_out", "expected"),
+    [
+        (["--energy-cap=300"], "--energy-policy=monitor", "energy-cap", {"POLICY": "monitor"}),
+        (["--energy-policy=monitor"], "--energy-cap=300", "energy-policy", {"CAP": "300"}),
+        (
+            ["--energy-policy=cap", "--energy-cap=300"],
+            "--energy-tag=in",
+            None,
+            {"POLICY": "cap", "CAP": "300"},
+        ),
+    ],
+    ids=["cap", "policy", "nothing"],
+)
+@pytest.mark.parametrize("way", ["sbatch", "salloc"])
+def test_what_a_job_inside_a_job_inherits_gives_way_to_its_own_flags(
+    cluster, way, outer, inner, left_out, expected
+):
+    """The job inside starts a third one, without flags, which inherits what counted for the second."""
+    innermost = cluster.script("true", name="third.sh")
+    submit = "sbatch --parsable --output=/dev/null"
+    second = cluster.script("srun true && echo step $?", f"{submit} {innermost}", name="second.sh")
+    said = cluster.directory / "said-inside"
+    first = cluster.script(f"{submit} --wait --output={said} {inner} {second}", name="first.sh")
+    if way == "salloc":
+        done = cluster.run("salloc", "--quiet", *outer, first)
+        error, second_id = done.stderr, int(done.stdout)
+    else:
+        heard = cluster.directory / "heard-inside"
+        done = cluster.run("sbatch", "--wait", f"--output={heard}", *outer, first)
+        *lines, second_id = heard.read_text().splitlines()
+        error, second_id = "\n".join(lines), int(second_id)
+    assert done.returncode == 0, error
+    ours = [line for line in error.splitlines() if "energy" in line]
+    assert ours == ([f"sbatch: --{left_out}: {LEFT_OUT}"] if left_out else [])
+    if inner == "--energy-tag=in":
+        expected = expected | {"TAG": "in"}
+    assert energy_flags(cluster, second_id) == expected
+    step, third_id = said.read_text().splitlines()
+    assert step == "step 0"
+    cluster.hook_environment("end", int(third_id))
+    assert energy_flags(cluster, int(third_id)) == expected
+
+
+def test_a_flag_written_again_inside_a_job_is_not_taken_for_inherited(cluster):
+    never = cluster.script("true", name="never.sh")
+    submit = f"sbatch --output=/dev/null --energy-policy=monitor --energy-cap=300 {never}"
+    done = cluster.run("salloc", "--quiet", "--energy-cap=300", cluster.script(submit, name="first.sh"))
+    assert of_ours(done) == [f"sbatch: error: --energy-cap: {POINTLESS}"]
+
+
+@pytest.mark.parametrize(
+    "arguments", ["policy_file=/nonexistent", "policy_file=/dev/zero", "policy_file={fifo}"]
+)
+def test_without_a_usable_policy_file_the_form_is_checked(cluster, arguments):
+    fifo = cluster.directory / "fifo"
+    if not fifo.exists():
+        os.mkfifo(fifo)
+    cluster.write_plugstack(arguments.format(fifo=fifo) + f" socket={cluster.directory}/agent.sock")
+    done = cluster.run("srun", "--energy-cap=15Wh", "true")
+    assert done.returncode == 1
+    assert "--energy-cap: '15Wh' is not a power" in done.stderr
+    done = cluster.run("srun", "--energy-policy=cap", "true")
+    assert of_ours(done) == ["srun: error: --energy-policy=cap needs --energy-cap or --energy-gpu-cap"]
+    done = cluster.run("srun", "--energy-cap=200", "true")
+    assert (done.returncode, of_ours(done)) == (0, [])
+
+
+def test_commands_that_use_no_flag_say_nothing_whatever_is_wrong(cluster):
+    cluster.write_plugstack("policy_file=/dev/zero socket=/nonexistent surplus")
+    for command in (["srun", "true"], ["sbatch", "--output=/dev/null", cluster.script("true")]):
+        done = cluster.run(*command)
+        assert (done.returncode, of_ours(done)) == (0, [])
+
+
+class SilentAgent(FakeAgent):
+    """Accepts and reads, and never answers."""
+
+    ANSWER = b""
+
+
+def test_jobs_run_without_an_agent_and_with_one_that_never_answers(cluster):
+    script = cluster.script("srun true")
+    agent = cluster.agent
+    agent.close()
+    (cluster.directory / "agent.sock").unlink()
+    try:
+        done = cluster.run("srun", "--energy-cap=200", "true")
+        assert (done.returncode, of_ours(done)) == (0, [])
+        cluster.batch(script)
+        cluster.agent = SilentAgent(cluster.directory / "agent.sock")
+        job_id = cluster.batch(script)
+        assert len(cluster.agent.of("step", job_id)) == 4
+        cluster.agent.close()
+        (cluster.directory / "agent.sock").unlink()
+    finally:
+        cluster.agent = FakeAgent(cluster.directory / "agent.sock")
+    states = cluster.run("sinfo", "--noheader", "--Node", "--format=%T")
+    assert set(states.stdout.split()) <= {"idle", "completing", "allocated", "mixed"}, "a hook drained a node"
+    log = (cluster.directory / "hook.log").read_text()
+    assert "agent.sock: No such file or directory: the job runs without" in log
+    assert "agent.sock: no answer in time: the job runs without" in log
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("ENERGY_CAP", "99999", "--energy-cap: '99999' is out of bounds; allowed: 100 to 10000 W"),
+        ("SPANK_ENERGY_CAP", "99999", "--energy-cap: '99999' is out of bounds; allowed: 100 to 10000 W"),
+        ("ENERGY_POLICY", "night", "--energy-policy: 'night' is not open to user nobody; allowed: monitor, "),
+        ("ENERGY_POLICY", "edpp", "--energy-policy: unknown policy 'edpp'; allowed: monitor, "),
+        ("ENERGY_TAG", "a\nb", r"--energy-tag: 'a\x0ab' is not a tag; "),
+        ("ENERGY_SLOWDOWN", "", "--energy-slowdown: '' is not a percentage; "),
+        ("ENERGY_POLICY", "low", "--energy-policy=low needs --energy-cap or --energy-gpu-cap"),
+    ],
+    ids=["out of bounds", "out of bounds, prefixed", "not open", "unknown", "not a tag", "empty", "no cap"],
+)
+@pytest.mark.parametrize("way", ["sbatch", "srun", "salloc"])
+def test_the_controller_refuses_what_a_client_without_our_plugin_sends(
+    cluster, rogue, way, name, value, problem
+):
+    (cluster.directory / "plugstack.conf").write_text(f"required {rogue}\n")
+    before = cluster.job_count()
+    target = cluster.script("true") if way == "sbatch" else "true"
+    done = cluster.run(way, target, user="nobody", ROGUE_NAME=name, ROGUE_VALUE=value)
+    assert done.returncode != 0
+    assert done.stderr.startswith(f"{way}: error: {problem}")
+    assert cluster.job_count() == before
+
+
+def test_the_controller_lets_good_values_of_any_client_through(cluster, rogue):
+    (cluster.directory / "plugstack.conf").write_text(f"required {rogue}\n")
+    done = cluster.run("srun", "true", user="nobody", ROGUE_NAME="ENERGY_POLICY", ROGUE_VALUE="dusk")
+    assert (done.returncode, of_ours(done)) == (0, [])
+
+
+def test_a_name_that_begins_with_spank_reaches_the_hooks_as_it_is(cluster, rogue):
+    """Why the controller's check must look at both spellings."""
+    (cluster.directory / "plugstack.conf").write_text(f"required {rogue}\n")
+    tell = cluster.script("echo $SLURM_JOB_ID", name="tell.sh")
+    done = cluster.run("srun", tell, ROGUE_NAME="SPANK_ENERGY_CAP", ROGUE_VALUE="321")
+    job_id = int(done.stdout)
+    cluster.hook_environment("end", job_id)
+    assert energy_flags(cluster, job_id) == {"CAP": "321"}

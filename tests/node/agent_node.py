@@ -1,0 +1,169 @@
+"""senergyd inside an emulated node, and how tests talk to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from lab_node import INSIDE, LabNode
+
+from slurm_energy.lab import client
+from slurm_energy.lab.native import build_nvml
+from slurm_energy.records import EnergyRecord
+
+CPUFREQ = "/sys/devices/system/cpu/cpufreq"
+
+
+class NodeAgent:
+    """One senergyd in one emulated node. Its socket and state lie outside, where tests reach them."""
+
+    def __init__(self, node: LabNode, *, sampling_hz: float = 10.0, extra: str = "") -> None:
+        self.node = node
+        # A socket's path must be short.
+        self.folder = Path(tempfile.mkdtemp(prefix="senergyd-"))
+        self.socket = self.folder / "agent.sock"
+        self.config = self.folder / "energy.toml"
+        self.config.write_text(
+            f'[cluster]\ncontroller_url = "http://127.0.0.1:9"\n[agent]\nsocket = "{self.socket}"\n'
+            f'state_dir = "{self.folder}/state"\nsampling_hz = {sampling_hz}\n{extra}'
+        )
+        build_nvml(node.libraries)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.cpus = len(_cpu_list(node.read("/sys/devices/system/cpu/online")))
+
+    def start(self) -> NodeAgent:
+        """Start senergyd and wait until it answers."""
+        command = [sys.executable, str(INSIDE), str(self.node.tree), str(self.node.stage), "0"]
+        command += [sys.executable, "-m", "slurm_energy.agent.main", "--config", str(self.config)]
+        environment = {**os.environ, "LD_LIBRARY_PATH": "/run/senergy-lab/lib"}
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, env=environment)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log()
+            try:
+                self.ask(op="status")
+                return self
+            except OSError:
+                time.sleep(0.02)
+        raise AssertionError(f"senergyd does not answer: {self.log()}")
+
+    def pid(self) -> int:
+        """Return senergyd's pid; the process that the test started only waits for it."""
+        assert self.process is not None
+        waiting = self.process.pid
+        return int(Path(f"/proc/{waiting}/task/{waiting}/children").read_text().split()[0])
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """End senergyd."""
+        if self.process is not None:
+            if self.process.poll() is None:
+                os.kill(self.pid(), number)
+            self.process.wait(timeout=30)
+            self.process = None
+
+    def remove(self) -> None:
+        """End senergyd and remove its files."""
+        self.stop(signal.SIGKILL)
+        for path in sorted(self.folder.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        self.folder.rmdir()
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def ask(self, **message: Any) -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(30)
+            connection.connect(str(self.socket))
+            connection.sendall(json.dumps(message).encode() + b"\n")
+            with connection.makefile("rb") as lines:
+                return json.loads(lines.readline())
+
+    def begin(self, job_id: int, **flags: str) -> dict[str, Any]:
+        answer = self.ask(op="begin", env=self.env(job_id, **flags))
+        assert answer["ok"], answer
+        return answer
+
+    def end(self, job_id: int) -> EnergyRecord:
+        """End a job and return its record; job ids may be used again."""
+        earlier = {record.record_id for record in self.records()}
+        assert self.ask(op="end", env=self.env(job_id))["known"]
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            for record in self.records():
+                if record.record_id not in earlier and record.step is None:
+                    return record
+            time.sleep(0.02)
+        raise AssertionError(f"no record of job {job_id}: {self.log()}")
+
+    def env(self, job_id: int, **flags: str) -> dict[str, str]:
+        return {
+            "SLURM_JOB_ID": str(job_id),
+            "SLURM_JOB_UID": "0",
+            "SLURM_JOB_CPUS_PER_NODE": str(self.cpus),
+            "SLURM_NODELIST": "n1",
+            "SLURMD_NODENAME": "n1",
+            **{f"SPANK_ENERGY_{name.upper()}": value for name, value in flags.items()},
+        }
+
+    def items(self) -> list[dict[str, Any]]:
+        """Return records as they are spooled, with their traces."""
+        found = []
+        for path in sorted((self.folder / "state/spool").glob("*.json")):
+            trace = path.with_suffix(".trace")
+            found.append(
+                {
+                    "record": json.loads(path.read_text()),
+                    "trace": json.loads(trace.read_text()) if trace.exists() else None,
+                }
+            )
+        return found
+
+    def records(self) -> list[EnergyRecord]:
+        return [EnergyRecord.from_json(item["record"]) for item in self.items()]
+
+    def truth(self) -> dict[str, Any]:
+        return client.truth(self.node.socket)
+
+    def settings(self) -> dict[str, str]:
+        """Return every value that a policy may change, as files and NVML show it."""
+        root = self.node.tree
+        paths = [
+            *sorted((root / "sys/devices/system/cpu/cpufreq").glob("policy*/scaling_m*_freq")),
+            *sorted((root / "sys/devices/system/cpu/cpufreq").glob("policy*/scaling_governor")),
+            *sorted((root / "sys/devices/system/cpu/cpufreq").glob("policy*/energy_performance_preference")),
+            *sorted((root / "sys/devices/virtual/powercap").rglob("constraint_0_*_u[ws]")),
+            *sorted((root / "sys/devices/virtual/powercap").rglob("enabled")),
+        ]
+        found = {str(path.relative_to(root)): path.read_text().strip() for path in paths}
+        found["gpus"] = self.node.python(GPU_STATE).strip() if self.gpus() else ""
+        return found
+
+    def gpus(self) -> int:
+        return len(list((self.node.tree / "dev").glob("nvidia[0-9]*")))
+
+    def policy(self, number: int, name: str) -> str:
+        return self.node.read(f"{CPUFREQ}/policy{number}/{name}")
+
+
+GPU_STATE = """
+import json, pynvml as n
+n.nvmlInit()
+gpus = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]
+limits = [n.nvmlDeviceGetPowerManagementLimit(g) for g in gpus]
+print(json.dumps([[limit, n.nvmlDeviceGetPersistenceMode(g)] for limit, g in zip(limits, gpus)]))
+"""
+
+
+def _cpu_list(text: str) -> list[int]:
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))

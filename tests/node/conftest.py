@@ -1,0 +1,38 @@
+"""Emulated nodes for the tests of this folder. They need root and /dev/fuse."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lab_node import LabNode, start_nodes
+
+
+@pytest.fixture(scope="session")
+def machine() -> None:
+    """Skip, with the reason, where emulated nodes are not possible."""
+    if os.geteuid() != 0:
+        pytest.skip("emulated nodes need root")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("emulated nodes need /dev/fuse")
+    pytest.importorskip("mfusepy", reason="emulated nodes need mfusepy", exc_type=ImportError)
+
+
+@pytest.fixture(scope="module")
+def emulate(machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LabNode]]:
+    """Return a function that starts a node: profile name, then emulator options."""
+    directory: Path = tmp_path_factory.mktemp("lab")
+    nodes: list[LabNode] = []
+
+    def start(profile: str, *arguments: str) -> LabNode:
+        node = start_nodes(directory, profile, arguments)
+        nodes.append(node)
+        return node
+
+    yield start
+    for node in nodes:
+        assert node.process
+        if node.process.poll() is None:
+            assert node.stop() == 0

@@ -1,0 +1,26 @@
+"""Runs a command in a node's view of the machine: inside.py TREE STAGE UID COMMAND..."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from slurm_energy.lab import namespace
+
+
+def main() -> int:
+    tree, stage, uid, *command = sys.argv[1:]
+    namespace.unshare()
+    child = os.fork()
+    if child == 0:
+        namespace.enter_node(Path(tree), {Path("/run/senergy-lab"): Path(stage).parent}, Path(stage))
+        if int(uid):
+            os.setgroups([])
+            os.setgid(int(uid))
+            os.setuid(int(uid))
+        os.execvp(command[0], command)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+sys.exit(main())

@@ -1,0 +1,154 @@
+"""The emulator as a process: start, end, crash, and real programs on its cores."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from lab_node import LabNode
+
+from slurm_energy.lab import client
+
+pytestmark = [pytest.mark.node, pytest.mark.root]
+
+SPIN = "while True: pass"
+CPUFREQ = "/sys/devices/system/cpu/cpufreq"
+
+
+@pytest.fixture
+def place(machine, tmp_path) -> Path:
+    return tmp_path
+
+
+def own_groups(name: str) -> list[Path]:
+    return [path for path in Path("/sys/fs/cgroup").glob(f"*/{name}") if path.is_dir()]
+
+
+def test_sigterm_leaves_nothing(place):
+    node = LabNode(place, "xeon-8358").start()
+    assert os.path.ismount(node.tree) and node.socket.is_socket()
+    assert node.stop() == 0
+    assert not os.path.ismount(node.tree)
+    assert not node.socket.exists()
+    assert list(node.tree.iterdir()) == []
+
+
+def test_a_busy_mount_does_not_hinder_the_end(place):
+    node = LabNode(place, "xeon-8358").start()
+    held = os.open(node.file("proc/cpuinfo"), os.O_RDONLY)
+    assert node.stop() == 0
+    assert not os.path.ismount(node.tree)
+    with pytest.raises(OSError):
+        os.read(held, 10)
+    with contextlib.suppress(OSError):
+        os.close(held)
+
+
+def test_what_a_killed_emulator_left_is_replaced(place):
+    node = LabNode(place, "xeon-8358").start()
+    assert node.process
+    node.process.send_signal(signal.SIGKILL)
+    node.process.wait(timeout=10)
+    for pipe in (node.process.stdout, node.process.stderr):
+        if pipe:
+            pipe.close()
+    node.start()
+    assert node.read("/sys/devices/system/cpu/online") == "0-127"
+    assert node.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("--profile", "pdp-11"), 3, "pdp-11"),
+        (("--profile", "xeon-8358", "--set", "nonsense"), 2, "KEY=VALUE"),
+        (("--profile", "xeon-8358", "--set", "cpu.wheels=4"), 3, "wheels"),
+        (("--profile", "xeon-8358", "--cpu-share", "0"), 2, "--cpu-share"),
+    ],
+)
+def test_wrong_options_end_with_one_line(place, arguments, code, text):
+    command = [sys.executable, "-m", "slurm_energy.lab.emulator", "--name", "n1", *arguments]
+    command += ["--mount", str(place / "fuse"), "--socket", str(place / "sock")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == code
+    assert text in done.stderr and done.stderr.count("\n") == 1
+    assert not (place / "sock").exists()
+
+
+def test_counters_start_where_they_are_told(place):
+    node = LabNode(place, "xeon-8358", "--energy-offset", "262000").start()
+    try:
+        uj = int(node.read("/sys/devices/virtual/powercap/intel-rapl/intel-rapl:0/energy_uj"))
+        assert 262_000_000_000 <= uj < 262_143_328_850
+    finally:
+        assert node.stop() == 0
+
+
+def cpu_share(files: list[str], seconds: float) -> float:
+    """Return the real cores that two spinning processes in a job's group get."""
+    join = f"import os\nfor f in {files!r}: open(f, 'w').write(str(os.getpid()))\nprint('in', flush=True)\n"
+    command = [sys.executable, "-c", join + SPIN]
+    spinners = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        for spinner in spinners:
+            assert spinner.stdout and spinner.stdout.readline() == "in\n"
+        usage = Path(files[0]).parent
+        counter = next((path for path in (usage / "cpuacct.usage",) if path.exists()), None)
+        if counter is None:
+            counter = Path(files[-1]).parent / "cpuacct.usage"
+        before, began_s = int(counter.read_text()), time.monotonic()
+        time.sleep(seconds)
+        return (int(counter.read_text()) - before) / 1e9 / (time.monotonic() - began_s)
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait(timeout=10)
+            if spinner.stdout:
+                spinner.stdout.close()
+
+
+@pytest.mark.skipif(not Path("/sys/fs/cgroup/cpuacct").is_dir(), reason="needs control groups version 1")
+def test_real_programs_slow_down_with_the_frequency(place):
+    group = f"senergy-test-{os.getpid()}"
+    node = LabNode(
+        place, "xeon-8358", "--set", "cpufreq.driver=acpi-cpufreq", "--cgroup", f"{group}/n1"
+    ).start()
+    try:
+        idle_watts = client.truth(node.socket)["power_watts"]["cpu"]
+        files = client.register_job(node.socket, 7, "0-127")
+        assert files and all(Path(path).exists() for path in files)
+        fast = cpu_share(files, 1.5)
+        assert client.truth(node.socket)["power_watts"]["cpu"] > idle_watts + 50
+        for cpu in range(128):
+            node.write(f"{CPUFREQ}/policy{cpu}/scaling_governor", "powersave")
+        slow = cpu_share(files, 1.5)
+        assert fast <= 0.5
+        assert slow <= 0.15
+        assert fast > 1.5 * slow
+        assert client.status(node.socket)["throttle"]["mode"] == "v1"
+    finally:
+        assert node.stop() == 0
+    assert own_groups(group) == []
+
+
+@pytest.mark.skipif(not Path("/sys/fs/cgroup/cpuacct").is_dir(), reason="needs control groups version 1")
+def test_programs_that_outlive_the_emulator_get_their_speed_back(place):
+    group = f"senergy-test-{os.getpid()}"
+    node = LabNode(place, "xeon-8358", "--cgroup", f"{group}/n1").start()
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        for path in client.register_job(node.socket, 7):
+            Path(path).write_text(str(sleeper.pid))
+        assert group in Path(f"/proc/{sleeper.pid}/cgroup").read_text()
+        assert node.stop() == 0
+        assert group not in Path(f"/proc/{sleeper.pid}/cgroup").read_text()
+    finally:
+        sleeper.kill()
+        sleeper.wait(timeout=10)
+    assert own_groups(group) == []

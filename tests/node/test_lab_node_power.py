@@ -1,0 +1,93 @@
+"""Node power, socket limits and the whole order of preference, on emulated hardware."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.node, pytest.mark.root]
+
+LOOK = """
+import json
+from slurm_energy.devices.discovery import discover
+devices = discover()
+print(json.dumps({
+    "components": sorted({counter.source for counter in devices.counters}),
+    "node": [counter.key for counter in devices.node_counters],
+    "packages": [[p.name, p.interface, p.found_watts, p.places] for p in devices.hardware.packages],
+    "left_out": dict(devices.choice.left_out),
+}))
+devices.close()
+"""
+CAP = """
+import json
+from slurm_energy.devices.discovery import discover
+devices = discover()
+knob = devices.knobs["hsmp.power_limit[socket0]"]
+knob.write("120000000")
+print(json.dumps([knob.read(), knob.accepts("120000000", knob.read())]))
+devices.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def epyc(emulate):
+    return emulate("epyc-7513-a100", "--set", "rapl.hsmp_max_watts=225.0", "--pm-counters")
+
+
+@pytest.fixture(scope="module")
+def xeon(emulate):
+    return emulate("xeon-8358")
+
+
+def look(node) -> dict[str, object]:
+    return json.loads(node.python(LOOK))
+
+
+def test_a_cray_blade_is_measured_by_its_controller(epyc):
+    found = look(epyc)
+    assert found["node"] == ["pm_counters:energy"]
+    assert found["components"] == ["nvml:total_energy", "pm_counters:dram", "powercap:intel-rapl"]
+    assert found["left_out"]["pm_counters:accel0"] == "gpu is counted by nvml:total_energy"
+    assert found["left_out"]["power_meter"] == "the node is counted by pm_counters:node"
+    assert found["packages"] == [["socket0", "hsmp", 200.0, ["socket0"]]]
+
+
+def test_a_socket_is_capped_through_hsmp(epyc):
+    assert json.loads(epyc.python(CAP)) == ["120000000", True]
+    assert epyc.read("/sys/class/hwmon/hwmon1/power1_cap") == "120000000"
+
+
+def test_a_xeon_has_its_acpi_meter_for_the_node(xeon):
+    found = look(xeon)
+    assert found["node"] == ["power_meter"]
+    assert found["components"] == ["powercap:intel-rapl"]
+    assert found["packages"][0][1] == "powercap"
+
+
+@pytest.mark.skipif(shutil.which("ipmitool") is None, reason="ipmitool is not installed")
+def test_the_bmc_of_a_node_tells_the_emulator_s_power(xeon, tmp_path: Path):
+    lab = pytest.importorskip("slurm_energy.lab.bmc", reason="pyghmi is not installed")
+    from slurm_energy.devices import ipmi
+    from slurm_energy.lab.client import truth
+
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    port = str(lab.free_udp_port())
+    options = ["--emulator", str(xeon.socket), "--ipmi-port", port, "--redfish-port", "0"]
+    bmc = subprocess.Popen(
+        [sys.executable, "-m", "slurm_energy.lab.bmc", *options, "--password-file", str(password)],
+        env={**os.environ},
+    )
+    try:
+        watts = ipmi.power_watts(ipmi.Ipmitool(f"127.0.0.1:{port}", lab.USER, password))
+    finally:
+        bmc.kill()
+        bmc.wait(20)
+    assert watts == pytest.approx(truth(xeon.socket)["power_watts"]["node"], abs=1.0)

@@ -1,0 +1,141 @@
+"""The NVML stub, loaded by the real nvidia-ml-py inside an emulated node."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = [pytest.mark.node, pytest.mark.root]
+pytest.importorskip("pynvml")
+
+PRELUDE = "import json, pynvml as n\nn.nvmlInit()\ng = n.nvmlDeviceGetHandleByIndex(0)\n"
+
+
+@pytest.fixture(scope="module")
+def node(emulate):
+    return emulate("epyc-7513-a100")
+
+
+def ask(node, expression: str, uid: int = 0):
+    return json.loads(node.python(f"{PRELUDE}print(json.dumps({expression}))", uid=uid))
+
+
+def outcome(node, call: str, uid: int = 0) -> str:
+    """Return the name of the error that a call raises, or what it returned."""
+    program = (
+        f"{PRELUDE}try:\n    print(repr(n.{call}))\nexcept n.NVMLError as e:\n    print(type(e).__name__)\n"
+    )
+    return node.python(program, uid=uid).strip()
+
+
+def test_identity(node):
+    assert ask(node, "n.nvmlDeviceGetCount()") == 4
+    assert ask(node, "n.nvmlDeviceGetName(g)") == "NVIDIA A100-SXM4-40GB"
+    assert ask(node, "n.nvmlDeviceGetArchitecture(g)") == 7
+    assert ask(node, "n.nvmlDeviceGetCudaComputeCapability(g)") == [8, 0]
+    assert ask(node, "n.nvmlSystemGetDriverVersion()") == "535.129.03"
+    assert ask(node, "n.nvmlSystemGetCudaDriverVersion()") == 12020
+    uuid = ask(node, "n.nvmlDeviceGetUUID(g)")
+    same = f"n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByUUID({uuid!r}))"
+    assert ask(node, same) == 0
+    last = ask(node, "n.nvmlDeviceGetUUID(n.nvmlDeviceGetHandleByIndex(3))")
+    assert ask(node, f"n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByUUID({last!r}))") == 3
+    buses = ask(node, "[n.nvmlDeviceGetPciInfo(n.nvmlDeviceGetHandleByIndex(i)).busId for i in range(4)]")
+    assert len(set(buses)) == 4 and buses[0] == "00000000:07:00.0"
+    assert ask(node, "n.nvmlDeviceGetPciInfo(g).pciDeviceId") == 0x20B010DE
+    assert ask(node, "n.nvmlDeviceGetMemoryInfo(g).total") == 40960 << 20
+    assert ask(node, "n.nvmlDeviceGetMemoryInfo(g, version=n.nvmlMemory_v2).free") == 40960 << 20
+    assert ask(node, "n.nvmlDeviceGetMinorNumber(g)") == 0
+
+
+def test_bounds_and_clocks(node):
+    assert ask(node, "n.nvmlDeviceGetPowerManagementLimitConstraints(g)") == [100_000, 400_000]
+    assert ask(node, "n.nvmlDeviceGetPowerManagementDefaultLimit(g)") == 400_000
+    assert ask(node, "n.nvmlDeviceGetSupportedMemoryClocks(g)") == [1215]
+    clocks = ask(node, "n.nvmlDeviceGetSupportedGraphicsClocks(g, 1215)")
+    assert clocks[0] == 1410 and clocks[-1] == 210 and len(clocks) == 81
+    assert outcome(node, "nvmlDeviceGetSupportedGraphicsClocks(g, 999)") == "NVMLError_NotFound"
+    assert ask(node, "n.nvmlDeviceGetMaxClockInfo(g, n.NVML_CLOCK_SM)") == 1410
+    assert ask(node, "n.nvmlDeviceGetClockInfo(g, n.NVML_CLOCK_MEM)") == 1215
+    assert ask(node, "n.nvmlDeviceGetPersistenceMode(g)") == 1
+    assert ask(node, "len(n.nvmlDeviceGetComputeRunningProcesses(g))") == 0
+
+
+def test_settings_of_root_are_seen_by_everyone(node):
+    assert outcome(node, "nvmlDeviceSetPowerManagementLimit(g, 250000)") == "None"
+    assert ask(node, "n.nvmlDeviceGetPowerManagementLimit(g)") == 250_000
+    assert ask(node, "n.nvmlDeviceGetEnforcedPowerLimit(g)") == 250_000
+    assert outcome(node, "nvmlDeviceSetPowerManagementLimit(g, 50000)") == "NVMLError_InvalidArgument"
+    assert outcome(node, "nvmlDeviceSetGpuLockedClocks(g, 210, 900)") == "None"
+    assert outcome(node, "nvmlDeviceSetGpuLockedClocks(g, 900, 210)") == "NVMLError_InvalidArgument"
+    assert outcome(node, "nvmlDeviceResetGpuLockedClocks(g)") == "None"
+    assert outcome(node, "nvmlDeviceSetMemoryLockedClocks(g, 1215, 1215)") == "None"
+    assert outcome(node, "nvmlDeviceResetMemoryLockedClocks(g)") == "None"
+    assert outcome(node, "nvmlDeviceSetPowerManagementLimit(g, 400000)") == "None"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nvmlDeviceSetPowerManagementLimit(g, 250000)",
+        "nvmlDeviceSetGpuLockedClocks(g, 210, 900)",
+        "nvmlDeviceResetGpuLockedClocks(g)",
+        "nvmlDeviceSetPersistenceMode(g, 0)",
+    ],
+)
+@pytest.mark.other_user
+def test_other_users_may_not_set(node, call):
+    assert outcome(node, call, uid=1001) == "NVMLError_NoPermission"
+    assert ask(node, "n.nvmlDeviceGetPowerManagementLimit(g)", uid=1001) == 400_000
+
+
+def test_energy_follows_the_model_and_a_kernel_raises_power(node):
+    from slurm_energy.lab import client
+
+    before = client.truth(node.socket)["energy_joules"]["gpu[0]"]
+    shown_before = ask(node, "n.nvmlDeviceGetTotalEnergyConsumption(g)")
+    assert ask(node, "n.nvmlDeviceGetCurrentClocksEventReasons(g)") == 1
+    result = client.run_kernel(node.socket, "gemm", "gpu", gpus=[0], full_speed_s=1.0)
+    assert result["seconds"] == pytest.approx(1.0, rel=0.1)
+    shown = ask(node, "n.nvmlDeviceGetTotalEnergyConsumption(g)") - shown_before
+    true = client.truth(node.socket)["energy_joules"]["gpu[0]"] - before
+    idle_slack_joules = 60.0
+    assert result["energy_joules"]["gpu[0]"] > 250
+    assert shown / 1000 == pytest.approx(true, abs=idle_slack_joules)
+
+
+def test_fields(node):
+    wanted = "n.nvmlDeviceGetFieldValues(g, [83, 186, 185, 999, (186, 1)])"
+    values = ask(node, f"[(v.nvmlReturn, v.value.ullVal) for v in {wanted}]")
+    energy, instant, average, unknown, scoped = values
+    assert energy[0] == 0 and energy[1] > 0
+    assert instant[0] == 0 and instant[1] == pytest.approx(49_000, rel=0.05)
+    assert [average[0], unknown[0], scoped[0]] == [3, 3, 3], "not supported: no average on GA100"
+
+
+def test_what_is_not_there_says_so(node):
+    assert outcome(node, "nvmlDeviceGetMigMode(g)") == "NVMLError_NotSupported"
+    assert outcome(node, "nvmlDeviceGetTemperature(g, 0)") == "NVMLError_NotSupported"
+    assert outcome(node, "nvmlDeviceGetFanSpeed(g)") == "NVMLError_FunctionNotFound"
+    assert outcome(node, "nvmlDeviceGetHandleByIndex(4)") == "NVMLError_InvalidArgument"
+    assert outcome(node, "nvmlDeviceGetHandleByUUID('GPU-0')") == "NVMLError_NotFound"
+    program = "import pynvml as n\ntry:\n    n.nvmlDeviceGetCount()\nexcept n.NVMLError as e: print(e.value)"
+    assert node.python(program).strip() == "1"
+
+
+def test_nodes_without_gpus_have_no_driver(emulate):
+    program = "import pynvml as n\ntry:\n    n.nvmlInit()\nexcept n.NVMLError as e: print(type(e).__name__)"
+    assert emulate("xeon-8358").python(program).strip() == "NVMLError_DriverNotLoaded"
+
+
+def test_limits_are_lost_with_the_last_client_without_persistence_mode(emulate):
+    node = emulate("xeon-4210-rtx6000", "--no-gpu-persistence")
+    assert outcome(node, "nvmlDeviceSetPowerManagementLimit(g, 150000)") == "None"
+    assert ask(node, "n.nvmlDeviceGetPowerManagementLimit(g)") == 260_000
+    held = "[n.nvmlDeviceSetPowerManagementLimit(g, 150000), n.nvmlDeviceGetPowerManagementLimit(g)][1]"
+    assert ask(node, held) == 150_000
+    assert outcome(node, "nvmlDeviceSetPersistenceMode(g, 1)") == "None"
+    assert outcome(node, "nvmlDeviceSetPowerManagementLimit(g, 150000)") == "None"
+    assert ask(node, "n.nvmlDeviceGetPowerManagementLimit(g)") == 150_000
+    assert outcome(node, "nvmlDeviceSetMemoryLockedClocks(g, 405, 405)") == "NVMLError_NotSupported"

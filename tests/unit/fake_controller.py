@@ -1,0 +1,40 @@
+"""A controller that answers from a dict and remembers what it was asked; anything else fails the test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from slurm_energy.cli import connection
+from slurm_energy.errors import EnergyError
+
+
+class FakeController:
+    def __init__(self, answers: Mapping[str, dict[str, Any] | EnergyError]) -> None:
+        self.answers = dict(answers)
+        self.asked: list[tuple[str, dict[str, str]]] = []
+
+    def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        self.asked.append((path, dict(params or {})))
+        answer = self.answers[path]
+        if isinstance(answer, EnergyError):
+            raise answer
+        return answer
+
+
+def install(
+    monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, dict[str, Any] | EnergyError]
+) -> FakeController:
+    fake = FakeController(answers)
+    monkeypatch.setattr(connection, "connect", lambda args: fake)
+    return fake
+
+
+def set_timezone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let local time be `name` until the test ends."""
+    import time
+
+    monkeypatch.setenv("TZ", name)
+    time.tzset()

@@ -1,0 +1,18 @@
+#!/bin/bash
+#SBATCH --job-name=gpu
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --gpus-per-node=1
+#SBATCH --partition=p
+#SBATCH --time=1-02:00
+#SBATCH --exclusive
+#SBATCH --energy-policy=cap
+#SBATCH --energy-cap=1.6kW
+#SBATCH --energy-gpu-cap=250W
+#SBATCH --energy-slowdown=10%
+#SBATCH --energy-model=gemm
+#SBATCH --energy-tag=run/1
+
+# Afterwards: senergy job JOBID
+module load x
+python train.py --lr 0.1

@@ -1,0 +1,55 @@
+"""A lab node without processes: the tree over a model whose clock the test moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_energy.lab.model import load_profile
+from slurm_energy.lab.silicon import Silicon
+from slurm_energy.lab.tree.build import Firmware, NodeTree, build_tree
+from slurm_energy.lab.tree.entries import Device, File
+
+CPUFREQ = "/sys/devices/system/cpu/cpufreq"
+INTEL = "/sys/devices/system/cpu/intel_pstate"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Bench:
+    """Files of one node, read and written as by root, without a kernel in between."""
+
+    def __init__(self, profile: str, firmware: Firmware | None = None, **overrides: Any) -> None:
+        dotted = {key.replace("__", "."): value for key, value in overrides.items()}
+        self.clock = Clock()
+        self.silicon = Silicon(load_profile(profile, dotted), self.clock)
+        self.node: NodeTree = build_tree(self.silicon, firmware or Firmware("n1"))
+
+    def entry(self, path: str) -> File:
+        found = self.node.tree.get(path)
+        assert isinstance(found, File), path
+        return found
+
+    def device(self, path: str) -> Device:
+        found = self.node.tree.get(path)
+        assert isinstance(found, Device), path
+        return found
+
+    def read(self, path: str) -> str:
+        return self.entry(path).render().decode().removesuffix("\n")
+
+    def write(self, path: str, text: str | bytes) -> None:
+        store = self.entry(path).store
+        assert store is not None, path
+        store(text if isinstance(text, bytes) else text.encode())
+
+    def policy(self, name: str, cpu: int = 0) -> str:
+        return f"{CPUFREQ}/policy{cpu}/{name}"
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now_s += seconds

@@ -1,0 +1,48 @@
+/*
+ * Lets tests ask spank/flags.c: reads NUL-terminated flag number, user (empty for root) and value from stdin
+ * and answers each with a line `ok` or `refused`, TAB, what the policy file lacks, TAB, normal value or
+ * message. Flag number FLAG_COUNT asks whether flags go together: value is then policy, cap and cap per GPU
+ * between spaces, each - if not given.
+ */
+#include "flags.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool together(char *value, const struct policy_file *file, char *normal, char *message) {
+    const enum flag order[] = {FLAG_POLICY, FLAG_CAP, FLAG_GPU_CAP};
+    const char *given[FLAG_COUNT] = {NULL};
+    char *word = strtok(value, " ");
+    for (int i = 0; i < 3 && word; i++, word = strtok(NULL, " "))
+        given[order[i]] = strcmp(word, "-") == 0 ? NULL : word;
+    strcpy(normal, "fine");
+    return flags_agree(given, file, message);
+}
+
+int main(int count, char *words[]) {
+    static struct policy_file file;
+    char *field[3] = {NULL, NULL, NULL};
+    size_t size[3] = {0, 0, 0};
+    for (;;) {
+        for (int i = 0; i < 3; i++)
+            if (getdelim(&field[i], &size[i], '\0', stdin) <= 0) {
+                for (int j = 0; j < 3; j++)
+                    free(field[j]);
+                return 0;
+            }
+        /* Exact copies on the heap, so that the sanitizer sees a read or write past either end. */
+        char *value = strdup(field[2]), *normal = malloc(FLAG_VALUE_MAX + 1),
+             *message = malloc(FLAG_MESSAGE_MAX + 1);
+        const char *problem = policies_load(&file, count > 1 ? words[1] : "");
+        int flag = atoi(field[0]);
+        bool ok = flag == FLAG_COUNT ? together(value, &file, normal, message)
+                                     : flag_check((enum flag)flag, value, &file, *field[1] ? field[1] : NULL,
+                                                  normal, message);
+        printf("%s\t%s\t%s\n", ok ? "ok" : "refused", problem ? problem : "", ok ? normal : message);
+        fflush(stdout);
+        free(value);
+        free(normal);
+        free(message);
+    }
+}

@@ -1,0 +1,89 @@
+"""Records for the tests of store, ingest and controller, and a way to put them into a database."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+from slurm_energy.accounting import database, facts, ingest, queries
+from slurm_energy.accounting.selection import Selection
+from slurm_energy.records import ComponentEnergy, EnergyRecord
+from slurm_energy.slurm.jobs import JobFacts
+
+NOW = 1_800_000_000.0
+
+
+def record(job_id=1, start=1000.0, end=1100.0, node="n1", uid=1000, **more):
+    """Return a record as JSON data; `job_id`, times and node make it unique."""
+    components = (ComponentEnergy("cpu", 50.0, "powercap:intel-rapl"), ComponentEnergy("gpu[0]", None, None))
+    made = EnergyRecord(
+        cluster=more.pop("cluster", "c1"),
+        node=node,
+        job_id=job_id,
+        uid=uid,
+        policy=more.pop("policy", "edp"),
+        start=start,
+        end=end,
+        components=components,
+        record_id=more.pop("record_id", uuid.uuid4().hex),
+        **more,
+    )
+    return made.to_json()
+
+
+def item(data=None, trace=None, **more):
+    return {"record": record(**more) if data is None else data, "trace": trace}
+
+
+def job(job_id, display_id=None, submit=900.0, start=1000.0, end=1100.0, **more):
+    values = {
+        "cluster": "c1",
+        "name": f"job{job_id}",
+        "account": "physics",
+        "partition": "cpu",
+        "user": "alice",
+        "state": "COMPLETED",
+        "elapsed_s": 100.0,
+        "nodes": 1,
+    } | more
+    return JobFacts(
+        job_id=job_id, display_id=display_id or str(job_id), submit=submit, start=start, end=end, **values
+    )
+
+
+class Accounting:
+    """A database in a directory, used as the controller uses it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "senergy.db"
+        database.prepare(self.path)
+
+    def deliver(self, *entries, now=NOW):
+        items, rejections = ingest.read_items(list(entries))
+        assert not rejections, rejections
+        with database.connect(self.path) as connection:
+            return ingest.store(connection, items, now)
+
+    def learn(self, *known, now=NOW):
+        answer = {}
+        for one in known:
+            answer.setdefault(one.job_id, []).append(one)
+        with database.connect(self.path) as connection:
+            return facts.store(connection, answer, facts.open_jobs(connection, 0.0), now)
+
+    def find(self, selection=None, *, with_traces=False, **query):
+        selection = selection or Selection.from_query(query)
+        with database.connect(self.path, read_only=True) as connection:
+            queries.refuse_jobs_of_others(connection, selection)
+            ids = queries.find(connection, selection)
+            return [
+                json.loads(text) for text in queries.records_json(connection, ids, with_traces=with_traces)
+            ]
+
+    def ids(self, selection=None, **query):
+        return [found["job_id"] for found in self.find(selection, **query)]
+
+    def rows(self, sql, *values):
+        with database.connect(self.path) as connection:
+            return connection.execute(sql, values).fetchall()

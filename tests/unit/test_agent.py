@@ -1,0 +1,590 @@
+"""The agent's engine: one job's way from begin to record, and everything that can go wrong on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hardware_tree import KERNEL_RANGE_UJ, Tree
+from test_sampler import HandClock, decode
+
+from slurm_energy import config as configuration
+from slurm_energy.agent.engine import Engine
+from slurm_energy.agent.restoration import Restoration
+from slurm_energy.agent.statedir import StateDir
+from slurm_energy.config import AgentConfig, Config, DefaultsConfig
+from slurm_energy.devices import durable
+from slurm_energy.devices.discovery import discover
+from slurm_energy.errors import AlreadyRunningError, ForbiddenError, NotFoundError, UsageError
+from slurm_energy.records import EnergyRecord
+
+PACKAGES = {"package-0": "intel-rapl:1", "package-1": "intel-rapl:0"}
+DRAM = {"package-0": "intel-rapl:1:1", "package-1": "intel-rapl:0:0"}
+
+
+class Node:
+    """A node of plain files, an engine on it, and a clock that the test moves."""
+
+    def __init__(self, folder: Path, config: Config | None = None) -> None:
+        self.folder = folder
+        self.tree = Tree(folder / "node").cpus(4).cpufreq(4, "intel_pstate", "powersave").two_packages()
+        self.original = self.tree.snapshot()
+        self.clock = HandClock()
+        self.config = config or Config(agent=AgentConfig(sampling_hz=1.0))
+        self.engine = self.start()
+
+    def start(self) -> Engine:
+        self.state = StateDir(self.folder / "state")
+        engine = Engine(self.config, discover(self.tree.root), self.state, self.clock)
+        engine.start()
+        return engine
+
+    def die(self) -> None:
+        """What is left of an agent after kill -9: its files."""
+        self.state.close()
+
+    def use(self, seconds: float, cpu_watts: float = 200.0, dram_watts: float = 20.0) -> None:
+        """Let time pass at a power per package, sampled once a second."""
+        while seconds > 0:
+            part = min(1.0, seconds)
+            self.clock.now += part
+            for zone in PACKAGES.values():
+                self._count(zone, cpu_watts * part)
+            for zone in DRAM.values():
+                self._count(zone, dram_watts * part)
+            self.engine.tick()
+            seconds -= part
+
+    def _count(self, zone: str, joules: float) -> None:
+        path = f"sys/class/powercap/{zone}/energy_uj"
+        value = (int(self.tree.get(path)) + round(joules * 1e6)) % (KERNEL_RANGE_UJ + 61)
+        self.tree.put(path, value)
+
+    def items(self) -> list[Any]:
+        self.engine.tidy()
+        return self.engine.spool.items(10**9, 1000)
+
+    def records(self) -> list[EnergyRecord]:
+        return [EnergyRecord.from_json(item.record) for item in self.items()]
+
+
+def env(job_id: int = 5, *, cpus: str = "4", restart: int = 0, **flags: str) -> dict[str, str]:
+    return {
+        "SLURM_JOB_ID": str(job_id),
+        "SLURM_JOB_UID": "1001",
+        "SLURM_JOB_USER": "alice",
+        "SLURM_JOB_PARTITION": "cpu",
+        "SLURM_JOB_CPUS_PER_NODE": cpus,
+        "SLURM_NODELIST": "n1",
+        "SLURMD_NODENAME": "n1",
+        "SLURM_CLUSTER_NAME": "lab",
+        "SLURM_JOB_RESTART_COUNT": str(restart),
+        **{f"SPANK_ENERGY_{name.upper()}": value for name, value in flags.items()},
+    }
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def energy_of(record: EnergyRecord) -> dict[str, float | None]:
+    return {part.name: part.energy_joules for part in record.components}
+
+
+def test_a_job_from_begin_to_record(node: Node) -> None:
+    answer = node.engine.begin(env(policy="powersave", tag="t/1"))
+    assert answer == {"policy": "powersave", "applied": 12, "failed": 0}
+    assert node.tree.policy(3, "scaling_max_freq") == "800000"
+    node.use(10)
+    assert node.engine.end(env()) == {"known": True}
+    assert node.tree.snapshot() == node.original
+    (record,) = node.records()
+    assert energy_of(record) == {"dram": 400.0, "cpu": 4000.0}
+    assert (record.node, record.cluster, record.job_id, record.user, record.policy) == (
+        "n1",
+        "lab",
+        5,
+        "alice",
+        "powersave",
+    )
+    assert (record.elapsed_s, record.mean_watts, record.peak_watts) == (10.0, 440.0, 440.0)
+    assert (record.uncertain_seconds, record.seconds_above_cap, record.throttled_seconds) == (0.0, None, None)
+    assert record.asked == {"policy": "powersave", "tag": "t/1"}
+    assert record.tag == "t/1"
+    applied = {setting.setting: setting for setting in record.applied}
+    frequency = applied["cpufreq.frequency[policy0-3]"]
+    assert (frequency.original, frequency.applied) == ("800-3400 MHz", "800-800 MHz")
+    assert all(setting.restored for setting in record.applied)
+
+
+def test_the_trace_has_a_value_per_second_and_component(node: Node) -> None:
+    node.engine.begin(env())
+    node.use(3, cpu_watts=100)
+    node.use(2, cpu_watts=50)
+    node.engine.end(env())
+    trace = node.items()[0].trace
+    assert trace["interval_s"] == 1.0
+    assert decode(trace["columns"]["cpu"]) == [200.0, 200.0, 200.0, 100.0, 100.0]
+    assert decode(trace["columns"]["dram"]) == [40.0] * 5
+
+
+def test_energy_outside_the_job_is_not_the_job_s(node: Node) -> None:
+    node.use(5)
+    node.engine.begin(env())
+    node.use(1)
+    node.engine.end(env())
+    node.use(5)
+    assert energy_of(node.records()[0])["cpu"] == 400.0
+
+
+def test_hours_with_many_wraps_are_exact(node: Node) -> None:
+    node.engine.begin(env())
+    node.use(3000, cpu_watts=240)  # 720 kJ per package over a range of 262 kJ
+    node.engine.end(env())
+    (record,) = node.records()
+    assert energy_of(record)["cpu"] == 2 * 3000 * 240.0
+    assert record.uncertain_seconds == 0.0
+
+
+def test_begin_is_idempotent_and_a_requeued_job_begins_again(node: Node) -> None:
+    first = node.engine.begin(env(policy="performance"))
+    node.use(2)
+    assert node.engine.begin(env(policy="performance")) == first
+    node.use(2)
+    node.engine.begin(env(restart=1))
+    assert node.tree.snapshot() == node.original
+    node.use(1)
+    node.engine.end(env(restart=1))
+    old, new = sorted(node.records(), key=lambda record: record.restart_count)
+    assert (old.restart_count, old.elapsed_s, energy_of(old)["cpu"]) == (0, 4.0, 1600.0)
+    assert "no epilog came" in old.notes[-1]
+    assert (new.restart_count, new.elapsed_s) == (1, 1.0)
+
+
+def test_an_unknown_job_ends_without_error(node: Node) -> None:
+    assert node.engine.end(env(99)) == {"known": False}
+    assert node.records() == []
+
+
+def test_a_lost_epilog_is_repaired_by_the_next_prolog(node: Node) -> None:
+    node.engine.begin(env(5, policy="powersave"))
+    node.use(3)
+    node.engine.begin(env(6))
+    assert node.tree.snapshot() == node.original
+    (record,) = node.records()
+    assert (record.job_id, record.elapsed_s) == (5, 3.0)
+    assert "no epilog came" in record.notes[0]
+
+
+def test_a_cap_is_applied_watched_and_lifted(node: Node) -> None:
+    node.engine.begin(env(cap="300"))
+    limit = "sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw"
+    assert node.tree.get(limit) == "150000000"
+    assert node.tree.get("sys/class/powercap/intel-rapl:0/enabled") == "1"
+    node.use(4, cpu_watts=170)  # 380 W with memory
+    node.use(3, cpu_watts=125)  # 290 W
+    node.engine.end(env())
+    (record,) = node.records()
+    assert node.tree.snapshot() == node.original
+    assert (record.policy, record.seconds_above_cap, record.peak_watts) == ("cap", 4.0, 380.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"cap": "20"}, "--energy-cap: '20' is out of bounds"),
+        ({"policy": "../../etc"}, "--energy-policy: '../../etc' is not known"),
+        ({"cap": "1e999"}, "'1e999' is not a power"),
+        ({"tag": "x" * 60000}, "--energy-tag"),
+    ],
+)
+def test_flags_that_nobody_checked_never_stop_a_job(node: Node, flags: dict[str, str], words: str) -> None:
+    assert node.engine.begin(env(**flags)) == {"policy": "monitor", "applied": 0, "failed": 0}
+    node.engine.end(env())
+    (record,) = node.records()
+    assert words in record.notes[0]
+    assert "ran under 'monitor'" in record.notes[0]
+
+
+def test_the_default_policy_is_the_site_s(tmp_path: Path) -> None:
+    node = Node(tmp_path, Config(defaults=DefaultsConfig(partition={"cpu": "powersave"})))
+    assert node.engine.begin(env())["policy"] == "powersave"
+    node.engine.end(env())
+    assert node.records()[0].asked == {}
+
+
+def test_a_job_that_shares_the_node_is_partial_and_changes_no_cpu_setting(node: Node) -> None:
+    node.engine.begin(env(5, cpus="1", policy="powersave"))
+    node.engine.begin(env(6, cpus="2"))
+    assert node.tree.snapshot() == node.original
+    node.use(10)
+    node.engine.end(env(5, cpus="1"))
+    node.engine.end(env(6, cpus="2"))
+    by_job = {record.job_id: record for record in node.records()}
+    assert energy_of(by_job[5]) == {"dram": 100.0, "cpu": 1000.0}
+    assert energy_of(by_job[6]) == {"dram": 200.0, "cpu": 2000.0}
+    assert {part.quality for part in by_job[5].components} == {"partial"}
+    assert any("CPU settings left alone" in note for note in by_job[5].notes)
+
+
+def test_a_job_of_unknown_size_has_unknown_energy(node: Node) -> None:
+    unknown = {name: value for name, value in env().items() if name != "SLURM_JOB_CPUS_PER_NODE"}
+    node.engine.begin(unknown)
+    node.use(2)
+    node.engine.end(unknown)
+    (record,) = node.records()
+    assert energy_of(record) == {"dram": None, "cpu": None}
+    assert (record.energy_joules, record.mean_watts, record.peak_watts) == (None, None, None)
+
+
+def test_steps_have_records_of_their_own(node: Node) -> None:
+    node.engine.begin(env())
+    node.engine.step("start", 5, "batch")
+    node.use(1)
+    node.engine.step("start", 5, "0")
+    node.use(2)
+    node.engine.step("end", 5, "0")
+    node.use(1)
+    node.engine.step("end", 5, "batch")
+    node.use(1)
+    node.engine.end(env())
+    energy = {record.step: energy_of(record)["cpu"] for record in node.records()}
+    assert energy == {"batch": 1600.0, "0": 800.0, None: 2000.0}
+    assert {part.quality for record in node.records() for part in record.components} == {"measured"}
+
+
+def test_steps_beside_each_other_are_partial_and_lost_ends_are_told(node: Node) -> None:
+    node.engine.begin(env())
+    node.engine.step("start", 5, "0")
+    node.engine.step("start", 5, "1")
+    node.use(2)
+    node.engine.end(env())
+    steps = [record for record in node.records() if record.step]
+    assert {part.quality for record in steps for part in record.components} == {"partial"}
+    assert all("the end of the step was not seen" in record.notes for record in steps)
+
+
+def test_steps_of_jobs_that_are_not_here_are_unknown(node: Node) -> None:
+    assert node.engine.step("start", 77, "0") == {"known": False}
+    assert node.engine.step("end", 77, "0") == {"known": False}
+
+
+def test_caps_of_a_running_job_can_be_changed_and_lifted(node: Node) -> None:
+    node.engine.begin(env())
+    limit = "sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw"
+    assert node.engine.set_caps(5, {"cap_watts": 320.0}) == {"applied": 6, "failed": 0}
+    assert node.tree.get(limit) == "160000000"
+    node.engine.set_caps(5, {"cap_watts": 400.0})
+    assert node.tree.get(limit) == "200000000"
+    node.engine.set_caps(5, {"cap_watts": None})
+    assert node.tree.snapshot() == node.original
+    node.engine.set_caps(5, {"cap_watts": 350.0})
+    node.engine.end(env())
+    assert node.tree.snapshot() == node.original
+    (record,) = node.records()
+    assert next(note for note in record.notes if "caps changed" in note).endswith("node 320 W")
+    assert {s.original for s in record.applied if "power_limit" in s.setting} == {"250 W"}
+    with pytest.raises(NotFoundError):
+        node.engine.set_caps(5, {"cap_watts": 100.0})
+
+
+def test_energy_of_a_running_job(node: Node) -> None:
+    node.engine.begin(env())
+    node.use(3)
+    uid, found = node.engine.energy(5)
+    assert (uid, found) == (
+        1001,
+        {"components": {"dram": 120.0, "cpu": 1200.0}, "watts": 440.0, "elapsed_s": 3.0, "age_s": 0.0},
+    )
+    with pytest.raises(NotFoundError):
+        node.engine.energy(6)
+    assert node.engine.energy(5, reader=1001) == (uid, found)
+    with pytest.raises(ForbiddenError):
+        node.engine.energy(5, reader=1002)
+
+
+def test_a_sample_is_as_fresh_as_asked_for_within_the_user_s_allowance(node: Node) -> None:
+    node.engine.begin(env())
+    node.use(1)
+    node.clock.now += 0.05
+    assert node.engine.energy(5, reader=1001)[1]["age_s"] == pytest.approx(0.05)
+    assert node.engine.energy(5, reader=1001, fresh=True)[1]["age_s"] == 0.0
+    for _ in range(500):
+        node.engine.energy(5, reader=1001, fresh=True)
+    node.clock.now += 0.002
+    assert node.engine.energy(5, reader=1001, fresh=True)[1]["age_s"] == pytest.approx(0.002)
+    node.clock.now += 1
+    node.engine.tick()
+    node.clock.now += 0.002
+    assert node.engine.energy(5, reader=1001, fresh=True)[1]["age_s"] == 0.0
+
+
+def test_status_tells_the_power_of_the_node_and_of_own_jobs(node: Node) -> None:
+    node.engine.begin(env())
+    node.use(2)
+    status = node.engine.status(reader=1002)
+    assert status["watts"] == {"cpu": 400.0, "dram": 40.0}
+    assert status["watts_window_s"] == 1.0
+    assert set(status["jobs"][0]) == {"job_id", "restart_count", "policy", "phase"}
+    (own,) = node.engine.status(reader=1001)["jobs"]
+    assert (own["user"], own["elapsed_s"]) == ("alice", 2.0)
+    assert own["watts"] == {"cpu": 400.0, "dram": 40.0}
+    assert own["energy_joules"] == {"cpu": 800.0, "dram": 80.0}
+
+
+def test_status_samples_a_node_without_jobs(node: Node) -> None:
+    assert node.engine.status()["watts"] == {"cpu": None, "dram": None}
+    for zone in PACKAGES.values():
+        node._count(zone, 100.0)
+    node.clock.now += 2
+    assert node.engine.status()["watts"] == {"cpu": 100.0, "dram": 0.0}
+    node.clock.now += 100
+    assert node.engine.status()["watts"] == {"cpu": None, "dram": None}
+
+
+def test_what_cannot_be_read_is_unknown_power(node: Node) -> None:
+    node.engine.begin(env())
+    node.tree.put("sys/class/powercap/intel-rapl:1/energy_uj", "x")
+    node.use(0, 0)
+    node.clock.now += 1
+    node.engine.tick()
+    assert node.engine.status()["watts"] == {"cpu": None, "dram": 0.0}
+
+
+def test_status_tells_what_runs_and_what_there_is(node: Node) -> None:
+    node.engine.begin(env(policy="performance"))
+    status = node.engine.status()
+    assert status["node"] == "n1"
+    job = {"job_id": 5, "restart_count": 0, "policy": "performance", "phase": "open"}
+    assert job.items() <= status["jobs"][0].items()
+    assert status["devices"]["knobs"]["cpufreq.governor"] == 4
+    assert "powercap:package-0" in status["devices"]["counters"]
+    assert status["spooled"] == 0
+
+
+def test_the_job_goes_on_after_the_agent_was_killed(node: Node) -> None:
+    node.engine.begin(env(policy="powersave"))
+    node.use(5)
+    node.engine.housekeeping()
+    node.use(3)
+    node.die()
+    node.clock.now += 7
+    for zone in PACKAGES.values():
+        node._count(zone, 100.0 * 7)
+    node.engine = node.start()
+    assert node.tree.policy(0, "scaling_max_freq") == "800000"  # the job still runs
+    node.use(2)
+    node.engine.end(env())
+    assert node.tree.snapshot() == node.original
+    (record,) = node.records()
+    assert record.elapsed_s == 17.0
+    assert energy_of(record)["cpu"] == pytest.approx(2 * (200 * 8 + 100 * 7 + 200 * 2))
+    assert record.uncertain_seconds == 0.0
+    assert "senergyd was restarted while the job ran" in record.notes
+    watts = decode(node.items()[0].trace["columns"]["cpu"])
+    assert len(watts) == 17
+    assert sum(watts) == pytest.approx(energy_of(record)["cpu"], rel=1e-3)
+
+
+def test_a_gap_longer_than_a_wrap_is_uncertain(node: Node) -> None:
+    node.engine.begin(env())
+    node.use(5)
+    node.engine.housekeeping()
+    node.die()
+    node.clock.now += 3600
+    node.engine = node.start()
+    node.engine.end(env())
+    assert node.records()[0].uncertain_seconds == pytest.approx(3600)
+
+
+def test_after_a_reboot_the_record_ends_at_the_last_checkpoint(node: Node) -> None:
+    node.engine.begin(env(policy="powersave"))
+    node.use(5)
+    node.engine.housekeeping()
+    node.die()
+    node.clock.now, node.clock.boot_id = 12.0, "another boot"
+    node.engine = node.start()
+    (record,) = node.records()
+    assert (record.elapsed_s, energy_of(record)["cpu"]) == (5.0, 2000.0)
+    assert "the node was restarted" in record.notes[-1]
+    assert node.tree.snapshot() == node.original
+
+
+def test_a_record_tells_what_was_restored_outside_the_agent(node: Node) -> None:
+    node.engine.begin(env(policy="powersave"))
+    node.use(2)
+    node.die()
+    devices, state = discover(node.tree.root), StateDir(node.folder / "state")
+    Restoration(devices, state.journal).repair(running=())  # senergyd --restore
+    state.close()
+    assert node.tree.snapshot() == node.original
+    node.engine = node.start()
+    assert node.tree.snapshot() == node.original
+    node.engine.end(env())
+    assert {setting.restored for setting in node.records()[0].applied} == {True}
+
+
+def test_settings_of_a_job_that_nobody_remembers_are_restored_at_start(node: Node) -> None:
+    node.engine.begin(env(policy="powersave"))
+    node.die()
+    for file in (node.folder / "state/sessions").iterdir():
+        file.unlink()
+    node.engine = node.start()
+    assert node.tree.snapshot() == node.original
+
+
+class PowerError(Exception):
+    """kill -9 at a chosen write."""
+
+
+@pytest.mark.parametrize("point", range(16))
+def test_death_at_any_write_of_the_agent_s_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: int
+) -> None:
+    """The agent dies at its n-th write; what is on disk brings every setting back, and one record."""
+    node = Node(tmp_path)
+    count = 0
+
+    def dying(write: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(*arguments: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count > point:
+                raise PowerError
+            return write(*arguments, **options)
+
+        return replacement
+
+    def torn(path: Path, data: bytes) -> int:
+        nonlocal count
+        count += 1
+        with path.open("wb") as file:
+            file.write(data if count <= point else data[: len(data) // 2])
+        if count > point:
+            raise PowerError
+        return len(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "write", dying(durable.write))
+        patch.setattr(Path, "write_bytes", torn)
+        try:
+            node.engine.begin(env(policy="powersave", cap="300"))
+            node.use(3)
+            node.engine.housekeeping()
+            node.engine.step("start", 5, "batch")
+            node.engine.end(env())
+            node.engine.tidy()
+        except PowerError:
+            pass
+    node.die()
+    node.engine = node.start()
+    node.engine.end(env())
+    assert node.tree.snapshot() == node.original
+    assert not (tmp_path / "state/journal.json").exists()
+    jobs = [record for record in node.records() if record.step is None]
+    assert len(jobs) == (1 if point > 0 else 0)
+
+
+def test_a_full_disk_keeps_the_job_until_the_record_fits(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.engine.begin(env(policy="powersave"))
+    node.use(2)
+
+    def full(path: Path, *_arguments: Any, **_options: Any) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "write", full)
+        patch.setattr(Path, "write_bytes", full)
+        assert node.engine.end(env()) == {"known": True}
+        assert node.records() == []
+        assert node.engine.status()["jobs"][0]["phase"] == "closing"
+    changes: list[str] = []
+    node.engine.on_change = lambda: changes.append("told")
+    node.engine.housekeeping()
+    assert changes
+    (record,) = node.records()
+    assert record.elapsed_s == 2.0
+    assert node.tree.snapshot() == node.original
+
+
+def test_the_spool_drops_traces_before_records(node: Node) -> None:
+    for job_id in range(1, 41):
+        node.engine.begin(env(job_id))
+        node.use(40)
+        node.engine.end(env(job_id))
+    full = len(node.items())
+    assert all(item.trace for item in node.items())
+    size = sum(path.stat().st_size for path in (node.folder / "state/spool").iterdir())
+    node.engine.spool.limit_bytes = size
+    for job_id in range(41, 44):
+        node.engine.begin(env(job_id))
+        node.use(2)
+        node.engine.end(env(job_id))
+    items = node.items()
+    assert len(items) == full + 3
+    assert items[0].trace is None
+    assert items[-1].trace
+
+
+def test_a_record_that_is_not_json_does_not_block_the_others(node: Node) -> None:
+    node.engine.begin(env())
+    node.engine.end(env())
+    node.die()
+    (node.folder / "state/spool/000000000001-abc.json").write_text("{")
+    node.engine = node.start()
+    assert len(node.items()) == 1
+    assert node.engine.spool.count() == 1
+    assert (node.folder / "state/spool/rejected/000000000001-abc.json").exists()
+
+
+def test_a_damaged_state_file_is_kept_aside_and_costs_no_other_job(node: Node) -> None:
+    node.engine.begin(env(4))
+    node.die()
+    (node.folder / "state/sessions/5.0.json").write_text(json.dumps({"version": 1, "session": {}}))
+    node.engine = node.start()
+    assert [path.name for path in (node.folder / "state/sessions").glob("5*")] == ["5.0.json.damaged"]
+    assert node.engine.end(env(4))["known"]
+    assert len(node.records()) == 1
+
+
+def test_one_agent_per_state_directory(node: Node) -> None:
+    with pytest.raises(AlreadyRunningError, match="stop that one first"):
+        StateDir(node.folder / "state")
+
+
+def test_a_state_directory_that_others_could_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("open", "link"):
+        with pytest.raises(ForbiddenError):
+            StateDir(tmp_path / name)
+
+
+def test_a_hook_without_a_job_is_refused(node: Node) -> None:
+    with pytest.raises(UsageError):
+        node.engine.begin({"SLURM_CLUSTER_NAME": "x"})
+
+
+def test_a_new_configuration_counts_from_the_next_job_on(node: Node) -> None:
+    node.engine.begin(env(5, policy="powersave"))
+    text = '[bounds]\ncap_watts = [200, 210]\n[defaults]\npolicy = "performance"\n'
+    node.engine.reconfigure(configuration.parse(text))
+    assert node.tree.policy(0, "scaling_max_freq") == "800000"
+    node.engine.end(env(5))
+    assert node.engine.begin(env(6))["policy"] == "performance"
+
+
+def test_stopping_leaves_the_settings_of_running_jobs(node: Node) -> None:
+    node.engine.begin(env(policy="powersave"))
+    node.use(3)
+    node.engine.stop()
+    assert node.tree.policy(0, "scaling_max_freq") == "800000"
+    node.engine = node.start()
+    node.engine.end(env())
+    assert node.tree.snapshot() == node.original
+    assert energy_of(node.records()[0])["cpu"] == 1200.0

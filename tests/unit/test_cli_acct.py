@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from argparse import ArgumentParser
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import fake_controller
+import golden_files
+import pytest
+import report_examples as examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.accounting.selection import Selection
+from slurm_energy.cli import acct
+from slurm_energy.cli.main import main
+from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError
+
+NOW = datetime(2026, 11, 21, 4, 43, 21)
+MIDNIGHT = f"{datetime(2026, 11, 21).timestamp():.0f}"
+ME = str(os.geteuid())
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_controller.set_timezone(monkeypatch, "UTC")
+    for name in ("SENERGY_ACCT_FORMAT", "SLURM_TIME_FORMAT", "SENERGY_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def options(*arguments: str) -> Any:
+    parser = ArgumentParser()
+    acct.configure(parser)
+    return parser.parse_args(arguments)
+
+
+def show(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str, answers: Any = None
+) -> str:
+    records = examples.everything() if answers is None else answers
+    fake_controller.install(monkeypatch, {"/v1/records": {"scope": "all", "records": records}})
+    assert main(["acct", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("acct_default.txt", ["-a"]),
+        ("acct_allocations.txt", ["-a", "-X", "--total"]),
+        ("acct_parsable.txt", ["-a", "-p"]),
+        ("acct_parsable2.txt", ["-a", "-nP", "--delimiter", ";", "-o", "jobid,nodel,nnodes,nrec,settings"]),
+        ("acct_raw.txt", ["-a", "-o", "jobidraw%-12,consumedenergyraw,edpraw,kwh,elapsedraw"]),
+        ("acct_units.txt", ["-a", "--units", "M", "-o", "jobid,consumede,gpue,avepower,edp%12,ed2p%14"]),
+        ("acct_noconvert.txt", ["-a", "--noconvert", "-o", "jobid,consumedenergy,peakpower,cap,gpucap"]),
+        (
+            "acct_details.txt",
+            ["-a", "-o", "jobid%-9,start,submit,user%6,uid,acc,source%20,qual,unk%8,timeabove,unc,tag"],
+        ),
+    ],
+)  # fmt: skip
+def test_the_table_reads(
+    name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = examples.everything()
+    if "-X" in arguments:
+        answers = [item for item in answers if item["step"] is None]
+    golden_files.compare(name, show(monkeypatch, capsys, *arguments, answers=answers))
+
+
+def test_the_json_reads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = show(monkeypatch, capsys, "-j", "11,12_3,16", "--json")
+    golden_files.compare("acct.json", text)
+    joules = [job["energy_joules"] for job in json.loads(text)["jobs"]]
+    assert joules == [17600.0, 110000.0, None]
+
+
+def test_every_key_of_the_json_is_documented(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/json.md").read_text()
+
+    def keys(value: Any) -> set[str]:
+        if isinstance(value, list):
+            return set().union(*map(keys, value))
+        if not isinstance(value, dict):
+            return set()
+        inner = [v for k, v in value.items() if k not in ("components", "component_joules", "asked")]
+        return set(value) | set().union(*map(keys, inner))
+
+    found = keys(json.loads(show(monkeypatch, capsys, "--json")))
+    assert {key for key in found if f"`{key}`" not in page and f'"{key}"' not in page} == set()
+
+
+def test_the_fields_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["acct", "--helpformat"]) == 0
+    golden_files.compare("acct_helpformat.txt", capsys.readouterr().out)
+    assert main(["acct", "-ev"]) == 0
+    assert "EDPRaw             EDP as a plain number, J*s\n" in capsys.readouterr().out
+
+
+def test_no_jobs_gives_the_header_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show(monkeypatch, capsys, "-o", "jobid,edp", answers=[]).splitlines() == [
+        "JobID             EDP",
+        "------------ --------",
+    ]
+
+
+def test_the_environment_gives_format_and_times(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SENERGY_ACCT_FORMAT", "jobid%-5,start%12")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "%d.%m. %H:%M")
+    assert show(monkeypatch, capsys, "-n").splitlines()[0] == "11    18.11. 11:06"
+    assert show(monkeypatch, capsys, "-n", "-o", "jobid%-3").splitlines()[0] == "11"
+
+
+def test_repeated_format_options_add_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show(monkeypatch, capsys, "-nP", "-o", "jobid", "-o", "policy").splitlines()[0] == "11|powersave"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), {"start": MIDNIGHT}),
+        (("-j", "12"), {"job": "12"}),
+        (("-j", "12,14+0", "-j", "15_3.batch"), {"job": "12,14+0,15_3.batch"}),
+        (("-j", "12_[1-3,7]"), {"job": "12_1,12_2,12_3,12_7"}),
+        (("-j", "12", "-S", "now-1hour"), {"job": "12", "start": str(int(NOW.timestamp()) - 3600)}),
+        (("-S", "1120", "-E", "1121"), {"start": str(int(MIDNIGHT) - 86400), "end": MIDNIGHT}),
+        (("-u", "bob,1002"), {"start": MIDNIGHT, "user": "bob,1002"}),
+        (
+            ("-A", "physics", "-r", "gpu,cpu"),
+            {"start": MIDNIGHT, "account": "physics", "partition": "gpu,cpu"},
+        ),
+        (("-N", "n[1-3],login"), {"start": MIDNIGHT, "node": "login,n1,n2,n3"}),
+        (("-X", "-D"), {"start": MIDNIGHT, "steps": "0", "duplicates": "1"}),
+    ],
+)
+def test_options_become_the_controllers_query(
+    arguments: tuple[str, ...], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    query = acct.query(options(*arguments), NOW)
+    assert query == {"steps": "1", "duplicates": "0"} | expected
+    assert Selection.from_query(query).steps == (query["steps"] == "1")  # the controller understands it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "user"), [((), "1001"), (("-a",), None), (("-j", "12"), None), (("-u", "bob"), "bob")]
+)
+def test_without_more_a_user_sees_their_own_jobs(
+    arguments: tuple[str, ...], user: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+    assert acct.query(options(*arguments), NOW).get("user") == user
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-j", "x"], "--jobs: 'x' is not a job id: write 12, 12_3, 14+0 or 12.batch"),
+        (["-j", "12_[1-"], "--jobs: '12_[1-' is not a job id: write 12, 12_3, 14+0 or 12.batch"),
+        (["-j", "1_[0-9999]"], "--jobs: 10000 job ids: give 1 to 5000"),
+        (["-j", ","], "--jobs: 0 job ids: give 1 to 5000"),
+        (["-S", "15Wh"], "--starttime: '15Wh' is not a time"),
+        (["-E", "10" * 5000], "--endtime: '1010101010101010101010101010101010101...' is not a time"),
+        (["-S", "now", "-E", "now-1hour"], "--starttime: "),
+        (["-o", "joules"], "--format: unknown field 'joules'"),
+        (["--units", "k"], "--units: 'k' is not a unit: use one of K, M, G, T, P"),
+        (["-N", "n[1"], "--nodelist: 'n[1' is not a node list"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_controller.install(monkeypatch, {})
+    assert main(["acct", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"senergy: error: {said}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(UnavailableError("controller x", "refused"), 4), (ForbiddenError("jobs of user bob"), 5)],
+)
+def test_the_controllers_errors_keep_their_exit_codes(
+    error: EnergyError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_controller.install(monkeypatch, {"/v1/records": error})
+    assert main(["acct"]) == code
+    assert capsys.readouterr().err == f"senergy: error: {error}\n"
+
+
+@given(st.text(max_size=40))
+def test_any_job_list_is_ids_or_a_usage_error(text: str) -> None:
+    try:
+        assert acct.job_ids(text)
+    except UsageError as error:
+        assert "\n" not in str(error)
+
+
+def test_a_terminal_without_utf8_gets_question_marks(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import report_examples
+from slurm_energy.cli import connection, main
+class Controller:
+    def get(self, *_):
+        return {"records": report_examples.gpu_job()}
+connection.connect = lambda args: Controller()
+sys.exit(main.main(["acct", "-nP", "-j", "12_3", "-o", "jobname"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(Path(__file__).parent)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "train-r?sum?\n"), done.stderr

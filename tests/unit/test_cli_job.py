@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fake_controller
+import golden_files
+import pytest
+import report_examples as examples
+
+from slurm_energy.cli.main import main
+from slurm_energy.errors import ForbiddenError, NotFoundError
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_controller.set_timezone(monkeypatch, "UTC")
+    for name in ("SLURM_TIME_FORMAT", "SENERGY_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> fake_controller.FakeController:
+    runs = [*examples.earlier_run(), *examples.gpu_job()]
+    array = [*examples.cpu_job(), *examples.unknown_job()]
+    answers = {"11": examples.cpu_job(), "12_3": runs, "10": array, "16": examples.unknown_job()}
+    found = {f"/v1/jobs/{job}": {"records": records} for job, records in answers.items()}
+    errors = {
+        "/v1/jobs/99": NotFoundError("job 99", "no energy record"),
+        "/v1/jobs/5": ForbiddenError("job 5", "it belongs to another user"),
+    }
+    return fake_controller.install(monkeypatch, found | errors)
+
+
+def test_the_label_is_that_of_the_last_run(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["job", "12_3", "--ascii"]) == 0
+    golden_files.compare("label_gpu_ascii.txt", capsys.readouterr().out)
+    assert controller.asked == [("/v1/jobs/12_3", {"duplicates": "1"})]
+
+
+def test_an_array_gives_one_label_per_task(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["job", "10"]) == 0
+    output = capsys.readouterr().out
+    assert output.count("Energy label of job") == 2
+
+
+def test_json_has_the_form_of_acct(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["job", "11", "12_3", "--json"]) == 0
+    jobs = json.loads(capsys.readouterr().out)["jobs"]
+    assert [(job["display_id"], job["restart_count"], job["energy_joules"]) for job in jobs] == [
+        ("11", 0, 17600.0),
+        ("12_3", 1, 110000.0),
+    ]
+
+
+def test_pages_and_pictures_go_to_files_and_nothing_to_the_terminal(
+    controller: fake_controller.FakeController, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    page, picture = tmp_path / "label.html", tmp_path / "power.png"
+    assert main(["job", "11", "--html", str(page), "--png", str(picture)]) == 0
+    assert capsys.readouterr().out == ""
+    assert "<h1>Energy label of job 11</h1>" in page.read_text()
+    assert picture.stat().st_size > 1000
+
+
+def test_several_jobs_are_compared_under_a_title_with_notes(
+    controller: fake_controller.FakeController, tmp_path: Path
+) -> None:
+    page = tmp_path / "cmp.html"
+    arguments = [
+        "job",
+        "11",
+        "12_3",
+        "--html",
+        str(page),
+        "--title",
+        "Two jobs",
+        "--note",
+        "First.",
+        "--note",
+        "Second.",
+    ]
+    assert main(arguments) == 0
+    text = page.read_text()
+    assert "<h1>Two jobs</h1>" in text
+    assert text.index("<li>First.</li>") < text.index("<li>Second.</li>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["x"], 2, "--jobs: 'x' is not a job id"),
+        (["11.batch"], 2, "senergy job: it takes jobs, not steps"),
+        (["11", "--title", "T"], 2, "--title, --note: they belong to a page: add --html FILE"),
+        (["11", "12_3", "--png", "x.png"], 2, "--png: it shows one job, not 2: use --html to compare"),
+        (["16", "--png", "x.png"], 6, "job 16: no power trace is kept for it"),
+        (["99"], 6, "job 99: no energy record"),
+        (["5"], 5, "job 5: it belongs to another user"),
+        (["11", "--html", "/nonexistent/x.html"], 1, "/nonexistent/x.html: No such file or directory"),
+    ],
+)
+def test_errors_are_one_line_with_their_exit_code(
+    arguments: list[str],
+    code: int,
+    said: str,
+    controller: fake_controller.FakeController,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["job", *arguments]) == code
+    error = capsys.readouterr().err
+    assert error.startswith(f"senergy: error: {said}")
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """A stand-in for senergyd that gives one answer and keeps the question."""
+    conversation: dict[str, Any] = {"path": tmp_path / "agent.sock"}
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(conversation["path"]))
+    listener.listen(1)
+
+    def serve() -> None:
+        peer, _ = listener.accept()
+        with peer, peer.makefile("rwb") as stream:
+            conversation["question"] = json.loads(stream.readline())
+            stream.write(json.dumps(conversation["answer"]).encode() + b"\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield conversation
+    thread.join(10)
+    listener.close()
+
+
+def test_a_running_job_of_this_node_shows_its_energy_so_far(
+    controller: fake_controller.FakeController,
+    agent: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = tmp_path / "energy.toml"
+    config.write_text(f'[agent]\nsocket = "{agent["path"]}"\n')
+    agent["answer"] = {"ok": True, "components": {"cpu": 1234.5, "dram": None}, "watts": {"cpu": 80.0}}
+    assert main(["job", "99", "--config", str(config)]) == 0
+    assert capsys.readouterr().out == "Job 99 still runs; so far on this node: cpu 1.23 kJ, dram unknown.\n"
+    assert agent["question"] == {"op": "energy", "job_id": 99}

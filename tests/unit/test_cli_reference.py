@@ -1,0 +1,49 @@
+"""The generated reference pages are current, and the examples of every --help are right."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.cli import reference
+from slurm_energy.config import document
+
+DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLES = [
+    (command, line.split("   ")[0].split(" > ")[0].split(" # ")[0].strip())
+    for command in reference.COMMANDS
+    for line in (importlib.import_module(f"slurm_energy.cli.{command}").EPILOG or "").splitlines()
+    if line.startswith("  senergy ")
+]
+
+
+def test_the_command_reference_is_current() -> None:
+    stale = "run: python -m slurm_energy.cli.reference > docs/reference/cli.md"
+    assert (DOCS / "reference/cli.md").read_text() == reference.page(), stale
+
+
+def test_the_configuration_reference_is_current() -> None:
+    stale = "run: senergy config example --reference > docs/reference/configuration.md"
+    assert (DOCS / "reference/configuration.md").read_text().rstrip() == document.reference().rstrip(), stale
+
+
+@pytest.mark.parametrize(("command", "line"), EXAMPLES)
+def test_the_examples_in_help_are_accepted(command: str, line: str) -> None:
+    words = shlex.split(line)
+    assert words[:2] == ["senergy", command]
+    reference.parser_of(command).parse_args(words[2:])
+
+
+def test_every_command_has_examples() -> None:
+    assert {command for command, _ in EXAMPLES} == set(reference.COMMANDS)
+
+
+@pytest.mark.parametrize("command", reference.COMMANDS)
+def test_help_prints(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        reference.parser_of(command).parse_args(["--help"])
+    assert caught.value.code == 0
+    assert "examples:" in capsys.readouterr().out

@@ -1,0 +1,225 @@
+"""senergy policies, status and config."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import fake_controller
+import golden_files
+import pytest
+
+from slurm_energy.cli import connection
+from slurm_energy.cli.main import main
+from slurm_energy.errors import ForbiddenError, UnavailableError
+
+NOW = 1795000000.0
+POLICIES = {
+    "policies": [
+        {
+            "name": "monitor",
+            "base": "monitor",
+            "description": "measure, change nothing",
+            "users": [],
+            "built_in": True,
+        },
+        {
+            "name": "cap",
+            "base": "cap",
+            "description": "keep to --energy-cap and --energy-gpu-cap",
+            "users": [],
+        },
+        {
+            "name": "night",
+            "base": "cap",
+            "description": "cap with the site's values",
+            "users": ["alice", "bob"],
+            "settings": {
+                "cap_watts": 400.0,
+                "gpu_cap_watts": None,
+                "max_frequency_mhz": 2100.0,
+                "governor": "schedutil",
+            },
+        },
+        {
+            "name": "quiet",
+            "base": "powersave",
+            "description": "for nights in which somebody sleeps beside the machine room",
+            "users": ["carol", "dave", "erin", "frank", "grace"],
+            "settings": {"epp": "power"},
+        },
+    ],
+    "bounds": {
+        "cap_watts": [100.0, 10000.0],
+        "gpu_cap_watts": [100.0, 400.5],
+        "slowdown_percent": [0.0, 100.0],
+    },
+    "defaults": {"policy": "monitor", "partition": {"gpu": "edp"}, "user": {"alice": "performance"}},
+}
+STATUS = {
+    "version": "0.1.0",
+    "cluster": "lab",
+    "started": NOW - 90061,
+    "uptime_s": 90061.0,
+    "database": "/var/lib/senergy/senergy.db",
+    "records": 1234,
+    "records_without_job": 3,
+    "traces": 300,
+    "database_bytes": 12_345_678,
+    "nodes": [
+        {
+            "cluster": "lab",
+            "node": "n1",
+            "last_record_end": NOW - 20,
+            "last_received": NOW - 12,
+            "spooled": None,
+        },
+        {
+            "cluster": "lab",
+            "node": "n2",
+            "last_record_end": NOW - 9000,
+            "last_received": NOW - 8000,
+            "spooled": 7,
+        },
+    ],
+    "enrichment": {"last_answer": NOW - 5, "last_error": None, "open_jobs": 2, "slurm_release": "22.05.8"},
+}
+AGENT = {
+    "ok": True,
+    "version": "0.1.0",
+    "node": "n1",
+    "jobs": [{"job_id": 12, "restart_count": 0, "policy": "edp", "phase": "running"}],
+    "devices": {
+        "counters": ["powercap:package-0", "powercap:dram-0", "nvml:gpu0"],
+        "knobs": {"cpufreq.governor": 64, "powercap.power_limit": 1},
+        "notes": ["no energy counter of the whole node"],
+    },
+    "spooled": 0,
+    "sampling_hz": 1.0,
+    "unrestored": ["cpufreq.governor[policy3]"],
+}
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SENERGY_CONFIG", raising=False)
+    monkeypatch.setattr(time, "time", lambda: NOW)
+
+
+def agent_says(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | UnavailableError) -> None:
+    def ask(path: Path, message: dict[str, Any]) -> dict[str, Any]:
+        assert message == {"op": "status"}
+        if isinstance(answer, UnavailableError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(connection, "ask_agent", ask)
+
+
+def test_the_policies_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_controller.install(monkeypatch, {"/v1/policies": POLICIES})
+    assert main(["policies"]) == 0
+    golden_files.compare("policies.txt", capsys.readouterr().out)
+    assert main(["policies", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == POLICIES
+
+
+def test_the_policies_of_the_real_catalogue_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from slurm_energy.config import Config
+    from slurm_energy.controller.policyfile import policies_answer
+
+    answer = json.loads(json.dumps(policies_answer(Config())))
+    fake_controller.install(monkeypatch, {"/v1/policies": answer})
+    assert main(["policies"]) == 0
+    output = capsys.readouterr().out
+    for name in ("monitor", "performance", "powersave", "balanced", "cap", "edp"):
+        assert f"\n{name} " in output
+
+
+def test_the_status_reads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_controller.install(monkeypatch, {"/v1/status": STATUS})
+    agent_says(monkeypatch, AGENT)
+    assert main(["status"]) == 0
+    golden_files.compare("status.txt", capsys.readouterr().out)
+
+
+def test_a_login_node_without_agent_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fresh = STATUS | {
+        "nodes": [],
+        "records": 0,
+        "records_without_job": 0,
+        "enrichment": {"last_error": "sacct: down"},
+    }
+    fake_controller.install(monkeypatch, {"/v1/status": fresh})
+    agent_says(monkeypatch, UnavailableError("agent x", "No such file or directory"))
+    assert main(["status"]) == 0
+    golden_files.compare("status_login.txt", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(UnavailableError("controller x", "refused"), 4), (ForbiddenError("munge", "no credential"), 5)],
+)
+def test_without_the_controller_the_rest_is_still_shown(
+    error: Any, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_controller.install(monkeypatch, {"/v1/status": error})
+    agent_says(monkeypatch, AGENT)
+    assert main(["status"]) == code
+    output = capsys.readouterr().out
+    assert output.startswith(f"controller  not reachable: {error}\n")
+    assert "agent       n1, version 0.1.0" in output
+    assert main(["status", "--json"]) == code
+    assert json.loads(capsys.readouterr().out) == {"controller": {"error": str(error)}, "agent": AGENT}
+
+
+def test_a_dead_socket_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="No such file or directory: is senergyd running"):
+        connection.ask_agent(tmp_path / "none.sock", {"op": "status"})
+
+
+def test_the_example_configuration_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "example"]) == 0
+    file = tmp_path / "energy.toml"
+    file.write_text(capsys.readouterr().out)
+    assert main(["config", "check", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: ok\n"
+
+
+def test_what_is_shown_can_be_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, again = tmp_path / "energy.toml", tmp_path / "again.toml"
+    file.write_text('[cluster]\nname = "x"\n[policies.night]\nbase = "cap"\ncap_watts = 400\n')
+    assert main(["config", "show", "--config", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"# In force: {file}\n")
+    again.write_text(shown)
+    assert main(["config", "show", str(again)]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == shown.splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "[agent]\nsampling_hertz = 2\n",
+            ":2: agent.sampling_hertz: unknown key: did you mean 'sampling_hz'?",
+        ),
+        ("[agent]\nsampling_hz = 2000\n", ":2: agent.sampling_hz: must be from 0.1 to 50, not 2000"),
+        ('[defaults]\npolicy = "fast"\n', ": defaults.policy: 'fast' is not a policy"),
+    ],
+)
+def test_a_wrong_configuration_is_exit_code_3(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "energy.toml"
+    file.write_text(text)
+    assert main(["config", "check", str(file)]) == 3
+    error = capsys.readouterr().err
+    assert error.startswith(f"senergy: error: {file}{said}")
+    assert error.count("\n") == 1

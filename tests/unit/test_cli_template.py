@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import golden_files
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_energy.cli.main import main
+from slurm_energy.errors import EnergyError
+from slurm_energy.templates import find, names, render
+
+BATCH = [name for name in names() if find(name).group == "batch"]
+SITE = [name for name in names() if find(name).group == "site"]
+REQUIRED = {
+    "cpu": ["command=./simulate --steps 10"],
+    "gpu": ["command=python train.py --lr 0.1"],
+    "mpi": ["command=./solver input.dat"],
+    "pytorch-ddp": ["script=train it's.py"],
+    "array": ["command=./point $SLURM_ARRAY_TASK_ID", "array=0-9%4"],
+}
+ENERGY = ["policy=cap", "cap=1.6kW", "slowdown=10%", "model=gemm", "tag=run/1"]
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SENERGY_CONFIG", raising=False)
+
+
+def rendered(capsys: pytest.CaptureFixture[str], name: str, *values: str) -> str:
+    arguments = [part for value in values for part in ("--set", value)]
+    assert main(["template", "render", name, *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_issue_s_templates_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["template", "list"]) == 0
+    golden_files.compare("template_list.txt", capsys.readouterr().out)
+    assert set(BATCH) == set(REQUIRED)
+
+
+@pytest.mark.parametrize("name", BATCH)
+def test_batch_scripts_read_and_are_shell(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu = ["gpu_cap=250W"] if name in ("gpu", "pytorch-ddp", "array") else []
+    full = rendered(
+        capsys, name, *REQUIRED[name], *ENERGY, *gpu, "partition=p", "time=1-02:00", "setup=module load x"
+    )
+    golden_files.compare(f"template_{name}.sh", full)
+    for text in (full, rendered(capsys, name, *REQUIRED[name])):
+        script = tmp_path / "job.sh"
+        script.write_text(text)
+        subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
+        head, _, body = text.partition("\n\n")
+        assert head.startswith("#!/bin/bash\n")
+        assert all(line.startswith("#SBATCH --") for line in head.splitlines()[1:])
+        assert "#SBATCH" not in body
+        assert "\n\n\n" not in text
+    assert "--energy" not in rendered(capsys, name, *REQUIRED[name])
+
+
+@pytest.mark.parametrize("name", SITE)
+def test_site_files_read(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    golden_files.compare(f"template_{name}", rendered(capsys, name))
+
+
+@pytest.mark.parametrize("name", ["senergyd.service", "senergyctld.service"])
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_accepts_the_units(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("senergyd", "senergyctld"):
+        (tmp_path / command).write_text("#!/bin/sh\n")
+        (tmp_path / command).chmod(0o755)
+    unit = tmp_path / name
+    unit.write_text(rendered(capsys, name, f"bin={tmp_path}", *(["user=root"] if "ctld" in name else [])))
+    command = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    complaints = [line for line in done.stderr.splitlines() if name in line]
+    assert complaints == []
+
+
+@pytest.mark.parametrize("name", list(names()))
+def test_every_variable_is_used_and_documented(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    template = find(name)
+    body = template.source.split("#}\n", 1)[1]
+    for variable in template.variables:
+        assert re.search(rf"\{{[{{%][^}}]*\b{variable.name}\b", body), variable.name
+        assert variable.doc
+    assert main(["template", "show", name]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{name}: {template.summary}\n")
+    assert shown.endswith(template.source)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nope"], 6, "template 'nope': not known: one of array, cpu, gpu, mpi, pytorch-ddp, plugstack.conf"),
+        (["gpu"], 2, "template gpu: key 'command' needs a value"),
+        (["gpu", "command="], 2, "template gpu: key 'command' needs a value"),
+        (
+            ["gpu", "command=x", "comand=x"],
+            2,
+            "--set comand: template gpu has no such key: did you mean command? known: ",
+        ),
+        (["gpu", "command"], 2, "--set: 'command' is not a setting: write --set key=value"),
+        (
+            ["gpu", "command=x", "policy=nope"],
+            2,
+            "--energy-policy: 'nope' is not known: one of balanced, cap",
+        ),
+        (["gpu", "command=x", "cap=15Wh"], 2, "--energy-cap: '15Wh' is not a power"),
+        (["gpu", "command=x", "cap=-5"], 2, "--energy-cap: '-5' is not a power"),
+        (["gpu", "command=x", "gpu_cap=5000"], 2, "--energy-gpu-cap: '5000' is out of bounds: 100 to 1000 W"),
+        (["gpu", "command=x", "policy=cap"], 2, "--energy-policy: 'cap' needs a cap"),
+        (["gpu", "command=x", "tag=a b"], 2, "--energy-tag: 'a b' cannot be accepted"),
+        (
+            ["gpu", "command=x", "job_name=a\n#SBATCH --x"],
+            2,
+            r"--set job_name: 'a\n#SBATCH --x' cannot be accepted",
+        ),
+        (
+            ["gpu", "command=a\nb"],
+            2,
+            r"--set command: 'a\nb' cannot be accepted: write one line of shell code",
+        ),
+        (
+            ["gpu", "command=x", "gpus=0"],
+            2,
+            "--set gpus: '0' cannot be accepted: write a whole number from 1",
+        ),
+        (
+            ["gpu", "command=x", "exclusive=maybe"],
+            2,
+            "--set exclusive: 'maybe' cannot be accepted: write yes or no",
+        ),
+        (["slurm.conf", "library=/a b"], 2, "--set library: '/a b' cannot be accepted"),
+    ],
+)
+def test_bad_values_are_one_line(
+    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = [part for value in arguments[1:] for part in ("--set", value)]
+    assert main(["template", "render", arguments[0], *values]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"senergy: error: {said}")
+    assert captured.err.count("\n") == 1
+
+
+def test_a_policy_of_the_site_is_known_from_its_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "energy.toml"
+    config.write_text('[policies.night]\nbase = "cap"\ncap_watts = 400\n')
+    arguments = ["template", "render", "cpu", "--set", "command=x", "--set", "policy=night"]
+    assert main([*arguments, "--config", str(config)]) == 0
+    assert "#SBATCH --energy-policy=night\n" in capsys.readouterr().out
+    assert main(arguments) == 2
+
+
+def test_the_last_value_wins_and_files_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "job.sh"
+    arguments = ["template", "render", "cpu", "--set", "command=a", "--set", "command=b", "-o", str(file)]
+    assert main(arguments) == 0
+    assert file.read_text().endswith("\nb\n")
+    assert capsys.readouterr().out == ""
+    assert main([*arguments[:-1], str(tmp_path / "no" / "job.sh")]) == 1
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(st.text(max_size=60))
+def test_a_script_name_stays_one_word_of_the_shell(tmp_path: Path, name: str) -> None:
+    """Whatever the name, bash sees exactly one argument: the name itself."""
+    try:
+        text = render(find("pytorch-ddp"), {"script": name}, lambda raw: None)
+    except EnergyError:
+        return
+    line = text.rstrip("\n").rsplit("\\\n    ", 1)[1]
+    done = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {line}"],
+        capture_output=True,
+        timeout=20,
+        check=True,
+        env={"LC_ALL": "C.UTF-8"},
+    )
+    assert done.stdout.split(b"\0")[:-1] == [name.encode()]
+
+
+@given(
+    st.text(max_size=40),
+    st.sampled_from(["job_name", "partition", "nodelist", "time", "output", "tag", "model"]),
+)
+def test_no_value_breaks_out_of_its_sbatch_line(value: str, key: str) -> None:
+    def energy(raw: dict[str, str]) -> None:
+        from slurm_energy.config import Config
+        from slurm_energy.policies import validate_flags
+
+        validate_flags(raw, Config())
+
+    try:
+        text = render(find("cpu"), {"command": "true", key: value}, energy)
+    except EnergyError as error:
+        assert "\n" not in str(error)
+        return
+    lines = [line for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert len(lines) <= 5
+    assert all(" " not in line.removeprefix("#SBATCH ") for line in lines)
+
+
+def test_the_top_level_folder_points_to_the_packaged_templates() -> None:
+    root = Path(__file__).parents[2]
+    assert (root / "templates").resolve() == root / "slurm_energy" / "templates"

@@ -1,0 +1,546 @@
+"""senergyctld's HTTP interface without munge and Slurm; with a real munged: tests/cluster/."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from store_examples import NOW, item, job, record
+
+from slurm_energy import config as configuration
+from slurm_energy.accounting import database, facts
+from slurm_energy.controller import daemon, identity, policyfile, server
+from slurm_energy.controller.enrichment import Enrichment, Schedule
+from slurm_energy.controller.identity import Access
+from slurm_energy.controller.recurring import Recurring
+from slurm_energy.controller.store import Store
+from slurm_energy.errors import (
+    AlreadyRunningError,
+    ConfigError,
+    ForbiddenError,
+    UnavailableError,
+)
+from slurm_energy.reports.trace import encode_trace
+
+AGENT, OPERATOR, ALICE, BOB = 0, 64001, 64002, 64003
+CONFIG = f"""
+[cluster]
+name = "c1"
+[controller]
+agent_users = ["root"]
+operators = ["{OPERATOR}", "nobody-of-that-name"]
+[policies.night]
+base = "powersave"
+users = ["alice", "bob"]
+cap_watts = 300
+"""
+
+
+class Controller:
+    """A server on a free port whose credentials are `uid:` and the payload, opened without munged."""
+
+    def __init__(self, directory: Path, text: str = CONFIG) -> None:
+        self.config = configuration.parse(text)
+        self.store = Store(directory / "senergy.db")
+        access, _ = Access.from_config(self.config.controller)
+        recurring = Recurring(logging.getLogger("test"))
+        self.server = server.Server(self.config, access, self.store, recurring, lambda: {"enrichment": {}})
+
+    def session(self, story):
+        """Run `await story(self)` while serving."""
+
+        async def run():
+            async with TestClient(TestServer(self.server.application())) as self.client:
+                return await story(self)
+
+        try:
+            return asyncio.run(run())
+        finally:
+            self.store.close()
+
+    async def get(self, target, uid=OPERATOR):
+        credential = f"MUNGE {uid}:GET {target} {hashlib.sha256(b'').hexdigest()}"
+        return await self.raw("GET", target, headers={"Authorization": credential})
+
+    async def post(self, body, uid=AGENT, target="/v1/records"):
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        credential = f"MUNGE {uid}:POST {target} {hashlib.sha256(content).hexdigest()}"
+        return await self.raw("POST", target, data=content, headers={"Authorization": credential})
+
+    async def raw(self, method, target, **more):
+        async with self.client.request(method, target, **more) as response:
+            return response.status, json.loads(await response.read())
+
+
+@pytest.fixture
+def controller(tmp_path, monkeypatch):
+    def opened(credential, _socket):
+        uid, _, payload = credential.partition(":")
+        if not uid.isdecimal():
+            raise ForbiddenError("munge: credential refused", "Replayed credential")
+        return payload.encode(), int(uid), int(uid)
+
+    monkeypatch.setattr(identity.munge, "decode", opened)
+    return Controller(tmp_path)
+
+
+def refused(answer, status, code, *words):
+    got, body = answer
+    assert got == status
+    assert set(body) == {"error", "code"} and body["code"] == code
+    assert "\n" not in body["error"] and "Traceback" not in body["error"]
+    for word in words:
+        assert word in body["error"]
+    return True
+
+
+def test_records_come_in_and_go_out(controller):
+    async def story(c):
+        trace = encode_trace(1000.0, 1.0, {"cpu": [5.0]})
+        sent = [item(job_id=n, trace=trace) for n in (1, 2)]
+        status, answer = await c.post({"items": sent, "node": "n1", "spooled": 4})
+        assert (status, answer["rejected"]) == (200, [])
+        assert answer["accepted"] == [e["record"]["record_id"] for e in sent]
+        assert (await c.post({"items": sent}))[1] == answer
+        status, answer = await c.get("/v1/records")
+        assert answer["scope"] == "all"
+        assert [r["job_id"] for r in answer["records"]] == [1, 2]
+        assert "trace" not in answer["records"][0]
+        status, answer = await c.get("/v1/jobs/2")
+        assert [r["trace"] for r in answer["records"]] == [trace]
+        status, answer = await c.get("/v1/status")
+        assert (answer["records"], answer["traces"], answer["cluster"]) == (2, 2, "c1")
+        assert answer["nodes"][0]["spooled"] == 4
+        return True
+
+    assert controller.session(story)
+
+
+def test_bad_items_are_named_and_the_rest_is_taken(controller):
+    async def story(c):
+        broken_trace = item(job_id=2, trace={"start": "x"})
+        status, answer = await c.post(
+            {"items": [item(job_id=1), {"record": {"record_id": "r"}}, broken_trace]}
+        )
+        assert status == 200 and len(answer["accepted"]) == 2
+        assert [(r["index"], r["record_id"]) for r in answer["rejected"]] == [(1, "r")]
+        return True
+
+    assert controller.session(story)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"items": null}',
+        b'{"items": [NaN]}',
+        b'{"items": ' + b"[" * 100_000,
+        b'{"items": [' + b"9" * 5000 + b"]}",
+    ],
+    ids=lambda body: repr(body[:14]),
+)
+def test_malformed_bodies_are_one_line(controller, body):
+    assert controller.session(lambda c: c.post(body))[0] in (200, 400)
+    # Nothing of it is stored.
+    with database.connect(controller.store.path) as connection:
+        assert connection.execute("SELECT count(*) FROM records").fetchone() == (0,)
+
+
+def test_malformed_json_says_so(controller):
+    async def story(c):
+        return refused(await c.post(b"{"), 400, 2, "body is not JSON")
+
+    assert controller.session(story)
+
+
+def test_too_large_a_body(controller, monkeypatch):
+    monkeypatch.setattr(server, "MAX_BODY_BYTES", 1000)
+
+    async def story(c):
+        return refused(await c.post(b"x" * 2000), 413, 2, "1000 bytes")
+
+    assert controller.session(story)
+
+
+def test_credentials(controller):
+    async def story(c):
+        digest = hashlib.sha256(b"").hexdigest()
+        no_rights = {"Authorization": f"MUNGE forged:GET /v1/status {digest}"}
+        for headers, word in [
+            ({}, "no munge credential"),
+            ({"Authorization": "Basic abc"}, "no munge credential"),
+            (no_rights, "Replayed credential"),
+            ({"Authorization": f"MUNGE 0:GET /v1/policies {digest}"}, "another request"),
+            ({"Authorization": f"MUNGE 0:POST /v1/status {digest}"}, "another request"),
+            ({"Authorization": f"MUNGE 0:GET /v1/status?x=1 {digest}"}, "another request"),
+            ({"Authorization": "MUNGE 0:"}, "another request"),
+        ]:
+            assert refused(await c.raw("GET", "/v1/status", headers=headers), 401, 5, word)
+        other = {"Authorization": f"MUNGE 0:POST /v1/records {digest}"}
+        body = json.dumps({"items": [item()]}).encode()
+        assert refused(await c.raw("POST", "/v1/records", data=body, headers=other), 403, 5, "another body")
+        assert (await c.get("/v1/records"))[1]["records"] == []
+        return True
+
+    assert controller.session(story)
+
+
+def test_munged_that_is_away_is_the_controllers_trouble(controller, monkeypatch):
+    def away(*_):
+        raise UnavailableError("munge", "socket not there")
+
+    monkeypatch.setattr(identity.munge, "decode", away)
+    assert refused(controller.session(lambda c: c.get("/v1/status")), 503, 4, "socket not there")
+
+
+def test_only_agents_deliver(controller):
+    async def story(c):
+        for uid in (OPERATOR, ALICE):
+            assert refused(await c.post({"items": []}, uid=uid), 403, 5, "controller.agent_users")
+        return True
+
+    assert controller.session(story)
+
+
+def test_users_see_their_own_and_are_told_about_the_rest(controller):
+    async def story(c):
+        await c.post({"items": [item(job_id=1, uid=ALICE), item(job_id=2, uid=BOB)]})
+        status, answer = await c.get("/v1/records", uid=ALICE)
+        assert (status, answer["scope"]) == (200, "own")
+        assert [r["job_id"] for r in answer["records"]] == [1]
+        assert (await c.get(f"/v1/records?user={ALICE}", uid=ALICE))[1]["records"]
+        assert (await c.get("/v1/records?job=77", uid=ALICE))[1]["records"] == []
+        for target in ("/v1/records?job=2", "/v1/records?job=1,2", "/v1/jobs/2"):
+            assert refused(await c.get(target, uid=ALICE), 403, 5, "job 2", "another user")
+        for users in (str(BOB), f"{ALICE},{BOB}", "root", "no-such-user", "0", "9" * 30):
+            assert refused(await c.get(f"/v1/records?user={users}", uid=ALICE), 403, 5, "jobs of user")
+        for target in ("/v1/records?job=1,2", f"/v1/records?user={BOB}", "/v1/jobs/2"):
+            assert (await c.get(target))[1]["records"]
+        return True
+
+    assert controller.session(story)
+
+
+@pytest.mark.skipif(not pwd.getpwuid(os.getuid()).pw_name, reason="this uid has no name")
+def test_user_names_find_records_that_have_only_a_uid(controller):
+    me = pwd.getpwuid(os.getuid())
+
+    async def story(c):
+        await c.post({"items": [item(job_id=1, uid=me.pw_uid), item(job_id=2, uid=BOB, user="gone")]})
+        assert [r["job_id"] for r in (await c.get(f"/v1/records?user={me.pw_name}"))[1]["records"]] == [1]
+        assert [r["job_id"] for r in (await c.get("/v1/records?user=gone"))[1]["records"]] == [2]
+        return True
+
+    assert controller.session(story)
+
+
+def test_bad_requests(controller):
+    async def story(c):
+        for target, word in [
+            ("/v1/records?job=x", "'x' is not a job id"),
+            ("/v1/records?colour=red", "unknown parameter 'colour'"),
+            ("/v1/records?job=1&job=2", "twice"),
+            ("/v1/jobs/x", "'x' is not a job id"),
+        ]:
+            assert refused(await c.get(target), 400, 2, word)
+        assert refused(await c.get("/v1/jobs/5"), 404, 6, "job 5", "no energy record")
+        assert refused(await c.get("/v1/jobs/5_1"), 404, 6, "a little later")
+        assert refused(await c.get("/v2/anything"), 404, 6, "/v2/anything")
+        assert refused(await c.raw("DELETE", "/v1/records"), 405, 6)
+        return True
+
+    assert controller.session(story)
+
+
+def test_component_ids_in_the_path(controller):
+    async def story(c):
+        await c.post({"items": [item(job_id=15)]})
+        outcome = await c.store.write(
+            facts.store, {15: (job(15, "14+1"),)}, [facts.OpenJob("c1", 15, True)], NOW
+        )
+        assert outcome.linked == 1
+        answer = (await c.get("/v1/jobs/14+1"))[1]
+        assert answer["records"][0]["job"]["display_id"] == "14+1"
+        return True
+
+    assert controller.session(story)
+
+
+def test_a_long_answer_comes_whole_and_in_order(controller):
+    async def story(c):
+        await c.post({"items": [item(job_id=n) for n in range(1234)]})
+        answer = (await c.get("/v1/records"))[1]
+        assert [r["job_id"] for r in answer["records"]] == list(range(1234))
+        return True
+
+    assert controller.session(story)
+
+
+def test_a_full_disk_is_unavailable_and_nothing_is_acknowledged(controller, monkeypatch):
+    with database.connect(controller.store.path) as connection:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+
+    async def story(c):
+        await c.store.write(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages + 2}"))
+        entries = [item(job_id=n, tag="x" * 1000) for n in range(200)]
+        assert refused(await c.post({"items": entries}), 503, 4, "full")
+        assert (await c.get("/v1/records"))[1]["records"] == []
+        await c.store.write(lambda connection: connection.execute("PRAGMA max_page_count = 100000"))
+        assert (await c.post({"items": entries}))[0] == 200
+        return True
+
+    assert controller.session(story)
+
+
+def test_unexpected_failures_are_logged_and_hidden(controller, monkeypatch, caplog):
+    def fail(*_):
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(server, "policies_answer", fail)
+    answer = controller.session(lambda c: c.get("/v1/policies"))
+    assert refused(answer, 500, 1, "internal error")
+    assert "secret" not in answer[1]["error"]
+    assert "secret" in caplog.text
+
+
+class TestPolicies:
+    def test_answer(self, controller):
+        answer = controller.session(lambda c: c.get("/v1/policies", uid=ALICE))[1]
+        by_name = {policy["name"]: policy for policy in answer["policies"]}
+        assert {"monitor", "performance", "powersave", "balanced", "cap", "edp", "night"} == set(by_name)
+        assert by_name["edp"]["built_in"] and not by_name["night"]["built_in"]
+        assert (by_name["night"]["base"], by_name["night"]["users"]) == ("powersave", ["alice", "bob"])
+        assert answer["bounds"]["cap_watts"] == [100, 10000]
+        assert answer["defaults"]["policy"] == "monitor"
+
+    def test_file(self):
+        lines = policyfile.policy_file_text(configuration.parse(CONFIG)).splitlines()
+        assert lines[0] == "senergy-policies 1"
+        assert "policy edp" in lines and "policy night users=alice,bob" in lines
+        assert lines[-3:] == ["cap_watts 100 10000", "gpu_cap_watts 100 1000", "slowdown_percent 0 100"]
+
+    def test_file_tells_under_which_policies_a_cap_is_pointless_or_missing(self):
+        text = '[policies.monitor]\nusers = ["al"]\n[policies.low]\nbase = "cap"\n'
+        text += '[policies.lowest]\nbase = "cap"\ngpu_cap_watts = 200\n[policies.site]\n'
+        lines = policyfile.policy_file_text(configuration.parse(text)).splitlines()
+        assert lines[1:-3] == [
+            "policy monitor users=al measures-only",
+            "policy performance",
+            "policy powersave",
+            "policy balanced",
+            "policy cap needs-cap",
+            "policy edp",
+            "policy low needs-cap",
+            "policy lowest",
+            "policy site",
+        ]
+        redefined = '[policies.monitor]\nbase = "edp"\n[policies.cap]\ncap_watts = 400\n'
+        lines = policyfile.policy_file_text(configuration.parse(redefined)).splitlines()
+        assert "policy monitor" in lines and "policy cap" in lines
+
+    def test_numbers_have_no_exponent(self):
+        text = policyfile.policy_file_text(configuration.parse("[bounds]\ncap_watts = [0.5, 10000000]"))
+        assert "cap_watts 0.5 10000000\n" in text
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '[policies.night]\nbase = "nothing"',
+            '[policies.night]\nusers = ["a b"]',
+            '[policies.night]\nusers = ["a\\npolicy root"]',
+            '[policies.night]\nusers = ["a,b"]',
+            '[policies.night]\nusers = [""]',
+            '[defaults]\npolicy = "nothing"',
+            "[policies.night]\nusers = [" + '"user-of-twenty-chars",' * 4000 + "]",
+        ],
+    )
+    def test_what_the_file_cannot_say_is_a_configuration_error(self, text):
+        with pytest.raises(ConfigError):
+            policyfile.policy_file_text(configuration.parse(text))
+
+    def test_written_at_once_and_readable_by_all(self, tmp_path):
+        path = tmp_path / "run" / "policies"
+        old = os.umask(0o077)
+        try:
+            policyfile.write_policy_file(path, "one\n")
+            policyfile.write_policy_file(path, "two\n")
+        finally:
+            os.umask(old)
+        assert path.read_text() == "two\n"
+        assert path.stat().st_mode & 0o777 == 0o644
+        assert path.parent.stat().st_mode & 0o777 == 0o755
+        assert [p.name for p in path.parent.iterdir()] == ["policies"]
+
+    def test_no_place_to_write(self, tmp_path):
+        with pytest.raises(UnavailableError, match="policy file"):
+            policyfile.write_policy_file(tmp_path / "a" / "b" / "policies", "x")
+
+
+class TestStore:
+    def test_a_second_controller_is_told(self, tmp_path):
+        first = Store(tmp_path / "a.db")
+        with pytest.raises(AlreadyRunningError, match="held by another senergyctld"):
+            Store(tmp_path / "a.db")
+        first.close()
+        Store(tmp_path / "a.db").close()
+
+    def test_a_refused_database_is_not_left_locked(self, tmp_path):
+        (tmp_path / "a.db").write_text("nonsense " * 1000)
+        for _ in range(2):
+            with pytest.raises(UnavailableError):
+                Store(tmp_path / "a.db")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:6828", ("127.0.0.1", 6828)),
+        ("[::1]:1", ("::1", 1)),
+        ("head:0", ("head", 0)),
+        ("6828", None),
+        (":6828", None),
+        ("head:", None),
+        ("head:66000", None),
+        ("head:-1", None),
+    ],
+)
+def test_listen_address(text, expected):
+    if expected:
+        assert daemon.listen_address(text) == expected
+    else:
+        with pytest.raises(ConfigError, match=r"controller\.listen"):
+            daemon.listen_address(text)
+
+
+class TestSchedule:
+    def test_new_jobs_at_once_then_ever_longer_pauses(self):
+        schedule, open_job = Schedule(10.0), facts.OpenJob("c1", 1, True)
+        asked = []
+        for second in range(0, 400, 10):
+            due = schedule.due([open_job], 1000.0 + second)
+            if due:
+                asked.append(second)
+                schedule.asked(due, 1000.0 + second)
+        assert asked == [0, 10, 20, 30, 40, 50, 60, 70, 90, 130, 210, 370]
+
+    def test_pauses_end_at_an_hour(self):
+        schedule, open_job = Schedule(10.0), facts.OpenJob("c1", 1, True)
+        for _ in range(50):
+            schedule.asked([open_job], 0.0)
+        assert schedule.due([open_job], 3599.0) and not schedule.due([open_job], 3500.0)
+
+    def test_a_job_that_was_closed_and_opens_again_is_new(self):
+        schedule, open_job = Schedule(10.0), facts.OpenJob("c1", 1, True)
+        schedule.asked([open_job], 0.0)
+        assert schedule.due([open_job], 1.0) == []
+        assert schedule.due([], 2.0) == []
+        assert schedule.due([open_job], 3.0) == [open_job]
+
+
+class TestEnrichment:
+    ROW = ("1", "1", "c1", "physics", "cpu", "alice", "COMPLETED", "900", "1000", "1100", "100", "1", "name")
+
+    def cycles(self, directory, answers, entries, count=1, interval_s=0.001):
+        """Deliver entries, run cycles against a Slurm that gives these answers, return what was seen."""
+        calls = []
+
+        def run(argv):
+            calls.append(argv[0])
+            if argv[0] == "sinfo":
+                return "slurm-wlm 22.05.8"
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            delimiter = next(a for a in argv if a.startswith("--delimiter=")).partition("=")[2]
+            return "".join("".join(f + delimiter for f in row) + "\n" for row in answer)
+
+        async def story(c):
+            log = Recurring(logging.getLogger("test"))
+            enrichment = Enrichment(c.store, run, log, interval_s)
+            if entries:
+                await c.post({"items": entries})
+            errors = []
+            for _ in range(count):
+                try:
+                    await enrichment.cycle()
+                except UnavailableError as error:
+                    errors.append(str(error))
+                await asyncio.sleep(0.002)
+            found = (await c.get("/v1/records"))[1]["records"]
+            return [r["job"] for r in found], calls, errors, enrichment.state()
+
+        return directory.session(story)
+
+    def test_facts_arrive(self, controller):
+        jobs, calls, _, state = self.cycles(controller, [[self.ROW]], [item()])
+        assert jobs[0]["name"] == "name" and jobs[0]["state"] == "COMPLETED"
+        assert calls == ["sinfo", "sacct"]
+        assert (state["slurm_release"], state["last_error"]) == ("22.05.8", None)
+
+    def test_nothing_to_ask_asks_nothing(self, controller):
+        assert self.cycles(controller, [], [], count=3)[1] == []
+
+    def test_no_more_questions_once_final(self, controller):
+        assert self.cycles(controller, [[self.ROW]], [item()], count=4)[1] == ["sinfo", "sacct"]
+
+    def test_what_slurm_does_not_know_is_not_asked_for_all_the_time(self, controller):
+        jobs, calls, _, state = self.cycles(controller, [[]], [item()], count=3, interval_s=100.0)
+        assert (jobs, calls) == ([None], ["sinfo", "sacct"])
+        assert state["open_jobs"] == 1
+
+    def test_unfinished_states_are_asked_for_again(self, controller):
+        running = [*self.ROW[:6], "RUNNING", "900", "1000", "Unknown", "50", "1", "name"]
+        jobs, calls, _, _ = self.cycles(controller, [[running], [self.ROW]], [item()], count=2)
+        assert calls == ["sinfo", "sacct", "sacct"]
+        assert (jobs[0]["state"], jobs[0]["end"]) == ("COMPLETED", 1100.0)
+
+    def test_a_failure_is_told_and_tried_again(self, controller):
+        down = UnavailableError("sacct", "Problem talking to the database")
+        jobs, _, errors, _ = self.cycles(controller, [down, [self.ROW]], [item()], count=2)
+        assert errors == ["sacct: Problem talking to the database"]
+        assert jobs[0]["name"] == "name"
+
+    def test_a_wrong_cluster_name_shows_in_the_status(self, controller):
+        row = ["1", "1", "other", *self.ROW[3:]]
+        jobs, _, _, state = self.cycles(controller, [[row]], [item()])
+        assert jobs == [None]
+        assert "'other'" in state["last_error"] and "cluster.name" in state["last_error"]
+
+
+def test_repeated_failures_are_said_once(caplog):
+    recurring = Recurring(logging.getLogger("test"))
+    with caplog.at_level(logging.INFO):
+        for _ in range(5):
+            recurring.failed("slurm", "away")
+        recurring.failed("slurm", "still away, differently")
+        recurring.works("slurm")
+        recurring.works("slurm")
+        recurring.failed("slurm", "away")
+    assert [r.message for r in caplog.records] == [
+        "slurm: away",
+        "slurm: still away, differently",
+        "slurm: works again",
+        "slurm: away",
+    ]
+
+
+def test_access_by_name_and_number():
+    access, unknown = Access.from_config(configuration.parse(CONFIG).controller)
+    assert access == Access(frozenset({0}), frozenset({OPERATOR}))
+    assert unknown == ["nobody-of-that-name"]
+
+
+def test_record_helper_is_a_valid_record():
+    assert record()["schema"] == 1

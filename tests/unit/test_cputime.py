@@ -1,0 +1,245 @@
+"""CPU time of jobs from every layout of control groups that Slurm makes, and from processes.
+
+Layouts: Slurm, src/plugins/cgroup/v1 and v2, cgroup.conf(5) (CgroupJobIdPaths, CgroupSlice), cgroup_v2.html;
+/proc/PID/stat: man 5 proc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hardware_tree import Tree
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.devices import process_tree
+from slurm_energy.devices.cputime import PROCESS_TREE, CpuTimes, JobPlace, node_busy_ns
+from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.process_tree import NS_PER_TICK, JobTime, combine, parse_stat
+
+CG = "sys/fs/cgroup"
+SCOPE = f"{CG}/system.slice/slurmstepd.scope"
+SLUID = "sEKNKTV3WPV500"  # the example of cgroup.conf(5)
+STAT = "usage_usec {usec}\nuser_usec 5\nsystem_usec 6\nnr_periods 0"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    made = Tree(tmp_path)
+    (tmp_path / "proc").mkdir()
+    return made
+
+
+def v2(tree: Tree, directory: str, usec: int) -> None:
+    tree.put(f"{directory}/cpu.stat", STAT.format(usec=usec))
+
+
+LAYOUTS = {
+    "v1": f"{CG}/cpuacct/slurm/uid_1001/job_12/cpuacct.usage",
+    "v1, several slurmds": f"{CG}/cpuacct/slurm_n1/uid_1001/job_12/cpuacct.usage",
+    "v1, joint mount": f"{CG}/cpu,cpuacct/slurm/uid_1001/job_12/cpuacct.usage",
+    "v2": f"{SCOPE}/job_12/cpu.stat",
+    "v2, several slurmds": f"{CG}/system.slice/n1_slurmstepd.scope/job_12/cpu.stat",
+    "v2, other slice": f"{CG}/batch.slice/slurmstepd.scope/job_12/cpu.stat",
+    "v2, hybrid": f"{CG}/unified/system.slice/slurmstepd.scope/job_12/cpu.stat",
+    "26.05, SLUID": f"{SCOPE}/{SLUID}/cpu.stat",
+}
+
+
+@pytest.mark.parametrize("path", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_a_job_s_group_is_found(tree: Tree, path: str) -> None:
+    usage = STAT.format(usec=1_500) if path.endswith("cpu.stat") else "1500000"
+    tree.put(path, usage)
+    times = CpuTimes(tree.root, "n1")
+    assert times.read([JobPlace(12, SLUID)]) == {12: 1_500_000}
+    assert times.source(12) == str(tree.root / path)
+    times.close()
+
+
+def test_other_jobs_and_other_nodes_groups_do_not_count(tree: Tree) -> None:
+    tree.put(f"{CG}/cpuacct/slurm_n2/uid_1001/job_12/cpuacct.usage", 5)
+    v2(tree, f"{SCOPE}/job_123", 6)
+    v2(tree, f"{SCOPE}/{SLUID}", 7)
+    assert CpuTimes(tree.root, "n1").read([JobPlace(12)]) == {12: None}
+
+
+def test_a_sluid_that_nobody_told_is_found_through_a_process(tree: Tree) -> None:
+    v2(tree, f"{SCOPE}/{SLUID}", 9)
+    tree.put("proc/4711/cgroup", f"0::/system.slice/slurmstepd.scope/{SLUID}/step_0/slurm")
+    times = CpuTimes(tree.root, "n1")
+    assert times.read([JobPlace(12, pids=(4711,))]) == {12: 9_000}
+    times.close()
+
+
+def test_the_scope_s_own_process_is_no_job(tree: Tree) -> None:
+    v2(tree, f"{SCOPE}/system", 9)
+    tree.put("proc/4711/cgroup", "0::/system.slice/slurmstepd.scope/system")
+    assert CpuTimes(tree.root, "n1").read([JobPlace(12, pids=(4711,))]) == {12: None}
+
+
+def test_a_group_that_somebody_else_made_for_the_job_is_found_through_a_process(tree: Tree) -> None:
+    tree.put(f"{CG}/cpuacct/site/n1/job_12/cpuacct.usage", 77)
+    tree.put(
+        "proc/4711/cgroup", "9:cpuset:/x\n4:cpuacct:/site/n1/job_12/step_0\n1:name=systemd:/job_12\n0::/"
+    )
+    times = CpuTimes(tree.root, "n1")
+    assert times.read([JobPlace(12, pids=(4711,))]) == {12: 77}
+    times.close()
+
+
+def test_reading_is_one_pread_on_a_kept_descriptor_and_never_goes_down(tree: Tree) -> None:
+    file = tree.put(f"{SCOPE}/job_12/cpu.stat", STAT.format(usec=100))
+    times, job = CpuTimes(tree.root, "n1"), JobPlace(12)
+    assert times.read([job]) == {12: 100_000}
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    file.write_text(STAT.format(usec=250))
+    assert times.read([job]) == {12: 250_000}
+    file.write_text(STAT.format(usec=200))
+    assert times.read([job]) == {12: 250_000}
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    times.forget(12)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1
+    assert times.source(12) is None
+
+
+def test_the_last_figure_stays_when_the_group_is_gone(tree: Tree) -> None:
+    file = tree.put(f"{SCOPE}/job_12/cpu.stat", STAT.format(usec=100))
+    times, job = CpuTimes(tree.root, "n1"), JobPlace(12)
+    times.read([job])
+    file.write_text("")  # what a removed group's descriptor gives is an error; here: nothing
+    file.unlink()
+    assert times.read([job]) == {12: 100_000}
+    times.close()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a control group")
+def test_a_real_control_group_counts(tmp_path: Path) -> None:
+    """The kernel's own v2 group, wherever this machine has one mounted."""
+    mount = next((p for p in (Path(f"/{CG}/unified"), Path(f"/{CG}")) if (p / "cgroup.procs").exists()), None)
+    if mount is None or not (mount / "cgroup.controllers").exists():
+        pytest.skip("no cgroup v2 here")
+    top = mount / "senergy-test.slice"
+    group = top / "slurmstepd.scope" / f"job_{os.getpid()}"
+    group.mkdir(parents=True)
+    worker = subprocess.Popen([sys.executable, "-c", "import time\nwhile time.process_time() < 30: pass"])
+    try:
+        (group / "cgroup.procs").write_text(str(worker.pid))
+        times, job = CpuTimes(Path("/"), "n1"), JobPlace(os.getpid())
+        first = times.read([job])[job.job_id]
+        deadline = time.monotonic() + 30
+        later = first
+        while later is not None and first is not None and later - first < 50_000_000:
+            assert time.monotonic() < deadline, "the group's CPU time does not grow"
+            time.sleep(0.05)
+            later = times.read([job])[job.job_id]
+        assert times.source(job.job_id) == str(group / "cpu.stat")
+        times.close()
+    finally:
+        worker.kill()
+        worker.wait(20)
+        for _ in range(100):
+            try:
+                for folder in (group, group.parent, top):
+                    if folder.exists():
+                        folder.rmdir()
+                break
+            except OSError:
+                time.sleep(0.05)
+
+
+# Processes.
+
+
+def process(
+    tree: Tree, pid: int, parent: int, ticks: int, waited: int = 0, title: str = "", start: int = 1
+) -> None:
+    fields = ["S", parent, *([0] * 9), ticks, 0, waited, 0, 20, 0, 1, 0, start, 0]
+    tree.put(f"proc/{pid}/stat", f"{pid} (a) b ( c)) {' '.join(str(field) for field in fields)}")
+    file = tree.put(f"proc/{pid}/cmdline", "")
+    file.write_bytes(title.encode() + b"\0")
+
+
+def test_without_groups_the_stepd_s_tree_is_added_up(tree: Tree) -> None:
+    process(tree, 1, 0, 1000)
+    process(tree, 100, 1, 3, waited=7, title="slurmstepd: [12.batch]")
+    process(tree, 101, 100, 10, title="bash")
+    process(tree, 102, 101, 20)
+    process(tree, 200, 1, 5, title="slurmstepd: [12.0]")
+    process(tree, 300, 1, 500, title="slurmstepd: [123.0]")
+    process(tree, 301, 1, 400, title="bash slurmstepd: [12.0]")
+    times = CpuTimes(tree.root, "n1")
+    assert times.read([JobPlace(12), JobPlace(123), JobPlace(5)]) == {
+        12: 45 * NS_PER_TICK,
+        123: 500 * NS_PER_TICK,
+        5: None,
+    }
+    assert times.source(12) == PROCESS_TREE
+
+
+def test_known_processes_count_without_a_stepd(tree: Tree) -> None:
+    process(tree, 50, 1, 4)
+    process(tree, 51, 50, 6)
+    assert CpuTimes(tree.root, "n1").read([JobPlace(12, pids=(50,))]) == {12: 10 * NS_PER_TICK}
+
+
+def test_what_a_process_used_is_kept_when_it_ends(tree: Tree) -> None:
+    process(tree, 100, 1, 0, title="slurmstepd: [12.0]")
+    process(tree, 101, 100, 40)
+    process(tree, 102, 100, 60)
+    times, job = CpuTimes(tree.root, "n1"), JobPlace(12)
+    assert times.read([job]) == {12: 100 * NS_PER_TICK}
+    for file in (tree.root / "proc/101").iterdir():
+        file.unlink()
+    process(tree, 100, 1, 1, waited=45, title="slurmstepd: [12.0]")  # 101 used 5 more and was waited for
+    assert times.read([job]) == {12: 106 * NS_PER_TICK}
+    for file in (tree.root / "proc/102").iterdir():
+        file.unlink()
+    process(tree, 100, 1, 2, waited=45, title="slurmstepd: [12.0]")  # nobody waited for 102
+    assert times.read([job]) == {12: 107 * NS_PER_TICK}
+    process(tree, 103, 100, 9)
+    assert times.read([job]) == {12: 116 * NS_PER_TICK}
+
+
+def test_a_process_id_used_again_is_another_process() -> None:
+    earlier = JobTime(100, {(7, 1): 100}, 0)
+    assert combine(earlier, JobTime(30, {(7, 2): 30}, 0)) == JobTime(130, {(7, 2): 30}, 0)
+
+
+LIVING = st.dictionaries(st.tuples(st.integers(1, 9), st.integers(0, 2)), st.integers(0, 1000))
+
+
+@given(st.lists(st.tuples(LIVING, st.integers(0, 1000)), min_size=1, max_size=8))
+def test_the_sum_never_goes_down(readings: list[tuple[dict[tuple[int, int], int], int]]) -> None:
+    total: JobTime | None = None
+    for living, waited in readings:
+        before = total.ticks if total else 0
+        total = combine(total, JobTime(sum(living.values()) + waited, living, waited))
+        assert total is not None and total.ticks >= before
+
+
+@given(st.binary(max_size=200))
+def test_damaged_stat_lines_are_refused(content: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        parse_stat(content)
+
+
+def test_own_processes_are_seen() -> None:
+    mine = process_tree.processes(Path("/"))[os.getpid()]
+    assert mine.parent == os.getppid()
+    assert abs(mine.ticks * NS_PER_TICK - time.process_time_ns()) < 1e9
+
+
+def test_busy_time_leaves_idle_out(tree: Tree) -> None:
+    tree.put("proc/stat", "cpu  10 20 30 40000 5000 1 2 0 0 0\ncpu0 1 2 3 4 5 6 7 0 0 0")
+    assert node_busy_ns(tree.root) == 63 * NS_PER_TICK
+    tree.put("proc/stat", "nothing")
+    with pytest.raises(DeviceError, match="known form"):
+        node_busy_ns(tree.root)
+    assert node_busy_ns(Path("/")) > 0

@@ -1,0 +1,247 @@
+"""Discovery and single knobs on a tree of plain files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hardware_tree import KERNEL_RANGE_UJ, Tree
+
+from slurm_energy.devices import nvml, powercap
+from slurm_energy.devices.discovery import discover
+from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.powercap import counter_range_uj
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_a_node_without_anything_has_nothing(tree: Tree) -> None:
+    devices = discover(tree.root)
+    assert (devices.counters, devices.knobs, devices.throttles) == ((), {}, ())
+    assert (devices.hardware.cpu_count, devices.hardware.cpu_model) == (0, "")
+
+
+def test_zones_are_told_by_name_and_inner_zones_do_not_count(tree: Tree) -> None:
+    devices = discover(tree.cpus(4).two_packages().root)
+    assert [(c.key, c.component) for c in devices.counters] == [
+        ("powercap:dram@package-0", "dram"),
+        ("powercap:dram@package-1", "dram"),
+        ("powercap:package-0", "cpu"),
+        ("powercap:package-1", "cpu"),
+    ]
+    assert [package.name for package in devices.hardware.packages] == ["package-0", "package-1"]
+
+
+def test_the_memory_mapped_twin_is_counted_once_and_limited_too(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0", limit_watts=200)
+    tree.zone("intel-rapl-mmio:0", "package-0", limit_watts=180)
+    devices = discover(tree.root)
+    assert [c.source for c in devices.counters] == ["powercap:intel-rapl"]
+    assert devices.hardware.packages[0].places == ("package-0", "package-0:mmio")
+    assert devices.knobs["powercap.power_limit[package-0:mmio]"].read() == "180000000"
+
+
+def test_a_package_of_the_twin_alone_is_counted(tree: Tree) -> None:
+    tree.zone("intel-rapl-mmio:0", "package-0", limit_watts=180)
+    assert [c.source for c in discover(tree.root).counters] == ["powercap:intel-rapl-mmio"]
+
+
+def test_psys_counts_for_the_node_and_for_no_component(tree: Tree) -> None:
+    devices = discover(tree.two_packages().zone("intel-rapl:2", "psys", energy_uj=7).root)
+    assert len(devices.counters) == 4
+    (node,) = devices.node_counters
+    assert (node.key, node.source, node.read()) == ("powercap:psys", "powercap:psys", 7)
+    devices.close()
+
+
+def test_dies_of_a_package_are_packages(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0-die-0").zone("intel-rapl:1", "package-0-die-1")
+    assert [c.component for c in discover(tree.root).counters] == ["cpu", "cpu"]
+
+
+def test_dies_of_an_amd_socket_repeat_its_counter(tree: Tree) -> None:
+    """Older kernels show AMD's socket counter once per die; see arch/x86/events/rapl.c on its scope."""
+    tree.put("proc/cpuinfo", "processor\t: 0\nvendor_id\t: AuthenticAMD\n")
+    for number in range(4):
+        tree.zone(f"intel-rapl:{number}", f"package-{number // 2}-die-{number % 2}")
+        tree.zone(f"intel-rapl:{number}:0", "core")
+    devices = discover(tree.root)
+    assert [c.key for c in devices.counters] == ["powercap:package-0-die-0", "powercap:package-1-die-0"]
+    assert sum("repeats its socket's counter" in note for note in devices.notes) == 2
+    devices.close()
+
+
+def test_a_zone_without_limit_has_no_knob(tree: Tree) -> None:
+    devices = discover(tree.zone("intel-rapl:0", "package-0").root)
+    assert devices.hardware.packages[0].places == ()
+    assert not devices.knobs
+
+
+def test_the_range_of_a_counter_is_one_unit_more_than_its_highest_value() -> None:
+    assert counter_range_uj(KERNEL_RANGE_UJ) == KERNEL_RANGE_UJ + 61
+    assert counter_range_uj(65712999613) == 65712999613 + 15  # AMD and DRAM: 15.3 uJ
+    assert counter_range_uj(100_000_000) == 100_000_001
+
+
+def test_a_counter_is_kept_open_and_follows_the_file(tree: Tree) -> None:
+    file = (
+        tree.zone("intel-rapl:0", "package-0", energy_uj=5).root / "sys/class/powercap/intel-rapl:0/energy_uj"
+    )
+    counter = discover(tree.root).counters[0]
+    assert counter.read() == 5
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    file.write_text("17\n")
+    assert counter.read() == 17
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    counter.close()
+
+
+def test_a_counter_that_fails_is_opened_again(tree: Tree) -> None:
+    file = tree.zone("intel-rapl:0", "package-0").root / "sys/class/powercap/intel-rapl:0/energy_uj"
+    counter = discover(tree.root).counters[0]
+    file.write_text("")
+    with pytest.raises(DeviceError, match="not a number"):
+        counter.read()
+    file.unlink()
+    with pytest.raises(DeviceError, match="No such file"):
+        counter.read()
+    file.write_text("23\n")
+    assert counter.read() == 23
+    counter.close()
+
+
+def test_policies_come_in_order_of_number_with_their_cpus(tree: Tree) -> None:
+    hardware = discover(tree.cpus(12).cpufreq(12, "intel_pstate", "powersave").root).hardware
+    assert [policy.name for policy in hardware.policies][-2:] == ["policy10", "policy11"]
+    first = hardware.policies[0]
+    assert (first.cpus, first.driver, first.powersave_is_static) == ((0,), "intel_pstate", False)
+    assert (first.hardware_khz, first.found_khz) == ((800000, 3400000), (800000, 3400000))
+
+
+@pytest.mark.parametrize("path", ["cpufreq/boost", "intel_pstate/no_turbo"])
+def test_boost_reads_the_same_under_both_names(tree: Tree, path: str) -> None:
+    tree.cpufreq(1).put(f"sys/devices/system/cpu/{path}", 1)
+    boost = discover(tree.root).knobs["cpufreq.boost[all]"]
+    inverted = path.endswith("no_turbo")
+    assert boost.read() == ("0" if inverted else "1")
+    boost.write("0")
+    assert tree.get(f"sys/devices/system/cpu/{path}") == ("1" if inverted else "0")
+    assert boost.affected("1") == ("cpufreq.frequency[policy0]",)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("800000-3400000", "800000-800000"),
+        ("800000-1000000", "2000000-3000000"),
+        ("3000000-3400000", "800000-900000"),
+    ],
+)
+def test_bounds_are_written_so_that_they_never_cross(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    knob = discover(tree.cpufreq(1).root).knobs["cpufreq.frequency[policy0]"]
+    knob.write(before)
+    seen: list[str] = []
+    write = os.write
+
+    def spy(descriptor: int, data: bytes) -> int:
+        count = write(descriptor, data)
+        seen.append(knob.read())
+        return count
+
+    monkeypatch.setattr(os, "write", spy)
+    knob.write(after)
+    monkeypatch.undo()
+    assert knob.read() == after
+    assert all(int(low) <= int(high) for low, high in (text.split("-") for text in seen))
+
+
+def test_readings_within_the_hardware_s_rounding_are_accepted(tree: Tree) -> None:
+    knobs = discover(tree.two_packages().root).knobs
+    limit = knobs["powercap.power_limit[package-0]"]
+    assert limit.accepts("150000000", "150125000")
+    assert not limit.accepts("150000000", "151000000")
+    window = knobs["powercap.time_window[package-0]"]
+    assert window.accepts("1000000", "976562")
+    assert not window.accepts("1000000", "27983872")
+    assert (limit.shown("150500000"), window.shown("976562")) == ("150.5 W", "0.976562 s")
+
+
+def test_the_driver_s_refusal_is_told_in_words(tree: Tree) -> None:
+    knob = discover(tree.two_packages().root).knobs["powercap.enabled[package-0]"]
+    (tree.root / "sys/class/powercap/intel-rapl:1/enabled").unlink()
+    with pytest.raises(DeviceError, match="No such file"):
+        knob.write("1")
+
+
+def test_most_watts_has_headroom_over_the_design_power(tree: Tree) -> None:
+    counters = {c.key: c for c in powercap.discover(tree.two_packages().root).counters}
+    assert counters["powercap:package-0"].most_watts == 375
+    assert counters["powercap:dram@package-0"].most_watts == 250
+
+
+class FakeLibrary:
+    """As much of nvidia-ml-py as one GPU needs; `lost` makes the next call fail as after a driver reload."""
+
+    NVML_ERROR_UNINITIALIZED, NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_GPU_IS_LOST = 1, 9, 15
+
+    class NVMLError(Exception):
+        def __init__(self, value: int) -> None:
+            super().__init__(f"error {value}")
+            self.value = value
+
+    def __init__(self) -> None:
+        self.limit = 400_000
+        self.lost = False
+        self.opened = 1
+
+    def nvmlInit(self) -> None:
+        self.lost = False
+        self.opened += 1
+
+    def nvmlShutdown(self) -> None:
+        return
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+        return object()
+
+    def _check(self) -> None:
+        if self.lost:
+            raise self.NVMLError(self.NVML_ERROR_GPU_IS_LOST)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:
+        self._check()
+        return 1234
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: object) -> int:
+        self._check()
+        return self.limit
+
+    def nvmlDeviceSetPowerManagementLimit(self, handle: object, limit: int) -> None:
+        if limit > 400_000:
+            raise self.NVMLError(2)
+        self.limit = limit
+
+
+def test_nvml_counts_millijoules_and_is_opened_anew_after_a_driver_reload() -> None:
+    library = FakeLibrary()
+    gpu = nvml.Gpu(0, 0, "A100", 400.0, 100.0, 400.0, None)
+    counter = nvml.GpuEnergy(nvml.Nvml(library), gpu)
+    assert counter.read() == 1_234_000
+    library.lost = True
+    assert counter.read() == 1_234_000
+    assert library.opened == 2
+
+
+def test_a_gpu_limit_out_of_range_is_refused() -> None:
+    knob = nvml.GpuLimit(nvml.Nvml(FakeLibrary()), 0)
+    knob.write("300000")
+    assert (knob.read(), knob.shown(knob.read())) == ("300000", "300 W")
+    with pytest.raises(DeviceError, match="error 2"):
+        knob.write("500000")

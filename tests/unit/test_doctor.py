@@ -1,0 +1,208 @@
+"""senergy doctor: what it finds in a tree of files, what it makes of it, and the exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hardware_tree import Tree
+
+from slurm_energy import __version__
+from slurm_energy.agent import inspection
+from slurm_energy.cli import connection, doctor
+from slurm_energy.cli.main import main
+from slurm_energy.devices.hardware import Hardware
+from slurm_energy.errors import UnavailableError
+from slurm_energy.reports import health, healthpage
+from slurm_energy.reports.findings import CounterSeen, Findings, Interface, KnobSeen, SlurmSide
+from slurm_energy.reports.health import State
+from slurm_energy.slurm import conffile
+
+AGENT = {"version": __version__, "spooled": 0, "devices": {"counters": ["powercap:package-0"]}}
+COUNTER = CounterSeen("powercap:package-0", "cpu", "powercap:intel-rapl", "measured", 7, "", 700.0)
+WELL = Findings(
+    node="n1",
+    version=__version__,
+    time=1.0,
+    root=True,
+    hardware=Hardware("Xeon", 4),
+    counters=(COUNTER,),
+    knobs=(KnobSeen("cpufreq.governor[policy0]", "cpufreq.governor", "powersave", True),),
+    agent=AGENT,
+    controller={"version": __version__},
+    clock_offset_s=0.01,
+    slurm=SlurmSide("/etc/slurm/slurm.conf", "", "/p", "/e", True, (), "/lib/energy.so"),
+)
+
+
+def states(found: Findings) -> dict[str, State]:
+    return {check.name: check.state for check in health.judge(found)}
+
+
+def test_a_node_with_everything_is_healthy() -> None:
+    checks = health.judge(WELL)
+    assert [check.name for check in checks if check.state in (State.DEGRADED, State.FAILED)] == []
+    assert health.healthy(checks)
+    assert healthpage.faults(checks) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "state"),
+    [
+        ({"counters": ()}, "energy cpu", State.DEGRADED),
+        (
+            {"counters": (dataclasses.replace(COUNTER, energy_uj=None, error="EIO"),)},
+            "energy cpu",
+            State.DEGRADED,
+        ),
+        ({"counters": (dataclasses.replace(COUNTER, wraps_after_s=2.0),)}, "sampling", State.DEGRADED),
+        ({"agent": "no such file"}, "agent", State.FAILED),
+        ({"agent": {**AGENT, "unrestored": ["x"]}}, "settings left", State.DEGRADED),
+        ({"agent": {**AGENT, "version": "0"}}, "agent", State.DEGRADED),
+        ({"agent": {**AGENT, "devices": {"counters": []}}}, "agent's devices", State.DEGRADED),
+        ({"state_free_mb": 1.0, "spool_limit_mb": 512}, "spool", State.DEGRADED),
+        ({"controller": "connection refused"}, "controller", State.DEGRADED),
+        ({"clock_offset_s": -3600.0}, "clock", State.DEGRADED),
+        ({"munge_error": "no socket"}, "munge", State.FAILED),
+        ({"config_error": "line 3"}, "configuration", State.FAILED),
+        (
+            {"interfaces": (Interface("NVML", False, "nvml", True, "c", "f"),)},
+            "interface NVML",
+            State.DEGRADED,
+        ),
+        ({"knobs": (KnobSeen("k[0]", "k", None, True),)}, "k", State.DEGRADED),
+        ({"knobs": (KnobSeen("k[0]", "k", "1", False),)}, "k", State.DEGRADED),
+        ({"slurm": SlurmSide("/s", prolog="", epilog="/e", spank="x")}, "Prolog", State.DEGRADED),
+        ({"slurm": dataclasses.replace(WELL.slurm, broken=("/p",))}, "hook files", State.FAILED),
+        ({"slurm": dataclasses.replace(WELL.slurm, prolog_at_alloc=False)}, "PrologFlags", State.DEGRADED),
+        ({"slurm": dataclasses.replace(WELL.slurm, spank_required=True)}, "SPANK", State.DEGRADED),
+    ],
+)
+def test_each_fault_is_said_and_ends_with_a_failure(change: dict[str, Any], check: str, state: State) -> None:
+    found = dataclasses.replace(WELL, **change)
+    assert states(found)[check] is state
+    assert not health.healthy(health.judge(found))
+
+
+def test_what_a_node_does_not_have_is_no_fault() -> None:
+    absent = Interface("IPMI", False, "ipmi", False, "", "")
+    checks = health.judge(dataclasses.replace(WELL, interfaces=(absent,)))
+    assert {c.name: c.state for c in checks}["interface IPMI"] is State.ABSENT
+    assert health.healthy(checks)
+
+
+def test_counters_that_only_the_agent_may_read_are_no_fault_for_a_user() -> None:
+    hidden = dataclasses.replace(COUNTER, energy_uj=None, error="Permission denied")
+    found = dataclasses.replace(WELL, root=False, counters=(hidden,))
+    assert states(found)["energy cpu"] is State.OK
+    assert states(dataclasses.replace(found, agent="gone"))["energy cpu"] is State.DEGRADED
+
+
+def test_a_tree_is_described_as_it_is(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpus(4).cpufreq(4, "intel_pstate", "powersave").two_packages()
+    tree.put("sys/class/powercap/intel-rapl:1/energy_uj", 1234)
+    found = inspection.inspect(None, lambda _: AGENT, lambda _: {"started": 0.0, "uptime_s": 5.0}, tmp_path)
+    energy = {counter.key: counter.energy_uj for counter in found.counters}
+    assert energy["powercap:package-0"] == 1234
+    knobs = {knob.key: knob.value for knob in found.knobs}
+    assert knobs["powercap.power_limit[package-0]"] == "250 W"
+    assert knobs["cpufreq.governor[policy3]"] == "powersave"
+    present = {interface.name for interface in found.interfaces if interface.present}
+    assert present == {"cpufreq", "powercap"}
+    assert found.clock_offset_s is not None and found.clock_offset_s > 1e9
+
+
+def test_interfaces_are_told_by_what_the_kernel_shows(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpus(2)
+    tree.put("proc/cpuinfo", "vendor_id : AuthenticAMD\nflags : fpu hypervisor")
+    tree.put("sys/class/hwmon/hwmon0/name", "amd_energy")
+    tree.put("sys/class/hwmon/hwmon1/name", "power_meter")
+    tree.put("sys/cray/pm_counters/energy", "1 J")
+    tree.put("dev/ipmi0", "")
+    tree.put("sys/bus/pci/devices/0000:01:00.0/class", "0x030200")
+    tree.put("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de")
+    known = {interface.name: interface for interface in inspection.interfaces(tmp_path)}
+    assert {name for name, i in known.items() if i.present} == {
+        "hwmon amd_energy",
+        "hwmon power meter",
+        "Cray pm_counters",
+        "IPMI",
+    }
+    assert {name for name, i in known.items() if i.expected} == {"NVML"}
+
+
+def slurm_files(folder: Path, prolog_mode: int = 0o755) -> Path:
+    prolog = folder / "prolog"
+    prolog.write_text("#!/bin/sh\nexec senergy-hook begin\n")
+    prolog.chmod(prolog_mode)
+    (folder / "energy.so").write_bytes(b"")
+    (folder / "spank").mkdir()
+    (folder / "spank/a.conf").write_text(
+        f"optional {folder}/energy.so policy_file={folder}/policies # ours\n"
+    )
+    (folder / "plugstack.conf").write_text("include spank/*.conf\nrequired other.so\n")
+    (folder / "more.conf").write_text(f"Prolog = {prolog}\nEPILOG={prolog}\n")
+    conf = folder / "slurm.conf"
+    conf.write_text("ClusterName=c # a cluster\nInclude more.conf\nPrologFlags=Alloc,Contain\n")
+    return conf
+
+
+def test_slurm_s_files_are_read_through_their_includes(tmp_path: Path) -> None:
+    conf = slurm_files(tmp_path)
+    side = inspection.slurm_side(conf)
+    assert (side.prolog, side.epilog, side.prolog_at_alloc) == (f"{tmp_path}/prolog",) * 2 + (True,)
+    assert (side.spank, side.spank_required) == (f"{tmp_path}/energy.so", False)
+    assert (side.policy_file, side.policy_file_missing) == (f"{tmp_path}/policies", True)
+    assert side.broken == ()
+    assert [line.plugin for line in conffile.spank_lines(conf, {})] == [f"{tmp_path}/energy.so", "other.so"]
+
+
+def test_a_hook_that_cannot_be_run_is_found(tmp_path: Path) -> None:
+    conf = slurm_files(tmp_path, prolog_mode=0o644)
+    assert f"{tmp_path}/prolog" in inspection.slurm_side(conf).broken
+
+
+def test_an_include_of_itself_ends(tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("include slurm.conf\nProlog=/x\n")
+    assert "/x" in conffile.settings(conf)["prolog"]
+
+
+@pytest.fixture
+def without_daemons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    def nobody(*_: Any) -> dict[str, Any]:
+        raise UnavailableError("agent", "No such file or directory")
+
+    monkeypatch.setattr(connection, "ask_agent", nobody)
+    monkeypatch.setattr(doctor, "_ask_controller", nobody)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none.conf"))
+    monkeypatch.delenv("SENERGY_CONFIG", raising=False)
+    return tmp_path
+
+
+def test_the_command_says_what_is_wrong_and_exits_with_1(
+    without_daemons: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor"]) == 1
+    text = capsys.readouterr().out
+    assert "failed    agent" in text
+    assert "systemctl start senergyd" in text
+    assert "is degraded:" in text
+    assert main(["doctor", "--quiet"]) == 1
+    assert all(line.startswith(("failed", "degraded")) for line in capsys.readouterr().out.splitlines())
+
+
+def test_a_bad_configuration_is_a_finding_and_no_error(
+    without_daemons: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = without_daemons / "energy.toml"
+    bad.write_text("[agent]\nsampling = 3\n")
+    assert main(["doctor", "--json", "--config", str(bad)]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert not report["healthy"]
+    (check,) = [check for check in report["checks"] if check["name"] == "configuration"]
+    assert check["state"] == "failed"
+    assert "sampling" in check["found"]

@@ -1,0 +1,208 @@
+"""Watts become joules: trapezoids, held readings, gaps; slow sources are polled aside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.devices.gauge import GaugeCounter, PowerGauge, PowerIntegral, PowerReading
+from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.polling import PolledGauge
+
+STEPS = st.lists(st.tuples(st.floats(0.01, 20), st.floats(0, 2000)), min_size=1, max_size=30)
+
+
+class Fixed(PowerGauge):
+    key, component, source, most_watts = "fixed", "node", "test", 3000.0
+
+    def __init__(self, interval_s: float = 0.0) -> None:
+        self.interval_s = interval_s
+        self.reading: PowerReading | None = None
+        self.closed = False
+
+    def read(self) -> PowerReading:
+        if self.reading is None:
+            raise DeviceError(self.key, "nothing yet")
+        return self.reading
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Hands:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands()
+
+
+def test_power_that_rises_evenly_is_integrated_exactly(hands: Hands) -> None:
+    gauge = Fixed()
+    counter = GaugeCounter(gauge, hands)
+    told = []
+    for watts in (100, 200, 300):
+        gauge.reading = PowerReading(hands.now, watts)
+        told.append(counter.read())
+        hands.now += 1
+    assert told == [0, 150_000_000, 400_000_000]
+
+
+def test_the_last_power_is_held_until_the_next_reading(hands: Hands) -> None:
+    gauge = Fixed(interval_s=5.0)
+    counter = GaugeCounter(gauge, hands)
+    gauge.reading = PowerReading(100, 200)
+    hands.now = 103
+    assert counter.read() == 600_000_000
+    gauge.reading = PowerReading(105, 300)
+    hands.now = 106
+    assert counter.read() == (1250 + 300) * 10**6
+
+
+def test_a_count_never_goes_down_and_pays_back_what_was_too_much(hands: Hands) -> None:
+    gauge = Fixed(interval_s=5.0)
+    counter = GaugeCounter(gauge, hands)
+    gauge.reading = PowerReading(100, 1000)
+    hands.now = 105
+    assert counter.read() == 5000 * 10**6
+    gauge.reading = PowerReading(105, 0)
+    assert counter.read() == 5000 * 10**6  # the trapezoid says 2500 J
+    gauge.reading = PowerReading(110, 1000)
+    hands.now = 110
+    assert counter.read() == 5000 * 10**6
+    gauge.reading = PowerReading(115, 1000)
+    hands.now = 115
+    assert counter.read() == 10_000 * 10**6
+
+
+@given(STEPS)
+def test_the_integral_is_the_sum_of_trapezoids(steps: list[tuple[float, float]]) -> None:
+    integral, now, expected = PowerIntegral(60.0), 0.0, 0.0
+    last: PowerReading | None = None
+    told = []
+    for length, watts in steps:
+        now += length
+        reading = PowerReading(now, watts)
+        assert integral.add(reading) is None
+        if last is not None:
+            expected += (last.watts + watts) / 2 * (now - last.time_s) * 1e6
+        last = reading
+        told.append(integral.energy_uj(now))
+    assert told == sorted(told)
+    assert told[-1] == pytest.approx(expected, abs=len(steps))
+
+
+def test_a_gap_is_not_filled_and_said(hands: Hands) -> None:
+    gauge = Fixed()
+    counter = GaugeCounter(gauge, hands)
+    gauge.reading = PowerReading(100, 500)
+    assert counter.read() == 0
+    hands.now = 3700  # suspended for an hour
+    gauge.reading = PowerReading(3700, 500)
+    with pytest.raises(DeviceError, match="no reading for 3600 s"):
+        counter.read()
+    hands.now = 3701
+    gauge.reading = PowerReading(3701, 500)
+    assert counter.read() == 500_000_000
+
+
+def test_an_old_reading_is_not_held_for_ever(hands: Hands) -> None:
+    gauge = Fixed(interval_s=5.0)
+    counter = GaugeCounter(gauge, hands)
+    gauge.reading = PowerReading(100, 500)
+    counter.read()
+    hands.now = 131
+    with pytest.raises(DeviceError, match="31 s old"):
+        counter.read()
+
+
+def test_closing_the_counter_closes_the_gauge() -> None:
+    gauge = Fixed()
+    GaugeCounter(gauge).close()
+    assert gauge.closed
+
+
+class Measuring:
+    """A source that answers when the test lets it, in the order of `answers`."""
+
+    def __init__(self, *answers: float | Exception) -> None:
+        self.answers = list(answers)
+        self.go = threading.Semaphore(0)
+        self.asked = threading.Semaphore(0)
+        self.released = threading.Event()
+
+    def __call__(self) -> float:
+        self.asked.release()
+        assert self.go.acquire(timeout=20)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def polled(measure: Measuring, interval_s: float = 0.001) -> PolledGauge:
+    return PolledGauge("bmc", "node", "test", 3000, interval_s, measure, measure.released.set)
+
+
+def until(read: Callable[[], object], wanted: Callable[[object], bool]) -> object:
+    for _ in range(2000):
+        try:
+            value: object = read()
+        except DeviceError as error:
+            value = error
+        if wanted(value):
+            return value
+        threading.Event().wait(0.005)
+    raise AssertionError(f"still {value!r}")
+
+
+def stop(gauge: PolledGauge, measure: Measuring) -> None:
+    gauge.close()
+    measure.answers += [0.0] * 5
+    for _ in range(5):
+        measure.go.release()
+    assert measure.released.wait(20)
+
+
+def test_reading_never_waits_for_a_source_that_hangs() -> None:
+    measure = Measuring(250.0)
+    gauge = polled(measure)
+    with pytest.raises(DeviceError, match="no reading yet"):
+        gauge.read()
+    assert measure.asked.acquire(timeout=20)  # the source has been asked and does not answer
+    with pytest.raises(DeviceError, match="no reading yet"):
+        gauge.read()
+    measure.go.release()
+    reading = until(gauge.read, lambda value: isinstance(value, PowerReading))
+    assert isinstance(reading, PowerReading) and reading.watts == 250.0
+    stop(gauge, measure)
+
+
+def test_a_failing_source_tells_why_and_is_asked_again() -> None:
+    measure = Measuring(DeviceError("bmc", "login refused"), ValueError("bug"), 99.0)
+    gauge = polled(measure)
+    measure.go.release()
+    until(gauge.read, lambda value: isinstance(value, DeviceError) and "login refused" in str(value))
+    measure.go.release()
+    until(gauge.read, lambda value: isinstance(value, DeviceError) and "unexpected failure" in str(value))
+    measure.go.release()
+    until(gauge.read, lambda value: isinstance(value, PowerReading))
+    stop(gauge, measure)
+
+
+def test_a_closed_gauge_starts_no_thread() -> None:
+    measure = Measuring()
+    gauge = polled(measure)
+    gauge.close()
+    with pytest.raises(DeviceError):
+        gauge.read()
+    assert not any(thread.name == "poll bmc" for thread in threading.enumerate() if thread.is_alive())

@@ -1,0 +1,345 @@
+"""senergy-hook as slurmd runs it: what it sends, and that nothing which senergyd does or lacks fails a job.
+
+The program is built with the sanitizers of addresses and behaviour; they end it with another exit code.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCES = [REPOSITORY / "prolog_epilog" / "hook.c", REPOSITORY / "prolog_epilog" / "message.c"]
+SOURCES += [REPOSITORY / "spank" / "exchange.c"]
+JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_UID": "1000", "SLURM_JOB_RESTART_COUNT": "0"}
+OK = b'{"ok": true, "policy": "monitor", "applied": 0, "failed": 0}\n'
+LIMIT = 64 * 1024
+
+pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+
+
+class Agent:
+    """Listens like senergyd; answers each line with `answer`, or not at all if that is None."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.answer: bytes | None = OK
+        self.lines: list[bytes] = []
+        self.arrived = threading.Event()
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen(16)
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def reset(self) -> None:
+        self.answer = OK
+        self.lines.clear()
+        self.arrived.clear()
+
+    def message(self):
+        """Return the only message since `reset` or the last call."""
+        assert self.arrived.wait(10)
+        self.arrived.clear()
+        assert len(self.lines) == 1
+        line = self.lines.pop()
+        assert len(line) <= LIMIT
+        return json.loads(line)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join(10)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as lines, contextlib.suppress(OSError):
+                self.lines.append(lines.readline())
+                self.arrived.set()
+                if self.answer is None:
+                    lines.readline()  # until the hook gives up
+                else:
+                    connection.sendall(self.answer)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("hook")
+
+
+@pytest.fixture(scope="module")
+def defaults(folder):
+    return folder / "defaults"
+
+
+@pytest.fixture(scope="module")
+def hook(folder, defaults):
+    program = folder / "senergy-hook"
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-O1", "-fsanitize=address,undefined"]
+    flags += ["-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror", f"-I{REPOSITORY / 'spank'}"]
+    flags += [f'-DDEFAULTS_FILE="{defaults}"']
+    subprocess.run(["gcc", *flags, "-o", program, *SOURCES], check=True, timeout=120)
+    for name in ("prolog", "50-epilog.senergy"):
+        (folder / name).symlink_to(program)
+    return program
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    agent = Agent(folder / "agent.sock")
+    yield agent
+    agent.close()
+
+
+@pytest.fixture
+def agent(server):
+    server.reset()
+    return server
+
+
+def call(program, *arguments, env=JOB):
+    return subprocess.run(
+        [program, *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=30,
+        check=False,
+    )
+
+
+def assert_one_line(done, *parts):
+    assert done.stderr.count("\n") == 1, done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize("operation", ["begin", "end"])
+def test_sends_what_slurm_says_about_the_job_and_nothing_else(hook, agent, operation):
+    wanted = JOB | {
+        "SLURMD_NODENAME": "n1",
+        "SLURM": "",
+        "SPANK_ENERGY_POLICY": "edp",
+        "SPANK_ENERGY_X": "a=b",
+    }
+    other = {"PATH": "/bin", "SPANK_OTHER": "1", "MY_SLURM_JOB_ID": "9", "ENERGY_POLICY": "x"}
+    done = call(hook, operation, "--socket", agent.path, env=wanted | other)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert agent.message() == {"op": operation, "env": wanted}
+
+
+def test_an_empty_environment_makes_an_empty_object(hook, agent):
+    assert call(hook, "begin", "--socket", agent.path, env={}).returncode == 0
+    assert agent.message() == {"op": "begin", "env": {}}
+
+
+@pytest.mark.parametrize(("name", "operation"), [("prolog", "begin"), ("50-epilog.senergy", "end")])
+def test_by_name_the_options_come_from_the_defaults_file(hook, agent, defaults, folder, name, operation):
+    defaults.write_text(
+        f'# a comment\nOTHER="--bad"\nSENERGY_HOOK_OPTIONS="--socket {agent.path} --hold"\nX=1\n'
+    )
+    done = call(folder / name)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert agent.message() == {"op": operation, "env": JOB}
+
+
+def test_bad_options_in_the_defaults_file_are_reported_and_do_not_fail_the_job(hook, agent, defaults, folder):
+    for options in ("--sokcet /x", "--reply-timeout-ms soon", "surplus", "--hold " * 100 + "x"):
+        defaults.write_text(f"SENERGY_HOOK_OPTIONS=--socket {agent.path} {options}\n")
+        done = call(folder / "prolog")
+        assert done.returncode == 0
+        assert agent.message()["op"] == "begin"
+        if "hold" not in options:
+            assert f"{defaults}: bad SENERGY_HOOK_OPTIONS=" in done.stderr
+    defaults.write_bytes(b"\0" + b"x" * 100_000)
+    assert call(folder / "prolog").returncode == 0
+
+
+def test_without_a_defaults_file_the_built_in_ones_hold(hook, defaults, folder):
+    defaults.unlink(missing_ok=True)
+    done = call(folder / "prolog")
+    assert done.returncode == 0
+    assert_one_line(done, "begin: job 17: /run/senergy/agent.sock: ")
+
+
+def fails(agent, folder, case):
+    """Arrange one way in which senergyd does not answer well; return (socket path, words of the report)."""
+    if case == "absent":
+        return folder / "no.sock", "No such file or directory"
+    if case == "dead":
+        with socket.socket(socket.AF_UNIX) as dead, contextlib.suppress(OSError):
+            dead.bind(str(folder / "dead.sock"))
+        return folder / "dead.sock", "Connection refused"
+    if case == "too long a path":
+        return "/" + "x" * 200, "path of the socket is too long"
+    answers = {
+        "silent": (None, "no answer in time"),
+        "closing": (b"", "closed the connection without an answer"),
+        "endless": (b"x" * 100_000, "answer is too long"),
+        "half a line": (b'{"ok": true}', "closed the connection without an answer"),
+        "refusing": (b'{"ok": false, "error": "no such job", "code": 6}\n', "no such job"),
+        "babbling": (b"hello \x1b[31m\n", "hello ?[31m"),
+        "spaced": (b'{"code": 4, "ok" :\tfalse}\n', "senergyd refused"),
+        "empty": (b"\n", "senergyd refused"),
+    }
+    agent.answer, words = answers[case]
+    return agent.path, words
+
+
+CASES = [
+    "absent",
+    "dead",
+    "too long a path",
+    "silent",
+    "closing",
+    "endless",
+    "half a line",
+    "refusing",
+    "babbling",
+]
+CASES += ["spaced", "empty"]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("operation", "hold", "code"), [("begin", [], 0), ("begin", ["--hold"], 1), ("end", ["--hold"], 0)]
+)
+def test_a_failure_is_one_line_and_only_hold_fails_the_prolog(
+    hook, agent, folder, case, operation, hold, code
+):
+    path, words = fails(agent, folder, case)
+    done = call(hook, operation, *hold, "--socket", path, "--reply-timeout-ms", "60")
+    assert done.returncode == code
+    assert_one_line(done, f"senergy-hook: {operation}: job 17: ", words)
+    effect = {"begin": "without energy settings", "end": "restores the settings"}[operation]
+    assert ("the job is held (--hold)" if code else effect) in done.stderr
+
+
+def test_a_daemon_that_accepts_nobody_is_given_up(hook, folder):
+    path = folder / "full.sock"
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(path))
+        listener.listen(0)
+        for _ in range(2):
+            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(str(path))
+        done = call(hook, "begin", "--socket", path, "--connect-timeout-ms", "20")
+    assert done.returncode == 0
+    assert_one_line(done, "timed out connecting")
+
+
+ENVIRONMENT_BYTES = st.binary(max_size=200).map(lambda raw: raw.replace(b"\0", b""))
+
+
+@settings(max_examples=60, deadline=None)
+@example({b"A": b"\xf8\x90\x80\x80", b"B": b"\xf4\x90\x80\x80", b"C": b"\xed\xa0\x80"})
+@given(st.dictionaries(st.from_regex(rb"[^=\0]{0,12}", fullmatch=True), ENVIRONMENT_BYTES, max_size=6))
+def test_any_bytes_become_valid_json(hook, server, variables):
+    server.reset()
+    environment = {b"SLURM_" + name: value for name, value in variables.items()}
+    assert call(hook, "begin", "--socket", server.path, env=environment).stderr == ""
+    sent = server.message()["env"]
+    for name, value in environment.items():
+        try:
+            assert sent[name.decode()] == value.decode()
+        except UnicodeDecodeError:
+            assert len(sent) <= len(environment)
+            assert any("\ufffd" in text for item in sent.items() for text in item)
+
+
+@given(text=st.text(max_size=300).filter(lambda text: "\0" not in text and text.isprintable()))
+@settings(max_examples=40, deadline=None)
+def test_unicode_arrives_unchanged(hook, server, text):
+    server.reset()
+    assert call(hook, "begin", "--socket", server.path, env=JOB | {"SLURM_JOB_NAME": text}).returncode == 0
+    assert server.message()["env"]["SLURM_JOB_NAME"] == text
+
+
+def test_of_too_large_an_environment_the_largest_is_left_out(hook, agent):
+    big = {"SLURM_NODELIST": "n" * 40_000, "SLURM_JOB_COMMENT": '"' * 20_000, "SLURM_JOB_WORK_DIR": "/home"}
+    done = call(hook, "begin", "--socket", agent.path, env=JOB | big)
+    assert done.returncode == 0
+    assert_one_line(done, "larger than 64 KiB")
+    kept = {"SLURM_JOB_COMMENT": big["SLURM_JOB_COMMENT"], "SLURM_JOB_WORK_DIR": "/home"}
+    sent = agent.message()["env"]
+    assert len(sent) == len(JOB) + 2
+    assert {k: v for k, v in sent.items() if k not in JOB} in (
+        kept,
+        {"SLURM_NODELIST": big["SLURM_NODELIST"], "SLURM_JOB_WORK_DIR": "/home"},
+    )
+
+
+def test_a_crafted_environment_does_not_push_out_what_senergyd_needs(hook, agent):
+    crafted = {f"SPANK_ENERGY_{i}": "x" for i in range(9000)} | {"SPANK_ENERGY_TAG": "y" * 70_000}
+    needed = JOB | {
+        "SLURM_JOB_PARTITION": "p" * 200,
+        "SPANK_ENERGY_CAP": "200",
+        "SLURM_JOB_WORK_DIR": "/home",
+    }
+    assert call(hook, "begin", "--socket", agent.path, env=crafted | needed).returncode == 0
+    sent = agent.message()["env"]
+    assert needed.items() <= sent.items()
+    assert "SPANK_ENERGY_TAG" not in sent
+
+
+@pytest.mark.parametrize("size", range(LIMIT - 60, LIMIT + 20, 4))
+def test_a_message_fills_the_limit_and_never_exceeds_it(hook, agent, size):
+    value = "v" * (size - 30)
+    assert call(hook, "begin", "--socket", agent.path, env={"SLURM_A": value}).returncode == 0
+    message = agent.message()  # asserts the limit
+    fits = len(json.dumps({"op": "begin", "env": {"SLURM_A": value}}, separators=(",", ":"))) + 2 <= LIMIT
+    assert message["env"] == ({"SLURM_A": value} if fits else {})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["start"], ["begin", "end"], ["begin", "--sokcet", "x"], ["begin", "--socket"], ["begin", "-x"]]
+    + [["begin", "--reply-timeout-ms", value] for value in ("0", "-1", "1x", "", "1e3", "60001", "9" * 30)],
+)
+def test_bad_usage_is_told_and_ends_with_2(hook, arguments):
+    done = call(hook, *arguments)
+    assert done.returncode == 2
+    assert_one_line(done, "senergy-hook: ")
+
+
+def test_help_names_every_option(hook):
+    done = call(hook, "--help")
+    assert done.returncode == 0
+    for option in ("begin|end", "--socket", "--connect-timeout-ms", "--reply-timeout-ms", "--hold"):
+        assert option in done.stdout
+
+
+def test_a_closed_stderr_does_not_matter(hook):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [hook, "begin", "--socket", "/nonexistent"]
+    done = subprocess.run(command, env=JOB, stderr=write_end, timeout=30, check=False)
+    os.close(write_end)
+    assert done.returncode == 0
+
+
+def test_the_program_builds_with_make_and_has_both_names(tmp_path):
+    for source in ("spank", "prolog_epilog"):
+        ignore = shutil.ignore_patterns("*.so", "senergy-hook")
+        shutil.copytree(REPOSITORY / source, tmp_path / source, symlinks=True, ignore=ignore)
+    command = ["make", "--silent", "-C", tmp_path / "prolog_epilog", "CFLAGS_EXTRA=-Wall -Wextra -Werror"]
+    subprocess.run(command, check=True, timeout=120)
+    for name in ("senergy-hook", "prolog", "epilog"):
+        assert os.access(tmp_path / "prolog_epilog" / name, os.X_OK)

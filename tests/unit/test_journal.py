@@ -1,0 +1,338 @@
+"""Applying and restoring settings: order, verification, other people's changes, sudden death."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hardware_tree import Tree
+
+from slurm_energy.devices import durable
+from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.hardware import Setting, frequency_range, governor, preference, rapl_limit
+from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.journal import Journal
+from slurm_energy.devices.settings import apply, restore
+
+JOB = "7.0"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    (tmp_path / "state").mkdir()
+    return Tree(tmp_path / "node").cpus(2).cpufreq(2, "intel_pstate", "powersave").two_packages()
+
+
+@pytest.fixture
+def devices(tree: Tree) -> Devices:
+    return discover(tree.root)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal.load(tmp_path / "state/journal.json")
+
+
+def wanted() -> list[Setting]:
+    settings = [*rapl_limit("package-0", 150, 1.0), *rapl_limit("package-1", 150, 1.0)]
+    for name in ("policy0", "policy1"):
+        settings += [frequency_range(name, 800000, 2100000), preference(name, "power")]
+        settings.append(governor(name, "performance"))
+    return settings
+
+
+def test_all_is_written_read_back_and_put_back(tree: Tree, devices: Devices, journal: Journal) -> None:
+    before = tree.snapshot()
+    outcomes = apply(devices, journal, JOB, wanted())
+    assert [outcome.failed for outcome in outcomes] == [False] * 12
+    assert tree.policy(0, "scaling_governor") == "performance"
+    assert tree.policy(1, "scaling_max_freq") == "2100000"
+    assert tree.get("sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw") == "150000000"
+    assert {outcome.original for outcome in outcomes if "power_limit" in outcome.key} == {"250000000"}
+    assert journal.path.exists()
+    assert all(result.done for result in restore(devices, journal, JOB))
+    assert tree.snapshot() == before
+    assert not journal.path.exists()
+
+
+def test_the_journal_is_on_disk_before_the_first_write(
+    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: events.append("fsync"))
+    for knob in devices.knobs.values():
+        monkeypatch.setattr(knob, "write", lambda _value: events.append("write"))
+    apply(devices, journal, JOB, wanted())
+    assert events[:3] == ["fsync", "fsync", "write"]  # the file, its directory, then the hardware
+    assert len(json.loads(journal.path.read_text())["entries"]) == 12
+
+
+def test_settings_are_written_in_the_order_of_their_stages(
+    devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    for key, knob in devices.knobs.items():
+        monkeypatch.setattr(
+            knob, "write", lambda value, key=key, write=knob.write: (written.append(key), write(value))
+        )
+    apply(devices, journal, JOB, wanted())
+    kinds = list(dict.fromkeys(key.partition("[")[0] for key in written))
+    expected = ["cpufreq.governor", "cpufreq.epp", "cpufreq.frequency"]
+    expected += ["powercap.time_window", "powercap.power_limit", "powercap.enabled"]
+    assert kinds == expected
+    written.clear()
+    restore(devices, journal, JOB)
+    assert list(dict.fromkeys(key.partition("[")[0] for key in written)) == expected[::-1]
+
+
+def test_what_holds_already_is_not_written_again(
+    devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knob = devices.knobs["cpufreq.governor[policy0]"]
+    monkeypatch.setattr(knob, "write", lambda _value: pytest.fail("written"))
+    outcome = apply(devices, journal, JOB, [governor("policy0", "powersave")])[0]
+    assert (outcome.original, outcome.applied, outcome.failed) == ("powersave", "powersave", False)
+
+
+def test_nothing_is_set_if_the_journal_cannot_be_written(
+    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree.snapshot()
+
+    def full(*_arguments: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(durable, "write", full)
+    outcomes = apply(devices, journal, JOB, wanted())
+    assert all(outcome.failed and "No space left" in outcome.note for outcome in outcomes)
+    assert tree.snapshot() == before
+
+
+def test_a_value_that_somebody_else_changed_stays(tree: Tree, devices: Devices, journal: Journal) -> None:
+    apply(devices, journal, JOB, wanted())
+    tree.put("sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw", 120_000_000)
+    results = {result.key: result for result in restore(devices, journal, JOB)}
+    changed = results["powercap.power_limit[package-0]"]
+    assert (changed.done, changed.note) == (False, "left: somebody set 120 W")
+    assert tree.get("sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw") == "120000000"
+    assert results["powercap.power_limit[package-1]"].done
+    assert not journal.entries  # it is not ours any more, so nobody tries again
+
+
+def test_originals_survive_further_settings_of_the_same_job(
+    tree: Tree, devices: Devices, journal: Journal
+) -> None:
+    before = tree.snapshot()
+    apply(devices, journal, JOB, [governor("policy0", "performance")])
+    outcome = apply(devices, journal, JOB, [governor("policy0", "powersave")])[0]
+    assert outcome.original == "powersave"
+    apply(devices, journal, JOB, [governor("policy0", "performance")])
+    restore(devices, journal, JOB)
+    assert tree.snapshot() == before
+
+
+def test_another_job_s_setting_is_refused(tree: Tree, devices: Devices, journal: Journal) -> None:
+    apply(devices, journal, JOB, [governor("policy0", "performance")])
+    outcome = apply(devices, journal, "8.0", [governor("policy0", "powersave")])[0]
+    assert (outcome.failed, outcome.note) == (True, "held by job 7.0")
+    assert tree.policy(0, "scaling_governor") == "performance"
+
+
+def test_one_refused_write_does_not_stop_the_others(
+    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(_value: str) -> None:
+        raise DeviceError("x", "No data available (locked)")
+
+    monkeypatch.setattr(devices.knobs["powercap.power_limit[package-0]"], "write", locked)
+    outcomes = {outcome.key: outcome for outcome in apply(devices, journal, JOB, wanted())}
+    failed = outcomes.pop("powercap.power_limit[package-0]")
+    assert (failed.failed, failed.applied, failed.note) == (True, None, "No data available (locked)")
+    assert not any(outcome.failed for outcome in outcomes.values())
+
+
+def test_a_write_that_has_no_effect_is_a_failure(
+    devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices.knobs["powercap.power_limit[package-0]"], "write", lambda _value: None)
+    outcomes = {o.key: o for o in apply(devices, journal, JOB, rapl_limit("package-0", 150, 1.0))}
+    outcome = outcomes["powercap.power_limit[package-0]"]
+    assert (outcome.failed, outcome.applied) == (True, "250000000")
+    assert outcome.note == "the hardware keeps 250 W"
+
+
+def test_a_restore_that_fails_is_tried_again(
+    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree.snapshot()
+    apply(devices, journal, JOB, wanted())
+
+    def refuse(_value: str) -> None:
+        raise DeviceError("x", "Device or resource busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(devices.knobs["cpufreq.governor[policy0]"], "write", refuse)
+        results = restore(devices, journal, JOB)
+    assert [(r.key, r.note) for r in results if not r.done] == [
+        ("cpufreq.governor[policy0]", "Device or resource busy")
+    ]
+    again = Journal.load(journal.path)
+    assert list(again.entries) == ["cpufreq.governor[policy0]"]
+    assert all(result.done for result in restore(devices, again))
+    assert tree.snapshot() == before
+
+
+class ActiveDriver:
+    """intel_pstate in active mode: under `performance` the preference is forced and writes are refused.
+
+    Source: kernel, drivers/cpufreq/intel_pstate.c, intel_pstate_set_energy_pref_index (EBUSY).
+    """
+
+    def __init__(self, tree: Tree, devices: Devices, patch: pytest.MonkeyPatch, *, forgets: bool) -> None:
+        self.tree, self.forgets = tree, forgets
+        self.saved = "balance_performance"
+        self.governor_write = devices.knobs["cpufreq.governor[policy0]"].write
+        self.epp_write = devices.knobs["cpufreq.epp[policy0]"].write
+        patch.setattr(devices.knobs["cpufreq.governor[policy0]"], "write", self.write_governor)
+        patch.setattr(devices.knobs["cpufreq.epp[policy0]"], "write", self.write_epp)
+
+    def write_governor(self, value: str) -> None:
+        self.governor_write(value)
+        if value == "performance":
+            self.saved = self.tree.policy(0, "energy_performance_preference")
+            self.epp_write("performance")
+        else:
+            self.epp_write("default" if self.forgets else self.saved)
+
+    def write_epp(self, value: str) -> None:
+        if self.tree.policy(0, "scaling_governor") == "performance" and value != "performance":
+            raise DeviceError("x", "Device or resource busy")
+        self.epp_write(value)
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("with_preference", [False, True])
+def test_the_preference_comes_back_although_it_depends_on_the_governor(
+    tree: Tree,
+    devices: Devices,
+    journal: Journal,
+    monkeypatch: pytest.MonkeyPatch,
+    forgets: bool,
+    with_preference: bool,
+) -> None:
+    before = tree.snapshot()
+    ActiveDriver(tree, devices, monkeypatch, forgets=forgets)
+    settings = [governor("policy0", "performance")]
+    settings += [preference("policy0", "performance")] if with_preference else []
+    assert not any(outcome.failed for outcome in apply(devices, journal, JOB, settings))
+    assert tree.policy(0, "energy_performance_preference") == "performance"
+    assert all(result.done for result in restore(devices, journal, JOB))
+    assert tree.snapshot() == before
+
+
+def test_the_speed_that_was_set_comes_back_with_the_userspace_governor(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    tree = Tree(tmp_path / "node").cpus(1).cpufreq(1, "acpi-cpufreq", "userspace")
+    devices, journal = discover(tree.root), Journal(tmp_path / "state/journal.json")
+    apply(devices, journal, JOB, [governor("policy0", "performance")])
+    tree.put("sys/devices/system/cpu/cpufreq/policy0/scaling_setspeed", "<unsupported>")
+    journal.settle({"cpufreq.setspeed[policy0]": "<unsupported>"})
+    assert all(result.done for result in restore(devices, journal, JOB))
+    assert tree.policy(0, "scaling_setspeed") == "2000000"
+
+
+def test_boost_is_restored_before_the_bounds_that_it_overwrites(
+    tree: Tree, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.put("sys/devices/system/cpu/cpufreq/boost", 1)
+    tree.put("sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq", 3000000)
+    devices = discover(tree.root)
+    before = tree.snapshot()
+    boost = devices.knobs["cpufreq.boost[all]"]
+    write = boost.write
+
+    def overwriting(value: str) -> None:
+        write(value)
+        limit = 3400000 if value == "1" else 2600000
+        for number in (0, 1):
+            tree.put(f"sys/devices/system/cpu/cpufreq/policy{number}/scaling_max_freq", limit)
+
+    monkeypatch.setattr(boost, "write", overwriting)
+    apply(
+        devices,
+        journal,
+        JOB,
+        [Setting("cpufreq.boost[all]", "0"), frequency_range("policy0", 800000, 2000000)],
+    )
+    assert tree.policy(0, "scaling_max_freq") == "2000000"
+    assert all(result.done for result in restore(devices, journal, JOB))
+    assert tree.snapshot() == before
+
+
+def test_a_device_that_is_gone_keeps_its_entry(tree: Tree, devices: Devices, journal: Journal) -> None:
+    apply(devices, journal, JOB, [governor("policy1", "performance")])
+    for file in (tree.root / "sys/devices/system/cpu/cpufreq/policy1").iterdir():
+        file.unlink()
+    results = restore(discover(tree.root), journal, JOB)
+    assert {(result.done, result.note) for result in results} == {(False, "the device is gone")}
+    assert journal.entries
+
+
+def test_a_damaged_journal_is_kept_aside_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    path.write_text('{"version": 1, "entries": [{"key": 5}]}')
+    journal = Journal.load(path)
+    assert (journal.entries, path.exists()) == ({}, False)
+    assert (tmp_path / "journal.json.damaged").exists()
+    assert "not a settings journal" in journal.problem
+
+
+CHURN = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from test_journal import JOB, wanted
+from slurm_energy.devices.discovery import discover
+from slurm_energy.devices.journal import Journal
+from slurm_energy.devices.settings import apply, restore
+devices, journal = discover(Path(sys.argv[1])), Journal.load(Path(sys.argv[2]))
+restore(devices, journal)
+print("ready", flush=True)
+while True:
+    apply(devices, journal, JOB, wanted())
+    restore(devices, journal, JOB)
+"""
+
+
+def test_kill_9_at_any_instant_loses_no_original(tree: Tree, devices: Devices, tmp_path: Path) -> None:
+    before = tree.snapshot()
+    path = tmp_path / "state/journal.json"
+    chance = random.Random(4711)
+    changed = 0
+    for _ in range(50):
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHURN, str(tree.root), str(path), str(Path(__file__).parent)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(chance.uniform(0, 0.03))
+        finally:
+            process.kill()
+            process.wait(timeout=30)
+            assert process.stdout is not None
+            process.stdout.close()
+        changed += tree.snapshot() != before
+        journal = Journal.load(path)
+        assert not journal.problem
+        assert all(result.done for result in restore(devices, journal))
+        assert tree.snapshot() == before
+    assert changed > 5  # otherwise the test killed nothing in the act

@@ -1,0 +1,217 @@
+"""The control socket, served without a mounted tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
+from slurm_energy.lab import client
+from slurm_energy.lab.control import ControlServer
+from slurm_energy.lab.model import load_profile
+from slurm_energy.lab.requests import Requests
+from slurm_energy.lab.silicon import Silicon
+from slurm_energy.lab.throttle import Throttle
+from slurm_energy.lab.tree.hwmon import PowerMeter
+
+WAIT_S = 20.0
+
+
+class Node:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.silicon = Silicon(load_profile("epyc-7513-a100"))
+        self.throttle = Throttle(self.silicon, None, "not in this test")
+        self.faults: dict[str, int] = {}
+        requests = Requests("n1", self.silicon, self.throttle, self.faults)
+        self.server = ControlServer(path, self.silicon, requests, self.throttle, PowerMeter(self.silicon))
+
+
+@pytest.fixture
+def node(tmp_path):
+    made = Node(tmp_path / "emulator.sock")
+    made.server.start()
+    yield made
+    made.server.stop()
+    made.silicon.close()
+    assert not made.path.exists()
+
+
+def say(node: Node, line: bytes) -> dict:
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(WAIT_S)
+        peer.connect(str(node.path))
+        peer.sendall(line)
+        return json.loads(peer.makefile("rb").readline())
+
+
+def eventually(condition) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_kernel_answers_with_its_own_time_and_energy(node):
+    first = client.run_kernel(node.path, "gemm", full_speed_s=0.2)
+    assert first["seconds"] == pytest.approx(0.2, rel=0.1)
+    assert first["energy_joules"]["cpu"] > 0
+    assert first["end"] - first["start"] == pytest.approx(first["seconds"])
+    again = client.run_kernel(node.path, "gemm", size=first["size"])
+    assert again["seconds"] == pytest.approx(first["seconds"], abs=1e-3)
+
+
+def test_kernels_run_side_by_side(node):
+    results: dict[int, dict] = {}
+
+    def work(gpu: int) -> None:
+        results[gpu] = client.run_kernel(node.path, "triad", "gpu", gpus=[gpu], full_speed_s=0.3)
+
+    threads = [threading.Thread(target=work, args=(gpu,)) for gpu in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert sorted(results) == [0, 1, 2, 3]
+    assert {round(result["seconds"], 6) for result in results.values()} == {round(results[0]["seconds"], 6)}
+
+
+def test_a_kernel_dies_with_its_client(node):
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(node.path))
+        peer.sendall(b'{"op":"kernel","kernel":"gemm","device":"cpu","full_speed_s":1000}\n')
+        eventually(lambda: client.status(node.path)["kernels"] == 1)
+        assert client.truth(node.path)["power_watts"]["cpu"] > 100
+    eventually(lambda: client.status(node.path)["kernels"] == 0)
+    eventually(lambda: client.truth(node.path)["power_watts"]["cpu"] < 100)
+
+
+def test_a_slower_clock_ends_a_running_kernel_later(node):
+    def work() -> None:
+        results.append(client.run_kernel(node.path, "gemm", "gpu", gpus=[0], full_speed_s=0.4))
+
+    results: list[dict] = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    eventually(lambda: client.status(node.path)["kernels"] == 1)
+    with node.silicon.changing() as model:
+        model.set_gpu(0, 400, (210, 420))
+    thread.join(WAIT_S)
+    assert results[0]["seconds"] > 0.6
+
+
+def test_every_change_wakes_who_waits_for_the_next_event():
+    silicon = Silicon(load_profile("epyc-7513-a100"))
+
+    def told() -> bool:
+        return bool(select.select([silicon.changed_fd], [], [], 0)[0])
+
+    assert not told()
+    with silicon.now() as model:
+        assert model.gpu_state(0).limit_watts == 400
+    assert not told()
+    with silicon.changing() as model:
+        model.set_gpu(0, 300)
+    assert told()
+    silicon.settle()
+    assert not told()
+    silicon.close()
+
+
+def test_truth_is_consistent(node):
+    found = client.truth(node.path)
+    energy = found["energy_joules"]
+    assert energy["gpu"] == pytest.approx(sum(energy[f"gpu[{i}]"] for i in range(4)))
+    assert energy["node"] == pytest.approx(energy["cpu"] + energy["dram"] + energy["gpu"] + energy["other"])
+    assert found["time"] == pytest.approx(time.time(), abs=5)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"rubbish\n", "not JSON"),
+        (b"[1]\n", "not a JSON object"),
+        (b'{"op":"explode"}\n', "unknown operation"),
+        (b"{}\n", "unknown operation"),
+        (b'{"op":"kernel"}\n', "kernel"),
+        (b'{"op":"kernel","kernel":"gemm","size":-1}\n', "size"),
+        (b'{"op":"kernel","kernel":"gemm","size":1e999}\n', "size"),
+        (b'{"op":"kernel","kernel":"gemm","size":true}\n', "size"),
+        (b'{"op":"kernel","kernel":"gemm","cpus":[-1]}\n', "cpus"),
+        (b'{"op":"kernel","kernel":"gemm","cpus":[999]}\n', "999"),
+        (b'{"op":"kernel","kernel":"doom","device":"cpu"}\n', "doom"),
+        (b'{"op":"kernel","kernel":"gemm","device":"tpu"}\n', "tpu"),
+        (b'{"op":"job","job_id":"x"}\n', "job_id"),
+        (b'{"op":"job","job_id":1,"cpus":"7-3"}\n', "CPU list"),
+        (b'{"op":"job","job_id":1,"cpus":"0-999"}\n', "999"),
+        (b'{"op":"fault","path":"x","errno":"EIO"}\n', "path"),
+        (b'{"op":"fault","path":"/x","errno":"EWHAT"}\n', "errno"),
+        (b"[" * 60000 + b"\n", "not JSON"),
+        (b"x" * 70000 + b"\n", "64 KiB"),
+        (b"\xff\xfe\n", "not JSON"),
+    ],
+)
+def test_bad_messages_get_one_line(node, line, text):
+    answer = say(node, line)
+    assert answer["ok"] is False
+    assert text in answer["error"] and "\n" not in answer["error"]
+    assert answer["code"] == 2
+    assert client.status(node.path)["ok"]
+
+
+def test_several_messages_on_one_connection(node):
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(WAIT_S)
+        peer.connect(str(node.path))
+        peer.sendall(b'{"op":"kernel","kernel":"gemm","full_speed_s":0.1}\n{"op":"status"}\n{"op":"sta')
+        answers = peer.makefile("rb")
+        assert "seconds" in json.loads(answers.readline())
+        assert json.loads(answers.readline())["profile"] == "epyc-7513-a100"
+        peer.sendall(b'tus"}\n')
+        assert json.loads(answers.readline())["ok"]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_jobs_and_faults_are_for_root(node, tmp_path):
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setuid(1001)
+            client.truth(node.path)
+            for message in ({"op": "job", "job_id": 1}, {"op": "fault", "path": "/x"}):
+                try:
+                    client.ask(node.path, message)
+                except EnergyError as error:
+                    code = error.exit_code
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    assert client.register_job(node.path, 1) == [], "no throttling, no files"
+
+
+def test_a_second_emulator_is_refused_and_a_stale_socket_replaced(node, tmp_path):
+    with pytest.raises(AlreadyRunningError):
+        Node(node.path)
+    stale = tmp_path / "stale.sock"
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(stale))
+    other = Node(stale)
+    other.server.start()
+    assert client.status(stale)["ok"]
+    other.server.stop()
+
+
+def test_client_names_the_socket_that_does_not_answer(tmp_path):
+    with pytest.raises(UnavailableError, match=r"nobody\.sock"):
+        client.truth(tmp_path / "nobody.sock")

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.errors import ConfigError
+from slurm_energy.lab import nodesfile
+from slurm_energy.lab.nodesfile import NodeSpec
+
+TWO = """
+[[node]]
+name = "cpu-1"
+profile = "xeon-8358"
+
+[[node]]
+name = "gpu1"
+profile = "/srv/profiles/new.toml"
+overrides = { cpufreq.driver = "acpi-cpufreq", memory.total_mb = 1024 }
+"""
+
+
+def test_nodes_with_profiles_and_overrides():
+    first, second = nodesfile.parse(TWO)
+    assert first == NodeSpec("cpu-1", "xeon-8358")
+    assert second.overrides == {"cpufreq.driver": "acpi-cpufreq", "memory.total_mb": 1024}
+
+
+def test_quoted_and_nested_overrides_mean_the_same():
+    text = '[[node]]\nname="a"\nprofile="p"\n[node.overrides]\n"rapl.psys" = true\n'
+    text += "[node.overrides.cpu]\npackages = 1\n"
+    assert nodesfile.parse(text)[0].overrides == {"rapl.psys": True, "cpu.packages": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"must have \[\[node\]\] tables"),
+        ("node = 3", r"must have \[\[node\]\] tables"),
+        ("[[nodes]]\nname='n1'", r"must have \[\[node\]\] tables"),
+        ("[[node]\n", "nodes file"),
+        ("[[node]]\nname = 'n1'", "node 1: has the keys name, profile"),
+        ("[[node]]\nname = 'n1'\nprofile = 'p'\ncpus = 3", "node 1: has the keys"),
+        ("[[node]]\nname = 'N1'\nprofile = 'p'", "name: must be a host name"),
+        ("[[node]]\nname = 'controller'\nprofile = 'p'", "name: must be a host name"),
+        ("[[node]]\nname = 'a-b-c-d-e-f-g-h-i'\nprofile = 'p'", "at most 16"),
+        ("[[node]]\nname = 'n1'\nprofile = 7", "profile must be a string"),
+        (
+            "[[node]]\nname = 'n1'\nprofile = 'p'\n[[node]]\nname = 'n1'\nprofile = 'p'",
+            "two nodes are named 'n1'",
+        ),
+        ("\n".join(f"[[node]]\nname = 'n{i}'\nprofile = 'p'" for i in range(65)), "65 nodes are too many"),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line(text: str, message: str):
+    with pytest.raises(ConfigError, match=message) as caught:
+        nodesfile.parse(text)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"absent\.toml: No such file"):
+        nodesfile.read(tmp_path / "absent.toml")
+
+
+@given(st.text(max_size=60))
+def test_any_text_gives_nodes_or_one_line(text: str):
+    try:
+        assert nodesfile.parse(text)
+    except ConfigError as error:
+        assert "\n" not in str(error)
+
+
+def test_default_nodes_are_numbered_in_the_order_of_the_profiles():
+    names = [(node.name, node.profile) for node in nodesfile.from_profiles(["a", "b"])]
+    assert names == [("n1", "a"), ("n2", "b")]

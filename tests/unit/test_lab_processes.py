@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.lab import keeper, processes
+from slurm_energy.lab.processes import KeeperClient
+from slurm_energy.lab.startup import Startup, Step, StepError
+
+
+def test_listening_and_taken_ports():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert processes.listens(port)
+    assert not processes.listens(port)
+
+
+def test_free_ports_leave_out_those_that_are_taken():
+    first, second = processes.free_ports(2, 20000)
+    with socket.create_server(("127.0.0.1", first)):
+        assert processes.free_ports(1, 20000) == [second]
+    with pytest.raises(UnavailableError, match="TCP ports"):
+        processes.free_ports(2, 32767)
+
+
+def test_only_a_served_socket_accepts(tmp_path):
+    path = tmp_path / "socket"
+    assert not processes.accepts(path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        assert not processes.accepts(path)
+        server.listen()
+        assert processes.accepts(path)
+    assert not processes.accepts(path)
+
+
+def test_marked_processes_are_found_and_ended(tmp_path):
+    environment = {**os.environ, keeper.MARK: str(tmp_path)}
+    with subprocess.Popen(["sleep", "60"], env=environment) as process:
+        assert processes.marked(tmp_path) == [process.pid]
+        assert processes.marked(tmp_path.parent) == []
+        assert processes.wait_gone(lambda: processes.marked(tmp_path), 5) == []
+        assert process.wait(timeout=5) == -signal.SIGKILL
+    assert not processes.is_running(process.pid)
+
+
+def test_a_zombie_counts_as_gone():
+    with subprocess.Popen(["true"]) as process:
+        deadline = time.monotonic() + 5
+        while processes.is_running(process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A keeper's service without namespaces, in this process."""
+    path = tmp_path / "keeper.sock"
+    code = (
+        "import pathlib, sys; from slurm_energy.lab import keeper;"
+        "keeper.Keeper(keeper._listen(pathlib.Path(sys.argv[1])), None).serve()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path)]) as process:
+        deadline = time.monotonic() + 10
+        while not processes.accepts(path):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        client = KeeperClient(path)
+        yield client
+        processes.end(child["pid"] for child in client.children().values() if child["exit"] is None)
+        process.kill()
+
+
+def startup(client: KeeperClient, *steps: Step) -> Startup:
+    return Startup(steps, lambda node: client, {"PATH": os.environ["PATH"]})
+
+
+def step(tmp_path, name: str, script: str, **more) -> Step:
+    return Step(name, tmp_path / f"{name}.log", ["sh", "-c", script], **more)
+
+
+def test_a_keeper_starts_reaps_and_tells(served, tmp_path):
+    served.spawn("short", ["sh", "-c", "exit 3"], {}, tmp_path / "log")
+    deadline = time.monotonic() + 5
+    while served.children()["short"]["exit"] is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert served.children()["short"]["exit"] == 3
+    with pytest.raises(UnavailableError, match="No such file"):
+        served.spawn("none", ["/nonexistent"], {}, tmp_path / "log")
+
+
+def test_a_name_runs_once(served, tmp_path):
+    served.spawn("long", ["sleep", "5"], dict(os.environ), tmp_path / "log")
+    with pytest.raises(UnavailableError, match="long runs already"):
+        served.spawn("long", ["sleep", "5"], dict(os.environ), tmp_path / "log")
+
+
+def test_a_keeper_outlives_clients_that_talk_nonsense_or_leave(served, tmp_path):
+    for data in (b"", b"nonsense\n", b"[]\n", b"{}\n", b'{"op":"spawn"}\n', b'{"op":'):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(served.path))
+            connection.sendall(data)
+    assert served.children() == {}
+
+
+def test_steps_run_after_what_they_need(served, tmp_path):
+    order: list[str] = []
+    record = tmp_path / "record"
+    first = step(tmp_path, "first", f"sleep 0.1; echo first >> {record}")
+    second = step(tmp_path, "second", f"echo second >> {record}", needs=("first",))
+    run = Startup(
+        [second, first], lambda node: served, dict(os.environ), lambda done, _: order.append(done.name)
+    )
+    run.run()
+    assert order == ["first", "second"]
+    assert record.read_text().split() == order
+
+
+def test_a_failed_task_shows_the_end_of_its_log(served, tmp_path):
+    bad = step(tmp_path, "bad", "echo one; echo two; exit 4")
+    with pytest.raises(StepError, match=r"^bad: ended with exit code 4$") as caught:
+        startup(served, bad).run()
+    assert caught.value.log_tail == ["one", "two"]
+
+
+def test_a_daemon_that_ends_is_no_success_even_with_code_0(served, tmp_path):
+    with pytest.raises(StepError, match="ended with exit code 0"):
+        startup(served, step(tmp_path, "daemon", "exit 0", ready=lambda: False)).run()
+
+
+def test_a_daemon_that_dies_while_others_start_is_named(served, tmp_path):
+    dies = step(tmp_path, "dies", "sleep 0.3; kill -9 $$", ready=lambda: True)
+    waits = step(tmp_path, "waits", "sleep 20", ready=lambda: False)
+    with pytest.raises(StepError, match="dies: ended with signal 9"):
+        startup(served, dies, waits).run()
+
+
+def test_a_daemon_that_does_not_get_ready_in_time_is_named(served, tmp_path):
+    slow = step(tmp_path, "slow", "sleep 20", ready=lambda: False, timeout_s=0.2)
+    with pytest.raises(StepError, match="slow: not ready after"):
+        startup(served, slow).run()
+
+
+def test_a_keeper_ends_when_its_starter_does(tmp_path):
+    path = tmp_path / "tied.sock"
+    reader, writer = os.pipe()
+    code = (
+        "import pathlib, sys; from slurm_energy.lab import keeper;"
+        "keeper.Keeper(keeper._listen(pathlib.Path(sys.argv[1])), int(sys.argv[2])).serve()"
+    )
+    argv = [sys.executable, "-c", code, str(path), str(reader)]
+    with subprocess.Popen(argv, pass_fds=(reader,)) as process:
+        os.close(reader)
+        threading.Timer(0.2, os.close, [writer]).start()
+        assert process.wait(timeout=10) == 1

@@ -1,0 +1,302 @@
+"""The check on the controller (senergy_submit.lua) in every Lua at hand, against a stand-in for slurmctld."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy import config as configuration
+from slurm_energy.controller.policyfile import policy_file_text
+from slurm_energy.errors import UsageError
+from slurm_energy.policies import validate_flags
+from slurm_energy.quantities import parse_percent, parse_watts
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MODULE_FOLDER = REPOSITORY / "prolog_epilog"
+DRIVER = Path(__file__).parent / "native" / "submit_driver.lua"
+POLICIES = """\
+senergy-policies 1
+policy monitor
+policy edp
+policy night users=alice,bob
+cap_watts 100 10000
+gpu_cap_watts 100.5 1000
+slowdown_percent 0 100
+"""
+NAMES = ["POLICY", "CAP", "GPU_CAP", "SLOWDOWN", "MODEL", "TAG"]
+WORDS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
+INTERPRETERS = [path for path in map(shutil.which, ("lua5.4", "lua5.3", "lua5.1", "luajit")) if path]
+
+pytestmark = pytest.mark.skipif(not INTERPRETERS, reason="no Lua interpreter is installed")
+
+
+@pytest.fixture(params=INTERPRETERS, ids=lambda path: Path(path).name, scope="module")
+def lua(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lua") / "policies"
+    path.write_text(POLICIES)
+    return path
+
+
+def ask(lua, policy_file, *questions):
+    """Return (accepted, message, log) for each (name, user, value)."""
+    text = "".join(f"{name}\0{user}\0{value}\0" for name, user, value in questions)
+    done = subprocess.run(
+        [lua, DRIVER, MODULE_FOLDER, policy_file],
+        input=text.encode(),
+        capture_output=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    answers = [line.split("\t") for line in done.stdout.decode("ascii").splitlines()]
+    assert len(answers) == len(questions)
+    return [(verdict == "ok", message, log) for verdict, message, log in answers]
+
+
+def test_good_values_pass(lua, policies):
+    values = [
+        ("POLICY", "edp"),
+        ("CAP", "1.6kW"),
+        ("CAP", "10000"),
+        ("CAP", "0.0001MW"),
+        ("GPU_CAP", "100.5"),
+    ]
+    values += [("SLOWDOWN", "10%"), ("MODEL", "bert:v1/x+y-z_0"), ("TAG", "a" * 64), ("OTHER", "15Wh")]
+    answers = ask(lua, policies, *((f"ENERGY_{name}", "carl", value) for name, value in values))
+    assert answers == [(True, "", "")] * len(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "CAP",
+            "15Wh",
+            "--energy-cap: '15Wh' is not a power; write watts as 200, 200W or 1.6kW "
+            "(allowed: 100 to 10000 W)",
+        ),
+        ("CAP", "99", "--energy-cap: '99' is out of bounds; allowed: 100 to 10000 W"),
+        (
+            "CAP",
+            "999999999.999999MW",
+            "--energy-cap: '999999999.999999MW' is out of bounds; allowed: 100 to 10000 W",
+        ),
+        ("GPU_CAP", "100.4999", "--energy-gpu-cap: '100.4999' is out of bounds; allowed: 100.5 to 1000 W"),
+        ("SLOWDOWN", "100.5%", "--energy-slowdown: '100.5%' is out of bounds; allowed: 0 to 100 %"),
+        ("POLICY", "edpp", "--energy-policy: unknown policy 'edpp'; allowed: monitor, edp"),
+        ("POLICY", "night", "--energy-policy: 'night' is not open to user carl; allowed: monitor, edp"),
+        (
+            "TAG",
+            "\x1b[31m\\" + "x" * 10_000,
+            "--energy-tag: '\\x1b[31m\\x5cxxxxxxxxxxxxxxxxxxxxxxxxx...' is not a tag; "
+            "allowed: 1 to 64 characters of A-Z a-z 0-9 _ . : / + -",
+        ),
+    ],
+)
+def test_bad_values_are_refused_with_the_words_of_the_plugin(lua, policies, name, value, message):
+    for prefix in ("ENERGY_", "SPANK_ENERGY_"):
+        assert ask(lua, policies, (prefix + name, "carl", value)) == [(False, message, "")]
+
+
+def test_a_restricted_policy_is_open_to_its_users_only(lua, policies):
+    users = ["alice", "bob", "al", "root", ""]
+    answers = ask(lua, policies, *(("ENERGY_POLICY", user, "night") for user in users))
+    assert [accepted for accepted, _, _ in answers] == [True, True, False, False, False]
+
+
+def test_without_a_policy_file_only_the_form_is_checked(lua, tmp_path):
+    questions = [("ENERGY_POLICY", "carl", "any"), ("ENERGY_CAP", "carl", "1"), ("ENERGY_CAP", "carl", "1x")]
+    accepted = [ok for ok, _, log in ask(lua, tmp_path / "absent", *questions) if not log]
+    assert accepted == [True, True, False]
+
+
+def test_a_policy_file_that_cannot_be_used_is_logged_and_the_form_is_checked(lua, tmp_path):
+    path = tmp_path / "policies"
+    questions = [("ENERGY_CAP", "carl", "1"), ("ENERGY_CAP", "carl", "1x")]
+    for text, reason in [
+        ("", "cannot be read"),
+        ("hello\n", "does not begin with the line 'senergy-policies 1'"),
+        (POLICIES + "#" * 65536, "longer than 64 KiB"),
+        (POLICIES + "\0", "does not begin with the line 'senergy-policies 1'"),
+    ]:
+        path.write_text(text)
+        (good, _, log), (bad, _, _) = ask(lua, path, *questions)
+        assert (good, bad) == (True, False)
+        assert log == f"senergy_submit: {path}: {reason}: only the form of values is checked"
+
+
+def test_lines_of_newer_writers_are_passed_over(lua, tmp_path):
+    path = tmp_path / "policies"
+    path.write_text(
+        "senergy-policies 1\n\n  policy   edp  colour=green users=\nwatts_budget 3\ncap_watts 5\n"
+        "cap_watts low high\npolicy Bad\npolicy\ncap_watts 5 6 7\ncap_watts 1e2 3\nslowdown_percent"
+    )
+    questions = [("ENERGY_POLICY", "carl", "edp"), ("ENERGY_CAP", "carl", "4"), ("ENERGY_POLICY", "", "bad")]
+    assert ask(lua, path, *questions) == [
+        (True, "", ""),
+        (False, "--energy-cap: '4' is out of bounds; allowed: 5 to 6 W", ""),
+        (False, "--energy-policy: unknown policy 'bad'; allowed: edp", ""),
+    ]
+
+
+def run_lua(lua, chunk, policy_file="/nonexistent/policies"):
+    """Run statements with `check` as senergy.check and a slurm table that prints."""
+    prelude = f"""
+        package.path = "{MODULE_FOLDER}/?.lua"
+        slurm = {{ SUCCESS = 0, ERROR = -1, log_user = function(...) print("user", string.format(...)) end,
+                   log_error = function(...) print("log", string.format(...)) end }}
+        local senergy = require("senergy_submit")
+        senergy.policy_file = "{policy_file}"
+        local check = senergy.check
+    """
+    command = {"input": prelude + chunk, "capture_output": True, "text": True}
+    done = subprocess.run([lua, "-"], **command, timeout=20, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_jobs_without_energy_flags_read_no_file_and_say_nothing(lua):
+    chunk = """
+        io.open = function() error("read a file") end
+        print(check({}, 1), check({ spank_job_env = {} }, 1), check({ spank_job_env = { [0] = "A=B" } }, 1))
+    """
+    assert run_lua(lua, chunk) == ["0\t0\t0"]
+
+
+def test_every_entry_counts_also_repeated_ones(lua):
+    chunk = """
+        print(check({ user_id = 1, spank_job_env = { [0] = "ENERGY_CAP=200", "SPANK_ENERGY_CAP=200x" } }, 1))
+        print(check({ user_id = 1, spank_job_env = { [0] = "ENERGY_TAG=ok", "ENERGY_TAG=no\\nno" } }, 1))
+        print(check({ user_id = 1, spank_job_env = { "=", "ENERGY_CAP", "ENERGY_CAPX=1" } }, 1))
+    """
+    lines = run_lua(lua, chunk)
+    assert lines[0].startswith("user\t--energy-cap: '200x'")
+    assert lines[2].startswith(r"user	--energy-tag: 'no\x0ano'")
+    assert lines[1::2] == ["-1", "-1"]
+    assert lines[4] == "0"
+
+
+def together(lua, *asked, policy_file="/nonexistent/policies"):
+    """Return what the user is told, or "", for each {name: value} of a job."""
+    lines = []
+    for raw in asked:
+        entries = ", ".join(f'"{name}={value}"' for name, value in raw.items())
+        lines.append(f"print(check({{ user_name = 'alice', spank_job_env = {{ {entries} }} }}, 1))")
+    answers = "\n".join(run_lua(lua, "\n".join(lines), policy_file))
+    told = re.split(r"^(?:0|-1)$\n?", answers, flags=re.M)
+    return [line.removeprefix("user\t").rstrip("\n") for line in told[: len(asked)]]
+
+
+SITE = """
+[policies.lower]
+base = "cap"
+[policies.lowest]
+base = "cap"
+cap_watts = 500
+[policies.quiet]
+governor = "powersave"
+[policies.monitor]
+users = ["alice"]
+"""
+REDEFINED = '[policies.monitor]\nbase = "powersave"\n[policies.cap]\ngpu_cap_watts = 400\n'
+
+
+@pytest.mark.parametrize("text", ["", SITE, REDEFINED], ids=["built in", "site", "redefined"])
+def test_flags_go_together_as_they_do_on_the_node(lua, tmp_path, text):
+    config = configuration.parse(text)
+    path = tmp_path / "policies"
+    path.write_text(policy_file_text(config))
+    policies = ["monitor", "edp", "cap", *config.policies]
+    caps = [{}, {"ENERGY_CAP": "300"}, {"SPANK_ENERGY_GPU_CAP": "200"}]
+    asked = [cap | {"ENERGY_POLICY": policy} for policy in policies for cap in caps] + caps[1:]
+    for raw, told in zip(asked, together(lua, *asked, policy_file=path), strict=True):
+        try:
+            validate_flags({k.removeprefix("SPANK_"): v for k, v in raw.items()}, config, "alice")
+        except UsageError:
+            assert told, raw
+        else:
+            assert not told, raw
+
+
+@pytest.mark.parametrize(
+    "lines", [None, "", "policy monitor users=alice measures-only x\npolicy cap needs-cap"]
+)
+def test_a_contradiction_is_told_in_the_words_of_the_plugin(lua, tmp_path, lines):
+    path = tmp_path / "policies"
+    if lines is not None:
+        path.write_text(f"senergy-policies 1\n{lines}\n")
+    monitor, cap = {"ENERGY_POLICY": "monitor"}, {"SPANK_ENERGY_POLICY": "cap"}
+    watts, gpu_watts = {"ENERGY_CAP": "300"}, {"SPANK_ENERGY_GPU_CAP": "200"}
+    asked = [watts | monitor, monitor | gpu_watts, cap, monitor, cap | gpu_watts]
+    advice = "policy 'monitor' changes nothing; choose another policy or leave the cap out"
+    assert together(lua, *asked, policy_file=path) == [
+        f"--energy-cap: {advice}",
+        f"--energy-gpu-cap: {advice}",
+        "--energy-policy=cap needs --energy-cap or --energy-gpu-cap",
+        "",
+        "",
+    ]
+
+
+def test_a_policy_file_of_before_these_words_leaves_the_judgement_to_senergyd(lua, tmp_path):
+    path = tmp_path / "policies"
+    path.write_text("senergy-policies 1\npolicy monitor\npolicy cap\n")
+    asked = [{"ENERGY_POLICY": "monitor", "ENERGY_CAP": "300"}, {"ENERGY_POLICY": "cap"}]
+    assert together(lua, *asked, policy_file=path) == ["", ""]
+
+
+def test_an_internal_error_is_logged_and_lets_the_job_through(lua):
+    chunk = """
+        local job = setmetatable({}, { __index = function() error("no such field") end })
+        print(check(job, 7))
+        print(check(nil, nil))
+        print(check({ spank_job_env = 5 }, 7))
+    """
+    lines = run_lua(lua, chunk)
+    assert lines[1::2] == ["0", "0", "0"]
+    assert all(line.startswith("log\tsenergy_submit: internal error: ") for line in lines[::2])
+    assert lines[0].endswith("job of uid 7 let through")
+
+
+def test_the_example_job_submit_uses_the_module(lua):
+    chunk = f"""
+        package.preload["senergy_submit"] = function() return senergy end
+        assert(dofile("{MODULE_FOLDER}/job_submit.lua") == slurm.SUCCESS)
+        print(slurm_job_submit({{ user_id = 1, spank_job_env = {{ "ENERGY_CAP=x" }} }}, {{}}, 1))
+        print(slurm_job_modify({{}}, {{}}, {{}}, 1))
+    """
+    lines = run_lua(lua, chunk)
+    assert lines[1:] == ["-1", "0"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), WORDS), min_size=1, max_size=20))
+def test_any_text_passes_or_gets_one_printable_line(policies, values):
+    questions = [(f"ENERGY_{name}", "carl", value) for name, value in values]
+    for accepted, message, log in ask(INTERPRETERS[0], policies, *questions):
+        assert log == ""
+        assert accepted == (message == "")
+        assert re.fullmatch(r"[ -~]{0,640}", message)
+
+
+@given(st.lists(st.from_regex(r"[0-9]{0,10}\.?[0-9]{0,7}(W|kW|MW|Wh|%)?", fullmatch=True), max_size=30))
+def test_numbers_mean_what_they_mean_in_the_rest_of_the_project(values):
+    for name, parse in (("CAP", parse_watts), ("SLOWDOWN", parse_percent)):
+        answers = ask(
+            INTERPRETERS[0], "/nonexistent/policies", *((f"ENERGY_{name}", "carl", v) for v in values)
+        )
+        for value, (accepted, _, _) in zip(values, answers, strict=True):
+            try:
+                parse(value)
+            except UsageError:
+                assert not accepted, value
+            else:
+                assert accepted, value

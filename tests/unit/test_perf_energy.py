@@ -1,0 +1,132 @@
+"""perf's energy events: which there are, what a count is worth, and the system call itself.
+
+Kernel source: arch/x86/events/rapl.c (event codes, unit, scale 2^-32 J, cpumask of one CPU per die).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hardware_tree import Tree
+
+from slurm_energy.devices import perf_energy
+from slurm_energy.devices.discovery import discover
+from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.perf_energy import PerfEnergy, open_event, read_count
+
+SCALE = "2.3283064365386962890625e-10"
+PERF_TYPE_SOFTWARE = 1
+PERF_COUNT_SW_CPU_CLOCK = 0
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def pmu(tree: Tree, kind: int = 32, cpus: str = "0,32") -> Tree:
+    folder = "sys/bus/event_source/devices/power"
+    tree.put(f"{folder}/type", kind)
+    tree.put(f"{folder}/cpumask", cpus)
+    for name, code in {"energy-cores": 1, "energy-pkg": 2, "energy-ram": 3, "energy-psys": 5}.items():
+        tree.put(f"{folder}/events/{name}", f"event=0x{code:02x}")
+        tree.put(f"{folder}/events/{name}.unit", "Joules")
+        tree.put(f"{folder}/events/{name}.scale", SCALE)
+    return tree
+
+
+class Kernel:
+    """Answers perf_event_open with pipes that hold one count each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int = 0, refuse: int = 0) -> None:
+        self.opened: list[tuple[int, int, int]] = []
+        self.count, self.refuse = count, refuse
+        monkeypatch.setattr(perf_energy, "open_event", self.open_event)
+
+    def open_event(self, kind: int, config: int, cpu: int) -> int:
+        if self.refuse:
+            raise OSError(self.refuse, os.strerror(self.refuse))
+        self.opened.append((kind, config, cpu))
+        reader, writer = os.pipe()
+        os.write(writer, self.count.to_bytes(8, "little"))
+        os.close(writer)
+        return reader
+
+
+def test_a_count_is_worth_exactly_two_to_the_minus_32_joules(tree: Tree) -> None:
+    worth = {name: microjoules for name, _, microjoules in perf_energy.events(pmu(tree).root)}
+    assert worth == {"energy-pkg": Fraction(10**6, 2**32), "energy-ram": Fraction(10**6, 2**32)}
+
+
+def test_packages_and_memory_are_counted_on_each_cpu_of_the_mask(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel(monkeypatch, count=2**32 * 1000 + 2**31)
+    counters, notes = perf_energy.discover(pmu(tree).root)
+    assert kernel.opened == [(32, 2, 0), (32, 2, 32), (32, 3, 0), (32, 3, 32)]
+    assert [(c.key, c.component) for c in counters[:3]] == [
+        ("perf:energy-pkg@cpu0", "cpu"),
+        ("perf:energy-pkg@cpu32", "cpu"),
+        ("perf:energy-ram@cpu0", "dram"),
+    ]
+    assert counters[0].read() == 1_000_500_000
+    assert notes == []
+    for counter in counters:
+        counter.close()
+
+
+def test_an_event_in_another_unit_is_not_energy(tree: Tree) -> None:
+    pmu(tree).put("sys/bus/event_source/devices/power/events/energy-pkg.unit", "Volts")
+    assert [name for name, _, _ in perf_energy.events(tree.root)] == ["energy-ram"]
+
+
+@pytest.mark.parametrize("text", ["", "event=zwei", "umask=2", "event=0x02,umask=1"])
+def test_an_event_of_unknown_form_is_left_out(tree: Tree, text: str) -> None:
+    pmu(tree).put("sys/bus/event_source/devices/power/events/energy-pkg", text)
+    assert [name for name, _, _ in perf_energy.events(tree.root)] == ["energy-ram"]
+
+
+def test_refused_events_are_said_and_cost_nothing(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    Kernel(monkeypatch, refuse=13)
+    counters, notes = perf_energy.discover(pmu(tree).root)
+    assert counters == []
+    assert "perf:energy-pkg@cpu0 cannot be opened: Permission denied" in notes[0]
+
+
+def test_perf_is_asked_only_where_powercap_is_not_readable(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel(monkeypatch)
+    discover(pmu(tree).two_packages().root).close()
+    assert kernel.opened == []
+    for file in tree.root.glob("sys/class/powercap/*/energy_uj"):
+        file.unlink()
+    devices = discover(tree.root)
+    assert {c.source for c in devices.counters} == {"perf:power"}
+    devices.close()
+
+
+def test_the_system_call_counts() -> None:
+    """The kernel's own clock event shows that number, structure and flags are as the kernel has them."""
+    try:
+        descriptor = open_event(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, 0)
+    except PermissionError:
+        pytest.skip("perf events need root here")
+    try:
+        assert os.get_inheritable(descriptor) is False
+        before = read_count(descriptor)
+        time.sleep(0.02)
+        assert read_count(descriptor) - before > 10_000_000  # nanoseconds
+    finally:
+        os.close(descriptor)
+
+
+def test_the_kernel_s_refusal_is_told() -> None:
+    with pytest.raises(OSError):
+        open_event(PERF_TYPE_SOFTWARE, 999, 0)
+    with pytest.raises(DeviceError, match="perf:energy-pkg@cpu0"):
+        PerfEnergy("energy-pkg", PERF_TYPE_SOFTWARE, 999, 0, Fraction(1))

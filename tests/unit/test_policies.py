@@ -1,0 +1,415 @@
+"""What each policy means on each kind of hardware, and which requests are accepted."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy import config as configuration
+from slurm_energy.config import BoundsConfig, Config, DefaultsConfig, EdpEntry, SitePolicy
+from slurm_energy.devices.hardware import CpuPolicy, Gpu, Hardware, Package
+from slurm_energy.errors import ConfigError, EnergyError, ForbiddenError, UsageError
+from slurm_energy.policies import (
+    Plan,
+    Request,
+    Scope,
+    catalogue,
+    check_policies,
+    default_policy,
+    make_plan,
+    validate_flags,
+)
+from slurm_energy.policies.caps import Part, share
+from slurm_energy.policies.edp_defaults import DEFAULTS
+
+GENERIC = ("conservative", "ondemand", "userspace", "powersave", "performance", "schedutil")
+PREFERENCES = ("default", "performance", "balance_performance", "balance_power", "power")
+ACTIVE = ("intel_pstate", "amd-pstate-epp")
+PASSIVE = ("acpi-cpufreq", "intel_cpufreq", "amd-pstate", "cppc_cpufreq")
+
+
+def cpu(driver: str, found: tuple[int, int] = (800_000, 3_400_000)) -> CpuPolicy:
+    active = driver in ACTIVE
+    return CpuPolicy(
+        name="policy0",
+        cpus=(0,),
+        driver=driver,
+        governors=("performance", "powersave") if active else GENERIC,
+        preferences=PREFERENCES if active else (),
+        hardware_khz=(800_000, 3_400_000),
+        found_khz=found,
+    )
+
+
+def node(driver: str = "intel_pstate", gpus: int = 0, **changes: object) -> Hardware:
+    hardware = Hardware(
+        cpu_model="Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz",
+        cpu_count=64,
+        policies=(cpu(driver),),
+        packages=tuple(Package(f"package-{i}", (f"package-{i}",), 250.0, 250.0, None) for i in range(2)),
+        gpus=tuple(Gpu(i, i, "NVIDIA A100-SXM4-40GB", 400.0, 100.0, 400.0, (210, 1410)) for i in range(gpus)),
+    )
+    return dataclasses.replace(hardware, **changes)  # type: ignore[arg-type]
+
+
+def plan(
+    request: Request, hardware: Hardware, config: Config | None = None, scope: Scope | None = None
+) -> Plan:
+    everything = Scope(True, tuple(gpu.index for gpu in hardware.gpus))
+    return make_plan(request, hardware, config or Config(), scope or everything)
+
+
+def values(made: Plan) -> dict[str, str]:
+    return {setting.key: setting.value for setting in made.settings}
+
+
+def test_monitor_changes_nothing() -> None:
+    assert plan(Request("monitor"), node(gpus=4)).settings == ()
+
+
+@pytest.mark.parametrize("driver", ACTIVE + PASSIVE)
+def test_performance(driver: str) -> None:
+    found = values(plan(Request("performance"), node(driver, policies=(cpu(driver, (800_000, 2_000_000)),))))
+    expected = {
+        "cpufreq.governor[policy0]": "performance",
+        "cpufreq.frequency[policy0]": "800000-3400000",
+    }
+    if driver in ACTIVE:
+        expected["cpufreq.epp[policy0]"] = "performance"
+    assert found == expected
+
+
+@pytest.mark.parametrize("driver", ACTIVE)
+def test_powersave_where_the_hardware_chooses_is_held_by_the_bounds(driver: str) -> None:
+    assert values(plan(Request("powersave"), node(driver))) == {
+        "cpufreq.governor[policy0]": "powersave",
+        "cpufreq.epp[policy0]": "power",
+        "cpufreq.frequency[policy0]": "800000-800000",
+    }
+
+
+@pytest.mark.parametrize("driver", PASSIVE)
+def test_powersave_where_the_governor_pins_the_minimum(driver: str) -> None:
+    assert values(plan(Request("powersave"), node(driver))) == {"cpufreq.governor[policy0]": "powersave"}
+    raised = node(driver, policies=(cpu(driver, (1_500_000, 3_400_000)),))
+    assert values(plan(Request("powersave"), raised)) == {
+        "cpufreq.governor[policy0]": "powersave",
+        "cpufreq.frequency[policy0]": "800000-3400000",
+    }
+
+
+@pytest.mark.parametrize("driver", ACTIVE)
+def test_balanced_where_the_hardware_chooses(driver: str) -> None:
+    assert values(plan(Request("balanced"), node(driver))) == {
+        "cpufreq.governor[policy0]": "powersave",
+        "cpufreq.epp[policy0]": "balance_performance",
+    }
+
+
+@pytest.mark.parametrize("driver", PASSIVE)
+def test_balanced_elsewhere_follows_the_load(driver: str) -> None:
+    assert values(plan(Request("balanced"), node(driver))) == {"cpufreq.governor[policy0]": "schedutil"}
+    old = dataclasses.replace(cpu(driver), governors=("ondemand", "performance"))
+    assert values(plan(Request("balanced"), node(driver, policies=(old,)))) == {
+        "cpufreq.governor[policy0]": "ondemand"
+    }
+
+
+def test_a_node_without_cpufreq_is_left_alone_and_told() -> None:
+    made = plan(Request("powersave"), node(policies=()))
+    assert made.settings == ()
+    assert "no cpufreq" in made.notes[0]
+
+
+def test_a_node_cap_is_shared_by_the_parts_ranges() -> None:
+    found = values(plan(Request("cap", cap_watts=400), node(dram_watts=80.0)))
+    # 400 W less 80 W for memory; both packages alike.
+    assert found["powercap.power_limit[package-0]"] == found["powercap.power_limit[package-1]"] == "160000000"
+    assert found["powercap.time_window[package-0]"] == "1000000"
+    assert found["powercap.enabled[package-0]"] == "1"
+
+
+def test_a_node_cap_includes_the_gpus() -> None:
+    found = values(plan(Request("cap", cap_watts=1200), node(gpus=4)))
+    packages = [int(found[f"powercap.power_limit[package-{i}]"]) / 1e6 for i in range(2)]
+    gpus = [int(found[f"nvml.power_limit[gpu{i}]"]) / 1e3 for i in range(4)]
+    assert math.fsum(packages) + math.fsum(gpus) == pytest.approx(1200, abs=0.01)
+    # Everyone is at the same part of its own range: 75..250 W and 100..400 W.
+    assert (packages[0] - 75) / 175 == pytest.approx((gpus[0] - 100) / 300, abs=1e-4)
+    assert found["nvml.persistence[gpu0]"] == "1"
+
+
+def test_a_gpu_cap_bounds_the_gpus_share_of_a_node_cap() -> None:
+    found = values(plan(Request("cap", cap_watts=2000, gpu_cap_watts=150), node(gpus=4)))
+    assert {found[f"nvml.power_limit[gpu{i}]"] for i in range(4)} == {"150000"}
+    assert "powercap.power_limit[package-0]" not in found  # 1400 W are enough for the packages
+
+
+def test_a_cap_that_cannot_be_reached_is_told() -> None:
+    made = plan(Request("cap", cap_watts=120), node())
+    assert values(made)["powercap.power_limit[package-0]"] == "75000000"
+    assert "the lowest that the limits reach is 150 W" in made.notes[0]
+
+
+def test_a_cap_above_what_is_in_force_changes_nothing() -> None:
+    made = plan(Request("cap", cap_watts=5000), node(gpus=2))
+    assert made.settings == ()
+    assert made.cap_watts == 5000
+
+
+def test_no_limit_rises_above_what_was_found() -> None:
+    hardware = node(gpus=2)
+    lowered = tuple(dataclasses.replace(gpu, found_watts=250.0) for gpu in hardware.gpus)
+    hardware = dataclasses.replace(hardware, gpus=lowered)
+    assert plan(Request("cap", gpu_cap_watts=350), hardware).settings == ()
+
+
+@given(
+    cap=st.floats(1, 10_000),
+    found=st.lists(st.floats(50, 700), min_size=1, max_size=8),
+    dram=st.one_of(st.none(), st.floats(1, 200)),
+)
+def test_limits_stay_within_hardware_and_cap(cap: float, found: list[float], dram: float | None) -> None:
+    gpus = tuple(Gpu(i, i, "g", watts, 50.0, 700.0, None) for i, watts in enumerate(found))
+    hardware = Hardware("x", 4, gpus=gpus, dram_watts=dram)
+    made = plan(Request("cap", cap_watts=cap), hardware)
+    limits = [int(value) / 1e3 for key, value in values(made).items() if key.startswith("nvml.power_limit")]
+    for gpu in gpus:
+        value = values(made).get(f"nvml.power_limit[gpu{gpu.index}]")
+        assert value is None or 50 <= int(value) / 1e3 <= gpu.found_watts  # type: ignore[operator]
+    if len(limits) == len(found) and not made.notes:
+        assert math.fsum(limits) <= cap + 0.01
+
+
+@given(
+    cap=st.floats(0, 10_000),
+    ranges=st.lists(st.tuples(st.floats(0, 300), st.floats(0, 500)), min_size=1, max_size=9),
+)
+def test_shares_add_up_to_the_cap_between_least_and_most(
+    cap: float, ranges: list[tuple[float, float]]
+) -> None:
+    parts = [Part(str(i), least, least + extra) for i, (least, extra) in enumerate(ranges)]
+    given_ = share(cap, parts)
+    least, most = sum(p.least_watts for p in parts), sum(p.most_watts for p in parts)
+    assert math.fsum(given_.values()) == pytest.approx(min(max(cap, least), most), rel=1e-9, abs=1e-6)
+    for part in parts:
+        assert part.least_watts <= given_[part.name] <= part.most_watts + 1e-9
+
+
+def test_both_twins_of_a_package_are_limited() -> None:
+    twin = Package("package-0", ("package-0", "package-0:mmio"), 250.0, 250.0, None)
+    found = values(plan(Request("cap", cap_watts=150), node(packages=(twin,))))
+    assert found["powercap.power_limit[package-0:mmio]"] == "150000000"
+
+
+def test_packages_without_limits_are_told() -> None:
+    amd = Package("package-0", (), None, None, None)
+    made = plan(Request("cap", cap_watts=300), node(packages=(amd,)))
+    assert made.settings == ()
+    assert [note.partition(":")[0] for note in made.notes] == [
+        "package power cannot be limited on this node",
+        "nothing on this node can be limited",
+    ]
+
+
+def test_a_gpu_cap_without_a_gpu_is_told() -> None:
+    made = plan(Request("cap", gpu_cap_watts=200), node())
+    assert made.settings == ()
+    assert made.notes == ("cap of 200 W per GPU not set: the job has no GPU on this node",)
+
+
+def test_extra_caps_go_with_any_policy() -> None:
+    found = values(plan(Request("powersave", gpu_cap_watts=200), node(gpus=1)))
+    assert found["nvml.power_limit[gpu0]"] == "200000"
+    assert found["cpufreq.governor[policy0]"] == "powersave"
+
+
+@pytest.mark.parametrize(
+    ("model", "frequency", "gpu"),
+    [(None, "2100000", "300000"), ("gemm", "2100000", "300000"), ("triad", "800000", "200000")],
+)
+def test_edp_takes_the_most_specific_entry(model: str | None, frequency: str, gpu: str) -> None:
+    found = values(plan(Request("edp", model=model), node(gpus=1)))
+    assert found["cpufreq.frequency[policy0]"] == f"800000-{frequency}"
+    assert found["nvml.power_limit[gpu0]"] == gpu
+
+
+def test_edp_leaves_the_cpus_of_a_gpu_job_alone() -> None:
+    made = plan(Request("edp", model="triad"), node(gpus=2), None, Scope(True, (0, 1), gpu_job=True))
+    assert {key.partition("[")[0] for key in values(made)} == {"nvml.persistence", "nvml.power_limit"}
+    assert made.notes == ("the job's work is on GPUs: CPU left alone",)
+
+
+def test_the_site_s_edp_table_goes_first() -> None:
+    site = Config(
+        edp=(
+            EdpEntry(cpu="Platinum 8358", max_frequency_mhz=1900, package_cap_watts=180),
+            EdpEntry(gpu="A100", gpu_clock_mhz=1005),
+        )
+    )
+    found = values(plan(Request("edp"), node(gpus=1), site))
+    assert found["cpufreq.frequency[policy0]"] == "800000-1900000"
+    assert found["powercap.power_limit[package-1]"] == "180000000"
+    assert found["nvml.locked_clocks[gpu0]"] == "210-1005"
+    assert "nvml.power_limit[gpu0]" not in found
+
+
+def test_a_bound_at_the_base_of_a_table_driver_switches_boost_off() -> None:
+    table = (1_500_000, 2_100_000, 2_600_000)
+    acpi = dataclasses.replace(
+        cpu("acpi-cpufreq"),
+        table_khz=table,
+        hardware_khz=(1_500_000, 2_600_000),
+        found_khz=(1_500_000, 2_600_000),
+    )
+    epyc = node(cpu_model="AMD EPYC 7513 32-Core Processor", policies=(acpi,), boost=True)
+    assert values(plan(Request("edp"), epyc)) == {"cpufreq.boost[all]": "0"}  # 2700 MHz
+    assert values(plan(Request("edp", model="gemm"), epyc)) == {}  # 3300 MHz is inside the boost range
+    assert values(plan(Request("edp", model="triad"), epyc)) == {
+        "cpufreq.frequency[policy0]": "1500000-1500000"
+    }
+
+
+def test_edp_without_an_entry_leaves_the_part_alone_and_says_so() -> None:
+    made = plan(Request("edp"), node(cpu_model="Some CPU"))
+    assert made.settings == ()
+    assert made.notes == ("no EDP entry for CPU 'Some CPU': CPU left alone",)
+
+
+def test_a_site_policy_refines_its_base() -> None:
+    site = Config(
+        policies={
+            "night": SitePolicy(base="powersave", gpu_cap_watts=180),
+            "office": SitePolicy(max_frequency_mhz=2000, governor="ondemand", cap_watts=300),
+        }
+    )
+    assert values(plan(Request("night"), node(gpus=1), site))["nvml.power_limit[gpu0]"] == "180000"
+    found = values(plan(Request("office"), node("acpi-cpufreq"), site))
+    assert found["cpufreq.governor[policy0]"] == "ondemand"
+    assert found["cpufreq.frequency[policy0]"] == "800000-2000000"
+    assert found["powercap.power_limit[package-0]"] == "150000000"
+    own = values(plan(Request("office", cap_watts=350), node("acpi-cpufreq"), site))
+    assert own["powercap.power_limit[package-0]"] == "175000000"
+
+
+def test_a_job_that_shares_the_node_only_sets_its_own_gpus() -> None:
+    made = plan(
+        Request("powersave", cap_watts=900, gpu_cap_watts=150), node(gpus=2), None, Scope(False, (1,))
+    )
+    assert values(made) == {"nvml.persistence[gpu1]": "1", "nvml.power_limit[gpu1]": "150000"}
+    assert made.cap_watts is None
+    assert len(made.notes) == 2
+
+
+FLAGS = {"ENERGY_POLICY": "performance", "ENERGY_CAP": "400", "ENERGY_SLOWDOWN": "10", "ENERGY_TAG": "a/b"}
+
+
+def test_good_flags() -> None:
+    assert validate_flags(FLAGS, Config()) == Request("performance", 400.0, None, 10.0, None, "a/b")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ENERGY_POLICY": "turbo"}, "--energy-policy: 'turbo' is not known: one of balanced, cap, edp"),
+        ({"ENERGY_CAP": "15Wh"}, "--energy-cap: '15Wh' is not a power"),
+        ({"ENERGY_CAP": "-5"}, "--energy-cap: '-5'"),
+        ({"ENERGY_CAP": "1e400"}, "--energy-cap: '1e400'"),
+        ({"ENERGY_CAP": "50"}, "--energy-cap: '50' is out of bounds: 100 to 10000 W"),
+        ({"ENERGY_GPU_CAP": "1001"}, "--energy-gpu-cap: '1001' is out of bounds: 100 to 1000 W"),
+        ({"ENERGY_SLOWDOWN": "101"}, "--energy-slowdown: '101' is out of bounds: 0 to 100 %"),
+        ({"ENERGY_MODEL": "a b"}, "--energy-model: 'a b' cannot be accepted"),
+        ({"ENERGY_TAG": "x" * 10_000}, "--energy-tag: 'xxx"),
+        ({"ENERGY_POLICY": "cap", "ENERGY_CAP": ""}, "--energy-policy: 'cap' needs a cap"),
+        ({"ENERGY_POLICY": "monitor"}, "--energy-policy: 'monitor' changes nothing, but a cap was given"),
+    ],
+)
+def test_bad_flags_are_named_with_value_and_what_is_allowed(change: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        validate_flags({**FLAGS, **change}, Config())
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+def test_a_cap_without_a_policy_means_cap_unless_the_site_says_more() -> None:
+    asked = {"ENERGY_GPU_CAP": "200"}
+    assert validate_flags(asked, Config()).policy == "cap"
+    assert validate_flags(asked, Config(defaults=DefaultsConfig(policy="edp"))).policy == "edp"
+    assert validate_flags({}, Config()).policy == "monitor"
+
+
+def test_bounds_come_from_the_configuration() -> None:
+    site = Config(bounds=BoundsConfig(cap_watts=(200.0, 300.0)))
+    with pytest.raises(UsageError, match="200 to 300 W"):
+        validate_flags({"ENERGY_CAP": "400"}, site)
+
+
+def test_a_policy_of_some_users_is_for_them_only() -> None:
+    site = Config(policies={"night": SitePolicy(users=["alice"]), "performance": SitePolicy(users=["bob"])})
+    assert validate_flags({"ENERGY_POLICY": "night"}, site, "alice").policy == "night"
+    for user in ("bob", None):
+        with pytest.raises(ForbiddenError, match="night"):
+            validate_flags({"ENERGY_POLICY": "night"}, site, user)
+    with pytest.raises(ForbiddenError):
+        validate_flags({"ENERGY_POLICY": "performance"}, site, "alice")
+    assert catalogue(site)["performance"].base == "performance"
+
+
+def test_default_policy_by_user_then_partition() -> None:
+    site = Config(defaults=DefaultsConfig("balanced", {"gpu": "edp"}, {"alice": "performance"}))
+    assert default_policy(site, "alice", "gpu") == "performance"
+    assert default_policy(site, "bob", "gpu") == "edp"
+    assert default_policy(site, None, None) == "balanced"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[policies.night]\nbase = "turbo"\n', "policies.night.base: 'turbo' is not built in"),
+        ('[defaults]\npolicy = "eco"\n', "defaults.policy: 'eco' is not a policy"),
+        ('[defaults]\npartition = { gpu = "eco" }\n', "defaults.partition.gpu: 'eco'"),
+    ],
+)
+def test_names_of_policies_in_the_configuration_are_checked(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_policies(configuration.parse(text))
+    assert words in str(caught.value)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["ENERGY_POLICY", "ENERGY_CAP", "ENERGY_GPU_CAP", "ENERGY_SLOWDOWN", "ENERGY_TAG"]),
+        st.one_of(st.text(max_size=50), st.sampled_from(["cap", "edp", "400", "1.5kW", "10%"])),
+    )
+)
+def test_any_flags_are_accepted_within_bounds_or_refused_in_one_line(raw: dict[str, str]) -> None:
+    try:
+        request = validate_flags(raw, Config())
+    except EnergyError as error:
+        assert "\n" not in str(error)
+        return
+    assert request.policy in catalogue(Config())
+    assert request.cap_watts is None or 100 <= request.cap_watts <= 10_000
+    assert request.gpu_cap_watts is None or 100 <= request.gpu_cap_watts <= 1000
+
+
+def test_the_documented_edp_table_is_the_shipped_one() -> None:
+    page = (Path(__file__).parents[2] / "docs/policies.md").read_text()
+    for entry in DEFAULTS:
+        if entry.max_frequency_mhz:
+            value = f"max. {entry.max_frequency_mhz:g} MHz"
+        else:
+            value = f"{entry.gpu_cap_watts:g} W per GPU"
+        row = f"| {entry.cpu or entry.gpu} | {entry.model or 'any other'} | {value} | {entry.source} |"
+        assert row in page
+
+
+def test_the_documented_example_of_a_shared_cap() -> None:
+    parts = [Part(f"p{i}", 75, 250) for i in range(2)] + [Part(f"g{i}", 100, 400) for i in range(4)]
+    limits = share(1200, parts)
+    assert (round(limits["p0"], 1), round(limits["g0"], 1)) == (148.4, 225.8)

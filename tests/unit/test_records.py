@@ -1,0 +1,95 @@
+"""The energy record travels as JSON and refuses what it does not understand."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.errors import UsageError
+from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord, Quality
+
+RECORD = EnergyRecord(
+    cluster="lab",
+    node="n1",
+    job_id=12,
+    uid=1000,
+    policy="cap",
+    start=100.0,
+    end=110.5,
+    components=(
+        ComponentEnergy("cpu", 1500.25, "powercap:intel-rapl"),
+        ComponentEnergy("gpu[0]", None, None, Quality.PARTIAL),
+    ),
+    applied=(AppliedSetting("powercap.power_limit[package-0]", "250000000", "150000000", "150000000", True),),
+    gpus=(0,),
+    asked={"policy": "cap", "cap": "300"},
+)
+
+
+def test_record_survives_json():
+    assert EnergyRecord.from_json(json.loads(json.dumps(RECORD.to_json()))) == RECORD
+
+
+def test_energy_is_the_sum_of_known_components_and_node_takes_precedence():
+    assert RECORD.energy_joules == 1500.25
+    node = EnergyRecord.from_json(
+        RECORD.to_json()
+        | {"components": [{"name": "node", "energy_joules": 9.0, "source": "bmc", "quality": "measured"}]}
+    )
+    assert node.energy_joules == 9.0
+    assert EnergyRecord.from_json(RECORD.to_json() | {"components": []}).energy_joules is None
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"schema": 99}, "schema 99"),
+        ({"surprise": 1}, "surprise"),
+        ({"job_id": "12"}, "job_id"),
+        ({"job_id": -1}, "job_id"),
+        ({"job_id": True}, "job_id"),
+        ({"start": float("nan")}, "start"),
+        ({"end": 99.0}, "end"),
+        ({"mean_watts": float("inf")}, "mean_watts"),
+        ({"user": 5}, "user"),
+        ({"tag": "x" * 2000}, "tag"),
+        ({"asked": {"cap": 5}}, "asked"),
+        ({"gpus": [1.5]}, "gpus"),
+        ({"components": 7}, "components"),
+        (
+            {"components": [{"name": "gpu[x]", "energy_joules": 1, "source": "s", "quality": "measured"}]},
+            "gpu",
+        ),
+        ({"components": [{"name": "cpu", "energy_joules": -1, "source": "s", "quality": "measured"}]}, "cpu"),
+        (
+            {"components": [{"name": "cpu", "energy_joules": 1, "source": "s", "quality": "guessed"}]},
+            "guessed",
+        ),
+        ({"components": ["cpu"]}, "component"),
+        ({"applied": [{"setting": "x"}]}, "setting"),
+        ({"applied": [{"setting": "x", "original": 5, "asked": "1", "applied": None}]}, "setting 'x'"),
+        ({"components": [{"name": "cpu", "energy_joules": 1, "source": 5, "quality": "measured"}]}, "source"),
+    ],
+)
+def test_bad_records_are_refused_by_name(change, named):
+    with pytest.raises(UsageError) as caught:
+        EnergyRecord.from_json(RECORD.to_json() | change)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(key=st.sampled_from(sorted(RECORD.to_json())), value=JSON)
+def test_any_json_is_a_record_or_a_usage_error(key, value):
+    try:
+        record = EnergyRecord.from_json(RECORD.to_json() | {key: value})
+    except UsageError:
+        return
+    assert record.end >= record.start

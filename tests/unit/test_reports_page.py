@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from datetime import datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import fake_controller
+import golden_files
+import pytest
+import report_examples as examples
+from hypothesis import given
+from hypothesis import strategies as st
+from report_examples import answer, component, job_info, record, usages
+
+from slurm_energy.errors import EnergyError, NotFoundError
+from slurm_energy.reports import png
+from slurm_energy.reports.comparison import compare
+from slurm_energy.reports.page import page
+from slurm_energy.reports.svg import Scale, band_path, element, line_path
+from slurm_energy.reports.trace import encode_trace
+
+VOID = {"meta", "link", "br", "img"}
+NOTES = ["Compute-bound work pays for low frequencies with its time.", "Memory-bound work hardly notices."]
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_controller.set_timezone(monkeypatch, "UTC")
+
+
+class Reader(HTMLParser):
+    """Checks nesting; collects the text that people read, the attributes and the figures in scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.lines: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.figures: list[dict[str, Any]] = []
+        self.kind = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, key, value or "") for key, value in attrs]
+        self.kind = dict(attrs).get("type") or ""
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, key, value or "") for key, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script" and self.kind == "application/json":
+            self.figures.append(json.loads(data))
+        elif data.strip() and not {"script", "style"} & set(self.open):
+            self.lines.append(" ".join(data.split()))
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "title", "remarks"),
+    [
+        ("page_cpu.txt", examples.cpu_job(), "", []),
+        ("page_gpu.txt", examples.gpu_job(), "", []),
+        ("page_unknown.txt", examples.unknown_job(), "", []),
+        ("page_comparison.txt", examples.demo_jobs(), "Eleven jobs", NOTES),
+    ],
+)
+def test_the_text_of_a_page_reads(
+    name: str, answers: list[dict[str, Any]], title: str, remarks: list[str]
+) -> None:
+    reader = Reader(page(usages(answers), title, remarks, datetime(2026, 11, 21, 5, 0)))
+    golden_files.compare(name, "\n".join(reader.lines) + "\n")
+
+
+@pytest.mark.parametrize("answers", [examples.gpu_job(), examples.demo_jobs()])
+def test_a_page_loads_nothing_and_serves_both_themes(answers: list[dict[str, Any]]) -> None:
+    text = page(usages(answers))
+    reader = Reader(text)
+    loaded = [a for a in reader.attributes if a[1] in ("src", "href", "action", "data")]
+    assert loaded == [("link", "href", "data:,")]
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert "prefers-color-scheme: dark" in text
+    used = set(re.findall(r"var\(--([a-z0-9]+)\)", text))
+    light, dark = (
+        set(re.findall(r"--([a-z0-9]+):", block)) for block in text.split("prefers-color-scheme")[:2]
+    )
+    assert used <= light
+    assert used <= dark | {"shadow"}
+
+
+def test_every_picture_has_a_name_and_its_figures() -> None:
+    reader = Reader(page(usages(examples.demo_jobs())))
+    pictures = [value for tag, key, value in reader.attributes if tag == "svg" and key == "aria-label"]
+    assert len(pictures) == 3 + 5
+    assert all(pictures)
+    names = [[one["name"] for one in figures["series"]] for figures in reader.figures]
+    assert names == [
+        ["performance", "powersave"],
+        ["performance", "powersave"],
+        ["monitor", "cap 200 W/GPU", "edp"],
+        ["monitor", "cap 200 W/GPU"],
+        ["monitor", "edp"],
+    ]
+
+
+EVIL = "</script><script>alert(1)</script>\"'<b>&amp;--><!--"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_text_from_users_cannot_leave_its_place(count: int) -> None:
+    trace = encode_trace(examples.START, 1.0, {"cpu": [1.0, 2.0]})
+    answers = [
+        answer(
+            record(
+                i + 1,
+                EVIL,
+                policy=EVIL,
+                model=EVIL,
+                tag=EVIL,
+                user=EVIL,
+                notes=(EVIL,),
+                asked={"cap_watts": EVIL},
+            ),
+            job_info(i + 1, name=EVIL, account=EVIL, partition=EVIL, state=EVIL, display_id=EVIL),
+            trace,
+        )
+        for i in range(count)
+    ]
+    text = page(usages(answers), EVIL, [EVIL])
+    reader = Reader(text)
+    assert "<script>alert" not in text
+    assert "<b>" not in text
+    assert any("alert(1)" in line for line in reader.lines)
+    assert not [key for _, key, _ in reader.attributes if key.startswith("on")]
+
+
+@given(st.text(), st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"))))
+def test_svg_text_and_attributes_come_back_as_they_were(text: str, attribute: str) -> None:
+    class One(HTMLParser):
+        data, value = "", ""
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.value = dict(attrs)["class"] or ""
+
+        def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.handle_starttag(tag, attrs)
+
+        def handle_data(self, data: str) -> None:
+            self.data += data
+
+    parser = One()
+    parser.feed(element("text", text=text, class_=attribute))
+    parser.close()
+    assert (parser.data, parser.value) == (text, attribute)
+
+
+def test_paths_break_where_nothing_is_known() -> None:
+    nan = float("nan")
+    assert line_path([0, 1, 2, 3], [5, nan, 7, 8]) == "M0 5 M2 7 L3 8"
+    assert band_path([0, 1, 2], [0, 0, 0], [4, 5, nan]) == "M0 4 L1 5 L1 0 L0 0 Z"
+    assert Scale(0, 10, 100, 0)(5) == 50
+    assert Scale(3, 3, 1, 2)(3) == 1
+
+
+def test_runs_of_the_same_work_compare_to_the_untuned_one() -> None:
+    works = compare(usages(examples.demo_jobs()))
+    assert [work.name for work in works] == [
+        "gemm on n1", "triad on n1", "gemm on n2", "triad on n2", "train on n[3-4]",
+    ]  # fmt: skip
+    assert [work.baseline.name for work in works] == [
+        "performance",
+        "performance",
+        "monitor",
+        "monitor",
+        "monitor",
+    ]
+    colors = {v.name: v.color for work in works for v in work.variants}
+    assert len(set(colors.values())) == len(colors)
+
+
+def test_repetitions_are_averaged() -> None:
+    parts = [(component("cpu", joules),) for joules in (100.0, 300.0)]
+    answers = [answer(record(i, components=p), job_info(i)) for i, p in enumerate(parts, 1)]
+    (work,) = compare(usages(answers))
+    assert work.baseline.mean(lambda job: job.energy_joules) == 200.0
+
+
+def test_more_variants_than_colours_still_compare() -> None:
+    answers = [
+        answer(record(i, policy="cap", asked={"gpu_cap_watts": str(i)}), job_info(i)) for i in range(100, 112)
+    ]
+    (work,) = compare(usages(answers))
+    assert len(work.variants) == 12
+
+
+def test_a_picture_is_a_png(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (job,) = usages(examples.gpu_job())
+    png.write_png(job, tmp_path / "power.png")
+    assert (tmp_path / "power.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_without_matplotlib_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    (job,) = usages(examples.gpu_job())
+    with pytest.raises(EnergyError) as caught:
+        png.write_png(job, tmp_path / "power.png")
+    assert str(caught.value) == "--png: matplotlib is not installed: pip install 'slurm-energy[plots]'"
+
+
+def test_no_picture_without_a_trace(tmp_path: Path) -> None:
+    (job,) = usages(examples.unknown_job())
+    with pytest.raises(NotFoundError, match="no power trace"):
+        png.write_png(job, tmp_path / "power.png")
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_a_browser_shows_the_tooltip_of_every_chart(tmp_path: Path) -> None:
+    hover = """<script>
+    document.querySelectorAll(".chart svg").forEach(function (v) {
+      var b = v.getBoundingClientRect();
+      v.dispatchEvent(new PointerEvent("pointermove", {clientX: b.left + b.width / 2, clientY: b.top + 9}));
+    });
+    </script></body>"""
+    source = tmp_path / "page.html"
+    source.write_text(page(usages(examples.demo_jobs())).replace("</body>", hover), encoding="utf-8")
+    command = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", "--no-first-run",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--window-size=1280,2000", "--dump-dom", f"file://{source}",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    tips = re.findall(r'<div class="tip"[^>]*>(.*?)</div><script', done.stdout.replace("\n", ""))
+    assert len(tips) == 5
+    assert all("visibility: visible" in part for part in re.findall(r'<div class="tip"[^>]*>', done.stdout))
+    assert "performance</span><strong>" in tips[0]

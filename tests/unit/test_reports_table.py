@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pytest
+import report_examples as examples
+from hypothesis import given
+from hypothesis import strategies as st
+from report_examples import usages
+
+from slurm_energy.errors import UsageError
+from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, Style, find_field
+from slurm_energy.reports.nodelist import expand, fold
+from slurm_energy.reports.scaling import Units, with_unit
+from slurm_energy.reports.settings import short_settings
+from slurm_energy.reports.table import Layout, fit, parse_format, table_lines
+
+NAMES = [field.name for field in FIELDS]
+WIDTHS = st.none() | st.tuples(st.booleans(), st.integers(1, 4096))
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), WIDTHS, st.booleans()), min_size=1, max_size=8))
+def test_reads_every_format_that_can_be_written(
+    items: list[tuple[str, tuple[bool, int] | None, bool]],
+) -> None:
+    words = []
+    for name, width, lower in items:
+        suffix = "" if width is None else f"%{'-' if width[0] else ''}{width[1]}"
+        words.append((name.lower() if lower else name) + suffix)
+    columns = parse_format(",".join(words))
+    assert [column.field.name for column in columns] == [name for name, _, _ in items]
+    for column, (_, width, _) in zip(columns, items, strict=True):
+        assert (column.left, column.width) == (width or (column.field.left, column.field.width))
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_format_or_a_usage_error(text: str) -> None:
+    try:
+        assert parse_format(text)
+    except UsageError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("JobID,ConsumedEnrgy", "--format: unknown field 'ConsumedEnrgy': did you mean ConsumedEnergy?"),
+        ("zzz", "--format: unknown field 'zzz': senergy acct --helpformat lists all"),
+        ("JobID%", "--format: bad width in 'JobID%': write JobID%20 or %-20"),
+        ("JobID%0", "--format: bad width in 'JobID%0': write JobID%20 or %-20"),
+        ("EDP%5000", "--format: bad width in 'EDP%5000': write EDP%20 or %-20"),
+        ("EDP%1e3", "--format: bad width in 'EDP%1e3': write EDP%20 or %-20"),
+        (",,", "--format: no field given: senergy acct --helpformat lists all"),
+    ],
+)
+def test_says_what_is_wrong_with_a_format(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_format(text)
+    assert str(caught.value) == said
+
+
+def test_the_beginning_of_a_name_is_enough_and_the_exact_name_goes_first() -> None:
+    assert find_field("part").name == "Partition"
+    assert find_field("edp").name == "EDP"
+    assert find_field("edpr").name == "EDPRaw"
+
+
+def test_the_default_table_fits_120_columns() -> None:
+    columns = parse_format(DEFAULT_FORMAT)
+    assert sum(column.width for column in columns) + len(columns) - 1 <= 120
+
+
+def test_every_scaled_field_has_a_raw_twin_in_the_base_unit() -> None:
+    (job,) = usages(examples.gpu_job())
+    asked = {"Cap", "GPUCap"}
+    for field in FIELDS:
+        if field.kind == "scaled" and field.name not in asked:
+            assert find_field(f"{field.name}Raw").value(job) == field.value(job)
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "left", "expected"),
+    [
+        ("abc", 5, False, "  abc"),
+        ("abc", 5, True, "abc  "),
+        ("abcde", 5, False, "abcde"),
+        ("abcdef", 5, False, "abcd+"),
+        ("abcdef", 1, True, "+"),
+    ],
+)
+def test_cuts_and_pads_as_sacct(text: str, width: int, left: bool, expected: str) -> None:
+    assert fit(text, width, left) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "units", "expected"),
+    [
+        (None, Units(), ""),
+        (0.0, Units(), "0"),
+        (0.25, Units(), "0.25"),
+        (999.994, Units(), "999.99"),
+        (999.996, Units(), "1.00K"),
+        (1000.0, Units(), "1K"),
+        (4802.0, Units(), "4.80K"),
+        (12_345_678.0, Units(), "12.35M"),
+        (4802.0, Units(convert=False), "4802"),
+        (4802.1256, Units(convert=False), "4802.126"),
+        (4802.0, Units("M"), "0.00M"),
+        (4802.0, Units("K", convert=False), "4.80K"),
+    ],
+)
+def test_scales_like_sacct(value: float | None, units: Units, expected: str) -> None:
+    assert units.text(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "unknown"), (0.0, "0 J"), (1.0, "1.00 J"), (9.996, "10.0 J"), (98.53, "98.5 J"),
+        (999.6, "1.00 kJ"), (1234.0, "1.23 kJ"), (17600.0, "17.6 kJ"), (3.1e9, "3.10 GJ"),
+    ],
+)  # fmt: skip
+def test_three_significant_digits_in_sentences(value: float | None, expected: str) -> None:
+    assert with_unit(value, "J") == expected
+
+
+def test_control_characters_in_names_do_not_reach_the_terminal() -> None:
+    info = examples.job_info(1, name="a\x1b[31m\nb|c")
+    rows = usages([examples.answer(examples.record(1), info)])
+    for layout in (Layout(False), Layout(False, "|")):
+        (line,) = table_lines(rows, parse_format("JobName%30"), Style(), layout)
+        assert line.strip() == r"a\x1b[31m\nb|c"
+
+
+def test_settings_in_short() -> None:
+    (cpu,), (gpu,) = usages(examples.cpu_job()), usages(examples.gpu_job())
+    assert short_settings(cpu.records) == "gov=powersave freq=800-2100MHz"
+    assert short_settings(gpu.records) == "cpu.cap=180W|180W! gpu.cap=250W"
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        ([], ""),
+        (["n1"], "n1"),
+        (["n1", "n2", "n4"], "n[1-2,4]"),
+        (["b", "a"], "a,b"),
+        (["n01", "n02"], "n[01-02]"),
+    ],
+)
+def test_node_lists(names: list[str], folded: str) -> None:
+    assert fold(names) == folded
+    if names:
+        assert sorted(expand(folded)) == sorted(names)
+
+
+@pytest.mark.parametrize("text", ["", ",", "n[1-", "n[1-2]]", "@all", "n[1-2]&n1", "n*[1]"])
+def test_bad_node_lists(text: str) -> None:
+    with pytest.raises(UsageError, match="--nodelist"):
+        expand(text, "--nodelist")

@@ -1,0 +1,242 @@
+"""Splitting a node's energy among jobs: conservation to the microjoule, the rule, the documented example."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.agent.idle import IdlePower
+from slurm_energy.agent.shares import Claim, NodeInterval, Split, apportion, node_rest, split
+
+DOCUMENT = Path(__file__).parents[2] / "docs/attribution.md"
+SECOND = 10**9
+JOULE = 10**6  # microjoules of a joule
+
+WEIGHTS = st.lists(st.integers(0, 10**18), min_size=1, max_size=12)
+
+
+@given(st.integers(0, 10**15), WEIGHTS)
+def test_parts_add_up_and_are_within_one_of_their_due(total: int, weights: list[int]) -> None:
+    if not any(weights):
+        weights[0] = 1
+    parts = apportion(total, weights)
+    assert sum(parts) == total
+    for part, weight in zip(parts, weights, strict=True):
+        assert abs(part * sum(weights) - total * weight) < sum(weights)
+        assert weight or not part
+
+
+def test_largest_remainders_get_the_rest() -> None:
+    assert apportion(10, [1, 1, 1]) == [4, 3, 3]
+    assert apportion(7, [10, 20, 29]) == [1, 2, 4]
+    assert apportion(0, [0, 0]) == [0, 0]
+    for total, weights in ((5, [0, 0]), (-1, [1]), (5, [-1, 2]), (5, [])):
+        with pytest.raises(ValueError, match="apportion"):
+            apportion(total, weights)
+
+
+SHARES = st.dictionaries(st.integers(0, 2), st.fractions(0, 1, max_denominator=8), max_size=3)
+CLAIMS = st.lists(
+    st.builds(
+        Claim,
+        job=st.text("abcdef", min_size=1, max_size=3),
+        cpus=st.integers(0, 64),
+        cpu_time_ns=st.none() | st.integers(0, 10**12),
+        gpus=SHARES,
+    ),
+    max_size=5,
+    unique_by=lambda claim: claim.job,
+)
+ENERGY = st.fixed_dictionaries(
+    {}, optional={name: st.integers(0, 10**12) for name in ("cpu", "dram", "gpu[0]", "gpu[1]", "other")}
+)
+INTERVALS = st.builds(
+    NodeInterval,
+    length_ns=st.integers(1, 10**12),
+    cpus=st.integers(0, 256),
+    busy_ns=st.none() | st.integers(0, 10**13),
+    energy_uj=ENERGY,
+    static_uj=ENERGY,
+)
+
+
+def column(result: Split, component: str) -> int:
+    jobs = sum(parts[component] for parts in result.jobs.values())
+    return jobs + result.idle[component] + result.unattributed[component]
+
+
+@given(INTERVALS, CLAIMS)
+def test_jobs_idle_and_unattributed_are_the_node_to_the_microjoule(
+    interval: NodeInterval, claims: list[Claim]
+) -> None:
+    result = split(interval, claims)
+    assert set(result.jobs) == {claim.job for claim in claims}
+    for component, energy_uj in interval.energy_uj.items():
+        assert column(result, component) == energy_uj
+        parts = [result.idle[component], result.unattributed[component]]
+        parts += [job[component] for job in result.jobs.values()]
+        assert min(parts) >= 0
+
+
+@given(INTERVALS, CLAIMS, st.randoms())
+def test_the_order_of_the_jobs_does_not_matter(
+    interval: NodeInterval, claims: list[Claim], random: object
+) -> None:
+    result = split(interval, claims)
+    random.shuffle(claims)  # type: ignore[attr-defined]
+    assert split(interval, claims) == result
+
+
+@given(INTERVALS)
+def test_a_job_with_the_whole_node_gets_everything(interval: NodeInterval) -> None:
+    """All CPUs, all GPUs, and all the CPU time that there was."""
+    gpus = {0: Fraction(1), 1: Fraction(1)}
+    job = Claim("a", max(1, interval.cpus), max(1, interval.busy_ns or 0), gpus)
+    result = split(interval, [job])
+    for component, energy_uj in interval.energy_uj.items():
+        if component == "other" and not any(name != "other" for name in interval.energy_uj):
+            continue
+        spent = sum(
+            energy - min(energy, interval.static_uj.get(name, 0))
+            for name, energy in interval.energy_uj.items()
+            if name != "other"
+        )
+        if component == "other" and spent == 0:
+            continue
+        assert result.jobs["a"][component] == energy_uj
+
+
+@given(INTERVALS, CLAIMS)
+def test_without_jobs_nobody_pays(interval: NodeInterval, claims: list[Claim]) -> None:
+    result = split(interval, [])
+    for component, energy_uj in interval.energy_uj.items():
+        static = min(energy_uj, interval.static_uj.get(component, 0))
+        assert (result.idle[component], result.unattributed[component]) == (static, energy_uj - static)
+
+
+def node(**more: object) -> NodeInterval:
+    values: dict[str, object] = {
+        "length_ns": 10 * SECOND,
+        "cpus": 64,
+        "busy_ns": 340 * SECOND,
+        "energy_uj": {"cpu": 3000 * JOULE},
+        "static_uj": {"cpu": 1000 * JOULE},
+    }
+    return NodeInterval(**{**values, **more})  # type: ignore[arg-type]
+
+
+def test_a_sleeping_job_gets_its_static_share_only() -> None:
+    result = split(node(), [Claim("busy", 32, 320 * SECOND), Claim("asleep", 16, 0)])
+    assert result.jobs["asleep"]["cpu"] == 250 * JOULE  # 16 of 64 CPUs of 1000 J
+    assert result.idle["cpu"] == 250 * JOULE
+    assert result.unattributed["cpu"] == round(2000 * JOULE * 20 / 340)
+
+
+def test_more_cpus_than_the_node_has_share_what_there_is() -> None:
+    result = split(node(static_uj={"cpu": 3000 * JOULE}), [Claim("a", 64, 1), Claim("b", 64, 1)])
+    assert [result.jobs[job]["cpu"] for job in "ab"] == [1500 * JOULE, 1500 * JOULE]
+    assert result.idle["cpu"] == 0
+
+
+def test_jobs_whose_cpu_time_is_not_known_share_what_is_left_and_are_marked() -> None:
+    known, one, two = Claim("a", 32, 40 * SECOND), Claim("b", 16), Claim("c", 8)
+    result = split(node(static_uj={}), [known, one, two])
+    # 300 s are left; 24 CPUs can do 240 s of them, 160 and 80; 60 s are the system's.
+    assert result.jobs["b"]["cpu"] == round(3000 * JOULE * 160 / 340)
+    assert result.jobs["c"]["cpu"] == round(3000 * JOULE * 80 / 340)
+    assert result.unattributed["cpu"] == round(3000 * JOULE * 60 / 340)
+    assert result.modelled == {"a": frozenset(), "b": {"cpu"}, "c": {"cpu"}}
+
+
+def test_a_whole_gpu_is_the_job_s_and_an_unused_one_nobody_s() -> None:
+    interval = node(energy_uj={"gpu[0]": 500, "gpu[1]": 70}, static_uj={"gpu[0]": 60, "gpu[1]": 60})
+    result = split(interval, [Claim("a", 1, 0, {0: Fraction(1)})])
+    assert result.jobs["a"] == {"gpu[0]": 500, "gpu[1]": 0}
+    assert (result.idle["gpu[1]"], result.unattributed["gpu[1]"]) == (60, 10)
+    assert result.modelled["a"] == frozenset()
+
+
+def test_mig_instances_share_a_gpu_by_their_size_and_are_marked() -> None:
+    interval = node(energy_uj={"gpu[0]": 700}, static_uj={"gpu[0]": 70})
+    claims = [Claim("a", 1, 0, {0: Fraction(4, 7)}), Claim("b", 1, 0, {0: Fraction(2, 7)})]
+    result = split(interval, claims)
+    assert [result.jobs[job]["gpu[0]"] for job in "ab"] == [40 + 420, 20 + 210]
+    assert result.idle["gpu[0]"] == 10
+    assert result.modelled == {"a": {"gpu[0]"}, "b": {"gpu[0]"}}
+
+
+def test_losses_follow_what_causes_them() -> None:
+    energy = {"cpu": 1000, "gpu[0]": 1000, "other": 500}
+    interval = node(energy_uj=energy, static_uj={"cpu": 200, "gpu[0]": 200, "other": 100}, busy_ns=100)
+    claims = [Claim("gpu", 16, 0, {0: Fraction(1)}), Claim("cpu", 48, 100)]
+    result = split(interval, claims)
+    # Static 100: means of 1/4 and 1, and of 3/4 and 0; dynamic 400 by 800 : 800.
+    # Of 62.5 and 37.5 the first by name is rounded up.
+    assert [result.jobs[job]["other"] for job in ("gpu", "cpu")] == [62 + 200, 37 + 1 + 200]
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_size=30))
+def test_the_rest_of_the_node_never_is_negative_and_loses_nothing(pairs: list[tuple[int, int]]) -> None:
+    debt, rest_sum = 0, 0
+    for node_uj, parts_uj in pairs:
+        rest, debt = node_rest(node_uj, parts_uj, debt)
+        assert rest >= 0 and debt >= 0
+        rest_sum += rest
+    assert sum(n for n, _ in pairs) + debt == sum(p for _, p in pairs) + rest_sum
+
+
+def test_the_document_s_example_is_what_the_code_does() -> None:
+    """The two tables of docs/attribution.md: what was measured, and who pays (joules)."""
+    rows = re.findall(r"^\| (\w[\w\[\], ]*?) *\|(.*)\|$", DOCUMENT.read_text(), re.MULTILINE)
+    numbers = {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
+    energy = dict(zip(("cpu", "dram", "gpu[0]", "other"), map(int, numbers["measured"]), strict=True))
+    static = dict(zip(energy, map(int, numbers["of it static"]), strict=True))
+    interval = NodeInterval(
+        length_ns=10 * SECOND,
+        cpus=64,
+        busy_ns=340 * SECOND,
+        energy_uj={name: joules * JOULE for name, joules in energy.items()},
+        static_uj={name: joules * JOULE for name, joules in static.items()},
+    )
+    claims = [
+        Claim("A", 32, 240 * SECOND, {0: Fraction(1)}),
+        Claim("B", 16, 80 * SECOND),
+    ]
+    result = split(interval, claims)
+    expected = {
+        "job A": result.jobs["A"],
+        "job B": result.jobs["B"],
+        "idle": result.idle,
+        "unattributed": result.unattributed,
+    }
+    for name, parts in expected.items():
+        assert numbers[name] == [f"{parts[component] / JOULE:.6f}" for component in energy], name
+
+
+def test_idle_power_is_the_lowest_quiet_mean() -> None:
+    idle = IdlePower()
+    for _ in range(10):
+        idle.observe(1.0, {"cpu": 120 * JOULE, "gpu[0]": 50 * JOULE}, quiet=["cpu"])
+    assert (idle.watts("cpu"), idle.watts("gpu[0]")) == (120.0, None)
+    for energy in [90] * 9:
+        idle.observe(1.0, {"cpu": energy * JOULE}, quiet=["cpu"])
+    idle.observe(1.0, {"cpu": 10 * JOULE}, quiet=[])  # a job came: the window does not count
+    assert idle.watts("cpu") == 120.0
+    for energy in [95] * 10:
+        idle.observe(1.0, {"cpu": energy * JOULE}, quiet=["cpu"])
+    assert idle.watts("cpu") == 95.0
+    assert idle.static_uj(2.0, {"cpu": 500 * JOULE, "gpu[0]": 5}) == {"cpu": 190 * JOULE}
+    assert idle.static_uj(2.0, {"cpu": 100}) == {"cpu": 100}
+    assert IdlePower(learned_watts=idle.dump()).watts("cpu") == 95.0
+
+
+def test_the_site_s_idle_power_is_not_replaced() -> None:
+    idle = IdlePower(given_watts={"cpu": 80.0})
+    for _ in range(10):
+        idle.observe(1.0, {"cpu": 50 * JOULE}, quiet=["cpu"])
+    assert idle.watts("cpu") == 80.0

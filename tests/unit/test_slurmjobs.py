@@ -1,0 +1,251 @@
+"""Reading sacct and squeue: recorded answers of Slurm 22.05.8, and names that no recording would have."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.slurm.jobs import IDS_PER_QUERY, JobFacts, choose_run, job_facts, parse_rows
+from slurm_energy.slurm.release import release
+
+RECORDED = Path(__file__).parent / "slurm_outputs"
+RECORDED_DELIMITER = "<~x~>"
+SUBMITTED = 1795236334.0
+
+
+class FakeSlurm:
+    """Answers by command name from recordings, with the delimiter that was asked for; refuses the rest."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+        self.calls = []
+
+    def __call__(self, argv):
+        self.calls.append(list(argv))
+        answer = self.answers[argv[0]]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer.replace(RECORDED_DELIMITER, self.delimiter(argv))
+
+    def delimiter(self, argv):
+        if argv[0] == "sacct":
+            return next(a for a in argv if a.startswith("--delimiter=")).partition("=")[2]
+        return argv[argv.index("-o") + 1].removeprefix("%A").partition("%i")[0]
+
+
+@pytest.fixture
+def sacct():
+    return FakeSlurm(sacct=(RECORDED / "sacct-22.05.8.txt").read_text())
+
+
+@pytest.fixture
+def squeue():
+    return FakeSlurm(
+        sacct=UnavailableError("sacct", "Slurm accounting storage is disabled"),
+        squeue=(RECORDED / "squeue-22.05.8.txt").read_text(),
+    )
+
+
+def test_plain_job(sacct):
+    (facts,) = job_facts({1}, sacct)[1]
+    assert facts == JobFacts(
+        job_id=1,
+        display_id="1",
+        cluster="rec",
+        name="plain",
+        account="root",
+        partition="main",
+        user="root",
+        state="COMPLETED",
+        submit=SUBMITTED,
+        start=1795236335.0,
+        end=1795236336.0,
+        elapsed_s=1.0,
+        nodes=1,
+    )
+    assert facts.finished
+
+
+@pytest.mark.parametrize("source", ["sacct", "squeue"])
+def test_awkward_names_survive(source, request):
+    answer = job_facts({2, 3}, request.getfixturevalue(source))
+    assert answer[2][0].name == "a|b|c"
+    assert answer[3][0].name.startswith("line\nbreak\x1f100% ")
+    assert answer[3][0].name.endswith(" ünï")
+
+
+@pytest.mark.parametrize("source", ["sacct", "squeue"])
+def test_arrays_and_components(source, request):
+    facts = [f for runs in job_facts(range(1, 16), request.getfixturevalue(source)).values() for f in runs]
+    tasks = {f.array_task_id: (f.display_id, f.array_job_id) for f in facts if f.name == "arr"}
+    assert tasks == {3: ("4_3", 4), 4: ("4_4", 4), 5: ("4_5", 4)}
+    components = {f.het_offset: (f.display_id, f.het_job_id, f.job_id) for f in facts if f.name == "het"}
+    assert components == {0: ("5+0", 5, 5), 1: ("5+1", 5, 6)}
+    assert all(f.het_job_id is None for f in facts if f.name == "arr")
+
+
+@pytest.mark.parametrize("source", ["sacct", "squeue"])
+def test_what_is_not_known_is_none(source, request):
+    facts = [f for runs in job_facts(range(1, 16), request.getfixturevalue(source)).values() for f in runs]
+    assert all(f.account != "(null)" for f in facts)
+    for cancelled in (f for f in facts if f.state.startswith("CANCELLED")):
+        assert cancelled.finished
+
+
+def test_pending_jobs_have_neither_start_nor_end(sacct):
+    (pending,) = job_facts({13}, sacct)[13]
+    assert (pending.state, pending.start, pending.end, pending.finished) == ("PENDING", None, None, False)
+
+
+def test_running_job_of_squeue_has_no_end_but_elapsed_time(squeue):
+    (facts,) = job_facts({7}, squeue)[7]
+    assert (facts.state, facts.end, facts.nodes, facts.finished) == ("RUNNING", None, 1, False)
+    assert (facts.elapsed_s, facts.start - facts.submit) == (14, 27)
+    assert facts.cluster is None  # squeue does not print it
+
+
+def test_squeue_tells_no_start_for_a_pending_job():
+    columns = ("5", "5", "", "(null)", "main", "me", "PENDING", "100", "900", "N/A", "0:00", "1", "x")
+    row = "".join(column + RECORDED_DELIMITER for column in columns)
+    off = UnavailableError("sacct", "Slurm accounting storage is disabled")
+    (facts,) = job_facts({5}, FakeSlurm(sacct=off, squeue=row))[5]
+    assert (facts.submit, facts.start, facts.end) == (100, None, None)
+
+
+def test_runs_of_a_requeued_job_by_time(sacct):
+    runs = job_facts({11}, sacct)[11]
+    assert [facts.state for facts in runs] == ["REQUEUED", "COMPLETED"]
+    assert choose_run(runs, 0, 1795236373.5) is runs[0]
+    assert choose_run(runs, 1, 1795236401.2) is runs[1]
+
+
+def test_only_what_was_asked_for_is_returned(sacct):
+    assert set(job_facts({14, 999}, sacct)) == {14}
+
+
+def test_one_command_however_many_jobs(sacct):
+    job_facts(range(1, IDS_PER_QUERY + 1), sacct)
+    assert len(sacct.calls) == 1
+    job_facts(range(1, IDS_PER_QUERY + 2), sacct)
+    assert len(sacct.calls) == 3
+    assert all(len(argument) < 128 << 10 for call in sacct.calls for argument in call)
+
+
+def test_no_job_no_command(sacct):
+    assert job_facts(set(), sacct) == {}
+    assert sacct.calls == []
+
+
+def test_a_database_that_is_down_is_not_answered_by_squeue():
+    slurm = FakeSlurm(sacct=UnavailableError("sacct", "error: Problem talking to the database: refused"))
+    with pytest.raises(UnavailableError, match="talking to the database"):
+        job_facts({1}, slurm)
+
+
+@pytest.mark.parametrize("cut", [2, 30, 400])
+def test_torn_output_is_an_error(cut):
+    text = (RECORDED / "sacct-22.05.8.txt").read_text()
+    with pytest.raises(UnavailableError):
+        job_facts({1}, FakeSlurm(sacct=text[:-cut]))
+
+
+@given(st.lists(st.lists(st.text(), min_size=3, max_size=3), max_size=5))
+def test_no_text_breaks_rows(rows):
+    delimiter = "<0123456789abcdef>"
+    rows = [["7", *row] for row in rows]
+    output = "".join("".join(field + delimiter for field in row) + "\n" for row in rows)
+    assert list(parse_rows(output, delimiter, 4)) == rows
+
+
+def run_of(start, end, submit=0.0, state="COMPLETED"):
+    return JobFacts(7, "7", "c", "n", None, None, None, state, submit, start, end, None, 1)
+
+
+class TestChooseRun:
+    def test_restart_count_decides_where_times_agree(self):
+        runs = [run_of(100, 124), run_of(125, 200)]
+        # A node whose clock is 2 s behind: by time alone this would be the first run.
+        assert choose_run(runs, 1, 123.0) is runs[1]
+        assert choose_run(runs, 0, 122.0) is runs[0]
+
+    def test_time_decides_after_a_purge_or_where_ids_were_used_again(self):
+        old, new = run_of(100, 200), run_of(90_000, 90_100)
+        assert choose_run([old, new], 0, 90_001) is new
+        assert choose_run([new], 1, 90_001) is new
+
+    def test_runs_that_never_started_do_not_count(self):
+        cancelled, real = run_of(None, 50), run_of(100, None, state="RUNNING")
+        assert choose_run([cancelled, real], 0, 101) is real
+        assert choose_run([cancelled], 0, 101) is None
+
+    def test_nothing_near_is_nothing(self):
+        assert choose_run([run_of(100, 200)], 0, 5_000) is None
+        assert choose_run([], 0, 5_000) is None
+
+
+class TestCommandRunner:
+    def test_reason_is_the_last_line_without_the_name(self):
+        with pytest.raises(UnavailableError, match=r"^sh: bad news$"):
+            CommandRunner()(["sh", "-c", "echo first >&2; echo sh: bad news >&2; exit 3"])
+
+    def test_missing_program(self):
+        with pytest.raises(UnavailableError, match="not found"):
+            CommandRunner()(["sacct-that-is-not-there"])
+
+    def test_a_slow_command_is_ended(self):
+        with pytest.raises(UnavailableError, match=r"within 0.2 s"):
+            CommandRunner(timeout_s=0.2)(["sleep", "60"])
+
+    def test_stop_ends_a_running_command_and_refuses_others(self):
+        runner, errors = CommandRunner(), []
+
+        def work():
+            try:
+                runner(["sleep", "60"])
+            except UnavailableError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        while runner._child is None:
+            time.sleep(0.01)
+        runner.stop()
+        thread.join(10)
+        assert not thread.is_alive() and len(errors) == 1
+        with pytest.raises(UnavailableError, match="shutting down"):
+            runner(["true"])
+
+    def test_times_are_asked_for_in_unix_seconds(self):
+        code = "import os; print(os.environ['SLURM_TIME_FORMAT'])"
+        assert CommandRunner()([sys.executable, "-c", code]).strip() == "%s"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("slurm-wlm 22.05.8\n", (22, 5, 8)),
+        ("slurm 26.05.5\n", (26, 5, 5)),
+        ("slurm 24.11.5-1\n", (24, 11, 5)),
+    ],
+)
+def test_release(text, expected):
+    found = release(lambda argv: text)
+    assert found == expected
+    assert (found >= (23, 11)) == (expected[0] > 22)
+
+
+def test_release_shows_as_slurm_writes_it():
+    assert str(release(lambda argv: "slurm-wlm 22.05.8")) == "22.05.8"
+
+
+def test_release_without_a_version():
+    with pytest.raises(UnavailableError, match="no version"):
+        release(lambda argv: "command not understood")

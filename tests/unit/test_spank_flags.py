@@ -1,0 +1,358 @@
+"""The rules of the energy flags in C (spank/flags.c), run under the sanitizers of addresses and behaviour."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy import config as configuration
+from slurm_energy.controller.policyfile import policy_file_text
+from slurm_energy.errors import UsageError
+from slurm_energy.policies import validate_flags
+from slurm_energy.quantities import parse_percent, parse_watts
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SPANK = REPOSITORY / "spank"
+DRIVER = Path(__file__).parent / "native" / "flags_driver.c"
+FLAGS = ["energy-policy", "energy-cap", "energy-gpu-cap", "energy-slowdown", "energy-model", "energy-tag"]
+POLICIES = """\
+senergy-policies 1
+policy monitor
+policy edp
+policy night users=alice,bob
+cap_watts 100 10000
+gpu_cap_watts 100.5 1000
+slowdown_percent 0 100
+"""
+WORDS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
+
+pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+
+
+class Driver:
+    """A process that answers one question after the other."""
+
+    def __init__(self, program: Path, policy_file: Path) -> None:
+        self.policy_file = policy_file
+        self.process = subprocess.Popen(
+            [program, policy_file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def ask(self, flag: str, value: str | bytes, user: str = "") -> tuple[bool, str, str]:
+        """Return (accepted, why the policy file cannot be used, normal value or message)."""
+        data = value if isinstance(value, bytes) else value.encode()
+        number = FLAGS.index(flag) if flag in FLAGS else len(FLAGS)
+        question = b"\0".join([str(number).encode(), user.encode(), data, b""])
+        self.process.stdin.write(question)
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer.endswith(b"\n"), self.process.communicate(timeout=10)[1].decode()
+        verdict, problem, text = answer.decode("ascii")[:-1].split("\t")
+        return verdict == "ok", problem, text
+
+    def together(self, policy: str, cap: str, gpu_cap: str) -> tuple[bool, str]:
+        """Return (accepted, message) for flags that are good one by one; an empty one is not given."""
+        value = " ".join(one or "-" for one in (policy, cap, gpu_cap))
+        accepted, _, text = self.ask("together", value)
+        return accepted, "" if accepted else text
+
+    def close(self) -> None:
+        _, complaints = self.process.communicate(timeout=10)
+        assert self.process.returncode == 0, complaints.decode()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("flags") / "driver"
+    sources = [DRIVER, *(SPANK / f"{name}.c" for name in ("flags", "policies", "decimal"))]
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-O1", "-fsanitize=address,undefined"]
+    flags += ["-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror", f"-I{SPANK}"]
+    subprocess.run(["gcc", *flags, "-o", path, *sources], check=True, timeout=120)
+    return path
+
+
+@pytest.fixture(scope="module")
+def driver(program, tmp_path_factory):
+    path = tmp_path_factory.mktemp("policies") / "policies"
+    path.write_text(POLICIES)
+    driver = Driver(program, path)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="module")
+def unbounded(program):
+    """A driver without a policy file: only the form is checked."""
+    driver = Driver(program, Path("/nonexistent/policies"))
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def bare(program, tmp_path):
+    """A driver whose policy file the test writes, or leaves out."""
+    driver = Driver(program, tmp_path / "policies")
+    yield driver
+    driver.close()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "normal"),
+    [
+        ("energy-policy", "edp", "edp"),
+        ("energy-cap", "200", "200"),
+        ("energy-cap", "200W", "200"),
+        ("energy-cap", "1.6kW", "1600"),
+        ("energy-cap", "0.0016MW", "1600"),
+        ("energy-cap", "1.001kW", "1001"),
+        ("energy-cap", "000100.000", "100"),
+        ("energy-cap", "10000", "10000"),
+        ("energy-gpu-cap", "100.5", "100.5"),
+        ("energy-slowdown", "10%", "10"),
+        ("energy-slowdown", "2.5", "2.5"),
+        ("energy-slowdown", "0", "0"),
+        ("energy-model", "bert:base/v1.2+fp16-x_Y", "bert:base/v1.2+fp16-x_Y"),
+        ("energy-tag", "a" * 64, "a" * 64),
+    ],
+)
+def test_good_values_become_plain(driver, flag, value, normal):
+    assert driver.ask(flag, value, "carl") == (True, "", normal)
+
+
+NOT_A_POWER = (
+    "|-5|+200|15Wh|1e400|1e3|0x64|nan|inf|.5|200.|200 W|200w|200KW|1,000|2.0000001|1234567890|0|0.0kW|²00|२००"
+)
+
+
+@pytest.mark.parametrize("value", [*NOT_A_POWER.split("|"), " ", "200\n", "200\x1b[31m", "9" * 10_000])
+def test_what_is_not_a_power_is_refused(driver, value):
+    accepted, _, message = driver.ask("energy-cap", value)
+    assert not accepted
+    assert message.startswith("--energy-cap: '")
+    assert message.endswith("' is not a power; write watts as 200, 200W or 1.6kW (allowed: 100 to 10000 W)")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "allowed"),
+    [
+        ("energy-cap", "99.999999", "100 to 10000 W"),
+        ("energy-cap", "10000.000001", "100 to 10000 W"),
+        ("energy-cap", "999999999.999999MW", "100 to 10000 W"),
+        ("energy-gpu-cap", "100", "100.5 to 1000 W"),
+        ("energy-slowdown", "100.0001", "0 to 100 %"),
+    ],
+)
+def test_values_out_of_bounds_are_refused(driver, flag, value, allowed):
+    message = f"--{flag}: '{value}' is out of bounds; allowed: {allowed}"
+    assert driver.ask(flag, value) == (False, "", message)
+
+
+def test_an_unknown_policy_lists_those_of_the_user_with_the_nearest_first(driver):
+    message = "--energy-policy: unknown policy 'edpp'; allowed: edp, monitor"
+    assert driver.ask("energy-policy", "edpp", "carl") == (False, "", message)
+    assert driver.ask("energy-policy", "nigth", "alice")[2].endswith("; allowed: night, monitor, edp")
+
+
+def test_a_policy_for_some_users_is_refused_to_others(driver):
+    refusal = "--energy-policy: 'night' is not open to user carl; allowed: monitor, edp"
+    assert driver.ask("energy-policy", "night", "carl") == (False, "", refusal)
+    assert driver.ask("energy-policy", "night", "al")[0] is False
+    for user in ("alice", "bob", ""):
+        assert driver.ask("energy-policy", "night", user)[0]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "claim"),
+    [
+        ("energy-policy", "EDP", "is not a policy name; allowed: "),
+        ("energy-policy", "", "is not a policy name; allowed: "),
+        ("energy-policy", "a" * 33, "is not a policy name; allowed: "),
+        ("energy-model", "", "is not a model name; allowed: 1 to 64 characters"),
+        ("energy-model", "a b", "is not a model name; allowed: 1 to 64 characters"),
+        ("energy-tag", "a" * 65, "is not a tag; allowed: 1 to 64 characters"),
+        ("energy-tag", "x;y", "is not a tag; allowed: 1 to 64 characters"),
+        ("energy-tag", "é", "is not a tag; allowed: 1 to 64 characters"),
+    ],
+)
+def test_names_of_another_form_are_refused(driver, flag, value, claim):
+    accepted, _, message = driver.ask(flag, value)
+    assert not accepted
+    assert message.startswith(f"--{flag}: '")
+    assert claim in message
+
+
+def test_messages_show_no_control_characters_and_no_long_text(driver):
+    _, _, message = driver.ask("energy-tag", "\x1b[31m\n\r\\é" + "x" * 10_000)
+    assert message.startswith(r"--energy-tag: '\x1b[31m\x0a\x0d\x5c\xc3\xa9xxx")
+    assert "...' is not a tag" in message
+    assert len(message) < 200
+
+
+@given(flag=st.sampled_from(FLAGS), value=WORDS)
+def test_any_text_gets_a_value_or_one_printable_line(driver, flag, value):
+    accepted, _, text = driver.ask(flag, value, "carl")
+    assert re.fullmatch(r"[ -~]{1,640}", text)
+    assert accepted == (not text.startswith(f"--{flag}: "))
+
+
+@given(st.from_regex(r"[0-9]{0,10}\.?[0-9]{0,7}(W|kW|MW|Wh|%)?", fullmatch=True))
+def test_numbers_mean_what_they_mean_in_the_rest_of_the_project(unbounded, value):
+    """Compares with quantities.py; without a policy file no bounds are in the way."""
+    for flag, parse in (("energy-cap", parse_watts), ("energy-slowdown", parse_percent)):
+        accepted, _, text = unbounded.ask(flag, value)
+        try:
+            expected = parse(value)
+        except UsageError:
+            assert not accepted
+        else:
+            assert accepted
+            assert re.fullmatch(r"(0|[1-9][0-9]*)(\.[0-9]*[1-9])?", text)
+            assert float(text) == pytest.approx(expected, rel=1e-12)
+
+
+def test_without_a_policy_file_only_the_form_is_checked(bare):
+    assert bare.ask("energy-policy", "anything-goes_1") == (True, "", "anything-goes_1")
+    assert bare.ask("energy-cap", "1") == (True, "", "1")
+    assert bare.ask("energy-slowdown", "1000%") == (True, "", "1000")
+    accepted, _, message = bare.ask("energy-policy", "9lives")
+    assert not accepted
+    assert message.endswith("allowed: a to z first, then a to z, 0 to 9, - and _, at most 32 characters")
+    refusal = "--energy-slowdown: '1001' is not a percentage; write it as 10 or 10%"
+    assert bare.ask("energy-slowdown", "1001") == (False, "", refusal)
+
+
+def test_a_policy_file_that_cannot_be_used_is_as_good_as_none_and_says_why(bare, tmp_path):
+    path = tmp_path / "policies"
+    os.mkfifo(path)
+    assert bare.ask("energy-cap", "1") == (True, "not a regular file", "1")
+    path.unlink()
+    path.mkdir()
+    assert bare.ask("energy-cap", "1")[1] == "not a regular file"
+    path.rmdir()
+    path.write_text(POLICIES + "#" * (64 * 1024 - len(POLICIES) + 1))
+    assert bare.ask("energy-cap", "1")[1] == "longer than 64 KiB"
+    path.write_text(POLICIES + "#" * (64 * 1024 - len(POLICIES)))
+    assert bare.ask("energy-cap", "1")[:2] == (False, "")
+    for text in ("", "policy x\n", "senergy-policies 2\n", "senergy-policies 1\n\0", "senergy-policies 10\n"):
+        path.write_text(text)
+        assert bare.ask("energy-cap", "1")[1] == "does not begin with the line 'senergy-policies 1'"
+
+
+def test_lines_of_newer_writers_are_passed_over(bare, tmp_path):
+    (tmp_path / "policies").write_text(
+        "senergy-policies 1\n\n  policy   edp  colour=green users=\nwatts_budget 3\ncap_watts 5\n"
+        "cap_watts low high\npolicy Bad\npolicy\ncap_watts 5 6 7\ncap_watts 1e2 3\nslowdown_percent"
+    )
+    assert bare.ask("energy-policy", "edp", "carl")[0]
+    assert bare.ask("energy-cap", "4") == (False, "", "--energy-cap: '4' is out of bounds; allowed: 5 to 6 W")
+    assert bare.ask("energy-policy", "bad")[2] == "--energy-policy: unknown policy 'bad'; allowed: edp"
+
+
+SITE = """
+[policies.lower]
+base = "cap"
+[policies.lowest]
+base = "cap"
+cap_watts = 500
+[policies.gpus]
+base = "cap"
+gpu_cap_watts = 200
+[policies.quiet]
+governor = "powersave"
+[policies.monitor]
+users = ["alice"]
+"""
+REDEFINED = '[policies.monitor]\nbase = "powersave"\n[policies.cap]\ncap_watts = 400\n'
+NAMES = ["monitor", "performance", "cap", "edp", "lower", "lowest", "gpus", "quiet"]
+
+
+@pytest.mark.parametrize("text", ["", SITE, REDEFINED], ids=["built in", "site", "redefined"])
+def test_flags_go_together_as_they_do_on_the_node(bare, tmp_path, text):
+    config = configuration.parse(text)
+    (tmp_path / "policies").write_text(policy_file_text(config))
+    for policy in ["", *NAMES]:
+        if policy and not bare.ask("energy-policy", policy, "alice")[0]:
+            continue
+        for cap, gpu_cap in (("", ""), ("300", ""), ("", "200"), ("300", "200")):
+            raw = {"ENERGY_POLICY": policy, "ENERGY_CAP": cap, "ENERGY_GPU_CAP": gpu_cap}
+            try:
+                validate_flags(raw, config, "alice")
+            except UsageError:
+                assert not bare.together(policy, cap, gpu_cap)[0], raw
+            else:
+                assert bare.together(policy, cap, gpu_cap) == (True, ""), raw
+
+
+@pytest.mark.parametrize(
+    "lines", [None, "", "policy monitor users=al measures-only x\npolicy cap y needs-cap"]
+)
+def test_a_contradiction_is_told_in_one_line(bare, tmp_path, lines):
+    if lines is not None:
+        (tmp_path / "policies").write_text(f"senergy-policies 1\n{lines}\n")
+    advice = "policy 'monitor' changes nothing; choose another policy or leave the cap out"
+    assert bare.together("monitor", "300", "200") == (False, f"--energy-cap: {advice}")
+    assert bare.together("monitor", "", "200") == (False, f"--energy-gpu-cap: {advice}")
+    assert bare.together("cap", "", "") == (
+        False,
+        "--energy-policy=cap needs --energy-cap or --energy-gpu-cap",
+    )
+    assert bare.together("monitor", "", "") == bare.together("cap", "", "200") == (True, "")
+
+
+def test_a_policy_file_of_before_these_words_leaves_the_judgement_to_senergyd(bare, tmp_path):
+    (tmp_path / "policies").write_text("senergy-policies 1\npolicy monitor\npolicy cap\n")
+    assert bare.together("monitor", "300", "") == bare.together("cap", "", "") == (True, "")
+
+
+def test_a_user_without_any_policy_is_told_so(bare, tmp_path):
+    (tmp_path / "policies").write_text("senergy-policies 1\npolicy night users=alice\n")
+    assert bare.ask("energy-policy", "day", "carl")[2].endswith("; allowed: none")
+
+
+def test_a_list_of_very_many_policies_is_cut(bare, tmp_path):
+    names = [f"policy-number-{i}" for i in range(2000)]
+    lines = "".join(f"policy {name}\n" for name in names)
+    (tmp_path / "policies").write_text("senergy-policies 1\n" + lines)
+    _, problem, message = bare.ask("energy-policy", "policy-number-x")
+    assert problem == ""
+    assert message.endswith(", ...")
+    assert len(message) < 640
+
+
+@pytest.fixture(scope="module")
+def fuzzed(program, tmp_path_factory):
+    driver = Driver(program, tmp_path_factory.mktemp("fuzzed") / "policies")
+    yield driver
+    driver.close()
+
+
+POLICY_LINES = st.sampled_from(
+    [b"policy ", b"edp", b" users=", b",", b" needs-cap", b"cap_watts ", b"100", b" ", b"\n", b"."]
+)
+
+
+@given(text=st.lists(POLICY_LINES | st.binary(max_size=40), max_size=60), value=WORDS)
+def test_no_policy_file_breaks_the_reader(fuzzed, text, value):
+    fuzzed.policy_file.write_bytes(b"senergy-policies 1\n" + b"".join(text))
+    for flag in FLAGS:
+        assert re.fullmatch(r"[ -~]{1,640}", fuzzed.ask(flag, value, "carl")[2])
+    assert re.fullmatch(r"[ -~]{0,640}", fuzzed.together("edp", "", "")[1])
+
+
+def test_the_plugin_builds_without_warnings_and_shows_only_what_slurm_looks_up(tmp_path):
+    for path in [*SPANK.glob("*.[ch]"), SPANK / "Makefile"]:
+        shutil.copy(path, tmp_path)
+    subprocess.run(
+        ["make", "--silent", "-C", tmp_path, "CFLAGS_EXTRA=-Wall -Wextra -Werror"], check=True, timeout=120
+    )
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", tmp_path / "energy.so"], capture_output=True, text=True, check=True
+    )
+    names = {line.split()[-1] for line in listing.stdout.splitlines()}
+    functions = {"slurm_spank_init", "slurm_spank_init_post_opt", "slurm_spank_exit"}
+    assert names == functions | {"plugin_name", "plugin_type", "plugin_version", "spank_plugin_version"}

@@ -1,0 +1,366 @@
+"""The database: its file, its schema version, what can be selected, job facts, retention."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import stat
+
+import pytest
+from store_examples import NOW, Accounting, item, job, record
+
+from slurm_energy.accounting import database, facts, queries, retention
+from slurm_energy.accounting.selection import JobSelector, Selection
+from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
+from slurm_energy.reports.trace import encode_trace
+
+
+@pytest.fixture
+def accounting(tmp_path):
+    return Accounting(tmp_path)
+
+
+class TestFile:
+    def test_is_private_and_made_once(self, tmp_path):
+        path = tmp_path / "a.db"
+        database.prepare(path)
+        database.prepare(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with database.connect(path) as connection:
+            assert connection.execute("SELECT version FROM schema_version").fetchall() == [
+                (database.SCHEMA_VERSION,)
+            ]
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+    def test_missing_directory_says_how_to_make_it(self, tmp_path):
+        for function in (database.prepare, database.check):
+            with pytest.raises(UnavailableError, match=r"no/such does not exist: create it: install -d"):
+                function(tmp_path / "no" / "such" / "a.db")
+
+    def test_newer_schema_is_refused_and_untouched(self, tmp_path):
+        path = tmp_path / "a.db"
+        database.prepare(path)
+        with database.connect(path) as connection:
+            connection.execute("INSERT INTO schema_version VALUES (99, 0)")
+        for function in (database.prepare, database.check):
+            with pytest.raises(UnavailableError, match="schema 99 is newer"):
+                function(path)
+
+    @pytest.mark.parametrize("content", [b"not a database at all, just text" * 100, None])
+    def test_other_files_are_refused(self, tmp_path, content):
+        path = tmp_path / "a.db"
+        if content is None:
+            connection = sqlite3.connect(path)
+            connection.execute("CREATE TABLE other (x)")
+            connection.close()
+        else:
+            path.write_bytes(content)
+        before = path.read_bytes()
+        for function in (database.prepare, database.check):
+            with pytest.raises(UnavailableError):
+                function(path)
+        assert path.read_bytes() == before
+
+    def test_check_creates_nothing(self, tmp_path):
+        database.check(tmp_path / "a.db")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_reading_connections_cannot_write(self, accounting):
+        with (
+            database.connect(accounting.path, read_only=True) as connection,
+            pytest.raises(sqlite3.OperationalError),
+        ):
+            connection.execute("DELETE FROM records")
+
+    def test_an_interrupted_migration_leaves_nothing_behind(self, tmp_path, monkeypatch):
+        path = tmp_path / "a.db"
+        with monkeypatch.context() as patch:
+            patch.setattr(database, "MIGRATIONS", (database.MIGRATIONS[0] + "; CREATE NONSENSE",))
+            with pytest.raises(UnavailableError):
+                database.prepare(path)
+        database.prepare(path)
+        assert Accounting(tmp_path).ids() == []
+
+
+class TestSelection:
+    def test_everything_in_order(self, accounting):
+        accounting.deliver(item(job_id=3), item(job_id=1, node="n2"), item(job_id=1, node="n1"))
+        found = accounting.find()
+        assert [(r["job_id"], r["node"]) for r in found] == [(1, "n1"), (1, "n2"), (3, "n1")]
+
+    def test_record_comes_back_whole(self, accounting):
+        sent = record(job_id=7, tag="é", notes=('a "quoted" note',), asked={"ENERGY_CAP": "200"})
+        accounting.deliver(item(sent))
+        (found,) = accounting.find()
+        assert found.pop("job") is None
+        assert found == json.loads(json.dumps(sent))
+
+    def test_steps_only_when_wanted(self, accounting):
+        accounting.deliver(item(), item(step="batch"), item(step="0"))
+        assert [r["step"] for r in accounting.find()] == [None]
+        assert [r["step"] for r in accounting.find(steps="1")] == [None, "0", "batch"]
+
+    def test_a_step_in_the_job_list_is_meant_for_that_job_only(self, accounting):
+        for job_id in (12, 13):
+            accounting.deliver(item(job_id=job_id), item(job_id=job_id, step="batch"))
+        found = accounting.find(job="12.batch,13")
+        assert [(r["job_id"], r["step"]) for r in found] == [(12, "batch"), (13, None)]
+
+    @pytest.mark.parametrize(
+        ("query", "expected"),
+        [
+            ({"job": "20"}, [20, 21, 22]),
+            ({"job": "20_1"}, [21]),
+            ({"job": "22"}, [22]),
+            ({"job": "30"}, [30, 31]),
+            ({"job": "30+1"}, [31]),
+            ({"job": "30+1,20_2"}, [22, 31]),
+            ({"job": "99"}, []),
+            ({"account": "physics"}, [20, 21, 22]),
+            ({"account": "physics,chem"}, [20, 21, 22, 30]),
+            ({"partition": "gpu"}, [31]),
+            ({"user": "bob"}, [30, 31]),
+            ({"user": "1000"}, [20, 21, 22]),
+            ({"user": "bob,1000"}, [20, 21, 22, 30, 31]),
+            ({"user": "bob", "partition": "cpu"}, [30]),
+        ],
+    )
+    def test_who_and_which(self, accounting, query, expected):
+        accounting.deliver(
+            *(item(job_id=j) for j in (20, 21, 22)), *(item(job_id=j, uid=1001) for j in (30, 31))
+        )
+        accounting.learn(
+            job(20, "20_0"),
+            job(21, "20_1"),
+            job(22, "20_2"),
+            job(30, "30+0", user="bob", account="chem"),
+            job(31, "30+1", user="bob", account=None, partition="gpu"),
+        )
+        assert accounting.ids(**query) == expected
+
+    @pytest.mark.parametrize(
+        ("window", "expected"),
+        [
+            ({}, [1, 2, 3]),
+            ({"start": "150"}, [2, 3]),
+            ({"start": "200"}, [2, 3]),  # ends at 200: still in the window, as sacct has it
+            ({"start": "200.5"}, [3]),
+            ({"end": "300"}, [1, 2]),
+            ({"end": "300.5"}, [1, 2, 3]),
+            ({"start": "110", "end": "140"}, [2]),
+            ({"start": "120", "end": "121"}, [2]),
+            ({"start": "500"}, []),
+        ],
+    )
+    def test_window_takes_jobs_in_any_part_of_it(self, accounting, window, expected):
+        accounting.deliver(
+            item(job_id=1, start=0.0, end=100.0),
+            item(job_id=2, start=100.0, end=200.0),
+            item(job_id=3, start=300.0, end=400.0),
+        )
+        assert accounting.ids(**window) == expected
+
+    def test_node_selects_whole_jobs(self, accounting):
+        accounting.deliver(
+            item(job_id=1, node="n1"), item(job_id=1, node="n2"), item(job_id=2, node="n3"), item(job_id=3)
+        )
+        assert [(r["job_id"], r["node"]) for r in accounting.find(node="n2,n3")] == [
+            (1, "n1"),
+            (1, "n2"),
+            (2, "n3"),
+        ]
+
+    def test_long_lists(self, accounting):
+        accounting.deliver(item(job_id=7), item(job_id=7, step="batch"), item(job_id=8))
+        accounting.learn(job(7, "6_5000"), job(8, "6_2"))
+        for form in ("{}", "6_{}", "{}+1,7", "{}.batch,8,7"):
+            text = ",".join(form.format(number) for number in range(2, 1600))
+            assert 7 in accounting.ids(job=text + ",6_5000")
+        with pytest.raises(UsageError, match="200 different steps"):
+            accounting.ids(job=",".join(f"7.{number}" for number in range(300)))
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            {"job": "12a"},
+            {"job": "12_"},
+            {"job": "1+2_3"},
+            {"job": "9" * 30},
+            {"job": "1;DROP TABLE records"},
+            {"start": "yesterday"},
+            {"end": "-1"},
+            {"start": "1e400"},
+            {"start": "nan"},
+            {"steps": "yes"},
+            {"node": "n[1-3]"},
+            {"colour": "red"},
+            {"job": ",".join(["1"] * 6000)},
+        ],
+    )
+    def test_bad_queries_are_one_line(self, query):
+        with pytest.raises(UsageError) as raised:
+            Selection.from_query(query)
+        assert len(str(raised.value)) < 200 and "\n" not in str(raised.value)
+
+    def test_huge_uids_and_odd_names_find_nothing(self, accounting):
+        accounting.deliver(item())
+        assert accounting.ids(user="9" * 40) == []
+        assert accounting.ids(user="' OR 1=1 --") == []
+
+
+class TestDuplicates:
+    def test_requeued_job_shows_its_last_run(self, accounting):
+        accounting.deliver(
+            item(start=0.0, end=50.0),
+            item(start=0.0, end=50.0, node="n2"),
+            item(start=60.0, end=90.0, node="n2", restart_count=1),
+        )
+        assert [r["restart_count"] for r in accounting.find()] == [1]
+        assert [r["restart_count"] for r in accounting.find(duplicates="1")] == [0, 0, 1]
+
+    def test_ids_used_again(self, accounting):
+        accounting.deliver(
+            item(start=0.0, end=50.0, restart_count=1, uid=1), item(start=90_000.0, end=90_050.0, uid=2)
+        )
+        assert [r["uid"] for r in accounting.find()] == [2]
+        assert len(accounting.find(duplicates="1")) == 2
+
+    def test_ids_used_again_soon_are_told_apart_by_facts(self, accounting):
+        accounting.deliver(item(start=0.0, end=50.0, uid=1), item(start=500.0, end=550.0, uid=2))
+        accounting.learn(
+            job(1, submit=0.0, start=0.0, end=50.0), job(1, submit=490.0, start=500.0, end=550.0)
+        )
+        assert [r["uid"] for r in accounting.find()] == [2]
+
+    def test_nodes_of_one_short_run_do_not_hide_each_other(self, accounting):
+        accounting.deliver(item(start=5.0, end=5.0), item(start=5.1, end=5.1, node="n2"))
+        accounting.deliver(item(start=5.0, end=5.0, step="batch"))
+        assert len(accounting.find(steps="1")) == 3
+        accounting.learn(job(1, submit=4.0, start=5.0, end=5.0))
+        assert len(accounting.find(steps="1")) == 3
+
+
+class TestOwnJobsOnly:
+    def test_others_are_left_out(self, accounting):
+        accounting.deliver(item(job_id=1, uid=1000), item(job_id=2, uid=1001))
+        assert accounting.ids(Selection(own_uid=1001)) == [2]
+
+    @pytest.mark.parametrize("wanted", ["1", "1.batch", "2,1"])
+    def test_asking_for_another_users_job_is_refused_by_name(self, accounting, wanted):
+        accounting.deliver(item(job_id=1, uid=1000), item(job_id=2, uid=1001))
+        jobs = tuple(JobSelector.parse(text) for text in wanted.split(","))
+        with pytest.raises(ForbiddenError, match=r"job 1(\.batch)?: it belongs to another user"):
+            accounting.ids(Selection(jobs=jobs, own_uid=1001))
+
+    def test_a_task_of_another_user(self, accounting):
+        accounting.deliver(item(job_id=5, uid=1000))
+        accounting.learn(job(5, "4_1"))
+        with pytest.raises(ForbiddenError, match="job 4_1"):
+            accounting.ids(Selection(jobs=(JobSelector.parse("4_1"),), own_uid=1001))
+
+    def test_an_own_job_whose_id_another_user_had_before(self, accounting):
+        accounting.deliver(item(start=0.0, end=5.0, uid=1000), item(start=90_000.0, end=90_005.0, uid=1001))
+        jobs = (JobSelector.parse("1"),)
+        assert accounting.ids(Selection(jobs=jobs, own_uid=1001, duplicates=True)) == [1]
+
+    def test_jobs_that_do_not_exist_are_just_not_there(self, accounting):
+        assert accounting.ids(Selection(jobs=(JobSelector.parse("77"),), own_uid=1001)) == []
+
+
+class TestFacts:
+    def test_come_with_the_record_and_fill_the_columns(self, accounting):
+        accounting.deliver(item())
+        outcome = accounting.learn(job(1, name='a "b"\n', end=None, state="RUNNING", nodes=None))
+        assert outcome.linked == 1
+        (found,) = accounting.find(account="physics")
+        assert found["account"] is None  # the record itself stays as it was delivered
+        assert found["job"] == {
+            "display_id": "1",
+            "name": 'a "b"\n',
+            "account": "physics",
+            "partition": "cpu",
+            "user": "alice",
+            "state": "RUNNING",
+            "submit": 900.0,
+            "start": 1000.0,
+            "end": None,
+            "elapsed_s": 100.0,
+            "nodes": None,
+            "array_job_id": None,
+            "array_task_id": None,
+            "het_job_id": None,
+            "het_offset": None,
+        }
+
+    def test_open_until_the_state_is_final(self, accounting):
+        accounting.deliver(item())
+        with database.connect(accounting.path) as connection:
+            assert facts.open_jobs(connection, NOW - 5) == [facts.OpenJob("c1", 1, True)]
+            assert facts.open_jobs(connection, NOW + 5) == []
+        accounting.learn(job(1, state="RUNNING", end=None))
+        with database.connect(accounting.path) as connection:
+            assert facts.open_jobs(connection, NOW - 5) == [facts.OpenJob("c1", 1, False)]
+            assert facts.open_jobs(connection, NOW + 5) == []
+        accounting.learn(job(1, state="COMPLETED"))
+        with database.connect(accounting.path) as connection:
+            assert facts.open_jobs(connection, 0) == []
+        assert accounting.find()[0]["job"]["state"] == "COMPLETED"
+        assert accounting.rows("SELECT count(*) FROM jobs") == [(1,)]
+
+    def test_what_slurm_says_right_after_the_end_is_asked_for_again(self, accounting):
+        accounting.deliver(item())
+        accounting.learn(job(1, state="COMPLETED", name="allocation", end=1100.0), now=1105.0)
+        with database.connect(accounting.path) as connection:
+            assert facts.open_jobs(connection, 0) == [facts.OpenJob("c1", 1, False)]
+        accounting.learn(job(1, display_id="7_1", state="COMPLETED", name="train", end=1100.0), now=1111.0)
+        with database.connect(accounting.path) as connection:
+            assert facts.open_jobs(connection, 0) == []
+        assert accounting.find()[0]["job"]["display_id"] == "7_1"
+
+    def test_each_run_gets_its_own(self, accounting):
+        accounting.deliver(item(start=0.0, end=50.0), item(start=60.0, end=90.0, restart_count=1))
+        accounting.learn(
+            job(1, submit=0.0, start=0.0, end=50.0, state="REQUEUED"),
+            job(1, submit=51.0, start=60.0, end=90.0, state="COMPLETED"),
+        )
+        states = [r["job"]["state"] for r in accounting.find(duplicates="1")]
+        assert states == ["REQUEUED", "COMPLETED"]
+
+    def test_another_clusters_job_of_the_same_id_is_not_taken(self, accounting):
+        accounting.deliver(item())
+        outcome = accounting.learn(job(1, cluster="c2"))
+        assert outcome == (0, frozenset({"c2"}))
+        assert accounting.find()[0]["job"] is None
+
+    def test_a_source_without_cluster_names_is_taken(self, accounting):
+        accounting.deliver(item())
+        assert accounting.learn(job(1, cluster=None)).linked == 1
+
+
+def test_retention_drops_traces_and_keeps_records(accounting):
+    old = encode_trace(100.0, 1.0, {"cpu": [1.0, 2.0]})
+    new = encode_trace(5000.0, 1.0, {"cpu": [1.0, 2.0]})
+    accounting.deliver(item(job_id=1, trace=old), item(job_id=2, trace=new))
+    with database.connect(accounting.path) as connection:
+        assert retention.drop_old_traces(connection, 102.0) == 0
+        assert retention.drop_old_traces(connection, 103.0) == 1
+        assert retention.drop_old_traces(connection, 103.0) == 0
+    assert [r["trace"] for r in accounting.find(with_traces=True)] == [None, new]
+
+
+def test_figures(accounting):
+    accounting.deliver(item(job_id=1, end=1200.0), item(job_id=2, node="n2"), now=NOW)
+    accounting.deliver(item(job_id=3, end=1150.0), now=NOW + 9)
+    accounting.learn(job(1))
+    with database.connect(accounting.path, read_only=True) as connection:
+        figures = queries.figures(connection)
+    assert figures.pop("database_bytes") > 0
+    assert figures == {
+        "records": 3,
+        "records_without_job": 2,
+        "traces": 0,
+        "nodes": [
+            {"cluster": "c1", "node": "n1", "last_record_end": 1200.0, "last_received": NOW + 9},
+            {"cluster": "c1", "node": "n2", "last_record_end": 1100.0, "last_received": NOW},
+        ],
+    }

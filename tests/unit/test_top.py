@@ -1,0 +1,110 @@
+"""senergy top: screen, JSON lines, refusals; against answers in the form of the contract."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_energy.cli import connection
+from slurm_energy.cli.main import main
+from slurm_energy.errors import UnavailableError
+from slurm_energy.reports.live import screen, total
+from slurm_energy.reports.textplot import ASCII, BLOCKS
+
+OWN = {
+    "job_id": 12,
+    "policy": "edp",
+    "phase": "open",
+    "user": "alice",
+    "elapsed_s": 65.0,
+    "watts": {"cpu": 150.0, "gpu[0]": 250.0},
+    "energy_joules": {"cpu": 1500.0, "gpu[0]": None},
+}
+OTHER = {"job_id": 13, "policy": "monitor", "phase": "open"}
+STATUS = {
+    "ok": True,
+    "node": "n1",
+    "jobs": [OWN, OTHER],
+    "watts": {"cpu": 200.0, "dram": None, "gpu[0]": 250.0},
+    "watts_window_s": 1.0,
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    answers: list[dict[str, Any]] = []
+
+    def ask(path: Path, message: dict[str, Any]) -> dict[str, Any]:
+        assert message == {"op": "status"}
+        if not answers:
+            raise KeyboardInterrupt
+        return answers.pop(0)
+
+    monkeypatch.setattr(connection, "ask_agent", ask)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.delenv("SENERGY_CONFIG", raising=False)
+    return answers
+
+
+def test_the_screen_shows_node_components_and_jobs() -> None:
+    lines = screen(STATUS, "10:00:00", ASCII, 250.0)
+    assert lines[0] == "n1  - W  10:00:00, mean of 1.0 s"  # with a part unknown, so is the sum
+    assert lines[2] == f"{'cpu':<10} {'200.0':>8} W  {'#' * 24}{'.' * 6}"
+    assert lines[3].split()[:3] == ["dram", "-", "W"]
+    own = next(line for line in lines if line.split()[:1] == ["12"])
+    assert own.split() == ["12", "alice", "edp", "00:01:05", "400.0", "-", "150.0", "250.0"]
+    other = next(line for line in lines if line.split()[:1] == ["13"])
+    assert other.split()[:3] == ["13", "-", "monitor"]
+    assert all(line.isascii() for line in lines)
+    assert "█" in "".join(screen(STATUS, "", BLOCKS, 250.0))
+
+
+def test_a_meter_of_the_node_is_the_total() -> None:
+    assert total({"cpu": 100.0, "node": 180.0}) == 180.0
+    assert total({"cpu": 100.0, "dram": 20.0}) == 120.0
+    assert total({"cpu": 100.0, "dram": None}) is None
+    assert total({}) is None
+
+
+def test_once_prints_one_screen(asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    asked += [STATUS, STATUS]
+    assert main(["top", "--once", "--ascii"]) == 0
+    assert capsys.readouterr().out.count("n1  ") == 1
+    assert len(asked) == 1
+
+
+def test_an_idle_node_is_asked_twice_before_the_first_screen(
+    asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked += [{**STATUS, "jobs": [], "watts": {}}, {**STATUS, "jobs": []}]
+    assert main(["top", "--once", "--ascii"]) == 0
+    output = capsys.readouterr().out
+    assert "no job runs here" in output
+    assert "cpu" in output
+
+
+def test_json_is_a_line_per_refresh_until_interrupted(
+    asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked += [STATUS, STATUS, STATUS]
+    assert main(["top", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["watts"]["cpu"] for line in lines] == [200.0] * 3
+
+
+def test_an_unusable_interval_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--interval", "0"]) == 2
+    assert "--interval" in capsys.readouterr().err
+
+
+def test_no_agent_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def nobody(*_: Any) -> dict[str, Any]:
+        raise UnavailableError("agent /x", "no such file")
+
+    monkeypatch.setattr(connection, "ask_agent", nobody)
+    assert main(["top", "--once"]) == 4
+    assert "agent /x" in capsys.readouterr().err
