@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,18 @@ _MOST_WAITING = 256
 _FLUSH_AFTER_S = 1.0
 
 
-def line(section: Section, source: str, place: Place) -> dict[str, Any]:
-    """Return a section as JSON-ready data; null: not known."""
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """A section that is over, whose joules were not looked at yet; source and thread that measured it."""
+
+    section: Section
+    source: str
+    thread: str
+
+
+def _line(over: _Over, place: Place) -> dict[str, Any]:
+    """Return a section as JSON-ready data; null: not known. Waits for its joules."""
+    section = over.section
     return {
         "section": section.name,
         "path": list(section.path),
@@ -35,7 +46,7 @@ def line(section: Section, source: str, place: Place) -> dict[str, Any]:
         "energy_joules": dict(section.energy_joules),
         "total_joules": section.total_joules,
         "mean_watts": section.mean_watts,
-        "source": source,
+        "source": over.source,
         "age_s": section.age_s,
         "failed": section.failed,
         "job_id": place.job_id,
@@ -43,7 +54,7 @@ def line(section: Section, source: str, place: Place) -> dict[str, Any]:
         "node": place.node,
         "rank": place.rank,
         "pid": place.pid,
-        "thread": threading.current_thread().name,
+        "thread": over.thread,
     }
 
 
@@ -61,54 +72,56 @@ class Recorder:
         self.place = place
         # Not where the program may go to later.
         self._path = None if directory is None else directory.absolute() / place.file_name
+        self._over: collections.deque[_Over] = collections.deque()
         self._kept: collections.deque[dict[str, Any]] = collections.deque(maxlen=MOST_KEPT)
-        self._waiting: list[str] = []
         self._lock = threading.Lock()
         self._flushed_s = time.monotonic()
         atexit.register(self.flush)
 
     def add(self, section: Section, source: str) -> None:
-        """Keep a section that is over."""
-        found = line(section, source, self.place)
-        self._kept.append(found)
-        if self._path is None:
-            return
-        with self._lock:
-            self._waiting.append(json.dumps(found))
-            due = (
-                self._eager
-                or time.monotonic() - self._flushed_s > _FLUSH_AFTER_S
-                or len(self._waiting) >= _MOST_WAITING
-            )
-        if due:
+        """Keep a section that is over. Its joules may still be on their way and are not waited for."""
+        self._over.append(_Over(section, source, threading.current_thread().name))
+        if self._eager:
             self.flush()
+        elif time.monotonic() - self._flushed_s > _FLUSH_AFTER_S or len(self._over) > _MOST_WAITING:
+            self._flush(leave=1)
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the last `MOST_KEPT` lines."""
+        self.flush()
         return list(self._kept)
 
     def flush(self) -> None:
         """Append what waits to the file; a file that cannot be written is given up, with one warning."""
+        self._flush(leave=0)
+
+    def _flush(self, leave: int) -> None:
+        """Write all but the last `leave` sections."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
             self._flushed_s = time.monotonic()
-            if not waiting or self._path is None:
-                return
+            count = max(0, len(self._over) - leave)
+            found = [_line(self._over.popleft(), self.place) for _ in range(count)]
+            self._kept.extend(found)
+            if found and self._path is not None:
+                self._write(self._path, "".join(json.dumps(entry) + "\n" for entry in found))
+
+    def _write(self, path: Path, text: str) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(path, flags, 0o644)
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-                descriptor = os.open(self._path, flags, 0o644)
-                try:
-                    os.write(descriptor, ("\n".join(waiting) + "\n").encode())
-                finally:
-                    os.close(descriptor)
-            except OSError as error:
-                log.warning("slurm_energy: sections are not written: %s: %s", self._path, error.strerror)
-                self._path = None
+                os.write(descriptor, text.encode())
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            log.warning("slurm_energy: sections are not written: %s: %s", path, error.strerror)
+            self._path = None
 
     def abandon(self) -> None:
         """Forget everything, in a forked child: the lines are the parent's."""
         self._lock = threading.Lock()
-        self._waiting, self._path = [], None
+        self._path = None
+        self._over.clear()
         with contextlib.suppress(Exception):
             atexit.unregister(self.flush)

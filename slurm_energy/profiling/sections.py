@@ -1,7 +1,8 @@
 """Sections of a program: `with profile("phase"):` and `@profile("phase")`. What a program sees of profiling.
 
 A section's joules are those of the whole job on this node (of the whole node outside Slurm) while it ran, not
-of the calling process alone. Exceptions pass through; failures to measure never reach the program.
+of the calling process alone. Exceptions pass through; failures to measure never reach the program. Both ends
+of a section only ask: the program waits for an answer when it looks at the joules, not before.
 """
 
 from __future__ import annotations
@@ -35,27 +36,40 @@ class Section:
         path: names from the outermost section to this one.
         start_unix: Unix seconds of its begin.
         seconds: its length; None while it runs.
-        energy_joules: by component once it is over; None: not known.
-        age_s: how old the agent's samples at its ends were together: joules belong to a window that is off
-            by at most that.
         failed: name of the exception that ended it; None if none did.
     """
 
     path: tuple[str, ...]
     start_unix: float
     seconds: float | None = None
-    energy_joules: dict[str, float | None] = field(default_factory=dict)
-    age_s: float | None = None
     failed: str | None = None
     _owner: int = 0
     _pid: int = 0
     _begin: Callable[[], Reading | None] | None = None
+    _end: Callable[[], Reading | None] | None = None
     _begin_s: float = 0.0
+    _joules: dict[str, float | None] = field(default_factory=dict)
+    _age_s: float | None = None
 
     @property
     def name(self) -> str:
         """Its own name."""
         return self.path[-1]
+
+    @property
+    def energy_joules(self) -> dict[str, float | None]:
+        """Joules by component once it is over (None: not known), empty before. Waits for the answer."""
+        self._settle()
+        return self._joules
+
+    @property
+    def age_s(self) -> float | None:
+        """How old the agent's samples at its ends were together.
+
+        Its joules belong to a window that is off by at most that.
+        """
+        self._settle()
+        return self._age_s
 
     @property
     def total_joules(self) -> float | None:
@@ -67,6 +81,15 @@ class Section:
         """Mean power; None if the energy is not known or no time passed."""
         joules = self.total_joules
         return joules / self.seconds if joules is not None and self.seconds else None
+
+    def _settle(self) -> None:
+        """Collect the answers of both ends; two threads at once find the same."""
+        if self._end is None:
+            return
+        begin, end = self._begin() if self._begin is not None else None, self._end()
+        if begin is not None and end is not None:
+            self._joules, self._age_s = _moved(begin, end), begin.age_s + end.age_s
+        self._end = None
 
 
 def total(joules: Mapping[str, float | None]) -> float | None:
@@ -155,8 +178,7 @@ class profile:  # noqa: N801 (used like a function, as a context manager and as 
         if section._pid != os.getpid():
             return  # begun before a fork: it is the parent's
         source = _process.opened()
-        begin = section._begin() if section._begin is not None else None
-        _fill(section, begin, source.read())
+        section._end = source.begin()
         if _process.recorder is not None:
             _process.recorder.add(section, source.name)
 
@@ -188,14 +210,13 @@ class profile:  # noqa: N801 (used like a function, as a context manager and as 
         return wrapper  # type: ignore[no-any-return]
 
 
-def _fill(section: Section, begin: Reading | None, end: Reading | None) -> None:
-    if begin is None or end is None:
-        return
+def _moved(begin: Reading, end: Reading) -> dict[str, float | None]:
+    joules: dict[str, float | None] = {}
     for name, after in end.joules.items():
         before = begin.joules.get(name)
         known = before is not None and after is not None and after >= before
-        section.energy_joules[name] = after - before if known else None  # type: ignore[operator]
-    section.age_s = begin.age_s + end.age_s
+        joules[name] = after - before if known else None  # type: ignore[operator]
+    return joules
 
 
 def results() -> list[dict[str, Any]]:

@@ -22,6 +22,8 @@ _TIMEOUT_S = 1.0
 _RETRY_AFTER_S = 5.0
 _KEPT_S = 30.0
 """A connection that was idle for longer is opened anew: the agent closes it after a minute."""
+_MOST_ASKED = 64
+"""Questions without an answer; with more of them the agent could not get rid of its answers."""
 _LONGEST_ANSWER_BYTES = 1 << 20
 _Result = TypeVar("_Result")
 
@@ -101,9 +103,9 @@ class AgentSource(Source):
         self._not_before = 0.0
 
     def begin(self) -> Callable[[], Reading | None]:
-        """Ask, and return what waits for the answer: a section need not stand still until it comes."""
+        """Ask, and return what waits for the answer: the program need not stand still until it comes."""
         question = _Question()
-        self._guarded(lambda: self._send(question))
+        self._guarded(lambda: self._put(question))
         return lambda: question.reading if question.done else self._guarded(lambda: self._collect(question))
 
     def read(self) -> Reading | None:
@@ -157,6 +159,37 @@ class AgentSource(Source):
             raise ConnectionError("no answer")
         return reading
 
+    def _put(self, question: _Question) -> None:
+        """Ask without waiting: over the open connection if the agent has not closed it meanwhile."""
+        self._take_arrived()
+        if len(self._asked) >= _MOST_ASKED:
+            self._collect(self._asked[0])
+        kept = self._connection is not None
+        try:
+            self._send(question)
+        except OSError:
+            if not kept:
+                raise
+            self._send(question)
+
+    def _take_arrived(self) -> None:
+        """Take the answers that are there; a connection that has ended is closed."""
+        if self._connection is None:
+            return
+        self._connection.settimeout(0)
+        try:
+            while self._asked:
+                self._take(self._connection)
+            if not self._rest and self._connection.recv(1, socket.MSG_PEEK) == b"":
+                self.close()
+        except BlockingIOError:
+            pass
+        except (OSError, ValueError):
+            self.close()
+        finally:
+            if self._connection is not None:
+                self._connection.settimeout(_TIMEOUT_S)
+
     def _send(self, question: _Question) -> None:
         if time.monotonic() - self._used_s > _KEPT_S and not self._asked:
             self.close()
@@ -176,16 +209,20 @@ class AgentSource(Source):
         """Read answers up to the one that is wanted."""
         try:
             while not wanted.done and self._asked and self._connection is not None:
-                answer = json.loads(self._line(self._connection))
-                question = self._asked.popleft()
-                question.done = True
-                question.reading = self._reading(answer)
+                self._take(self._connection)
         except EnergyError:
             raise
         except BaseException:
             self.close()  # an answer that comes later must not be taken for that of the next question
             raise
         return wanted.reading
+
+    def _take(self, connection: socket.socket) -> None:
+        """Take the next answer, which is that of the oldest question."""
+        answer = json.loads(self._line(connection))
+        question = self._asked.popleft()
+        question.done = True
+        question.reading = self._reading(answer)
 
     def _reading(self, answer: Any) -> Reading:
         if not isinstance(answer, dict):

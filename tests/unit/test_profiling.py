@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -34,7 +35,7 @@ class FakeAgent:
         self.messages: list[Any] = []
         self.refusal: str | None = None
         self.silent = False
-        self.answers_per_connection = 10**9
+        self.answers_per_connection = self.dies_at = 10**9
         self._asked = 0
         self._lock = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -55,15 +56,22 @@ class FakeAgent:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as lines:
-            for number, line in enumerate(lines):
-                if number == self.answers_per_connection:
+        # A program may end, or give an answer up, while it is on its way.
+        with contextlib.suppress(OSError), connection, connection.makefile("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if number == self.dies_at:
                     return
                 if not self.silent:
                     connection.sendall(json.dumps(self._answer(json.loads(line))).encode() + b"\n")
+                if number == self.answers_per_connection:
+                    connection.shutdown(socket.SHUT_RDWR)
+                    (self.folder / f"closed{self.connections}").touch()
 
     def _answer(self, message: Any) -> dict[str, Any]:
         with self._lock:
+            if (self.folder / "hold").exists():
+                time.sleep(0.5)
+                (self.folder / "hold").unlink()
             self.messages.append(message)
             self._asked += 1
             if self.refusal:
@@ -260,17 +268,36 @@ def test_an_agent_that_never_answers_costs_the_program_one_wait(agent: FakeAgent
 
 
 def test_a_connection_that_the_agent_closed_is_opened_again(agent: FakeAgent) -> None:
-    agent.answers_per_connection = 2
+    agent.answers_per_connection = 3
     agent.run("""
-        for _ in range(3):
+        import os, time
+        for number in range(1, 3):
             with slurm_energy.profile("a"): pass
+            deadline = time.monotonic() + 30
+            while number == 1 and not os.path.exists("closed1") and time.monotonic() < deadline:
+                time.sleep(0.01)
     """)
-    assert [line["total_joules"] for line in agent.lines()] == [11.0] * 3
-    assert agent.connections > 2
+    assert [line["total_joules"] for line in agent.lines()] == [11.0] * 2
+    assert agent.connections == 2
+
+
+def test_a_section_does_not_wait_for_the_agent(agent: FakeAgent) -> None:
+    done = agent.run("""
+        import os
+        import pathlib, time
+        with slurm_energy.profile("warm"): pass
+        pathlib.Path("hold").touch()
+        for _ in range(20):
+            with slurm_energy.profile("a") as section: pass
+        held = os.path.exists("hold")  # the agent takes it away when it has been held for long enough
+        print(json.dumps([held, section.total_joules, os.path.exists("hold")]))
+    """)
+    assert json.loads(done.stdout) == [True, 11.0, False]
+    assert [line["total_joules"] for line in agent.lines()] == [11.0] * 21
 
 
 def test_an_agent_that_dies_within_a_section_makes_that_one_unknown(agent: FakeAgent) -> None:
-    agent.answers_per_connection = 1
+    agent.dies_at = 2
     agent.run("""
         import time
         with slurm_energy.profile("lost"): time.sleep(0.2)
