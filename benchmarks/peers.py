@@ -1,0 +1,460 @@
+"""Other energy meters, each measuring one window inside an emulated node, beside the node's own truth.
+
+`run(node, tool, ...)` starts `peers.py TOOL` in a node of `start_node`, as a process of its own, and returns
+a `Window`: the joules that the tool tells, those that the node really used between the same two moments,
+how often the tool read its counters, and the CPU time that this took, children included, start-up excluded.
+
+Tools: `zeus`, `codecarbon`, `pyjoules`, `pyrapl` (extra `judges`), `ea2p` (not on PyPI: needs the path of a
+checkout; its import of mpi4py is answered with an empty module, its nvidia-smi is `nvidia_smi.c` here), and
+`ours`, the agent's sampler and meter. Tools that do not sample by themselves are read every interval, with
+interval 0 only at begin and end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.metadata
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+NODE_TESTS = ROOT / "tests/node"
+NVIDIA_SMI = Path(__file__).with_name("nvidia_smi.c")
+EA2P_PACKAGE = "ea2p"
+_RESULT = "RESULT "
+_STARTED_CPU_S = 0.01
+_MICRO, _MILLI, _KWH = 1e-6, 1e-3, 3.6e6
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a tool measured.
+
+    Attributes:
+        tool: its name.
+        version: of its distribution.
+        length_s: seconds between its begin and its end.
+        joules: by component, `cpu`, `dram` and `gpu`, those that it measures.
+        truth_joules: of the node's model in the same time.
+        samples: intervals for which it told the energy of all counters.
+        cpu_s: CPU time after its begin and before its end, with children.
+        uncertain_s: seconds that it marked itself as doubtful; None for tools that mark nothing.
+    """
+
+    tool: str
+    version: str
+    length_s: float
+    joules: Mapping[str, float]
+    truth_joules: Mapping[str, float]
+    samples: int
+    cpu_s: float
+    uncertain_s: float | None = None
+
+
+class NotMeasuredError(Exception):
+    """A tool that is not there or does not run here; says why."""
+
+
+@contextlib.contextmanager
+def start_node(profile: str, *arguments: str) -> Iterator[Any]:
+    """Yield an emulated node, a LabNode of `tests/node`, with NVML library and nvidia-smi. Needs root.
+
+    One core works for a moment first: counters of two sockets that agree to the joule, as those of a node
+    do that was never used, count as one for codecarbon.
+    """
+    sys.path.insert(0, str(NODE_TESTS))
+    lab_node = importlib.import_module("lab_node")
+    from slurm_energy.lab import client
+
+    with tempfile.TemporaryDirectory(prefix="senergy-bench-") as folder:
+        Path(folder).chmod(0o755)
+        node = lab_node.start_nodes(Path(folder), profile, arguments)
+        try:
+            lab_node.build_nvml(node.libraries)
+            compile_nvidia_smi(node.libraries)
+            client.run_kernel(node.socket, "gemm", cpus=[0], full_speed_s=1.0)
+            yield node
+        finally:
+            node.stop()
+
+
+def compile_nvidia_smi(folder: Path) -> None:
+    """Build the stand-in beside the NVML library."""
+    command = ["gcc", "-O2", "-o", str(folder / "nvidia-smi"), str(NVIDIA_SMI), "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+
+
+def command_inside(node: Any, *command: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and environment that run a command inside a node as root."""
+    libraries = "/run/senergy-lab/lib"
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": libraries,
+        "PATH": f"{libraries}:{os.environ.get('PATH', os.defpath)}",
+        "LC_ALL": "C",
+        "PYTHONWARNINGS": "ignore",
+    }
+    inside = [sys.executable, str(NODE_TESTS / "inside.py"), str(node.tree), str(node.stage), "0"]
+    return [*inside, *command], environment
+
+
+def run(node: Any, tool: str, seconds: float, interval_s: float, ea2p: str | None = None) -> Window:
+    """Let a tool measure a window inside a node.
+
+    Raises:
+        NotMeasuredError: it is not there or failed.
+    """
+    command = [sys.executable, str(Path(__file__)), tool, "--seconds", str(seconds)]
+    command += ["--interval", str(interval_s), *(["--ea2p", ea2p] if ea2p else [])]
+    argv, environment = command_inside(node, *command)
+    done = subprocess.run(
+        argv, env=environment, capture_output=True, text=True, timeout=seconds + 120, check=False
+    )
+    for line in done.stdout.splitlines():
+        if line.startswith(_RESULT):
+            found = json.loads(line.removeprefix(_RESULT))
+            if "error" in found:
+                raise NotMeasuredError(f"{tool}: {found['error']}")
+            return Window(**found)
+    last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+    raise NotMeasuredError(f"{tool}: exit code {done.returncode}: {last}")
+
+
+@dataclass(slots=True)
+class Tool(ABC):
+    """One tool. `read` is called every interval for tools that do not sample by themselves."""
+
+    interval_s: float
+    ea2p: str | None = None
+    joules: dict[str, float] = field(default_factory=dict)
+    samples: int = 0
+    uncertain_s: float | None = None
+    reads_itself = False
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Import and set up what a program does once."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin the window."""
+
+    def read(self) -> None:
+        """Read all counters within the window."""
+        return
+
+    @abstractmethod
+    def end(self) -> None:
+        """End the window and fill `joules`."""
+
+    def add(self, component: str, joules: float) -> None:
+        """Add to a component."""
+        self.joules[component] = self.joules.get(component, 0.0) + joules
+
+
+class Zeus(Tool):
+    """ZeusMonitor: a window from read to read. Ending one and beginning the next reads everything twice.
+
+    The processes that watch for wraps start with the first reading, so one window is thrown away.
+    """
+
+    distribution = "zeus"
+
+    def prepare(self) -> None:
+        monitor = importlib.import_module("zeus.monitor")
+        self.monitor = monitor.ZeusMonitor()
+        self.begin()
+        self.monitor.end_window("w", sync_execution=False)
+        wait_until_idle()
+
+    def begin(self) -> None:
+        self.monitor.begin_window("w", sync_execution=False)
+
+    def read(self) -> None:
+        self._take()
+        self.monitor.begin_window("w", sync_execution=False)
+        self.samples += 1
+
+    def end(self) -> None:
+        self._take()
+
+    def _take(self) -> None:
+        found = self.monitor.end_window("w", sync_execution=False)
+        for component in ("cpu", "dram", "gpu"):
+            for joules in (getattr(found, f"{component}_energy") or {}).values():
+                self.add(component, joules)
+
+
+class CodeCarbon(Tool):
+    """OfflineEmissionsTracker, which reads in its own thread. It leaves DRAM zones inside packages out."""
+
+    distribution = "codecarbon"
+    reads_itself = True
+
+    def prepare(self) -> None:
+        codecarbon = importlib.import_module("codecarbon")
+        self.tracker = codecarbon.OfflineEmissionsTracker(
+            country_iso_code="FRA",
+            measure_power_secs=self.interval_s or 15,
+            save_to_file=False,
+            log_level="critical",
+            allow_multiple_runs=True,
+        )
+
+    def begin(self) -> None:
+        self.tracker.start()
+
+    def end(self) -> None:
+        self.samples = self.tracker._measure_occurrence
+        self.tracker.stop()
+        self.add("cpu", self.tracker._total_cpu_energy.kWh * _KWH)
+        self.add("gpu", self.tracker._total_gpu_energy.kWh * _KWH)
+
+
+class PyJoules(Tool):
+    """EnergyMeter over all RAPL and NVML devices."""
+
+    distribution = "pyJoules"
+
+    def prepare(self) -> None:
+        meter = importlib.import_module("pyJoules.energy_meter")
+        factory = importlib.import_module("pyJoules.device.device_factory")
+        self.meter = meter.EnergyMeter(factory.DeviceFactory.create_devices())
+
+    def begin(self) -> None:
+        self.meter.start()
+
+    def read(self) -> None:
+        self.meter.record()
+        self.samples += 1
+
+    def end(self) -> None:
+        self.meter.stop()
+        for sample in self.meter.get_trace():
+            for tag, energy in sample.energy.items():
+                if tag.startswith("nvidia"):
+                    self.add("gpu", energy * _MILLI)
+                elif tag.startswith(("package", "dram")):
+                    self.add("cpu" if tag.startswith("package") else "dram", energy * _MICRO)
+
+
+class PyRapl(Tool):
+    """A Measurement per window; no GPUs."""
+
+    distribution = "pyRAPL"
+
+    def prepare(self) -> None:
+        self.module = importlib.import_module("pyRAPL")
+        self.module.setup()
+
+    def begin(self) -> None:
+        self.measurement = self.module.Measurement("w")
+        self.measurement.begin()
+
+    def read(self) -> None:
+        self.end()
+        self.begin()
+        self.samples += 1
+
+    def end(self) -> None:
+        self.measurement.end()
+        result = self.measurement.result
+        for component, parts in (("cpu", result.pkg), ("dram", result.dram)):
+            for energy_uj in parts or ():
+                self.add(component, energy_uj * _MICRO)
+
+
+class Ea2p(Tool):
+    """PowerMeter with its sampling thread, for CPU with DRAM, and GPUs through nvidia-smi."""
+
+    distribution = ""
+    reads_itself = True
+
+    def prepare(self) -> None:
+        if self.ea2p is None:
+            raise NotMeasuredError("not on PyPI: give --ea2p PATH of a checkout")
+        folder = Path(tempfile.mkdtemp(prefix="ea2p-"))  # it writes beside its own files
+        shutil.copytree(Path(self.ea2p) / EA2P_PACKAGE, folder / EA2P_PACKAGE)
+        config = {"devices_list": "cpu, gpu", "sampling_freq": self.interval_s or 1.0, "energy_unit": "J"}
+        (folder / "config_energy.json").write_text(json.dumps(config))
+        os.chdir(folder)
+        sys.path.insert(0, str(folder))
+        mpi = types.ModuleType("mpi4py")
+        mpi.MPI = types.SimpleNamespace()  # type: ignore[attr-defined]
+        sys.modules["mpi4py"] = mpi
+        module = importlib.import_module(EA2P_PACKAGE)
+        self.folder = folder
+        self.meter = module.PowerMeter(output_filepath=str(folder / "report.csv"), print_to_cli=False)
+
+    def begin(self) -> None:
+        self.meter.start_measure("w", "w")
+
+    def end(self) -> None:
+        power = self.meter.power
+        self.samples = len(power.intel_record)
+        self.meter.stop_measure()
+        names = {"energy_cpu": "cpu", "energy_memory": "dram"}
+        for name, value in power.record.iloc[0].items():
+            component = "gpu" if str(name).startswith("GPU ") else names.get(str(name))
+            if component:
+                self.add(component, float(value))
+        os.chdir("/")
+        shutil.rmtree(self.folder)
+
+
+class Ours(Tool):
+    """The agent's sampler and meter, as senergyd drives them."""
+
+    distribution = "slurm-energy"
+
+    def prepare(self) -> None:
+        from slurm_energy.agent.clock import Clock
+        from slurm_energy.agent.meter import Meter
+        from slurm_energy.agent.sampler import Sampler
+        from slurm_energy.devices.discovery import discover
+
+        self.devices = discover()
+        self.sampler = Sampler(self.devices.counters, self.devices.throttles, Clock())
+        self.meter = Meter(0.0)
+        self.keys = [counter.key for counter in self.devices.counters]
+
+    def begin(self) -> None:
+        self.sampler.sample()
+        self.meter.start = self.sampler.time or 0.0
+
+    def read(self) -> None:
+        interval = self.sampler.sample()
+        if interval is not None:
+            self.meter.add(interval, self.keys, ())
+        self.samples += 1
+
+    def end(self) -> None:
+        self.read()
+        for counter in self.devices.counters:
+            if counter.key in self.meter.energy_uj:
+                component = counter.component.partition("[")[0]
+                self.add(component, self.meter.energy_uj[counter.key] * _MICRO)
+        self.uncertain_s = self.meter.uncertain_s
+        self.devices.close()
+
+
+TOOLS: dict[str, type[Tool]] = {
+    "ours": Ours,
+    "zeus": Zeus,
+    "codecarbon": CodeCarbon,
+    "pyjoules": PyJoules,
+    "pyrapl": PyRapl,
+    "ea2p": Ea2p,
+}
+
+
+def measure(tool: Tool, seconds: float) -> dict[str, Any]:
+    """Let a prepared tool measure a window; return the fields of a `Window` but its name."""
+    tool.begin()
+    before, start, cpu = _truth(), time.monotonic(), cpu_seconds()
+    drive(tool, start, seconds)
+    spent, after, length_s = cpu_seconds() - cpu, _truth(), time.monotonic() - start
+    samples = tool.samples
+    tool.end()
+    return {
+        "length_s": length_s,
+        "joules": tool.joules,
+        "truth_joules": {name: after[name] - before[name] for name in after},
+        "samples": tool.samples if tool.reads_itself else samples,
+        "cpu_s": spent,
+        "uncertain_s": tool.uncertain_s,
+    }
+
+
+def drive(tool: Tool, start: float, seconds: float) -> None:
+    """Wait for the end of the window, reading every interval where the tool does not do that itself."""
+    if tool.interval_s > 0 and not tool.reads_itself:
+        for tick in range(1, round(seconds / tool.interval_s)):
+            time.sleep(max(0.0, start + tick * tool.interval_s - time.monotonic()))
+            tool.read()
+    time.sleep(max(0.0, start + seconds - time.monotonic()))
+
+
+def cpu_seconds() -> float:
+    """Return CPU seconds of this process, of children that have ended and of those that live."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    living = sum(_thread_seconds(pid) for pid in _descendants(os.getpid()))
+    return time.process_time() + ended.ru_utime + ended.ru_stime + living
+
+
+def wait_until_idle(longest_s: float = 20.0) -> None:
+    """Wait until children that are starting have done so: none has used CPU time for a second."""
+    deadline, last = time.monotonic() + longest_s, -1.0
+    while time.monotonic() < deadline:
+        used = cpu_seconds()
+        if used - last < _STARTED_CPU_S:
+            return
+        last = used
+        time.sleep(1.0)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            for child in (task / "children").read_text().split():
+                yield int(child)
+                yield from _descendants(int(child))
+
+
+def _thread_seconds(pid: int) -> float:
+    total = 0
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+def _truth() -> dict[str, float]:
+    from slurm_energy.lab import client
+
+    found = client.truth()["energy_joules"]
+    gpus = sum(value for name, value in found.items() if name.startswith("gpu["))
+    return {"cpu": found["cpu"], "dram": found["dram"], "gpu": gpus}
+
+
+def _version(kind: type[Tool]) -> str:
+    name = getattr(kind, "distribution", "")
+    return importlib.metadata.version(name) if name else ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Measure one window with one tool, inside a node.")
+    parser.add_argument("tool", choices=TOOLS)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between reads; 0: begin and end")
+    parser.add_argument("--ea2p", metavar="PATH", help="checkout of EA2P")
+    arguments = parser.parse_args(argv)
+    kind = TOOLS[arguments.tool]
+    tool = kind(arguments.interval, arguments.ea2p)
+    try:
+        tool.prepare()
+        found = {"tool": arguments.tool, "version": _version(kind), **measure(tool, arguments.seconds)}
+    except (ImportError, NotMeasuredError, importlib.metadata.PackageNotFoundError) as error:
+        found = {"error": str(error)}
+    print(f"\n{_RESULT}{json.dumps(found)}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # some tools leave threads or processes that would keep us
