@@ -10,6 +10,7 @@ import errno
 import json
 import logging
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 _RECORD = re.compile(r"\d{12}-[A-Za-z0-9_-]{1,64}\.json")
 _TRACE_SUFFIX = ".trace"
 _REJECTED = "rejected"
+_LONGEST_FILE_BYTES = 15_000_000
+"""A longer one could not be delivered: the controller takes 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,11 @@ class Spool:
         folder.mkdir(mode=0o700, exist_ok=True)
         for leftover in folder.glob(".*.new"):
             leftover.unlink(missing_ok=True)
-        self._sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+        found = {path.name: path.lstat() for path in folder.iterdir()}
+        # Also links and the like that were planted: the first use puts them aside.
+        self._sizes = {
+            name: status.st_size for name, status in found.items() if not stat.S_ISDIR(status.st_mode)
+        }
         self._total = sum(self._sizes.values())
 
     def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> list[Path]:
@@ -125,7 +132,7 @@ class Spool:
 
     def _read(self, name: str) -> Item | None:
         try:
-            record = json.loads((self.folder / name).read_bytes())
+            record = json.loads(durable.read(self.folder / name, _LONGEST_FILE_BYTES))
         except FileNotFoundError:
             self._drop([name])
             return None
@@ -134,7 +141,7 @@ class Spool:
             self.reject(name)
             return None
         try:
-            trace = json.loads((self.folder / _trace_of(name)).read_bytes())
+            trace = json.loads(durable.read(self.folder / _trace_of(name), _LONGEST_FILE_BYTES))
         except (OSError, ValueError):
             trace = None
         return Item(name, record, trace)

@@ -14,12 +14,14 @@ from slurm_energy.agent.session import CLOSING, Session
 from slurm_energy.agent.trace import TraceBuilder
 from slurm_energy.devices import durable
 from slurm_energy.devices.journal import Journal
-from slurm_energy.errors import AlreadyRunningError, ForbiddenError, UnavailableError
+from slurm_energy.errors import AlreadyRunningError, ConfigError, ForbiddenError, UnavailableError
+from slurm_energy.ownership import check_folder
 
 log = logging.getLogger(__name__)
 
 _VERSION = 1
 _RUNS, _ENDED, _TRACE = ".json", ".ended", ".trace"
+_LONGEST_FILE_BYTES = 256_000_000
 
 
 class StateDir:
@@ -40,6 +42,7 @@ class StateDir:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _refuse_foreign(folder)
+            folder.chmod(0o700)
             self._sessions = folder / "sessions"
             self._sessions.mkdir(mode=0o700, exist_ok=True)
             self._lock = lock_file(folder / "lock")
@@ -77,7 +80,7 @@ class StateDir:
         if path.name in self._written:
             durable.write(path, content, sync=False)
         else:
-            path.write_bytes(content)  # there is nothing to lose yet
+            durable.write_first(path, content)  # there is nothing to lose yet
             self._written.add(path.name)
         return path
 
@@ -120,7 +123,7 @@ class StateDir:
 
     def _load_trace(self, session: Session) -> None:
         try:
-            session.trace = TraceBuilder.load(self._path(session, _TRACE).read_bytes())
+            session.trace = TraceBuilder.load(durable.read(self._path(session, _TRACE), _LONGEST_FILE_BYTES))
         except (OSError, ValueError, KeyError, TypeError):
             session.trace = None
 
@@ -129,7 +132,7 @@ class StateDir:
 
 
 def _read(path: Path) -> tuple[Session, dict[str, Any]]:
-    data = json.loads(path.read_bytes())
+    data = json.loads(durable.read(path, _LONGEST_FILE_BYTES))
     if data["version"] != _VERSION:
         raise ValueError(f"version {data['version']}")
     return Session.load(data["session"]), data["readings"]
@@ -166,3 +169,7 @@ def _refuse_foreign(folder: Path) -> None:
             f"owner uid {status.st_uid}, mode {status.st_mode & 0o7777:04o}: others could write it",
             "chown it to the agent's user and chmod go-w",
         )
+    try:
+        check_folder(folder.parent)
+    except ConfigError as error:
+        raise ForbiddenError(f"agent.state_dir {folder}", str(error)) from None

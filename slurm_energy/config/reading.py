@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import os
 import re
-import stat
 import tomllib
 import types
 import typing
@@ -15,6 +14,7 @@ from typing import Any
 
 from slurm_energy.config.schema import SECTIONS, Config, EdpEntry, SitePolicy
 from slurm_energy.errors import ConfigError
+from slurm_energy.ownership import read_trusted
 
 DEFAULT_PATH = Path("/etc/slurm/energy.toml")
 ENVIRONMENT_KEY = "SENERGY_CONFIG"
@@ -33,7 +33,7 @@ def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config
 
     Args:
         argument: path given by the user, see `locate`.
-        trusted: also refuse a file that anyone but root could have written (daemons that act as root).
+        trusted: also refuse a file that anyone but root or we could have written (daemons).
 
     Returns:
         The configuration; all defaults if the default file does not exist and none was named.
@@ -46,9 +46,7 @@ def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config
     if not named and not path.exists():
         return Config()
     try:
-        if trusted:
-            _refuse_untrusted(path)
-        text = path.read_text(encoding="utf-8")
+        text = read_trusted(path).decode() if trusted else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(str(path), reason, "write one with: senergy config example") from None
@@ -62,18 +60,6 @@ def parse(text: str, path: Path | None = None) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path or 'configuration'}", f"not TOML: {error}") from None
     return _Reader(path, _line_index(text)).config(data)
-
-
-def _refuse_untrusted(path: Path) -> None:
-    status = path.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        raise ConfigError(str(path), "is a symbolic link", "name the file itself")
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-        raise ConfigError(
-            str(path),
-            f"owner uid {status.st_uid}, mode {status.st_mode & 0o7777:04o}: others could write it",
-            "chown root and chmod go-w",
-        )
 
 
 def _line_index(text: str) -> dict[tuple[str, str], int]:

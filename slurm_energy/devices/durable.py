@@ -1,8 +1,14 @@
-"""Files that survive a crash: written whole or not at all. No knowledge of their contents."""
+"""Files that survive a crash: written whole or not at all. No knowledge of their contents.
+
+No name is trusted to be the file that it should be: links, FIFOs and devices planted there are neither
+followed nor waited for.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,13 +26,13 @@ def write(path: Path, data: bytes, *, sync: bool = True, mode: int = 0o600) -> N
         OSError: not written; the old contents are still there.
     """
     temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode
-    )
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        descriptor = _create(temporary, mode)
+    except FileExistsError:  # left by a crash, or planted: never written into
+        temporary.unlink()
+        descriptor = _create(temporary, mode)
+    try:
+        _write_all(descriptor, data)
         if sync:
             os.fsync(descriptor)
     except OSError:
@@ -39,6 +45,43 @@ def write(path: Path, data: bytes, *, sync: bool = True, mode: int = 0o600) -> N
         sync_folder(path.parent)
 
 
+def write_first(path: Path, data: bytes) -> None:
+    """Write a file that is not there yet, without the cost of replacing one; nothing is forced to disk.
+
+    Raises:
+        OSError: not written; a part of it may be there.
+    """
+    try:
+        descriptor = _create(path, 0o600)
+    except FileExistsError:
+        write(path, data, sync=False)
+        return
+    try:
+        _write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path, most_bytes: int) -> bytes:
+    """Return the contents of a file of our own.
+
+    Args:
+        path: the file.
+        most_bytes: a longer one is refused before any of it is read.
+
+    Raises:
+        OSError: absent, not a plain file of this process's user under one name, too long, or a failure.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        if problem := _problem(os.fstat(descriptor), most_bytes):
+            raise OSError(errno.EPERM, problem, str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(most_bytes)
+    finally:
+        os.close(descriptor)
+
+
 def flush(paths: Iterable[Path]) -> None:
     """Force files that were written without `sync` to disk; what is gone by now is passed over.
 
@@ -48,7 +91,7 @@ def flush(paths: Iterable[Path]) -> None:
     wanted = list(paths)
     for path in wanted:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
         try:
@@ -66,3 +109,26 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _create(path: Path, mode: int) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _problem(status: os.stat_result, most_bytes: int) -> str:
+    """Return why a file is not one of our own; empty if it is."""
+    if not stat.S_ISREG(status.st_mode):
+        return "not a plain file"
+    if status.st_uid != os.geteuid():
+        return f"belongs to uid {status.st_uid}, expected {os.geteuid()}"
+    if status.st_nlink > 1:
+        return f"has {status.st_nlink} names, expected one"
+    if status.st_size > most_bytes:
+        return f"has {status.st_size} bytes, expected at most {most_bytes}"
+    return ""

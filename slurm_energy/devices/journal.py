@@ -16,6 +16,7 @@ from typing import Any
 from slurm_energy.devices import durable
 
 _VERSION = 1
+_LONGEST_BYTES = 64_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Journal:
         """
         journal = cls(path)
         try:
-            data = json.loads(path.read_bytes())
+            data = json.loads(durable.read(path, _LONGEST_BYTES))
             if data["version"] != _VERSION:
                 raise ValueError(f"version {data['version']}")
             entries = [_entry(item) for item in data["entries"]]

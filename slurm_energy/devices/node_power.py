@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +11,7 @@ from slurm_energy.devices.gauge import PowerGauge
 from slurm_energy.devices.preference import NO_SOURCE, Part
 from slurm_energy.devices.sources import NodeMeter
 from slurm_energy.errors import ConfigError
+from slurm_energy.ownership import check_folder, read_trusted
 
 _SOURCES = {
     "auto": None,
@@ -49,6 +48,8 @@ def _gauge(config: NodePowerConfig, node: str) -> PowerGauge:
     if not config.bmc_user or config.bmc_password_file is None:
         raise ConfigError("node_power.bmc", "needs an account", "set bmc_user and bmc_password_file")
     check_private(config.bmc_password_file)
+    if config.bmc_certificates is not None:
+        _check_certificates(config.bmc_certificates)
     if address.startswith("ipmi://"):
         transport = ipmi.Ipmitool(urlsplit(address).netloc, config.bmc_user, config.bmc_password_file)
         return ipmi.gauge(transport, config.interval_s)
@@ -69,14 +70,19 @@ def check_private(path: Path) -> None:
         ConfigError: absent, not a plain file, or not private to this process's user or root.
     """
     try:
-        status = path.lstat()
+        read_trusted(path, secret=True)
     except OSError as error:
         raise ConfigError(str(path), error.strerror or "cannot be read") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigError(str(path), "is not a plain file")
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o077:
-        raise ConfigError(
-            str(path),
-            f"owner uid {status.st_uid}, mode {status.st_mode & 0o7777:04o}: others could read it",
-            "chown root and chmod 0600",
-        )
+
+
+def _check_certificates(path: Path) -> None:
+    """Refuse certificates that somebody else could exchange: they decide who gets the password.
+
+    Raises:
+        ConfigError: absent, or not from this process's user or root.
+    """
+    try:
+        check_folder(path.parent)
+        read_trusted(path.resolve())  # systems keep their bundle behind a link
+    except OSError as error:
+        raise ConfigError(str(path), error.strerror or "cannot be read") from None

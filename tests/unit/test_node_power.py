@@ -61,15 +61,30 @@ def test_a_bmc_needs_an_account_and_a_private_password(password: Path) -> None:
         node_meter(NodePowerConfig(bmc="https://bmc"), "n1")
     config = NodePowerConfig(bmc="https://bmc", bmc_user="monitor", bmc_password_file=password)
     password.chmod(0o640)
-    with pytest.raises(ConfigError, match="others could read it: chown root and chmod 0600"):
+    with pytest.raises(ConfigError, match=r"mode 0640: expected .*nobody else may read it: chmod 0600"):
         node_meter(config, "n1")
     assert node_meter(NodePowerConfig(source="none", bmc="https://bmc"), "n1").gauge is None
+
+
+def test_certificates_that_others_could_exchange_are_refused(password: Path) -> None:
+    """Who chooses the certificates gets the password."""
+    bundle = password.with_name("ca.pem")
+    bundle.touch(0o644)
+    link = password.with_name("link.pem")
+    link.symlink_to(bundle)
+    config = NodePowerConfig(
+        bmc="https://bmc", bmc_user="monitor", bmc_password_file=password, bmc_certificates=link
+    )
+    assert node_meter(config, "n1").gauge is not None
+    bundle.chmod(0o666)
+    with pytest.raises(ConfigError, match=r"ca\.pem: .*mode 0666"):
+        node_meter(config, "n1")
 
 
 def test_a_link_or_nothing_is_no_password_file(tmp_path: Path, password: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(password)
-    with pytest.raises(ConfigError, match="not a plain file"):
+    with pytest.raises(ConfigError, match="symbolic link"):
         check_private(link)
     with pytest.raises(ConfigError, match="No such file"):
         check_private(tmp_path / "absent")

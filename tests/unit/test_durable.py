@@ -1,0 +1,119 @@
+"""The agent's files: written whole, and nothing planted under their names is followed, waited for or read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.agent.spool import Spool
+from slurm_energy.agent.statedir import StateDir
+from slurm_energy.devices import durable
+from slurm_energy.errors import ForbiddenError, UnavailableError
+
+PLANTS = ["link", "fifo", "second name", "folder", "too long"]
+NAME = "000000000020-planted.json"
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    path = tmp_path / "victim"
+    path.write_text('{"secret": 1}')
+    return path
+
+
+def plant(path: Path, kind: str, victim: Path) -> None:
+    if kind == "link":
+        path.symlink_to(victim)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "second name":
+        path.hardlink_to(victim)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.touch()
+        os.truncate(path, 300_000_000)
+
+
+@pytest.mark.parametrize("kind", PLANTS)
+def test_a_planted_file_is_not_read(tmp_path: Path, victim: Path, kind: str) -> None:
+    plant(tmp_path / "planted", kind, victim)
+    with pytest.raises(OSError, match="planted"):
+        durable.read(tmp_path / "planted", 1000)
+
+
+def test_what_we_wrote_is_read(tmp_path: Path) -> None:
+    durable.write(tmp_path / "a", b"1" * 1000)
+    assert durable.read(tmp_path / "a", 1000) == b"1" * 1000
+    with pytest.raises(OSError, match="has 1000 bytes, expected at most 999"):
+        durable.read(tmp_path / "a", 999)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
+def test_somebody_else_s_file_is_not_read(victim: Path) -> None:
+    os.chown(victim, 65534, 65534)
+    with pytest.raises(OSError, match="belongs to uid 65534, expected 0"):
+        durable.read(victim, 1000)
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "second name"])
+@pytest.mark.parametrize("name", ["a", ".a.new"])
+@pytest.mark.parametrize("write", [durable.write, durable.write_first])
+def test_writing_replaces_a_plant_and_never_goes_through_it(
+    tmp_path: Path, victim: Path, kind: str, name: str, write: object
+) -> None:
+    plant(tmp_path / name, kind, victim)
+    assert callable(write)
+    write(tmp_path / "a", b"ours")
+    assert durable.read(tmp_path / "a", 10) == b"ours"
+    assert victim.read_text() == '{"secret": 1}'
+    durable.flush([tmp_path / "a", tmp_path / "gone"])
+
+
+@pytest.mark.parametrize("kind", PLANTS)
+def test_a_plant_in_the_spool_is_put_aside_unread(tmp_path: Path, victim: Path, kind: str) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    plant(folder / NAME, kind, victim)
+    spool = Spool(folder, 10**9)
+    assert spool.items(10**9, 100) == []
+    assert spool.count() == 0
+    assert victim.read_text() == '{"secret": 1}'
+    assert (folder / "rejected" / NAME).exists() or kind == "folder"
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "second name"])
+def test_a_plant_among_the_sessions_is_put_aside_unread(tmp_path: Path, victim: Path, kind: str) -> None:
+    (tmp_path / "state/sessions").mkdir(parents=True, mode=0o700)
+    plant(tmp_path / "state/sessions/5.0.json", kind, victim)
+    state = StateDir(tmp_path / "state")
+    try:
+        assert state.load() == []
+        assert (tmp_path / "state/sessions/5.0.json.damaged").exists()
+        assert victim.read_text() == '{"secret": 1}'
+    finally:
+        state.close()
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_planted_journal_stops_the_start(tmp_path: Path, victim: Path, kind: str) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    plant(tmp_path / "state/journal.json", kind, victim)
+    with pytest.raises(UnavailableError):
+        StateDir(tmp_path / "state")
+
+
+def test_the_state_directory_is_private_and_its_place_is_safe(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/state").mkdir(mode=0o755)
+    StateDir(tmp_path / "lib/state").close()
+    assert (tmp_path / "lib/state").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "lib").chmod(0o777)
+    with pytest.raises(ForbiddenError, match="mode 0777: expected"):
+        StateDir(tmp_path / "lib/state")
+    (tmp_path / "lib").chmod(0o755)
+    (tmp_path / "lib/link").symlink_to("state")
+    with pytest.raises(ForbiddenError, match="symbolic link"):
+        StateDir(tmp_path / "lib/link")
