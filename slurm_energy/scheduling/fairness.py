@@ -1,0 +1,59 @@
+"""Who had how much of her share: decay of usage, fair-share factors, Jain's index. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Users
+
+
+def decayed(usage: Floats, elapsed_s: float, half_life_s: float) -> Floats:
+    """Return usage after some time, as Slurm's PriorityDecayHalfLife lets it fade.
+
+    Args:
+        usage: any unit, shape (u,).
+        elapsed_s: seconds since it was that.
+        half_life_s: seconds in which it halves; infinity for no decay.
+
+    Raises:
+        ValueError: a half life that is not positive.
+    """
+    if not half_life_s > 0:
+        raise ValueError("half_life_s must be positive")
+    faded: Floats = usage * 2.0 ** (-elapsed_s / half_life_s)
+    return faded
+
+
+def had_of_share(usage: Floats, users: Users) -> Floats:
+    """Return usage per share, on the scale of the usage: with equal shares it is the usage. Shape (u,)."""
+    share = users.share / np.mean(users.share)
+    ratio: Floats = usage / share
+    return ratio
+
+
+def fair_share_factor(usage: Floats, users: Users) -> Floats:
+    """Return 2^(-U/S), U and S being the parts of all usage and of all shares. Shape (u,), 0 to 1.
+
+    A user who had nothing has 1, one who had just her share 0.5.
+    Source: Slurm, priority_multifactor, the classic fair-share formula.
+    """
+    total = float(np.sum(usage))
+    if total <= 0:
+        return np.ones(len(usage))
+    share = users.share / np.sum(users.share)
+    factor: Floats = 2.0 ** (-(usage / total) / share)
+    return factor
+
+
+def jain(values: Floats) -> float:
+    """Return Jain's fairness index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has all.
+
+    NaN without values; 1 if all are 0. Source: Jain, Chiu, Hawe 1984, DEC-TR-301.
+    """
+    if len(values) == 0:
+        return float("nan")
+    largest = float(np.max(np.abs(values)))
+    if largest == 0:
+        return 1.0
+    scaled = np.asarray(values, np.float64) / largest
+    return float(np.square(np.sum(scaled)) / (len(scaled) * np.sum(np.square(scaled))))

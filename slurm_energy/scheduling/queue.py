@@ -1,0 +1,185 @@
+"""The pending jobs as columns: jobs, the shapes in which each could run, and users. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.errors import UsageError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Column = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """One row per pending job; all columns of shape (n,).
+
+    Attributes:
+        job_id: Slurm's or the simulator's number; decides between equals, the lower first.
+        submit_s: time of submission.
+        user: row in `Users`.
+        deadline_s: time by which the job must have ended; NaN for none.
+        time_limit_s: limit that the user asked for; NaN for none.
+        size: share of the cluster that the job asks for, 0 to 1.
+        partition_factor, qos_factor: Slurm's factors, 0 to 1.
+        nice: Slurm's nice value, subtracted from the priority of `multifactor`.
+    """
+
+    job_id: Ints
+    submit_s: Floats
+    user: Ints
+    deadline_s: Floats
+    time_limit_s: Floats
+    size: Floats
+    partition_factor: Floats
+    qos_factor: Floats
+    nice: Floats
+
+    @property
+    def count(self) -> int:
+        """Number of jobs."""
+        return len(self.job_id)
+
+    @property
+    def urgent(self) -> Bools:
+        """Jobs with a deadline, shape (n,)."""
+        return ~np.isnan(self.deadline_s)
+
+
+def jobs(job_id: Ints, submit_s: Floats, **columns: Column) -> Jobs:
+    """Return a table of jobs; columns that are not given have the value of a job that says nothing.
+
+    Raises:
+        UsageError: a column of another length, or one that is not known.
+    """
+    count = len(job_id)
+    defaults = {
+        "user": np.zeros(count, np.int64),
+        "deadline_s": np.full(count, np.nan),
+        "time_limit_s": np.full(count, np.nan),
+        "size": np.zeros(count),
+        "partition_factor": np.zeros(count),
+        "qos_factor": np.zeros(count),
+        "nice": np.zeros(count),
+    }
+    given = _complete("jobs", count, defaults, {"submit_s": submit_s}, columns)
+    return Jobs(job_id=np.asarray(job_id, np.int64), submit_s=np.asarray(submit_s, np.float64), **given)
+
+
+def _complete(
+    table: str,
+    count: int,
+    defaults: Mapping[str, Column],
+    needed: Mapping[str, Column],
+    given: Mapping[str, Column],
+) -> dict[str, Any]:
+    """Return all optional columns, checked, those not given with their defaults."""
+    for name, column in {**needed, **given}.items():
+        if name not in needed and name not in defaults:
+            raise UsageError(f"{table}: column '{name}' is not known", todo=f"one of {', '.join(defaults)}")
+        if len(column) != count:
+            raise UsageError(f"{table}: column '{name}' has {len(column)} rows", f"the table has {count}")
+    return {name: np.asarray(given.get(name, column), column.dtype) for name, column in defaults.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """The shapes in which jobs could run; columns of shape (m,), the rows of a job side by side.
+
+    Attributes:
+        first: shape (n + 1,): the rows of job i are first[i] to first[i + 1] - 1; at least one each.
+        gpus: number of GPUs (or of nodes or cores, where jobs are counted in these).
+        batch: batch size; 0 where the job has none.
+        hardware: kind of hardware, a number of the caller's.
+        cap_watts: power cap; NaN for none.
+        time_s: predicted time.
+        power_watts: predicted mean power.
+        possible: whether this shape fits in what is free now; all True where that does not matter.
+    """
+
+    first: Ints
+    gpus: Ints
+    batch: Ints
+    hardware: Ints
+    cap_watts: Floats
+    time_s: Floats
+    power_watts: Floats
+    possible: Bools
+
+    @property
+    def edp(self) -> Floats:
+        """Energy-delay product P T^2 in joule seconds, shape (m,). Source: thesis, Eq. 5.1."""
+        product: Floats = self.power_watts * np.square(self.time_s)
+        return product
+
+    @property
+    def energy_joules(self) -> Floats:
+        """Predicted energy, shape (m,)."""
+        return self.power_watts * self.time_s
+
+
+def alternatives(first: Ints, time_s: Floats, power_watts: Floats, **columns: Column) -> Alternatives:
+    """Return a table of alternatives with neutral values for columns that are not given.
+
+    Raises:
+        UsageError: columns of different lengths, a job without an alternative, or times and powers that
+            are not positive.
+    """
+    count = len(time_s)
+    defaults = {
+        "gpus": np.ones(count, np.int64),
+        "batch": np.zeros(count, np.int64),
+        "hardware": np.zeros(count, np.int64),
+        "cap_watts": np.full(count, np.nan),
+        "possible": np.ones(count, np.bool_),
+    }
+    given = _complete("alternatives", count, defaults, {"power_watts": power_watts}, columns)
+    starts = np.asarray(first, np.int64)
+    if starts[0] != 0 or starts[-1] != count or np.any(np.diff(starts) < 1):
+        raise UsageError("alternatives: every job needs at least one row, in the order of the jobs")
+    times, powers = np.asarray(time_s, np.float64), np.asarray(power_watts, np.float64)
+    if not (np.all(times > 0) and np.all(powers >= 0) and np.all(np.isfinite(times + powers))):
+        raise UsageError("alternatives: a predicted time or power is negative or not a number")
+    return Alternatives(first=starts, time_s=times, power_watts=powers, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """What users had so far, decayed; columns of shape (u,).
+
+    Attributes:
+        share: part of the cluster that a user is entitled to; any positive unit, only ratios count.
+        gpu_seconds: resources used.
+        energy_joules: energy used.
+    """
+
+    share: Floats = field(default_factory=lambda: np.ones(1))
+    gpu_seconds: Floats = field(default_factory=lambda: np.zeros(1))
+    energy_joules: Floats = field(default_factory=lambda: np.zeros(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Everything that a policy looks at.
+
+    Attributes:
+        now_s: time, on the clock of the jobs' `submit_s`.
+    """
+
+    now_s: float
+    jobs: Jobs
+    alternatives: Alternatives
+    users: Users = field(default_factory=Users)
+
+    @property
+    def wait_s(self) -> Floats:
+        """Seconds since submission, shape (n,)."""
+        waited: Floats = np.maximum(0.0, self.now_s - self.jobs.submit_s)
+        return waited

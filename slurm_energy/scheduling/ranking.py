@@ -1,0 +1,117 @@
+"""What a policy answers: the order of jobs and the shape for each; and the steps that policies share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Alternatives, Floats, Ints, Queue
+
+AGED, URGENT, NORMAL = 0, 1, 2
+"""Tiers, lowest first: waited for longer than the bound; with a deadline; all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Numbers of the site, the same for every policy.
+
+    Attributes:
+        age_weight: W_age of the thesis (5.4), per second.
+        wait_bound_s: jobs that waited longer go before all others, in order of submission; this bounds the
+            wait of every job under any policy.
+        weights: of the terms of `blend` and of Slurm's factors of `multifactor`, by name.
+        max_age_s: age at which an age factor is 1 (Slurm's PriorityMaxAge).
+    """
+
+    age_weight: float = 0.01
+    wait_bound_s: float = 86_400.0
+    weights: dict[str, float] = field(default_factory=dict)
+    max_age_s: float = 7 * 86_400.0
+
+    def weight(self, name: str, default: float) -> float:
+        """Return a weight, or its default."""
+        return self.weights.get(name, default)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """A policy's answer; columns of shape (n,).
+
+    Attributes:
+        tier: lower tiers go first.
+        score: within a tier the lower score goes first; +inf for a job that cannot run now.
+        choice: row of the alternative to run; -1 if none is possible now.
+        terms: what the score is made of, by name, for people.
+    """
+
+    tier: Ints
+    score: Floats
+    choice: Ints
+    terms: dict[str, Floats] = field(default_factory=dict)
+
+    def order(self, job_id: Ints) -> Ints:
+        """Return rows of jobs, first the one to start first; equals by job id. Shape (n,)."""
+        rows: Ints = np.lexsort((job_id, self.score, self.tier)).astype(np.int64)
+        return rows
+
+
+def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
+    """Find each job's alternative of least value among the possible ones.
+
+    Args:
+        values: shape (m,), what is to be small.
+        table: the alternatives.
+
+    Returns:
+        Row of the alternative (the first of equals; -1 if none is possible) and its value (+inf if none),
+        each of shape (n,).
+    """
+    if len(table.first) < 2:
+        return np.zeros(0, np.int64), np.zeros(0)
+    masked = np.where(table.possible, values, np.inf)
+    starts = table.first[:-1]
+    lowest: Floats = np.minimum.reduceat(masked, starts)
+    counts = np.diff(table.first)
+    hit = masked == np.repeat(lowest, counts)
+    rows = np.where(hit, np.arange(len(masked)), len(masked))
+    choice: Ints = np.minimum.reduceat(rows, starts).astype(np.int64)
+    return np.where(np.isinf(lowest), -1, choice), lowest
+
+
+def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints:
+    """Return the tier of each job: those beyond the bound on waiting, urgent ones if asked, others."""
+    tier = np.full(queue.jobs.count, NORMAL, np.int64)
+    if urgent_first:
+        tier[queue.jobs.urgent] = URGENT
+    tier[queue.wait_s >= options.wait_bound_s] = AGED
+    return tier
+
+
+def ranked(
+    queue: Queue,
+    options: Options,
+    choice: Ints,
+    score: Floats,
+    *,
+    urgent_first: bool = False,
+    terms: dict[str, Floats] | None = None,
+) -> Ranking:
+    """Return the ranking for a score: with tiers, and in order of submission beyond the bound."""
+    tier = tiers(queue, options, urgent_first=urgent_first)
+    aged = tier == AGED
+    final = np.where(aged, queue.jobs.submit_s, score)
+    final = np.where(choice < 0, np.inf, final)
+    return Ranking(tier, final, choice, terms or {})
+
+
+def chosen(values: Floats, choice: Ints) -> Floats:
+    """Return the values of the chosen alternatives, +inf where there is none. Shape (n,)."""
+    picked: Floats = np.where(choice >= 0, values[choice], np.inf) if len(values) else np.zeros(0)
+    return picked
+
+
+def slack_s(queue: Queue, time_s: Floats) -> Floats:
+    """Return deadline - (now + time): NaN for jobs without deadline. Source: thesis, 5.4.1, Chronos."""
+    slack: Floats = queue.jobs.deadline_s - (queue.now_s + time_s)
+    return slack

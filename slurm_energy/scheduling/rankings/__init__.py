@@ -1,0 +1,1 @@
+"""The built-in policies, a file each; a policy is registered by being here."""

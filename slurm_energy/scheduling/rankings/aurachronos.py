@@ -1,0 +1,26 @@
+"""Deadlines first, by preemption if need be; energy for the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Queue
+from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked, slack_s
+from slurm_energy.scheduling.registry import register
+
+
+@register("aurachronos", preempts=True)
+def rank(queue: Queue, options: Options) -> Ranking:
+    """Jobs with a deadline first by slack, in their fastest shape; the rest as Zeus orders them.
+
+    score = (0, deadline - (now + min T)) with a deadline, (1, min(P T^2) / (1 + W_age (now - submit)))
+    without. Which jobs make way is `slurm_energy.scheduling.preemption`'s business.
+    Source: thesis, 5.4.3, Algorithm 7.
+    """
+    table, urgent = queue.alternatives, queue.jobs.urgent
+    fastest, time_s = least(table.time_s, table)
+    leanest, edp = least(table.edp, table)
+    others = edp / (1.0 + options.age_weight * queue.wait_s)
+    score = np.where(urgent, slack_s(queue, time_s), others)
+    choice = np.where(urgent, fastest, leanest)
+    return ranked(queue, options, choice, score, urgent_first=True)

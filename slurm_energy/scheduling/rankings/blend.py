@@ -1,0 +1,53 @@
+"""Energy, fairness, deadlines and age in one score."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.scheduling.fairness import fair_share_factor
+from slurm_energy.scheduling.queue import Floats, Queue
+from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked, slack_s
+from slurm_energy.scheduling.registry import register
+
+_WEIGHTS = {"edp": 1.0, "fair": 0.5, "deadline": 2.0, "age": 0.5}
+
+
+@register("blend")
+def rank(queue: Queue, options: Options) -> Ranking:
+    """Weighted sum of four factors from 0 to 1; the higher first.
+
+    S = w_edp F_edp + w_fair F_fair + w_deadline F_deadline + w_age F_age
+    F_edp = M / (M + EDP), the EDP of the leanest shape against the median M of the queue;
+    F_fair = 2^(-U/S), of energy used; F_deadline = T / (T + slack), 0 without deadline, 1 without slack;
+    F_age = wait / bound on waiting.
+    Weights: `edp`, `fair`, `deadline`, `age`.
+    """
+    table, jobs = queue.alternatives, queue.jobs
+    fastest, time_s = least(table.time_s, table)
+    leanest, edp = least(table.edp, table)
+    slack = slack_s(queue, time_s)
+    choice = np.where(jobs.urgent & (slack < time_s), fastest, leanest)
+    factors = {
+        "edp": _against_median(edp),
+        "fair": fair_share_factor(queue.users.energy_joules, queue.users)[jobs.user],
+        "deadline": _pressing(time_s, slack),
+        "age": np.minimum(1.0, queue.wait_s / options.wait_bound_s),
+    }
+    terms = {name: options.weight(name, _WEIGHTS[name]) * factor for name, factor in factors.items()}
+    return ranked(queue, options, choice, -np.sum(list(terms.values()), axis=0), terms=terms)
+
+
+def _against_median(edp: Floats) -> Floats:
+    known = edp[np.isfinite(edp)]
+    if len(known) == 0:
+        return np.zeros(len(edp))
+    middle = max(float(np.median(known)), np.finfo(np.float64).tiny)
+    factor: Floats = middle / (middle + edp)
+    return factor
+
+
+def _pressing(time_s: Floats, slack: Floats) -> Floats:
+    late = np.maximum(0.0, slack)
+    with np.errstate(invalid="ignore"):
+        factor: Floats = np.nan_to_num(time_s / (time_s + late), nan=0.0)
+    return factor

@@ -1,0 +1,17 @@
+"""First come, first served."""
+
+from __future__ import annotations
+
+from slurm_energy.scheduling.queue import Queue
+from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked
+from slurm_energy.scheduling.registry import register
+
+
+@register("fcfs")
+def rank(queue: Queue, options: Options) -> Ranking:
+    """Order of submission, each job in its fastest possible shape.
+
+    score = submit time
+    """
+    choice, _ = least(queue.alternatives.time_s, queue.alternatives)
+    return ranked(queue, options, choice, queue.jobs.submit_s)

@@ -1,0 +1,36 @@
+"""Slurm's own formula, to compare with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.scheduling.fairness import fair_share_factor
+from slurm_energy.scheduling.queue import Queue
+from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked
+from slurm_energy.scheduling.registry import register
+
+_WEIGHTS = {"age": 1000.0, "fairshare": 10_000.0, "jobsize": 1000.0, "partition": 1000.0, "qos": 0.0}
+
+
+@register("multifactor")
+def rank(queue: Queue, options: Options) -> Ranking:
+    """Slurm's priority/multifactor: weighted sum of age, fair share, job size, partition and QOS.
+
+    priority = sum of weight * factor - nice, factors from 0 to 1; the higher first. Age grows to 1 in
+    `max_age_s`; fair share is the classic 2^(-U/S) on resources used.
+    Weights: `age`, `fairshare`, `jobsize`, `partition`, `qos`.
+    Source: Slurm, multifactor priority plugin.
+    """
+    jobs = queue.jobs
+    factors = {
+        "age": np.minimum(1.0, queue.wait_s / options.max_age_s),
+        "fairshare": fair_share_factor(queue.users.gpu_seconds, queue.users)[jobs.user],
+        "jobsize": jobs.size,
+        "partition": jobs.partition_factor,
+        "qos": jobs.qos_factor,
+    }
+    terms = {name: options.weight(name, _WEIGHTS[name]) * factor for name, factor in factors.items()}
+    terms["nice"] = -jobs.nice
+    priority = np.sum(list(terms.values()), axis=0)
+    choice, _ = least(queue.alternatives.time_s, queue.alternatives)
+    return ranked(queue, options, choice, -priority, terms=terms)

@@ -1,0 +1,18 @@
+"""Energy and performance: least energy-delay product first."""
+
+from __future__ import annotations
+
+from slurm_energy.scheduling.queue import Queue
+from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked
+from slurm_energy.scheduling.registry import register
+
+
+@register("zeus")
+def rank(queue: Queue, options: Options) -> Ranking:
+    """Least predicted energy-delay product over all shapes first, with ageing.
+
+    score = min(P T^2) / (1 + W_age (now - submit))
+    Source: thesis, 5.4.3, Algorithm 6.
+    """
+    choice, edp = least(queue.alternatives.edp, queue.alternatives)
+    return ranked(queue, options, choice, edp / (1.0 + options.age_weight * queue.wait_s))

@@ -1,0 +1,121 @@
+"""Policies by name. A policy is one function in one file; a site's own are loaded from a path."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.scheduling.queue import Queue
+from slurm_energy.scheduling.ranking import Options, Ranking
+
+Rank = Callable[[Queue, Options], Ranking]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A way to order the queue.
+
+    Attributes:
+        name: lower case, for commands and configuration.
+        rank: the function.
+        summary: first line of its documentation.
+        keeps_budget: starts a job only if the predicted power stays below the cluster's budget.
+        preempts: may interrupt jobs without deadline for jobs with one.
+    """
+
+    name: str
+    rank: Rank
+    summary: str
+    keeps_budget: bool = False
+    preempts: bool = False
+
+
+_policies: dict[str, Policy] = {}
+
+
+def register(name: str, *, keeps_budget: bool = False, preempts: bool = False) -> Callable[[Rank], Rank]:
+    """Return a decorator that makes a function the policy of that name.
+
+    Raises:
+        UsageError: another function has that name.
+    """
+
+    def keep(rank: Rank) -> Rank:
+        known = _policies.get(name)
+        if known is not None and known.rank.__module__ != rank.__module__:
+            raise UsageError(f"policy '{shown(name)}' is there already", f"in {known.rank.__module__}")
+        summary = (rank.__doc__ or "").strip().partition("\n")[0]
+        _policies[name] = Policy(name, rank, summary, keeps_budget, preempts)
+        return rank
+
+    return keep
+
+
+def policy(name: str) -> Policy:
+    """Return the policy of a name.
+
+    Raises:
+        NotFoundError: there is none; the message offers the nearest names.
+    """
+    _load_built_in()
+    found = _policies.get(name)
+    if found is None:
+        near = get_close_matches(name, _policies, 3) or sorted(_policies)
+        raise NotFoundError(f"policy '{shown(name)}' is not known", todo=f"one of {', '.join(near)}")
+    return found
+
+
+def names() -> list[str]:
+    """Return the names of all policies, sorted."""
+    _load_built_in()
+    return sorted(_policies)
+
+
+def load_file(path: Path) -> list[str]:
+    """Load a site's or researcher's own policies from a Python file, which is run.
+
+    Returns:
+        The names that it registered.
+
+    Raises:
+        UsageError: it cannot be read or run, or registers nothing.
+    """
+    _load_built_in()
+    before = dict(_policies)
+    spec = importlib.util.spec_from_file_location(f"senergy_policy_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path}: not a Python file")
+    try:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except Exception as error:  # whatever somebody else's file raises
+        line = _line(error, path)
+        raise UsageError(f"{path}{line}", f"{type(error).__name__}: {shown(str(error), 120)}") from None
+    new = [name for name, found in _policies.items() if before.get(name) is not found]
+    if not new:
+        raise UsageError(f"{path}: registers no policy", todo="decorate a function with @register('name')")
+    return new
+
+
+def _line(error: Exception, path: Path) -> str:
+    """Return `:LINE` of the place in the file where an error came from, if it is known."""
+    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
+    trace = error.__traceback__
+    while line is None and trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            return f":{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f":{line}" if line is not None else ""
+
+
+def _load_built_in() -> None:
+    from slurm_energy.scheduling import rankings
+
+    for module in pkgutil.iter_modules(rankings.__path__):
+        importlib.import_module(f"{rankings.__name__}.{module.name}")

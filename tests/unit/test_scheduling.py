@@ -1,0 +1,303 @@
+"""Scores, fairness, admission and preemption: hand-computed cases, invariants, and the registry's doors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.scheduling import Options, Queue, Users, load_file, names, policy, register
+from slurm_energy.scheduling.admission import admit, fits
+from slurm_energy.scheduling.fairness import decayed, fair_share_factor, had_of_share, jain
+from slurm_energy.scheduling.preemption import Running, victims
+from slurm_energy.scheduling.queue import alternatives, jobs
+from slurm_energy.scheduling.ranking import AGED, NORMAL, URGENT, least
+
+NAN = float("nan")
+BUILT_IN = [
+    "aurachronos",
+    "blend",
+    "charon",
+    "chronos",
+    "fcfs",
+    "hades",
+    "hades-printed",
+    "multifactor",
+    "pollux",
+    "sjf",
+    "themis",
+    "themis-printed",
+    "zeus",
+]
+
+
+def example(now_s: float = 1000.0) -> Queue:
+    """Three jobs of two users. Shapes (time, watts): 1: (100, 400), (50, 1000); 2: (80, 500); 3: (200, 100).
+
+    EDPs: 1: 4.0e6 and 2.5e6; 2: 3.2e6; 3: 4.0e6. Job 3 has a deadline.
+    """
+    return Queue(
+        now_s,
+        jobs(
+            np.array([1, 2, 3]),
+            np.array([900.0, 500.0, 990.0]),
+            user=np.array([0, 1, 1]),
+            deadline_s=np.array([NAN, NAN, 1300.0]),
+        ),
+        alternatives(
+            np.array([0, 2, 3, 4]),
+            np.array([100.0, 50.0, 80.0, 200.0]),
+            np.array([400.0, 1000.0, 500.0, 100.0]),
+            gpus=np.array([1, 4, 2, 1]),
+            hardware=np.array([0, 0, 1, 0]),
+        ),
+        Users(np.array([1.0, 1.0]), np.array([0.0, 300.0]), np.array([1e6, 3e6])),
+    )
+
+
+def order(name: str, queue: Queue, options: Options | None = None) -> list[int]:
+    ranking = policy(name).rank(queue, options or Options(age_weight=0.01))
+    return [int(queue.jobs.job_id[row]) for row in ranking.order(queue.jobs.job_id)]
+
+
+SCORES = {
+    "fcfs": [900, 500, 990],
+    "sjf": [50, 80, 200],
+    "pollux": [50 - 0.01 * 100, 80 - 0.01 * 500, 200 - 0.01 * 10],
+    "zeus": [2.5e6 / 2, 3.2e6 / 6, 4e6 / 1.1],
+    "charon": [2.5e6 / 2, 3.2e6 / 6, 4e6 / 1.1],
+    "themis": [50 * 1, 80 * 301, 200 * 301],
+    "themis-printed": [50 / 1, 80 / 301, 200 / 301],
+    "hades": [2.5e6 * 1001, 3.2e6 * 3001, 4e6 * 3001],
+    "hades-printed": [2.5e6 / 1, 3.2e6 / 301, 4e6 / 301],
+    "chronos": [49, 75, 1300 - 1200],
+    "aurachronos": [2.5e6 / 2, 3.2e6 / 6, 100],
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_are_the_formulas(name):
+    ranking = policy(name).rank(example(), Options(age_weight=0.01))
+    assert ranking.score == pytest.approx(SCORES[name], rel=1e-12)
+
+
+def test_orders():
+    queue = example()
+    assert order("fcfs", queue) == [2, 1, 3]
+    assert order("sjf", queue) == [1, 2, 3]
+    assert order("themis", queue) == [1, 2, 3]
+    assert order("themis-printed", queue) == [2, 3, 1]  # the heavier user's jobs first
+    assert order("chronos", queue) == [3, 1, 2]  # the deadline first
+    assert order("aurachronos", queue) == [3, 2, 1]
+
+
+def test_multifactor_is_slurms_sum():
+    options = Options(weights={"age": 1000, "fairshare": 100, "qos": 0}, max_age_s=1000)
+    ranking = policy("multifactor").rank(example(), options)
+    shares = [1.0, 2.0 ** -(1.0 / 0.5)]
+    expected = [1000 * 0.1 + 100 * shares[0], 1000 * 0.5 + 100 * shares[1], 1000 * 0.01 + 100 * shares[1]]
+    assert -ranking.score == pytest.approx(expected)
+    assert set(ranking.terms) == {"age", "fairshare", "jobsize", "partition", "qos", "nice"}
+
+
+def test_blend_adds_its_terms():
+    options = Options(weights={"edp": 1, "fair": 1, "deadline": 1, "age": 1}, wait_bound_s=1000)
+    ranking = policy("blend").rank(example(), options)
+    assert ranking.terms["edp"] == pytest.approx([3.2 / (3.2 + 2.5), 0.5, 3.2 / 7.2])
+    assert ranking.terms["fair"] == pytest.approx([2**-0.5, 2**-1.5, 2**-1.5])
+    assert ranking.terms["deadline"] == pytest.approx([0, 0, 200 / 300])
+    assert ranking.terms["age"] == pytest.approx([0.1, 0.5, 0.01])
+    assert -ranking.score == pytest.approx(sum(ranking.terms.values()))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_nobody_waits_longer_than_the_bound(name):
+    """A job beyond the bound goes before all others, the one that waits longest first."""
+    queue = example(now_s=2000.0)
+    ranking = policy(name).rank(queue, Options(wait_bound_s=1050))
+    assert list(ranking.tier[:2]) == [AGED, AGED]
+    assert ranking.tier[2] in (NORMAL, URGENT)
+    assert order(name, queue, Options(wait_bound_s=1050))[:2] == [2, 1]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_job_without_a_possible_shape_comes_last_and_has_no_choice(name):
+    queue = example()
+    table = queue.alternatives
+    blocked = Queue(
+        queue.now_s,
+        queue.jobs,
+        alternatives(
+            table.first,
+            table.time_s,
+            table.power_watts,
+            gpus=table.gpus,
+            hardware=table.hardware,
+            possible=np.array([True, False, False, True]),
+        ),
+        queue.users,
+    )
+    ranking = policy(name).rank(blocked, Options())
+    assert list(ranking.choice) == [0, -1, 3]
+    assert np.isinf(ranking.score[1])
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_an_empty_queue_has_an_empty_ranking(name):
+    none = np.zeros(0)
+    queue = Queue(0.0, jobs(none, none), alternatives(np.array([0]), none, none), Users())
+    assert len(policy(name).rank(queue, Options()).order(queue.jobs.job_id)) == 0
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_least_is_what_a_loop_finds(data):
+    sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=8))
+    count = sum(sizes)
+    values = np.array(data.draw(st.lists(st.integers(0, 4), min_size=count, max_size=count)), float)
+    possible = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+    first = np.concatenate([[0], np.cumsum(sizes)])
+    table = alternatives(first, np.ones(count), np.ones(count), possible=possible)
+    choice, value = least(values, table)
+    for job, start in enumerate(first[:-1]):
+        rows = [row for row in range(start, first[job + 1]) if possible[row]]
+        best = min(rows, key=lambda row: (values[row], row), default=-1)
+        assert choice[job] == best
+        assert value[job] == (values[best] if rows else np.inf)
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=20), st.floats(0.001, 1000))
+def test_jain_lies_between_one_nth_and_one_and_ignores_the_unit(values, unit):
+    index = jain(np.array(values))
+    assert 1 / len(values) - 1e-9 <= index <= 1 + 1e-9
+    assert jain(np.array(values) * unit) == pytest.approx(index, rel=1e-6)
+
+
+def test_jain_by_hand():
+    assert jain(np.array([1.0, 1.0, 1.0])) == pytest.approx(1.0)
+    assert jain(np.array([1.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)
+    assert jain(np.array([1.0, 2.0])) == pytest.approx(9 / 10)
+    assert np.isnan(jain(np.array([])))
+
+
+def test_usage_decays_by_half_lives_and_is_judged_by_shares():
+    assert decayed(np.array([8.0, 0.0]), 7200, 3600) == pytest.approx([2.0, 0.0])
+    assert decayed(np.array([8.0]), 1e9, np.inf) == pytest.approx([8.0])
+    with pytest.raises(ValueError, match="half_life_s"):
+        decayed(np.array([8.0]), 1, 0)
+    users = Users(np.array([3.0, 1.0]), np.zeros(2), np.zeros(2))
+    assert had_of_share(np.array([30.0, 10.0]), users) == pytest.approx([20.0, 20.0])
+    assert fair_share_factor(np.array([30.0, 10.0]), users) == pytest.approx([0.5, 0.5])
+    assert fair_share_factor(np.zeros(2), users) == pytest.approx([1.0, 1.0])
+
+
+def test_admission_keeps_resources_and_budget():
+    queue = example()
+    table, ids = queue.alternatives, queue.jobs.job_id
+    ranking = policy("zeus").rank(queue, Options(age_weight=0.0))  # order 1 (4 GPUs), 2, 3
+    assert admit(ranking, ids, table, np.array([4, 2]), table.power_watts) == [0, 1]
+    assert admit(ranking, ids, table, np.array([5, 0]), table.power_watts) == [0, 2]
+    assert admit(ranking, ids, table, np.array([5, 2]), table.power_watts, 1100.0) == [0, 2]
+    assert admit(ranking, ids, table, np.array([5, 2]), table.power_watts, 999.0) == [1, 2]
+    assert list(fits(table, np.array([3, 1]))) == [True, False, False, True]
+
+
+def test_what_an_aged_job_waits_for_is_kept_for_it():
+    queue = example(now_s=2000.0)
+    table, ids = queue.alternatives, queue.jobs.job_id
+    ranking = policy("sjf").rank(queue, Options(wait_bound_s=1400))  # job 2 is aged and needs hardware 1
+    assert admit(ranking, ids, table, np.array([8, 1]), table.power_watts) == []
+    assert admit(ranking, ids, table, np.array([8, 2]), table.power_watts) == [1, 0, 2]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.floats(0, 100), st.booleans()), max_size=8),
+    st.integers(0, 12),
+    st.integers(0, 4),
+)
+def test_victims_are_enough_and_none_is_spare(rows, needed, free):
+    running = [Running(i, kind, gpus, lost, ok) for i, (kind, gpus, lost, ok) in enumerate(rows)]
+    found = victims(running, 0, needed, free)
+    usable = {job.job_id: job for job in running if job.preemptible and job.hardware == 0}
+    if found is None:
+        assert sum(job.gpus for job in usable.values()) + free < needed
+        return
+    assert set(found) <= set(usable)
+    gained = [usable[number].gpus for number in found]
+    assert free + sum(gained) >= needed
+    assert all(free + sum(gained) - gpus < needed for gpus in gained)
+
+
+def test_the_cheapest_victim_goes_first():
+    running = [Running(1, 0, 2, 50.0), Running(2, 0, 2, 10.0), Running(3, 0, 2, 5.0, preemptible=False)]
+    assert victims(running, 0, 2, 0) == [2]
+    assert victims(running, 0, 4, 0) == [2, 1]
+    assert victims(running, 0, 5, 0) is None
+
+
+def test_a_cheap_victim_is_spared_when_a_larger_one_is_needed_anyway():
+    running = [Running(1, 0, 1, 0.0), Running(2, 0, 8, 8.0)]
+    assert victims(running, 0, 8, 0) == [2]
+
+
+def test_registry_lists_policies_and_names_near_ones():
+    assert names() == BUILT_IN
+    assert policy("charon").keeps_budget and policy("aurachronos").preempts
+    assert all(policy(name).summary.endswith(".") for name in names())
+    with pytest.raises(NotFoundError, match="'zeuss' is not known: one of zeus"):
+        policy("zeuss")
+    with pytest.raises(UsageError, match="'zeus' is there already"):
+        register("zeus")(lambda queue, options: None)
+
+
+def test_a_policy_file_registers_a_policy(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from slurm_energy.scheduling import register\n"
+        "from slurm_energy.scheduling.ranking import least, ranked\n"
+        "@register('dearest-first')\n"
+        "def rank(queue, options):\n"
+        '    """Largest energy first."""\n'
+        "    choice, energy = least(queue.alternatives.energy_joules, queue.alternatives)\n"
+        "    return ranked(queue, options, choice, -energy)\n"
+    )
+    try:
+        assert load_file(file) == ["dearest-first"]
+        assert order("dearest-first", example()) == [1, 2, 3]
+    finally:
+        from slurm_energy.scheduling import registry
+
+        registry._policies.pop("dearest-first", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "registers no policy"),
+        ("a = 1\nb = c\n", r"mine\.py:2: NameError"),
+        ("def :\n", r"mine\.py:1: SyntaxError"),
+    ],
+)
+def test_a_bad_policy_file_is_named_with_its_line(tmp_path, text, message):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        load_file(file)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: jobs(np.arange(2), np.zeros(3)), "'submit_s' has 3 rows"),
+        (lambda: jobs(np.arange(2), np.zeros(2), colour=np.zeros(2)), "'colour' is not known"),
+        (lambda: alternatives(np.array([0, 1]), np.ones(2), np.ones(2)), "needs at least one row"),
+        (lambda: alternatives(np.array([0, 0, 1]), np.ones(1), np.ones(1)), "needs at least one row"),
+        (lambda: alternatives(np.array([0, 1]), np.array([0.0]), np.ones(1)), "negative or not a number"),
+        (lambda: alternatives(np.array([0, 1]), np.ones(1), np.array([NAN])), "negative or not a number"),
+    ],
+)
+def test_bad_tables_are_refused(build, message):
+    with pytest.raises(UsageError, match=message):
+        build()
