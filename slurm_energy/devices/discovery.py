@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,9 @@ from slurm_energy.devices.hardware import CpuPolicy, Gpu, Hardware, Package, rea
 from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob, ThrottleSensor
 from slurm_energy.devices.preference import Choice
 from slurm_energy.devices.sources import NodeMeter
+from slurm_energy.devices.topology import Topology
+
+_ZONE = re.compile(r"(?P<kind>package-|socket)(?P<number>\d+)(?:-die-(?P<die>\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +70,16 @@ def discover(root: Path = Path("/"), meter: NodeMeter | None = None) -> Devices:
     policies, cpu_knobs = cpufreq.discover(root)
     found = sources.find(root, meter)
     cpus = topology.online_cpus(root)
+    places = topology.read_topology(root, cpus)
     return Devices(
         hardware=Hardware(
             cpu_model=topology.cpu_model(root),
             cpu_count=len(cpus),
             policies=tuple(policies),
-            packages=tuple(found.packages),
+            packages=tuple(_place(package, places) for package in found.packages),
             gpus=tuple(found.gpus),
             dram_watts=found.dram_watts,
+            cores=places.cores,
         ),
         counters=tuple(found.counters),
         node_counters=tuple(found.node_counters),
@@ -83,6 +89,22 @@ def discover(root: Path = Path("/"), meter: NodeMeter | None = None) -> Devices:
         notes=tuple(found.notes),
         closers=tuple(found.closers),
     )
+
+
+def _place(package: Package, places: Topology) -> Package:
+    """Return a package with its CPUs: zones have the kernel's numbers, HSMP's sockets the same order."""
+    match = _ZONE.fullmatch(package.name)
+    if match is None:
+        return package
+    number = int(match["number"])
+    if match["kind"] == "socket":
+        order = sorted(places.packages)
+        cpus = places.packages[order[number]] if number < len(order) else frozenset()
+    elif match["die"] is not None:
+        cpus = places.dies.get((number, int(match["die"])), frozenset())
+    else:
+        cpus = places.packages.get(number, frozenset())
+    return dataclasses.replace(package, cpus=tuple(sorted(cpus)))
 
 
 def describe(hardware: Hardware, found: Mapping[str, str]) -> Hardware:

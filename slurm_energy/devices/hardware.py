@@ -65,6 +65,7 @@ class Package:
         found_watts: limit in force before the job; None if unknown.
         most_watts: highest limit that the hardware names (its thermal design power); None if unknown.
         least_watts: lowest limit that the hardware names; None if unknown.
+        cpus: logical CPUs in it; empty if not known.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Package:
     most_watts: float | None
     least_watts: float | None
     interface: str = "powercap"
+    cpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Hardware:
         cpu_count: logical CPUs that are online.
         boost: boost is a switch of its own and is on.
         dram_watts: most that memory may draw where the hardware tells; None if unknown.
+        cores: logical CPUs of every core in the order of Slurm's core numbers; empty if not known.
     """
 
     cpu_model: str
@@ -117,6 +120,7 @@ class Hardware:
     gpus: tuple[Gpu, ...] = ()
     dram_watts: float | None = None
     boost: bool = False
+    cores: tuple[tuple[int, ...], ...] = ()
 
 
 def governor(policy: str, name: str) -> Setting:
