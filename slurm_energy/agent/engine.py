@@ -352,8 +352,8 @@ class Engine:
 
     def _complete(self, session: Session) -> bool:
         """Write the records of a session that has ended; False if that must be tried again."""
-        if self._restoration.holds(session.owner):
-            self._put_back(session)
+        if self._restoration.holds(session.owner) or (session.outcomes and not session.restored):
+            self._put_back(session)  # the latter: we died between restoring and noting it
         end = session.end_unix if session.end_unix is not None else session.start_unix
         for name, step in list(session.steps.items()):
             record = recording.step_record(session, step, end)

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import stat
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,6 @@ class StateDir:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._written: set[str] = set()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _refuse_foreign(folder)
@@ -76,12 +76,7 @@ class StateDir:
         """
         data = {"version": _VERSION, "readings": readings, "session": session.dump()}
         path = self._path(session, _ENDED if session.phase == CLOSING else _RUNS)
-        content = json.dumps(data).encode()
-        if path.name in self._written:
-            durable.write(path, content, sync=False)
-        else:
-            durable.write_first(path, content)  # there is nothing to lose yet
-            self._written.add(path.name)
+        durable.write(path, json.dumps(data).encode(), sync=False)
         return path
 
     def save_trace(self, session: Session) -> None:
@@ -96,9 +91,7 @@ class StateDir:
     def forget(self, session: Session) -> None:
         """Remove all of a session whose record is in the spool."""
         for suffix in (_RUNS, _ENDED, _TRACE):
-            path = self._path(session, suffix)
-            path.unlink(missing_ok=True)
-            self._written.discard(path.name)
+            self._path(session, suffix).unlink(missing_ok=True)
 
     def load(self) -> list[tuple[Session, dict[str, Any]]]:
         """Return the sessions of the last run with their readings; a damaged file is kept aside."""
@@ -114,12 +107,19 @@ class StateDir:
                     continue
                 self._load_trace(session)
                 found[session.owner] = session, readings
-                self._written.add(path.name)
+        self._sweep(found)
         return list(found.values())
 
     def close(self) -> None:
         """Let another process have the directory."""
         os.close(self._lock)
+
+    def _sweep(self, known: Container[str]) -> None:
+        """Remove what we were writing or forgetting when we died."""
+        unfinished = [*self.folder.glob(".*.new"), *self._sessions.glob(".*.new")]
+        orphans = [path for path in self._sessions.glob(f"*{_TRACE}") if path.stem not in known]
+        for path in (*unfinished, *orphans):
+            path.unlink(missing_ok=True)
 
     def _load_trace(self, session: Session) -> None:
         try:

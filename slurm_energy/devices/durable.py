@@ -45,23 +45,6 @@ def write(path: Path, data: bytes, *, sync: bool = True, mode: int = 0o600) -> N
         sync_folder(path.parent)
 
 
-def write_first(path: Path, data: bytes) -> None:
-    """Write a file that is not there yet, without the cost of replacing one; nothing is forced to disk.
-
-    Raises:
-        OSError: not written; a part of it may be there.
-    """
-    try:
-        descriptor = _create(path, 0o600)
-    except FileExistsError:
-        write(path, data, sync=False)
-        return
-    try:
-        _write_all(descriptor, data)
-    finally:
-        os.close(descriptor)
-
-
 def read(path: Path, most_bytes: int) -> bytes:
     """Return the contents of a file of our own.
 

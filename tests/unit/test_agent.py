@@ -459,17 +459,8 @@ def test_death_at_any_write_of_the_agent_s_files(
 
         return replacement
 
-    def torn(path: Path, data: bytes) -> None:
-        nonlocal count
-        count += 1
-        with path.open("wb") as file:
-            file.write(data if count <= point else data[: len(data) // 2])
-        if count > point:
-            raise PowerError
-
     with monkeypatch.context() as patch:
         patch.setattr(durable, "write", dying(durable.write))
-        patch.setattr(durable, "write_first", torn)
         try:
             node.engine.begin(env(policy="powersave", cap="300"))
             node.use(3)

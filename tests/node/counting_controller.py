@@ -1,0 +1,64 @@
+"""A controller that takes every record and counts how often and how each came."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from slurm_energy.records import EnergyRecord
+
+
+class CountingController:
+    """Listens on a loopback port from construction to `close`.
+
+    Attributes:
+        records: by record id, as the last delivery said.
+        deliveries: how often each record id came.
+    """
+
+    def __init__(self) -> None:
+        self.records: dict[str, EnergyRecord] = {}
+        self.deliveries: dict[str, int] = {}
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                answer = json.dumps({"accepted": outer.take(body["items"])}).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_arguments: Any) -> None:
+                return
+
+        class Quiet(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, *_arguments: Any) -> None:
+                """The agent may die while it is answered."""
+
+        self._server = Quiet(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def take(self, items: list[dict[str, Any]]) -> list[str]:
+        ids = []
+        for item in items:
+            record = EnergyRecord.from_json(item["record"])
+            self.records[record.record_id] = record
+            self.deliveries[record.record_id] = self.deliveries.get(record.record_id, 0) + 1
+            ids.append(record.record_id)
+        return ids
+
+    def of_job(self, job_id: int, restart_count: int = 0) -> list[EnergyRecord]:
+        """Return all records of a run of a job, its steps' too."""
+        found = list(self.records.values())
+        return [r for r in found if (r.job_id, r.restart_count) == (job_id, restart_count)]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()

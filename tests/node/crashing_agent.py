@@ -1,0 +1,172 @@
+"""A senergyd that dies when the test says: at once, after a time, or before its N-th change of a file."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from agent_node import NodeAgent
+from counting_controller import CountingController
+from lab_node import INSIDE, LabNode
+
+HERE = Path(__file__).parent
+HOOK = HERE.parents[1] / "prolog_epilog/senergy-hook"
+_POINT = struct.Struct("<2q")
+_START_S = 30.0
+_GPU_LIMIT_AT, _GPU_PERSISTENCE_AT = 28, 60
+"""Offsets in a GPU's record, see slurm_energy/lab/native/nvidia_device.h."""
+
+
+class CrashingAgent(NodeAgent):
+    """Starts fast, from a launcher inside the node, and delivers to a controller that counts."""
+
+    def __init__(self, node: LabNode, extra: str = "") -> None:
+        super().__init__(node, sampling_hz=20.0, extra=extra)
+        self.controller = CountingController()
+        self.config.write_text(self.config.read_text().replace("http://127.0.0.1:9", self.controller.url))
+        self._point_file = self.folder / "crash_point"
+        self._point_file.write_bytes(bytes(_POINT.size))
+        with self._point_file.open("r+b") as file:
+            self._point = mmap.mmap(file.fileno(), _POINT.size)
+        self.deaths = 0
+        self._launcher = self._launch()
+        self._gpu_control = node.file("/dev/nvidiactl")
+        tree = node.tree / "sys"
+        files = [path for path in tree.rglob("*") if not path.is_symlink() and path.is_file()]
+        self._settable = [p for p in files if p.stat().st_mode & 0o200 and p.name not in ("uevent",)]
+
+    def _launch(self) -> subprocess.Popen[str]:
+        library = self.folder / "crash_point.so"
+        flags = ["-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
+        source = HERE / "crash_point.c"
+        subprocess.run(["gcc", *flags, "-o", str(library), str(source), "-ldl"], check=True, timeout=60)
+        command = [sys.executable, str(INSIDE), str(self.node.tree), str(self.node.stage), "0", "env"]
+        command += [f"LD_PRELOAD={library}", f"SENERGY_CRASH_POINT={self._point_file}", sys.executable]
+        command += [str(HERE / "agent_launcher.py"), str(self.folder / "log"), "--config", str(self.config)]
+        environment = {**os.environ, "LD_LIBRARY_PATH": "/run/senergy-lab/lib"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        return subprocess.Popen(command, env=environment, text=True, bufsize=1, **pipes)
+
+    def start(self) -> CrashingAgent:
+        """Start senergyd and wait until it answers."""
+        self.begin_start()
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if self.is_dead():
+                raise AssertionError(f"senergyd ended: {self.log()[-2000:]}")
+            try:
+                self.ask(op="status")
+                return self
+            except OSError:
+                time.sleep(0.005)
+        raise AssertionError(f"senergyd does not answer: {self.log()[-2000:]}")
+
+    def begin_start(self) -> None:
+        """Start senergyd and do not wait."""
+        assert self._launcher.stdin
+        self._launcher.stdin.write("\n")
+        self._launcher.stdin.flush()
+
+    def is_dead(self) -> bool:
+        """Return whether senergyd has ended since the last start; says so once."""
+        assert self._launcher.stdout
+        ready, _, _ = select.select([self._launcher.stdout], [], [], 0)
+        if ready:
+            assert self._launcher.stdout.readline() == "\n", "the launcher ended"
+        return bool(ready)
+
+    def wait_dead(self) -> None:
+        assert self._launcher.stdout
+        ready, _, _ = select.select([self._launcher.stdout], [], [], _START_S)
+        assert ready, f"senergyd does not end: {self.log()[-2000:]}"
+        assert self._launcher.stdout.readline() == "\n", "the launcher ended"
+        self.deaths += 1
+
+    def pid(self) -> int:
+        """Return senergyd's pid as seen from outside; 0 if there is none."""
+        (launcher,) = _children(self._launcher.pid)
+        children = _children(launcher)
+        return children[0] if children else 0
+
+    def kill(self) -> None:
+        """Send SIGKILL; nothing happens if it is dead already."""
+        pid = self.pid()
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_after(self, seconds: float) -> threading.Timer:
+        timer = threading.Timer(seconds, self.kill)
+        timer.start()
+        return timer
+
+    def arm(self, calls: int) -> None:
+        """Let senergyd die just before it changes files for the N-th time from now; 0: let it live."""
+        _POINT.pack_into(self._point, 0, calls, 0)
+
+    def changes(self) -> int:
+        """Return how often it changed files since `arm`."""
+        return _POINT.unpack_from(self._point)[1]
+
+    def hook(self, operation: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run the real hook as slurmd does."""
+        command = [str(HOOK), operation, "--socket", str(self.socket)]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+
+    def journal(self) -> list[str]:
+        """Return the keys in the settings journal, which must be readable at any time."""
+        try:
+            data = json.loads((self.folder / "state/journal.json").read_bytes())
+        except FileNotFoundError:
+            return []
+        return [entry["key"] for entry in data["entries"]]
+
+    def left(self) -> list[str]:
+        """Return what the state directory holds but its lock and empty directories."""
+        state = self.folder / "state"
+        return sorted(str(p.relative_to(state)) for p in state.rglob("*") if p.is_file() and p.name != "lock")
+
+    def settings(self) -> dict[str, Any]:
+        """Return all that can be set in the node, as its files and the GPUs' records show it."""
+        found: dict[str, Any] = {str(path): _text(path) for path in self._settable}
+        if self._gpu_control.exists():
+            with self._gpu_control.open("rb", buffering=0) as control:
+                for index in range(self.gpus()):
+                    record = os.pread(control.fileno(), 128, 4096 * (index + 1))
+                    for at in (_GPU_LIMIT_AT, _GPU_PERSISTENCE_AT):
+                        found[f"gpu{index}+{at}"] = int.from_bytes(record[at : at + 4], "little")
+        return found
+
+    def remove(self) -> None:
+        self.arm(0)
+        self.kill()
+        assert self._launcher.stdin and self._launcher.stdout
+        self._launcher.stdin.close()
+        self._launcher.wait(timeout=30)
+        self._launcher.stdout.close()
+        self.controller.close()
+        self._point.close()
+        super().remove()
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        return f"errno {error.errno}"

@@ -1,0 +1,240 @@
+"""kill -9 of senergyd at any instant: no setting stays, no record is lost or doubled, no joule invented.
+
+A round plays one to three jobs, kills senergyd once or twice on the way and starts it again. Half of the
+deaths come after a random time, half before a random change of a file. `SENERGY_KILL_ROUNDS` sets their
+number, `SENERGY_KILL_SEED` another course, `SENERGY_KILL_ONLY` one round of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from crashing_agent import HOOK, CrashingAgent
+
+pytestmark = [pytest.mark.node, pytest.mark.root]
+
+SEED = int(os.environ.get("SENERGY_KILL_SEED", "20261121"))
+ROUNDS = int(os.environ.get("SENERGY_KILL_ROUNDS", "60"))
+ONLY = os.environ.get("SENERGY_KILL_ONLY")
+PATIENCE_S = 30.0
+CHANGES = {"begin": 110, "end": 110, "step": 6, "set": 40, "sample": 2, "start": 20}
+"""About how often senergyd changes files in an operation of each kind, with a policy that sets much."""
+SECONDS = {"begin": 0.05, "end": 0.05, "step": 0.01, "set": 0.03, "sample": 0.05, "start": 0.12}
+POLICIES = ("powersave", "performance", "edp", "cap", "monitor")
+
+
+@pytest.fixture(scope="module")
+def agent(emulate: Callable[..., Any]) -> Iterator[CrashingAgent]:
+    agent = CrashingAgent(emulate("xeon-4210-rtx6000"))
+    try:
+        yield agent
+    finally:
+        agent.remove()
+
+
+@dataclass
+class Job:
+    """One job of a round: what the test did, and what senergyd said about it."""
+
+    job_id: int
+    env: dict[str, str]
+    by_hook: bool
+    begun: bool = False
+    stepped: bool = False
+
+
+class Round:
+    """Plays jobs against one senergyd that dies on the way, and checks what is left."""
+
+    def __init__(self, agent: CrashingAgent, number: int) -> None:
+        self.agent = agent
+        self.chance = random.Random(f"{SEED}/{number}")
+        self.timers: list[threading.Timer] = []
+        count = self.chance.randint(1, 3)
+        self.jobs = [self._job(3 * number + index + 1, index, count) for index in range(count)]
+        self.story: list[str] = []
+
+    def play(self) -> None:
+        agent = self.agent
+        before = agent.settings()
+        truth = agent.truth()["energy_joules"]
+        acts = self._acts()
+        victims = self.chance.sample(range(len(acts)), k=self.chance.choice([1, 1, 2]))
+        for number, (kind, job, name) in enumerate(acts):
+            if number in victims:
+                self._condemn(kind)
+            self.story.append(f"{kind} {job.job_id} {name}")
+            getattr(self, f"_{kind}")(job, name)
+        self._come_to_rest()
+        assert agent.settings() == before
+        self._check_records()
+        self._check_energy(truth)
+
+    def _job(self, job_id: int, index: int, count: int) -> Job:
+        cpus = self.agent.cpus if count == 1 else self.agent.cpus // 3
+        env = {**self.agent.env(job_id), "SLURM_JOB_CPUS_PER_NODE": str(cpus)}
+        env["SLURM_JOB_GPUS"] = "0" if count == 1 else str(index % max(1, self.agent.gpus()))
+        env["SPANK_ENERGY_POLICY"] = self.chance.choice(POLICIES)
+        if env["SPANK_ENERGY_POLICY"] == "cap" or self.chance.random() < 0.5:
+            env["SPANK_ENERGY_CAP"] = str(self.chance.randrange(250, 500))
+        return Job(job_id, env, by_hook=HOOK.exists() and self.chance.random() < 0.3)
+
+    def _acts(self) -> list[tuple[str, Job, str]]:
+        """Return what happens: each job's acts in its own order, mixed with the other jobs'."""
+        queues = []
+        for job in self.jobs:
+            acts = [("begin", job, ""), ("sample", job, ""), ("end", job, "")]
+            if self.chance.random() < 0.5:
+                acts[2:2] = [("set", job, "")]
+            if self.chance.random() < 0.7:
+                acts[1:1] = [("step", job, "start")]
+                acts[-1:-1] = [("step", job, "end")]
+            queues.append(acts)
+        mixed = []
+        while queues:
+            queue = self.chance.choice(queues)
+            mixed.append(queue.pop(0))
+            queues = [left for left in queues if left]
+        return mixed
+
+    def _condemn(self, kind: str) -> None:
+        """Have senergyd die in what comes next, by time or by count."""
+        if self.chance.random() < 0.5:
+            calls = self.chance.randint(1, CHANGES[kind])
+            self.story.append(f"die before change {calls} in")
+            self.agent.arm(calls)
+        else:
+            seconds = self.chance.uniform(0, SECONDS[kind])
+            self.story.append(f"die {seconds * 1e3:.1f} ms into")
+            self.timers.append(self.agent.kill_after(seconds))
+
+    def _begin(self, job: Job, _name: str) -> None:
+        if job.by_hook:
+            self.agent.hook("begin", job.env)
+            self._mourn()
+        else:
+            self._ask(op="begin", env=job.env)
+        listed = self._ask(op="status")
+        while listed is None:
+            listed = self._ask(op="status")
+        job.begun = job.job_id in [entry["job_id"] for entry in listed["jobs"]]
+
+    def _end(self, job: Job, _name: str) -> None:
+        if job.by_hook:
+            self.agent.hook("end", job.env)
+            self._mourn()
+        while self._ask(op="end", env=job.env) is None:
+            continue
+
+    def _step(self, job: Job, event: str) -> None:
+        answer = self._ask(op="step", event=event, job_id=job.job_id, step="0", pid=1, cpus="0")
+        job.stepped = job.stepped or (answer is not None and answer["known"])
+
+    def _set(self, job: Job, _name: str) -> None:
+        self._ask(op="set", job_id=job.job_id, cap_watts=self.chance.choice([None, 300, 400]))
+
+    def _sample(self, job: Job, _name: str) -> None:
+        time.sleep(self.chance.uniform(0, 0.06))
+        self._ask(op="energy", job_id=job.job_id, fresh=True)
+
+    def _ask(self, **message: Any) -> dict[str, Any] | None:
+        """Ask senergyd; None if it died over that, in which case it runs again now."""
+        try:
+            return self.agent.ask(**message)
+        except (OSError, ValueError):
+            self._mourn(certain=True)
+            return None
+
+    def _mourn(self, *, certain: bool = False) -> None:
+        """Start senergyd again if it is dead; sometimes the new one dies while it starts."""
+        if certain:
+            self.agent.wait_dead()
+        elif not self.agent.is_dead():
+            return
+        self.story.append("dead")
+        self._stop_timers()
+        self.agent.journal()
+        if self.chance.random() < 0.2:
+            self.agent.arm(self.chance.randint(1, CHANGES["start"]))
+            self.agent.begin_start()
+            deadline = time.monotonic() + 0.3
+            while time.monotonic() < deadline:
+                if self.agent.is_dead():
+                    self.story.append("dead at start")
+                    break
+                time.sleep(0.002)
+            else:
+                self.agent.kill()
+                self.agent.wait_dead()
+            self.agent.arm(0)
+            self.agent.journal()
+        self.agent.start()
+
+    def _stop_timers(self) -> None:
+        self.agent.arm(0)
+        for timer in self.timers:
+            timer.cancel()
+            timer.join()
+        self.timers.clear()
+
+    def _come_to_rest(self) -> None:
+        """Let senergyd live on, and wait until it has nothing left to do."""
+        self._stop_timers()
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            status = self._ask(op="status")
+            if status and not status["jobs"] and not status["spooled"] and not self.agent.left():
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"left: {self.agent.left()}, {status}")
+
+    def _check_records(self) -> None:
+        for job in self.jobs:
+            records = self.agent.controller.of_job(job.job_id)
+            whole = [record for record in records if record.step is None]
+            assert len(whole) == 1 or (not whole and not job.begun), (job, records)
+            names = [record.step for record in records if record.step is not None]
+            assert names == ["0"] or (not names and not job.stepped), (job, records)
+            for setting in (setting for record in whole for setting in record.applied):
+                assert setting.restored or setting.applied is None or setting.note, (job, setting)
+
+    def _check_energy(self, before: dict[str, float]) -> None:
+        """The jobs' energy is within what the node used, up to what a counter may lag behind."""
+        after = self.agent.truth()
+        totals: dict[str, float] = {}
+        for job in self.jobs:
+            for record in self.agent.controller.of_job(job.job_id):
+                parts = [part for part in record.components if part.energy_joules is not None]
+                assert all(part.energy_joules >= 0 for part in parts), record
+                for part in parts if record.step is None else []:
+                    totals[part.name] = totals.get(part.name, 0.0) + part.energy_joules
+        for name, joules in totals.items():
+            used = after["energy_joules"][name] - before[name]
+            assert joules <= used + 0.03 * after["power_watts"][name], (name, joules, used)
+
+
+def test_kill_9_at_random_instants(agent: CrashingAgent) -> None:
+    agent.start()
+    deaths = agent.deaths
+    numbers = [int(ONLY)] if ONLY else list(range(ROUNDS))
+    print(f"seed {SEED}, {len(numbers)} rounds")
+    for number in numbers:
+        played = Round(agent, number)
+        try:
+            played.play()
+        except Exception:
+            print(f"SENERGY_KILL_SEED={SEED} SENERGY_KILL_ONLY={number}: {'; '.join(played.story)}")
+            print("\n".join(json.dumps(job.env) for job in played.jobs))
+            print(agent.log()[-4000:])
+            raise
+    died = agent.deaths - deaths
+    print(f"senergyd died {died} times")
+    assert ONLY or died >= len(numbers) // 2  # otherwise the test killed nothing in the act
