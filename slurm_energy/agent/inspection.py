@@ -13,18 +13,25 @@ from typing import Any
 from slurm_energy import __version__
 from slurm_energy import config as configuration
 from slurm_energy.config import Config
+from slurm_energy.devices import catalogue
 from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.hwmon import chip_names
 from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob
+from slurm_energy.devices.node_power import node_meter
+from slurm_energy.devices.polling import NOT_YET
+from slurm_energy.devices.sources import NodeMeter
 from slurm_energy.devices.sysfs import read_optional
 from slurm_energy.errors import ConfigError, EnergyError
 from slurm_energy.policies import check_policies
+from slurm_energy.quantities import counter_delta
 from slurm_energy.reports.findings import CounterSeen, Findings, Interface, KnobSeen, SlurmSide
 from slurm_energy.slurm import conffile, munge
 
 Ask = Callable[[Config], Mapping[str, Any]]
 """Asks a daemon for its status; raises EnergyError if it does not answer."""
 
-_NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
+_NVIDIA, _AMD = "0x10de", "0x1002"
+_WATCH_S, _LONGEST_WAIT_S = 0.5, 4.0
 
 
 def inspect(
@@ -48,22 +55,24 @@ def inspect(
     before = time.time()
     controller = _answer(ask_controller, config)
     after = time.time()
-    devices = discover(root)
+    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    meter, meter_error = _meter(config, node)
+    devices = discover(root, meter)
     try:
         return Findings(
-            node=os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0],
+            node=node,
             version=__version__,
             time=after,
             root=os.geteuid() == 0,
             hardware=devices.hardware,
-            counters=tuple(map(_counter, _all_counters(devices))),
+            counters=tuple(_counters(devices)),
             knobs=tuple(_knob(knob) for knob in devices.knobs.values()),
-            interfaces=tuple(interfaces(root)),
+            interfaces=tuple(interfaces(root, devices)),
             throttles=tuple(sensor.component for sensor in devices.throttles),
             notes=devices.notes,
             virtual=_is_virtual(root),
             config_path=str(config.path or ""),
-            config_error=config_error,
+            config_error=config_error or meter_error,
             sampling_hz=config.agent.sampling_hz,
             spool_limit_mb=config.agent.spool_limit_mb,
             state_free_mb=_free_mb(config.agent.state_dir),
@@ -80,70 +89,109 @@ def inspect(
         devices.close()
 
 
-def interfaces(root: Path) -> list[Interface]:
-    """Return every hardware interface that we know, and whether this node's kernel shows it."""
-    system = root / "sys"
-    cpuinfo = read_optional(root / "proc/cpuinfo") or ""
-    bare = not _is_virtual(root)
-    x86 = "GenuineIntel" in cpuinfo or "AuthenticAMD" in cpuinfo
-    vendors = _display_vendors(system)
-    hwmon = {read_optional(path) or "" for path in system.glob("class/hwmon/hwmon*/name")}
-    powercap = any(system.glob("class/powercap/intel-rapl*"))
-    cpu_cost = "the energy of processors is unknown (null), and they cannot be capped"
+def interfaces(root: Path, used: Devices | None = None) -> list[Interface]:
+    """Return every hardware interface that we know, and whether this node's kernel shows it.
+
+    Args:
+        root: where /sys, /proc and /dev are found.
+        used: what of them is used; None for nothing.
+    """
+    sources = {counter.source for counter in _all_counters(used)} if used else set()
+    kinds = {knob.kind for knob in used.knobs.values()} if used else set()
+    expected = _expected(root)
     return [
         Interface(
-            "cpufreq",
-            any(system.glob("devices/system/cpu/cpufreq/policy*")),
-            "cpufreq.",
-            bare,
-            "no policy can set CPU frequencies",
-            "enable P-states (CPPC) in the firmware; modprobe acpi-cpufreq",
-        ),
-        Interface("powercap", powercap, "powercap", bare and x86, cpu_cost, "modprobe intel_rapl_msr"),
-        Interface(
-            "perf power events", (system / "bus/event_source/devices/power").exists(), "perf", False, "", ""
-        ),
-        Interface("hwmon amd_energy", "amd_energy" in hwmon, "hwmon:amd_energy", False, "", ""),
-        Interface("hwmon power meter", "power_meter" in hwmon, "hwmon:power_meter", False, "", ""),
-        Interface(
-            "AMD HSMP", (root / "dev/hsmp").exists() or "amd_hsmp_hwmon" in hwmon, "hsmp", False, "", ""
-        ),
-        Interface(
-            "NVML",
-            (root / "dev/nvidiactl").exists(),
-            "nvml",
-            _NVIDIA in vendors,
-            "NVIDIA GPUs are neither measured nor set",
-            "install the NVIDIA driver (libnvidia-ml.so.1); modprobe nvidia",
-        ),
-        Interface(
-            "AMD SMI",
-            (root / "dev/kfd").exists(),
-            "amdsmi",
-            _AMD in vendors and "amdgpu" not in hwmon,
-            "AMD GPUs are neither measured nor set",
-            "modprobe amdgpu; install amd-smi-lib",
-        ),
-        Interface("Intel GPU", "i915" in hwmon or "xe" in hwmon, "hwmon:i915", False, "", ""),
-        Interface("Cray pm_counters", (system / "cray/pm_counters").exists(), "pm_counters", False, "", ""),
-        Interface("IPMI", _has_ipmi(root), "ipmi", False, "", ""),
+            known.name,
+            known.present(root),
+            catalogue.in_use(known, sources, kinds),
+            known.name in expected,
+            *_REMEDIES.get(known.name, ("", "")),
+        )
+        for known in catalogue.INTERFACES
     ]
 
 
+_REMEDIES = {
+    "cpufreq": (
+        "no policy can set CPU frequencies",
+        "enable P-states (CPPC) in the firmware; modprobe acpi-cpufreq",
+    ),
+    "powercap": (
+        "the energy of processors is unknown (null), and they cannot be capped",
+        "modprobe intel_rapl_msr",
+    ),
+    "NVML": (
+        "NVIDIA GPUs are neither measured nor set",
+        "install the NVIDIA driver (libnvidia-ml.so.1); modprobe nvidia",
+    ),
+    "AMD SMI": ("AMD GPUs are neither measured nor set", "modprobe amdgpu; install amd-smi-lib"),
+}
+"""Cost and remedy of interfaces whose hardware can be there without them."""
+
+
+def _expected(root: Path) -> set[str]:
+    """Return the interfaces that the hardware of a node should have."""
+    cpuinfo = read_optional(root / "proc/cpuinfo") or ""
+    vendors = _display_vendors(root / "sys")
+    found = set()
+    if not _is_virtual(root):
+        found.add("cpufreq")
+        if "GenuineIntel" in cpuinfo or "AuthenticAMD" in cpuinfo:
+            found.add("powercap")
+    if _NVIDIA in vendors:
+        found.add("NVML")
+    if _AMD in vendors and "amdgpu" not in chip_names(root):
+        found.add("AMD SMI")
+    return found
+
+
 def _all_counters(devices: Devices) -> list[EnergyCounter]:
-    """Return counters of components and, where discovery tells them apart, of the whole node."""
-    return [*devices.counters, *getattr(devices, "node_counters", ())]
+    return [*devices.counters, *devices.node_counters]
 
 
-def _counter(counter: EnergyCounter) -> CounterSeen:
-    value, error = None, ""
-    try:
-        value = counter.read()
-    except DeviceError as failure:
-        error = failure.why or str(failure)
-    wraps_s = None if counter.range_uj is None else counter.range_uj / 1e6 / counter.most_watts
-    quality = str(getattr(counter, "quality", "measured"))
-    return CounterSeen(counter.key, counter.component, counter.source, quality, value, error, wraps_s)
+def _counters(devices: Devices) -> list[CounterSeen]:
+    """Read every counter twice, so that its power shows; sources that are polled need a moment to answer."""
+    counters = _all_counters(devices)
+    first: dict[str, tuple[float, int]] = {}
+    last: dict[str, tuple[float, int]] = {}
+    errors: dict[str, str] = {}
+    started = time.monotonic()
+    while True:
+        for counter in counters:
+            try:
+                last[counter.key] = (time.monotonic(), counter.read())
+            except DeviceError as failure:
+                errors[counter.key] = failure.why or str(failure)
+            else:
+                first.setdefault(counter.key, last[counter.key])
+                errors.pop(counter.key, None)
+        waited_s = time.monotonic() - started
+        watched = all(time_s - first[key][0] >= _WATCH_S for key, (time_s, _) in last.items())
+        answered = all(errors[key] != NOT_YET for key in errors)
+        if waited_s > _LONGEST_WAIT_S or (watched and answered):
+            return [_seen(c, first.get(c.key), last.get(c.key), errors.get(c.key, "")) for c in counters]
+        time.sleep(_WATCH_S / 4)
+
+
+def _seen(
+    counter: EnergyCounter, first: tuple[float, int] | None, last: tuple[float, int] | None, error: str
+) -> CounterSeen:
+    watts = None
+    if first is not None and last is not None and last[0] > first[0] and not error:
+        moved_uj = last[1] - first[1]
+        if counter.range_uj is not None:
+            moved_uj = counter_delta(first[1], last[1], counter.range_uj)
+        watts = moved_uj / 1e6 / (last[0] - first[0])
+    return CounterSeen(
+        key=counter.key,
+        component=counter.component,
+        source=counter.source,
+        quality=str(counter.quality),
+        energy_uj=last[1] if last is not None and not error else None,
+        error=error,
+        wraps_after_s=None if counter.range_uj is None else counter.range_uj / 1e6 / counter.most_watts,
+        watts=watts,
+    )
 
 
 def _knob(knob: Knob) -> KnobSeen:
@@ -155,9 +203,9 @@ def _knob(knob: Knob) -> KnobSeen:
 
 
 def _writable(knob: Knob) -> bool:
-    """Return whether this process may write; drivers without a file want root."""
-    path = getattr(knob, "path", None)
-    return os.access(path, os.W_OK) if isinstance(path, Path) else os.geteuid() == 0
+    """Return whether this process may write; libraries want root."""
+    files = knob.files()
+    return all(os.access(path, os.W_OK) for path in files) if files else os.geteuid() == 0
 
 
 def _is_virtual(root: Path) -> bool:
@@ -178,10 +226,6 @@ def _display_vendors(system: Path) -> set[str]:
     return found
 
 
-def _has_ipmi(root: Path) -> bool:
-    return any((root / "dev" / name).exists() for name in ("ipmi0", "ipmi/0", "ipmidev/0"))
-
-
 def _config(argument: Path | str | None) -> tuple[Config, str]:
     """Return the configuration and what is wrong with it; defaults then."""
     try:
@@ -190,6 +234,16 @@ def _config(argument: Path | str | None) -> tuple[Config, str]:
     except ConfigError as error:
         return Config(), str(error)
     return found, ""
+
+
+def _meter(config: Config, node: str) -> tuple[NodeMeter | None, str]:
+    """Return what the site says about the node's power, and what is wrong with that; only root sees a BMC."""
+    if os.geteuid() != 0:
+        return None, ""
+    try:
+        return node_meter(config.node_power, node), ""
+    except ConfigError as error:
+        return None, str(error)
 
 
 def _answer(ask: Ask, config: Config) -> Mapping[str, Any] | str:

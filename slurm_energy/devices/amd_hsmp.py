@@ -31,6 +31,10 @@ class SocketLimit(Knob):
         super().__init__(place)
         self.path = path
 
+    def files(self) -> tuple[Path, ...]:
+        """Return its file."""
+        return (self.path,)
+
     def read(self) -> str:
         """Return the limit in force."""
         return read_text(self.path)

@@ -26,6 +26,9 @@ class _FileKnob(Knob):
         super().__init__(place, affects)
         self.path = path
 
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,)
+
     def read(self) -> str:
         return read_text(self.path)
 
@@ -93,6 +96,10 @@ class FrequencyRange(Knob):
         super().__init__(place)
         self._low = folder / "scaling_min_freq"
         self._high = folder / "scaling_max_freq"
+
+    def files(self) -> tuple[Path, ...]:
+        """Return the files of both bounds."""
+        return self._low, self._high
 
     def read(self) -> str:
         """Return both bounds in kHz."""

@@ -80,6 +80,13 @@ def chips(root: Path, *names: str) -> list[Chip]:
     return sorted(found, key=lambda chip: natural(chip.device))
 
 
+def chip_names(root: Path) -> frozenset[str]:
+    """Return the names of all chips below `root`."""
+    paths = sorted((root / _CLASS).glob("hwmon*"))
+    names = (read_optional(path / "name") or read_optional(path / "device/name") for path in paths)
+    return frozenset(name for name in names if name)
+
+
 def natural(text: str) -> list[tuple[int, str]]:
     """Return a sort key that orders numbers in a text by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]

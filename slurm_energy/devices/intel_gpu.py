@@ -55,6 +55,10 @@ class CardLimit(Knob):
         super().__init__(f"gpu{index}")
         self.path = path
 
+    def files(self) -> tuple[Path, ...]:
+        """Return its file."""
+        return (self.path,)
+
     def read(self) -> str:
         """Return the limit in force."""
         return read_text(self.path)

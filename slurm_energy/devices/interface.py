@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import IntEnum
+from pathlib import Path
 from typing import ClassVar
 
 from slurm_energy.errors import UnavailableError
@@ -114,6 +115,10 @@ class Knob(ABC):
     def affected(self, present: str) -> tuple[str, ...]:
         """Return keys of knobs that writing may change, given the value now in force."""
         return self.affects
+
+    def files(self) -> tuple[Path, ...]:
+        """Return the files that are written; empty where a library does it."""
+        return ()
 
     def accepts(self, asked: str, found: str) -> bool:
         """Return whether `found` is `asked` within the hardware's rounding."""

@@ -12,6 +12,8 @@ from slurm_energy.devices.interface import DeviceError
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 60.0
+NOT_YET = "no reading yet"
+"""Why there is no reading as long as the first one is under way."""
 
 
 class PolledGauge(PowerGauge):
@@ -45,7 +47,7 @@ class PolledGauge(PowerGauge):
         self._release = release
         self._clock = clock
         self._newest: PowerReading | None = None
-        self._why = "no reading yet"
+        self._why = NOT_YET
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -76,6 +76,9 @@ class _NumberKnob(Knob):
         super().__init__(place)
         self.path = path
 
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,)
+
     def read(self) -> str:
         text = read_text(self.path)
         if not text.isdecimal():

@@ -15,9 +15,10 @@ class CounterSeen:
 
     Attributes:
         key, component, source: as in `devices.interface.EnergyCounter`.
-        quality: `measured` or `modelled`.
+        quality: `measured`, `modelled` or `partial`.
         energy_uj: what it shows in microjoules; None if it cannot be read.
         error: why not.
+        watts: mean power while it was watched; None if it could not be read twice.
         wraps_after_s: shortest time in which it can wrap; None if it does not.
     """
 
@@ -28,6 +29,7 @@ class CounterSeen:
     energy_uj: int | None
     error: str
     wraps_after_s: float | None
+    watts: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Interface:
     Attributes:
         name: e.g. `powercap`.
         present: whether the kernel shows it.
-        source: prefix of the `source` of its counters and of the kind of its knobs; empty if it has neither.
+        in_use: whether counters or knobs of it are used.
         expected: the hardware is there, so that the interface should be.
         cost: what its lack costs.
         fix: what brings it.
@@ -61,7 +63,7 @@ class Interface:
 
     name: str
     present: bool
-    source: str
+    in_use: bool
     expected: bool
     cost: str
     fix: str

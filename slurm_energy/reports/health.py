@@ -16,6 +16,7 @@ CLOCK_TOLERANCE_S = 2.0
 _SAFE_PART_OF_RANGE = 1 / 3
 _FULL_SPOOL = 0.8
 _MOST_NAMED = 6
+NOT_HERE = "not on this node"
 
 
 class State(StrEnum):
@@ -82,8 +83,19 @@ def _component(name: str, found: Findings) -> Check:
         fix = "run `sudo senergy doctor`: counters are root's" if not found.root else ""
         return Check(label, State.DEGRADED, f"{what}, {len(bad)} unreadable: {reasons}", cost, fix)
     if any(counter.quality == "modelled" for counter in own):
+        what += f", {_watts(own)}"
         return Check(label, State.OK, f"{what}, modelled", "a model's error instead of a counter's")
+    what += f", {_watts(own)}"
+    if still := [counter.key for counter in own if counter.energy_uj == 0 and counter.watts == 0]:
+        cost = f"the energy of {name} is 0 in every record, as if it used none"
+        return Check(label, State.DEGRADED, f"{what}; at 0 and does not move: {_named(still)}", cost, "")
     return Check(label, State.OK, what)
+
+
+def _watts(counters: Iterable[CounterSeen]) -> str:
+    listed = [counter.watts for counter in counters]
+    known = [watts for watts in listed if watts is not None]
+    return f"{sum(known):.1f} W" if known and len(known) == len(listed) else "power not known"
 
 
 def _agent_has(found: Findings, counters: Iterable[CounterSeen]) -> bool:
@@ -113,19 +125,17 @@ def _absent_component(name: str, found: Findings) -> tuple[State, str, str, str]
 
 
 def _interfaces(found: Findings) -> list[Check]:
-    used = {counter.source for counter in found.counters} | {knob.kind for knob in found.knobs}
     checks = []
     for interface in found.interfaces:
         name = f"interface {interface.name}"
-        in_use = bool(interface.source) and any(item.startswith(interface.source) for item in used)
-        if in_use:
+        if interface.in_use:
             checks.append(Check(name, State.OK, "in use"))
         elif interface.present:
-            checks.append(Check(name, State.ABSENT, "present, not used: see the notes, or another source is"))
+            checks.append(Check(name, State.ABSENT, "present, not used: see the notes"))
         elif interface.expected:
             checks.append(Check(name, State.DEGRADED, "missing", interface.cost, interface.fix))
         else:
-            checks.append(Check(name, State.ABSENT, "not on this node"))
+            checks.append(Check(name, State.ABSENT, NOT_HERE))
     return checks
 
 
@@ -184,7 +194,7 @@ def _config(found: Findings) -> Check:
 def _agent(found: Findings) -> list[Check]:
     if isinstance(found.agent, str):
         cost = "no policy is applied and no job is measured on this node"
-        what = f"{found.agent_socket}: {found.agent}"
+        what = found.agent
         return [Check("agent", State.FAILED, what, cost, "systemctl start senergyd")]
     answer = found.agent
     checks = [Check("agent", State.OK, f"version {answer.get('version', '?')} at {found.agent_socket}")]
@@ -206,7 +216,8 @@ def _seen_by_agent(found: Findings, answer: Mapping[str, Any]) -> Check:
     present = {counter.key for counter in found.counters}
     if not isinstance(known, list):
         return Check("agent's devices", State.OK, "not told")
-    new, lost = sorted(present.difference(known)), sorted(set(map(str, known)) - present)
+    components = {counter.key for counter in found.counters if counter.component != "node"}
+    new, lost = sorted(components.difference(known)), sorted(set(map(str, known)) - present)
     if found.root and new:
         cost = "the agent does not count what appeared after it started"
         return Check(
@@ -240,6 +251,8 @@ def _controller(found: Findings) -> list[Check]:
     if isinstance(found.controller, str):
         cost = "records wait in the spool of this node until it is back"
         fix = "systemctl start senergyctld   (on the controller)"
+        if found.munge_error and found.munge_error in found.controller:
+            return [Check("controller", State.DEGRADED, "not asked, since munge does not work", cost)]
         return [Check("controller", State.DEGRADED, found.controller, cost, fix)]
     checks = [Check("controller", State.OK, f"{found.controller_url}")]
     if (version := found.controller.get("version")) != found.version:

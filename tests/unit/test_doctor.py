@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,11 @@ from slurm_energy import __version__
 from slurm_energy.agent import inspection
 from slurm_energy.cli import connection, doctor
 from slurm_energy.cli.main import main
+from slurm_energy.devices import catalogue
+from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.hardware import Hardware
+from slurm_energy.devices.interface import Knob
+from slurm_energy.devices.preference import COMPONENT_SOURCES, NODE_SOURCES
 from slurm_energy.errors import UnavailableError
 from slurm_energy.reports import health, healthpage
 from slurm_energy.reports.findings import CounterSeen, Findings, Interface, KnobSeen, SlurmSide
@@ -59,6 +66,11 @@ def test_a_node_with_everything_is_healthy() -> None:
             State.DEGRADED,
         ),
         ({"counters": (dataclasses.replace(COUNTER, wraps_after_s=2.0),)}, "sampling", State.DEGRADED),
+        (
+            {"counters": (dataclasses.replace(COUNTER, energy_uj=0, watts=0.0),)},
+            "energy cpu",
+            State.DEGRADED,
+        ),
         ({"agent": "no such file"}, "agent", State.FAILED),
         ({"agent": {**AGENT, "unrestored": ["x"]}}, "settings left", State.DEGRADED),
         ({"agent": {**AGENT, "version": "0"}}, "agent", State.DEGRADED),
@@ -69,7 +81,7 @@ def test_a_node_with_everything_is_healthy() -> None:
         ({"munge_error": "no socket"}, "munge", State.FAILED),
         ({"config_error": "line 3"}, "configuration", State.FAILED),
         (
-            {"interfaces": (Interface("NVML", False, "nvml", True, "c", "f"),)},
+            {"interfaces": (Interface("NVML", False, False, True, "c", "f"),)},
             "interface NVML",
             State.DEGRADED,
         ),
@@ -88,7 +100,7 @@ def test_each_fault_is_said_and_ends_with_a_failure(change: dict[str, Any], chec
 
 
 def test_what_a_node_does_not_have_is_no_fault() -> None:
-    absent = Interface("IPMI", False, "ipmi", False, "", "")
+    absent = Interface("IPMI", False, False, False, "", "")
     checks = health.judge(dataclasses.replace(WELL, interfaces=(absent,)))
     assert {c.name: c.state for c in checks}["interface IPMI"] is State.ABSENT
     assert health.healthy(checks)
@@ -113,6 +125,59 @@ def test_a_tree_is_described_as_it_is(tmp_path: Path) -> None:
     present = {interface.name for interface in found.interfaces if interface.present}
     assert present == {"cpufreq", "powercap"}
     assert found.clock_offset_s is not None and found.clock_offset_s > 1e9
+
+
+def test_a_counter_s_power_is_what_it_moved_while_it_was_watched(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpus(4).two_packages()
+    file = os.open(tree.put("sys/class/powercap/intel-rapl:1/energy_uj", 262_143_300_000), os.O_WRONLY)
+    done = threading.Event()
+
+    def count() -> None:
+        started = time.monotonic()
+        while not done.wait(0.002):  # wraps soon
+            moved_uj = int((time.monotonic() - started) * 100e6)
+            os.pwrite(file, b"%012d\n" % ((262_143_300_000 + moved_uj) % 262_143_328_851), 0)
+
+    counting = threading.Thread(target=count)
+    counting.start()
+    try:
+        found = inspection.inspect(None, lambda _: AGENT, lambda _: {}, tmp_path)
+    finally:
+        done.set()
+        counting.join()
+        os.close(file)
+    watts = {counter.key: counter.watts for counter in found.counters}
+    assert 0 < (watts["powercap:package-0"] or 0) < 1000
+    assert watts["powercap:package-1"] == 0
+    assert " W" in {check.name: check.found for check in health.judge(found)}["energy cpu"]
+
+
+def test_every_source_of_energy_belongs_to_one_interface() -> None:
+    listed = [source for known in catalogue.INTERFACES for source in known.sources]
+    assert sorted(listed) == sorted({source.name for source in (*COMPONENT_SOURCES, *NODE_SOURCES)})
+
+
+def test_every_knob_belongs_to_one_interface() -> None:
+    families = [family for known in catalogue.INTERFACES for family in known.knobs]
+    kinds = {kind.kind.partition(".")[0] for kind in subclasses(Knob) if "kind" in vars(kind)}
+    assert sorted(families) == sorted(kinds)
+
+
+def subclasses(parent: type[Knob]) -> list[type[Knob]]:
+    return [
+        found
+        for child in parent.__subclasses__()
+        if child.__module__.startswith("slurm_energy")
+        for found in (child, *subclasses(child))
+    ]
+
+
+def test_an_interface_is_in_use_through_its_counters_or_knobs(tmp_path: Path) -> None:
+    Tree(tmp_path).cpus(4).cpufreq(4, "intel_pstate", "powersave").two_packages()
+    devices = discover(tmp_path)
+    used = {interface.name for interface in inspection.interfaces(tmp_path, devices) if interface.in_use}
+    devices.close()
+    assert used == {"cpufreq", "powercap"}
 
 
 def test_interfaces_are_told_by_what_the_kernel_shows(tmp_path: Path) -> None:

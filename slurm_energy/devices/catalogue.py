@@ -1,0 +1,79 @@
+"""Every hardware interface that we know: how the kernel shows it, and what of ours comes from it.
+
+Data for `senergy doctor` and docs/interfaces.md. Finding and opening devices is `discovery`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.devices.hwmon import chip_names
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An interface.
+
+    Attributes:
+        name: for people.
+        paths: patterns below the root; one that matches shows that the kernel has it.
+        chips: names of hwmon chips, one of which shows the same.
+        sources: `source` of the counters that it gives.
+        knobs: first words of the kinds of knobs that it gives, e.g. `cpufreq`.
+    """
+
+    name: str
+    paths: tuple[str, ...] = ()
+    chips: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    knobs: tuple[str, ...] = ()
+
+    def present(self, root: Path) -> bool:
+        """Return whether the kernel shows it below `root`; one over the network never shows."""
+        if any(True for pattern in self.paths for _ in root.glob(pattern)):
+            return True
+        return not chip_names(root).isdisjoint(self.chips)
+
+
+INTERFACES = (
+    Known("cpufreq", paths=("sys/devices/system/cpu/cpufreq/policy*",), knobs=("cpufreq",)),
+    Known(
+        "powercap",
+        paths=("sys/class/powercap/intel-rapl*",),
+        sources=("powercap:intel-rapl", "powercap:intel-rapl-mmio", "powercap:psys"),
+        knobs=("powercap",),
+    ),
+    Known("perf power events", paths=("sys/bus/event_source/devices/power",), sources=("perf:power",)),
+    Known("hwmon amd_energy", chips=("amd_energy",), sources=("hwmon:amd_energy",)),
+    Known(
+        "hwmon power meter",
+        chips=("power_meter",),
+        sources=(
+            "power_meter:acpi",
+            "power_meter:grace-module",
+            "power_meter:grace-grace",
+            "power_meter:grace-cpu",
+            "power_meter:grace-sysio",
+        ),
+    ),
+    Known("AMD HSMP", chips=("amd_hsmp_hwmon",), sources=("hsmp:power",), knobs=("hsmp",)),
+    Known("NVML", paths=("dev/nvidiactl",), sources=("nvml:total_energy",), knobs=("nvml",)),
+    Known("AMD SMI", paths=("dev/kfd",), sources=("amdsmi:energy",), knobs=("amdsmi",)),
+    Known("Intel GPU", chips=("i915", "xe"), sources=("hwmon:i915", "hwmon:xe"), knobs=("intel_gpu",)),
+    Known(
+        "Cray pm_counters",
+        paths=("sys/cray/pm_counters",),
+        sources=("pm_counters:node", "pm_counters:cpu", "pm_counters:dram", "pm_counters:accel"),
+    ),
+    Known("IPMI", paths=("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"), sources=("ipmi:dcmi",)),
+    Known("Redfish", sources=("redfish:power",)),
+    Known("memory table", paths=("sys/firmware/dmi/tables/DMI",), sources=("model:dram",)),
+)
+
+
+def in_use(interface: Known, sources: Iterable[str], kinds: Iterable[str]) -> bool:
+    """Return whether counters of these sources or knobs of these kinds come from an interface."""
+    families = {kind.partition(".")[0] for kind in kinds}
+    return not families.isdisjoint(interface.knobs) or not set(sources).isdisjoint(interface.sources)
