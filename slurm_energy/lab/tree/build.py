@@ -27,6 +27,7 @@ class Firmware:
         energy_offset_joules: what the RAPL counters stand at in the beginning.
         rapl_locked: the firmware has locked the package limits.
         gpu_persistence: persistence mode is on from the start.
+        counter_range_joules: after how much the RAPL counters wrap; None: as the profile's units have it.
         pm_counters: the blade controller shows HPE Cray's pm_counters.
     """
 
@@ -35,6 +36,7 @@ class Firmware:
     rapl_locked: bool = False
     gpu_persistence: bool = True
     pm_counters: bool = False
+    counter_range_joules: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ def build_tree(silicon: Silicon, firmware: Firmware) -> NodeTree:
     tree = Tree()
     add_topology(tree, silicon.profile)
     cpufreq = CpufreqFiles(tree, silicon)
-    registers = RaplRegisters(silicon, firmware.energy_offset_joules, firmware.rapl_locked)
+    registers = RaplRegisters(
+        silicon, firmware.energy_offset_joules, firmware.rapl_locked, firmware.counter_range_joules
+    )
     add_powercap(tree, registers)
     add_msrs(tree, registers)
     meter = PowerMeter(silicon)
