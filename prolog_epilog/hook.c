@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <syslog.h>
 #include <unistd.h>
 
@@ -147,9 +148,23 @@ static int parse(int count, char *words[], struct request *request) {
     return -1;
 }
 
+/* Opens DEFAULTS_FILE if nobody but root and ourselves could have written it, else returns -1. */
+static int open_defaults(const char *operation) {
+    struct stat status;
+    int fd = open(DEFAULTS_FILE, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & 022) == 0 &&
+        (status.st_uid == 0 || status.st_uid == geteuid()))
+        return fd;
+    close(fd);
+    report(operation, DEFAULTS_FILE, "others could write it: chown root and chmod go-w", "it is ignored");
+    return -1;
+}
+
 /* Splits the options of DEFAULTS_FILE into `words` after the program's name; `text` keeps them. */
-static int read_defaults(char text[DEFAULTS_MAX + 1], char *words[OPTIONS_MAX + 2]) {
-    int count = 1, fd = open(DEFAULTS_FILE, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+static int read_defaults(const char *operation, char text[DEFAULTS_MAX + 1], char *words[OPTIONS_MAX + 2]) {
+    int count = 1, fd = open_defaults(operation);
     ssize_t length = fd < 0 ? 0 : read(fd, text, DEFAULTS_MAX);
     if (fd >= 0)
         close(fd);
@@ -221,7 +236,7 @@ int main(int count, char *words[]) {
     start_watchdog(2 * WAIT_MAX_MS); /* until the options say how long it may take */
     if (by_name) {
         default_words[0] = words[0];
-        count = read_defaults(defaults, default_words);
+        count = read_defaults(request.operation, defaults, default_words);
         words = default_words;
     }
     int code = parse(count, words, &request);

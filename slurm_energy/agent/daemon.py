@@ -22,6 +22,7 @@ from slurm_energy.config import Config
 from slurm_energy.devices import durable
 from slurm_energy.devices.discovery import discover
 from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.ownership import check_folder
 from slurm_energy.policies import check_policies
 
 log = logging.getLogger(__name__)
@@ -174,14 +175,18 @@ class Daemon:
 
 
 def _socket_lock(path: Path) -> int:
-    """Make sure that only one agent serves a socket.
+    """Make sure that only one agent serves a socket, in a directory where nobody else can put one.
 
     Raises:
         AlreadyRunningError: another one does.
+        ConfigError: others could exchange the socket.
         UnavailableError: the directory cannot be used.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True)
+            path.parent.chmod(0o755)  # users reach the socket, whatever our umask
+        check_folder(path.parent)
         return lock_file(path.with_name(path.name + ".lock"))
     except OSError as error:
         raise UnavailableError(

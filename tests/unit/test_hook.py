@@ -176,6 +176,44 @@ def test_without_a_defaults_file_the_built_in_ones_hold(hook, defaults, folder):
     assert_one_line(done, "begin: job 17: /run/senergy/agent.sock: ")
 
 
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_a_defaults_file_that_others_can_write_is_ignored(hook, agent, defaults, folder, mode):
+    defaults.write_text(f"SENERGY_HOOK_OPTIONS=--socket {agent.path}\n")
+    defaults.chmod(mode)
+    done = call(folder / "prolog")
+    defaults.unlink()
+    assert done.returncode == 0
+    assert f"{defaults}: others could write it: chown root and chmod go-w: it is ignored" in done.stderr
+    assert agent.lines == []
+
+
+def test_neither_links_nor_the_environment_lead_the_hook_elsewhere(hook, agent, defaults, folder):
+    options = f"--socket {agent.path}"
+    target = folder / "planted"
+    target.write_text(f"SENERGY_HOOK_OPTIONS={options}\n")
+    defaults.symlink_to(target)
+    names = ("SENERGY_HOOK_OPTIONS", "SENERGY_SOCKET", "SENERGY_CONFIG", "SLURM_ENERGY_SOCKET", "SOCKET")
+    done = call(folder / "prolog", env=JOB | dict.fromkeys(names, options))
+    defaults.unlink()
+    assert done.returncode == 0
+    assert_one_line(done, "begin: job 17: /run/senergy/agent.sock: ")
+    assert agent.lines == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the door is for root")
+def test_root_knocks_at_the_door_that_users_cannot_fill(hook, agent, folder):
+    door = Agent(folder / "agent.sock.root")
+    try:
+        assert call(hook, "begin", "--socket", agent.path).stderr == ""
+        assert door.message()["op"] == "begin"
+        assert agent.lines == []
+    finally:
+        door.close()
+    assert call(hook, "begin", "--socket", agent.path).stderr == ""  # nobody behind the door any more
+    assert agent.message()["op"] == "begin"
+    door.path.unlink()
+
+
 def fails(agent, folder, case):
     """Arrange one way in which senergyd does not answer well; return (socket path, words of the report)."""
     if case == "absent":
