@@ -108,6 +108,7 @@ class Cores:
             raise UsageError(f"real load '{key[:40]}': {busy_cores} busy cores are not possible")
         cores = self.cores_of(cpus) if busy_cores > 0 else ()
         share = busy_cores / len(cores) if cores else 0.0
+        cores = cores if share > 0 else ()
         old_cores, old_share, old_job = self._real_loads.pop(key, ((), 0.0, None))
         if cores:
             self._real_loads[key] = (cores, share, job)
@@ -146,5 +147,5 @@ class Cores:
         """Return how busy these loads keep a core, and each one's part of that."""
         wishes = [(job, share) for _, share, job in (self._real_loads[key] for key in keys)]
         total = sum(share for _, share in wishes)
-        busy = min(1.0, total)
-        return busy, tuple((job, share * busy / total) for job, share in wishes)
+        scale = min(1.0, total) / total if keys else 0.0
+        return min(1.0, total), tuple((job, share * scale) for job, share in wishes)

@@ -133,8 +133,8 @@ class Occupancy:
             wishes = [(part.job, 1.0) for part in cell.parts]
             wishes += [(self._real[key].job, self._real[key].share) for key in cell.keys]
             total = sum(wish for _, wish in wishes)
-            given = min(1.0, total)
-            cell.busy.run_at(now_s, given)
+            scale = min(1.0, total) / total if wishes else 0.0
+            cell.busy.run_at(now_s, total * scale)
             for job, wish in wishes:
-                rates[job] = rates.get(job, 0.0) + len(cell.cpus) * wish * given / total
+                rates[job] = rates.get(job, 0.0) + len(cell.cpus) * wish * scale
         self.jobs.run_at(now_s, rates)

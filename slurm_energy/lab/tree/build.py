@@ -10,10 +10,12 @@ from slurm_energy.lab.tree.cpuinfo import add_cpuinfo
 from slurm_energy.lab.tree.entries import Tree
 from slurm_energy.lab.tree.hsmp import add_hsmp
 from slurm_energy.lab.tree.hwmon import PowerMeter, add_hwmon
+from slurm_energy.lab.tree.job_groups import JobGroups
 from slurm_energy.lab.tree.msr import add_msrs
 from slurm_energy.lab.tree.nvidia import add_nvidia
 from slurm_energy.lab.tree.pm_counters import add_pm_counters
 from slurm_energy.lab.tree.powercap import add_powercap
+from slurm_energy.lab.tree.proc_stat import add_proc_stat
 from slurm_energy.lab.tree.rapl import RaplRegisters
 from slurm_energy.lab.tree.topology import add_topology
 
@@ -46,6 +48,7 @@ class NodeTree:
     tree: Tree
     cpufreq: CpufreqFiles
     meter: PowerMeter
+    groups: JobGroups
 
 
 def build_tree(silicon: Silicon, firmware: Firmware) -> NodeTree:
@@ -66,4 +69,5 @@ def build_tree(silicon: Silicon, firmware: Firmware) -> NodeTree:
         add_pm_counters(tree, silicon)
     add_nvidia(tree, silicon, firmware.node, firmware.gpu_persistence)
     add_cpuinfo(tree, silicon)
-    return NodeTree(tree, cpufreq, meter)
+    add_proc_stat(tree, silicon)
+    return NodeTree(tree, cpufreq, meter, JobGroups(tree, silicon, firmware.node, silicon.clock))
