@@ -25,7 +25,6 @@ from slurm_energy.lab.model.requests import (
     KernelResult,
 )
 from slurm_energy.lab.model.sizing import default_size
-from slurm_energy.lab.model.usage import Usage
 
 __all__ = [
     "CacheLevel",
@@ -42,7 +41,6 @@ __all__ = [
     "OtherProfile",
     "Profile",
     "RaplProfile",
-    "Usage",
     "default_size",
     "kernel_names",
     "load_profile",
