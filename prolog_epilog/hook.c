@@ -2,12 +2,11 @@
  * senergy-hook: tells senergyd that a job begins or ends on this node; run by slurmd as prolog and epilog.
  *
  * Everything it waits for is bounded. Whatever goes wrong, it writes one line and exits 0, so that the job
- * runs as it would without us; a message that senergyd did not take is left for when it is back. Only `--hold` lets a failed `begin` fail the prolog. Called under a name that
+ * runs as it would without us; only `--hold` lets a failed `begin` fail the prolog. Called under a name that
  * contains prolog or epilog it needs no arguments; its options then come from DEFAULTS_FILE.
  */
 #include "exchange.h"
 #include "message.h"
-#include "missed.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <syslog.h>
 #include <unistd.h>
 
@@ -148,9 +148,23 @@ static int parse(int count, char *words[], struct request *request) {
     return -1;
 }
 
+/* Opens DEFAULTS_FILE if nobody but root and ourselves could have written it, else returns -1. */
+static int open_defaults(const char *operation) {
+    struct stat status;
+    int fd = open(DEFAULTS_FILE, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & 022) == 0 &&
+        (status.st_uid == 0 || status.st_uid == geteuid()))
+        return fd;
+    close(fd);
+    report(operation, DEFAULTS_FILE, "others could write it: chown root and chmod go-w", "it is ignored");
+    return -1;
+}
+
 /* Splits the options of DEFAULTS_FILE into `words` after the program's name; `text` keeps them. */
-static int read_defaults(char text[DEFAULTS_MAX + 1], char *words[OPTIONS_MAX + 2]) {
-    int count = 1, fd = open(DEFAULTS_FILE, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+static int read_defaults(const char *operation, char text[DEFAULTS_MAX + 1], char *words[OPTIONS_MAX + 2]) {
+    int count = 1, fd = open_defaults(operation);
     ssize_t length = fd < 0 ? 0 : read(fd, text, DEFAULTS_MAX);
     if (fd >= 0)
         close(fd);
@@ -192,33 +206,21 @@ static bool is_ok(const char *reply) {
 
 static bool is_begin(const struct request *request) { return strcmp(request->operation, "begin") == 0; }
 
-static const char *effect_of_refusal(const struct request *request) {
-    return !is_begin(request) ? "senergyd restores the settings at its next start or job"
-           : request->hold    ? "the job is held (--hold)"
-                              : "the job runs without energy settings and record";
-}
-
-/* Leaves a message that got no answer, and returns what follows. A job that is held does not begin. */
-static const char *effect_of_silence(const struct request *request, const char *text, size_t length) {
-    bool held = is_begin(request) && request->hold;
-    if (held || length == 0 || missed_leave(request->socket_path, text, length))
-        return effect_of_refusal(request);
-    return is_begin(request) ? "the job starts; its settings and record begin when senergyd is back"
-                             : "senergyd ends the job when it is back";
-}
-
 /* Sends the message; false with the reason reported. */
 static bool tell(const struct request *request) {
     static char text[MESSAGE_MAX + 1], reply[4096];
+    const char *effect = !is_begin(request) ? "senergyd restores the settings at its next start or job"
+                         : request->hold    ? "the job is held (--hold)"
+                                            : "the job runs without energy settings and record";
     size_t dropped, length = message_build(text, request->operation, environ, &dropped);
     const char *problem = length == 0
                               ? "out of memory"
                               : exchange(request->socket_path, text, length, request->connect_ms,
                                          request->connect_ms + request->reply_ms, reply, sizeof(reply));
     if (problem)
-        report(request->operation, request->socket_path, problem, effect_of_silence(request, text, length));
+        report(request->operation, request->socket_path, problem, effect);
     else if (!is_ok(reply))
-        report(request->operation, "senergyd refused", reply, effect_of_refusal(request));
+        report(request->operation, "senergyd refused", reply, effect);
     else if (dropped)
         report(request->operation, "environment", "larger than 64 KiB", "sent without its largest variables");
     return !problem && is_ok(reply);
@@ -234,7 +236,7 @@ int main(int count, char *words[]) {
     start_watchdog(2 * WAIT_MAX_MS); /* until the options say how long it may take */
     if (by_name) {
         default_words[0] = words[0];
-        count = read_defaults(defaults, default_words);
+        count = read_defaults(request.operation, defaults, default_words);
         words = default_words;
     }
     int code = parse(count, words, &request);

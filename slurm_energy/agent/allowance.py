@@ -25,10 +25,25 @@ class Allowance:
             uid: the user.
             now: seconds of a clock that does not jump.
         """
-        tokens, since = self._left.pop(uid, (self._burst, now))
-        tokens = min(self._burst, tokens + max(0.0, now - since) * self._per_s)
+        tokens = self._tokens(uid, now)
         granted = tokens >= 1
-        if len(self._left) >= _MOST_USERS:
-            del self._left[next(iter(self._left))]  # who asked longest ago
         self._left[uid] = (tokens - granted, now)
         return granted
+
+    def reserve(self, uid: int, now: float) -> float:
+        """Take a token of a user's, of the future if none is left; return the seconds until it is due.
+
+        Args:
+            uid: the user.
+            now: seconds of a clock that does not jump.
+        """
+        tokens = self._tokens(uid, now) - 1
+        self._left[uid] = (tokens, now)
+        return max(0.0, -tokens / self._per_s)
+
+    def _tokens(self, uid: int, now: float) -> float:
+        """Return a user's tokens, taken out of the table, in which there is room for them afterwards."""
+        tokens, since = self._left.pop(uid, (self._burst, now))
+        if len(self._left) >= _MOST_USERS:
+            del self._left[next(iter(self._left))]  # who asked longest ago
+        return min(self._burst, tokens + max(0.0, now - since) * self._per_s)

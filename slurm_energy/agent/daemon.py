@@ -16,13 +16,13 @@ from slurm_energy import config as configuration
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.delivery import Delivery
 from slurm_energy.agent.engine import Engine
-from slurm_energy.agent.missed import Missed
 from slurm_energy.agent.server import Server, refuse_if_answered
 from slurm_energy.agent.statedir import StateDir, lock_file
 from slurm_energy.config import Config
 from slurm_energy.devices import durable
 from slurm_energy.devices.discovery import discover
 from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.ownership import check_folder
 from slurm_energy.policies import check_policies
 
 log = logging.getLogger(__name__)
@@ -76,8 +76,6 @@ class Daemon:
             self._delivery = Delivery(engine.spool, self._config.cluster, lambda: engine.node, self._work)
             engine.on_change = lambda: loop.call_soon_threadsafe(self._written.set)
             await self._work(engine.start)
-            self._missed = await self._work(Missed, socket_path, engine)
-            await self._work(self._missed.replay)
             await self._serve(engine, socket_path)
         except OSError as error:
             raise UnavailableError(
@@ -88,7 +86,7 @@ class Daemon:
             os.close(lock)
 
     async def _serve(self, engine: Engine, socket_path: Path) -> None:
-        server = Server(engine, self._serve_work, self._missed.replay)
+        server = Server(engine, self._serve_work)
         await server.open(socket_path)
         self._handle_signals()
         tasks = [
@@ -139,7 +137,6 @@ class Daemon:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
-            await self._serve_work(self._missed.replay)
             await self._work(self._engine.housekeeping)
 
     async def _flush(self) -> None:
@@ -178,14 +175,18 @@ class Daemon:
 
 
 def _socket_lock(path: Path) -> int:
-    """Make sure that only one agent serves a socket.
+    """Make sure that only one agent serves a socket, in a directory where nobody else can put one.
 
     Raises:
         AlreadyRunningError: another one does.
+        ConfigError: others could exchange the socket.
         UnavailableError: the directory cannot be used.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True)
+            path.parent.chmod(0o755)  # users reach the socket, whatever our umask
+        check_folder(path.parent)
         return lock_file(path.with_name(path.name + ".lock"))
     except OSError as error:
         raise UnavailableError(

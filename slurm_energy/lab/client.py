@@ -26,6 +26,7 @@ def run_kernel(
     cpus: Sequence[int] = (),
     gpus: Sequence[int] = (),
     full_speed_s: float | None = None,
+    job_id: int | None = None,
 ) -> dict[str, Any]:
     """Execute a kernel on the emulated device and wait for its end.
 
@@ -34,9 +35,10 @@ def run_kernel(
         kernel: gemm, spmv, triad, stencil, monte_carlo, dist or train.
         device: `cpu` or `gpu`.
         size: problem size in the kernel's own unit; None: see `full_speed_s`.
-        cpus: logical CPUs that share the problem; empty: all of the node.
+        cpus: logical CPUs that share the problem, or feed the GPUs; empty: all of the node.
         gpus: GPUs that each run the whole problem; empty: all of the node.
         full_speed_s: choose the size that takes so long at full speed; None and no size: 10 s.
+        job_id: Slurm's number of the job that it is part of.
 
     Returns:
         `seconds` in the device's own time, `size`, `flops`, `bytes`, `start` and `end` (Unix seconds) and
@@ -54,13 +56,20 @@ def run_kernel(
         "cpus": list(cpus),
         "gpus": list(gpus),
         "full_speed_s": full_speed_s,
+        "job_id": job_id,
     }
     return ask(socket_path, message, timeout_s=None)
 
 
-def truth(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET) -> dict[str, Any]:
-    """Return the model's exact `energy_joules` and `power_watts` by component at `time` (Unix seconds)."""
-    return ask(socket_path, {"op": "truth"})
+def truth(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET, jobs: bool = False) -> dict[str, Any]:
+    """Return the model's exact `energy_joules` and `power_watts` by component at `time` (Unix seconds).
+
+    Args:
+        socket_path: the node's control socket.
+        jobs: also who used what: `jobs` by number (as text) and `no_job`, each `cpu_seconds` and
+            `dynamic_joules` by component; `idle_joules` by component, `system_cpu_seconds`.
+    """
+    return ask(socket_path, {"op": "truth", "jobs": jobs})
 
 
 def status(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET) -> dict[str, Any]:

@@ -28,6 +28,7 @@ MAX_LINE_BYTES = 64 * 1024
 _READ_BYTES = 16 * 1024
 _BACKLOG = 64
 _CREDENTIALS = struct.Struct("3i")
+_TIDY_S = 10.0
 
 
 class _Connection:
@@ -89,6 +90,7 @@ class ControlServer:
         self._timers = [
             _Timer(TICK_S, throttle.tick, lambda: throttle.busy),
             _Timer(INTERVAL_S, meter.sample, lambda: True),
+            _Timer(_TIDY_S, requests.tidy, lambda: True),
         ]
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}

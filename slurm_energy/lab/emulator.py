@@ -59,6 +59,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="JOULES",
         help="what the RAPL counters start at (default: a number derived from the node name)",
     )
+    made.add_argument(
+        "--counter-range",
+        type=float,
+        metavar="JOULES",
+        help="after how much the RAPL counters wrap, e.g. 100, to test who notices; MSRs keep the real unit",
+    )
     made.add_argument("--rapl-locked", action="store_true", help="the firmware has locked the power limits")
     made.add_argument("--pm-counters", action="store_true", help="the node has HPE Cray's pm_counters")
     made.add_argument("--no-gpu-persistence", action="store_true", help="persistence mode is off at first")
@@ -82,14 +88,23 @@ def _run(args: argparse.Namespace) -> int:
         offset = zlib.crc32(args.name.encode()) % _DEFAULT_OFFSET_RANGE_J
     if args.cpu_share <= 0 or offset < 0:
         raise UsageError("--cpu-share and --energy-offset: must not be negative or zero")
+    if args.counter_range is not None and args.counter_range < 5:
+        raise UsageError(f"--counter-range {args.counter_range:g}: must be 5 J or more")
     free_mountpoint(args.mount)
     silicon = Silicon(profile)
-    firmware = Firmware(args.name, offset, args.rapl_locked, not args.no_gpu_persistence, args.pm_counters)
+    firmware = Firmware(
+        args.name,
+        offset,
+        args.rapl_locked,
+        not args.no_gpu_persistence,
+        args.pm_counters,
+        args.counter_range,
+    )
     node = build_tree(silicon, firmware)
     groups, reason = find_groups(args.cgroup) if args.cgroup else (None, "no control group given")
     throttle = Throttle(silicon, groups, reason, args.cpu_share)
     operations = TreeOperations(node.tree, _say_ready)
-    requests = Requests(args.name, silicon, throttle, operations.faults)
+    requests = Requests(args.name, silicon, throttle, node.groups, operations.faults)
     server = ControlServer(args.socket, silicon, requests, throttle, node.meter)
     _prepare_process(f"emulator {args.name}")
     server.start()

@@ -27,14 +27,21 @@ def run_in_job(
         UsageError: the job has no GPU, or a variable names none.
         UnavailableError: not inside a lab node.
     """
-    cpus = cpus_of_job(os.environ) if device == "cpu" else []
+    cpus = cpus_of_job(os.environ)
     gpus = gpus_of_job(os.environ) if device == "gpu" else []
-    return run_kernel(DEFAULT_SOCKET, kernel, device, size, cpus, gpus, full_speed_s)
+    job_id = job_number(os.environ)
+    return run_kernel(DEFAULT_SOCKET, kernel, device, size, cpus, gpus, full_speed_s, job_id)
 
 
 def cpus_of_job(environment: Mapping[str, str]) -> list[int]:
     """Return the CPUs of the step; empty: all of the node."""
     return _numbers(_CPU_VARIABLE, environment.get(_CPU_VARIABLE, ""))
+
+
+def job_number(environment: Mapping[str, str]) -> int | None:
+    """Return Slurm's number of the job; None outside one."""
+    text = environment.get("SLURM_JOB_ID", "")
+    return int(text) if text.isdecimal() and text.isascii() and int(text) > 0 else None
 
 
 def gpus_of_job(environment: Mapping[str, str]) -> list[int]:

@@ -19,9 +19,15 @@ _READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC = 1, 2, 4, 8
 _REMOUNT, _BIND, _MOVE, _RECURSIVE, _PRIVATE = 32, 4096, 8192, 16384, 1 << 18
 _DETACH = 2
 
-REPLACED = ("sys/devices/system/cpu", "sys/devices/system/node", "proc/cpuinfo")
+REPLACED = (
+    "sys/devices/system/cpu",
+    "sys/devices/system/node",
+    "proc/cpuinfo",
+    "proc/stat",
+    "proc/uptime",
+)
 """Paths that a node takes as a whole from its emulator."""
-MIXED = ("sys/class", "sys/devices/virtual")
+MIXED = ("sys/class", "sys/devices/virtual", "sys/fs/cgroup")
 """Directories of the host in which single entries come from the emulator."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "fuse", "pts", "shm", "mqueue")
 """What a node's /dev keeps of the host's; everything else there would be the host's hardware."""
@@ -99,7 +105,7 @@ def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
     for name in REPLACED:
         if (tree / name).exists():
             bind(tree / name, Path("/") / name)
-    for name in MIXED:
+    for name in filter(lambda name: (Path("/") / name).is_dir(), MIXED):
         target, emulated = Path("/") / name, _entries(tree / name)
         kept = {entry: source for entry, source in _entries(target).items() if entry not in emulated}
         _assemble(stage, target, kept | emulated, _READ_ONLY)

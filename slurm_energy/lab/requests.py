@@ -9,10 +9,11 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from slurm_energy.errors import ForbiddenError, UsageError
-from slurm_energy.lab.model import KernelRequest, KernelResult, NodeModel
+from slurm_energy.lab.model import KernelRequest, KernelResult, NodeModel, Usage
 from slurm_energy.lab.silicon import Silicon
 from slurm_energy.lab.throttle import Throttle
 from slurm_energy.lab.tree.cpusets import parse_list
+from slurm_energy.lab.tree.job_groups import JobGroups
 
 Message = dict[str, Any]
 
@@ -21,11 +22,17 @@ class Requests:
     """Carries out messages against one node."""
 
     def __init__(
-        self, node: str, silicon: Silicon, throttle: Throttle, faults: MutableMapping[str, int]
+        self,
+        node: str,
+        silicon: Silicon,
+        throttle: Throttle,
+        groups: JobGroups,
+        faults: MutableMapping[str, int],
     ) -> None:
         self._node = node
         self._silicon = silicon
         self._throttle = throttle
+        self._groups = groups
         self._faults = faults
         self._started = time.time()
         self._running: set[int] = set()
@@ -39,7 +46,7 @@ class Requests:
         """
         operation = message.get("op")
         if operation == "truth":
-            return self._truth()
+            return self._truth(message.get("jobs") is True)
         if operation == "status":
             return self._status()
         if operation in ("job", "fault"):
@@ -58,6 +65,8 @@ class Requests:
         with self._silicon.changing() as model:
             work_id = model.submit(request, model.now_s)
         self._running.add(work_id)
+        if request.job_id is not None:
+            self._groups.appear(request.job_id)
         return work_id
 
     def finished_kernel(self, work_id: int) -> Message | None:
@@ -77,15 +86,21 @@ class Requests:
         with self._silicon.changing() as model:
             model.forget(work_id)
 
-    def _truth(self) -> Message:
+    def tidy(self) -> None:
+        """Take away what is left of jobs that ended long ago."""
+        if self._groups.any:
+            self._groups.tidy(self._throttle.knows)
+
+    def _truth(self, with_jobs: bool) -> Message:
         with self._silicon.now() as model:
             names = model.components()
-            return {
+            answer = {
                 "ok": True,
                 "time": time.time(),
                 "energy_joules": {name: model.energy_joules(name) for name in names},
                 "power_watts": {name: model.power_watts(name) for name in names},
             }
+            return answer | _truth_by_job(model) if with_jobs else answer
 
     def _status(self) -> Message:
         profile = self._silicon.profile
@@ -105,15 +120,19 @@ class Requests:
         }
 
     def _job(self, message: Message) -> Message:
-        job_id, cpus = message.get("job_id"), message.get("cpus")
-        if not isinstance(job_id, int) or isinstance(job_id, bool) or job_id <= 0:
-            raise UsageError(f"job_id: {str(job_id)[:40]!r} is not a job number")
+        job_id, cpus = _job_id(message), message.get("cpus")
+        if job_id is None:
+            raise UsageError("job_id: missing")
         if cpus is not None and not isinstance(cpus, str):
             raise UsageError("cpus: not a CPU list such as 0-3")
         numbers = parse_list(cpus) if cpus else None
         if numbers and numbers[-1] >= self._silicon.profile.cpu.cpus:
             raise UsageError(f"cpus: the node has no CPU {numbers[-1]}")
-        return {"ok": True, "procs": self._throttle.register(job_id, numbers)}
+        procs = self._throttle.register(job_id, numbers)
+        with self._silicon.now() as model:
+            model.usage().note(job_id, model.now_s)
+        self._groups.appear(job_id)
+        return {"ok": True, "procs": procs}
 
     def _fault(self, message: Message) -> Message:
         path, name = message.get("path"), message.get("errno")
@@ -140,7 +159,15 @@ def _kernel_request(message: Message) -> KernelRequest:
         cpus=_indices(message, "cpus"),
         gpus=_indices(message, "gpus"),
         full_speed_s=_positive(message, "full_speed_s"),
+        job_id=_job_id(message),
     )
+
+
+def _job_id(message: Message) -> int | None:
+    job_id = message.get("job_id")
+    if job_id is not None and (type(job_id) is not int or job_id <= 0):
+        raise UsageError(f"job_id: {str(job_id)[:40]!r} is not a job number")
+    return job_id
 
 
 def _positive(message: Message, key: str) -> float | None:
@@ -171,6 +198,23 @@ def _kernel_answer(result: KernelResult, end_unix_s: float) -> Message:
         "flops": result.flops,
         "bytes": result.bytes,
         "energy_joules": result.energy_joules,
+    }
+
+
+def _truth_by_job(model: NodeModel) -> Message:
+    usage, now_s = model.usage(), model.now_s
+    return {
+        "jobs": {str(job): _used(usage, job, now_s) for job in usage.jobs()},
+        "no_job": _used(usage, None, now_s),
+        "idle_joules": usage.idle_joules(now_s),
+        "system_cpu_seconds": usage.system_cpu_seconds(now_s),
+    }
+
+
+def _used(usage: Usage, job: int | None, now_s: float) -> Message:
+    return {
+        "cpu_seconds": usage.cpu_seconds(job, now_s),
+        "dynamic_joules": usage.dynamic_joules(job, now_s),
     }
 
 

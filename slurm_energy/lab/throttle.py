@@ -90,6 +90,10 @@ class Throttle:
             "jobs": {str(number): job.measured for number, job in self._jobs.items()},
         }
 
+    def knows(self, job_id: int) -> bool:
+        """Return whether a job's real programs have a group."""
+        return job_id in self._jobs
+
     def register(self, job_id: int, cpus: tuple[int, ...] | None) -> list[str]:
         """Make the group of a job.
 
@@ -154,7 +158,7 @@ class Throttle:
             job.measured = 0.0
         cores = {self._silicon.profile.cpu.core_of(cpu) for cpu in job.cpus}
         with self._silicon.changing() as model:
-            model.set_real_load(_name(job_id), job.cpus, job.measured * len(cores))
+            model.set_real_load(_name(job_id), job.cpus, job.measured * len(cores), job_id)
 
     def _adjust(self, job_id: int, job: _Job) -> None:
         """Follow the effective frequency; small changes are left, for a write refills the quota."""
@@ -178,4 +182,5 @@ class Throttle:
 
 
 def _name(job_id: int) -> str:
-    return f"job_{job_id}"
+    """Name the group unlike Slurm's own, for it counts the machine's CPU time and not the emulated one."""
+    return f"tasks_of_{job_id}"

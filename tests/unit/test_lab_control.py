@@ -19,7 +19,9 @@ from slurm_energy.lab.model import load_profile
 from slurm_energy.lab.requests import Requests
 from slurm_energy.lab.silicon import Silicon
 from slurm_energy.lab.throttle import Throttle
+from slurm_energy.lab.tree.entries import Tree
 from slurm_energy.lab.tree.hwmon import PowerMeter
+from slurm_energy.lab.tree.job_groups import JobGroups
 
 WAIT_S = 20.0
 
@@ -30,7 +32,9 @@ class Node:
         self.silicon = Silicon(load_profile("epyc-7513-a100"))
         self.throttle = Throttle(self.silicon, None, "not in this test")
         self.faults: dict[str, int] = {}
-        requests = Requests("n1", self.silicon, self.throttle, self.faults)
+        self.tree = Tree()
+        groups = JobGroups(self.tree, self.silicon, "n1", self.silicon.clock)
+        requests = Requests("n1", self.silicon, self.throttle, groups, self.faults)
         self.server = ControlServer(path, self.silicon, requests, self.throttle, PowerMeter(self.silicon))
 
 
@@ -133,6 +137,24 @@ def test_truth_is_consistent(node):
     assert found["time"] == pytest.approx(time.time(), abs=5)
 
 
+def test_truth_by_job_names_who_used_what(node):
+    client.register_job(node.path, 6)
+    client.run_kernel(node.path, "gemm", cpus=[0, 1], full_speed_s=0.01, job_id=7)
+    client.run_kernel(node.path, "triad", "gpu", gpus=[1], full_speed_s=0.1)
+    assert "jobs" not in client.truth(node.path)
+    found = client.truth(node.path, jobs=True)
+    assert list(found["jobs"]) == ["6", "7"]
+    assert found["jobs"]["6"]["cpu_seconds"] == 0
+    assert found["jobs"]["7"]["cpu_seconds"] > 0 < found["jobs"]["7"]["dynamic_joules"]["cpu"]
+    assert found["no_job"]["dynamic_joules"]["gpu[1]"] > 0 == found["no_job"]["dynamic_joules"]["gpu[0]"]
+    shares = [found["no_job"], *found["jobs"].values()]
+    for name, idle in found["idle_joules"].items():
+        total = idle + sum(share["dynamic_joules"][name] for share in shares)
+        assert total == pytest.approx(found["energy_joules"][name])
+    groups = node.tree.directory("/sys/fs/cgroup/system.slice/n1_slurmstepd.scope").children
+    assert set(groups) == {"job_6", "job_7"}
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [
@@ -148,7 +170,10 @@ def test_truth_is_consistent(node):
         (b'{"op":"kernel","kernel":"gemm","cpus":[999]}\n', "999"),
         (b'{"op":"kernel","kernel":"doom","device":"cpu"}\n', "doom"),
         (b'{"op":"kernel","kernel":"gemm","device":"tpu"}\n', "tpu"),
+        (b'{"op":"kernel","kernel":"gemm","job_id":0}\n', "job_id"),
+        (b'{"op":"kernel","kernel":"gemm","job_id":true}\n', "job_id"),
         (b'{"op":"job","job_id":"x"}\n', "job_id"),
+        (b'{"op":"job"}\n', "job_id"),
         (b'{"op":"job","job_id":1,"cpus":"7-3"}\n', "CPU list"),
         (b'{"op":"job","job_id":1,"cpus":"0-999"}\n', "999"),
         (b'{"op":"fault","path":"x","errno":"EIO"}\n', "path"),

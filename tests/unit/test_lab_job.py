@@ -3,11 +3,19 @@ from __future__ import annotations
 import pytest
 
 from slurm_energy.errors import UsageError
-from slurm_energy.lab.job import cpus_of_job, gpus_of_job
+from slurm_energy.lab.job import cpus_of_job, gpus_of_job, job_number
 
 
 def test_cpus_come_from_the_step():
     assert cpus_of_job({"SENERGY_LAB_CPUS": "0-2,64-66"}) == [0, 1, 2, 64, 65, 66]
+
+
+@pytest.mark.parametrize(
+    ("environment", "number"),
+    [({"SLURM_JOB_ID": "12"}, 12), ({}, None), ({"SLURM_JOB_ID": "0"}, None), ({"SLURM_JOB_ID": "x"}, None)],
+)
+def test_the_jobs_number_comes_from_slurm(environment, number):
+    assert job_number(environment) == number
 
 
 def test_outside_a_job_the_whole_node_is_meant():

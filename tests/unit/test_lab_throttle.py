@@ -66,7 +66,7 @@ class Setup:
         self.groups = MemoryGroups()
         self.throttle = Throttle(self.silicon, self.groups, share_cores=0.64, clock=self.clock)
 
-    def let_run(self, seconds: float, name: str = "job_7", busy: float = 1.0) -> None:
+    def let_run(self, seconds: float, name: str = "tasks_of_7", busy: float = 1.0) -> None:
         for _ in range(round(seconds / 0.1)):
             self.clock.now_s += 0.1
             if name in self.groups.used:
@@ -88,7 +88,7 @@ def setup() -> Setup:
 
 
 def test_register_names_the_files_for_the_processes(setup):
-    assert setup.throttle.register(7, None) == ["/groups/job_7/cgroup.procs"]
+    assert setup.throttle.register(7, None) == ["/groups/tasks_of_7/cgroup.procs"]
     assert setup.throttle.busy
 
 
@@ -96,45 +96,47 @@ def test_quota_is_the_jobs_share_of_cpus_at_the_effective_frequency(setup):
     setup.set_all("performance")
     setup.throttle.register(7, None)
     setup.throttle.register(8, (0, 1, 64, 65))
-    setup.groups.occupied |= {"job_7", "job_8"}
+    setup.groups.occupied |= {"tasks_of_7", "tasks_of_8"}
     setup.clock.now_s += 0.2
     setup.throttle.tick()
-    assert setup.groups.cores("job_7") == pytest.approx(0.64, rel=0.15)
-    assert setup.groups.cores("job_8") == pytest.approx(setup.groups.cores("job_7") * 4 / 128, rel=0.1)
+    assert setup.groups.cores("tasks_of_7") == pytest.approx(0.64, rel=0.15)
+    assert setup.groups.cores("tasks_of_8") == pytest.approx(
+        setup.groups.cores("tasks_of_7") * 4 / 128, rel=0.1
+    )
 
 
 def test_powersave_slows_programs_and_the_model_sees_them_busy(setup):
-    setup.groups.occupied.add("job_7")
+    setup.groups.occupied.add("tasks_of_7")
     setup.set_all("performance")
     setup.throttle.register(7, None)
     idle_watts = setup.watts()
     setup.let_run(2)
-    fast, fast_watts = setup.groups.cores("job_7"), setup.watts()
+    fast, fast_watts = setup.groups.cores("tasks_of_7"), setup.watts()
     assert setup.throttle.status()["jobs"] == {"7": pytest.approx(1.0, abs=0.05)}
     assert fast_watts > idle_watts + 100
     setup.set_all("powersave")
     setup.let_run(2)
-    slow, slow_watts = setup.groups.cores("job_7"), setup.watts()
+    slow, slow_watts = setup.groups.cores("tasks_of_7"), setup.watts()
     assert slow == pytest.approx(0.64 * 800 / 3400, rel=0.02)
     assert fast / slow > 3
     assert slow_watts < fast_watts - 100
 
 
 def test_a_power_limit_slows_programs(setup):
-    setup.groups.occupied.add("job_7")
+    setup.groups.occupied.add("tasks_of_7")
     setup.set_all("performance")
     setup.throttle.register(7, None)
     setup.let_run(5)
-    before = setup.groups.cores("job_7")
+    before = setup.groups.cores("tasks_of_7")
     with setup.silicon.changing() as model:
         for package in range(2):
             model.set_package_limit(package, "long_term", 120, 1.0, True)
     setup.let_run(20)
-    assert setup.groups.cores("job_7") < 0.9 * before
+    assert setup.groups.cores("tasks_of_7") < 0.9 * before
 
 
 def test_small_changes_leave_the_quota_alone(setup):
-    setup.groups.occupied.add("job_7")
+    setup.groups.occupied.add("tasks_of_7")
     setup.set_all("powersave")
     setup.throttle.register(7, None)
     setup.let_run(1)
@@ -144,7 +146,7 @@ def test_small_changes_leave_the_quota_alone(setup):
 
 
 def test_empty_groups_go_after_a_grace_and_take_their_load_along(setup):
-    setup.groups.occupied.add("job_7")
+    setup.groups.occupied.add("tasks_of_7")
     setup.set_all("performance")
     setup.throttle.register(7, None)
     setup.let_run(EMPTY_GRACE_S + 1)

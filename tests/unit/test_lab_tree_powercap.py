@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import struct
 
 import pytest
@@ -41,6 +42,25 @@ def test_energy_counts_microjoules_of_the_model():
     with node.silicon.now() as model:
         joules = model.energy_joules("cpu[0]")
     assert int(node.read(f"{PACKAGE}/energy_uj")) - before == pytest.approx(joules * 1e6, rel=1e-5, abs=100)
+
+
+@pytest.mark.parametrize("joules", [100, 400])
+def test_the_range_of_counters_can_be_chosen(joules):
+    node = Bench("xeon-8358", Firmware("n1", counter_range_joules=joules))
+    for zone in (PACKAGE, DRAM):
+        highest = int(node.read(f"{zone}/max_energy_range_uj"))
+        assert highest == pytest.approx(joules * 1e6, rel=0.02)
+        before = int(node.read(f"{zone}/energy_uj"))
+        with node.silicon.now() as model:
+            component = "cpu[0]" if zone == PACKAGE else "dram[0]"
+            seconds = 0.9 * joules / model.power_watts(component)
+        readings = [before]
+        for _ in range(3):
+            node.wait(seconds)
+            readings.append(int(node.read(f"{zone}/energy_uj")))
+        moved = [(later - earlier) % (highest + 1) for earlier, later in itertools.pairwise(readings)]
+        assert moved == pytest.approx([0.9 * joules * 1e6] * 3, rel=0.01)
+        assert readings != sorted(readings)
 
 
 def test_counters_wrap_at_their_range():

@@ -25,6 +25,7 @@ from slurm_energy.lab.model.requests import (
     KernelResult,
 )
 from slurm_energy.lab.model.sizing import default_size
+from slurm_energy.lab.model.usage import Usage
 
 __all__ = [
     "CacheLevel",
@@ -41,6 +42,7 @@ __all__ = [
     "OtherProfile",
     "Profile",
     "RaplProfile",
+    "Usage",
     "default_size",
     "kernel_names",
     "load_profile",

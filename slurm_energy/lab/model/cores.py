@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Iterable
 
 from slurm_energy.errors import UsageError
+from slurm_energy.lab.model.byjob import Job
 from slurm_energy.lab.model.cpu import CoreLoad
 from slurm_energy.lab.model.cpufreq import check_request, default_request, target_khz
 from slurm_energy.lab.model.profile import Profile
@@ -27,7 +28,8 @@ class Cores:
         self._requests = [default] * profile.cpu.cpus
         self._parts: list[tuple[Part, ...]] = [()] * profile.cpu.cores
         self._real = [0.0] * profile.cpu.cores
-        self._real_loads: dict[str, tuple[tuple[int, ...], float]] = {}
+        self._real_keys: list[tuple[str, ...]] = [()] * profile.cpu.cores
+        self._real_loads: dict[str, tuple[tuple[int, ...], float, Job]] = {}
         self._targets: dict[tuple[int, float], int] = {}
 
     def _check(self, cpu: int) -> int:
@@ -94,7 +96,9 @@ class Cores:
         for core in cores:
             self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
 
-    def set_real_load(self, key: str, cpus: Collection[int], busy_cores: float) -> tuple[int, ...]:
+    def set_real_load(
+        self, key: str, cpus: Collection[int], busy_cores: float, job: Job = None
+    ) -> tuple[int, ...]:
         """Spread a real program's load evenly over its cores; return the cores whose load changed.
 
         Raises:
@@ -104,17 +108,20 @@ class Cores:
             raise UsageError(f"real load '{key[:40]}': {busy_cores} busy cores are not possible")
         cores = self.cores_of(cpus) if busy_cores > 0 else ()
         share = busy_cores / len(cores) if cores else 0.0
-        old_cores, old_share = self._real_loads.pop(key, ((), 0.0))
+        cores = cores if share > 0 else ()
+        old_cores, old_share, old_job = self._real_loads.pop(key, ((), 0.0, None))
         if cores:
-            self._real_loads[key] = (cores, share)
-        if cores == old_cores and share == old_share:
+            self._real_loads[key] = (cores, share, job)
+        if (cores, share, job) == (old_cores, old_share, old_job):
             return ()
         touched = tuple(sorted(set(cores) | set(old_cores)))
         for core in touched:
             self._real[core] = 0.0
-        for some_cores, some_share in self._real_loads.values():
+            self._real_keys[core] = ()
+        for name, (some_cores, some_share, _) in self._real_loads.items():
             for core in set(touched).intersection(some_cores):
                 self._real[core] = min(1.0, self._real[core] + some_share)
+                self._real_keys[core] = (*self._real_keys[core], name)
         return touched
 
     def busy(self, cpu: int) -> float:
@@ -125,10 +132,20 @@ class Cores:
     def loads(self, package: int) -> list[CoreLoad]:
         """Return the busy cores of a package, equal ones together."""
         per_package = self._cpu.cores_per_package
-        groups: dict[tuple[int, tuple[Part, ...], float], int] = {}
+        groups: dict[tuple[int, tuple[Part, ...], tuple[str, ...]], int] = {}
         for core in range(package * per_package, (package + 1) * per_package):
-            parts, real = self._parts[core], self._real[core]
-            if parts or real > 0:
-                group = (self._wanted_khz(core), parts, 0.0 if parts else real)
+            parts, keys = self._parts[core], self._real_keys[core]
+            if parts or keys:
+                group = (self._wanted_khz(core), parts, () if parts else keys)
                 groups[group] = groups.get(group, 0) + 1
-        return [CoreLoad(count, khz, parts, real) for (khz, parts, real), count in groups.items()]
+        return [
+            CoreLoad(count, khz, parts, *self._real_shares(keys))
+            for (khz, parts, keys), count in groups.items()
+        ]
+
+    def _real_shares(self, keys: tuple[str, ...]) -> tuple[float, tuple[tuple[Job, float], ...]]:
+        """Return how busy these loads keep a core, and each one's part of that."""
+        wishes = [(job, share) for _, share, job in (self._real_loads[key] for key in keys)]
+        total = sum(share for _, share in wishes)
+        scale = min(1.0, total) / total if keys else 0.0
+        return min(1.0, total), tuple((job, share * scale) for job, share in wishes)

@@ -1,27 +1,23 @@
-"""One CPU package with its memory: from loads and a frequency ceiling to watts and progress.
+"""The pure part of a CPU package with its memory: from loads and a frequency ceiling to watts and progress.
 
-Equations in docs/lab-physics.md, sections 2 to 4. Which core carries which load, and when anything
-happens, is decided in `node`.
+Equations in docs/lab-physics.md, sections 2 and 3. Limits and time are in `package`; which core carries
+which load is decided in `node`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from slurm_energy.lab.model.byjob import Job
 from slurm_energy.lab.model.kernels import (
     REAL_ACTIVITY,
     REAL_BYTES_PER_CYCLE,
     KernelSpec,
     roofline,
 )
-from slurm_energy.lab.model.limits import RunningLimit
-from slurm_energy.lab.model.meter import Meter
-from slurm_energy.lab.model.profile import Constraint, CpuProfile, Profile
+from slurm_energy.lab.model.profile import CpuProfile, Profile
 from slurm_energy.lab.model.work import Part
-
-_HSMP_WINDOW_S = 0.1  # assumed: the firmware's own loop is fast and has no setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +29,14 @@ class CoreLoad:
         khz: what their settings ask for.
         parts: works that share each of these cores equally.
         real: busy share by real programs; counts only where there is no work.
+        real_jobs: whose that is; the shares add up to `real`.
     """
 
     count: int
     khz: int
     parts: tuple[Part, ...]
     real: float
+    real_jobs: tuple[tuple[Job, float], ...] = ()
 
     @property
     def busy(self) -> float:
@@ -47,8 +45,8 @@ class CoreLoad:
 
 
 @dataclass(slots=True)
-class _Demand:
-    """What one work can use on this package: core equivalents, cycles and bandwidth per second."""
+class Demand:
+    """One work on a package: what it can use per second, what it then does, and how active that is."""
 
     cores: float = 0.0
     cycles_per_s: float = 0.0
@@ -66,10 +64,11 @@ class Operation:
     core_watts: float
     bytes_per_s: float
     rates: dict[Part, float]
+    demands: dict[Part, Demand]
 
 
 class CpuPhysics:
-    """The pure part: power and rates of one package of a profile."""
+    """Power and rates of one package of a profile."""
 
     def __init__(self, profile: Profile) -> None:
         self.cpu: CpuProfile = profile.cpu
@@ -110,7 +109,7 @@ class CpuPhysics:
             feed_watts: what that costs.
         """
         cpu = self.cpu
-        demands: dict[Part, _Demand] = {}
+        demands: dict[Part, Demand] = {}
         levels = []
         real_bytes_per_s = 0.0
         for load in loads:
@@ -122,7 +121,7 @@ class CpuPhysics:
             cores = load.count / len(load.parts)
             bandwidth = self.core_bandwidth(khz)
             for part in load.parts:
-                demand = demands.setdefault(part, _Demand())
+                demand = demands.setdefault(part, Demand())
                 demand.cores += cores
                 demand.cycles_per_s += cores * khz * 1e3
                 demand.bytes_per_s += cores * bandwidth
@@ -131,18 +130,22 @@ class CpuPhysics:
         watts += cpu.awake_watts * min(1.0, fed_gpus + sum(load.count * load.busy for load, _ in levels))
         cores = sum(load.count * load.busy * self._core_watts(load, khz, demands) for load, khz in levels)
         rates = {part: 1.0 / demand.period_s for part, demand in demands.items()}
-        return Operation(watts + cores, cores, bytes_per_s, rates)
+        return Operation(watts + cores, cores, bytes_per_s, rates, demands)
 
-    def _core_watts(self, load: CoreLoad, khz: int, demands: dict[Part, _Demand]) -> float:
+    def _core_watts(self, load: CoreLoad, khz: int, demands: dict[Part, Demand]) -> float:
         """Static and dynamic power of one busy core."""
         if load.parts:
             activity = sum(demands[part].activity for part in load.parts) / len(load.parts)
         else:
             activity = REAL_ACTIVITY
+        return self.active_watts(activity, khz)
+
+    def active_watts(self, activity: float, khz: float) -> float:
+        """Return the power of a core that is busy all the time."""
         dynamic = self.cpu.core_dynamic_watts * activity * khz / self.max_khz
         return self.voltage_square(khz) * (self.cpu.core_leakage_watts + dynamic)
 
-    def _share_memory(self, demands: dict[Part, _Demand]) -> float:
+    def _share_memory(self, demands: dict[Part, Demand]) -> float:
         """Fill in period and activity of every work; return the bytes per second that they move."""
         limit = self.cpu.package_bytes_per_s
         for part, demand in demands.items():
@@ -191,93 +194,3 @@ def fair_shares(wishes: dict[Part, float], weights: dict[Part, float], limit: fl
             left -= wishes[part]
         open_parts = [part for part in open_parts if part not in given]
     return given
-
-
-class Package:
-    """One package in time: its meters, limits and present operation."""
-
-    def __init__(self, profile: Profile, physics: CpuPhysics, index: int, now_s: float) -> None:
-        self._physics = physics
-        self._memory = profile.memory
-        self.index = index
-        self.meter = Meter(now_s, physics.cpu.idle_watts)
-        self.core_meter = Meter(now_s, 0.0)
-        self.dram_meter = Meter(now_s, profile.memory.idle_watts)
-        self.throttle_meter = Meter(now_s, 0.0)
-        self.limits = self._power_on_limits(profile, now_s)
-        self.ceiling_khz = physics.max_khz
-        self.active_cores = 0.0
-        self.rates: dict[Part, float] = {}
-
-    def _power_on_limits(self, profile: Profile, now_s: float) -> dict[tuple[str, str], RunningLimit]:
-        rapl, idle = profile.rapl, profile.cpu.idle_watts
-        constraints = {
-            (interface, constraint.name): constraint
-            for interface in (("msr", "mmio") if rapl.mmio else ("msr",))
-            for constraint in rapl.constraints
-        }
-        if rapl.hsmp_max_watts is not None:
-            limit = Constraint("long_term", profile.cpu.tdp_watts, _HSMP_WINDOW_S, rapl.hsmp_max_watts, True)
-            constraints["hsmp", "long_term"] = limit
-        return {
-            place: RunningLimit(
-                limit_watts=constraint.limit_watts,
-                window_s=constraint.window_s,
-                enabled=constraint.enabled,
-                running=constraint.name == "long_term",
-                average_watts=idle,
-                since_s=now_s,
-                power_watts=idle,
-            )
-            for place, constraint in constraints.items()
-        }
-
-    @property
-    def throttled(self) -> bool:
-        """Return whether a limit holds the package below its wish."""
-        return self.throttle_meter.value > 0
-
-    def operate(self, now_s: float, loads: list[CoreLoad], fed_gpus: int, feed_watts: float) -> None:
-        """Let these loads hold from `now_s` on, within the limits in force."""
-        bound = math.inf
-        for limit in self.limits.values():
-            limit.settle(now_s)
-            if limit.in_force():
-                bound = min(bound, limit.limit_watts)
-        self.active_cores = sum(load.count * load.busy for load in loads)
-        ceiling = self._physics.turbo_khz(self.active_cores)
-        operation = self._physics.operate(loads, ceiling, fed_gpus, feed_watts)
-        throttled = operation.watts > bound and bool(loads)
-        if throttled:
-            ceiling = self._ceiling_for(bound, loads, fed_gpus, feed_watts)
-            operation = self._physics.operate(loads, ceiling, fed_gpus, feed_watts)
-        self.ceiling_khz = ceiling
-        self.rates = operation.rates
-        self.meter.run_at(now_s, operation.watts)
-        self.core_meter.run_at(now_s, operation.core_watts)
-        dram_watts = self._memory.idle_watts + self._memory.joules_per_byte * operation.bytes_per_s
-        self.dram_meter.run_at(now_s, dram_watts)
-        self.throttle_meter.run_at(now_s, 1.0 if throttled else 0.0)
-        for limit in self.limits.values():
-            limit.run_at(operation.watts)
-
-    def _ceiling_for(self, watts: float, loads: list[CoreLoad], fed_gpus: int, feed_watts: float) -> int:
-        """Return the highest ceiling in kHz that keeps the package at or below `watts`, or the minimum."""
-        low, high = self._physics.min_khz, max(load.khz for load in loads)
-        high = min(high, self._physics.turbo_khz(self.active_cores))
-        if self._physics.operate(loads, low, fed_gpus, feed_watts).watts > watts:
-            return low
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._physics.operate(loads, middle, fed_gpus, feed_watts).watts <= watts:
-                low = middle
-            else:
-                high = middle
-        return low
-
-    def next_event_s(self) -> float:
-        """Return when a running average meets its limit; infinity: never at this power."""
-        return min(
-            (limit.crossing_s for limit in self.limits.values() if limit.crossing_s is not None),
-            default=math.inf,
-        )

@@ -7,17 +7,21 @@ belongs to the caller; nothing here reads a clock, sleeps or does I/O.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.lab.model.cores import Cores
-from slurm_energy.lab.model.cpu import CpuPhysics, Package
-from slurm_energy.lab.model.gpu import Gpu, GpuPhysics
+from slurm_energy.lab.model.cpu import CpuPhysics
+from slurm_energy.lab.model.gpu import GpuPhysics
+from slurm_energy.lab.model.gpu_device import Gpu
 from slurm_energy.lab.model.kernels import kernel_spec
+from slurm_energy.lab.model.occupancy import Occupancy
+from slurm_energy.lab.model.package import Package
 from slurm_energy.lab.model.profile import Profile
 from slurm_energy.lab.model.readings import Readings
 from slurm_energy.lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
 from slurm_energy.lab.model.sizing import default_size
+from slurm_energy.lab.model.usage import Usage
 from slurm_energy.lab.model.work import Part, Work
 
 
@@ -57,6 +61,13 @@ class NodeModel:
             profile.other,
             start_s,
         )
+        self._occupancy = Occupancy(profile.cpu, start_s)
+        books = {
+            "cpu": [package.by_job for package in self._packages],
+            "dram": [package.dram_by_job for package in self._packages],
+            "gpu": [gpu.by_job for gpu in self._gpus],
+        }
+        self._usage = Usage(profile, self._occupancy, books, start_s)
 
     @property
     def now_s(self) -> float:
@@ -182,17 +193,28 @@ class NodeModel:
         gpu.graphics_range_mhz, gpu.memory_range_mhz = graphics_clock_mhz, memory_clock_mhz
         self._stale_gpus.add(index)
 
-    def set_real_load(self, key: str, cpus: Collection[int], busy_cores: float) -> None:
+    def set_real_load(
+        self, key: str, cpus: Collection[int], busy_cores: float, job_id: int | None = None
+    ) -> None:
         """Tell that real programs keep `busy_cores` emulated cores of `cpus` busy; 0 removes the key.
 
         Kernels are not slowed by it: real load only fills what kernels leave idle.
+
+        Args:
+            key: tells loads apart.
+            cpus: where they run; every logical CPU is busy as much as its core.
+            busy_cores: spread evenly over the cores.
+            job_id: Slurm's number of the job that they belong to; None: no job.
 
         Raises:
             UsageError: unknown CPU, or a busy figure below 0.
         """
         self._operate()
-        for core in self._cores.set_real_load(key, cpus, busy_cores):
+        for core in self._cores.set_real_load(key, cpus, busy_cores, job_id):
             self._stale_packages.add(core // self.profile.cpu.cores_per_package)
+        share = busy_cores / len(self._cores.cores_of(cpus)) if cpus else 0.0
+        self._usage.note(job_id, self._now_s)
+        self._occupancy.set_real(self._now_s, key, job_id, cpus, share)
 
     def submit(self, request: KernelRequest, now_s: float) -> int:
         """Start a kernel at `now_s` and return its work id.
@@ -208,13 +230,15 @@ class NodeModel:
         if request.device == "gpu":
             gpus = tuple(dict.fromkeys(request.gpus)) or tuple(range(len(self._gpus)))
             targets: list[tuple[int, ...]] = [(self._gpu(index).index,) for index in gpus]
+            self._cores.cores_of(request.cpus)
+            cpus = [self._feeding_cpu(index, request.cpus) for (index,) in targets]
         else:
-            cores = self._cores.cores_of(request.cpus or range(self.profile.cpu.cpus))
-            targets = [cores]
+            cpus = [request.cpus or tuple(range(self.profile.cpu.cpus))]
+            targets = [self._cores.cores_of(cpus[0])]
         if not targets or request.device not in ("cpu", "gpu"):
             raise UsageError(f"device '{request.device[:40]}' is not there on {self.profile.name}")
         self.advance(now_s)
-        parts = [Part(spec, request.device, size, self._now_s) for _ in targets]
+        parts = [Part(spec, request.device, size, self._now_s, request.job_id) for _ in targets]
         self._last_id += 1
         work = Work(
             work_id=self._last_id,
@@ -228,9 +252,11 @@ class NodeModel:
             places=dict(zip(parts, targets, strict=True)),
         )
         self._works[work.work_id] = work
-        for part in parts:
+        self._usage.note(request.job_id, self._now_s)
+        for part, taken in zip(parts, cpus, strict=True):
             self._owner[part] = work
             self._place(part, work)
+            self._occupancy.take(self._now_s, part, taken, computes=request.device == "cpu")
         return work.work_id
 
     def result(self, work_id: int) -> KernelResult | None:
@@ -282,6 +308,11 @@ class NodeModel:
     def components(self) -> tuple[str, ...]:
         """Return every component name: parts and sums (`core[i]` left out: it is inside `cpu[i]`)."""
         return self._readings.names
+
+    def usage(self) -> Usage:
+        """Return what each job has used, to be read at `now_s`."""
+        self._operate()
+        return self._usage
 
     def cpu_utilisation(self, cpu: int) -> float:
         """Return how busy the CPU's core is, 0 to 1.
@@ -347,6 +378,7 @@ class NodeModel:
         self._touch(part)
         place = work.places.pop(part)
         del self._owner[part]
+        self._occupancy.leave(self._now_s, part)
         if work.device == "gpu":
             gpu = self._gpus[place[0]]
             gpu.parts = tuple(other for other in gpu.parts if other is not part)
@@ -363,17 +395,17 @@ class NodeModel:
         now = self._now_s
         for index in self._stale_gpus:
             gpu = self._gpus[index]
-            was_busy = bool(gpu.rates)
+            before = tuple(gpu.rates)
             gpu.operate(now)
             self._set_rates(index, gpu.parts, gpu.rates)
-            if was_busy != bool(gpu.parts):
+            if before != gpu.parts:
                 self._stale_packages.add(self._host_package(index))
         self._stale_gpus.clear()
         for index in self._stale_packages:
             package = self._packages[index]
-            fed = sum(1 for gpu in self._gpus if gpu.parts and self._host_package(gpu.index) == index)
-            feed_watts = fed * self.profile.gpu.host_watts if self.profile.gpu else 0.0
-            package.operate(now, self._cores.loads(index), fed, feed_watts)
+            fed = [gpu.parts for gpu in self._gpus if gpu.parts and self._host_package(gpu.index) == index]
+            host_watts = self.profile.gpu.host_watts if self.profile.gpu else 0.0
+            package.operate(now, self._cores.loads(index), fed, host_watts)
             self._set_rates(index, package.rates, package.rates)
         self._stale_packages.clear()
         ends = [part.end_s for part in self._owner]
@@ -384,6 +416,11 @@ class NodeModel:
         for part in parts:
             part.settle(self._now_s)
             part.set_rate(place, rates[part])
+
+    def _feeding_cpu(self, gpu: int, cpus: Sequence[int]) -> tuple[int, ...]:
+        """Return the CPU whose thread feeds a GPU: one of those given, else one of the GPU's package."""
+        near = cpus or self.profile.cpu.package_cpus(self._host_package(gpu))
+        return (near[gpu % len(near)],)
 
     def _host_package(self, gpu: int) -> int:
         """Return the package whose thread feeds a GPU."""

@@ -54,6 +54,8 @@ class CpuProfile:
         uncore_joules_per_byte: package energy of moving one byte to or from memory.
         voltage_floor: volts up to `voltage_knee_khz`; from there straight up to
             `voltage_max` at `max_khz`.
+        system_cpus: CPUs that daemons and the kernel keep busy at all times, spread evenly; their power is
+            part of `idle_watts`.
     """
 
     vendor: str
@@ -83,6 +85,7 @@ class CpuProfile:
     voltage_floor: float
     voltage_max: float
     voltage_knee_khz: int
+    system_cpus: float = 0.001
 
     @property
     def cores(self) -> int:

@@ -132,6 +132,8 @@ def _build(path: Path, prefix: str, cls: type[Any], data: Any) -> Any:
         raise ConfigError(f"profile {path}: {dotted}{unknown[0]}", why="unknown key")
     values = {}
     for field in dataclasses.fields(cls):
+        if field.name not in data and field.default is not dataclasses.MISSING:
+            continue
         if field.name not in data and not _optional(hints[field.name]):
             raise ConfigError(f"profile {path}: {dotted}{field.name}", why="missing")
         values[field.name] = _convert(path, dotted + field.name, hints[field.name], data.get(field.name))
@@ -191,6 +193,7 @@ def _cpu_rules(cpu: CpuProfile, cpufreq: CpufreqProfile) -> list[Rule]:
         ("cpu.core_memory_cycles_share", cpu.core_memory_cycles_share <= 1, "above 1"),
         ("cpu.voltage_max", 0 < cpu.voltage_floor <= cpu.voltage_max, "below voltage_floor"),
         ("cpu.voltage_knee_khz", cpu.voltage_knee_khz < cpufreq.max_khz, "not below max_khz"),
+        ("cpu.system_cpus", cpu.system_cpus < cpu.cpus, "not below the number of CPUs"),
         ("cpufreq.driver", cpufreq.driver in CPUFREQ_DRIVERS, f"one of {', '.join(CPUFREQ_DRIVERS)}"),
         ("cpufreq.governor", cpufreq.governor in cpufreq.governors, "not offered by the driver"),
         ("cpufreq.min_khz", 0 < cpufreq.min_khz <= cpufreq.base_khz, "not up to base_khz"),

@@ -34,10 +34,12 @@ class KernelRequest:
         kernel: a name of `kernel_names()`.
         device: `cpu` or `gpu`.
         size: problem size in the kernel's own unit (see docs/lab-physics.md); None: see below.
-        cpus: logical CPUs that share the problem; empty: all of the node. Siblings count as one core.
+        cpus: logical CPUs that share the problem; empty: all of the node. Siblings count as one core. With
+            a GPU those of which each feeds one; empty: some near the GPU.
         gpus: GPUs, each of which runs the whole problem; empty: all of the node.
         full_speed_s: instead of `size`, choose the size that takes so many seconds on the whole idle
             device at full speed. Both None: 10 seconds.
+        job_id: Slurm's number of the job that runs it; None: no job.
     """
 
     kernel: str
@@ -46,6 +48,7 @@ class KernelRequest:
     cpus: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
     full_speed_s: float | None = None
+    job_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from slurm_energy.lab.model.byjob import Job
 from slurm_energy.lab.model.kernels import Factors, KernelSpec
 from slurm_energy.lab.model.requests import KernelResult
 
@@ -28,11 +29,22 @@ class Part:
     Attributes:
         task: the phase in progress.
         end_s: when that phase ends at the present rates; infinity while nothing moves.
+        job: whose work it is.
     """
 
-    __slots__ = ("_cycles_left", "_index", "_rates", "_remaining", "_since_s", "_tasks", "end_s", "task")
+    __slots__ = (
+        "_cycles_left",
+        "_index",
+        "_rates",
+        "_remaining",
+        "_since_s",
+        "_tasks",
+        "end_s",
+        "job",
+        "task",
+    )
 
-    def __init__(self, spec: KernelSpec, device: str, size: float, now_s: float) -> None:
+    def __init__(self, spec: KernelSpec, device: str, size: float, now_s: float, job: Job = None) -> None:
         scale = spec.scale(size)
         cycles = max(1, math.ceil(size)) if spec.looped else 1
         self._tasks = tuple(
@@ -51,6 +63,7 @@ class Part:
         self._since_s = now_s
         self.task = self._tasks[0]
         self.end_s = math.inf
+        self.job = job
 
     def settle(self, now_s: float) -> None:
         """Book the progress up to `now_s`."""

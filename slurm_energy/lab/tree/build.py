@@ -10,10 +10,12 @@ from slurm_energy.lab.tree.cpuinfo import add_cpuinfo
 from slurm_energy.lab.tree.entries import Tree
 from slurm_energy.lab.tree.hsmp import add_hsmp
 from slurm_energy.lab.tree.hwmon import PowerMeter, add_hwmon
+from slurm_energy.lab.tree.job_groups import JobGroups
 from slurm_energy.lab.tree.msr import add_msrs
 from slurm_energy.lab.tree.nvidia import add_nvidia
 from slurm_energy.lab.tree.pm_counters import add_pm_counters
 from slurm_energy.lab.tree.powercap import add_powercap
+from slurm_energy.lab.tree.proc_stat import add_proc_stat
 from slurm_energy.lab.tree.rapl import RaplRegisters
 from slurm_energy.lab.tree.topology import add_topology
 
@@ -27,6 +29,7 @@ class Firmware:
         energy_offset_joules: what the RAPL counters stand at in the beginning.
         rapl_locked: the firmware has locked the package limits.
         gpu_persistence: persistence mode is on from the start.
+        counter_range_joules: after how much the RAPL counters wrap; None: as the profile's units have it.
         pm_counters: the blade controller shows HPE Cray's pm_counters.
     """
 
@@ -35,6 +38,7 @@ class Firmware:
     rapl_locked: bool = False
     gpu_persistence: bool = True
     pm_counters: bool = False
+    counter_range_joules: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class NodeTree:
     tree: Tree
     cpufreq: CpufreqFiles
     meter: PowerMeter
+    groups: JobGroups
 
 
 def build_tree(silicon: Silicon, firmware: Firmware) -> NodeTree:
@@ -51,7 +56,9 @@ def build_tree(silicon: Silicon, firmware: Firmware) -> NodeTree:
     tree = Tree()
     add_topology(tree, silicon.profile)
     cpufreq = CpufreqFiles(tree, silicon)
-    registers = RaplRegisters(silicon, firmware.energy_offset_joules, firmware.rapl_locked)
+    registers = RaplRegisters(
+        silicon, firmware.energy_offset_joules, firmware.rapl_locked, firmware.counter_range_joules
+    )
     add_powercap(tree, registers)
     add_msrs(tree, registers)
     meter = PowerMeter(silicon)
@@ -62,4 +69,5 @@ def build_tree(silicon: Silicon, firmware: Firmware) -> NodeTree:
         add_pm_counters(tree, silicon)
     add_nvidia(tree, silicon, firmware.node, firmware.gpu_persistence)
     add_cpuinfo(tree, silicon)
-    return NodeTree(tree, cpufreq, meter)
+    add_proc_stat(tree, silicon)
+    return NodeTree(tree, cpufreq, meter, JobGroups(tree, silicon, firmware.node, silicon.clock))

@@ -5,6 +5,7 @@ Raw values and units only; what files make of them is in `powercap`, what /dev/c
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from slurm_energy.lab.model import Constraint, NodeModel, Profile
@@ -139,16 +140,27 @@ class LimitRegister:
 class RaplRegisters:
     """Counters and limits of all packages of a node."""
 
-    def __init__(self, silicon: Silicon, energy_offset_joules: float = 0.0, locked: bool = False) -> None:
+    def __init__(
+        self,
+        silicon: Silicon,
+        energy_offset_joules: float = 0.0,
+        locked: bool = False,
+        range_joules: float | None = None,
+    ) -> None:
         """Power on.
 
         Args:
             silicon: the node's model.
             energy_offset_joules: what every counter stands at in the beginning.
             locked: whether the firmware has locked the package limits.
+            range_joules: after how much counters wrap, to the next whole nanojoule of their unit; None:
+                as the profile's units have it.
         """
         self.silicon = silicon
         self.units = Units.of(silicon.profile)
+        if range_joules is not None:
+            unit_nj = max(1, round(range_joules * 1e9 / (COUNTER_MASK + 1)))
+            self.units = dataclasses.replace(self.units, energy_nj=unit_nj, dram_energy_nj=unit_nj)
         self._offset_joules = energy_offset_joules
         self._born_s = silicon.clock()
         self._counters: dict[str, SteppedCounter] = {}

@@ -1,0 +1,315 @@
+"""The simulation itself: a heap of events, and a look at the queue after them."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Ints, Queue
+from slurm_energy.scheduling.ranking import AGED, Ranking
+from slurm_energy.scheduling.registry import Policy
+from slurm_energy.simulator import urgent
+from slurm_energy.simulator.cluster import Allocation, Cluster, Kind
+from slurm_energy.simulator.dispatch import Candidate, Release, choose
+from slurm_energy.simulator.meter import PowerMeter
+from slurm_energy.simulator.outcome import Fate, Outcome
+from slurm_energy.simulator.power import NodePower
+from slurm_energy.simulator.runs import Run, Runs
+from slurm_energy.simulator.settings import Discipline, Settings
+from slurm_energy.simulator.workload import Workload
+
+_BUDGET_SLACK = 1e-6
+"""Watts by which sums of floats may exceed a budget."""
+
+
+class _Kind(IntEnum):
+    """Order of events at one moment: what becomes free comes before what wants it."""
+
+    END = 0
+    NODE = 1
+    WORK = 2
+    ARRIVAL = 3
+    BUDGET = 4
+    PASS = 5
+
+
+class Simulation:
+    """One run of a workload on a cluster under a policy.
+
+    Args:
+        workload: the jobs.
+        kinds: the nodes.
+        policy: who goes first and in which shape.
+        settings: everything else.
+        watch: called with time and watts after every moment at which something happened; for checks.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        kinds: Sequence[Kind],
+        policy: Policy,
+        settings: Settings,
+        watch: Callable[[float, float], None] | None = None,
+    ) -> None:
+        self._jobs = workload
+        self._cluster = Cluster(kinds)
+        self._policy = policy
+        self._settings = settings
+        self._watch = watch
+        self._runs = Runs(workload, self._cluster, settings)
+        self._meter = PowerMeter(self._cluster.watts)
+        self._power = NodePower(self._cluster, settings, lambda: self._now_s, self._at_node, self._lose)
+        self._budget = settings.budget_watts if settings.hard_budget or policy.keeps_budget else None
+        self._heap: list[tuple[float, int, int, Callable[..., None], Any]] = []
+        self._count = 0
+        self._now_s = 0.0
+        self._pending: dict[int, None] = {}
+        self._passes = 0
+        self._pass_due = math.inf
+        self._over_s = 0.0
+        self._to_come = workload.count
+        self._size = self._sizes()
+
+    def run(self) -> Outcome:
+        """Run to the end.
+
+        Returns:
+            What happened.
+        """
+        if self._jobs.count:
+            self._at(float(self._jobs.submit_s[0]), _Kind.ARRIVAL, self._arrive, 0)
+        if self._settings.budget_watts is not None:
+            self._at(self._settings.budget_watts.after(0.0), _Kind.BUDGET, self._budget_changes, None)
+        self._power.begin()
+        horizon_s = self._settings.horizon_s
+        while self._heap and (horizon_s is not None or self._unfinished()):
+            time_s = self._heap[0][0]
+            if horizon_s is not None and time_s > horizon_s:
+                break
+            self._advance(time_s)
+            while self._heap and self._heap[0][0] == time_s:
+                _, _, _, act, argument = heapq.heappop(self._heap)
+                act(argument)
+            self._meter.change(time_s, self._watts())
+            if self._watch is not None:
+                self._watch(time_s, self._meter.watts)
+        return self._outcome(self._now_s if horizon_s is None else horizon_s)
+
+    def _unfinished(self) -> bool:
+        return bool(self._pending or self._runs.running or self._to_come)
+
+    def _at(self, time_s: float, kind: _Kind, act: Callable[..., None], argument: object) -> None:
+        if not math.isinf(time_s):
+            self._count += 1
+            heapq.heappush(self._heap, (time_s, kind, self._count, act, argument))
+
+    def _at_node(self, time_s: float, act: Callable[[int], None], node: int) -> None:
+        self._at(time_s, _Kind.NODE, self._node_event, (act, node))
+
+    def _node_event(self, what: tuple[Callable[[int], None], int]) -> None:
+        act, node = what
+        act(node)
+        self._want_pass()
+
+    def _lose(self, node: int) -> None:
+        """Interrupt what runs on a node that fails."""
+        for run in [run for run in self._runs.running.values() if node in dict(run.allocation)]:
+            self._interrupt(run, failure=True)
+
+    def _advance(self, now_s: float) -> None:
+        budget = self._settings.budget_watts
+        if budget is not None and self._meter.watts > budget.at(self._now_s) + _BUDGET_SLACK:
+            self._over_s += now_s - self._now_s
+        self._now_s = now_s
+
+    def _watts(self) -> float:
+        if not self._runs.running:
+            self._runs.watts = 0.0  # sums of floats would drift
+        return self._cluster.watts + self._runs.watts
+
+    def _arrive(self, job: int) -> None:
+        self._to_come -= 1
+        if job + 1 < self._jobs.count:
+            self._at(float(self._jobs.submit_s[job + 1]), _Kind.ARRIVAL, self._arrive, job + 1)
+        shapes = self._jobs.shapes(job)
+        if not any(self._jobs.units[s] <= self._cluster.total[self._jobs.hardware[s]] for s in shapes):
+            self._runs.rows[job].fate = Fate.UNRUNNABLE
+            return
+        self._pending[job] = None
+        self._want_pass()
+        if self._policy.preempts and self._settings.preemption:
+            risk_s = urgent.at_risk_s(self._jobs, job, self._settings.preemption)
+            self._at(max(self._now_s, risk_s), _Kind.NODE, self._risk, job)
+
+    def _risk(self, job: int) -> None:
+        if job in self._pending:
+            self._want_pass()
+
+    def _end(self, run: Run) -> None:
+        if self._runs.running.get(run.job) is run:
+            self._runs.finish(run, self._now_s)
+            self._released(run.allocation)
+
+    def _work(self, run: Run) -> None:
+        if self._runs.running.get(run.job) is run:
+            self._runs.work(run, self._now_s)
+
+    def _released(self, allocation: Allocation) -> None:
+        self._power.released(allocation)
+        self._want_pass()
+
+    def _interrupt(self, run: Run, *, failure: bool) -> None:
+        self._runs.interrupt(run, self._now_s, failure=failure)
+        self._pending[run.job] = None
+        self._released(run.allocation)
+
+    def _budget_changes(self, _: None) -> None:
+        budget = self._settings.budget_watts
+        assert budget is not None
+        self._at(budget.after(self._now_s), _Kind.BUDGET, self._budget_changes, None)
+        if self._budget is not None:
+            self._obey(budget.at(self._now_s))
+        self._want_pass()
+
+    def _obey(self, budget_watts: float) -> None:
+        """Interrupt the jobs that lose least until the power is within a budget that fell."""
+        runs = sorted(self._runs.running.values(), key=lambda run: self._runs.loss(run, self._now_s)[0])
+        for run in runs:
+            if self._committed_watts() <= budget_watts + _BUDGET_SLACK:
+                return
+            self._interrupt(run, failure=False)
+
+    def _committed_watts(self) -> float:
+        """Return the power that the cluster has or will have once booting nodes work."""
+        waiting = [run for run in self._runs.running.values() if run.ready_s > self._now_s]
+        return self._watts() + sum(self._runs.extra_watts(run.shape) for run in waiting)
+
+    def _want_pass(self) -> None:
+        interval_s = self._settings.interval_s
+        due_s = math.ceil(self._now_s / interval_s) * interval_s if interval_s else self._now_s
+        if due_s < self._pass_due:
+            self._pass_due = due_s
+            self._at(due_s, _Kind.PASS, self._pass, due_s)
+
+    def _pass(self, due_s: float) -> None:
+        """Look at the queue and start what may start."""
+        if due_s != self._pass_due:
+            return
+        self._pass_due = math.inf
+        if not self._pending:
+            return
+        self._passes += 1
+        if self._policy.preempts and self._settings.preemption:
+            self._make_way()
+        rows = np.fromiter(self._pending, np.int64, len(self._pending))
+        users = self._runs.users(self._now_s)
+        queue, shapes = self._jobs.queue(rows, self._now_s, self._runs.left, users, self._size)
+        self._mark_possible(queue)
+        ranking = self._policy.rank(queue, self._settings.options)
+        candidates = list(self._candidates(ranking, rows, shapes, queue.jobs.job_id))
+        free = self._free()
+        for chosen in choose(self._settings.discipline, candidates, self._now_s, free, self._releases):
+            self._start(chosen.job, chosen.shape)
+
+    def _mark_possible(self, queue: Queue) -> None:
+        """Packing looks at what fits now (thesis, Algorithm 3); others wait for what they chose."""
+        table = queue.alternatives
+        limit = self._cluster.free if self._settings.discipline == Discipline.PACKING else self._cluster.total
+        np.less_equal(table.gpus, limit[table.hardware], out=table.possible)
+
+    def _candidates(self, ranking: Ranking, rows: Ints, shapes: Ints, job_id: Ints) -> Iterator[Candidate]:
+        for index in ranking.order(job_id):
+            choice, job = ranking.choice[index], int(rows[index])
+            if choice < 0:
+                continue
+            shape = int(shapes[choice])
+            limit_s = float(self._runs.left[job]) * self._jobs.limit_s(job, shape)
+            yield Candidate(job, shape, self._need(shape), limit_s, bool(ranking.tier[index] == AGED))
+
+    def _need(self, shape: int) -> Floats:
+        need = np.zeros(len(self._cluster.total) + 1)
+        need[self._jobs.hardware[shape]] = self._jobs.units[shape]
+        need[-1] = self._runs.extra_watts(shape)
+        return need
+
+    def _free(self) -> Floats:
+        budget_watts = math.inf if self._budget is None else self._budget.at(self._now_s)
+        return np.append(self._cluster.free, budget_watts + _BUDGET_SLACK - self._committed_watts())
+
+    def _releases(self) -> list[Release]:
+        """Return what running jobs hold, by the time at which they are expected to give it back."""
+        return [(run.start_s + run.limit_s, self._need(run.shape)) for run in self._runs.running.values()]
+
+    def _start(self, job: int, shape: int) -> bool:
+        allocation = self._cluster.allocate(int(self._jobs.hardware[shape]), int(self._jobs.units[shape]))
+        if allocation is None:
+            return False
+        ready_s = self._power.wake(allocation)
+        run = self._runs.start(job, shape, allocation, self._now_s, ready_s)
+        del self._pending[job]
+        if ready_s > self._now_s:
+            self._at(ready_s, _Kind.WORK, self._work, run)
+        else:
+            self._runs.work(run, self._now_s)
+        self._at(run.end_s, _Kind.END, self._end, run)
+        return True
+
+    def _make_way(self) -> None:
+        """Interrupt jobs without deadline for jobs that would miss theirs. Source: thesis, Algorithm 7."""
+        for job in [job for job in self._pending if not np.isnan(self._jobs.deadline_s[job])]:
+            rules = self._settings.preemption
+            assert rules is not None
+            found = urgent.rescue(self._jobs, self._runs, self._cluster, job, self._now_s, rules)
+            if found is None:
+                continue
+            if self._budget is not None and self._free()[-1] < self._runs.extra_watts(found.shape):
+                continue
+            for victim in found.victims:
+                self._interrupt(self._runs.running[victim], failure=False)
+            self._start(job, found.shape)
+
+    def _sizes(self) -> Floats:
+        """Return the share of the cluster that each job's first shape asks for."""
+        first = self._jobs.first[:-1]
+        total = self._cluster.total[self._jobs.hardware[first]] if len(first) else np.ones(0)
+        sizes: Floats = np.minimum(1.0, self._jobs.units[first] / np.maximum(1, total))
+        return sizes
+
+    def _outcome(self, end_s: float) -> Outcome:
+        self._advance(end_s)
+        for run in list(self._runs.running.values()):
+            self._runs.cut(run, end_s)
+        energy = self._meter.energy_joules(end_s)
+        jobs_joules = math.fsum(row.energy_joules for row in self._runs.rows)
+        unrunnable = sum(row.fate == Fate.UNRUNNABLE for row in self._runs.rows)
+        notes = [f"{unrunnable} jobs are larger than the cluster and never ran"] if unrunnable else []
+        power = self._meter.series(end_s)
+        return Outcome(
+            workload=self._jobs,
+            rows=self._runs.rows,
+            end_s=end_s,
+            energy_joules=energy,
+            idle_joules=energy - jobs_joules,
+            power=power,
+            peak_watts=self._meter.peak_watts,
+            passes=self._passes,
+            over_budget_s=self._over_s,
+            notes=notes,
+        )
+
+
+def simulate(
+    workload: Workload,
+    kinds: Sequence[Kind],
+    policy: Policy,
+    settings: Settings,
+    watch: Callable[[float, float], None] | None = None,
+) -> Outcome:
+    """Run one simulation; see `Simulation`."""
+    return Simulation(workload, kinds, policy, settings, watch).run()

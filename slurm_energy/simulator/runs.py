@@ -1,0 +1,168 @@
+"""Running jobs: what they hold, how far they are, what they cost, also when they are interrupted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Users
+from slurm_energy.simulator.cluster import Allocation, Cluster
+from slurm_energy.simulator.outcome import Fate, JobRow
+from slurm_energy.simulator.settings import Settings
+from slurm_energy.simulator.workload import Workload
+
+_LN2 = math.log(2)
+
+
+@dataclass(slots=True)
+class Run:
+    """A job that holds resources.
+
+    Attributes:
+        job, shape: rows of the workload.
+        allocation: where it runs.
+        start_s: when it got its nodes.
+        ready_s: when the last of them was on and work began.
+        end_s: when it will be done.
+        limit_s: how long it is expected to hold them from `start_s` on.
+        watts: its power while it works.
+        restart_s: part of the run before work goes on, after an interruption.
+    """
+
+    job: int
+    shape: int
+    allocation: Allocation
+    start_s: float
+    ready_s: float
+    end_s: float
+    limit_s: float
+    watts: float
+    restart_s: float = 0.0
+
+    def worked_s(self, now_s: float) -> float:
+        """Return the seconds in which it drew power so far."""
+        return max(0.0, now_s - self.ready_s)
+
+
+class Runs:
+    """All running jobs, their power, and the accounts of jobs and users.
+
+    Attributes:
+        running: by row of the workload.
+        rows: account of each job.
+        left: part of each job's work that is still to do, shape (n,).
+        watts: power of all running jobs beyond what their idle units would draw.
+        joules: energy of all jobs so far, of runs that have ended.
+    """
+
+    def __init__(self, workload: Workload, cluster: Cluster, settings: Settings) -> None:
+        self._workload = workload
+        self._cluster = cluster
+        self._settings = settings
+        self.running: dict[int, Run] = {}
+        self.rows = [JobRow() for _ in range(workload.count)]
+        self.left: Floats = np.ones(workload.count)
+        self.watts = 0.0
+        users = len(workload.users)
+        self._units, self._watts = np.zeros(users), np.zeros(users)
+        self._unit_s, self._joules = np.zeros(users), np.zeros(users)
+        self._settled_s = 0.0
+        self._shares = np.array([settings.shares.get(name, 1.0) for name in workload.users])
+
+    def start(self, job: int, shape: int, allocation: Allocation, now_s: float, ready_s: float) -> Run:
+        """Let a job hold an allocation; its power counts from `work` on."""
+        workload, row = self._workload, self.rows[job]
+        again = row.preemptions + row.failures > 0
+        preemption = self._settings.preemption
+        restart_s = preemption.restart_s if again and preemption else 0.0
+        length_s = restart_s + float(self.left[job] * workload.time_s[shape])
+        limit_s = ready_s - now_s + restart_s + float(self.left[job]) * workload.limit_s(job, shape)
+        watts = float(workload.power_watts[shape])
+        run = Run(job, shape, allocation, now_s, ready_s, ready_s + length_s, limit_s, watts, restart_s)
+        self.running[job] = run
+        row.shape, row.fate = shape, Fate.RUNNING
+        row.start_s = now_s if row.start_s is None else row.start_s
+        return run
+
+    def work(self, run: Run, now_s: float) -> None:
+        """Let a run draw power and its user pay from now on."""
+        self._rate(run, now_s, 1.0)
+
+    def finish(self, run: Run, now_s: float) -> None:
+        """End a run whose work is done."""
+        self._stop(run, now_s)
+        row = self.rows[run.job]
+        self.left[run.job] = 0.0
+        row.end_s, row.fate = now_s, Fate.COMPLETED
+
+    def interrupt(self, run: Run, now_s: float, *, failure: bool) -> None:
+        """End a run whose work is not done; what was saved needs not be done again."""
+        lost_joules, saved = self.loss(run, now_s)
+        self._stop(run, now_s)
+        row = self.rows[run.job]
+        row.lost_joules += lost_joules
+        row.fate = Fate.PENDING
+        row.preemptions += not failure
+        row.failures += failure
+        self.left[run.job] -= saved
+
+    def cut(self, run: Run, now_s: float) -> None:
+        """Account for a run that the end of the simulation finds running."""
+        self._stop(run, now_s)
+
+    def loss(self, run: Run, now_s: float) -> tuple[float, float]:
+        """Return (joules that an interruption now would waste, part of the job's work that is saved)."""
+        preemption = self._settings.preemption
+        checkpoint_s = preemption.checkpoint_s if preemption else math.inf
+        worked_s = run.worked_s(now_s)
+        useful_s = max(0.0, worked_s - run.restart_s)
+        if checkpoint_s == 0:
+            saved_s = useful_s
+        else:
+            saved_s = 0.0 if math.isinf(checkpoint_s) else checkpoint_s * (useful_s // checkpoint_s)
+        return (worked_s - saved_s) * run.watts, saved_s / float(self._workload.time_s[run.shape])
+
+    def users(self, now_s: float) -> Users:
+        """Return what users had until now."""
+        self._settle(now_s)
+        return Users(self._shares, self._unit_s.copy(), self._joules.copy())
+
+    def extra_watts(self, shape: int) -> float:
+        """Return what a job in a shape adds to the cluster's power."""
+        kind = self._cluster.kinds[int(self._workload.hardware[shape])]
+        return float(self._workload.power_watts[shape] - kind.unit_idle_watts * self._workload.units[shape])
+
+    def _stop(self, run: Run, now_s: float) -> None:
+        worked_s = run.worked_s(now_s)
+        if now_s >= run.ready_s:
+            self._rate(run, now_s, -1.0)
+        row = self.rows[run.job]
+        row.energy_joules += worked_s * run.watts
+        row.run_s += now_s - run.start_s
+        row.unit_s += (now_s - run.start_s) * float(self._workload.units[run.shape])
+        del self.running[run.job]
+        self._cluster.release(run.allocation)
+
+    def _rate(self, run: Run, now_s: float, sign: float) -> None:
+        self._settle(now_s)
+        user = self._workload.user[run.job]
+        self.watts += sign * self.extra_watts(run.shape)
+        self._units[user] += sign * self._workload.units[run.shape]
+        self._watts[user] += sign * run.watts
+
+    def _settle(self, now_s: float) -> None:
+        """Bring the users' accounts up to now; exact for rates that were constant and fade exponentially."""
+        elapsed_s = now_s - self._settled_s
+        if elapsed_s <= 0:
+            return
+        half_life_s = self._settings.half_life_s
+        if math.isinf(half_life_s):
+            kept, gained_s = 1.0, elapsed_s
+        else:
+            kept = 2.0 ** (-elapsed_s / half_life_s)
+            gained_s = (1.0 - kept) * half_life_s / _LN2
+        self._unit_s = self._unit_s * kept + self._units * gained_s
+        self._joules = self._joules * kept + self._watts * gained_s
+        self._settled_s = now_s

@@ -1,0 +1,71 @@
+"""When a job with a deadline is at risk, and which jobs would have to make way for it. Decides only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.scheduling.preemption import Running, victims
+from slurm_energy.simulator.cluster import Cluster
+from slurm_energy.simulator.runs import Runs
+from slurm_energy.simulator.settings import Preemption
+from slurm_energy.simulator.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """How a job still meets its deadline: jobs to interrupt (maybe none), and the shape to run in."""
+
+    shape: int
+    victims: tuple[int, ...]
+    lost_joules: float
+
+
+def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:
+    """Return the time from which a pending job is at risk; infinity without deadline."""
+    deadline_s = float(jobs.deadline_s[job])
+    if np.isnan(deadline_s):
+        return float("inf")
+    shapes = jobs.shapes(job)
+    fastest_s = float(np.min(jobs.predicted_time_s[shapes.start : shapes.stop]))
+    return deadline_s - fastest_s - rules.margin_s
+
+
+def rescue(
+    jobs: Workload, runs: Runs, cluster: Cluster, job: int, now_s: float, rules: Preemption
+) -> Rescue | None:
+    """Return the cheapest way in which a job at risk meets its deadline.
+
+    None if it is not at risk, if something that is free will do, or if nothing helps any more.
+    Source: thesis, Algorithm 7.
+    """
+    if now_s < at_risk_s(jobs, job, rules):
+        return None
+    left_s = float(jobs.deadline_s[job]) - now_s
+    in_time = [s for s in jobs.shapes(job) if runs.left[job] * jobs.predicted_time_s[s] <= left_s]
+    if any(jobs.units[shape] <= cluster.free[jobs.hardware[shape]] for shape in in_time):
+        return None
+    others = _interruptible(jobs, runs, now_s)
+    ways = []
+    for shape in in_time:
+        kind = int(jobs.hardware[shape])
+        found = victims(others, kind, int(jobs.units[shape]), int(cluster.free[kind]))
+        if found is not None:
+            lost = sum(other.lost_joules for other in others if other.job_id in found)
+            ways.append(Rescue(int(shape), tuple(found), lost))
+    return min(ways, key=lambda way: (way.lost_joules, len(way.victims), way.shape), default=None)
+
+
+def _interruptible(jobs: Workload, runs: Runs, now_s: float) -> list[Running]:
+    """Return the running jobs without a deadline."""
+    return [
+        Running(
+            job_id=run.job,
+            hardware=int(jobs.hardware[run.shape]),
+            gpus=int(jobs.units[run.shape]),
+            lost_joules=runs.loss(run, now_s)[0],
+        )
+        for run in runs.running.values()
+        if np.isnan(jobs.deadline_s[run.job])
+    ]

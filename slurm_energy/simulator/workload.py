@@ -1,0 +1,161 @@
+"""The jobs of a simulation as columns, with what is predicted and what then really happens. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.scheduling.queue import Floats, Ints, Queue, Users
+from slurm_energy.scheduling.queue import alternatives as alternatives_of
+from slurm_energy.scheduling.queue import jobs as jobs_of
+
+_WHOLE_NUMBERS = frozenset({"job_id", "user", "hardware", "units", "batch"})
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """All jobs in order of submission; job columns of shape (n,), shape columns of shape (m,).
+
+    Attributes:
+        job_id: unique numbers.
+        submit_s: seconds from the start of the simulation, rising.
+        user: row in `users`.
+        deadline_s: on the same clock; NaN for none.
+        time_limit_s: what the user asked for, on which backfilling relies; NaN: the predicted time.
+        first: shape (n + 1,): the shapes of job i are first[i] to first[i + 1] - 1.
+        hardware, units, batch, cap_watts: a shape: kind of hardware, GPUs (or nodes) of it, batch, cap.
+        time_s, power_watts: what happens if the job runs in this shape; the power of all its units.
+        predicted_time_s, predicted_watts: what the policy believes.
+        users: names.
+        names: what the jobs are called; empty for no names.
+    """
+
+    job_id: Ints
+    submit_s: Floats
+    user: Ints
+    deadline_s: Floats
+    time_limit_s: Floats
+    first: Ints
+    hardware: Ints
+    units: Ints
+    batch: Ints
+    cap_watts: Floats
+    time_s: Floats
+    power_watts: Floats
+    predicted_time_s: Floats
+    predicted_watts: Floats
+    users: tuple[str, ...] = ("user0",)
+    names: tuple[str, ...] = field(default=())
+
+    @property
+    def count(self) -> int:
+        """Number of jobs."""
+        return len(self.job_id)
+
+    def shapes(self, job: int) -> range:
+        """Return the rows of a job's shapes."""
+        return range(int(self.first[job]), int(self.first[job + 1]))
+
+    def limit_s(self, job: int, shape: int) -> float:
+        """Return how long a job is expected to hold a shape: its time limit, else the predicted time."""
+        limit = float(self.time_limit_s[job])
+        return float(self.predicted_time_s[shape]) if limit != limit else limit
+
+    def queue(self, rows: Ints, now_s: float, left: Floats, users: Users, size: Floats) -> tuple[Queue, Ints]:
+        """Return what a policy sees of some pending jobs.
+
+        Args:
+            rows: the jobs, shape (p,).
+            now_s: time.
+            left: part of each job's work that is left, shape (n,).
+            users: what users had so far.
+            size: share of the cluster by job, shape (n,).
+
+        Returns:
+            The queue, all shapes possible, and the row in this workload of each of its alternatives.
+        """
+        counts = self.first[rows + 1] - self.first[rows]
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        shapes = np.arange(starts[-1]) + np.repeat(self.first[rows] - starts[:-1], counts)
+        table = alternatives_of(
+            starts,
+            self.predicted_time_s[shapes] * np.repeat(left[rows], counts),
+            self.predicted_watts[shapes],
+            gpus=self.units[shapes],
+            batch=self.batch[shapes],
+            hardware=self.hardware[shapes],
+            cap_watts=self.cap_watts[shapes],
+        )
+        jobs = jobs_of(
+            self.job_id[rows],
+            self.submit_s[rows],
+            user=self.user[rows],
+            deadline_s=self.deadline_s[rows],
+            time_limit_s=self.time_limit_s[rows],
+            size=size[rows],
+        )
+        return Queue(now_s, jobs, table, users), shapes
+
+
+def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: Any) -> Workload:
+    """Return a workload in order of submission, columns that are not given filled in.
+
+    Args:
+        first: as in `Workload`.
+        job: columns of jobs; `submit_s` is needed.
+        shape: columns of shapes; `units` and `time_s` are needed.
+        **more: `users`, `names`.
+
+    Raises:
+        UsageError: a time or power that is impossible; the message names the job.
+    """
+    first = np.asarray(first, np.int64)
+    count, shapes = len(first) - 1, int(first[-1])
+    submit = np.asarray(job["submit_s"], np.float64)
+    columns: dict[str, Any] = {
+        "job_id": np.arange(1, count + 1),
+        "user": np.zeros(count, np.int64),
+        "deadline_s": np.full(count, np.nan),
+        "time_limit_s": np.full(count, np.nan),
+        **job,
+    }
+    details: dict[str, Any] = {
+        "hardware": np.zeros(shapes, np.int64),
+        "batch": np.zeros(shapes, np.int64),
+        "cap_watts": np.full(shapes, np.nan),
+        "power_watts": np.zeros(shapes),
+        **shape,
+    }
+    details.setdefault("predicted_time_s", details["time_s"])
+    details.setdefault("predicted_watts", details["power_watts"])
+    order = np.argsort(submit, kind="stable")
+    counts = np.diff(first)[order]
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    rows = np.arange(shapes) + np.repeat(first[:-1][order] - starts[:-1], counts)
+    ordered: dict[str, Any] = {name: np.asarray(column)[order] for name, column in columns.items()}
+    ordered |= {name: np.asarray(column)[rows] for name, column in details.items()}
+    for name, column in ordered.items():
+        ordered[name] = column.astype(np.int64 if name in _WHOLE_NUMBERS else np.float64)
+    result = Workload(first=starts, **ordered, **more)
+    _check(result)
+    return result
+
+
+def _check(jobs: Workload) -> None:
+    """Refuse what cannot be simulated, naming the first job of it."""
+    owner = np.repeat(np.arange(jobs.count), np.diff(jobs.first))
+    problems = {
+        "a time that is not positive": ~((jobs.time_s > 0) & (jobs.predicted_time_s > 0)),
+        "a power that is negative": ~((jobs.power_watts >= 0) & (jobs.predicted_watts >= 0)),
+        "a size below 1": jobs.units < 1,
+    }
+    for what, wrong in problems.items():
+        if np.any(wrong):
+            raise UsageError(f"job {jobs.job_id[owner[np.argmax(wrong)]]}", f"it has {what}")
+    if np.any(np.diff(jobs.first) < 1):
+        raise UsageError(f"job {jobs.job_id[np.argmin(np.diff(jobs.first))]}", "it has no shape to run in")
+    if np.any(~np.isfinite(jobs.submit_s)) or np.any(jobs.submit_s < 0):
+        raise UsageError("a job has a submission time that is negative or not a number")

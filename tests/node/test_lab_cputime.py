@@ -1,0 +1,125 @@
+"""CPU time inside an emulated node: the product and other tools read that of the emulated processors."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lab_node import INSIDE, LabNode
+
+from slurm_energy.lab import client
+
+pytestmark = [pytest.mark.node, pytest.mark.root]
+
+READ = """
+import json
+from pathlib import Path
+from slurm_energy.devices.cputime import CpuTimes, JobPlace, node_busy_ns
+times = CpuTimes(Path("/"), "n1")
+jobs = times.read([JobPlace(7, pids=%r), JobPlace(8), JobPlace(9)])
+print(json.dumps({"node": node_busy_ns(Path("/")), "jobs": jobs, "source": times.source(7)}))
+"""
+GROUP = "/sys/fs/cgroup/system.slice/n1_slurmstepd.scope/job_7/cpu.stat"
+UNIFIED = Path("/sys/fs/cgroup/unified")
+ONLY_V2 = 'mount --bind /sys/fs/cgroup/unified /sys/fs/cgroup && exec "$@"'
+
+
+@pytest.fixture(scope="module")
+def node(emulate: Callable[..., LabNode]) -> LabNode:
+    return emulate("epyc-7513-a100", "--set", "cpu.system_cpus=0")
+
+
+def seen(node: LabNode, pids: tuple[int, ...] = ()) -> dict:
+    """Return what the product reads inside: nanoseconds of the node and by job, and where from."""
+    return json.loads(node.output(sys.executable, "-c", READ % (pids,)))
+
+
+def test_a_kernels_cpu_time_is_the_jobs_and_the_nodes(node):
+    first = client.run_kernel(node.socket, "gemm", cpus=[0, 1, 32, 33], full_speed_s=0.1, job_id=7)
+    second = client.run_kernel(node.socket, "triad", "gpu", cpus=[4], gpus=[0, 1], full_speed_s=1, job_id=8)
+    found = seen(node)
+    expected = {"7": 4 * first["seconds"], "8": second["seconds"]}
+    assert second["seconds"] == pytest.approx(1.0, rel=0.1)
+    for job, seconds in expected.items():
+        assert found["jobs"][job] / 1e9 == pytest.approx(seconds, rel=1e-5)
+    assert found["jobs"]["9"] is None
+    assert found["node"] / 1e9 == pytest.approx(sum(expected.values()), rel=0.01)
+    assert found["source"] == GROUP
+    truth = client.truth(node.socket, jobs=True)["jobs"]
+    assert found["jobs"]["7"] / 1e9 == pytest.approx(truth["7"]["cpu_seconds"], abs=1e-5)
+
+
+@pytest.mark.skipif(not shutil.which("vmstat"), reason="needs procps")
+def test_procps_reads_the_same(node):
+    client.run_kernel(node.socket, "monte_carlo", cpus=[2], full_speed_s=0.01, job_id=7)
+    busy_ticks = seen(node)["node"] / 1e9 * os.sysconf("SC_CLK_TCK")
+    lines = [line.split(maxsplit=1) for line in node.output("vmstat", "-s").splitlines()]
+    counts = {words[1]: words[0] for words in lines}
+    assert float(counts["non-nice user cpu ticks"]) == pytest.approx(busy_ticks, abs=1)
+    machine = dict(line.split(maxsplit=1) for line in Path("/proc/stat").read_text().splitlines())
+    assert counts["boot time"] == machine["btime"]
+    assert "up" in node.output("uptime")
+
+
+def test_the_groups_of_real_programs_are_not_taken_for_slurms(place):
+    """Inside, a process's own control group is the machine's; the job's CPU time is the emulated one."""
+    group = f"senergy-test-{os.getpid()}"
+    node = LabNode(place, "xeon-8358", "--cgroup", f"{group}/n1").start()
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        files = client.register_job(node.socket, 7, "0-127")
+        if not files:
+            pytest.skip(client.status(node.socket)["throttle"]["reason"])
+        for file in files:
+            Path(file).write_text(str(sleeper.pid))
+        programs = "import os\nfor f in %r: open(f, 'w').write(str(os.getpid()))\nwhile True: pass"
+        spinner = subprocess.Popen([sys.executable, "-c", programs % (files,)])
+        try:
+            deadline = time.monotonic() + 30
+            while client.truth(node.socket, jobs=True)["jobs"]["7"]["cpu_seconds"] < 20:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        finally:
+            spinner.kill()
+            spinner.wait(timeout=10)
+        before = client.truth(node.socket, jobs=True)["jobs"]["7"]["cpu_seconds"]
+        found = seen(node, (sleeper.pid,))
+        after = client.truth(node.socket, jobs=True)["jobs"]["7"]["cpu_seconds"]
+        assert found["source"] == GROUP
+        assert before - 1e-5 <= found["jobs"]["7"] / 1e9 <= after + 1e-5
+        assert all(node.output("ls", str(Path(file).parent)) for file in files), "tasks can still join"
+    finally:
+        sleeper.kill()
+        sleeper.wait(timeout=10)
+        assert node.stop() == 0
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/{group}"))
+
+
+@pytest.mark.skipif(not UNIFIED.is_dir(), reason="needs version 2 beside version 1 to play version 2 alone")
+def test_a_machine_with_version_2_alone(node):
+    """There /sys/fs/cgroup is a cgroup2 mount itself, in which nothing can be mounted on a new name."""
+    client.run_kernel(node.socket, "gemm", cpus=[0], full_speed_s=0.01, job_id=7)
+    group = UNIFIED / f"senergy-test-{os.getpid()}"
+    group.mkdir()
+    join = f"echo 0 > /sys/fs/cgroup/{group.name}/cgroup.procs && grep {group.name} /proc/self/cgroup"
+    script = f"cat {GROUP} && head -c 20 /sys/fs/cgroup/cgroup.procs && {join}"
+    inside = [sys.executable, str(INSIDE), str(node.tree), str(node.stage), "0", "sh", "-c", script]
+    argv = ["unshare", "-m", "--propagation", "private", "sh", "-c", ONLY_V2, "sh", *inside]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        group.rmdir()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage_usec ")
+
+
+@pytest.fixture
+def place(machine, tmp_path) -> Path:
+    return tmp_path

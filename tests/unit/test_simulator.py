@@ -1,0 +1,297 @@
+"""The simulator against an independent reference, and what must hold for every policy and discipline."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_energy.errors import UsageError
+from slurm_energy.scheduling import Options, names, policy
+from slurm_energy.simulator.cluster import Cluster, Kind, State
+from slurm_energy.simulator.engine import simulate
+from slurm_energy.simulator.meter import PowerMeter, Steps, integral_of_product
+from slurm_energy.simulator.outcome import Fate
+from slurm_energy.simulator.settings import Discipline, Preemption, Settings
+from slurm_energy.simulator.workload import workload
+
+
+def rigid(jobs, kinds=None, **columns):
+    """Return a workload of (submit, units, run time[, limit[, watts]]) rows, one shape each."""
+    rows = [(*job, *(None, None)[len(job) - 3 :]) for job in jobs]
+    limits = [row[2] if row[3] is None else row[3] for row in rows]
+    watts = [100.0 * row[1] if row[4] is None else row[4] for row in rows]
+    return workload(
+        np.arange(len(rows) + 1),
+        {"submit_s": [row[0] for row in rows], "time_limit_s": limits, **columns},
+        {"units": [row[1] for row in rows], "time_s": [row[2] for row in rows], "power_watts": watts},
+    )
+
+
+def starts(outcome):
+    return [row.start_s for row in outcome.rows]
+
+
+def reference(jobs, total, backfill):
+    """Starts by the textbook, one second after the other; integer times, limits = run times."""
+    pending, running, begun, now = [], {}, {}, 0
+    while len(begun) < len(jobs):
+        running = {i: end for i, end in running.items() if end > now}
+        pending += [i for i, job in enumerate(jobs) if job[0] == now]
+        free = total - sum(jobs[i][1] for i in running)
+        while pending and jobs[pending[0]][1] <= free:
+            i = pending.pop(0)
+            begun[i], running[i] = now, now + jobs[i][2]
+            free -= jobs[i][1]
+        if pending and backfill:
+            head, avail = jobs[pending[0]], free
+            for end, units in sorted((end, jobs[i][1]) for i, end in running.items()):
+                avail += units
+                if avail >= head[1]:
+                    shadow = end
+                    break
+            avail = free + sum(jobs[i][1] for i, end in running.items() if end <= shadow)
+            extra = avail - head[1]
+            for i in pending[1:].copy():
+                _, units, length = jobs[i]
+                short = now + length <= shadow
+                if units <= free and (short or units <= extra):
+                    pending.remove(i)
+                    begun[i], running[i] = now, now + length
+                    free -= units
+                    extra -= 0 if short else units
+        now += 1
+    return [begun[i] for i in range(len(jobs))]
+
+
+JOBS = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(1, 8), st.integers(1, 15)), min_size=1, max_size=14
+).map(sorted)
+
+
+@given(JOBS, st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_fcfs_and_easy_equal_the_textbook(jobs, backfill):
+    discipline = Discipline.EASY if backfill else Discipline.STRICT
+    outcome = simulate(rigid(jobs), [Kind("n", 8, 1)], policy("fcfs"), Settings(discipline))
+    assert starts(outcome) == reference(jobs, 8, backfill)
+
+
+SHAPES = st.tuples(st.integers(1, 6), st.integers(0, 1), st.integers(1, 40), st.integers(0, 500))
+RICH = st.lists(
+    st.tuples(
+        st.integers(0, 100),
+        st.lists(SHAPES, min_size=1, max_size=3),
+        st.integers(0, 2),
+        st.one_of(st.none(), st.integers(5, 400)),
+        st.floats(0.8, 1.2),
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+def rich(jobs):
+    """Return a workload of (submit, shapes, user, deadline after submission, error of the prediction)."""
+    flat = [(shape, job[4]) for job in jobs for shape in job[1]]
+    return workload(
+        np.cumsum([0, *(len(job[1]) for job in jobs)]),
+        {
+            "submit_s": [job[0] for job in jobs],
+            "user": [job[2] for job in jobs],
+            "deadline_s": [math.nan if job[3] is None else job[0] + job[3] for job in jobs],
+        },
+        {
+            "units": [shape[0] for shape, _ in flat],
+            "hardware": [shape[1] for shape, _ in flat],
+            "time_s": [shape[2] for shape, _ in flat],
+            "power_watts": [10.0 * shape[0] + shape[3] for shape, _ in flat],
+            "predicted_time_s": [shape[2] * error for shape, error in flat],
+        },
+        users=("a", "b", "c"),
+    )
+
+
+KINDS = [
+    Kind("x", 2, 3, 30.0, 10.0, 2.0, 5.0, 50.0, 3.0, 20.0),
+    Kind("y", 1, 6, 60.0, 10.0, 1.0, 8.0, 90.0, 2.0, 30.0),
+]
+
+
+@pytest.mark.parametrize("name", names())
+@given(
+    jobs=RICH,
+    discipline=st.sampled_from(list(Discipline)),
+    off=st.booleans(),
+    margin=st.sampled_from([0, 20]),
+)
+@settings(max_examples=25, deadline=None)
+def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off, margin):
+    """Energy = integral of power; capacity is never exceeded; nobody starves; the same seed, the same run."""
+    setting = Settings(
+        discipline,
+        interval_s=1.0 if discipline == Discipline.PACKING else 0.0,
+        preemption=Preemption(checkpoint_s=5.0, restart_s=1.0, margin_s=margin),
+        idle_off_s=20.0 if off else None,
+        options=Options(wait_bound_s=150.0),
+    )
+    seen = []
+    work = rich(jobs)
+    outcome = simulate(work, KINDS, policy(name), setting, lambda time_s, watts: seen.append((time_s, watts)))
+    assert {row.fate for row in outcome.rows} == {Fate.COMPLETED}
+    times, watts = outcome.power
+    integral = math.fsum(watts[:-1] * np.diff(times))
+    assert outcome.energy_joules == pytest.approx(integral, rel=1e-9)
+    parts = outcome.idle_joules + math.fsum(row.energy_joules for row in outcome.rows)
+    assert parts == pytest.approx(outcome.energy_joules, rel=1e-9)
+    assert all(power >= -1e-6 for _, power in seen)
+    for row, job in zip(outcome.rows, range(work.count), strict=True):
+        least = min(work.time_s[shape] for shape in work.shapes(job))
+        assert row.end_s - work.submit_s[job] >= least - 1e-9
+        if row.preemptions == 0:
+            expected = work.power_watts[row.shape] * work.time_s[row.shape]
+            assert row.energy_joules == pytest.approx(expected, rel=1e-9)
+            assert row.lost_joules == 0
+    for moment in times[:-1]:
+        assert_capacity(outcome, moment)
+    again = simulate(work, KINDS, policy(name), setting)
+    assert again.summary() == outcome.summary()
+
+
+def assert_capacity(outcome, moment):
+    """Jobs that were never interrupted hold no more than there is."""
+    held = np.zeros(2)
+    for row in outcome.rows:
+        if row.preemptions == 0 and row.start_s <= moment < row.end_s:
+            held[outcome.workload.hardware[row.shape]] += outcome.workload.units[row.shape]
+    assert np.all(held <= [6, 6])
+
+
+@pytest.mark.parametrize("discipline", list(Discipline))
+@given(jobs=RICH)
+@settings(max_examples=25, deadline=None)
+def test_a_hard_budget_is_never_exceeded(discipline, jobs):
+    """Idle is 120 W; every shape that needs more than the budget leaves has another job's chance only."""
+    jobs = [(a, [(u, h, t, min(p, 100)) for u, h, t, p in shapes], *rest) for a, shapes, *rest in jobs]
+    budget = Steps([0.0, 40.0, 80.0], [400.0, 300.0, 500.0])
+    setting = Settings(discipline, budget_watts=budget, horizon_s=2000.0)
+    seen = []
+    outcome = simulate(rich(jobs), KINDS, policy("charon"), setting, lambda *sample: seen.append(sample))
+    assert all(watts <= budget.at(time_s) + 1e-5 for time_s, watts in seen)
+    assert outcome.over_budget_s == 0.0
+    assert {row.fate for row in outcome.rows} == {Fate.COMPLETED}
+    free = simulate(rich(jobs), KINDS, policy("zeus"), setting)
+    assert free.over_budget_s >= 0.0
+
+
+def test_a_budget_that_falls_interrupts_who_loses_least():
+    jobs = rigid([(0, 1, 100.0, 100.0, 300.0), (50, 1, 100.0, 100.0, 300.0)])
+    setting = Settings(budget_watts=Steps([0.0, 60.0, 200.0], [1000.0, 400.0, 1000.0]), hard_budget=True)
+    outcome = simulate(jobs, [Kind("n", 2, 1)], policy("fcfs"), setting)
+    assert [row.preemptions for row in outcome.rows] == [0, 1]
+    assert [row.end_s for row in outcome.rows] == [100.0, 200.0]  # 300 W fit again once the first is done
+    assert outcome.rows[1].lost_joules == pytest.approx(10 * 300.0)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_s", "end_s", "lost"), [(math.inf, 145.0, 4000.0), (30.0, 115.0, 1000.0), (0, 105.0, 0)]
+)
+def test_an_urgent_job_takes_the_place_of_one_without_deadline(checkpoint_s, end_s, lost):
+    """The urgent one comes at 40 and must begin at once; the other starts again after it, at 45."""
+    jobs = rigid([(0, 1, 100.0, 100.0, 100.0), (40, 1, 5.0, 5.0, 100.0)], deadline_s=[math.nan, 46.0])
+    setting = Settings(Discipline.PACKING, preemption=Preemption(checkpoint_s, restart_s=0.0, margin_s=2.0))
+    outcome = simulate(jobs, [Kind("n", 1, 1)], policy("aurachronos"), setting)
+    victim, urgent = outcome.rows
+    assert (urgent.start_s, urgent.end_s) == (40.0, 45.0)
+    assert (victim.preemptions, victim.end_s, victim.lost_joules) == (1, end_s, pytest.approx(lost))
+    assert outcome.deadline_misses() == (0, 1)
+    calm = simulate(jobs, [Kind("n", 1, 1)], policy("chronos"), setting)
+    assert calm.deadline_misses() == (1, 1)
+    assert calm.rows[0].preemptions == 0
+
+
+def test_nodes_go_off_and_on_with_their_times_and_powers():
+    kind = Kind(
+        "n", 1, 1, 100.0, 0.0, 5.0, boot_s=30.0, boot_watts=150.0, shutdown_s=10.0, shutdown_watts=80.0
+    )
+    jobs = rigid([(0, 1, 50.0, 50.0, 200.0), (200, 1, 50.0, 50.0, 200.0)])
+    outcome = simulate(jobs, [kind], policy("fcfs"), Settings(idle_off_s=60.0))
+    times, watts = outcome.power
+    expected = [(0, 300), (50, 100), (110, 80), (120, 5), (200, 150), (230, 300), (280, 100)]
+    assert list(zip(times[:-1], watts[:-1], strict=True)) == expected
+    assert outcome.rows[1].end_s == 280.0
+    assert outcome.rows[1].energy_joules == pytest.approx(50 * 200.0)
+
+
+def test_jobs_of_a_node_that_fails_run_again():
+    jobs = rigid([(0, 2, 1000.0)])
+    kind = Kind("n", 2, 1, failures_per_s=1 / 1500, repair_s=100.0)
+    outcome = simulate(jobs, [kind], policy("fcfs"), Settings(seed=3))
+    (row,) = outcome.rows
+    assert row.failures > 0 and row.fate == Fate.COMPLETED
+    assert row.end_s > 1000.0 + 100.0
+    assert row.lost_joules == pytest.approx(row.energy_joules - 1000.0 * 200.0)
+
+
+def test_a_job_larger_than_the_cluster_is_counted_and_named():
+    outcome = simulate(rigid([(0, 9, 10), (0, 1, 10)]), [Kind("n", 8, 1)], policy("fcfs"), Settings())
+    assert [row.fate for row in outcome.rows] == [Fate.UNRUNNABLE, Fate.COMPLETED]
+    assert outcome.notes == ["1 jobs are larger than the cluster and never ran"]
+
+
+def test_the_horizon_cuts_jobs_and_their_energy():
+    outcome = simulate(rigid([(0, 1, 100)]), [Kind("n", 1, 1)], policy("fcfs"), Settings(horizon_s=40.0))
+    (row,) = outcome.rows
+    assert (row.fate, row.end_s) == (Fate.RUNNING, None)
+    assert row.energy_joules == pytest.approx(4000.0) == outcome.energy_joules
+    assert outcome.summary()["completed"] == 0
+
+
+def test_packing_looks_at_the_queue_at_intervals_only():
+    setting = Settings(Discipline.PACKING, interval_s=10.0)
+    outcome = simulate(rigid([(1, 1, 5), (12, 1, 5)]), [Kind("n", 1, 1)], policy("fcfs"), setting)
+    assert starts(outcome) == [10.0, 20.0]
+
+
+def test_jobs_are_packed_on_few_nodes():
+    cluster = Cluster([Kind("n", 3, 8)])
+    assert cluster.allocate(0, 3) == [(0, 3)]
+    assert cluster.allocate(0, 5) == [(0, 5)]
+    assert cluster.allocate(0, 12) == [(1, 8), (2, 4)]
+    assert cluster.allocate(0, 5) is None
+    cluster.release([(0, 3)])
+    assert cluster.allocate(0, 4) == [(2, 4)]
+    cluster.change(0, State.DOWN)
+    assert cluster.free[0] == 0
+
+
+def test_series_of_values_and_their_integral_with_power():
+    meter = PowerMeter(100.0)
+    meter.change(10.0, 200.0)
+    meter.change(10.0, 300.0)
+    meter.change(20.0, 0.0)
+    times, watts = meter.series(30.0)
+    assert list(times) == [0, 10, 20, 30] and list(watts) == [100, 300, 0, 0]
+    assert meter.energy_joules(30.0) == 4000.0 and meter.peak_watts == 300.0
+    price = Steps([5.0, 15.0], [1.0, 2.0])
+    assert [price.at(t) for t in (0, 5, 14.9, 15, 99)] == [1, 1, 1, 2, 2]
+    assert integral_of_product(times, watts, price) == pytest.approx(1000 + 5 * 300 + 5 * 300 * 2)
+    with pytest.raises(ValueError, match="rise"):
+        Steps([1.0, 1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ((0, 1, -1.0), "job 1: it has a time that is not positive"),
+        ((0, 0, 1.0), "job 1: it has a size below 1"),
+        ((-1, 1, 1.0), "submission time"),
+        ((0, 1, 1.0, 1.0, -1.0), "job 1: it has a power that is negative"),
+    ],
+)
+def test_impossible_jobs_are_named(job, message):
+    with pytest.raises(UsageError, match=message):
+        rigid([job])
