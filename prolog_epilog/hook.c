@@ -2,11 +2,12 @@
  * senergy-hook: tells senergyd that a job begins or ends on this node; run by slurmd as prolog and epilog.
  *
  * Everything it waits for is bounded. Whatever goes wrong, it writes one line and exits 0, so that the job
- * runs as it would without us; only `--hold` lets a failed `begin` fail the prolog. Called under a name that
+ * runs as it would without us; a message that senergyd did not take is left for when it is back. Only `--hold` lets a failed `begin` fail the prolog. Called under a name that
  * contains prolog or epilog it needs no arguments; its options then come from DEFAULTS_FILE.
  */
 #include "exchange.h"
 #include "message.h"
+#include "missed.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -206,21 +207,33 @@ static bool is_ok(const char *reply) {
 
 static bool is_begin(const struct request *request) { return strcmp(request->operation, "begin") == 0; }
 
+static const char *effect_of_refusal(const struct request *request) {
+    return !is_begin(request) ? "senergyd restores the settings at its next start or job"
+           : request->hold    ? "the job is held (--hold)"
+                              : "the job runs without energy settings and record";
+}
+
+/* Leaves a message that got no answer, and returns what follows. A job that is held does not begin. */
+static const char *effect_of_silence(const struct request *request, const char *text, size_t length) {
+    bool held = is_begin(request) && request->hold;
+    if (held || length == 0 || missed_leave(request->socket_path, text, length))
+        return effect_of_refusal(request);
+    return is_begin(request) ? "the job starts; its settings and record begin when senergyd is back"
+                             : "senergyd ends the job when it is back";
+}
+
 /* Sends the message; false with the reason reported. */
 static bool tell(const struct request *request) {
     static char text[MESSAGE_MAX + 1], reply[4096];
-    const char *effect = !is_begin(request) ? "senergyd restores the settings at its next start or job"
-                         : request->hold    ? "the job is held (--hold)"
-                                            : "the job runs without energy settings and record";
     size_t dropped, length = message_build(text, request->operation, environ, &dropped);
     const char *problem = length == 0
                               ? "out of memory"
                               : exchange(request->socket_path, text, length, request->connect_ms,
                                          request->connect_ms + request->reply_ms, reply, sizeof(reply));
     if (problem)
-        report(request->operation, request->socket_path, problem, effect);
+        report(request->operation, request->socket_path, problem, effect_of_silence(request, text, length));
     else if (!is_ok(reply))
-        report(request->operation, "senergyd refused", reply, effect);
+        report(request->operation, "senergyd refused", reply, effect_of_refusal(request));
     else if (dropped)
         report(request->operation, "environment", "larger than 64 KiB", "sent without its largest variables");
     return !problem && is_ok(reply);

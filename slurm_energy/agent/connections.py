@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import select
 import socket
 import struct
 from collections import Counter
@@ -43,7 +44,7 @@ _PEER = struct.Struct("3i")
 
 log = logging.getLogger(__name__)
 
-Answer = Callable[[bytes, int], Awaitable[dict[str, Any]]]
+Answer = Callable[[bytes, int, bool], Awaitable[dict[str, Any]]]
 
 
 def privileged(uid: int) -> bool:
@@ -66,7 +67,7 @@ class Connections:
     """All open connections, whichever socket they came by.
 
     Args:
-        answer: gives the answer to a line from a user.
+        answer: gives the answer to a line from a user, who may have hung up by now.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -125,7 +126,7 @@ class Connections:
         self._keep(asyncio.ensure_future(self._work(connection, line)))
 
     async def _work(self, connection: _Connection, line: bytes) -> None:
-        connection.send(await self._answer(line, connection.uid))
+        connection.send(await self._answer(line, connection.uid, connection.has_hung_up()))
 
     async def _serve(self, connection: socket.socket, uid: int) -> None:
         loop = asyncio.get_running_loop()
@@ -205,6 +206,14 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
         if not self._transport.get_write_buffer_size():
             self._next()
+
+    def has_hung_up(self) -> bool:
+        """Return whether the other end is closed; one that only sends no more still waits for answers."""
+        if self._transport is None:
+            return True
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket"), 0)
+        return bool(poll.poll(0))
 
     def abort(self) -> None:
         """End it at once."""

@@ -16,6 +16,7 @@ from slurm_energy import config as configuration
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.delivery import Delivery
 from slurm_energy.agent.engine import Engine
+from slurm_energy.agent.missed import Missed
 from slurm_energy.agent.server import Server, refuse_if_answered
 from slurm_energy.agent.statedir import StateDir, lock_file
 from slurm_energy.config import Config
@@ -76,6 +77,8 @@ class Daemon:
             self._delivery = Delivery(engine.spool, self._config.cluster, lambda: engine.node, self._work)
             engine.on_change = lambda: loop.call_soon_threadsafe(self._written.set)
             await self._work(engine.start)
+            self._missed = await self._work(Missed, socket_path, engine)
+            await self._work(self._missed.replay)
             await self._serve(engine, socket_path)
         except OSError as error:
             raise UnavailableError(
@@ -86,7 +89,7 @@ class Daemon:
             os.close(lock)
 
     async def _serve(self, engine: Engine, socket_path: Path) -> None:
-        server = Server(engine, self._serve_work)
+        server = Server(engine, self._serve_work, self._missed.replay)
         await server.open(socket_path)
         self._handle_signals()
         tasks = [
@@ -137,6 +140,7 @@ class Daemon:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
+            await self._serve_work(self._missed.replay)
             await self._work(self._engine.housekeeping)
 
     async def _flush(self) -> None:

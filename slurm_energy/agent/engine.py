@@ -106,8 +106,12 @@ class Engine:
         if self._closing:
             self.on_change()
 
-    def begin(self, env: Mapping[str, str]) -> dict[str, Any]:
+    def begin(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
         """Begin a job, or say what was done if it has begun before.
+
+        Args:
+            env: the hook's environment.
+            late_s: seconds since the prolog, if nobody took its message then.
 
         Raises:
             UsageError: the environment does not describe a job.
@@ -124,6 +128,8 @@ class Engine:
         started = self._clock.unix(), self._sampled_at()
         session = planning.new_session(context, whole, self.node, self._devices, self.config, started)
         session.boot_id = self._clock.boot_id
+        if late_s:
+            session.note(f"the job began {late_s:.1f} s before senergyd took note: not measured until then")
         request = planning.request(session, context.flags, self.config)
         self._sessions[session.key] = session
         if self._apply(session, request):
@@ -135,8 +141,12 @@ class Engine:
         log.info("job %s begins: policy %s, %s", session.owner, session.policy, _counts(answer))
         return answer
 
-    def end(self, env: Mapping[str, str]) -> dict[str, Any]:
+    def end(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
         """End a job: last sample, restore. An unknown job is no error.
+
+        Args:
+            env: the hook's environment.
+            late_s: seconds since the epilog, if nobody took its message then.
 
         Raises:
             UsageError: the environment does not describe a job.
@@ -145,8 +155,32 @@ class Engine:
         session = self._sessions.get(context.key) or self._only_run(context.job_id)
         if session is None:
             return {"known": False}
+        if late_s:
+            session.note(
+                f"the job ended {late_s:.1f} s before senergyd took note: end and energy are upper bounds"
+            )
         self._finish(session)
         return {"known": True}
+
+    def knows(self, key: tuple[int, int]) -> bool:
+        """Return whether a job (id, restart count) has begun here and has no record yet."""
+        return key in self._sessions or any(session.key == key for session in self._closing)
+
+    def not_measured(self, env: Mapping[str, str], began: float, ended: float) -> None:
+        """Record a job that began and ended while we were away; boot times in seconds.
+
+        Raises:
+            UsageError: the environment does not describe a job.
+        """
+        now = self._clock.unix() - self._clock.boottime()
+        context = job_context(env)
+        whole = attribution.has_whole_node(context, self._devices.hardware.cpu_count)
+        node = context.node or self.node
+        session = planning.new_session(context, whole, node, self._devices, self.config, (now + began, began))
+        planning.mark_unmeasured(session, context.flags, self._clock.boot_id, now + ended)
+        if not self.spool.has(session.record_id):
+            self._closing.append(session)
+            self._save(session)
 
     def step(self, event: str, job_id: int, name: str) -> dict[str, Any]:
         """Note begin (`start`) or end (`end`) of a step of a running job."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 
 from slurm_energy.agent import attribution
 from slurm_energy.agent.meter import Meter, PowerWatch
-from slurm_energy.agent.session import Session
+from slurm_energy.agent.session import CLOSING, Session
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import Devices, describe
 from slurm_energy.devices.journal import Journal
@@ -77,12 +78,22 @@ def new_session(
     )
 
 
+def mark_unmeasured(session: Session, flags: Mapping[str, str], boot_id: str, end_unix: float) -> None:
+    """Close a session of which nothing was seen; the same job always gets the same record id."""
+    session.asked = _asked(flags)
+    session.boot_id, session.end_unix, session.phase = boot_id, end_unix, CLOSING
+    session.shares = ()
+    identity = f"{session.cluster}/{session.node}/{boot_id}/{session.owner}"
+    session.record_id = uuid.uuid5(uuid.NAMESPACE_URL, identity).hex
+    session.notes = ["senergyd was away for the whole job: nothing was set, its energy is not known"]
+
+
 def request(session: Session, flags: Mapping[str, str], config: Config) -> Request:
     """Check a job's flags again and note them in the session.
 
     What cannot be accepted never stops a job: it runs under the default policy, and the record says why.
     """
-    session.asked = {_ASKED[name]: shown(text, 64) for name, text in flags.items() if name in _ASKED and text}
+    session.asked = _asked(flags)
     try:
         found = validate_flags(flags, config, session.user, session.partition)
     except EnergyError as error:
@@ -90,6 +101,10 @@ def request(session: Session, flags: Mapping[str, str], config: Config) -> Reque
         session.note(f"{shown(str(error), 200)}; ran under '{found.policy}'")
     session.model, session.tag = found.model, found.tag
     return found
+
+
+def _asked(flags: Mapping[str, str]) -> dict[str, str]:
+    return {_ASKED[name]: shown(text, 64) for name, text in flags.items() if name in _ASKED and text}
 
 
 def _fallback(session: Session, config: Config) -> Request:

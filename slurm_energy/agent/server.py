@@ -24,6 +24,7 @@ from slurm_energy.errors import (
     EnergyError,
     ForbiddenError,
     UnavailableError,
+    UsageError,
 )
 
 __all__ = ["LINE_LIMIT", "Server", "peer_uid", "privileged", "refuse_if_answered", "root_door"]
@@ -47,11 +48,13 @@ class Server:
     Args:
         engine: what does the work.
         work: runs a function of the engine in the worker thread.
+        before_hooks: does what hooks left while nobody answered; called there before each begin and end.
     """
 
-    def __init__(self, engine: Engine, work: Work) -> None:
+    def __init__(self, engine: Engine, work: Work, before_hooks: Callable[[], None] = lambda: None) -> None:
         self._engine = engine
         self._work = work
+        self._before_hooks = before_hooks
         self._users = asyncio.Lock()
         self._connections = Connections(self.answer)
         self._listeners: list[Listener] = []
@@ -84,10 +87,12 @@ class Server:
                 await self._sweeping
         await self._connections.close()
 
-    async def answer(self, line: bytes, uid: int) -> dict[str, Any]:
-        """Return the answer to one message from a user."""
+    async def answer(self, line: bytes, uid: int, gone: bool = False) -> dict[str, Any]:
+        """Return the answer to one message from a user, who may be gone by now."""
         try:
             message = messages.parse(line)
+            if gone and message.get("op") == "begin":  # its hook has left it beside the socket, see missed.py
+                raise UsageError("begin: nobody waits for the answer any more")
             if privileged(uid):
                 return {"ok": True, **await self._dispatch(message, uid)}
             # One question of all users at a time waits for the worker thread, so that root's never waits
@@ -109,6 +114,8 @@ class Server:
             return await self._energy(message, uid)
         if not privileged(uid):
             raise ForbiddenError(f"{operation}: uid {uid} may not", todo="root only")
+        if operation in ("begin", "end"):
+            await self._work(self._before_hooks)
         if operation == "begin":
             return dict(await self._work(engine.begin, messages.environment(message)))
         if operation == "end":

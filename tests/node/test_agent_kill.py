@@ -126,11 +126,13 @@ class Round:
         while listed is None:
             listed = self._ask(op="status")
         job.begun = job.job_id in [entry["job_id"] for entry in listed["jobs"]]
+        assert job.begun or not job.by_hook, "a hook's message was lost"
 
     def _end(self, job: Job, _name: str) -> None:
         if job.by_hook:
             self.agent.hook("end", job.env)
             self._mourn()
+            return
         while self._ask(op="end", env=job.env) is None:
             continue
 

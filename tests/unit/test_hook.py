@@ -8,8 +8,10 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = [REPOSITORY / "prolog_epilog" / "hook.c", REPOSITORY / "prolog_epilog" / "message.c"]
-SOURCES += [REPOSITORY / "spank" / "exchange.c"]
+SOURCES += [REPOSITORY / "prolog_epilog" / "missed.c", REPOSITORY / "spank" / "exchange.c"]
 JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_UID": "1000", "SLURM_JOB_RESTART_COUNT": "0"}
 OK = b'{"ok": true, "policy": "monitor", "applied": 0, "failed": 0}\n'
 LIMIT = 64 * 1024
@@ -265,6 +267,65 @@ def test_a_failure_is_one_line_and_only_hold_fails_the_prolog(
     assert_one_line(done, f"senergy-hook: {operation}: job 17: ", words)
     effect = {"begin": "without energy settings", "end": "restores the settings"}[operation]
     assert ("the job is held (--hold)" if code else effect) in done.stderr
+
+
+@pytest.fixture
+def missed(folder):
+    directory = folder / "away.sock.missed"
+    directory.mkdir(mode=0o700)
+    yield directory
+    directory.chmod(0o700)
+    shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize(
+    ("operation", "effect"), [("begin", "record begin when senergyd is back"), ("end", "ends the job when")]
+)
+def test_what_senergyd_does_not_take_is_left_for_it(hook, folder, missed, operation, effect):
+    before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    done = call(hook, operation, "--socket", folder / "away.sock")
+    assert done.returncode == 0
+    assert_one_line(done, "No such file or directory", effect)
+    (path,) = missed.iterdir()
+    assert before <= int(path.name[:20]) <= time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert json.loads(path.read_bytes()) == {"op": operation, "env": JOB}
+
+
+def test_left_messages_sort_by_time(hook, folder, missed):
+    for operation in ("begin", "end", "begin"):
+        call(hook, operation, "--socket", folder / "away.sock")
+    found = [json.loads(path.read_bytes())["op"] for path in sorted(missed.iterdir())]
+    assert found == ["begin", "end", "begin"]
+
+
+def test_what_is_refused_or_held_is_not_left(hook, agent, folder, missed):
+    call(hook, "begin", "--hold", "--socket", folder / "away.sock")
+    agent.answer = b'{"ok": false, "error": "no", "code": 2}\n'
+    call(hook, "end", "--socket", agent.path)
+    assert list(missed.iterdir()) == []
+
+
+@pytest.mark.parametrize("spoil", ["mode", "link", "file", "full"])
+def test_nothing_is_left_where_it_should_not_be(hook, folder, missed, spoil):
+    if spoil == "mode":
+        missed.chmod(0o770)
+    elif spoil == "full":
+        for number in range(1000):
+            (missed / str(number)).touch()
+    else:
+        missed.rmdir()
+        missed.symlink_to("/tmp") if spoil == "link" else missed.touch()
+    before = set(Path("/tmp").iterdir())
+    done = call(hook, "end", "--socket", folder / "away.sock")
+    assert_one_line(done, "senergyd restores the settings at its next start or job")
+    if spoil == "link":
+        assert not [path for path in set(Path("/tmp").iterdir()) - before if path.name.endswith(".json")]
+    if spoil in ("link", "file"):
+        missed.unlink()
+        missed.mkdir(mode=0o700)
+    elif spoil == "full":
+        assert len(list(missed.iterdir())) == 1000
 
 
 def test_a_daemon_that_accepts_nobody_is_given_up(hook, folder):

@@ -1,0 +1,151 @@
+"""Jobs whose prolog or epilog found nobody: what the hook left is done once senergyd is back."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_agent import Node, energy_of, env
+
+from slurm_energy.agent.missed import Missed
+
+
+class Beside:
+    """The directory beside a socket, as hooks fill it."""
+
+    def __init__(self, node: Node, folder: Path) -> None:
+        self.node, self.socket = node, folder / "agent.sock"
+        self.count = 0
+        self.missed = Missed(self.socket, node.engine, node.clock)
+
+    def leave(self, operation: str, environment: dict[str, str], *, ago_s: float = 0.0) -> Path:
+        self.count += 1
+        sent_ns = round((self.node.clock.now - ago_s) * 1e9)
+        path = self.missed.folder / f"{sent_ns:020d}-{self.count}.json"
+        path.write_text(json.dumps({"op": operation, "env": environment}))
+        path.chmod(0o600)
+        os.utime(path, (self.node.clock.unix() - ago_s,) * 2)
+        return path
+
+    def left(self) -> list[str]:
+        return [path.name for path in self.missed.folder.iterdir()]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.fixture
+def beside(node: Node, tmp_path: Path) -> Beside:
+    return Beside(node, tmp_path)
+
+
+def test_a_missed_begin_is_made_good_and_says_how_late(node: Node, beside: Beside) -> None:
+    beside.leave("begin", env(policy="powersave"), ago_s=3.0)
+    beside.missed.replay()
+    assert node.tree.policy(3, "scaling_max_freq") == "800000"
+    node.use(5)
+    node.engine.end(env())
+    assert node.tree.snapshot() == node.original
+    (record,) = node.records()
+    assert (record.elapsed_s, energy_of(record)["cpu"]) == (5.0, 2000.0)
+    assert record.notes == ("the job began 3.0 s before senergyd took note: not measured until then",)
+    assert beside.left() == []
+
+
+def test_a_missed_end_restores_and_the_record_is_an_upper_bound(node: Node, beside: Beside) -> None:
+    node.engine.begin(env(policy="powersave"))
+    node.use(5)
+    beside.leave("end", env(), ago_s=2.0)
+    beside.missed.replay()
+    assert node.tree.snapshot() == node.original
+    (record,) = node.records()
+    assert record.elapsed_s == 5.0
+    assert "ended 2.0 s before senergyd took note" in record.notes[0]
+
+
+def test_a_job_that_was_missed_as_a_whole_has_a_record_without_energy(node: Node, beside: Beside) -> None:
+    beside.leave("begin", env(policy="powersave", tag="x"), ago_s=60.0)
+    beside.leave("end", env(policy="powersave", tag="x"), ago_s=20.0)
+    beside.missed.replay()
+    assert node.tree.snapshot() == node.original
+    (record,) = node.records()
+    assert record.elapsed_s == pytest.approx(40.0)
+    assert (record.energy_joules, record.applied, record.policy) == (None, (), "monitor")
+    assert record.asked == {"policy": "powersave", "tag": "x"}
+    assert record.notes == ("senergyd was away for the whole job: nothing was set, its energy is not known",)
+
+
+def test_taking_messages_twice_changes_nothing(node: Node, beside: Beside) -> None:
+    """The death of senergyd between doing what a message says and removing it."""
+    whole = [("begin", env(4), 9.0), ("end", env(4), 8.0)]
+    begin, end = ("begin", env(5, policy="powersave"), 7.0), ("end", env(5), 0.0)
+    for messages in ([*whole], [*whole, begin], [begin], [end], [end]):
+        for operation, environment, ago_s in messages:
+            beside.leave(operation, environment, ago_s=ago_s)
+        beside.missed.replay()
+        node.records()
+    assert [record.job_id for record in node.records()] == [4, 5]
+    assert node.tree.snapshot() == node.original
+
+
+def test_a_requeued_job_is_two_jobs(node: Node, beside: Beside) -> None:
+    node.engine.begin(env())
+    beside.leave("end", env(), ago_s=2.0)
+    beside.leave("begin", env(restart=1), ago_s=1.0)
+    beside.missed.replay()
+    assert [record.restart_count for record in node.records()] == [0]
+    assert [job["restart_count"] for job in node.engine.status()["jobs"]] == [1]
+
+
+def test_messages_of_an_earlier_boot_are_dropped(node: Node, beside: Beside) -> None:
+    beside.leave("begin", env(4), ago_s=-1000.0)  # that boot was longer than this one is so far
+    old = beside.leave("begin", env(5), ago_s=1.0)
+    os.utime(old, (node.clock.unix() - node.clock.now - 600,) * 2)
+    beside.missed.replay()
+    assert node.engine.status()["jobs"] == []
+    assert beside.left() == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"op":"end"}',
+        '{"op":"set","env":{}}',
+        '{"op":"end","env":{}}',
+        '{"op":"end","env":[1]}',
+    ],
+)
+def test_rubbish_is_dropped_and_said(
+    node: Node, beside: Beside, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    beside.leave("begin", env()).write_text(content)
+    beside.missed.replay()
+    assert beside.left() == []
+    assert "not a hook's message" in caplog.text
+
+
+def test_what_a_hook_is_still_writing_waits(beside: Beside) -> None:
+    (beside.missed.folder / ".00000000000000000001-5.json").write_text("{")
+    beside.missed.replay()
+    assert beside.left() == [".00000000000000000001-5.json"]
+
+
+@pytest.mark.parametrize("spoil", ["mode", "link"])
+def test_a_directory_that_others_could_write_is_refused(node: Node, tmp_path: Path, spoil: str) -> None:
+    folder = tmp_path / "agent.sock.missed"
+    if spoil == "link":
+        folder.symlink_to(tmp_path)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    arguments: Any = (tmp_path / "agent.sock", node.engine, node.clock)
+    with pytest.raises(PermissionError, match="somebody else could write it"):
+        Missed(*arguments)
