@@ -112,5 +112,5 @@ def _reserves(discipline: Discipline, candidate: Candidate, profile: Profile | N
     if discipline == Discipline.CONSERVATIVE:
         return True
     if discipline == Discipline.EASY:
-        return profile is None or candidate.aged
+        return profile is None  # aged jobs come first, so that each becomes the first in time
     return candidate.aged

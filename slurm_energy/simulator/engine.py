@@ -139,7 +139,7 @@ class Simulation:
             self._at(float(self._jobs.submit_s[job + 1]), _Kind.ARRIVAL, self._arrive, job + 1)
         shapes = self._jobs.shapes(job)
         if not any(self._jobs.units[s] <= self._cluster.total[self._jobs.hardware[s]] for s in shapes):
-            self._runs.rows[job].fate = Fate.UNRUNNABLE
+            self._runs.accounts.fate[job] = Fate.UNRUNNABLE
             return
         self._pending[job] = None
         self._want_pass()
@@ -285,22 +285,20 @@ class Simulation:
         self._advance(end_s)
         for run in list(self._runs.running.values()):
             self._runs.cut(run, end_s)
-        energy = self._meter.energy_joules(end_s)
-        jobs_joules = math.fsum(row.energy_joules for row in self._runs.rows)
-        unrunnable = sum(row.fate == Fate.UNRUNNABLE for row in self._runs.rows)
-        notes = [f"{unrunnable} jobs are larger than the cluster and never ran"] if unrunnable else []
+        accounts, energy = self._runs.accounts, self._meter.energy_joules(end_s)
+        unrunnable = int(np.sum(accounts.fate == Fate.UNRUNNABLE))
         power = self._meter.series(end_s)
         return Outcome(
             workload=self._jobs,
-            rows=self._runs.rows,
+            accounts=accounts,
             end_s=end_s,
             energy_joules=energy,
-            idle_joules=energy - jobs_joules,
+            idle_joules=energy - math.fsum(accounts.energy_joules),
             power=power,
             peak_watts=self._meter.peak_watts,
             passes=self._passes,
             over_budget_s=self._over_s,
-            notes=notes,
+            notes=[f"{unrunnable} jobs are larger than the cluster and never ran"] if unrunnable else [],
         )
 
 

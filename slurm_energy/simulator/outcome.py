@@ -3,50 +3,68 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_energy.scheduling.fairness import jain
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.workload import Workload
 
 
-class Fate(StrEnum):
+class Fate(IntEnum):
     """What became of a job."""
 
-    COMPLETED = "completed"
-    RUNNING = "running"
-    PENDING = "pending"
-    UNRUNNABLE = "unrunnable"
+    PENDING = 0
+    RUNNING = 1
+    COMPLETED = 2
+    UNRUNNABLE = 3
 
 
-@dataclass(slots=True)
-class JobRow:
-    """A job at the end of the simulation.
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """What each job had, in the workload's order; columns of shape (n,).
 
     Attributes:
         shape: row of the shape that it ran in last; -1 if it never ran.
-        start_s: when it started for the first time; None if never.
-        end_s: when it was done; None if it was not.
+        start_s: when it started for the first time; NaN if never.
+        end_s: when it was done; NaN if it was not.
         energy_joules: of all its runs, lost work included.
         lost_joules: of work that was done again.
-        preemptions: how often it was interrupted for another job.
+        preemptions: how often it was interrupted for another job or the budget.
         failures: how often a node failed under it.
         run_s: seconds for which it held its units.
         unit_s: seconds of all its units together.
+        fate: a `Fate`.
     """
 
-    shape: int = -1
-    start_s: float | None = None
-    end_s: float | None = None
-    energy_joules: float = 0.0
-    lost_joules: float = 0.0
-    preemptions: int = 0
-    failures: int = 0
-    run_s: float = 0.0
-    unit_s: float = 0.0
-    fate: Fate = Fate.PENDING
+    shape: Ints
+    start_s: Floats
+    end_s: Floats
+    energy_joules: Floats
+    lost_joules: Floats
+    preemptions: Ints
+    failures: Ints
+    run_s: Floats
+    unit_s: Floats
+    fate: NDArray[np.int8]
+
+    @classmethod
+    def empty(cls, count: int) -> Accounts:
+        """Return the accounts of jobs that have not run."""
+        return cls(
+            shape=np.full(count, -1),
+            start_s=np.full(count, np.nan),
+            end_s=np.full(count, np.nan),
+            energy_joules=np.zeros(count),
+            lost_joules=np.zeros(count),
+            preemptions=np.zeros(count, np.int64),
+            failures=np.zeros(count, np.int64),
+            run_s=np.zeros(count),
+            unit_s=np.zeros(count),
+            fate=np.zeros(count, np.int8),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +73,7 @@ class Outcome:
 
     Attributes:
         workload: what was simulated.
-        rows: one per job, in the workload's order.
+        accounts: what each job had.
         end_s: end of the simulation.
         energy_joules: of the cluster, idle nodes included.
         idle_joules: part of it that no job used.
@@ -66,7 +84,7 @@ class Outcome:
     """
 
     workload: Workload
-    rows: list[JobRow]
+    accounts: Accounts
     end_s: float
     energy_joules: float
     idle_joules: float
@@ -79,27 +97,24 @@ class Outcome:
     @property
     def done(self) -> Ints:
         """Rows of the jobs that were completed."""
-        return np.array([i for i, row in enumerate(self.rows) if row.fate == Fate.COMPLETED], np.int64)
+        return np.flatnonzero(self.accounts.fate == Fate.COMPLETED)
 
     def jct_s(self) -> Floats:
         """Return the completion times (end - submission) of completed jobs."""
-        ends = np.array([self.rows[i].end_s for i in self.done], np.float64)
-        return ends - self.workload.submit_s[self.done]
+        spent: Floats = self.accounts.end_s[self.done] - self.workload.submit_s[self.done]
+        return spent
 
     def wait_s(self) -> Floats:
         """Return the times from submission to the first start, of completed jobs."""
-        starts = np.array([self.rows[i].start_s for i in self.done], np.float64)
-        return starts - self.workload.submit_s[self.done]
+        waited: Floats = self.accounts.start_s[self.done] - self.workload.submit_s[self.done]
+        return waited
 
     def deadline_misses(self) -> tuple[int, int]:
         """Return (missed, decided): jobs whose deadline has passed or that ended in time."""
-        missed = decided = 0
-        for row, deadline_s in zip(self.rows, self.workload.deadline_s, strict=True):
-            if np.isnan(deadline_s) or (row.end_s is None and deadline_s > self.end_s):
-                continue
-            decided += 1
-            missed += row.end_s is None or row.end_s > deadline_s
-        return missed, decided
+        deadline_s, end_s = self.workload.deadline_s, self.accounts.end_s
+        decided = ~np.isnan(deadline_s) & (~np.isnan(end_s) | (deadline_s <= self.end_s))
+        missed = decided & ~(end_s <= deadline_s)
+        return int(np.sum(missed)), int(np.sum(decided))
 
     def summary(self) -> dict[str, float | int | None]:
         """Return the totals by name; None where there is nothing to tell."""
@@ -123,12 +138,12 @@ class Outcome:
             "edp": self.energy_joules * float(np.mean(jct)) if done else None,
             "deadline_miss_rate": missed / decided if decided else None,
             "deadlines": decided,
-            "preemptions": sum(row.preemptions for row in self.rows),
-            "lost_kwh": sum(row.lost_joules for row in self.rows) / 3.6e6,
+            "preemptions": int(np.sum(self.accounts.preemptions)),
+            "lost_kwh": float(np.sum(self.accounts.lost_joules)) / 3.6e6,
             "jain_jct": self.jain_of_jct(),
             "jain_energy": self.jain_of_energy(),
             "over_budget_s": self.over_budget_s,
-            "makespan_s": max((row.end_s for row in self.rows if row.end_s is not None), default=None),
+            "makespan_s": float(np.max(self.accounts.end_s[self.done])) if done else None,
         }
 
     def jain_of_jct(self) -> float | None:
@@ -139,9 +154,8 @@ class Outcome:
 
     def jain_of_energy(self) -> float | None:
         """Return Jain's index of the users' energies; None if there is no energy."""
-        sums = np.zeros(len(self.workload.users))
-        for row, user in zip(self.rows, self.workload.user, strict=True):
-            sums[user] += row.energy_joules
+        users = len(self.workload.users)
+        sums: Floats = np.bincount(self.workload.user, self.accounts.energy_joules, users).astype(np.float64)
         return jain(sums) if np.any(sums) else None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_energy.scheduling.queue import Floats, Users
 from slurm_energy.simulator.cluster import Allocation, Cluster
-from slurm_energy.simulator.outcome import Fate, JobRow
+from slurm_energy.simulator.outcome import Accounts, Fate
 from slurm_energy.simulator.settings import Settings
 from slurm_energy.simulator.workload import Workload
 
@@ -51,7 +51,7 @@ class Runs:
 
     Attributes:
         running: by row of the workload.
-        rows: account of each job.
+        accounts: of each job.
         left: part of each job's work that is still to do, shape (n,).
         watts: power of all running jobs beyond what their idle units would draw.
         joules: energy of all jobs so far, of runs that have ended.
@@ -62,7 +62,7 @@ class Runs:
         self._cluster = cluster
         self._settings = settings
         self.running: dict[int, Run] = {}
-        self.rows = [JobRow() for _ in range(workload.count)]
+        self.accounts = Accounts.empty(workload.count)
         self.left: Floats = np.ones(workload.count)
         self.watts = 0.0
         users = len(workload.users)
@@ -73,8 +73,8 @@ class Runs:
 
     def start(self, job: int, shape: int, allocation: Allocation, now_s: float, ready_s: float) -> Run:
         """Let a job hold an allocation; its power counts from `work` on."""
-        workload, row = self._workload, self.rows[job]
-        again = row.preemptions + row.failures > 0
+        workload, accounts = self._workload, self.accounts
+        again = accounts.preemptions[job] + accounts.failures[job] > 0
         preemption = self._settings.preemption
         restart_s = preemption.restart_s if again and preemption else 0.0
         length_s = restart_s + float(self.left[job] * workload.time_s[shape])
@@ -82,8 +82,9 @@ class Runs:
         watts = float(workload.power_watts[shape])
         run = Run(job, shape, allocation, now_s, ready_s, ready_s + length_s, limit_s, watts, restart_s)
         self.running[job] = run
-        row.shape, row.fate = shape, Fate.RUNNING
-        row.start_s = now_s if row.start_s is None else row.start_s
+        accounts.shape[job], accounts.fate[job] = shape, Fate.RUNNING
+        if np.isnan(accounts.start_s[job]):
+            accounts.start_s[job] = now_s
         return run
 
     def work(self, run: Run, now_s: float) -> None:
@@ -93,19 +94,17 @@ class Runs:
     def finish(self, run: Run, now_s: float) -> None:
         """End a run whose work is done."""
         self._stop(run, now_s)
-        row = self.rows[run.job]
         self.left[run.job] = 0.0
-        row.end_s, row.fate = now_s, Fate.COMPLETED
+        self.accounts.end_s[run.job], self.accounts.fate[run.job] = now_s, Fate.COMPLETED
 
     def interrupt(self, run: Run, now_s: float, *, failure: bool) -> None:
         """End a run whose work is not done; what was saved needs not be done again."""
         lost_joules, saved = self.loss(run, now_s)
         self._stop(run, now_s)
-        row = self.rows[run.job]
-        row.lost_joules += lost_joules
-        row.fate = Fate.PENDING
-        row.preemptions += not failure
-        row.failures += failure
+        self.accounts.lost_joules[run.job] += lost_joules
+        self.accounts.fate[run.job] = Fate.PENDING
+        self.accounts.preemptions[run.job] += not failure
+        self.accounts.failures[run.job] += failure
         self.left[run.job] -= saved
 
     def cut(self, run: Run, now_s: float) -> None:
@@ -138,10 +137,9 @@ class Runs:
         worked_s = run.worked_s(now_s)
         if now_s >= run.ready_s:
             self._rate(run, now_s, -1.0)
-        row = self.rows[run.job]
-        row.energy_joules += worked_s * run.watts
-        row.run_s += now_s - run.start_s
-        row.unit_s += (now_s - run.start_s) * float(self._workload.units[run.shape])
+        self.accounts.energy_joules[run.job] += worked_s * run.watts
+        self.accounts.run_s[run.job] += now_s - run.start_s
+        self.accounts.unit_s[run.job] += (now_s - run.start_s) * float(self._workload.units[run.shape])
         del self.running[run.job]
         self._cluster.release(run.allocation)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
 from slurm_energy.scheduling import Options, names, policy
+from slurm_energy.simulator import rigid as fast
 from slurm_energy.simulator.cluster import Cluster, Kind, State
 from slurm_energy.simulator.engine import simulate
 from slurm_energy.simulator.meter import PowerMeter, Steps, integral_of_product
@@ -21,18 +23,27 @@ from slurm_energy.simulator.workload import workload
 
 def rigid(jobs, kinds=None, **columns):
     """Return a workload of (submit, units, run time[, limit[, watts]]) rows, one shape each."""
-    rows = [(*job, *(None, None)[len(job) - 3 :]) for job in jobs]
-    limits = [row[2] if row[3] is None else row[3] for row in rows]
-    watts = [100.0 * row[1] if row[4] is None else row[4] for row in rows]
+    full = [(*job, *(None, None)[len(job) - 3 :]) for job in jobs]
+    limits = [row[2] if row[3] is None else row[3] for row in full]
+    watts = [100.0 * row[1] if row[4] is None else row[4] for row in full]
     return workload(
-        np.arange(len(rows) + 1),
-        {"submit_s": [row[0] for row in rows], "time_limit_s": limits, **columns},
-        {"units": [row[1] for row in rows], "time_s": [row[2] for row in rows], "power_watts": watts},
+        np.arange(len(full) + 1),
+        {"submit_s": [row[0] for row in full], "time_limit_s": limits, **columns},
+        {"units": [row[1] for row in full], "time_s": [row[2] for row in full], "power_watts": watts},
     )
 
 
 def starts(outcome):
-    return [row.start_s for row in outcome.rows]
+    return list(outcome.accounts.start_s)
+
+
+def rows(outcome):
+    """Return the accounts job by job."""
+    fields = outcome.accounts.__slots__
+    return [
+        SimpleNamespace(**{name: getattr(outcome.accounts, name)[job] for name in fields})
+        for job in range(outcome.workload.count)
+    ]
 
 
 def reference(jobs, total, backfill):
@@ -141,14 +152,14 @@ def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off
     seen = []
     work = rich(jobs)
     outcome = simulate(work, KINDS, policy(name), setting, lambda time_s, watts: seen.append((time_s, watts)))
-    assert {row.fate for row in outcome.rows} == {Fate.COMPLETED}
+    assert {row.fate for row in rows(outcome)} == {Fate.COMPLETED}
     times, watts = outcome.power
     integral = math.fsum(watts[:-1] * np.diff(times))
     assert outcome.energy_joules == pytest.approx(integral, rel=1e-9)
-    parts = outcome.idle_joules + math.fsum(row.energy_joules for row in outcome.rows)
+    parts = outcome.idle_joules + math.fsum(row.energy_joules for row in rows(outcome))
     assert parts == pytest.approx(outcome.energy_joules, rel=1e-9)
     assert all(power >= -1e-6 for _, power in seen)
-    for row, job in zip(outcome.rows, range(work.count), strict=True):
+    for row, job in zip(rows(outcome), range(work.count), strict=True):
         least = min(work.time_s[shape] for shape in work.shapes(job))
         assert row.end_s - work.submit_s[job] >= least - 1e-9
         if row.preemptions == 0:
@@ -164,7 +175,7 @@ def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off
 def assert_capacity(outcome, moment):
     """Jobs that were never interrupted hold no more than there is."""
     held = np.zeros(2)
-    for row in outcome.rows:
+    for row in rows(outcome):
         if row.preemptions == 0 and row.start_s <= moment < row.end_s:
             held[outcome.workload.hardware[row.shape]] += outcome.workload.units[row.shape]
     assert np.all(held <= [6, 6])
@@ -182,7 +193,7 @@ def test_a_hard_budget_is_never_exceeded(discipline, jobs):
     outcome = simulate(rich(jobs), KINDS, policy("charon"), setting, lambda *sample: seen.append(sample))
     assert all(watts <= budget.at(time_s) + 1e-5 for time_s, watts in seen)
     assert outcome.over_budget_s == 0.0
-    assert {row.fate for row in outcome.rows} == {Fate.COMPLETED}
+    assert {row.fate for row in rows(outcome)} == {Fate.COMPLETED}
     free = simulate(rich(jobs), KINDS, policy("zeus"), setting)
     assert free.over_budget_s >= 0.0
 
@@ -191,9 +202,9 @@ def test_a_budget_that_falls_interrupts_who_loses_least():
     jobs = rigid([(0, 1, 100.0, 100.0, 300.0), (50, 1, 100.0, 100.0, 300.0)])
     setting = Settings(budget_watts=Steps([0.0, 60.0, 200.0], [1000.0, 400.0, 1000.0]), hard_budget=True)
     outcome = simulate(jobs, [Kind("n", 2, 1)], policy("fcfs"), setting)
-    assert [row.preemptions for row in outcome.rows] == [0, 1]
-    assert [row.end_s for row in outcome.rows] == [100.0, 200.0]  # 300 W fit again once the first is done
-    assert outcome.rows[1].lost_joules == pytest.approx(10 * 300.0)
+    assert [row.preemptions for row in rows(outcome)] == [0, 1]
+    assert [row.end_s for row in rows(outcome)] == [100.0, 200.0]  # 300 W fit again once the first is done
+    assert rows(outcome)[1].lost_joules == pytest.approx(10 * 300.0)
 
 
 @pytest.mark.parametrize(
@@ -204,13 +215,13 @@ def test_an_urgent_job_takes_the_place_of_one_without_deadline(checkpoint_s, end
     jobs = rigid([(0, 1, 100.0, 100.0, 100.0), (40, 1, 5.0, 5.0, 100.0)], deadline_s=[math.nan, 46.0])
     setting = Settings(Discipline.PACKING, preemption=Preemption(checkpoint_s, restart_s=0.0, margin_s=2.0))
     outcome = simulate(jobs, [Kind("n", 1, 1)], policy("aurachronos"), setting)
-    victim, urgent = outcome.rows
+    victim, urgent = rows(outcome)
     assert (urgent.start_s, urgent.end_s) == (40.0, 45.0)
     assert (victim.preemptions, victim.end_s, victim.lost_joules) == (1, end_s, pytest.approx(lost))
     assert outcome.deadline_misses() == (0, 1)
     calm = simulate(jobs, [Kind("n", 1, 1)], policy("chronos"), setting)
     assert calm.deadline_misses() == (1, 1)
-    assert calm.rows[0].preemptions == 0
+    assert rows(calm)[0].preemptions == 0
 
 
 def test_nodes_go_off_and_on_with_their_times_and_powers():
@@ -222,15 +233,15 @@ def test_nodes_go_off_and_on_with_their_times_and_powers():
     times, watts = outcome.power
     expected = [(0, 300), (50, 100), (110, 80), (120, 5), (200, 150), (230, 300), (280, 100)]
     assert list(zip(times[:-1], watts[:-1], strict=True)) == expected
-    assert outcome.rows[1].end_s == 280.0
-    assert outcome.rows[1].energy_joules == pytest.approx(50 * 200.0)
+    assert rows(outcome)[1].end_s == 280.0
+    assert rows(outcome)[1].energy_joules == pytest.approx(50 * 200.0)
 
 
 def test_jobs_of_a_node_that_fails_run_again():
     jobs = rigid([(0, 2, 1000.0)])
     kind = Kind("n", 2, 1, failures_per_s=1 / 1500, repair_s=100.0)
     outcome = simulate(jobs, [kind], policy("fcfs"), Settings(seed=3))
-    (row,) = outcome.rows
+    (row,) = rows(outcome)
     assert row.failures > 0 and row.fate == Fate.COMPLETED
     assert row.end_s > 1000.0 + 100.0
     assert row.lost_joules == pytest.approx(row.energy_joules - 1000.0 * 200.0)
@@ -238,14 +249,14 @@ def test_jobs_of_a_node_that_fails_run_again():
 
 def test_a_job_larger_than_the_cluster_is_counted_and_named():
     outcome = simulate(rigid([(0, 9, 10), (0, 1, 10)]), [Kind("n", 8, 1)], policy("fcfs"), Settings())
-    assert [row.fate for row in outcome.rows] == [Fate.UNRUNNABLE, Fate.COMPLETED]
+    assert [row.fate for row in rows(outcome)] == [Fate.UNRUNNABLE, Fate.COMPLETED]
     assert outcome.notes == ["1 jobs are larger than the cluster and never ran"]
 
 
 def test_the_horizon_cuts_jobs_and_their_energy():
     outcome = simulate(rigid([(0, 1, 100)]), [Kind("n", 1, 1)], policy("fcfs"), Settings(horizon_s=40.0))
-    (row,) = outcome.rows
-    assert (row.fate, row.end_s) == (Fate.RUNNING, None)
+    (row,) = rows(outcome)
+    assert row.fate == Fate.RUNNING and math.isnan(row.end_s)
     assert row.energy_joules == pytest.approx(4000.0) == outcome.energy_joules
     assert outcome.summary()["completed"] == 0
 
@@ -295,3 +306,34 @@ def test_series_of_values_and_their_integral_with_power():
 def test_impossible_jobs_are_named(job, message):
     with pytest.raises(UsageError, match=message):
         rigid([job])
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60), st.integers(1, 9), st.integers(1, 20), st.integers(1, 30)),
+        min_size=1,
+        max_size=30,
+    ).map(sorted),
+    st.sampled_from([Discipline.STRICT, Discipline.EASY]),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_fast_way_gives_the_general_engines_schedule(jobs, discipline):
+    """Also where limits are too short or too long, and jobs too large."""
+    work, kinds = rigid(jobs), [Kind("n", 8, 1, 50.0, 20.0)]
+    setting = Settings(discipline)
+    assert fast.suits(work, kinds, policy("fcfs"), setting)
+    quick, full = fast.simulate(work, kinds, setting), simulate(work, kinds, policy("fcfs"), setting)
+    np.testing.assert_array_equal(quick.accounts.start_s, full.accounts.start_s)
+    for name in ("end_s", "energy_joules", "run_s", "unit_s", "fate", "shape"):
+        np.testing.assert_allclose(getattr(quick.accounts, name), getattr(full.accounts, name), rtol=1e-12)
+    assert quick.energy_joules == pytest.approx(full.energy_joules, rel=1e-9)
+    assert quick.notes == full.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("sjf", {}), ("fcfs", {"horizon_s": 5.0}), ("fcfs", {"discipline": Discipline.PACKING})],
+)
+def test_what_the_fast_way_cannot_do_it_leaves_to_the_engine(name, change):
+    setting = Settings(**{"discipline": Discipline.EASY, **change})
+    assert not fast.suits(rigid([(0, 1, 1)]), [Kind("n", 8, 1)], policy(name), setting)
