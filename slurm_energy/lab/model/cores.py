@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from slurm_energy.errors import UsageError
 from slurm_energy.lab.model.byjob import Job
@@ -15,6 +16,17 @@ from slurm_energy.lab.model.cpufreq import check_request, default_request, targe
 from slurm_energy.lab.model.profile import Profile
 from slurm_energy.lab.model.requests import FrequencyRequest
 from slurm_energy.lab.model.work import Part
+
+
+@dataclass(frozen=True, slots=True)
+class _RealLoad:
+    """What real programs under one key do: the busy share of each of their cores."""
+
+    cpus: Collection[int]
+    cores: tuple[int, ...]
+    packages: frozenset[int]
+    share: float
+    job: Job
 
 
 class Cores:
@@ -27,9 +39,9 @@ class Cores:
         self._known = {default: default}
         self._requests = [default] * profile.cpu.cpus
         self._parts: list[tuple[Part, ...]] = [()] * profile.cpu.cores
-        self._real = [0.0] * profile.cpu.cores
         self._real_keys: list[tuple[str, ...]] = [()] * profile.cpu.cores
-        self._real_loads: dict[str, tuple[tuple[int, ...], float, Job]] = {}
+        self._real_loads: dict[str, _RealLoad] = {}
+        self._real_busy: dict[tuple[str, ...], float] = {}
         self._targets: dict[tuple[int, float], int] = {}
 
     def _check(self, cpu: int) -> int:
@@ -63,14 +75,14 @@ class Cores:
             check_request(self._cpufreq, request)
             self._known[request] = request
         self._requests[cpu] = self._known[request]
-        return bool(self._parts[core]) or self._real[core] > 0
+        return bool(self._parts[core]) or self._real(core) > 0
 
     def wanted_khz(self, cpu: int) -> int:
         """Return what the settings of the CPU's core ask for: the higher wish of its threads."""
         return self._wanted_khz(self._check(cpu))
 
     def _wanted_khz(self, core: int) -> int:
-        busy = 1.0 if self._parts[core] else self._real[core]
+        busy = 1.0 if self._parts[core] else self._real(core)
         return max(
             self._target_khz(self._requests[cpu], busy)
             for cpu in range(core, self._cpu.cpus, self._cpu.cores)
@@ -98,36 +110,65 @@ class Cores:
 
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job: Job = None
-    ) -> tuple[int, ...]:
-        """Spread a real program's load evenly over its cores; return the cores whose load changed.
+    ) -> tuple[set[int], float]:
+        """Spread a real program's load evenly over its cores.
+
+        Returns:
+            The packages whose load changed, and how busy each of the cores is.
 
         Raises:
             UsageError: unknown CPU, or a busy figure below 0.
         """
         if not 0 <= busy_cores < math.inf:
             raise UsageError(f"real load '{key[:40]}': {busy_cores} busy cores are not possible")
-        cores = self.cores_of(cpus) if busy_cores > 0 else ()
+        old = self._real_loads.get(key)
+        new = self._real_load(cpus, busy_cores, job, old)
+        if new == old:
+            return set(), new.share if new else 0.0
+        self._real_busy.clear()
+        if new:
+            self._real_loads[key] = new
+        else:
+            del self._real_loads[key]
+        touched: set[int] = set()
+        for load in filter(None, (old, new)):
+            touched.update(load.packages)
+        if (old.cores if old else ()) != (new.cores if new else ()):
+            self._rename(key, old.cores if old else (), new.cores if new else ())
+        return touched, new.share if new else 0.0
+
+    def _real_load(
+        self, cpus: Collection[int], busy_cores: float, job: Job, like: _RealLoad | None
+    ) -> _RealLoad | None:
+        """Describe a load; the same CPUs as of one `like` it need not be looked at again."""
+        if not busy_cores:
+            return None
+        if like and like.cpus is cpus:
+            share = busy_cores / len(like.cores)
+            return replace(like, share=share, job=job) if share else None
+        cores = self.cores_of(cpus)
         share = busy_cores / len(cores) if cores else 0.0
-        cores = cores if share > 0 else ()
-        old_cores, old_share, old_job = self._real_loads.pop(key, ((), 0.0, None))
-        if cores:
-            self._real_loads[key] = (cores, share, job)
-        if (cores, share, job) == (old_cores, old_share, old_job):
-            return ()
-        touched = tuple(sorted(set(cores) | set(old_cores)))
-        for core in touched:
-            self._real[core] = 0.0
-            self._real_keys[core] = ()
-        for name, (some_cores, some_share, _) in self._real_loads.items():
-            for core in set(touched).intersection(some_cores):
-                self._real[core] = min(1.0, self._real[core] + some_share)
-                self._real_keys[core] = (*self._real_keys[core], name)
-        return touched
+        return _RealLoad(cpus, cores, frozenset(self.packages_of(cores)), share, job) if share else None
+
+    def _rename(self, key: str, old_cores: Iterable[int], new_cores: Iterable[int]) -> None:
+        for core in old_cores:
+            self._real_keys[core] = tuple(name for name in self._real_keys[core] if name != key)
+        for core in new_cores:
+            self._real_keys[core] = (*self._real_keys[core], key)
+
+    def _real(self, core: int) -> float:
+        """Return the share of time that real programs want of a core, at most 1."""
+        keys = self._real_keys[core]
+        busy = self._real_busy.get(keys)
+        if busy is None:
+            busy = min(1.0, sum(self._real_loads[key].share for key in keys))
+            self._real_busy[keys] = busy
+        return busy
 
     def busy(self, cpu: int) -> float:
         """Return the busy share of a CPU's core."""
         core = self._check(cpu)
-        return 1.0 if self._parts[core] else self._real[core]
+        return 1.0 if self._parts[core] else self._real(core)
 
     def loads(self, package: int) -> list[CoreLoad]:
         """Return the busy cores of a package, equal ones together."""
@@ -145,7 +186,7 @@ class Cores:
 
     def _real_shares(self, keys: tuple[str, ...]) -> tuple[float, tuple[tuple[Job, float], ...]]:
         """Return how busy these loads keep a core, and each one's part of that."""
-        wishes = [(job, share) for _, share, job in (self._real_loads[key] for key in keys)]
+        wishes = [(load.job, load.share) for load in (self._real_loads[key] for key in keys)]
         total = sum(share for _, share in wishes)
         scale = min(1.0, total) / total if keys else 0.0
         return min(1.0, total), tuple((job, share * scale) for job, share in wishes)

@@ -209,10 +209,8 @@ class NodeModel:
         Raises:
             UsageError: unknown CPU, or a busy figure below 0.
         """
-        self._operate()
-        for core in self._cores.set_real_load(key, cpus, busy_cores, job_id):
-            self._stale_packages.add(core // self.profile.cpu.cores_per_package)
-        share = busy_cores / len(self._cores.cores_of(cpus)) if cpus else 0.0
+        packages, share = self._cores.set_real_load(key, cpus, busy_cores, job_id)
+        self._stale_packages |= packages
         self._usage.note(job_id, self._now_s)
         self._occupancy.set_real(self._now_s, key, job_id, cpus, share)
 

@@ -5,21 +5,21 @@ The rule is in docs/lab-physics.md, section 10. Watts and frequencies do not com
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
-from slurm_energy.lab.model.byjob import ByJob, Job
+from slurm_energy.lab.model.byjob import Job
 from slurm_energy.lab.model.meter import Meter
 from slurm_energy.lab.model.profile import CpuProfile
 from slurm_energy.lab.model.work import Part
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _RealLoad:
     """A real program's load: the busy share of each of its CPUs."""
 
     job: Job
-    cpus: frozenset[int]
+    cpus: Collection[int]
     share: float
 
 
@@ -29,14 +29,14 @@ class _Cell:
 
     Attributes:
         parts: works that take a whole CPU each, if they can have it.
-        keys: real loads that take what these leave.
-        busy: busy share of each CPU.
+        keys: real loads that share each CPU with these.
+        busy: of each CPU, by job.
     """
 
     cpus: list[int]
     parts: tuple[Part, ...]
     keys: tuple[str, ...]
-    busy: Meter
+    busy: dict[Job, Meter] = field(default_factory=dict)
 
 
 class Occupancy:
@@ -52,10 +52,9 @@ class Occupancy:
         self._parts: dict[Part, tuple[int, ...]] = {}
         self._computing: set[Part] = set()
         self._real: dict[str, _RealLoad] = {}
-        self._cells = [_Cell(list(range(cpu.cpus)), (), (), Meter(now_s, 0.0))]
+        self._cells = [_Cell(list(range(cpu.cpus)), (), ())]
         self._closed = [0.0] * cpu.cpus
-        self.jobs = ByJob()
-        """CPU seconds by job."""
+        self._closed_jobs: dict[Job, float] = {}
 
     def take(self, now_s: float, part: Part, cpus: Sequence[int], computes: bool) -> None:
         """Put a part on CPUs.
@@ -77,34 +76,52 @@ class Occupancy:
         self._computing.discard(part)
         self._rebuild(now_s)
 
-    def set_real(self, now_s: float, key: str, job: Job, cpus: Iterable[int], share: float) -> None:
+    def set_real(self, now_s: float, key: str, job: Job, cpus: Collection[int], share: float) -> None:
         """Let a real program keep each of its CPUs busy for `share` of the time; 0 removes it."""
-        old = self._real.pop(key, None)
-        new = _RealLoad(job, frozenset(cpus), min(1.0, share)) if share > 0 else None
-        if new:
-            self._real[key] = new
-        if (old.cpus if old else None) != (new.cpus if new else None):
+        load = self._real.get(key)
+        if load and share and (load.cpus is cpus or load.cpus == cpus):
+            if (load.job, load.share) != (job, share):
+                load.job, load.share = job, share
+                self._run(now_s, [cell for cell in self._cells if key in cell.keys])
+        elif load or share:
+            self._real.pop(key, None)
+            if share:
+                self._real[key] = _RealLoad(job, cpus, share)
             self._rebuild(now_s)
-        elif old != new:
-            self._run(now_s)
 
     def cpu_seconds(self, now_s: float) -> list[float]:
         """Return the busy seconds of every logical CPU up to `now_s`."""
         seconds = list(self._closed)
         for cell in self._cells:
-            since = cell.busy.integral_at(now_s)
+            since = sum(meter.integral_at(now_s) for meter in cell.busy.values())
             if since:
                 for cpu in cell.cpus:
                     seconds[cpu] += since
         return seconds
 
-    def busy_cpus(self) -> float:
+    def job_seconds(self, job: Job, now_s: float) -> float:
+        """Return the busy seconds of a job, all CPUs together."""
+        meters = [(len(cell.cpus), cell.busy[job]) for cell in self._cells if job in cell.busy]
+        since = sum(count * meter.integral_at(now_s) for count, meter in meters)
+        return self._closed_jobs.get(job, 0.0) + since
+
+    def busy_cpus(self, job: Job) -> float:
+        """Return how many CPUs a job keeps busy now."""
+        cells = [(len(cell.cpus), cell.busy[job]) for cell in self._cells if job in cell.busy]
+        return sum(count * meter.value for count, meter in cells)
+
+    def all_busy_cpus(self) -> float:
         """Return how many CPUs are busy now."""
-        return sum(len(cell.cpus) * cell.busy.value for cell in self._cells)
+        return sum(len(cell.cpus) * sum(meter.value for meter in cell.busy.values()) for cell in self._cells)
+
+    def merge(self, job: Job, now_s: float) -> None:
+        """Book what a job has had under no job."""
+        self._close(now_s)
+        self._closed_jobs[None] = self._closed_jobs.get(None, 0.0) + self._closed_jobs.pop(job, 0.0)
 
     def _rebuild(self, now_s: float) -> None:
         """Sort the CPUs into cells anew."""
-        self._closed = self.cpu_seconds(now_s)
+        self._close(now_s)
         parts: dict[int, tuple[Part, ...]] = {}
         computing: set[int] = set()
         for part, cpus in self._parts.items():
@@ -121,20 +138,29 @@ class Occupancy:
         for cpu in range(self._cpu.cpus):
             here = parts.get(cpu, ()), keys.get(cpu, ())
             if here not in cells:
-                cells[here] = _Cell([], *here, Meter(now_s, 0.0))
+                cells[here] = _Cell([], *here)
             cells[here].cpus.append(cpu)
         self._cells = list(cells.values())
-        self._run(now_s)
+        self._run(now_s, self._cells)
 
-    def _run(self, now_s: float) -> None:
-        """Work out the busy shares."""
-        rates: dict[Job, float] = {}
-        for cell in self._cells:
+    def _run(self, now_s: float, cells: Iterable[_Cell]) -> None:
+        """Work out the busy shares in some cells."""
+        for cell in cells:
             wishes = [(part.job, 1.0) for part in cell.parts]
-            wishes += [(self._real[key].job, self._real[key].share) for key in cell.keys]
+            wishes += [(self._real[key].job, min(1.0, self._real[key].share)) for key in cell.keys]
             total = sum(wish for _, wish in wishes)
             scale = min(1.0, total) / total if wishes else 0.0
-            cell.busy.run_at(now_s, total * scale)
+            rates = dict.fromkeys(cell.busy, 0.0)
             for job, wish in wishes:
-                rates[job] = rates.get(job, 0.0) + len(cell.cpus) * wish * scale
-        self.jobs.run_at(now_s, rates)
+                rates[job] = rates.get(job, 0.0) + wish * scale
+            for job, rate in rates.items():
+                cell.busy.setdefault(job, Meter(now_s, 0.0)).run_at(now_s, rate)
+
+    def _close(self, now_s: float) -> None:
+        """Bring the books to the present moment and empty the cells."""
+        self._closed = self.cpu_seconds(now_s)
+        for cell in self._cells:
+            for job, meter in cell.busy.items():
+                used_s = len(cell.cpus) * meter.integral_at(now_s)
+                self._closed_jobs[job] = self._closed_jobs.get(job, 0.0) + used_s
+                cell.busy[job] = Meter(now_s, meter.value)

@@ -59,13 +59,12 @@ class Usage:
         return tuple(self._known)
 
     def running(self, job: Job) -> bool:
-        """Return whether a job keeps any CPU or GPU busy now."""
-        books = [self._occupancy.jobs, *(book for group in self._shares.values() for book in group)]
-        return any(book.rate(job) > 0 for book in books)
+        """Return whether a job keeps any CPU busy now; who uses a GPU does."""
+        return self._occupancy.busy_cpus(job) > 0
 
     def cpu_seconds(self, job: Job, now_s: float) -> float:
         """Return the CPU time of a job's programs and kernels; None: of those that belong to no job."""
-        return self._occupancy.jobs.integral_at(job, now_s) * (1 - self._system)
+        return self._occupancy.job_seconds(job, now_s) * (1 - self._system)
 
     def system_cpu_seconds(self, now_s: float) -> float:
         """Return the CPU time of the node's daemons."""
@@ -77,7 +76,7 @@ class Usage:
 
     def busy_cpus(self) -> float:
         """Return how many logical CPUs jobs keep busy now."""
-        return self._occupancy.busy_cpus()
+        return self._occupancy.all_busy_cpus()
 
     def dynamic_joules(self, job: Job, now_s: float) -> dict[str, float]:
         """Return a job's joules beyond idle by `cpu`, `dram`, `gpu[i]`, `gpu`, `other` and `node`."""
@@ -115,5 +114,6 @@ class Usage:
         if job is None:
             return
         del self._known[job]
-        for book in [self._occupancy.jobs, *(book for group in self._shares.values() for book in group)]:
+        self._occupancy.merge(job, now_s)
+        for book in (book for group in self._shares.values() for book in group):
             book.merge(job, now_s)
