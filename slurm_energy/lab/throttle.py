@@ -7,8 +7,9 @@ stated fraction of a real one. Kernels of `senergy lab run` do not pass through 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.lab.cgroups import Groups
@@ -39,14 +40,22 @@ def quota_us(real_cores: float) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Job:
-    """One job's group: where it may run, what it was allowed and had used at the last look."""
+    """One job's group: where it may run, what it was allowed and had used at the last look.
+
+    Attributes:
+        cpus: logical CPUs.
+        cores: of each core (by the number of its first CPU) the count of these.
+        told: the utilisation that the model knows of; None: of other CPUs.
+    """
 
     cpus: tuple[int, ...]
+    cores: dict[int, int]
     asked_s: float
     allowed_cores: float = 0.0
     looked_s: float = 0.0
     used_s: float = 0.0
-    measured: float = field(default=0.0)
+    measured: float = 0.0
+    told: float | None = 0.0
 
 
 class Throttle:
@@ -116,25 +125,34 @@ class Throttle:
             files = self._groups.create(_name(job_id))
             used_s = self._groups.cpu_seconds(_name(job_id))
         except OSError as error:
-            raise UnavailableError(f"job {job_id}: control group: {error.strerror}") from None
+            raise _unavailable(job_id, error) from None
         now_s = self._clock()
+        cores = dict(Counter(self._silicon.profile.cpu.core_of(cpu) for cpu in wanted))
         if known:
-            known.cpus, known.asked_s = wanted, now_s
+            known.told = known.told if known.cpus == wanted else None
+            known.cpus, known.cores, known.asked_s = wanted, cores, now_s
         else:
-            self._jobs[job_id] = _Job(wanted, now_s, looked_s=now_s, used_s=used_s)
-        self._adjust(job_id, self._jobs[job_id])
+            self._jobs[job_id] = _Job(wanted, cores, now_s, looked_s=now_s, used_s=used_s)
+        try:
+            self._limit(job_id, self._allowances()[job_id])
+        except OSError as error:
+            raise _unavailable(job_id, error) from None
         return [str(path) for path in files]
 
     def tick(self) -> None:
         """Measure every job, tell the model, follow the frequency, drop groups that are empty."""
+        measured = [job_id for job_id in list(self._jobs) if self._try(self._measure, job_id)]
+        if measured:
+            with self._silicon.changing() as model:
+                for job_id in measured:
+                    job = self._jobs[job_id]
+                    model.set_real_load(_name(job_id), job.cpus, job.measured * len(job.cores), job_id)
+                    job.told = job.measured
+        for job_id, allowed_cores in self._allowances().items():
+            self._try(self._limit, job_id, allowed_cores)
+        now_s = self._clock()
         for job_id, job in list(self._jobs.items()):
-            try:
-                self._measure(job_id, job)
-                self._adjust(job_id, job)
-            except OSError:
-                self._drop(job_id)
-                continue
-            if self._clock() - job.asked_s > EMPTY_GRACE_S and job.measured == 0:
+            if now_s - job.asked_s > EMPTY_GRACE_S and job.measured == 0:
                 self._remove_if_empty(job_id)
 
     def close(self) -> None:
@@ -144,32 +162,48 @@ class Throttle:
         if self._groups:
             self._groups.close()
 
-    def _measure(self, job_id: int, job: _Job) -> None:
+    def _try(self, act: Callable[..., bool], job_id: int, *arguments: float) -> bool:
+        """Act on a job's group and return what that says; a job whose group is gone is dropped."""
+        try:
+            return act(job_id, *arguments)
+        except OSError:
+            self._drop(job_id)
+            return False
+
+    def _measure(self, job_id: int) -> bool:
+        """See what a job has used of its quota; return whether the model has to be told."""
         assert self._groups is not None
-        now_s = self._clock()
+        job, now_s = self._jobs[job_id], self._clock()
         _, period_us = quota_us(job.allowed_cores)
         if now_s - job.looked_s < max(TICK_S / 2, 2e-6 * period_us):
-            return
+            return False
         used_s = self._groups.cpu_seconds(_name(job_id))
         real_cores = (used_s - job.used_s) / (now_s - job.looked_s)
         job.used_s, job.looked_s = used_s, now_s
         job.measured = min(1.0, real_cores / job.allowed_cores) if job.allowed_cores else 0.0
         if job.measured < 1e-4:
             job.measured = 0.0
-        cores = {self._silicon.profile.cpu.core_of(cpu) for cpu in job.cpus}
-        with self._silicon.changing() as model:
-            model.set_real_load(_name(job_id), job.cpus, job.measured * len(cores), job_id)
+        return job.measured != job.told
 
-    def _adjust(self, job_id: int, job: _Job) -> None:
-        """Follow the effective frequency; small changes are left, for a write refills the quota."""
-        assert self._groups is not None
+    def _allowances(self) -> dict[int, float]:
+        """Return the real cores that each job may use at its present frequencies."""
         max_khz = self._silicon.profile.cpufreq.max_khz
         with self._silicon.now() as model:
-            speed = sum(model.effective_khz(cpu) for cpu in job.cpus) / (len(job.cpus) * max_khz)
-        allowed = max(1e-3, len(job.cpus) * self._share_per_cpu * speed)
-        if abs(allowed - job.allowed_cores) > _RELATIVE_CHANGE * job.allowed_cores:
-            self._groups.limit(_name(job_id), *quota_us(allowed))
-            job.allowed_cores = allowed
+            cycles = {
+                job_id: sum(count * model.effective_khz(core) for core, count in job.cores.items())
+                for job_id, job in self._jobs.items()
+            }
+        return {job_id: max(1e-3, self._share_per_cpu * khz / max_khz) for job_id, khz in cycles.items()}
+
+    def _limit(self, job_id: int, allowed_cores: float) -> bool:
+        """Set a job's quota; small changes are left, for a write refills it."""
+        assert self._groups is not None
+        job = self._jobs[job_id]
+        if abs(allowed_cores - job.allowed_cores) <= _RELATIVE_CHANGE * job.allowed_cores:
+            return False
+        self._groups.limit(_name(job_id), *quota_us(allowed_cores))
+        job.allowed_cores = allowed_cores
+        return True
 
     def _remove_if_empty(self, job_id: int) -> None:
         if self._groups and self._groups.remove(_name(job_id)):
@@ -179,6 +213,10 @@ class Throttle:
         job = self._jobs.pop(job_id)
         with self._silicon.changing() as model:
             model.set_real_load(_name(job_id), job.cpus, 0.0)
+
+
+def _unavailable(job_id: int, error: OSError) -> UnavailableError:
+    return UnavailableError(f"job {job_id}: control group", error.strerror or "")
 
 
 def _name(job_id: int) -> str:

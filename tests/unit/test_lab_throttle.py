@@ -172,6 +172,24 @@ def test_a_group_that_nobody_enters_is_kept_for_the_grace_only(setup):
     assert not setup.throttle.busy
 
 
+def test_other_cpus_of_a_job_take_its_load_over(setup):
+    setup.groups.occupied.add("tasks_of_7")
+    setup.throttle.register(7, tuple(range(16)))
+    setup.let_run(1, "tasks_of_7")
+    setup.throttle.register(7, tuple(range(64, 80)))
+    setup.let_run(1, "tasks_of_7")
+    with setup.silicon.now() as model:
+        busy = model.usage().busy_seconds(model.now_s)
+        used = model.usage().cpu_seconds(7, model.now_s)
+    assert busy[0] == pytest.approx(1.0, abs=0.15)
+    assert busy[64] == pytest.approx(0.9, abs=0.15)
+    assert used == pytest.approx(16 * (busy[0] + busy[64]))
+    setup.throttle.register(7, tuple(range(4)))
+    setup.let_run(1, "tasks_of_7", busy=0.0)
+    with setup.silicon.now() as model:
+        assert model.usage().busy_cpus() == 0
+
+
 def test_vanished_groups_are_forgotten(setup):
     class Gone(MemoryGroups):
         def cpu_seconds(self, name: str) -> float:

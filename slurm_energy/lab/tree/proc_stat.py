@@ -6,9 +6,10 @@ switches, boot time, forks) is the machine's own.
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slurm_energy.lab.silicon import Silicon
@@ -44,22 +45,18 @@ class ProcessorTimes:
         with silicon.now() as model:
             self._start_s = model.now_s
         self._up_before_s = uptime()
-        self._idle_ticks = [0] * (silicon.profile.cpu.cpus + 1)
+        self._shown = [(0, 0, 0)] * (silicon.profile.cpu.cpus + 1)
 
     def stat(self) -> bytes:
         """Return the content of /proc/stat."""
         busy, system_s, up_s, running = self._read()
-        users = [sum(busy), *busy]
-        systems = [system_s * len(busy), *[system_s] * len(busy)]
-        idle_s = [up_s - system_s - seconds for seconds in busy]
-        # Rounding must not make a busy processor's idle time fall.
-        idle = [int(seconds * USER_HZ) for seconds in (sum(idle_s), *idle_s)]
-        self._idle_ticks = [max(pair) for pair in zip(self._idle_ticks, idle, strict=True)]
+        times = [(seconds, system_s, up_s - system_s - seconds) for seconds in busy]
+        sums = tuple(math.fsum(column) for column in zip(*times, strict=True))
         names = ["cpu ", *[f"cpu{number}" for number in range(len(busy))]]
-        columns = zip(names, users, systems, self._idle_ticks, strict=True)
+        self._shown = [_ticks(row, shown) for row, shown in zip([sums, *times], self._shown, strict=True)]
         lines = [
-            f"{name} {int(user * USER_HZ)} 0 {int(system * USER_HZ)} {ticks} 0 0 0 0 0 0"
-            for name, user, system, ticks in columns
+            f"{name} {user} 0 {system} {idle} 0 0 0 0 0 0"
+            for name, (user, system, idle) in zip(names, self._shown, strict=True)
         ]
         host = self._machine.read_text().splitlines()
         lines += [line for line in host if not line.startswith(_OWN_LINES) and not line.startswith("softirq")]
@@ -80,6 +77,12 @@ class ProcessorTimes:
             busy, running = usage.busy_seconds(now_s), usage.busy_cpus()
             system_s = usage.system_cpu_seconds(now_s) / len(busy)
         return busy, system_s, self._up_before_s + now_s - self._start_s, running
+
+
+def _ticks(seconds: Sequence[float], shown: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return user, system and idle time in ticks; rounding must not make a time fall below what was shown."""
+    user, system, idle = (int(value * USER_HZ) for value in seconds)
+    return max(user, shown[0]), max(system, shown[1]), max(idle, shown[2])
 
 
 def add_proc_stat(tree: Tree, silicon: Silicon) -> None:
