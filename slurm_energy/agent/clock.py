@@ -1,7 +1,8 @@
-"""Time that neither jumps nor stops: since boot, suspend included, with wall time beside it."""
+"""Time that neither jumps nor stops: since boot, suspend included, wall time beside it. A timer's grid."""
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -25,6 +26,33 @@ class Clock:
         """Return seconds since boot, time in suspend included."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
+    def suspended(self) -> float:
+        """Return how many seconds of these the machine was suspended.
+
+        A delay between the two readings makes it less, never more.
+        """
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+
     def unix(self) -> float:
         """Return Unix seconds."""
         return time.time()
+
+
+class Grid:
+    """The moments `origin + n x interval_s`. One that was missed is left out and never made up for.
+
+    Args:
+        origin: a moment on the grid, on any clock that does not jump.
+        interval_s: seconds between moments.
+    """
+
+    def __init__(self, origin: float, interval_s: float) -> None:
+        self.interval_s = interval_s
+        self._origin = origin
+        self._last = 0
+
+    def next(self, now: float) -> float:
+        """Return the first moment after `now` that was not returned before."""
+        passed = math.floor((now - self._origin) / self.interval_s)
+        self._last = max(self._last, passed) + 1
+        return self._origin + self._last * self.interval_s

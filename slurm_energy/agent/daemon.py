@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import math
 import os
 import signal
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy import config as configuration
+from slurm_energy.agent.clock import Grid
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.delivery import Delivery
 from slurm_energy.agent.engine import Engine
@@ -99,8 +100,6 @@ class Daemon:
             asyncio.create_task(self._flush()),
         ]
         stopping = asyncio.create_task(self._stop.wait())
-        if engine.active:
-            self._jobs.set()
         log.info("senergyd serves %s at %s", engine.node, socket_path)
         done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
         await server.close()
@@ -123,19 +122,23 @@ class Daemon:
                 self._jobs.set()
 
     async def _sample(self) -> None:
-        """Sample on a fixed grid while there are jobs: late samples do not shift the later ones."""
+        """Sample on a fixed grid: late samples do not shift the later ones, missed ones are left out."""
         loop = asyncio.get_running_loop()
         while True:
-            await self._jobs.wait()
-            interval_s = 1 / self._config.agent.sampling_hz
-            origin = loop.time()
-            ticks = 0
-            while self._engine.active and interval_s == 1 / self._config.agent.sampling_hz:
-                ticks = max(ticks + 1, math.ceil((loop.time() - origin) / interval_s))
-                await asyncio.sleep(origin + ticks * interval_s - loop.time())
+            interval_s = self._engine.sampling_interval_s
+            grid = Grid(loop.time(), interval_s)
+            while interval_s == self._engine.sampling_interval_s:
+                await self._pause(grid.next(loop.time()) - loop.time())
                 await self._work(self._engine.tick)
-            if not self._engine.active:
-                self._jobs.clear()
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait; without jobs, only until the first one begins."""
+        if self._engine.active:
+            await asyncio.sleep(pause_s)
+            return
+        self._jobs.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._jobs.wait(), pause_s)
 
     async def _keep_house(self) -> None:
         while True:

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 _FRESH_S = 0.1
 _FRESHEST_S = 0.001
 """Counters are updated every millisecond (RAPL) or less often; a younger sample tells nothing new."""
+_IDLE_INTERVAL_S = 10.0
+"""Between jobs somebody may still ask for the node's power, and its idle power is learned."""
 _FRESH_PER_S, _FRESH_BURST = 200.0, 400.0
 """Samples that one user can make the agent take: 200 a second keep it below a tenth of a core."""
 
@@ -84,6 +86,13 @@ class Engine:
         """Whether there is any job to measure."""
         return bool(self._sessions)
 
+    @property
+    def sampling_interval_s(self) -> float:
+        """Seconds between regular samples now: as configured for jobs, seldom without, wraps never missed."""
+        wanted_s = 1 / self.config.agent.sampling_hz
+        wanted_s = wanted_s if self.active else max(wanted_s, _IDLE_INTERVAL_S)
+        return min(wanted_s, self._sampler.longest_interval_s)
+
     def start(self) -> None:
         """Take up what an earlier run left: finish what ended, go on with what runs, restore the rest."""
         self._sampler.sample()
@@ -100,8 +109,6 @@ class Engine:
             else:
                 self._sessions[session.key] = session
                 self._continue(session, readings)
-        if not self.active:
-            self._sampler.forget()
         self._repair()
         if self._closing:
             self.on_change()
@@ -246,7 +253,7 @@ class Engine:
         now = self._clock.boottime()
         oldest_s = _FRESHEST_S if fresh and self._fresh.take(session.uid, now) else _FRESH_S
         if now - self._sampled_at() > oldest_s:
-            self._sample()
+            self._sample(due_only=True)
         age_s = max(0.0, self._clock.boottime() - self._sampled_at())
         return session.uid, {**answers.energy(session), "age_s": age_s}
 
@@ -258,7 +265,7 @@ class Engine:
         """
         now = self._clock.boottime()
         if not self.active and (self._sampler.time is None or now - self._sampler.time > LEAST_WINDOW_S):
-            self._sample()  # without jobs nobody else does
+            self._sample(due_only=True)  # without jobs that is done seldom
         return {
             **answers.status(self.node, [*self._sessions.values(), *self._closing], self._devices, reader),
             "spooled": self.spool.count(),
@@ -270,8 +277,7 @@ class Engine:
 
     def tick(self) -> None:
         """Take a regular sample."""
-        if self.active:
-            self._sample()
+        self._sample(due_only=True)
 
     def housekeeping(self) -> None:
         """Write a checkpoint, and try again what failed before."""
@@ -371,8 +377,6 @@ class Engine:
             self._save(session)
             self._put_back(session)
         self._save(session)
-        if not self.active:
-            self._sampler.forget()
 
     def _put_back(self, session: Session) -> None:
         results = self._restoration.of_job(session.owner)
@@ -422,8 +426,8 @@ class Engine:
         self.on_change()
         return True
 
-    def _sample(self) -> None:
-        interval = self._sampler.sample()
+    def _sample(self, *, due_only: bool = False) -> None:
+        interval = self._sampler.sample(due_only)
         if interval is not None:
             self._live.add(interval)
             for session in self._sessions.values():

@@ -43,7 +43,10 @@ class Meter:
         doubtful: set[str] = set()
         for key in keys:
             delta = interval.deltas.get(key)
-            if delta is None or delta.start < self.start - _CLOCK_SLACK_S:
+            if delta is None:  # not due unless it is said to be unknown
+                doubtful.update({key} & interval.unknown)
+                continue
+            if delta.start < self.start - _CLOCK_SLACK_S:
                 doubtful.add(key)
                 continue
             added[key] = delta.energy_uj

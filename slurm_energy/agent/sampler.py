@@ -1,28 +1,50 @@
-"""Reads every counter and tells how much each moved, exactly or marked uncertain. Knows no jobs."""
+"""Reads every counter at its own rate and tells how far each moved, exactly or in doubt. Knows no jobs.
+
+What a counter can do between two readings is decided in `movement`; when each is read, and what happens when
+one goes away and comes back, in `Sampler`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_energy.agent.clock import Clock
 from slurm_energy.agent.complaints import Complaints
-from slurm_energy.devices.interface import DeviceError, EnergyCounter, ThrottleSensor
+from slurm_energy.devices.interface import (
+    DeviceError,
+    DeviceGoneError,
+    EnergyCounter,
+    ThrottleSensor,
+)
 from slurm_energy.quantities import counter_delta
 
+READINGS_PER_WRAP = 3
+"""A counter that wraps is read at least so often in the shortest time in which it can."""
+_SHORTEST_INTERVAL_S = 0.01
 _SAFE_PART_OF_RANGE = 0.9
 """An interval in which the part at its highest power would use more of the range than this is uncertain."""
 _UPDATE_SLACK_S = 0.5
 """Counters are updated every 1 ms (RAPL) to 100 ms (NVML), so energy may show up this much later."""
+_STILL_S = 10.0
+"""A counter that shows the same for longer is not believed to measure: even idle parts draw power."""
+_JITTER_UJ = 3_000_000
+"""A counter without range that goes back by less was not reset; the coarsest counts in joules."""
+_SUSPENDED_S = 0.1
+_ALMOST = 0.95  # of an interval: a timer that fires a little early still finds a slow counter due
+_THROTTLE_ROUND = 4
+"""Throttling is sampled, so a quarter of its sensors is read at a time."""
+_NOTHING: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """How far one counter moved.
+class Delta(NamedTuple):
+    """How far one counter moved, up to the end of the interval that it is part of.
 
     Attributes:
-        start: boot time of the earlier reading, in seconds.
+        start: boot time of the counter's earlier reading, in seconds: before the interval's start for a
+            counter that was not read every time.
         energy_uj: microjoules; a lower bound if not certain.
         certain: no wrap or reset can have been missed.
     """
@@ -34,18 +56,25 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """All counters between two samples; a counter that could not be read is missing.
+    """What is known of the time between two samples.
+
+    A counter that is neither in `deltas` nor in `unknown` was not due; a later Delta covers this time too.
+    For one in `unknown`, a later Delta may, if it comes back as it was; it is not certain then.
 
     Attributes:
         start, end: boot time in seconds.
         deltas: by counter key.
         throttled_s: seconds of throttling by component, for components that have a sensor.
+        unknown: keys of counters that were unreadable at the end, or began to count anew there.
+        suspended_s: seconds of it in which the machine was suspended; no Delta is certain then.
     """
 
     start: float
     end: float
     deltas: Mapping[str, Delta]
     throttled_s: Mapping[str, float]
+    unknown: frozenset[str] = _NOTHING
+    suspended_s: float = 0.0
 
     @property
     def length_s(self) -> float:
@@ -53,29 +82,89 @@ class Interval:
         return self.end - self.start
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    time: float
-    value_uj: int
-
-
-def moved(counter: EnergyCounter, earlier: _Reading, later: _Reading) -> Delta:
-    """Return how far a counter moved between two readings.
+def movement(
+    counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float, still_s: float = 0.0
+) -> tuple[int, bool]:
+    """Return microjoules between two readings of a counter, and whether that is certain.
 
     A counter without a range that reads less was reset (driver reload): what it shows counts from then on.
     A movement that the hardware cannot have made in that time means a reset too, and counts as nothing.
+
+    Args:
+        counter: whose range and highest power decide.
+        earlier_uj: the earlier reading.
+        later_uj: the later one.
+        length_s: time between them.
+        still_s: for how long the counter had not moved before; it may catch up on that time.
     """
-    length_s = later.time - earlier.time
-    if counter.range_uj is None:
-        if later.value_uj < earlier.value_uj:
-            return Delta(earlier.time, later.value_uj, certain=False)
-        energy_uj, certain = later.value_uj - earlier.value_uj, True
+    most_uj = counter.most_watts * 1e6
+    range_uj = counter.range_uj
+    moved = later_uj != earlier_uj
+    certain = still_s <= _STILL_S if moved else still_s + length_s <= _STILL_S
+    if range_uj is not None:
+        energy_uj = counter_delta(earlier_uj, later_uj, range_uj)
+        certain = certain and length_s * most_uj <= _SAFE_PART_OF_RANGE * range_uj
+    elif later_uj >= earlier_uj:
+        energy_uj = later_uj - earlier_uj
+    elif earlier_uj - later_uj <= _JITTER_UJ:
+        return 0, certain
     else:
-        energy_uj = counter_delta(earlier.value_uj, later.value_uj, counter.range_uj)
-        certain = length_s * counter.most_watts * 1e6 <= _SAFE_PART_OF_RANGE * counter.range_uj
-    if energy_uj > counter.most_watts * 1e6 * (length_s + _UPDATE_SLACK_S):
-        return Delta(earlier.time, 0, certain=False)
-    return Delta(earlier.time, energy_uj, certain)
+        energy_uj, certain = later_uj, False
+    if energy_uj > most_uj * (length_s + still_s + _UPDATE_SLACK_S):
+        return 0, False
+    return energy_uj, certain
+
+
+def least_movement(counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float) -> int:
+    """Return the least energy between readings with a suspend between them, in microjoules.
+
+    The counter may have gone on, stood still or started anew, so that one that shows less has counted at
+    least what it shows, whether it wrapped or was reset.
+    """
+    energy_uj = later_uj - earlier_uj if later_uj >= earlier_uj else later_uj
+    most_uj = counter.most_watts * 1e6 * (length_s + _UPDATE_SLACK_S)
+    return energy_uj if energy_uj <= most_uj else 0
+
+
+class _Track:
+    """The last reading of one counter.
+
+    Attributes:
+        time: boot time of it; None while there is no reading to count from.
+        asked: boot time of the last attempt.
+    """
+
+    __slots__ = ("asked", "changed", "counter", "key", "read", "time", "value_uj")
+
+    def __init__(self, counter: EnergyCounter) -> None:
+        self.counter = counter
+        self.key = counter.key
+        self.read = counter.read
+        self.time: float | None = None
+        self.asked = -math.inf
+        self.value_uj = 0
+        self.changed = 0.0
+
+    def start(self, now: float, value_uj: int) -> None:
+        """Count from here on."""
+        self.time = self.changed = now
+        self.value_uj = value_uj
+
+    def move(self, now: float, value_uj: int, suspended: bool) -> Delta:
+        """Take a reading that follows another one."""
+        start, last_uj = self.time, self.value_uj
+        assert start is not None
+        length_s = now - start
+        if suspended:
+            energy_uj, certain = least_movement(self.counter, last_uj, value_uj, length_s), False
+        else:
+            energy_uj, certain = movement(self.counter, last_uj, value_uj, length_s, start - self.changed)
+        self.time = now
+        if value_uj != last_uj:
+            self.changed = now
+            if not (energy_uj == 0 and certain):  # after jitter the higher value stays the base
+                self.value_uj = value_uj
+        return Delta(start, energy_uj, certain)
 
 
 class Sampler:
@@ -83,45 +172,69 @@ class Sampler:
 
     Attributes:
         time: boot time of the last sample, in seconds; None before the first.
+        longest_interval_s: time between samples in which no wrap can be missed.
     """
 
     def __init__(
         self, counters: Sequence[EnergyCounter], throttles: Sequence[ThrottleSensor], clock: Clock
     ) -> None:
-        self._counters = counters
-        self._throttles = throttles
+        self._tracks = {counter.key: _Track(counter) for counter in counters}
+        self._fast = [track for track in self._tracks.values() if track.counter.interval_s <= 0]
+        self._slow = [track for track in self._tracks.values() if track.counter.interval_s > 0]
+        self._throttles = _Throttles(throttles)
         self._clock = clock
-        self._last: dict[str, _Reading] = {}
+        self._suspended_s = clock.suspended()
+        self._lost: set[str] = set()
         self.time: float | None = None
+        self.longest_interval_s = longest_interval_s(counters)
         self._complaints = Complaints()
 
-    def sample(self) -> Interval | None:
-        """Read everything. Returns None for the first sample after `forget`."""
+    def sample(self, due_only: bool = False) -> Interval | None:
+        """Read the counters. Returns None for the first sample after `forget`.
+
+        Args:
+            due_only: leave out what cannot tell anything new yet. Without it everything is read, so that what
+                a job used and what was used before it are told apart.
+        """
         before = self._clock.boottime()
-        values = {c.key: value for c in self._counters if (value := self._read(c)) is not None}
+        slow = [track for track in self._slow if _is_due(track, before)] if due_only else self._slow
+        lost = frozenset(self._lost) if self._lost else _NOTHING
+        values = self._read(self._fast, before)
+        if slow:
+            values += self._read(slow, before)
         now = (before + self._clock.boottime()) / 2
-        readings = {key: _Reading(now, value) for key, value in values.items()}
+        suspended_s = self._suspended()
+        deltas: dict[str, Delta] = {}
+        unknown = set(self._lost)
+        for track, value_uj in values:
+            if track.time is None:
+                track.start(now, value_uj)
+                unknown.add(track.key)
+                continue
+            delta = track.move(now, value_uj, suspended_s > 0)
+            deltas[track.key] = delta._replace(certain=False) if track.key in lost else delta
         start, self.time = self.time, now
-        deltas = {
-            counter.key: moved(counter, self._last[counter.key], readings[counter.key])
-            for counter in self._counters
-            if counter.key in readings and counter.key in self._last
-        }
-        self._last.update(readings)
-        throttled = self._throttled(now - start if start is not None else 0.0)
-        return None if start is None else Interval(start, now, deltas, throttled)
+        throttled_s = self._throttles.seconds(now, start, everything=not due_only)
+        if start is None:
+            return None
+        return Interval(
+            start, now, deltas, throttled_s, frozenset(unknown) if unknown else _NOTHING, suspended_s
+        )
 
     def forget(self) -> None:
         """Drop all readings: nobody is interested in the time until the next sample."""
-        self._last.clear()
+        for track in self._tracks.values():
+            track.time = None
         self.time = None
 
     def readings(self) -> dict[str, Any]:
         """Return the last readings for `since`, JSON-ready."""
+        known = {key: [t.time, t.value_uj] for key, t in self._tracks.items() if t.time is not None}
         return {
             "boot_id": self._clock.boot_id,
             "time": self.time,
-            "counters": {key: [reading.time, reading.value_uj] for key, reading in self._last.items()},
+            "suspended_s": self._suspended_s,
+            "counters": known,
         }
 
     def since(self, earlier: Mapping[str, Any]) -> Interval | None:
@@ -131,29 +244,96 @@ class Sampler:
         """
         if earlier["boot_id"] != self._clock.boot_id or earlier["time"] is None or self.time is None:
             return None
-        known = {key: _Reading(float(t), int(value)) for key, (t, value) in earlier["counters"].items()}
-        deltas = {
-            counter.key: moved(counter, known[counter.key], self._last[counter.key])
-            for counter in self._counters
-            if counter.key in known and counter.key in self._last
-        }
-        return Interval(float(earlier["time"]), self.time, deltas, {})
-
-    def _read(self, counter: EnergyCounter) -> int | None:
-        try:
-            value = counter.read()
-        except DeviceError as error:
-            self._complaints.tell(f"counter {counter.key}", f"cannot be read: {error}")
-            return None
-        self._complaints.settle(f"counter {counter.key}", "can be read again")
-        return value
-
-    def _throttled(self, interval_s: float) -> dict[str, float]:
-        seconds: dict[str, float] = {}
-        for sensor in self._throttles:
-            try:
-                value = sensor.seconds(interval_s)
-            except DeviceError:
+        suspended_s = self._suspended_s - float(earlier.get("suspended_s", self._suspended_s))
+        suspended_s = suspended_s if suspended_s > _SUSPENDED_S else 0.0
+        deltas: dict[str, Delta] = {}
+        for key, (time, value_uj) in earlier["counters"].items():
+            track = self._tracks.get(key)
+            if track is None or track.time is None:
                 continue
-            seconds[sensor.component] = max(value, seconds.get(sensor.component, 0.0))
-        return seconds
+            last = _Track(track.counter)
+            last.start(float(time), int(value_uj))
+            deltas[key] = last.move(track.time, track.value_uj, suspended_s > 0)
+        unknown = frozenset(self._tracks.keys() - deltas.keys())
+        return Interval(float(earlier["time"]), self.time, deltas, {}, unknown, suspended_s)
+
+    def _read(self, tracks: Iterable[_Track], now: float) -> list[tuple[_Track, int]]:
+        found = []
+        for track in tracks:
+            track.asked = now
+            try:
+                value_uj = track.read()
+            except DeviceError as error:
+                self._lose(track, error)
+                continue
+            if self._lost and track.key in self._lost:
+                self._lost.discard(track.key)
+                self._complaints.settle(f"counter {track.key}", "can be read again")
+            found.append((track, value_uj))
+        return found
+
+    def _lose(self, track: _Track, error: DeviceError) -> None:
+        """Note a failure; when the device itself is gone, its last reading means nothing any more."""
+        if isinstance(error, DeviceGoneError):
+            track.time = None
+        self._lost.add(track.key)
+        self._complaints.tell(f"counter {track.key}", f"cannot be read: {error}")
+
+    def _suspended(self) -> float:
+        """Return the seconds of suspend since the last sample."""
+        suspended_s = self._clock.suspended()
+        more_s = suspended_s - self._suspended_s
+        self._suspended_s = max(self._suspended_s, suspended_s)
+        return more_s if more_s > _SUSPENDED_S else 0.0
+
+
+def longest_interval_s(counters: Iterable[EnergyCounter]) -> float:
+    """Return the seconds between samples at which every counter is read thrice per shortest wrap period.
+
+    Infinite if none wraps; never less than a hundredth of a second, where uncertain intervals remain.
+    """
+    periods = [c.range_uj / (c.most_watts * 1e6) for c in counters if c.range_uj is not None]
+    return max(_SHORTEST_INTERVAL_S, min(periods, default=math.inf) / READINGS_PER_WRAP)
+
+
+def _is_due(track: _Track, now: float) -> bool:
+    return now - track.asked >= _ALMOST * track.counter.interval_s
+
+
+class _Throttles:
+    """Throttle sensors, a few at a time: what one tells holds until it is asked again."""
+
+    def __init__(self, sensors: Sequence[ThrottleSensor]) -> None:
+        self._sensors = list(sensors)
+        self._asked: list[float | None] = [None] * len(self._sensors)
+        self._shares: list[float | None] = [None] * len(self._sensors)
+        self._step = -(-len(self._sensors) // _THROTTLE_ROUND)
+        self._next = 0
+
+    def seconds(self, now: float, start: float | None, everything: bool) -> dict[str, float]:
+        """Return throttled seconds from `start` to `now` by component, the most of its sensors."""
+        count = len(self._sensors)
+        if count == 0:
+            return {}
+        asked = range(count) if everything else range(self._next, self._next + self._step)
+        self._next = (self._next + self._step) % count
+        for index in asked:
+            self._ask(index % count, now, start)
+        length_s = now - start if start is not None else 0.0
+        found: dict[str, float] = {}
+        for sensor, share in zip(self._sensors, self._shares, strict=True):
+            if share is not None:
+                found[sensor.component] = max(share * length_s, found.get(sensor.component, 0.0))
+        return found
+
+    def _ask(self, index: int, now: float, start: float | None) -> None:
+        since = self._asked[index]
+        since = start if since is None else since
+        length_s = now - since if since is not None else 0.0
+        self._asked[index] = now
+        try:
+            seconds = self._sensors[index].seconds(length_s)
+        except DeviceError:
+            self._shares[index] = None
+            return
+        self._shares[index] = min(1.0, seconds / length_s) if length_s > 0 else 0.0

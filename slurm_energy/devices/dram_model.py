@@ -72,6 +72,7 @@ class DramModel(PowerGauge):
     key = "dram_model"
     component = "dram"
     source = "model:dram"
+    interval_s = 1.0
     quality = Quality.MODELLED
 
     def __init__(self, sizes_bytes: Sequence[int], meminfo: Path) -> None:

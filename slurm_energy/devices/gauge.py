@@ -119,6 +119,7 @@ class GaugeCounter(EnergyCounter):
         self.component = gauge.component
         self.source = gauge.source
         self.quality = gauge.quality
+        self.interval_s = gauge.interval_s
         # A correction may add half an interval's energy at once, which is not a reset of the counter.
         self.most_watts = gauge.most_watts * max(1.0, gauge.interval_s)
         self._gauge = gauge

@@ -19,6 +19,10 @@ class DeviceError(UnavailableError):
     """A counter or knob could not be read or written; `why` is the hardware's reason."""
 
 
+class DeviceGoneError(DeviceError):
+    """The device itself is not there now: what comes back at its place may be another one, or start anew."""
+
+
 class Stage(IntEnum):
     """When a knob is written, lowest first; restoring goes the other way.
 
@@ -50,9 +54,11 @@ class EnergyCounter(ABC):
             reading then means that it was reset).
         most_watts: power that the part never exceeds, in watts; decides when wraps may be missed.
         quality: how far the figure can be trusted.
+        interval_s: seconds between new values, where that is worth waiting for; 0 to be read every time.
     """
 
     quality: Quality = Quality.MEASURED
+    interval_s: float = 0.0
     key: str
     component: str
     source: str

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 from slurm_energy.devices.interface import DeviceError, EnergyCounter
-from slurm_energy.devices.sysfs import reason
+from slurm_energy.devices.sysfs import failure
 
 _FOLDER = Path("sys/cray/pm_counters")
 _ACCELERATOR = re.compile(r"accel(\d+)_energy")
@@ -69,7 +69,7 @@ class Group:
                     return numbers
         except OSError as error:
             self.close()
-            raise DeviceError(str(self._folder), reason(error)) from None
+            raise failure(self._folder, error) from None
         raise DeviceError(str(self._folder), "counters change while they are read")
 
     def _read(self, name: str) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
-from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.interface import DeviceError, DeviceGoneError
 
 _READ_BYTES = 65536
 _REASONS = {
@@ -15,6 +16,9 @@ _REASONS = {
     errno.EBUSY: "not allowed in the present mode",
     errno.EINVAL: "not a value that the driver takes",
 }
+_GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOENT, errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE})
+"""A removed device, or a file system that is not served any more."""
+_REOPEN_PAUSE_S = 1.0
 
 
 def read_text(path: Path) -> str:
@@ -70,6 +74,12 @@ def reason(error: OSError) -> str:
     return f"{text} ({meaning})" if meaning else text
 
 
+def failure(path: Path, error: OSError) -> DeviceError:
+    """Return the error for a file that cannot be read: whether its device is gone, and the reason."""
+    kind = DeviceGoneError if error.errno in _GONE else DeviceError
+    return kind(str(path), reason(error))
+
+
 def cpu_list(text: str) -> tuple[int, ...]:
     """Read a kernel CPU list such as `0-3,8` or `0 1 2`.
 
@@ -86,32 +96,48 @@ def cpu_list(text: str) -> tuple[int, ...]:
 class CounterFile:
     """A file with one number, kept open: a read costs one pread(2).
 
-    After a failure it is opened anew at the next read, since the device may have come back.
+    After a failure it is opened anew at the next read, since the device may have come back; where opening
+    fails, not more than once a second.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
+        self._not_before = 0.0
+        self._code: int | None = None
 
     def read(self) -> int:
         """Return the number.
 
         Raises:
+            DeviceGoneError: its device is not there.
             DeviceError: not readable or not a number.
         """
+        descriptor = self._descriptor
+        if descriptor is None:
+            descriptor = self._open()
         try:
-            if self._descriptor is None:
-                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            return int(os.pread(self._descriptor, 64, 0))
+            return int(os.pread(descriptor, 64, 0))
         except OSError as error:
             self.close()
-            raise DeviceError(str(self.path), reason(error)) from None
+            raise failure(self.path, error) from None
         except ValueError:
             self.close()
             raise DeviceError(str(self.path), "not a number") from None
 
     def close(self) -> None:
         """Close the descriptor; the next read opens it again."""
+        self._code = None
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _open(self) -> int:
+        now = time.monotonic()
+        if self._code is None or now >= self._not_before:
+            try:
+                self._descriptor, self._code = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC), None
+                return self._descriptor
+            except OSError as error:
+                self._code, self._not_before = error.errno or errno.EIO, now + _REOPEN_PAUSE_S
+        raise failure(self.path, OSError(self._code, os.strerror(self._code)))

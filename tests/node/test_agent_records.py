@@ -73,9 +73,9 @@ def test_energy_of_a_gpu_job_under_a_cap(started):
     assert record.seconds_above_cap < 2
 
 
-def test_a_counter_that_wraps_every_second_is_exact_at_50_hz(started):
+def test_a_counter_that_wraps_every_second_is_exact_whatever_rate_is_configured(started):
     """128 J of range: a package wraps every half second under load."""
-    agent = started("xeon-8358", "--set", "rapl.energy_unit_exponent=25", sampling_hz=50.0)
+    agent = started("xeon-8358", "--set", "rapl.energy_unit_exponent=25", sampling_hz=1.0)
     record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 6))
     if record.uncertain_seconds == 0:  # the machine was never late for a fifth of a second
         assert energy(record)["cpu"] == pytest.approx(truth["cpu"], rel=0.01)
@@ -83,8 +83,9 @@ def test_a_counter_that_wraps_every_second_is_exact_at_50_hz(started):
         assert energy(record)["cpu"] <= truth["cpu"] * 1.01
 
 
-def test_a_counter_that_wraps_too_often_for_the_rate_is_uncertain(started):
-    agent = started("xeon-8358", "--set", "rapl.energy_unit_exponent=25", sampling_hz=1.0)
+def test_a_counter_that_wraps_too_often_for_any_rate_is_uncertain(started):
+    """4 J of range: a package wraps every 10 ms under load."""
+    agent = started("xeon-8358", "--set", "rapl.energy_unit_exponent=29", sampling_hz=1.0)
     record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 4))
     assert record.uncertain_seconds > 0.7 * record.elapsed_s
     assert energy(record)["cpu"] <= truth["cpu"] * 1.01

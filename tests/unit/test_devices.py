@@ -11,7 +11,7 @@ from hardware_tree import KERNEL_RANGE_UJ, Tree
 
 from slurm_energy.devices import nvml, powercap
 from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.interface import DeviceError, DeviceGoneError
 from slurm_energy.devices.powercap import counter_range_uj
 
 
@@ -101,16 +101,24 @@ def test_a_counter_is_kept_open_and_follows_the_file(tree: Tree) -> None:
     counter.close()
 
 
-def test_a_counter_that_fails_is_opened_again(tree: Tree) -> None:
+def test_a_counter_that_fails_is_opened_again_but_not_at_every_read(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("slurm_energy.devices.sysfs.time.monotonic", lambda: now[0])
     file = tree.zone("intel-rapl:0", "package-0").root / "sys/class/powercap/intel-rapl:0/energy_uj"
     counter = discover(tree.root).counters[0]
     file.write_text("")
     with pytest.raises(DeviceError, match="not a number"):
         counter.read()
     file.unlink()
-    with pytest.raises(DeviceError, match="No such file"):
+    with pytest.raises(DeviceGoneError, match="No such file"):
         counter.read()
     file.write_text("23\n")
+    now[0] += 0.9
+    with pytest.raises(DeviceGoneError, match="No such file"):
+        counter.read()
+    now[0] += 0.2
     assert counter.read() == 23
     counter.close()
 

@@ -6,16 +6,17 @@ import base64
 import math
 import zlib
 from array import array
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.agent.clock import Clock
+from slurm_energy.agent.clock import Clock, Grid
 from slurm_energy.agent.meter import Meter, PowerWatch
 from slurm_energy.agent.sampler import Delta, Interval, Sampler
 from slurm_energy.agent.trace import MOST_POINTS, TraceBuilder
-from slurm_energy.devices.interface import DeviceError, EnergyCounter, ThrottleSensor
+from slurm_energy.devices.interface import DeviceError, DeviceGoneError, EnergyCounter, ThrottleSensor
 
 
 class HandClock(Clock):
@@ -24,9 +25,13 @@ class HandClock(Clock):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
+        self.slept = 0.0
 
     def boottime(self) -> float:
         return self.now
+
+    def suspended(self) -> float:
+        return self.slept
 
     def unix(self) -> float:
         return 1_700_000_000 + self.now
@@ -37,13 +42,23 @@ class Counter(EnergyCounter):
 
     component, source = "cpu", "powercap:intel-rapl"
 
-    def __init__(self, range_uj: int | None = None, most_watts: float = 400.0, key: str = "c") -> None:
+    def __init__(
+        self,
+        range_uj: int | None = None,
+        most_watts: float = 400.0,
+        key: str = "c",
+        interval_s: float = 0.0,
+    ) -> None:
         self.key, self.range_uj, self.most_watts = key, range_uj, most_watts
+        self.interval_s = interval_s
         self.value: int | None = 0
+        self.failure: type[DeviceError] = DeviceError
+        self.reads = 0
 
     def read(self) -> int:
+        self.reads += 1
         if self.value is None:
-            raise DeviceError(self.key, "Input/output error")
+            raise self.failure(self.key, "Input/output error")
         return self.value
 
 
@@ -104,14 +119,34 @@ def test_a_jump_that_the_hardware_cannot_have_made_counts_as_nothing() -> None:
     assert step(sampler, clock, 1.0).deltas["c"] == Delta(1000.0, 0, certain=False)
 
 
-def test_a_counter_that_was_unreadable_catches_up() -> None:
+def test_a_counter_that_could_not_be_read_catches_up_but_is_doubted() -> None:
     counter = Counter(range_uj=10**12)
     sampler, clock = start(counter)
     counter.value = None
-    assert step(sampler, clock, 1.0).deltas == {}
+    failed = step(sampler, clock, 1.0)
+    assert (failed.deltas, failed.unknown) == ({}, {"c"})
     counter.value = 300_000_000
-    delta = step(sampler, clock, 1.0).deltas["c"]
-    assert delta == Delta(1000.0, 300_000_000, certain=True)
+    back = step(sampler, clock, 1.0)
+    assert (back.deltas, back.unknown) == ({"c": Delta(1000.0, 300_000_000, certain=False)}, set())
+    assert step(sampler, clock, 1.0).deltas["c"].certain
+
+
+def test_a_counter_that_went_away_counts_from_its_return_and_is_unknown_meanwhile(caplog) -> None:
+    """What it counted in between cannot be told from what another device at its place has counted."""
+    counter, other = Counter(range_uj=10**12), Counter(key="other")
+    sampler, clock = start(counter, other)
+    counter.value, counter.failure = None, DeviceGoneError
+    gone = [step(sampler, clock, 1.0) for _ in range(2)]
+    counter.value = 300_000_000
+    back = step(sampler, clock, 1.0)
+    counter.value = 310_000_000
+    after = step(sampler, clock, 1.0)
+    for interval in (*gone, back):
+        assert (interval.unknown, set(interval.deltas)) == ({"c"}, {"other"})
+    assert (after.unknown, after.deltas["c"]) == (set(), Delta(1003.0, 10_000_000, certain=True))
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "counter c: cannot be read: c: Input/output error"
+    ]
 
 
 def test_readings_of_an_earlier_run_count_on_the_same_boot_only() -> None:
@@ -126,11 +161,127 @@ def test_readings_of_an_earlier_run_count_on_the_same_boot_only() -> None:
     assert again.since({**earlier, "boot_id": "another"}) is None
 
 
+def test_a_slow_source_is_read_at_its_own_rate_and_its_delta_covers_its_own_time() -> None:
+    fast, slow = Counter(), Counter(key="slow", interval_s=5.0)
+    sampler, clock = start(fast, slow)
+    found = []
+    for second in range(1, 11):
+        fast.value, slow.value = second * 10**6, second * 2 * 10**6
+        clock.now = 1000.0 + second - 0.001 * (second % 2)  # timers are not exact
+        interval = sampler.sample(due_only=True)
+        assert interval is not None and interval.unknown == set()
+        assert interval.deltas["c"].start == interval.start
+        found += [(second, interval.deltas["slow"])] if "slow" in interval.deltas else []
+    assert found == [
+        (5, Delta(1000.0, 10_000_000, certain=True)),
+        (10, Delta(pytest.approx(1005.0, abs=0.01), 10_000_000, certain=True)),
+    ]
+    assert (fast.reads, slow.reads) == (11, 3)
+
+
+def test_a_sample_at_the_edge_of_a_job_reads_slow_sources_too() -> None:
+    slow = Counter(key="slow", interval_s=5.0)
+    sampler, clock = start(slow)
+    slow.value = 4_000_000
+    assert step(sampler, clock, 2.0).deltas["slow"] == Delta(1000.0, 4_000_000, certain=True)
+
+
+def test_a_slow_source_that_is_lost_stays_unknown_until_it_is_read_again() -> None:
+    slow = Counter(key="slow", interval_s=5.0)
+    sampler, clock = start(slow)
+    slow.value = None
+    unknown = []
+    for second in range(1, 12):
+        clock.now = 1000.0 + second
+        interval = sampler.sample(due_only=True)
+        assert interval is not None
+        unknown.append(bool(interval.unknown))
+        slow.value = None if second < 7 else 70
+    assert unknown == [False] * 4 + [True] * 5 + [False] * 2
+
+
+def test_jitter_is_no_reset_and_is_not_counted_twice() -> None:
+    counter = Counter()
+    counter.value = 5_000_000_000
+    sampler, clock = start(counter)
+    deltas = []
+    for value in (5_010_000_000, 5_009_999_997, 5_010_000_001, 5_020_000_000):
+        counter.value = value
+        deltas.append(step(sampler, clock, 0.1).deltas["c"])
+    assert [delta.energy_uj for delta in deltas] == [10_000_000, 0, 1, 9_999_999]
+    assert all(delta.certain for delta in deltas)
+
+
+def test_a_counter_that_stands_still_is_doubted_and_may_catch_up() -> None:
+    counter = Counter(most_watts=400)
+    counter.value = 5_000_000_000
+    sampler, clock = start(counter)
+    still = [step(sampler, clock, 1.0).deltas["c"].certain for _ in range(15)]
+    assert still == [True] * 10 + [False] * 5
+    counter.value += 3_000_000_000  # 15 s at 200 W, more than 400 W in the last second
+    assert step(sampler, clock, 1.0).deltas["c"] == Delta(1015.0, 3_000_000_000, certain=False)
+    counter.value += 200_000_000
+    assert step(sampler, clock, 1.0).deltas["c"].certain
+
+
+@pytest.mark.parametrize(
+    ("after", "range_uj", "energy_uj"),
+    [(5_300_000_000, None, 300_000_000), (20_000_000, None, 20_000_000), (20_000_000, 10**10, 20_000_000)],
+)
+def test_energy_around_a_suspend_is_a_lower_bound(after: int, range_uj: int | None, energy_uj: int) -> None:
+    """The counter went on, or stood still, or began anew; an hour at 400 W could hide dozens of wraps."""
+    counter = Counter(range_uj=range_uj)
+    counter.value = 5_000_000_000
+    sampler, clock = start(counter)
+    counter.value = after
+    clock.slept = 3600.0
+    interval = step(sampler, clock, 3601.0)
+    assert interval.deltas["c"] == Delta(1000.0, energy_uj, certain=False)
+    assert (interval.suspended_s, interval.length_s) == (3600.0, 3601.0)
+    counter.value += 100_000_000
+    interval = step(sampler, clock, 1.0)
+    assert (interval.suspended_s, interval.deltas["c"].certain) == (0.0, True)
+
+
+def test_a_suspend_while_the_agent_did_not_run_is_seen() -> None:
+    counter = Counter()
+    sampler, clock = start(counter)
+    earlier = sampler.readings()
+    clock.now, clock.slept, counter.value = 1500.0, 400.0, 5_000_000
+    again = Sampler([counter], [], clock)
+    again.sample()
+    interval = again.since(earlier)
+    assert interval is not None
+    assert interval.suspended_s == 400.0
+    assert interval.deltas["c"] == Delta(1000.0, 5_000_000, certain=False)
+
+
+def test_counters_are_read_thrice_per_wrap_whatever_is_configured() -> None:
+    small, large = Counter(range_uj=100_000_000, most_watts=400), Counter(range_uj=262 * 10**9, key="large")
+    assert Sampler([large, small], [], HandClock()).longest_interval_s == pytest.approx(0.25 / 3)
+    assert Sampler([Counter()], [], HandClock()).longest_interval_s == math.inf
+
+
+@given(st.floats(0.01, 10), st.floats(0, 1e6), st.lists(st.floats(0, 25), min_size=1, max_size=50))
+def test_a_grid_never_drifts_and_never_catches_up(
+    interval_s: float, origin: float, delays: list[float]
+) -> None:
+    grid, now, last = Grid(origin, interval_s), origin, origin
+    for delay in delays:
+        moment = grid.next(now)
+        steps = (moment - origin) / interval_s
+        assert steps == pytest.approx(round(steps), abs=1e-3)
+        assert last < moment and now - 1e-6 < moment <= max(now, last) + 1.001 * interval_s
+        last, now = moment, moment + delay * interval_s  # the work may take longer than an interval
+
+
 class Sensor(ThrottleSensor):
     def __init__(self, component: str, part: float | None) -> None:
         self.component, self.part = component, part
+        self.asked = 0
 
     def seconds(self, interval_s: float) -> float:
+        self.asked += 1
         if self.part is None:
             raise DeviceError(self.component, "gone")
         return self.part * interval_s
@@ -143,14 +294,31 @@ def test_throttling_is_told_per_component_and_silent_sensors_are_left_out() -> N
     assert step(sampler, clock, 2.0).throttled_s == {"gpu[0]": 2.0, "cpu": 0.5}
 
 
+def test_throttle_sensors_take_turns_and_what_they_told_holds_meanwhile() -> None:
+    sensors = [Sensor(f"gpu[{index}]", 0.0) for index in range(8)]
+    clock = HandClock()
+    sampler = Sampler([], sensors, clock)
+    sampler.sample()
+    for sensor in sensors:
+        sensor.part = 1.0
+    throttled = []
+    for _ in range(4):
+        clock.now += 1.0
+        interval = sampler.sample(due_only=True)
+        assert interval is not None
+        throttled.append(sum(interval.throttled_s.values()))
+    assert throttled == [2.0, 4.0, 6.0, 8.0]
+    assert [sensor.asked for sensor in sensors] == [2] * 8
+
+
 def interval(start: float, end: float, **energy_uj: int) -> Interval:
     return Interval(start, end, {key: Delta(start, uj, True) for key, uj in energy_uj.items()}, {})
 
 
 def test_a_meter_adds_its_own_counters_and_marks_what_is_missing() -> None:
     meter = Meter(10.0)
-    meter.add(interval(10, 11, a=5, b=7), ["a", "missing"], [])
-    meter.add(interval(11, 13, a=6, b=7), ["a", "missing"], [])
+    for part in (interval(10, 11, a=5, b=7), interval(11, 13, a=6, b=7)):
+        meter.add(replace(part, unknown=frozenset({"missing"})), ["a", "missing", "not due"], [])
     assert meter.energy_uj == {"a": 11}
     assert (meter.uncertain, meter.uncertain_s, meter.elapsed_s) == (["missing"], 3.0, 3.0)
     assert meter.throttled_s is None
