@@ -5,9 +5,9 @@ a `Window`: the joules that the tool tells, those that the node really used betw
 how often the tool read its counters, and the CPU time that this took, children included, start-up excluded.
 
 Tools: `zeus`, `codecarbon`, `pyjoules`, `pyrapl` (extra `judges`), `ea2p` (not on PyPI: needs the path of a
-checkout; its import of mpi4py is answered with an empty module, its nvidia-smi is `nvidia_smi.c` here), and
-`ours`, the agent's sampler and meter. Tools that do not sample by themselves are read every interval, with
-interval 0 only at begin and end.
+checkout; its import of mpi4py is answered with an empty module, its nvidia-smi is `nvidia_smi.c` here),
+`ours`, the agent's sampler and meter, and `senergyd`, the whole agent with a job's record. Tools that do not
+sample by themselves are read every interval, with interval 0 only at begin and end.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import own_agent
+
 ROOT = Path(__file__).resolve().parents[1]
 NODE_TESTS = ROOT / "tests/node"
 NVIDIA_SMI = Path(__file__).with_name("nvidia_smi.c")
@@ -50,6 +52,8 @@ class Window:
         length_s: seconds between its begin and its end.
         joules: by component, `cpu`, `dram` and `gpu`, those that it measures.
         truth_joules: of the node's model in the same time.
+        most_joules: of the model from before the tool began until after it had ended; what a tool that
+            counts exactly tells lies between the two.
         samples: intervals for which it told the energy of all counters.
         cpu_s: CPU time after its begin and before its end, with children.
         uncertain_s: seconds that it marked itself as doubtful; None for tools that mark nothing.
@@ -63,6 +67,7 @@ class Window:
     samples: int
     cpu_s: float
     uncertain_s: float | None = None
+    most_joules: Mapping[str, float] = field(default_factory=dict)
 
 
 class NotMeasuredError(Exception):
@@ -160,6 +165,10 @@ class Tool(ABC):
     @abstractmethod
     def end(self) -> None:
         """End the window and fill `joules`."""
+
+    def collect(self) -> None:
+        """Fill what `end` could not yet."""
+        return
 
     def add(self, component: str, joules: float) -> None:
         """Add to a component."""
@@ -352,8 +361,36 @@ class Ours(Tool):
         self.devices.close()
 
 
+class Senergyd(Tool):
+    """A whole senergyd and the record of a job that only measures."""
+
+    distribution = "slurm-energy"
+    reads_itself = True
+
+    def prepare(self) -> None:
+        self.agent = own_agent.OwnAgent(
+            Path(tempfile.mkdtemp(prefix="senergy-")), 1 / (self.interval_s or 1.0)
+        )
+
+    def begin(self) -> None:
+        self.agent.begin()
+
+    def end(self) -> None:
+        self.agent.end()
+
+    def collect(self) -> None:
+        record = self.agent.record()
+        self.agent.stop()
+        shutil.rmtree(self.agent.folder)
+        self.uncertain_s = record["uncertain_seconds"]
+        for part in record["components"]:
+            if part["name"] != "node" and part["energy_joules"] is not None:
+                self.add(part["name"].partition("[")[0], part["energy_joules"])
+
+
 TOOLS: dict[str, type[Tool]] = {
     "ours": Ours,
+    "senergyd": Senergyd,
     "zeus": Zeus,
     "codecarbon": CodeCarbon,
     "pyjoules": PyJoules,
@@ -364,12 +401,15 @@ TOOLS: dict[str, type[Tool]] = {
 
 def measure(tool: Tool, seconds: float) -> dict[str, Any]:
     """Let a prepared tool measure a window; return the fields of a `Window` but its name."""
+    outer = _truth()
     tool.begin()
     before, start, cpu = _truth(), time.monotonic(), cpu_seconds()
     drive(tool, start, seconds)
     spent, after, length_s = cpu_seconds() - cpu, _truth(), time.monotonic() - start
     samples = tool.samples
     tool.end()
+    last = _truth()
+    tool.collect()
     return {
         "length_s": length_s,
         "joules": tool.joules,
@@ -377,6 +417,7 @@ def measure(tool: Tool, seconds: float) -> dict[str, Any]:
         "samples": tool.samples if tool.reads_itself else samples,
         "cpu_s": spent,
         "uncertain_s": tool.uncertain_s,
+        "most_joules": {name: last[name] - outer[name] for name in last},
     }
 
 

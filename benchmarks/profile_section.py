@@ -17,25 +17,18 @@ import contextlib
 import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from own_agent import JOB_ID, own_agent
+
 PACE_S = 0.01
 BODY_S = 0.005
 Step = Callable[[], object]
 LIMIT_MS = 1.0
-JOB = {
-    "SLURM_JOB_ID": "4294900000",
-    "SLURM_JOB_USER": "root",
-    "SLURM_JOB_CPUS_PER_NODE": "1024",
-    "SLURM_JOB_RESTART_COUNT": "0",
-    "SPANK_ENERGY_POLICY": "monitor",
-}
 
 
 def main() -> int:
@@ -43,7 +36,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=300, help="sections of each kind (default 300)")
     parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
     arguments = parser.parse_args()
-    with contextlib.nullcontext() if os.environ.get("SLURM_JOB_ID") else own_agent():
+    with contextlib.nullcontext() if os.environ.get("SLURM_JOB_ID") else announced_job():
         claims = judge(measure(arguments.rounds))
     for claim in claims:
         print(claim_line(claim))
@@ -53,43 +46,17 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def own_agent() -> Iterator[None]:
+def announced_job() -> Iterator[None]:
     """Run a senergyd of our own and announce a job that is this process."""
-    with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
-        config = Path(folder) / "energy.toml"
-        path = f"{folder}/agent.sock"
-        config.write_text(
-            f'[cluster]\ncontroller_url = "http://127.0.0.1:9"\n'
-            f'[agent]\nsocket = "{path}"\nstate_dir = "{folder}/state"\n'
-        )
-        command = [sys.executable, "-m", "slurm_energy.agent.main", "--config", str(config)]
-        agent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            job = {**JOB, "SLURM_JOB_UID": str(os.getuid())}
-            begin(path, {"op": "begin", "env": job}, agent)
-            os.environ |= {"SENERGY_CONFIG": str(config), "SLURM_JOB_ID": job["SLURM_JOB_ID"]}
-            os.environ["SENERGY_PROFILE_DIR"] = f"{folder}/out"
-            yield
-            # Lines written only when Python ends would make the folder anew.
-            from slurm_energy import profiling
+    with own_agent() as agent:
+        agent.begin()
+        os.environ |= {"SENERGY_CONFIG": str(agent.config), "SLURM_JOB_ID": str(JOB_ID)}
+        os.environ["SENERGY_PROFILE_DIR"] = f"{agent.folder}/out"
+        yield
+        # Lines written only when Python ends would make the folder anew.
+        from slurm_energy import profiling
 
-            profiling.flush()
-        finally:
-            agent.terminate()
-            agent.wait(30)
-
-
-def begin(path: str, message: dict[str, Any], agent: subprocess.Popen[bytes]) -> None:
-    from slurm_energy.cli.connection import ask_agent
-    from slurm_energy.errors import UnavailableError
-
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and agent.poll() is None:
-        with contextlib.suppress(UnavailableError):
-            if ask_agent(Path(path), message).get("ok"):
-                return
-        time.sleep(0.05)
-    raise SystemExit("profile_section.py: no agent")
+        profiling.flush()
 
 
 def measure(rounds: int) -> dict[str, list[float]]:

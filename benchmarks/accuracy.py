@@ -1,0 +1,188 @@
+"""Who counts energy right when counters wrap: senergyd and other meters on one emulated node, in one run.
+
+The node has one package of up to 400 W. Its RAPL counters hold 100 J, then 400 J, so that under load they
+wrap four times and once a second. The load changes between idle, half and full all the time. Every tool
+measures a window at 1 and at 10 readings a second: `senergyd` by the record of a job, the others with their
+own means (peers.py).
+
+The truth is the integral of the node's model. A tool reads its counters at moments that are not known to
+the microsecond, so that a figure counts as exact if it lies between the energy from after the tool began
+until before it ended, and that from before it began until after it had ended, with a step of the counters
+(1 ms at 400 W) on either side. `error` is how far a figure lies outside of that, as a share of the truth.
+
+Prints a line per claim, `CLAIM wrap_100J_1Hz ratio=... target=0|uncertain holds=yes|no`: ratio is the larger
+error of cpu and dram of senergyd; it holds if that is 0, or senergyd marked the time as uncertain itself.
+Needs root and /dev/fuse; about four minutes with all tools.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import peers
+
+RANGES_JOULES = (100.0, 400.0)
+RATES_HZ = (1.0, 10.0)
+TOOLS = ("senergyd", "pyrapl", "pyjoules", "codecarbon", "zeus", "ea2p")
+PROFILE = "xeon-8358"
+MOST_WATTS = 400
+_LIMITS = (
+    f'[{{name="long_term",limit_watts={MOST_WATTS},window_s=0.999424,max_watts={MOST_WATTS},enabled=true}},'
+    f'{{name="short_term",limit_watts={MOST_WATTS},window_s=0.007808,max_watts={MOST_WATTS},enabled=true}}]'
+)
+NODE = {
+    "cpu.packages": "1",
+    "cpu.numa_nodes": "1",
+    "cpu.tdp_watts": str(MOST_WATTS),
+    "cpu.core_dynamic_watts": "12.0",
+    "rapl.constraints": _LIMITS,
+}
+CORES = 32
+PHASES = ((0, 0.7), (CORES // 2, 1.1), (CORES, 1.6))
+"""(busy cores, seconds at full speed) of the load, over and over."""
+STEP_JOULES = 2 * MOST_WATTS * 0.001
+"""Counters show what was used up to a millisecond ago, at both ends of a window."""
+COMPONENTS = ("cpu", "dram")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One tool at one counter range and rate.
+
+    Attributes:
+        joules, truth_joules: by component.
+        error: by component, share of the truth; negative: too little. 0: exact.
+        uncertain_share: part of the window that the tool marked as doubtful; None if it marks nothing.
+        why_not: why there is no figure.
+    """
+
+    tool: str
+    version: str
+    range_joules: float
+    rate_hz: float
+    joules: dict[str, float]
+    truth_joules: dict[str, float]
+    error: dict[str, float]
+    uncertain_share: float | None
+    why_not: str = ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a window (default 10)")
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS, help="which (default all)")
+    parser.add_argument("--ea2p", metavar="PATH", help="checkout of EA2P, which is not on PyPI")
+    parser.add_argument("--json", metavar="FILE", help="also write claims and rows as a list of objects")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    print(
+        f"{'RANGE':>6} {'RATE':>6}  {'TOOL':<18} {'CPU J':>9} {'ERROR':>9} {'DRAM J':>9} {'ERROR':>9}  MARKED"
+    )
+    for range_joules in RANGES_JOULES:
+        settings = [part for key, value in NODE.items() for part in ("--set", f"{key}={value}")]
+        with peers.start_node(PROFILE, *settings, "--counter-range", str(range_joules)) as node, load(node):
+            for rate_hz in RATES_HZ:
+                for tool in arguments.tools:
+                    row = measure(node, tool, range_joules, rate_hz, arguments)
+                    rows.append(row)
+                    print(text(row), flush=True)
+    claims = [claim(row) for row in rows if row.tool == "senergyd"]
+    for found in claims:
+        holds = "yes" if found["holds"] else "no"
+        print(f"CLAIM {found['claim']} ratio={found['ratio']:.6g} target={found['target']} holds={holds}")
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps([*claims, *map(asdict, rows)], indent=2) + "\n")
+    return 0 if all(found["holds"] for found in claims) else 1
+
+
+@contextmanager
+def load(node: Any) -> Iterator[None]:
+    """Keep the node's cores busy in phases until the end."""
+    from slurm_energy.lab import client
+
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            for cores, seconds in PHASES:
+                if over.is_set():
+                    return
+                if cores:
+                    client.run_kernel(node.socket, "gemm", cpus=list(range(cores)), full_speed_s=seconds)
+                else:
+                    time.sleep(seconds)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        worker.join()
+
+
+def measure(node: Any, tool: str, range_joules: float, rate_hz: float, arguments: argparse.Namespace) -> Row:
+    """Return a tool's row; one that cannot run has no figures."""
+    try:
+        window = peers.run(node, tool, arguments.seconds, 1 / rate_hz, arguments.ea2p)
+    except peers.NotMeasuredError as error:
+        return Row(tool, "", range_joules, rate_hz, {}, {}, {}, None, str(error))
+    measured = [name for name in COMPONENTS if name in window.joules]
+    return Row(
+        tool,
+        window.version,
+        range_joules,
+        rate_hz,
+        {name: window.joules[name] for name in measured},
+        {name: window.truth_joules[name] for name in COMPONENTS},
+        {name: deviation(window, name) for name in measured},
+        None if window.uncertain_s is None else min(1.0, window.uncertain_s / window.length_s),
+    )
+
+
+def deviation(window: peers.Window, name: str) -> float:
+    """Return how far a figure lies outside of what can be exact, as a share of the truth."""
+    joules, least, most = window.joules[name], window.truth_joules[name], window.most_joules[name]
+    low, high = least - STEP_JOULES, most + STEP_JOULES
+    return (min(0.0, joules - low) + max(0.0, joules - high)) / least
+
+
+def claim(row: Row) -> dict[str, Any]:
+    """Return what is claimed of senergyd at one range and rate."""
+    ratio = max((abs(value) for value in row.error.values()), default=1.0)
+    known = set(row.error) == set(COMPONENTS)
+    marked = bool(row.uncertain_share) and not row.why_not
+    return {
+        "claim": f"wrap_{row.range_joules:g}J_{row.rate_hz:g}Hz",
+        "ratio": ratio,
+        "target": "0|uncertain",
+        "holds": marked or (known and ratio == 0),
+        "uncertain_share": row.uncertain_share,
+    }
+
+
+def text(row: Row) -> str:
+    """Return a line of the table."""
+    head = f"{row.range_joules:>4g} J {row.rate_hz:>3g} Hz  {(row.tool + ' ' + row.version).strip():<18}"
+    if row.why_not:
+        return f"{head} not measured: {row.why_not}"
+    cells = []
+    for name in COMPONENTS:
+        joules, wrong = row.joules.get(name), row.error.get(name)
+        cells.append("        -" if joules is None else f"{joules:>9.1f}")
+        cells.append("        -" if wrong is None else "    exact" if wrong == 0 else f"{wrong:>+8.1%} ")
+    marked = "nothing" if row.uncertain_share is None else f"{row.uncertain_share:.0%} uncertain"
+    return f"{head} {' '.join(cells)}  {marked}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
