@@ -1,0 +1,240 @@
+"""A CSV file with one shape of a job per line, or sacct's parsable output: columns by name."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.simulator.inputs.problems import Problems
+from slurm_energy.simulator.inputs.rows import Rows
+
+NUMBERS = ("submit_s", "time_s", "units", "time_limit_s", "deadline_s", "power_watts", "batch")
+TEXTS = ("job_id", "user", "hardware", "name")
+_NEEDED = ("submit_s", "time_s", "units")
+_DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
+_SACCT = {
+    "JobIDRaw": "job_id",
+    "JobID": "job_id",
+    "User": "user",
+    "Submit": "submit_s",
+    "Elapsed": "time_s",
+    "ElapsedRaw": "time_s",
+    "Timelimit": "time_limit_s",
+    "TimelimitRaw": "limit_minutes",
+    "NNodes": "units",
+    "AllocNodes": "units",
+    "ConsumedEnergyRaw": "energy_joules",
+}
+
+
+def read_csv(path: Path, problems: Problems, renamed: Mapping[str, str], units: str) -> Rows:
+    """Read a CSV file with a header, or `sacct -P` output (`|` between columns, sacct's names).
+
+    Args:
+        path: the file.
+        problems: takes note of lines that are left out.
+        renamed: our column's name to the file's, for files with other names.
+        units: for sacct: `nodes` or `cpus`.
+
+    Raises:
+        UsageError: empty, not text, an unknown column or a missing one.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            head = file.readline()
+            delimiter = "|" if head.count("|") > head.count(",") else ","
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+            names = [name.strip() for name in reader.fieldnames or []]
+            reader.fieldnames = names
+            if not any(names):
+                raise UsageError(f"{path}", "is empty", "the first line must name the columns")
+            if delimiter == "|":
+                return _rows(_sacct_lines(reader, names, path, units), problems)
+            ours = _own_names(names, renamed, path)
+            lines = ((reader.line_num, {our: row[name] for our, name in ours.items()}) for row in reader)
+            return _rows(lines, problems)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}", f"is not UTF-8 text: byte {error.start}") from None
+    except csv.Error as error:
+        raise UsageError(f"{path}", f"is not CSV: {error}") from None
+
+
+def read_sacct_json(path: Path, problems: Problems, units: str) -> Rows:
+    """Read `sacct --json` (data_parser of 22.05 and later).
+
+    Raises:
+        UsageError: not such JSON.
+    """
+    try:
+        jobs = json.loads(path.read_bytes())["jobs"]
+        lines = [(number, _from_json(job, units)) for number, job in enumerate(jobs, 1)]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path}", f"is not sacct's JSON: {shown(str(error))}") from None
+    return _rows(lines, problems)
+
+
+def _own_names(names: list[str], renamed: Mapping[str, str], path: Path) -> dict[str, str]:
+    """Return the file's name of each of our columns."""
+    known = (*NUMBERS, *TEXTS)
+    for ours, theirs in renamed.items():
+        if ours not in known:
+            raise UsageError(f"column '{shown(ours)}' is not known", todo=f"one of {', '.join(known)}")
+        if theirs not in names:
+            raise UsageError(f"{path}: there is no column '{shown(theirs)}'", f"it has {', '.join(names)}")
+    taken = set(renamed.values())
+    for name in names:
+        if name not in known and name not in taken and not renamed:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+            raise UsageError(f"{path}:1: column '{shown(name)}' is not known", todo=hint)
+    found = {ours: renamed.get(ours, ours) for ours in known if renamed.get(ours, ours) in names}
+    missing = [name for name in _NEEDED if name not in found]
+    if missing:
+        raise UsageError(f"{path}:1: column '{missing[0]}' is missing", f"it has {', '.join(names)}")
+    return found
+
+
+Line = tuple[int, Mapping[str, Any]]
+
+
+def _rows(lines: Iterable[Line], problems: Problems) -> Rows:
+    """Return rows; a line with a value that cannot be read is left out."""
+    numbers: list[int] = []
+    values: list[list[float]] = []
+    texts: list[list[str]] = []
+    for line, row in lines:
+        problem = _unreadable(row)
+        if problem:
+            problems.leave_out(problem, [line])
+            continue
+        numbers.append(line)
+        values.append([_number(row.get(name)) for name in NUMBERS])
+        texts.append([str(row.get(name) or "") for name in TEXTS])
+    table = np.array(values, np.float64).reshape(-1, len(NUMBERS))
+    columns = {name: table[:, index] for index, name in enumerate(NUMBERS)}
+    words = {name: [row[index] for row in texts] for index, name in enumerate(TEXTS)}
+    jobs = [name or index for index, name in enumerate(words["job_id"])]
+    line_numbers = np.array(numbers, np.int64)
+    return Rows(line=line_numbers, job=jobs, hardware=words["hardware"], user=words["user"], **columns)
+
+
+def _unreadable(row: Mapping[str, Any]) -> str:
+    """Return what is wrong with a line's values, empty if nothing."""
+    if None in row or None in row.values():
+        return "not as many columns as the header has"
+    for name in NUMBERS:
+        try:
+            _number(row.get(name))
+        except ValueError:
+            return f"{name} is not a number"
+    return ""
+
+
+def _number(value: Any) -> float:
+    """Read a number; empty is NaN."""
+    if value in (None, "", "Unknown", "None"):
+        return float("nan")
+    return float(value)
+
+
+def _sacct_lines(reader: csv.DictReader[str], names: list[str], path: Path, units: str) -> Iterable[Line]:
+    """Yield jobs of sacct's parsable output; steps are parts of their jobs and left away."""
+    columns = dict(_SACCT, AllocCPUS="units", NCPUS="units")
+    if units == "cpus":
+        columns = {k: v for k, v in columns.items() if k not in ("NNodes", "AllocNodes")}
+    else:
+        columns = {k: v for k, v in columns.items() if k not in ("AllocCPUS", "NCPUS")}
+    present = {ours: theirs for theirs, ours in reversed(columns.items()) if theirs in names}
+    missing = [name for name in _NEEDED if name not in present]
+    if missing:
+        raise UsageError(
+            f"{path}:1: no column for {missing[0]}",
+            f"it has {shown(', '.join(names), 200)}",
+            "sacct -P -X -o JobIDRaw,User,Submit,ElapsedRaw,TimelimitRaw,NNodes,AllocCPUS,ConsumedEnergyRaw",
+        )
+    readers: dict[str, Callable[[str], Any]] = {
+        "submit_s": _moment,
+        "time_s": _duration,
+        "time_limit_s": _duration,
+    }
+    for row in reader:
+        if None in row or None in row.values():
+            yield reader.line_num, row
+            continue
+        if "." in row[present.get("job_id", names[0])]:
+            continue
+        found = {our: readers.get(our, str)(row[name]) for our, name in present.items()}
+        yield reader.line_num, _finished(found)
+
+
+def _finished(found: dict[str, Any]) -> dict[str, Any]:
+    """Turn minutes and joules into what rows have."""
+    minutes = found.pop("limit_minutes", "")
+    if minutes and str(minutes).isdecimal():
+        found["time_limit_s"] = 60.0 * float(minutes)
+    energy = found.pop("energy_joules", "")
+    try:
+        joules, time_s = float(energy), float(found.get("time_s") or 0)
+    except ValueError:
+        return found
+    if joules > 0 and time_s > 0:
+        found["power_watts"] = joules / time_s
+    return found
+
+
+def _moment(text: str) -> str:
+    """Return Unix seconds of sacct's time, as text; what it is not stays."""
+    try:
+        return str(datetime.fromisoformat(text).timestamp())
+    except ValueError:
+        return text
+
+
+def _duration(text: str) -> str:
+    """Return seconds of `[days-][hours:]minutes:seconds`, as text; `UNLIMITED` and the like are unknown."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        return "" if text.isalpha() or text == "Partition_Limit" else text
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return str(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _from_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
+    time = job["time"]
+    limit = _plain(time.get("limit"))
+    size = job.get("allocation_nodes") if units == "nodes" else _requested_cpus(job)
+    found = {
+        "job_id": str(job["job_id"]),
+        "user": job.get("user") or "",
+        "submit_s": time["submission"],
+        "time_s": time["elapsed"],
+        "units": size if size is not None else "",
+        "time_limit_s": "" if limit is None else 60.0 * limit,
+        "energy_joules": _plain((job.get("tres") or {}).get("consumed_energy")) or "",
+    }
+    return _finished(found)
+
+
+def _requested_cpus(job: Mapping[str, Any]) -> float | None:
+    for entry in (job.get("tres") or {}).get("allocated") or []:
+        if entry.get("type") == "cpu":
+            return _plain(entry.get("count"))
+    return None
+
+
+def _plain(value: Any) -> float | None:
+    """Read a number, or the `{"set": true, "number": 5}` of newer releases."""
+    if isinstance(value, Mapping):
+        return float(value["number"]) if value.get("set") else None
+    return float(value) if isinstance(value, (int, float)) else None

@@ -1,0 +1,86 @@
+"""The Standard Workload Format of the Parallel Workloads Archive.
+
+Source: Feitelson, "The Standard Workload Format", version 2.2: 18 numbers a line, -1 for unknown, `;` for
+comments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats
+from slurm_energy.simulator.inputs.problems import Problems
+from slurm_energy.simulator.inputs.rows import Rows
+
+_FIELDS = 18
+_LINES_AT_ONCE = 100_000
+_JOB, _SUBMIT, _RUN, _ALLOCATED, _REQUESTED, _LIMIT, _USER = 0, 1, 3, 4, 7, 8, 11
+
+
+def read(path: Path, problems: Problems) -> Rows:
+    """Read a file in pieces; only the columns that are needed stay in memory.
+
+    A line that has not 18 numbers is left out. Units are processors: requested, else allocated.
+    """
+    lines: list[np.ndarray] = []
+    parts: list[Floats] = []
+    for first, texts in _pieces(path):
+        numbers, table = _table(first, texts, problems)
+        lines.append(numbers)
+        parts.append(table[:, [_JOB, _SUBMIT, _RUN, _ALLOCATED, _REQUESTED, _LIMIT, _USER]])
+    table = np.concatenate(parts) if parts else np.zeros((0, 7))
+    job, submit_s, run_s, allocated, requested, limit_s, user = table.T
+    count = len(job)
+    return Rows(
+        line=np.concatenate(lines) if lines else np.zeros(0, np.int64),
+        job=list(range(count)),
+        submit_s=submit_s,
+        time_s=np.where(run_s == -1, np.nan, run_s),
+        units=np.where(requested > 0, requested, allocated),
+        time_limit_s=np.where(limit_s > 0, limit_s, np.nan),
+        deadline_s=np.full(count, np.nan),
+        power_watts=np.full(count, np.nan),
+        hardware=[""] * count,
+        user=[str(int(number)) if number >= 0 else "" for number in user],
+        batch=np.full(count, np.nan),
+    )
+
+
+def _pieces(path: Path) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield (number of the first line, lines)."""
+    with path.open("rb") as file:
+        number = 1
+        while texts := file.readlines(_LINES_AT_ONCE * 80):
+            yield number, texts
+            number += len(texts)
+
+
+def _table(first: int, texts: list[bytes], problems: Problems) -> tuple[np.ndarray, Floats]:
+    """Return line numbers and numbers of the lines with jobs."""
+    numbered = [
+        (number, words)
+        for number, text in enumerate(texts, first)
+        if not text.lstrip().startswith(b";") and (words := text.split())
+    ]
+    short = [number for number, words in numbered if len(words) != _FIELDS]
+    problems.leave_out(f"not {_FIELDS} numbers", short)
+    whole = [(number, words) for number, words in numbered if len(words) == _FIELDS]
+    try:
+        table = np.array([words for _, words in whole], np.float64).reshape(-1, _FIELDS)
+    except ValueError:
+        readable = [(number, values) for number, words in whole if (values := _numbers(words)) is not None]
+        good = {number for number, _ in readable}
+        problems.leave_out("not all words are numbers", [n for n, _ in whole if n not in good])
+        whole = [(number, []) for number, _ in readable]
+        table = np.array([values for _, values in readable], np.float64).reshape(-1, _FIELDS)
+    return np.array([number for number, _ in whole], np.int64), table
+
+
+def _numbers(words: list[bytes]) -> list[float] | None:
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        return None

@@ -1,0 +1,164 @@
+"""Workload files: what is read, and that whatever cannot be used is counted and named with its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_energy.errors import EnergyError, UsageError
+from slurm_energy.simulator.inputs import load
+
+TRACES = Path(__file__).parents[2].parent / "shared/data/traces"
+SWF = """\
+; UnixStartTime: 0
+1 10 -1 100 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1
+2 20 -1 50 -1 -1 -1 8 60 -1 1 9 -1 -1 0 -1 -1 -1
+
+3 15 -1 5 1 -1 -1 -1 30 -1 1 7 -1 -1 0 -1 -1 -1
+"""
+
+
+def put(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_swf_fields(tmp_path):
+    loaded = load(put(tmp_path, "w.swf", SWF), ["n"], watts_per_unit=50.0)
+    work = loaded.workload
+    assert list(work.submit_s) == [0, 5, 10]  # from the first on, in order
+    assert list(work.units) == [4, 1, 8]
+    assert list(work.time_s) == [100, 5, 50]
+    assert np.isnan(work.time_limit_s[0]) and list(work.time_limit_s[1:]) == [30, 60]
+    assert list(work.power_watts) == [200, 50, 400]
+    assert [work.users[u] for u in work.user] == ["7", "7", "9"]
+    assert loaded.problems.report() == [
+        f"{tmp_path}/w.swf:5: submitted before the job above it: put in order"
+    ]
+
+
+BAD_LINES = {
+    "1 10 -1 100 4\n": "not 18 numbers",
+    "1 10 -1 x 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "not all words are numbers",
+    "1 10 -1 -1 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the run time is missing",
+    "1 10 -1 -5 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the run time is negative",
+    "1 10 -1 0 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "it never ran (run time 0)",
+    "1 10 -1 9 -1 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the size is missing or not positive",
+    "1 nan -1 9 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the time of submission is missing",
+    "1 1 -1 inf 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the run time is infinite",
+}
+
+
+@pytest.mark.parametrize("line", BAD_LINES)
+def test_a_bad_swf_line_is_named_and_the_rest_is_used(tmp_path, line):
+    path = put(tmp_path, "w.swf", SWF + line * 3)
+    loaded = load(path, ["n"])
+    assert loaded.workload.count == 3
+    assert loaded.problems.left_out == 3
+    assert f"{path}:6: {BAD_LINES[line]} (and 2 more)" in loaded.problems.report()
+    with pytest.raises(UsageError) as caught:
+        load(path, ["n"], strict=True)
+    assert str(caught.value) == f"{path}:6: {BAD_LINES[line]}"
+
+
+def test_csv_with_shapes_deadlines_and_power(tmp_path):
+    text = (
+        "job_id,user,submit_s,hardware,units,time_s,power_watts,deadline_s\n"
+        "a,ann,100,x,1,60,300,400\n"
+        "a,ann,100,y,2,20,1400,400\n"
+        "b,bob,130,,1,5,,\n"
+    )
+    work = load(put(tmp_path, "w.csv", text), ["x", "y"], watts_per_unit=7.0).workload
+    assert list(work.first) == [0, 2, 3]
+    assert list(work.hardware) == [0, 1, 0]
+    assert list(work.power_watts) == [300, 1400, 7]
+    assert work.deadline_s[0] == 300 and np.isnan(work.deadline_s[1])
+    assert work.users == ("ann", "bob")
+
+
+def test_columns_of_other_names(tmp_path):
+    path = put(tmp_path, "w.csv", "arrival,length,cpus,note\n1,2,3,hello\n")
+    renamed = {"submit_s": "arrival", "time_s": "length", "units": "cpus"}
+    assert load(path, ["n"], renamed=renamed).workload.units[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("\n", "is empty"),
+        ("submit_s,time_s,units,colour\n1,2,3,4\n", ":1: column 'colour' is not known: known: submit_s"),
+        ("submit_s,tim_s,units\n1,2,3\n", ":1: column 'tim_s' is not known: did you mean 'time_s'"),
+        ("submit_s,units\n1,2\n", ":1: column 'time_s' is missing"),
+        ("submit_s,time_s,units\n", "no job in it"),
+        ("submit_s,time_s,units\n1,x,1\n", ":2: time_s is not a number"),
+        ("submit_s,time_s,units\n1,2\n", ":2: not as many columns"),
+        ("submit_s,time_s,units,hardware\n1,2,1,moon\n", ":2: hardware that the cluster does not have"),
+    ],
+)
+def test_a_bad_csv_is_refused_with_file_and_line(tmp_path, text, message):
+    path = put(tmp_path, "w.csv", text)
+    with pytest.raises(UsageError, match=f"^{path}.*{message}"):
+        load(path, ["n"])
+
+
+def test_sacct_lines_without_steps(tmp_path):
+    text = (
+        "JobIDRaw|User|Submit|ElapsedRaw|TimelimitRaw|NNodes|AllocCPUS|ConsumedEnergyRaw\n"
+        "7|ann|2026-01-01T00:00:00|100|2|3|96|60000\n"
+        "7.batch||2026-01-01T00:00:00|100||1|32|20000\n"
+        "8|bob|2026-01-01T00:00:10|50|UNLIMITED|1|4|\n"
+    )
+    path = put(tmp_path, "dump.txt", text)
+    work = load(path, ["n"], watts_per_unit=5.0).workload
+    assert list(work.submit_s) == [0, 10] and list(work.units) == [3, 1]
+    assert list(work.power_watts) == [600, 5]
+    assert work.time_limit_s[0] == 120 and np.isnan(work.time_limit_s[1])
+    assert list(load(path, ["n"], units="cpus").workload.units) == [96, 4]
+
+
+def test_sacct_json_of_old_and_new_releases(tmp_path):
+    old = {"job_id": 5, "user": "ann", "allocation_nodes": 2}
+    old["time"] = {"submission": 1000, "elapsed": 60, "limit": 10}
+    new = {"job_id": 6, "user": "bob", "allocation_nodes": 1}
+    new["time"] = {"submission": 1100, "elapsed": 30, "limit": {"set": True, "number": 5}}
+    new["tres"] = {
+        "consumed_energy": {"set": True, "number": 3000},
+        "allocated": [{"type": "cpu", "count": 8}],
+    }
+    path = put(tmp_path, "dump.json", json.dumps({"jobs": [old, new]}))
+    work = load(path, ["n"]).workload
+    assert list(work.submit_s) == [0, 100] and list(work.units) == [2, 1]
+    assert list(work.time_limit_s) == [600, 300]
+    assert list(work.power_watts) == [0, 100]
+    path.write_text('{"jobs": [1]}')
+    with pytest.raises(UsageError, match="is not sacct's JSON"):
+        load(path, ["n"])
+
+
+@given(st.binary(max_size=400), st.sampled_from(["w.swf", "w.csv", "w.json"]))
+@settings(max_examples=200, deadline=None)
+def test_no_bytes_make_it_crash(tmp_path_factory, content, name):
+    path = tmp_path_factory.getbasetemp() / name
+    path.write_bytes(content)
+    try:
+        loaded = load(path, ["n"])
+    except EnergyError as error:
+        assert "\n" not in str(error)
+    else:
+        assert loaded.workload.count > 0
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not beside this checkout")
+def test_real_traces():
+    lublin = load(TRACES / "lublin_256.swf", ["n"])
+    assert lublin.workload.count == 10_000 and lublin.problems.left_out == 0
+    renamed = {"submit_s": "arrival_time", "time_s": "length", "units": "cpus"}
+    pai = load(TRACES / "pai-100k.csv", ["n"], renamed=renamed)
+    assert pai.workload.count + pai.problems.left_out == sum(1 for _ in (TRACES / "pai-100k.csv").open()) - 1
