@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 SUFFIX = ".missed"
 _NAME = re.compile(r"(\d{20})-\d{1,10}\.json")
 _LONGEST_BYTES = 64 * 1024
-_BOOT_SLACK_S = 60.0
+_MARK = "boot_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class Missed:
         status = self.folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise PermissionError(1, "somebody else could write it", str(self.folder))
+        self._drop_those_of_earlier_boots()
 
     def replay(self) -> None:
         """Do what was missed, oldest first. A message that is no use is logged and dropped.
@@ -104,11 +105,8 @@ class Missed:
     def _read(self, path: Path) -> Message | None:
         match = _NAME.fullmatch(path.name)
         if match is None:
-            return None  # a hook is writing it
+            return None  # the mark, or a hook is writing it
         try:
-            if self._is_of_earlier_boot(path, int(match[1]) / 1e9):
-                path.unlink(missing_ok=True)
-                return None
             data = json.loads(durable.read(path, _LONGEST_BYTES))
             operation, env = _checked(data)
             return Message(path, int(match[1]) / 1e9, operation, env, job_context(env).key)
@@ -117,9 +115,14 @@ class Missed:
             path.unlink(missing_ok=True)
             return None
 
-    def _is_of_earlier_boot(self, path: Path, sent: float) -> bool:
-        booted = self._clock.unix() - self._clock.boottime()
-        return sent > self._clock.boottime() or path.lstat().st_mtime < booted - _BOOT_SLACK_S
+    def _drop_those_of_earlier_boots(self) -> None:
+        """Empty a directory that outlived a reboot, told by a mark since wall clocks jump: the jobs are over."""
+        mark = self.folder / _MARK
+        if mark.exists() and durable.read(mark, _LONGEST_BYTES).decode() == self._clock.boot_id:
+            return
+        for path in self.folder.iterdir():
+            path.unlink()
+        durable.write(mark, self._clock.boot_id.encode(), sync=False)
 
 
 def _checked(data: Any) -> tuple[str, dict[str, str]]:

@@ -7,6 +7,9 @@ unloads and forgets limits and counters. Source: NVML API reference.
 from __future__ import annotations
 
 import contextlib
+import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 from slurm_energy.devices.gpus import GpuDevices
@@ -15,15 +18,18 @@ from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob, Sta
 
 _LIMIT_ROUNDING_MW = 100
 _DEFAULT_MOST_WATTS = 1500.0
+_REOPEN_S = 10.0
 RESET = "default"
 
 
 class Nvml:
     """The open library. Every call names a GPU by index; after a driver reload the library is opened anew."""
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._library = library
         self._handles: dict[int, Any] = {}
+        self._clock = clock
+        self._reopened = -math.inf
 
     @classmethod
     def open(cls) -> Nvml | None:
@@ -55,7 +61,7 @@ class Nvml:
         try:
             return getattr(library, function)(self._handle(index), *arguments)
         except library.NVMLError as error:
-            if error.value not in self._lost():
+            if not self._may_reopen(error.value, index):
                 raise DeviceError(f"gpu{index}: {function}", _reason(error)) from None
         try:
             self._reopen()
@@ -91,13 +97,28 @@ class Nvml:
             self._handles[index] = self._library.nvmlDeviceGetHandleByIndex(index)
         return self._handles[index]
 
-    def _lost(self) -> tuple[int, ...]:
+    def _may_reopen(self, error: int, index: int) -> bool:
+        """Return whether opening the library anew may help, and is not tried too often.
+
+        It takes up to seconds, and without persistence mode it unloads the driver, which then forgets all
+        limits: never for one GPU that fell off the bus while others answer.
+        """
         library = self._library
-        return (
-            library.NVML_ERROR_UNINITIALIZED,
-            library.NVML_ERROR_DRIVER_NOT_LOADED,
-            library.NVML_ERROR_GPU_IS_LOST,
-        )
+        lost = error == library.NVML_ERROR_GPU_IS_LOST
+        if not lost and error not in (library.NVML_ERROR_UNINITIALIZED, library.NVML_ERROR_DRIVER_NOT_LOADED):
+            return False
+        now = self._clock()
+        if now - self._reopened < _REOPEN_S:
+            return False
+        self._reopened = now
+        return not (lost and any(self._answers(other) for other in range(self.count()) if other != index))
+
+    def _answers(self, index: int) -> bool:
+        try:
+            self._library.nvmlDeviceGetName(self._handle(index))
+        except self._library.NVMLError:
+            return False
+        return True
 
     def _reopen(self) -> None:
         self._handles.clear()

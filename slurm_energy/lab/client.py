@@ -92,7 +92,10 @@ def register_job(socket_path: str | os.PathLike[str], job_id: int, cpus: str | N
 
 
 def set_fault(socket_path: str | os.PathLike[str], path: str, errno_name: str | None) -> None:
-    """Make open, read and write of an emulated file fail with an error such as `EIO`; None heals it."""
+    """Make open, read and write of an emulated file fail with an error such as `EIO`; None heals it.
+
+    A path that ends in `/` stands for everything below it. A GPU whose device file gives `EIO` is lost.
+    """
     ask(socket_path, {"op": "fault", "path": path, "errno": errno_name})
 
 

@@ -104,7 +104,7 @@ def _run(args: argparse.Namespace) -> int:
     groups, reason = find_groups(args.cgroup) if args.cgroup else (None, "no control group given")
     throttle = Throttle(silicon, groups, reason, args.cpu_share)
     operations = TreeOperations(node.tree, _say_ready)
-    requests = Requests(args.name, silicon, throttle, node.groups, operations.faults)
+    requests = Requests(args.name, silicon, throttle, node.groups, node.tree.faults)
     server = ControlServer(args.socket, silicon, requests, throttle, node.meter)
     _prepare_process(f"emulator {args.name}")
     server.start()

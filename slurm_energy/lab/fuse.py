@@ -47,8 +47,6 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         self.mounted = False
         self._handles: dict[int, _Handle] = {}
         self._next_handle = 1
-        self.faults: dict[str, int] = {}
-        """Error numbers that open, read and write of a path give, to play broken hardware."""
 
     def init_with_config(self, conn_info: Any, config_3: Any) -> None:
         """Choose cache times, then report that the tree is there."""
@@ -109,8 +107,7 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
         """Read: attributes from content made at offset 0, devices at their position."""
-        if self.faults:
-            self._raise_fault(path)
+        self._raise_fault(path)
         handle = self._handles[fh]
         entry = handle.entry
         if isinstance(entry, Device):
@@ -123,8 +120,7 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
 
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
         """Write: one store of at most a page for attributes, a command for devices."""
-        if self.faults:
-            self._raise_fault(path)
+        self._raise_fault(path)
         entry = self._handles[fh].entry
         if isinstance(entry, Device):
             return entry.write_at(data, offset, mfusepy.fuse_get_context()[0])
@@ -194,8 +190,7 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         return entry
 
     def _raise_fault(self, path: str) -> None:
-        code = self.faults.get(path)
-        if code:
+        if code := self._tree.fault(path):
             refuse(code)
 
 

@@ -21,7 +21,7 @@ from lab_node import INSIDE, LabNode
 
 HERE = Path(__file__).parent
 HOOK = HERE.parents[1] / "prolog_epilog/senergy-hook"
-_POINT = struct.Struct("<2q")
+_TAMPERING = struct.Struct("<3q")
 _START_S = 30.0
 _GPU_LIMIT_AT, _GPU_PERSISTENCE_AT = 28, 60
 """Offsets in a GPU's record, see slurm_energy/lab/native/nvidia_device.h."""
@@ -34,10 +34,11 @@ class CrashingAgent(NodeAgent):
         super().__init__(node, sampling_hz=20.0, extra=extra)
         self.controller = CountingController()
         self.config.write_text(self.config.read_text().replace("http://127.0.0.1:9", self.controller.url))
-        self._point_file = self.folder / "crash_point"
-        self._point_file.write_bytes(bytes(_POINT.size))
-        with self._point_file.open("r+b") as file:
-            self._point = mmap.mmap(file.fileno(), _POINT.size)
+        self._tampering_file = self.folder / "tampering"
+        self._tampering_file.write_bytes(bytes(_TAMPERING.size))
+        with self._tampering_file.open("r+b") as file:
+            self._tampering = mmap.mmap(file.fileno(), _TAMPERING.size)
+        self._clock_offset_s = 0
         self.deaths = 0
         self._launcher = self._launch()
         self._gpu_control = node.file("/dev/nvidiactl")
@@ -46,12 +47,16 @@ class CrashingAgent(NodeAgent):
         self._settable = [p for p in files if p.stat().st_mode & 0o200 and p.name not in ("uevent",)]
 
     def _launch(self) -> subprocess.Popen[str]:
-        library = self.folder / "crash_point.so"
+        library = self.folder / "tampering.so"
         flags = ["-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
-        source = HERE / "crash_point.c"
+        source = HERE / "tampering.c"
         subprocess.run(["gcc", *flags, "-o", str(library), str(source), "-ldl"], check=True, timeout=60)
         command = [sys.executable, str(INSIDE), str(self.node.tree), str(self.node.stage), "0", "env"]
-        command += [f"LD_PRELOAD={library}", f"SENERGY_CRASH_POINT={self._point_file}", sys.executable]
+        command += [
+            f"LD_PRELOAD={library}",
+            f"SENERGY_CRASH_TAMPERING={self._tampering_file}",
+            sys.executable,
+        ]
         command += [str(HERE / "agent_launcher.py"), str(self.folder / "log"), "--config", str(self.config)]
         environment = {**os.environ, "LD_LIBRARY_PATH": "/run/senergy-lab/lib"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -111,11 +116,16 @@ class CrashingAgent(NodeAgent):
 
     def arm(self, calls: int) -> None:
         """Let senergyd die just before it changes files for the N-th time from now; 0: let it live."""
-        _POINT.pack_into(self._point, 0, calls, 0)
+        _TAMPERING.pack_into(self._tampering, 0, calls, 0, self._clock_offset_s)
+
+    def step_clock(self, seconds: int) -> None:
+        """Let its wall clock jump; the kernel's own and the boot clock go on."""
+        self._clock_offset_s += seconds
+        self.arm(0)
 
     def changes(self) -> int:
         """Return how often it changed files since `arm`."""
-        return _POINT.unpack_from(self._point)[1]
+        return _TAMPERING.unpack_from(self._tampering)[1]
 
     def hook(self, operation: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         """Run the real hook as slurmd does."""
@@ -154,7 +164,7 @@ class CrashingAgent(NodeAgent):
         self._launcher.wait(timeout=30)
         self._launcher.stdout.close()
         self.controller.close()
-        self._point.close()
+        self._tampering.close()
         super().remove()
 
 

@@ -207,11 +207,19 @@ class FakeLibrary:
     def __init__(self) -> None:
         self.limit = 400_000
         self.lost = False
+        self.heals = True
+        self.gpus = 1
         self.opened = 1
 
     def nvmlInit(self) -> None:
-        self.lost = False
+        self.lost = self.lost and not self.heals
         self.opened += 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return self.gpus
+
+    def nvmlDeviceGetName(self, handle: object) -> str:
+        return "another GPU"
 
     def nvmlShutdown(self) -> None:
         return
@@ -245,6 +253,24 @@ def test_nvml_counts_millijoules_and_is_opened_anew_after_a_driver_reload() -> N
     library.lost = True
     assert counter.read() == 1_234_000
     assert library.opened == 2
+
+
+def test_nvml_is_not_opened_anew_for_one_gpu_that_is_lost_nor_too_often() -> None:
+    library, now = FakeLibrary(), 100.0
+    library.lost, library.heals = True, False
+    counter = nvml.GpuEnergy(
+        nvml.Nvml(library, lambda: now), nvml.Gpu(0, 0, "A100", 400.0, 100.0, 400.0, None)
+    )
+    for _ in range(3):
+        with pytest.raises(DeviceError, match="error 15"):
+            counter.read()
+    assert library.opened == 2
+    now, library.gpus = 111.0, 2
+    with pytest.raises(DeviceError, match="error 15"):
+        counter.read()
+    assert library.opened == 2
+    now, library.gpus, library.heals = 122.0, 1, True
+    assert counter.read() == 1_234_000
 
 
 def test_a_gpu_limit_out_of_range_is_refused() -> None:

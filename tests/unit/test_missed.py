@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,10 @@ class Beside:
         path = self.missed.folder / f"{sent_ns:020d}-{self.count}.json"
         path.write_text(json.dumps({"op": operation, "env": environment}))
         path.chmod(0o600)
-        os.utime(path, (self.node.clock.unix() - ago_s,) * 2)
         return path
 
     def left(self) -> list[str]:
-        return [path.name for path in self.missed.folder.iterdir()]
+        return [path.name for path in self.missed.folder.iterdir() if path.name != "boot_id"]
 
 
 @pytest.fixture
@@ -103,12 +101,21 @@ def test_a_requeued_job_is_two_jobs(node: Node, beside: Beside) -> None:
 
 
 def test_messages_of_an_earlier_boot_are_dropped(node: Node, beside: Beside) -> None:
-    beside.leave("begin", env(4), ago_s=-1000.0)  # that boot was longer than this one is so far
-    old = beside.leave("begin", env(5), ago_s=1.0)
-    os.utime(old, (node.clock.unix() - node.clock.now - 600,) * 2)
-    beside.missed.replay()
+    beside.leave("begin", env())
+    node.clock.boot_id = "another"
+    Missed(beside.socket, node.engine, node.clock).replay()
     assert node.engine.status()["jobs"] == []
     assert beside.left() == []
+
+
+def test_messages_of_this_boot_outlive_senergyd_and_a_step_of_the_wall_clock(
+    node: Node, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside.leave("begin", env(), ago_s=2.0)
+    monkeypatch.setattr(node.clock, "unix", lambda: 1_700_000_000 + node.clock.now + 86_400)
+    Missed(beside.socket, node.engine, node.clock).replay()
+    node.engine.end(env())
+    assert "began 2.0 s before" in node.records()[0].notes[0]
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,8 @@ class Tree:
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {"/": Directory()}
+        self.faults: dict[str, int] = {}
+        """Error numbers by path, to play broken hardware; a path that ends in `/` stands for all below it."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -116,6 +118,15 @@ class Tree:
     def get(self, path: str) -> Entry | None:
         """Return the entry of an absolute path, None if there is none."""
         return self._entries.get(path)
+
+    def fault(self, path: str) -> int:
+        """Return the error number that using a path gives, 0 for none."""
+        if not self.faults:
+            return 0
+        below = (
+            code for folder, code in self.faults.items() if folder[-1] == "/" and path.startswith(folder)
+        )
+        return self.faults.get(path) or next(below, 0)
 
     def add(self, path: str, entry: Entry) -> None:
         """Put an entry in place, replacing one of the same path."""

@@ -153,10 +153,11 @@ class NvidiaGpu(Device):
 class NvidiaControl(Device):
     """/dev/nvidiactl: header and records. The driver stays loaded while a client holds it open."""
 
-    __slots__ = ("_clients", "_gpus", "_header")
+    __slots__ = ("_clients", "_gpus", "_header", "_tree")
 
-    def __init__(self, profile: GpuProfile, gpus: list[NvidiaGpu]) -> None:
+    def __init__(self, tree: Tree, profile: GpuProfile, gpus: list[NvidiaGpu]) -> None:
         super().__init__(0o666)
+        self._tree = tree
         self._gpus = gpus
         self._clients = 0
         record_bytes = DYNAMIC.size + STATIC.size
@@ -183,12 +184,18 @@ class NvidiaControl(Device):
                     gpu.reload_driver()
 
     def read_at(self, size: int, offset: int) -> bytes:
-        """Return the header from offset 0, or record i from RECORD_OFFSET + i * RECORD_STRIDE."""
+        """Return the header from offset 0, or record i from RECORD_OFFSET + i * RECORD_STRIDE.
+
+        Raises:
+            OSError: the fault that was set on /dev/nvidia<i>; EIO is NVML's GPU_IS_LOST.
+        """
         if offset < RECORD_OFFSET:
             return self._header[offset : offset + size]
         index, within = divmod(offset - RECORD_OFFSET, RECORD_STRIDE)
         if index >= len(self._gpus):
             return b""
+        if code := self._tree.fault(f"/dev/nvidia{index}"):
+            refuse(code)
         return self._gpus[index].record()[within : within + size]
 
 
@@ -205,7 +212,7 @@ def add_nvidia(tree: Tree, silicon: Silicon, node: str, persistent: bool = True)
     if profile is None or not profile.count:
         return
     gpus = [NvidiaGpu(silicon, profile, node, index, persistent) for index in range(profile.count)]
-    tree.add("/dev/nvidiactl", NvidiaControl(profile, gpus))
+    tree.add("/dev/nvidiactl", NvidiaControl(tree, profile, gpus))
     for index, gpu in enumerate(gpus):
         tree.add(f"/dev/nvidia{index}", gpu)
 

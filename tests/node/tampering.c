@@ -1,9 +1,10 @@
 /*
- * Loaded before libc into senergyd: kills it with SIGKILL just before the N-th system call that changes a file.
+ * Loaded before libc into senergyd: kills it with SIGKILL just before the N-th system call that changes a
+ * file, and steps its wall clock.
  *
- * The file named by SENERGY_CRASH_POINT holds two 64-bit numbers: calls until death (0: never), calls so far.
- * Whoever maps it arms and reads them at any time. Every state that a death can leave on disk or in the
- * hardware lies between two such calls, so that counting them up covers all.
+ * The file named by SENERGY_TAMPERING holds three 64-bit numbers: calls until death (0: never), calls so far,
+ * seconds that the wall clock is off. Whoever maps it sets and reads them at any time. Every state that a death
+ * can leave on disk or in the hardware lies between two such calls, so that counting them up covers all.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,30 +17,32 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
-struct crash_point {
+struct tampering {
     _Atomic int64_t left;
     _Atomic int64_t seen;
+    _Atomic int64_t clock_offset_s;
 };
 
-static struct crash_point *point;
+static struct tampering *shared;
 
 __attribute__((constructor)) static void attach(void) {
-    const char *path = getenv("SENERGY_CRASH_POINT");
+    const char *path = getenv("SENERGY_TAMPERING");
     int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
-    void *area = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *point, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *area = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (area != MAP_FAILED)
-        point = area;
+        shared = area;
     if (fd >= 0)
         close(fd);
 }
 
 static void pass(void) {
-    if (point == NULL)
+    if (shared == NULL)
         return;
-    atomic_fetch_add(&point->seen, 1);
-    if (atomic_load(&point->left) > 0 && atomic_fetch_sub(&point->left, 1) == 1)
+    atomic_fetch_add(&shared->seen, 1);
+    if (atomic_load(&shared->left) > 0 && atomic_fetch_sub(&shared->left, 1) == 1)
         kill(getpid(), SIGKILL);
 }
 
@@ -73,6 +76,13 @@ int unlink(const char *path) {
 int mkdir(const char *path, mode_t mode) {
     pass();
     return REAL(mkdir)(path, mode);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int result = REAL(clock_gettime)(clock, now);
+    if (result == 0 && clock == CLOCK_REALTIME && shared != NULL)
+        now->tv_sec += atomic_load(&shared->clock_offset_s);
+    return result;
 }
 
 int open64(const char *path, int flags, ...) {
