@@ -116,7 +116,7 @@ class Missed:
             return None
 
     def _drop_those_of_earlier_boots(self) -> None:
-        """Empty a directory that outlived a reboot, told by a mark since wall clocks jump: the jobs are over."""
+        """Empty a directory that outlived a reboot. A mark tells, as wall clocks jump."""
         mark = self.folder / _MARK
         if mark.exists() and durable.read(mark, _LONGEST_BYTES).decode() == self._clock.boot_id:
             return
