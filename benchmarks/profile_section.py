@@ -1,13 +1,14 @@
-"""What measuring a section costs the program: seconds of its begin and end, against a window of zeus.
+"""What measuring a section costs the program: seconds of its begin and end, against zeus and EA2P.
 
 Ours: `with slurm_energy.profile("x")` through a live senergyd, which this file starts on a socket of its own
 and to which it announces a job (root); inside a job, the node's. Theirs: ZeusMonitor.begin_window and
-end_window, without synchronising a device. Sections are taken in turn and paced, so that ours stay within a
-user's allowance of fresh samples. Run it inside a node with counters, `senergy lab exec n1 ...`: on a machine
-without, neither reads anything, and it says so.
+end_window, without synchronising a device; with --ea2p, PowerMeter.start_measure and stop_measure of EA2P
+(not on PyPI), which waits for its sampling thread at the end and therefore runs fewer rounds. Sections are
+taken in turn and paced, so that ours stay within a user's allowance of fresh samples. Run it inside a node
+with counters, `senergy lab exec n1 ...`: on a machine without, none reads anything, and it says so.
 
 Prints `CLAIM profile_section ratio=... target=<=1`: our median over 1 ms, and
-`CLAIM profile_section_zeus`: our median over that of zeus.
+`CLAIM profile_section_zeus` and `CLAIM profile_section_ea2p`: our median over theirs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import statistics
 import sys
 import time
@@ -29,15 +31,17 @@ PACE_S = 0.01
 BODY_S = 0.005
 Step = Callable[[], object]
 LIMIT_MS = 1.0
+EA2P_ROUNDS, EA2P_INTERVAL_S = 20, 0.1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=300, help="sections of each kind (default 300)")
     parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument("--ea2p", metavar="PATH", help="checkout of EA2P, to compare with it too")
     arguments = parser.parse_args()
     with contextlib.nullcontext() if os.environ.get("SLURM_JOB_ID") else announced_job():
-        claims = judge(measure(arguments.rounds))
+        claims = judge(measure(arguments.rounds, arguments.ea2p))
     for claim in claims:
         print(claim_line(claim))
     if arguments.json:
@@ -59,7 +63,7 @@ def announced_job() -> Iterator[None]:
         profiling.flush()
 
 
-def measure(rounds: int) -> dict[str, list[float]]:
+def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
     """Return seconds of begin and end together, kinds in turn so that noise hits all alike."""
     import slurm_energy
 
@@ -74,19 +78,46 @@ def measure(rounds: int) -> dict[str, list[float]]:
         kinds["zeus"] = zeus
     times: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(-20, rounds):
-        for name, (begin_section, end_section) in kinds.items():
-            start = time.perf_counter()
-            begin_section()
-            inside = time.perf_counter()
-            time.sleep(BODY_S)
-            outside = time.perf_counter()
-            end_section()
+        for name, steps in kinds.items():
+            cost_s = cost(*steps)
             if number >= 0:
-                times[name].append(inside - start + time.perf_counter() - outside)
+                times[name].append(cost_s)
             time.sleep(PACE_S)
+    with ea2p_measure(ea2p) as steps:
+        if steps:
+            cost(*steps)
+            times["ea2p"] = [cost(*steps) for _ in range(EA2P_ROUNDS)]
     parts = ", ".join(last[0].energy_joules) or "nothing: this machine has no counters"
     print(f"a section of ours measures {parts}; the samples at its ends were {last[0].age_s} s old together")
     return times
+
+
+def cost(begin_section: Step, end_section: Step) -> float:
+    """Return seconds of begin and end of one section."""
+    start = time.perf_counter()
+    begin_section()
+    inside = time.perf_counter()
+    time.sleep(BODY_S)
+    outside = time.perf_counter()
+    end_section()
+    return inside - start + time.perf_counter() - outside
+
+
+@contextlib.contextmanager
+def ea2p_measure(path: str | None) -> Iterator[tuple[Step, Step] | None]:
+    """Give begin and end of a measurement of EA2P, or None where it cannot run."""
+    import peers
+
+    tool, here = peers.Ea2p(EA2P_INTERVAL_S, path), os.getcwd()
+    try:
+        tool.prepare()
+    except Exception as error:
+        print(f"EA2P not measured: {error}")
+        yield None
+        return
+    yield tool.begin, tool.meter.stop_measure
+    os.chdir(here)
+    shutil.rmtree(tool.folder)
 
 
 def zeus_window() -> tuple[Step, Step] | None:
@@ -115,9 +146,9 @@ def judge(times: dict[str, list[float]]) -> list[dict[str, Any]]:
         print(f"{name:<6} median {medians[name] * 1e3:.3f} ms, 95 % under {cuts[-1] * 1e3:.3f} ms")
     median_ms = medians["ours"] * 1e3
     claims = [claim("profile_section", median_ms / LIMIT_MS, "<=1", median_ms <= LIMIT_MS)]
-    if "zeus" in medians:
-        ratio = medians["ours"] / medians["zeus"]
-        claims.append(claim("profile_section_zeus", ratio, "<=1", ratio <= 1))
+    for name in medians.keys() - {"ours"}:
+        ratio = medians["ours"] / medians[name]
+        claims.append(claim(f"profile_section_{name}", ratio, "<=1", ratio <= 1))
     return [entry | {"median_ms": {n: v * 1e3 for n, v in medians.items()}} for entry in claims]
 
 
