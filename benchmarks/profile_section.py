@@ -108,7 +108,7 @@ def ea2p_measure(path: str | None) -> Iterator[tuple[Step, Step] | None]:
     """Give begin and end of a measurement of EA2P, or None where it cannot run."""
     import peers
 
-    tool, here = peers.Ea2p(EA2P_INTERVAL_S, path), os.getcwd()
+    tool, here = peers.Ea2p(EA2P_INTERVAL_S, path), Path.cwd()
     try:
         tool.prepare()
     except Exception as error:
@@ -146,7 +146,7 @@ def judge(times: dict[str, list[float]]) -> list[dict[str, Any]]:
         print(f"{name:<6} median {medians[name] * 1e3:.3f} ms, 95 % under {cuts[-1] * 1e3:.3f} ms")
     median_ms = medians["ours"] * 1e3
     claims = [claim("profile_section", median_ms / LIMIT_MS, "<=1", median_ms <= LIMIT_MS)]
-    for name in medians.keys() - {"ours"}:
+    for name in sorted(medians.keys() - {"ours"}):
         ratio = medians["ours"] / medians[name]
         claims.append(claim(f"profile_section_{name}", ratio, "<=1", ratio <= 1))
     return [entry | {"median_ms": {n: v * 1e3 for n, v in medians.items()}} for entry in claims]
