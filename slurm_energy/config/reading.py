@@ -20,6 +20,7 @@ DEFAULT_PATH = Path("/etc/slurm/energy.toml")
 ENVIRONMENT_KEY = "SENERGY_CONFIG"
 _POLICY_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_PLURALS = {str: "strings", float: "numbers", int: "whole numbers"}
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\"-]+)\s*=")
 
 
@@ -59,7 +60,7 @@ def parse(text: str, path: Path | None = None) -> Config:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path or 'configuration'}", f"not TOML: {error}") from None
-    return _Reader(path, _line_index(text)).config(data)
+    return _config(TableReader(path, text), data)
 
 
 def _line_index(text: str) -> dict[tuple[str, str], int]:
@@ -75,42 +76,31 @@ def _line_index(text: str) -> dict[tuple[str, str], int]:
     return index
 
 
-class _Reader:
-    def __init__(self, path: Path | None, lines: dict[tuple[str, str], int]) -> None:
+class TableReader:
+    """Turns tables of a TOML file into dataclasses whose fields are declared with `schema.key`.
+
+    Args:
+        path: the file, named in errors.
+        text: its content.
+    """
+
+    def __init__(self, path: Path | None, text: str) -> None:
         self.path = path
-        self.lines = lines
+        self._lines = _line_index(text)
 
     def fail(self, section: str, key: str, why: str, todo: str = "") -> ConfigError:
-        line = self.lines.get((section, key)) or self.lines.get((section, ""))
+        """Return the error about a key, or about a whole section if `key` is empty."""
+        line = self._lines.get((section, key)) or self._lines.get((section, ""))
         place = f"{self.path or 'configuration'}" + (f":{line}" if line else "")
         name = f"{section}.{key}" if key else f"[{section}]"
         return ConfigError(f"{place}: {name}", why, todo)
 
-    def config(self, data: dict[str, Any]) -> Config:
-        known = [*SECTIONS, "policies", "edp"]
-        for name in data:
-            if name not in known:
-                raise self.fail(name, "", "unknown section", _nearest(name, known))
-        values: dict[str, Any] = {
-            name: self.section(cls, name, data.get(name, {})) for name, cls in SECTIONS.items()
-        }
-        policies = data.get("policies", {})
-        if not isinstance(policies, dict):
-            raise self.fail("policies", "", "must be tables such as [policies.night]")
-        for name in policies:
-            if not _POLICY_NAME.fullmatch(name):
-                raise self.fail(f"policies.{name}", "", "a policy name is a-z, 0-9, - and _, at most 32")
-        entries = data.get("edp", [])
-        if not isinstance(entries, list):
-            raise self.fail("edp", "", "must be a list of tables: [[edp]]")
-        return Config(
-            **values,
-            policies={n: self.section(SitePolicy, f"policies.{n}", t) for n, t in policies.items()},
-            edp=tuple(self.section(EdpEntry, "edp", entry) for entry in entries),
-            path=self.path,
-        )
-
     def section(self, cls: type[Any], name: str, table: Any) -> Any:
+        """Return a table as an instance of `cls`.
+
+        Raises:
+            ConfigError: an unknown key, a wrong type or value.
+        """
         if not isinstance(table, dict):
             raise self.fail(name, "", "must be a table")
         hints = typing.get_type_hints(cls)
@@ -131,6 +121,31 @@ class _Reader:
         return cls(**values)
 
 
+def _config(reader: TableReader, data: dict[str, Any]) -> Config:
+    known = [*SECTIONS, "policies", "edp"]
+    for name in data:
+        if name not in known:
+            raise reader.fail(name, "", "unknown section", _nearest(name, known))
+    values: dict[str, Any] = {
+        name: reader.section(cls, name, data.get(name, {})) for name, cls in SECTIONS.items()
+    }
+    policies = data.get("policies", {})
+    if not isinstance(policies, dict):
+        raise reader.fail("policies", "", "must be tables such as [policies.night]")
+    for name in policies:
+        if not _POLICY_NAME.fullmatch(name):
+            raise reader.fail(f"policies.{name}", "", "a policy name is a-z, 0-9, - and _, at most 32")
+    entries = data.get("edp", [])
+    if not isinstance(entries, list):
+        raise reader.fail("edp", "", "must be a list of tables: [[edp]]")
+    return Config(
+        **values,
+        policies={n: reader.section(SitePolicy, f"policies.{n}", t) for n, t in policies.items()},
+        edp=tuple(reader.section(EdpEntry, "edp", entry) for entry in entries),
+        path=reader.path,
+    )
+
+
 def _nearest(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, 1)
     return f"did you mean '{close[0]}'?" if close else "known: " + ", ".join(known)
@@ -141,18 +156,25 @@ def _convert(raw: Any, hint: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         return _convert(raw, next(a for a in arguments if a is not type(None)))
     if origin is list:
-        if isinstance(raw, list) and all(isinstance(item, str) for item in raw):
-            return list(raw)
-        raise ValueError("must be a list of strings")
+        if not isinstance(raw, list):
+            raise ValueError(f"must be a list of {_PLURALS[arguments[0]]}")
+        return [_item(item, arguments[0], "list") for item in raw]
     if origin is dict:
-        if isinstance(raw, dict) and all(isinstance(item, str) for item in raw.values()):
-            return dict(raw)
-        raise ValueError("must be a table of strings")
+        if not isinstance(raw, dict):
+            raise ValueError(f"must be a table of {_PLURALS[arguments[1]]}")
+        return {name: _item(item, arguments[1], "table") for name, item in raw.items()}
     if origin is tuple:
         if isinstance(raw, list) and len(raw) == len(arguments):
             return tuple(_convert(item, a) for item, a in zip(raw, arguments, strict=True))
         raise ValueError(f"must be a list of {len(arguments)} numbers")
     return _convert_scalar(raw, hint)
+
+
+def _item(raw: Any, hint: Any, whole: str) -> Any:
+    try:
+        return _convert_scalar(raw, hint)
+    except ValueError:
+        raise ValueError(f"must be a {whole} of {_PLURALS[hint]}") from None
 
 
 def _convert_scalar(raw: Any, hint: Any) -> Any:
