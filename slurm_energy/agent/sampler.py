@@ -276,8 +276,9 @@ class Sampler:
         """Note a failure; when the device itself is gone, its last reading means nothing any more."""
         if isinstance(error, DeviceGoneError):
             track.time = None
-        self._lost.add(track.key)
-        self._complaints.tell(f"counter {track.key}", f"cannot be read: {error}")
+        if track.key not in self._lost:  # while it comes back its reasons may vary
+            self._lost.add(track.key)
+            self._complaints.tell(f"counter {track.key}", f"cannot be read: {error}")
 
     def _suspended(self) -> float:
         """Return the seconds of suspend since the last sample."""

@@ -7,29 +7,50 @@ unloads and forgets limits and counters. Source: NVML API reference.
 from __future__ import annotations
 
 import contextlib
-import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from slurm_energy.devices.gpus import GpuDevices
 from slurm_energy.devices.hardware import Gpu, read_range
-from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob, Stage, ThrottleSensor
+from slurm_energy.devices.interface import (
+    DeviceError,
+    DeviceGoneError,
+    EnergyCounter,
+    Knob,
+    Stage,
+    ThrottleSensor,
+)
 
 _LIMIT_ROUNDING_MW = 100
 _DEFAULT_MOST_WATTS = 1500.0
-_REOPEN_S = 10.0
+_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
 RESET = "default"
 
 
 class Nvml:
-    """The open library. Every call names a GPU by index; after a driver reload the library is opened anew."""
+    """The open library. Every call names a GPU by index.
+
+    A GPU that does not answer is asked for again every few seconds, by its UUID, since indices move when one
+    falls off the bus. When the driver itself is gone, the library is opened anew by a thread, because that
+    may take seconds; until it is done every call fails. Never for one GPU while others answer: without
+    persistence mode that unloads the driver, which then forgets all limits.
+
+    Args:
+        library: pynvml.
+        clock: seconds that do not jump.
+    """
 
     def __init__(self, library: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._library = library
         self._handles: dict[int, Any] = {}
         self._clock = clock
-        self._reopened = -math.inf
+        self._uuids: dict[int, Any] = {}
+        self._lost: dict[int, tuple[float, str]] = {}
+        self._reopening: threading.Thread | None = None
+        self._reopen_at = 0.0
+        self._pause_s = _LEAST_PAUSE_S
 
     @classmethod
     def open(cls) -> Nvml | None:
@@ -55,19 +76,25 @@ class Nvml:
         """Call a per-device function.
 
         Raises:
-            DeviceError: the driver refused or is gone.
+            DeviceGoneError: the GPU or the driver is gone.
+            DeviceError: the driver refused.
         """
         library = self._library
         try:
-            return getattr(library, function)(self._handle(index), *arguments)
+            handle = self._handles.get(index)
+            if handle is None:
+                handle = self._handle(index)
+            return getattr(library, function)(handle, *arguments)
         except library.NVMLError as error:
-            if not self._may_reopen(error.value, index):
-                raise DeviceError(f"gpu{index}: {function}", _reason(error)) from None
-        try:
-            self._reopen()
-            return getattr(library, function)(self._handle(index), *arguments)
-        except library.NVMLError as error:
-            raise DeviceError(f"gpu{index}: {function}", _reason(error)) from None
+            what = f"gpu{index}: {function}"
+            if error.value not in self._gone():
+                raise DeviceError(what, _reason(error)) from None
+            self._lose(index, error)
+            raise DeviceGoneError(what, _reason(error)) from None
+
+    def remember(self, index: int) -> None:
+        """Note which GPU has an index now."""
+        self._uuids[index] = self.optional("nvmlDeviceGetUUID", index)
 
     def optional(self, function: str, index: int, *arguments: Any) -> Any:
         """Call a per-device function; None if the GPU does not support it."""
@@ -89,41 +116,62 @@ class Nvml:
 
     def close(self) -> None:
         """Leave the library."""
+        if self._reopening is not None:
+            self._reopening.join(_LEAST_PAUSE_S)
         with contextlib.suppress(self._library.NVMLError):
             self._library.nvmlShutdown()
 
     def _handle(self, index: int) -> Any:
-        if index not in self._handles:
-            self._handles[index] = self._library.nvmlDeviceGetHandleByIndex(index)
-        return self._handles[index]
-
-    def _may_reopen(self, error: int, index: int) -> bool:
-        """Return whether opening the library anew may help, and is not tried too often.
-
-        It takes up to seconds, and without persistence mode it unloads the driver, which then forgets all
-        limits: never for one GPU that fell off the bus while others answer.
-        """
-        library = self._library
-        lost = error == library.NVML_ERROR_GPU_IS_LOST
-        if not lost and error not in (library.NVML_ERROR_UNINITIALIZED, library.NVML_ERROR_DRIVER_NOT_LOADED):
-            return False
-        now = self._clock()
-        if now - self._reopened < _REOPEN_S:
-            return False
-        self._reopened = now
-        return not (lost and any(self._answers(other) for other in range(self.count()) if other != index))
-
-    def _answers(self, index: int) -> bool:
+        if self._reopening is not None:
+            if self._reopening.is_alive():
+                raise DeviceGoneError(f"gpu{index}", "the driver is being opened again")
+            self._reopening = None
+        not_before, why = self._lost.get(index, (0.0, ""))
+        if self._clock() < not_before:
+            raise DeviceGoneError(f"gpu{index}", why)
+        uuid = self._uuids.get(index)
         try:
-            self._library.nvmlDeviceGetName(self._handle(index))
-        except self._library.NVMLError:
-            return False
-        return True
+            if uuid is None:
+                handle = self._library.nvmlDeviceGetHandleByIndex(index)
+            else:
+                handle = self._library.nvmlDeviceGetHandleByUUID(uuid)
+        except self._library.NVMLError as error:
+            self._lose(index, error)
+            raise DeviceGoneError(f"gpu{index}", _reason(error)) from None
+        self._lost.pop(index, None)
+        self._handles[index] = handle
+        return handle
+
+    def _gone(self) -> tuple[int, ...]:
+        library = self._library
+        return (
+            library.NVML_ERROR_UNINITIALIZED,
+            library.NVML_ERROR_DRIVER_NOT_LOADED,
+            library.NVML_ERROR_GPU_IS_LOST,
+        )
+
+    def _lose(self, index: int, error: Any) -> None:
+        """Leave a GPU alone for a while; without any that answers, open the library again."""
+        self._handles.pop(index, None)
+        now = self._clock()
+        self._lost[index] = now + _LEAST_PAUSE_S, _reason(error)
+        driver_gone = error.value in self._gone() and error.value != self._library.NVML_ERROR_GPU_IS_LOST
+        if (self._handles and not driver_gone) or self._reopening is not None or now < self._reopen_at:
+            return
+        self._handles.clear()
+        if now > self._reopen_at + _LONGEST_PAUSE_S:
+            self._pause_s = _LEAST_PAUSE_S
+        self._reopen_at = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._reopening = threading.Thread(target=self._reopen, name="nvml", daemon=True)
+        self._reopening.start()
 
     def _reopen(self) -> None:
-        self._handles.clear()
-        self.close()
-        self._library.nvmlInit()
+        with contextlib.suppress(self._library.NVMLError):
+            self._library.nvmlShutdown()
+        with contextlib.suppress(self._library.NVMLError):
+            self._library.nvmlInit()
+            self._lost.clear()
 
 
 def _reason(error: Any) -> str:
@@ -238,6 +286,7 @@ def discover() -> GpuDevices:
 
 
 def _add(found: GpuDevices, nvml: Nvml, index: int) -> None:
+    nvml.remember(index)
     gpu = _gpu(nvml, index)
     found.gpus.append(gpu)
     if nvml.optional("nvmlDeviceGetTotalEnergyConsumption", index) is not None:

@@ -154,3 +154,27 @@ def test_a_counter_that_fails_for_a_while_costs_certainty_not_the_job(started):
     assert 0.7 < record.uncertain_seconds < 2
     assert agent.log().count("cannot be read") == 1
     assert agent.log().count("can be read again") == 1
+
+
+def test_gpus_that_fall_off_the_bus_come_back_and_cost_their_own_energy_only(started):
+    agent = started("epyc-7513-a100")
+    gpus = agent.gpus()
+
+    def work() -> None:
+        time.sleep(1)
+        client.set_fault(agent.node.socket, "/dev/nvidiactl", "EIO")
+        time.sleep(1)
+        client.set_fault(agent.node.socket, "/dev/nvidiactl", None)
+        deadline = time.monotonic() + 60
+        while agent.log().count("can be read again") < gpus and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(1)
+
+    record, truth = measured_job(agent, work)
+    found = energy(record)
+    assert found["cpu"] == pytest.approx(truth["cpu"], rel=0.02)
+    assert 0 < found["gpu[0]"] < 0.95 * truth["gpu[0]"]
+    quality = {part.name: part.quality for part in record.components}
+    assert (quality["cpu"], quality["gpu[0]"]) == ("measured", "partial")
+    assert 0.9 < record.uncertain_seconds < record.elapsed_s - 1
+    assert agent.log().count("cannot be read") == gpus

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hardware_tree import KERNEL_RANGE_UJ, Tree
@@ -195,7 +195,7 @@ def test_most_watts_has_headroom_over_the_design_power(tree: Tree) -> None:
 
 
 class FakeLibrary:
-    """As much of nvidia-ml-py as one GPU needs; `lost` makes the next call fail as after a driver reload."""
+    """As much of nvidia-ml-py as a test needs. `loaded` is the driver; `fallen` are GPUs off the bus."""
 
     NVML_ERROR_UNINITIALIZED, NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_GPU_IS_LOST = 1, 9, 15
 
@@ -206,37 +206,41 @@ class FakeLibrary:
 
     def __init__(self) -> None:
         self.limit = 400_000
-        self.lost = False
-        self.heals = True
-        self.gpus = 1
+        self.uuids = ["GPU-a", "GPU-b"]
+        self.loaded, self.usable = True, True
+        self.fallen: set[str] = set()
         self.opened = 1
 
     def nvmlInit(self) -> None:
-        self.lost = self.lost and not self.heals
         self.opened += 1
-
-    def nvmlDeviceGetCount(self) -> int:
-        return self.gpus
-
-    def nvmlDeviceGetName(self, handle: object) -> str:
-        return "another GPU"
+        if not self.loaded:
+            raise self.NVMLError(self.NVML_ERROR_DRIVER_NOT_LOADED)
+        self.usable = True
 
     def nvmlShutdown(self) -> None:
-        return
+        self.usable = False
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
-        return object()
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        return self._checked(self.uuids[index])
 
-    def _check(self) -> None:
-        if self.lost:
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return self._checked(uuid)
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:
+        return handle
+
+    def _checked(self, handle: str) -> str:
+        if not self.usable:
+            raise self.NVMLError(self.NVML_ERROR_UNINITIALIZED)
+        if handle in self.fallen:
             raise self.NVMLError(self.NVML_ERROR_GPU_IS_LOST)
+        return handle
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:
-        self._check()
-        return 1234
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        return {"GPU-a": 1234, "GPU-b": 777}[self._checked(handle)]
 
-    def nvmlDeviceGetPowerManagementLimit(self, handle: object) -> int:
-        self._check()
+    def nvmlDeviceGetPowerManagementLimit(self, handle: str) -> int:
+        self._checked(handle)
         return self.limit
 
     def nvmlDeviceSetPowerManagementLimit(self, handle: object, limit: int) -> None:
@@ -245,31 +249,62 @@ class FakeLibrary:
         self.limit = limit
 
 
-def test_nvml_counts_millijoules_and_is_opened_anew_after_a_driver_reload() -> None:
-    library = FakeLibrary()
-    gpu = nvml.Gpu(0, 0, "A100", 400.0, 100.0, 400.0, None)
-    counter = nvml.GpuEnergy(nvml.Nvml(library), gpu)
-    assert counter.read() == 1_234_000
-    library.lost = True
-    assert counter.read() == 1_234_000
-    assert library.opened == 2
+def nvml_counters(library: FakeLibrary, now: list[float]) -> list[nvml.GpuEnergy]:
+    opened = nvml.Nvml(library, lambda: now[0])
+    for index in range(2):
+        opened.remember(index)
+    return [
+        nvml.GpuEnergy(opened, nvml.Gpu(index, 0, "A100", 400.0, 100.0, 400.0, None)) for index in range(2)
+    ]
 
 
-def test_nvml_is_not_opened_anew_for_one_gpu_that_is_lost_nor_too_often() -> None:
-    library, now = FakeLibrary(), 100.0
-    library.lost, library.heals = True, False
-    counter = nvml.GpuEnergy(
-        nvml.Nvml(library, lambda: now), nvml.Gpu(0, 0, "A100", 400.0, 100.0, 400.0, None)
-    )
-    for _ in range(3):
-        with pytest.raises(DeviceError, match="error 15"):
-            counter.read()
-    assert library.opened == 2
-    now, library.gpus = 111.0, 2
-    with pytest.raises(DeviceError, match="error 15"):
+def settled(counter: nvml.GpuEnergy) -> int:
+    """Read until the library is open again."""
+    deadline = time.time() + 20
+    while time.time() < deadline:
+        try:
+            return counter.read()
+        except DeviceGoneError as error:
+            if "opened again" not in str(error):
+                raise
+            time.sleep(0.01)
+    raise AssertionError("still being opened")
+
+
+def test_nvml_is_opened_anew_after_a_driver_reload_and_nobody_waits_for_that() -> None:
+    library, now = FakeLibrary(), [1000.0]
+    counter, other = nvml_counters(library, now)
+    assert counter.read() == 1_234_000
+    library.usable = library.loaded = False
+    with pytest.raises(DeviceGoneError):
         counter.read()
+    with pytest.raises(DeviceGoneError):
+        settled(counter)
+    for _ in range(100):  # no storm of attempts
+        with pytest.raises(DeviceGoneError):
+            settled(other)
     assert library.opened == 2
-    now, library.gpus, library.heals = 122.0, 1, True
+    library.loaded = True
+    now[0] += 5.1
+    with pytest.raises(DeviceGoneError):
+        counter.read()
+    assert (settled(counter), settled(other)) == (1_234_000, 777_000)
+    assert library.opened == 3
+
+
+def test_a_gpu_that_falls_off_the_bus_leaves_the_others_alone() -> None:
+    library, now = FakeLibrary(), [1000.0]
+    counter, other = nvml_counters(library, now)
+    assert (counter.read(), other.read()) == (1_234_000, 777_000)
+    library.fallen = {"GPU-a"}
+    library.uuids = ["GPU-b"]  # indices move
+    for _ in range(10):
+        with pytest.raises(DeviceGoneError):
+            counter.read()
+        assert other.read() == 777_000
+        now[0] += 6
+    assert library.opened == 1
+    library.fallen, library.uuids = set(), ["GPU-b", "GPU-a"]
     assert counter.read() == 1_234_000
 
 
