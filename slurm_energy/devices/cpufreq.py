@@ -16,6 +16,7 @@ from slurm_energy.devices.sysfs import cpu_list, read_number, read_optional, rea
 _CPU = Path("sys/devices/system/cpu")
 _POLICY = re.compile(r"policy(\d+)")
 _ROUNDING_KHZ = 50_000
+_PREFERENCES = ("default", "performance", "balance_performance", "balance_power", "power")
 UNSUPPORTED = "<unsupported>"
 
 
@@ -159,7 +160,7 @@ def _policy(folder: Path) -> CpuPolicy:
         cpus=cpu_list(read_text(folder / "affected_cpus")),
         driver=read_optional(folder / "scaling_driver") or "",
         governors=tuple((read_optional(folder / "scaling_available_governors") or "").split()),
-        preferences=tuple((read_optional(folder / "energy_performance_available_preferences") or "").split()),
+        preferences=_preferences(folder),
         hardware_khz=(
             int(read_text(folder / "cpuinfo_min_freq")),
             int(read_text(folder / "cpuinfo_max_freq")),
@@ -169,6 +170,18 @@ def _policy(folder: Path) -> CpuPolicy:
             int(text) for text in (read_optional(folder / "scaling_available_frequencies") or "").split()
         ),
     )
+
+
+def _preferences(folder: Path) -> tuple[str, ...]:
+    """Return the preferences that the driver knows.
+
+    While the governor is performance, AMD's active driver lists that one alone; the others are there again
+    under powersave. Source: kernel, drivers/cpufreq/amd-pstate.c.
+    """
+    found = tuple((read_optional(folder / "energy_performance_available_preferences") or "").split())
+    if found == ("performance",) and read_optional(folder / "scaling_governor") == "performance":
+        return _PREFERENCES
+    return found
 
 
 def _policy_knobs(folder: Path) -> list[Knob]:

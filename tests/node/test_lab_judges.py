@@ -15,6 +15,7 @@ DRIVERS = {
     "intel_cpufreq": "xeon-8358",
     "amd-pstate": "epyc-7513-a100",
     "amd-pstate-epp": "epyc-7513-a100",
+    "cppc_cpufreq": "epyc-7513-a100",
 }
 ACTIVE = ("intel_pstate", "amd-pstate-epp")
 

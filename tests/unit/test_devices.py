@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hardware_tree import KERNEL_RANGE_UJ, Tree
 
-from slurm_energy.devices import nvml, powercap
+from slurm_energy.devices import cpufreq, nvml, powercap
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.interface import DeviceError, DeviceGoneError
 from slurm_energy.devices.powercap import counter_range_uj
@@ -129,6 +129,16 @@ def test_policies_come_in_order_of_number_with_their_cpus(tree: Tree) -> None:
     first = hardware.policies[0]
     assert (first.cpus, first.driver, first.powersave_is_static) == ((0,), "intel_pstate", False)
     assert (first.hardware_khz, first.found_khz) == ((800000, 3400000), (800000, 3400000))
+
+
+def test_amd_s_preferences_are_known_under_governor_performance_too(tree: Tree) -> None:
+    """kernel, amd-pstate.c: the file then lists `performance` alone."""
+    tree.cpufreq(2, "amd-pstate-epp", "performance")
+    for number in range(2):
+        folder = f"sys/devices/system/cpu/cpufreq/policy{number}"
+        tree.put(f"{folder}/energy_performance_available_preferences", "performance")
+    (policy, _), _ = cpufreq.discover(tree.root)
+    assert "power" in policy.preferences and "balance_performance" in policy.preferences
 
 
 @pytest.mark.parametrize("path", ["cpufreq/boost", "intel_pstate/no_turbo"])

@@ -7,7 +7,7 @@ import errno
 import pytest
 from lab_silicon import CPUFREQ, INTEL, Bench
 
-DRIVERS = ("acpi-cpufreq", "intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp")
+DRIVERS = ("acpi-cpufreq", "intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp", "cppc_cpufreq")
 ACTIVE = ("intel_pstate", "amd-pstate-epp")
 
 
@@ -86,9 +86,10 @@ def test_table_driver_rounds_inwards():
     assert int(node.read(node.policy("scaling_min_freq"))) == table[2]
 
 
-@pytest.mark.parametrize("driver", ["acpi-cpufreq", "amd-pstate", "amd-pstate-epp"])
+@pytest.mark.parametrize("driver", ["acpi-cpufreq", "amd-pstate", "amd-pstate-epp", "cppc_cpufreq"])
 def test_boost_resets_the_maximum(driver):
     node = bench(driver)
+    node.write(f"{CPUFREQ}/boost", "1")
     top = int(node.read(node.policy("scaling_max_freq")))
     node.write(node.policy("scaling_max_freq"), node.read(node.policy("cpuinfo_min_freq")))
     node.write(f"{CPUFREQ}/boost", "1")
@@ -151,9 +152,65 @@ def test_intel_takes_preferences_as_numbers():
     assert node.read(epp) == "balance_performance"
 
 
-def test_passive_drivers_have_no_preference():
-    node = bench("intel_cpufreq")
+@pytest.mark.parametrize("driver", ["acpi-cpufreq", "amd-pstate", "cppc_cpufreq"])
+def test_passive_drivers_have_no_preference(driver):
+    node = bench(driver)
     assert node.node.tree.get(node.policy("energy_performance_preference")) is None
+
+
+def test_passive_intel_with_hardware_p_states_takes_a_preference_under_any_governor():
+    """kernel, intel_pstate.c: hwp_cpufreq_attrs serve both drivers, and only the active one refuses."""
+    node = bench("intel_cpufreq")
+    epp = node.policy("energy_performance_preference")
+    assert node.read(epp) == "balance_performance"
+    node.write(node.policy("scaling_governor"), "performance")
+    node.write(epp, "power")
+    assert node.read(epp) == "power"
+    without = bench("intel_cpufreq", cpu__flags="fpu sse2")
+    assert without.node.tree.get(without.policy("energy_performance_preference")) is None
+
+
+def test_active_amd_offers_one_preference_under_governor_performance():
+    """kernel, amd-pstate.c: show_energy_performance_available_preferences."""
+    node = bench("amd-pstate-epp")
+    offered = node.policy("energy_performance_available_preferences")
+    node.write(node.policy("scaling_governor"), "powersave")
+    assert len(node.read(offered).split()) == 5
+    node.write(node.policy("scaling_governor"), "performance")
+    assert node.read(offered) == "performance"
+
+
+def test_cppc_begins_without_boost_and_has_neither_table_nor_mode():
+    """kernel, cppc_cpufreq.c: the range ends at nominal performance until boost is written."""
+    node = bench("cppc_cpufreq")
+    base = node.silicon.profile.cpufreq.base_khz
+    assert node.read(f"{CPUFREQ}/boost") == "0"
+    assert int(node.read(node.policy("cpuinfo_max_freq"))) == base
+    assert int(node.read(node.policy("scaling_max_freq"))) == base
+    node.write(node.policy("scaling_governor"), "performance")
+    assert int(node.read(node.policy("scaling_cur_freq"))) <= base
+    node.write(f"{CPUFREQ}/boost", "1")
+    assert int(node.read(node.policy("scaling_max_freq"))) == node.silicon.profile.cpufreq.max_khz
+    assert int(node.read(node.policy("scaling_cur_freq"))) > base
+    for name in ("scaling_available_frequencies", "base_frequency", "bios_limit"):
+        assert node.node.tree.get(node.policy(name)) is None
+    assert node.node.tree.get(f"{INTEL}/status") is None
+    assert node.read(node.policy("freqdomain_cpus")) == "0"
+
+
+def test_switching_amd_pstate_goes_through_all_three_modes():
+    """kernel, Documentation/admin-guide/pm/amd-pstate.rst, `status`."""
+    node = bench("amd-pstate-epp")
+    status = f"{CPUFREQ.removesuffix('/cpufreq')}/amd_pstate/status"
+    assert node.read(status) == "active"
+    for mode, driver in (("guided", "amd-pstate"), ("passive", "amd-pstate"), ("active", "amd-pstate-epp")):
+        node.write(status, mode)
+        assert (node.read(status), node.read(node.policy("scaling_driver"))) == (mode, driver)
+        epp = node.node.tree.get(node.policy("energy_performance_preference"))
+        assert (epp is not None) == (mode == "active")
+        offered = node.read(node.policy("scaling_available_governors")).split()
+        assert ("schedutil" in offered) == (mode != "active")
+    assert refusal(node, status, "sleepy") == errno.EINVAL
 
 
 def test_switching_intel_pstate_swaps_driver_and_files():

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CPUFREQ_DRIVERS = ("acpi-cpufreq", "intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp")
+CPUFREQ_DRIVERS = (
+    "acpi-cpufreq",
+    "intel_pstate",
+    "intel_cpufreq",
+    "amd-pstate",
+    "amd-pstate-epp",
+    "cppc_cpufreq",
+)
 ACTIVE_DRIVERS = frozenset({"intel_pstate", "amd-pstate-epp"})
 """Drivers whose firmware governs itself: only governors `performance` and `powersave`, and an EPP."""
 GENERIC_GOVERNORS = ("conservative", "ondemand", "userspace", "powersave", "performance", "schedutil")

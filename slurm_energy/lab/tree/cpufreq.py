@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from slurm_energy.lab.silicon import Silicon
 from slurm_energy.lab.tree import numbers
-from slurm_energy.lab.tree.cpufreq_state import EPP_NAMES, CpufreqState, Policy
+from slurm_energy.lab.tree.cpufreq_state import CpufreqState, Policy
 from slurm_energy.lab.tree.entries import File, Store, Tree, refuse
 from slurm_energy.lab.tree.topology import CPU_ROOT
 
@@ -21,10 +21,13 @@ class CpufreqFiles:
     def __init__(self, tree: Tree, silicon: Silicon) -> None:
         self._tree = tree
         self._silicon = silicon
-        self.state = CpufreqState(silicon.profile.cpufreq, silicon.profile.cpu.cpus)
-        for cpu in range(silicon.profile.cpu.cpus):
-            tree.link(f"{CPU_ROOT}/cpu{cpu}/cpufreq", f"../cpufreq/policy{cpu}")
+        cpu = silicon.profile.cpu
+        self.state = CpufreqState(silicon.profile.cpufreq, cpu.cpus, "hwp_epp" in cpu.flags.split())
+        for number in range(cpu.cpus):
+            tree.link(f"{CPU_ROOT}/cpu{number}/cpufreq", f"../cpufreq/policy{number}")
         self._add_driver_files()
+        if not self.state.boost:
+            self._store_global(lambda: None)
 
     def _add_driver_files(self) -> None:
         self._tree.remove(ROOT)
@@ -74,7 +77,8 @@ class CpufreqFiles:
             lambda data: self._store_khz(policy, data, state.set_speed),
         )
         if policy.epp is not None:
-            self._tree.text(f"{base}/energy_performance_available_preferences", " ".join(EPP_NAMES) + " ")
+            offered = f"{base}/energy_performance_available_preferences"
+            self._file(offered, lambda: state.offered_epp(policy))
             self._file(
                 f"{base}/energy_performance_preference",
                 lambda: policy.epp,
@@ -99,6 +103,7 @@ class CpufreqFiles:
         if state.family == "acpi":
             texts["scaling_available_frequencies"] = " ".join(map(str, state.table_khz)) + " "
             texts["bios_limit"] = profile.cpuinfo_max_khz
+        if state.family in ("acpi", "cppc"):
             texts["freqdomain_cpus"] = policy.cpu
             current = File(lambda: b"%d\n" % self._current_khz(policy), 0o400)
             self._tree.add(f"{base}/cpuinfo_cur_freq", current)

@@ -1,8 +1,10 @@
 """The frequency drivers' state: what a write to a cpufreq file accepts, changes and shows afterwards.
 
-Follows the kernel's cpufreq core (requests of minimum and maximum are kept as asked, the policy in force
-is derived from them) and its drivers acpi-cpufreq, intel_pstate, intel_cpufreq, amd-pstate and
-amd-pstate-epp. No files and no model in here; refusals are OSError.
+Follows the kernel's cpufreq core (drivers/cpufreq/cpufreq.c: requests of minimum and maximum are kept as
+asked, the policy in force is derived from them) and its drivers in the same folder: acpi-cpufreq.c,
+intel_pstate.c (intel_pstate and intel_cpufreq), amd-pstate.c (amd-pstate, passive or guided, and
+amd-pstate-epp) and cppc_cpufreq.c; documents: Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst,
+amd-pstate.rst. No files and no model in here; refusals are OSError.
 """
 
 from __future__ import annotations
@@ -41,24 +43,38 @@ class Policy:
 class CpufreqState:
     """Frequency settings of all CPUs of a node; every CPU has a policy of its own."""
 
-    def __init__(self, profile: CpufreqProfile, cpus: int) -> None:
+    def __init__(self, profile: CpufreqProfile, cpus: int, hwp: bool = False) -> None:
+        """Set up as after boot.
+
+        Args:
+            profile: what the driver offers.
+            cpus: logical CPUs.
+            hwp: the processor has hardware P-states, so that Intel's driver has preferences in passive mode
+                too (intel_pstate.c: intel_cpufreq.attr = hwp_cpufreq_attrs).
+        """
         self.profile = profile
         self.driver = profile.driver
+        self.hwp = hwp
         self.mode = "active" if self.active else "passive"
-        self.boost = True
+        # cppc_cpufreq.c: the core begins with boost off unless a driver says otherwise.
+        self.boost = self.family != "cppc"
         self.max_perf_pct = 100
         self.min_perf_pct = max(1, profile.min_khz * 100 // profile.max_khz)
         self.policies = [self._fresh_policy(cpu, profile.governor, profile.epp) for cpu in range(cpus)]
 
     def _fresh_policy(self, cpu: int, governor: str, epp: str | None) -> Policy:
         low, high = self.profile.min_khz, self.cpuinfo_max_khz
+        if epp is None and self.family == "intel" and self.hwp:
+            epp = "balance_performance"
         forced = self.active and governor == "performance" and epp is not None
         return Policy(cpu, governor, low, high, self.profile.base_khz, "performance" if forced else epp, epp)
 
     @property
     def family(self) -> str:
-        """`intel`, `amd`, or `acpi`: which global files the driver has."""
-        return {"i": "intel", "a": "acpi"}[self.driver[0]] if self.driver[:3] != "amd" else "amd"
+        """`intel`, `amd`, `acpi` or `cppc`: which files the driver has."""
+        if self.driver.startswith("amd"):
+            return "amd"
+        return {"i": "intel", "a": "acpi", "c": "cppc"}[self.driver[0]]
 
     @property
     def active(self) -> bool:
@@ -77,10 +93,20 @@ class CpufreqState:
 
     @property
     def cpuinfo_max_khz(self) -> int:
-        """What `cpuinfo_max_freq` shows; pstate drivers lower it when turbo is off."""
+        """What `cpuinfo_max_freq` shows; all but acpi-cpufreq lower it when boost is off."""
         if self.boost or self.family == "acpi":
             return self.profile.cpuinfo_max_khz
         return min(self.profile.base_khz, self.profile.cpuinfo_max_khz)
+
+    def offered_epp(self, policy: Policy) -> str:
+        """Return `energy_performance_available_preferences`.
+
+        Under governor performance AMD's active driver offers nothing else (amd-pstate.c,
+        show_energy_performance_available_preferences); Intel's always lists all.
+        """
+        if self.family == "amd" and policy.governor == "performance":
+            return "performance"
+        return " ".join(EPP_NAMES) + " "
 
     def limits_khz(self, policy: Policy) -> tuple[int, int]:
         """Return (minimum, maximum) in force: requests within the hardware's range, minimum giving way."""
@@ -194,7 +220,7 @@ class CpufreqState:
             return
         self.mode, self.driver = mode, driver
         governor = self.profile.governor if driver == self.profile.driver else _default_governor(driver)
-        epp = self.profile.epp or ("balance_performance" if self.active else None)
+        epp = (self.profile.epp or "balance_performance") if self.active else None
         self.policies = [self._fresh_policy(policy.cpu, governor, epp) for policy in self.policies]
 
     def request(self, policy: Policy) -> FrequencyRequest:
