@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.agent import answers, attribution, planning, recording
+from slurm_energy.agent import answers, attribution, places, planning, recording
 from slurm_energy.agent.allowance import Allowance
 from slurm_energy.agent.clock import Clock
 from slurm_energy.agent.complaints import Complaints
@@ -331,9 +331,12 @@ class Engine:
             known = {}  # restoring may have changed them
         outcomes = apply(self._devices, journal, session.owner, plan.settings, known)
         session.merge_outcomes(outcomes)
+        failed: dict[str, list[str]] = {}
         for outcome in outcomes:
             if outcome.failed:
-                log.warning("job %s: %s: %s", session.owner, outcome.key, outcome.note)
+                failed.setdefault(outcome.note, []).append(outcome.key)
+        for note, keys in failed.items():
+            log.warning("job %s: %s: %s", session.owner, places.together(keys), note)
         return outcomes
 
     def _begin_meter(self, session: Session) -> None:

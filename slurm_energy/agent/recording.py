@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurm_energy.agent import attribution
+from slurm_energy.agent import attribution, places
 from slurm_energy.agent.session import Session, Step
 from slurm_energy.devices.interface import Knob
 from slurm_energy.devices.settings import Outcome, Restored
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
 
-_PLACE = re.compile(r"(?P<kind>[^\[]+)\[(?P<place>.*)\]")
-_NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 _RESTORE_REASONS = "not restored: "
 
 
@@ -89,12 +86,11 @@ def applied_settings(
     back = {result.key: result for result in restored}
     groups: dict[tuple[str, AppliedSetting], list[str]] = {}
     for outcome in outcomes:
-        match = _PLACE.fullmatch(outcome.key)
-        kind, place = (match["kind"], match["place"]) if match else (outcome.key, "")
+        kind, place = places.split(outcome.key)
         groups.setdefault((kind, _setting(outcome, back, knobs)), []).append(place)
     return tuple(
-        AppliedSetting(f"{kind}[{_joined(places)}]", *_values(setting))
-        for (kind, setting), places in groups.items()
+        AppliedSetting(f"{kind}[{places.joined(found)}]", *_values(setting))
+        for (kind, setting), found in groups.items()
     )
 
 
@@ -119,25 +115,3 @@ def _setting(outcome: Outcome, back: Mapping[str, Restored], knobs: Mapping[str,
 
 def _values(setting: AppliedSetting) -> tuple[str | None, str, str | None, bool | None, str]:
     return setting.original, setting.asked, setting.applied, setting.restored, setting.note
-
-
-def _joined(places: list[str]) -> str:
-    """Join places: runs of consecutive numbers with one stem become `stemA-B`, others are listed."""
-    runs: list[tuple[str, int, int]] = []
-    for place in places:
-        match = _NUMBERED.fullmatch(place)
-        if match is None:
-            runs.append((place, -1, -1))
-            continue
-        stem, number = match["stem"], int(match["number"])
-        if runs and runs[-1][0] == stem and runs[-1][2] == number - 1:
-            runs[-1] = (stem, runs[-1][1], number)
-        else:
-            runs.append((stem, number, number))
-    return ",".join(_run(*run) for run in runs)
-
-
-def _run(stem: str, first: int, last: int) -> str:
-    if first < 0:
-        return stem
-    return f"{stem}{first}" if first == last else f"{stem}{first}-{last}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 
+from slurm_energy.agent import places
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.devices.discovery import Devices
 from slurm_energy.devices.journal import Journal
@@ -38,12 +39,15 @@ class Restoration:
             self._complaints.tell("settings journal", f"nothing is restored: {error}", logging.ERROR)
             return None
         self._complaints.settle("settings journal", "can be written again")
+        fresh: dict[str, list[str]] = {}
         for result in results:
             if result.done:
                 self.failed.discard(result.key)
             elif result.key not in self.failed:
-                log.warning("job %s: %s not restored: %s", owner, result.key, result.note)
+                fresh.setdefault(result.note, []).append(result.key)
                 self.failed.add(result.key)
+        for note, found in fresh.items():
+            log.warning("job %s: %s not restored: %s", owner, places.together(found), note)
         self.failed &= set(self.journal.entries)
         return results
 

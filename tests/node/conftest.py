@@ -36,3 +36,5 @@ def emulate(machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         assert node.process
         if node.process.poll() is None:
             assert node.stop() == 0
+        else:
+            node.unmount()

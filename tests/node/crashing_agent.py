@@ -156,13 +156,36 @@ class CrashingAgent(NodeAgent):
                         found[f"gpu{index}+{at}"] = int.from_bytes(record[at : at + 4], "little")
         return found
 
-    def remove(self) -> None:
+    def come_to_rest(self) -> None:
+        """Wait until it has no job, no record and nothing else left to keep."""
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            status = self.ask(op="status")
+            if not status["jobs"] and not status["spooled"] and not self.left():
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"left: {self.left()}, {status}, {self.log()[-2000:]}")
+
+    def restore(self) -> subprocess.CompletedProcess[str]:
+        """Run `senergyd --restore` inside the node."""
+        module = ("-m", "slurm_energy.agent.main")
+        return self.node.run(sys.executable, *module, "--config", str(self.config), "--restore")
+
+    def move_in(self) -> None:
+        """Take the node as it is now: an emulator that was started again is not seen from the old view."""
+        self._end_launcher()
+        self._launcher = self._launch()
+
+    def _end_launcher(self) -> None:
         self.arm(0)
         self.kill()
         assert self._launcher.stdin and self._launcher.stdout
         self._launcher.stdin.close()
         self._launcher.wait(timeout=30)
         self._launcher.stdout.close()
+
+    def remove(self) -> None:
+        self._end_launcher()
         self.controller.close()
         self._tampering.close()
         super().remove()

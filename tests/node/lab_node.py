@@ -58,7 +58,11 @@ class LabNode:
                     pipe.close()
             with contextlib.suppress(OSError):
                 if os.path.ismount(self.tree):
-                    subprocess.run(["umount", "-l", str(self.tree)], check=False, timeout=10)
+                    self.unmount()
+
+    def unmount(self) -> None:
+        """Take the tree of an emulator away that was killed."""
+        subprocess.run(["umount", "-l", str(self.tree)], check=False, timeout=10, capture_output=True)
 
     def run(
         self, *command: str, uid: int = 0, stdin: str | None = None, extra: Mapping[str, str] | None = None
