@@ -18,6 +18,7 @@ from typing import Any
 from slurm_energy.agent import messages
 from slurm_energy.agent.connections import LINE_LIMIT, Connections, Listener, peer_uid, privileged, refusal
 from slurm_energy.agent.engine import Engine
+from slurm_energy.config.schema import ROOT_DOOR
 from slurm_energy.errors import (
     EXIT_FAILURE,
     AlreadyRunningError,
@@ -39,7 +40,7 @@ Work = Callable[..., Awaitable[Any]]
 
 def root_door(path: Path) -> Path:
     """Return the second socket, which only root can connect to: users cannot fill its queue."""
-    return path.with_name(path.name + ".root")
+    return path.with_name(path.name + ROOT_DOOR)
 
 
 class Server:

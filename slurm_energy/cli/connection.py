@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,15 +54,13 @@ def connect(args: argparse.Namespace) -> ControllerClient:
 
 
 def ask_agent(path: Path, message: dict[str, Any]) -> dict[str, Any]:
-    """Send one message to this node's senergyd and return its answer.
+    """Send one message to this node's senergyd and return its answer; root goes by its own door.
 
     Raises:
         UnavailableError: nobody answers at `path`, or the answer is not the contract's.
     """
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(AGENT_TIMEOUT_S)
-            connection.connect(str(path))
+        with _connected(path) as connection:
             connection.sendall(json.dumps(message).encode() + b"\n")
             with connection.makefile("rb") as stream:
                 answer = json.loads(stream.readline(_LONGEST_ANSWER_BYTES))
@@ -70,3 +70,29 @@ def ask_agent(path: Path, message: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise UnavailableError(f"agent {path}", "it did not answer with a JSON object")
     return answer
+
+
+def _connected(path: Path) -> socket.socket:
+    """Connect to the agent, waiting for a place in its queue if many others do.
+
+    Raises:
+        OSError: nobody answers at `path`.
+    """
+    from slurm_energy.config.schema import ROOT_DOOR
+
+    door = [path.with_name(path.name + ROOT_DOOR)] if os.geteuid() == 0 else []
+    for place in (*door, path):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # With a time-out of Python's own, a full queue would be an error at once.
+        seconds = struct.pack("@ll", int(AGENT_TIMEOUT_S), 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        try:
+            connection.connect(str(place))
+        except OSError:
+            connection.close()
+            if place == path:
+                raise
+        else:
+            connection.settimeout(AGENT_TIMEOUT_S)
+            return connection
+    raise AssertionError("unreachable")

@@ -13,6 +13,9 @@ from typing import Any
 
 Check = Callable[[Any], str | None]
 
+ROOT_DOOR = ".root"
+"""Ends the name of the agent's second socket, beside `agent.socket`, that only root can connect to."""
+
 
 def key(default: Any, doc: str, check: Check | None = None, show: Any = None) -> Any:
     """Declare a configuration key.

@@ -1,0 +1,161 @@
+"""How long root waits for senergyd while a user attacks its socket, and what memory the agent needs then.
+
+Starts a senergyd of its own with a running job and, as another user, in turn: 1,000 held connections, peers
+that never read, that write a byte a second, that connect and go, that ask without a pause; then all together.
+Meanwhile root asks for `status`, each time on a new connection: at its own door, as hooks do, and at
+everybody's.
+Run it as root; inside a node with counters, `senergy lab exec n1 ...`, the agent has hardware to read.
+
+Prints `CLAIM hostile_answer ratio=... target=<=1`: the 95th percentile of root's waits under the worst attack
+over 100 ms, and `CLAIM hostile_memory`: the agent's highest resident memory over 64 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+LIMIT_MS = 100.0
+LIMIT_MB = 64.0
+NOBODY = 65534
+ATTACKS = Path(__file__).resolve().parent.parent / "tests/node/attacks.py"
+ALONE = ("hold", "deaf", "slow", "flood", "ask")
+TOGETHER = ("hold", "deaf", "slow", "flood", "flood", "ask")
+JOB = {
+    "SLURM_JOB_ID": "4294900001",
+    "SLURM_JOB_UID": str(NOBODY),
+    "SLURM_JOB_CPUS_PER_NODE": "1024",
+    "SPANK_ENERGY_POLICY": "monitor",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of each attack (default 8)")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0:
+        print("hostile.py: needs root, to be root and somebody else", file=sys.stderr)
+        return 2
+    with own_agent() as (path, pid):
+        print(f"idle: {resident_mb(pid, 'VmRSS'):.1f} MB resident")
+        waits = {"no attack": under_attack(path, (), 2.0)}
+        waits |= {kind: under_attack(path, (kind,), arguments.seconds) for kind in ALONE}
+        waits["all together"] = under_attack(path, TOGETHER, arguments.seconds)
+        memory_mb = resident_mb(pid, "VmHWM")
+        print(f"highest: {memory_mb:.1f} MB resident, {resident_mb(pid, 'VmRSS'):.1f} MB afterwards")
+    claims = judge(waits, memory_mb)
+    for claim in claims:
+        holds = "yes" if claim["holds"] else "no"
+        print(f"CLAIM {claim['claim']} ratio={claim['ratio']} target={claim['target']} holds={holds}")
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(claims, indent=2) + "\n")
+    return 0 if all(claim["holds"] for claim in claims) else 1
+
+
+@contextlib.contextmanager
+def own_agent() -> Iterator[tuple[str, int]]:
+    """Run a senergyd with one job of the attacking user's; give its socket and process id."""
+    with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
+        Path(folder).chmod(0o711)
+        config, path = Path(folder) / "energy.toml", f"{folder}/agent.sock"
+        config.write_text(
+            f'[cluster]\ncontroller_url = "http://127.0.0.1:9"\n'
+            f'[agent]\nsocket = "{path}"\nstate_dir = "{folder}/state"\n'
+        )
+        command = [sys.executable, "-m", "slurm_energy.agent.main", "--config", str(config)]
+        agent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + 30
+            while not Path(path + ".root").exists():
+                if agent.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit("hostile.py: senergyd did not start")
+                time.sleep(0.05)
+            time.sleep(0.5)
+            assert ask(path, {"op": "begin", "env": JOB})[1]["ok"]
+            yield path, agent.pid
+        finally:
+            agent.terminate()
+            agent.wait(30)
+
+
+def under_attack(path: str, kinds: tuple[str, ...], seconds: float) -> dict[str, list[float]]:
+    """Return root's waits in ms at its own door and at everybody's, while attacks of these kinds run."""
+    command = [sys.executable, str(ATTACKS), path]
+    tail = [str(seconds + 1), str(NOBODY), JOB["SLURM_JOB_ID"]]
+    attackers = [
+        subprocess.Popen([*command, kind, *tail], stdout=subprocess.PIPE, text=True) for kind in kinds
+    ]
+    time.sleep(1.0)
+    waits: dict[str, list[float]] = {"door": [], "public": []}
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        waits["door"].append(ask(path + ".root", {"op": "status"})[0])
+        waits["public"].append(ask(path, {"op": "status"})[0])
+        time.sleep(0.02)
+    told = [attacker.communicate(timeout=60)[0].strip() for attacker in attackers]
+    for name, values in waits.items():
+        print(f"{'+'.join(kinds) or 'no attack'}: {name}: {describe(values)}")
+    print("    " + " ".join(told))
+    return waits
+
+
+def ask(path: str, message: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    """Return milliseconds from connecting to the whole answer, and the answer."""
+    started = time.perf_counter()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", 30, 0))
+        connection.connect(path)  # waits where a time-out of Python's own would not
+        connection.settimeout(30)
+        connection.sendall(json.dumps(message).encode() + b"\n")
+        with connection.makefile("rb") as lines:
+            answer = json.loads(lines.readline())
+    return (time.perf_counter() - started) * 1e3, answer
+
+
+def percentile_95(values: list[float]) -> float:
+    return statistics.quantiles(values, n=20)[-1]
+
+
+def describe(values: list[float]) -> str:
+    return (
+        f"{len(values)} answers, median {statistics.median(values):.1f} ms, "
+        f"95th percentile {percentile_95(values):.1f} ms, longest {max(values):.1f} ms"
+    )
+
+
+def resident_mb(pid: int, name: str) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    kib = next(line.split()[1] for line in lines if line.startswith(f"{name}:"))
+    return int(kib) * 1024 / 1e6
+
+
+def judge(waits: dict[str, dict[str, list[float]]], memory_mb: float) -> list[dict[str, Any]]:
+    worst = {kind: percentile_95(found["door"]) for kind, found in waits.items()}
+    ratio, memory = max(worst.values()) / LIMIT_MS, memory_mb / LIMIT_MB
+    return [
+        {
+            "claim": "hostile_answer",
+            "ratio": round(ratio, 4),
+            "target": "<=1",
+            "holds": ratio <= 1,
+            "percentile_95_ms": {kind: round(value, 3) for kind, value in worst.items()},
+        },
+        {"claim": "hostile_memory", "ratio": round(memory, 4), "target": "<=1", "holds": memory <= 1},
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""What a hostile user does to senergyd's socket: attacks.py SOCKET KIND SECONDS UID [JOB_ID].
+
+Becomes that user, attacks, and prints one JSON object about it. Needs nothing but Python, as the user may not
+be able to read the package. Kinds:
+
+messages  sends each line of standard input (base64), and gives the answers
+hold      keeps 1000 connections open, each with half a message, and opens those anew that are closed
+deaf      sends questions and never reads an answer
+slow      writes a byte a second on as many connections as it can have
+flood     connects and goes away, as often as it can
+ask       asks valid questions without a pause, on 32 connections
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import resource
+import select
+import socket
+import sys
+import time
+from typing import Any
+
+HELD = 1000
+CONNECTIONS = 300
+ASKING = 32
+ANSWER_TIMEOUT_S = 30.0
+
+
+class Attacker:
+    def __init__(self, path: str, seconds: float, job_id: int) -> None:
+        self.path = path
+        self.until = time.monotonic() + seconds
+        self.energy = b'{"op":"energy","job_id":%d,"fresh":true}\n' % job_id
+
+    @property
+    def goes_on(self) -> bool:
+        return time.monotonic() < self.until
+
+    def connect(self) -> socket.socket | None:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(1.0)
+        try:
+            connection.connect(self.path)
+        except OSError:
+            connection.close()
+            return None
+        connection.setblocking(False)
+        return connection
+
+    def messages(self) -> dict[str, Any]:
+        answers = []
+        connection, lines = None, None
+        for text in sys.stdin:
+            while connection is None:
+                connection = self.connect()
+                if connection is not None:
+                    connection.settimeout(ANSWER_TIMEOUT_S)
+                    lines = connection.makefile("rb")
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(base64.b64decode(text) + b"\n")
+            with contextlib.suppress(ConnectionError):
+                assert lines is not None
+                answer = lines.readline()
+            answers.append(answer.decode())
+            if not answer or "longer than" in answers[-1]:  # that ends the connection
+                connection.close()
+                connection = None
+        return {"answers": answers}
+
+    def hold(self) -> dict[str, Any]:
+        return self.keep(HELD, b'{"op":', 0.0)
+
+    def slow(self) -> dict[str, Any]:
+        return self.keep(CONNECTIONS, b'{"op":"status","x":"', 1.0)
+
+    def deaf(self) -> dict[str, Any]:
+        return self.keep(CONNECTIONS, b'{"op":"status"}\n' * 200, 0.1)
+
+    def keep(self, most: int, data: bytes, again_s: float) -> dict[str, Any]:
+        """Keep connections open; send on each at once, and every `again_s` a byte or all of it again."""
+        held: list[socket.socket] = []
+        opened, last = 0, time.monotonic()
+        while self.goes_on:
+            while len(held) < most and self.goes_on and (connection := self.connect()):
+                opened += 1
+                send(connection, data)
+                held.append(connection)
+                if opened % 100 == 0:
+                    break
+            if again_s and time.monotonic() - last >= again_s:
+                last = time.monotonic()
+                for connection in held:
+                    send(connection, b"x" if again_s >= 1 else data)
+            held = [connection for connection in held if not closed(connection)]
+            time.sleep(0.01)
+        return {"opened": opened, "held": len(held)}
+
+    def flood(self) -> dict[str, Any]:
+        opened = 0
+        while self.goes_on:
+            connection = self.connect()
+            if connection is not None:
+                connection.close()
+                opened += 1
+        return {"opened": opened}
+
+    def ask(self) -> dict[str, Any]:
+        poll = select.poll()
+        connections: dict[int, socket.socket] = {}
+        answered = 0
+        while self.goes_on:
+            while len(connections) < ASKING and (connection := self.connect()):
+                connections[connection.fileno()] = connection
+                poll.register(connection, select.POLLIN)
+                send(connection, self.energy)
+            for number, _ in poll.poll(100):
+                data = b""
+                with contextlib.suppress(OSError):
+                    data = connections[number].recv(65536)
+                if data:
+                    answered += 1
+                    send(connections[number], self.energy if answered % 2 else b'{"op":"status"}\n')
+                else:
+                    poll.unregister(number)
+                    connections.pop(number).close()
+        return {"answered": answered}
+
+
+def send(connection: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        connection.send(data)
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the other end has hung up; reads nothing."""
+    events = select.poll()
+    events.register(connection, select.POLLRDHUP)
+    if not events.poll(0):
+        return False
+    connection.close()
+    return True
+
+
+def main() -> None:
+    path, kind, seconds, uid, *job_id = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+    if os.geteuid() != int(uid):
+        os.setgroups([])
+        os.setgid(int(uid))
+        os.setuid(int(uid))
+    attacker = Attacker(path, float(seconds), int(job_id[0]) if job_id else 1)
+    print(json.dumps(getattr(attacker, kind)()))
+
+
+main()
