@@ -1,6 +1,7 @@
 # make demo   a real Slurm cluster with emulated power hardware runs jobs under energy policies
 # make test   everything: unit tests, emulated nodes, real Slurm cluster (root, Debian)
 # make lint   ruff, mypy --strict, clang-format
+# make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
 # make venv   .venv with the package and its development needs;  make build  the C parts
 
 SHELL := /bin/sh
@@ -17,7 +18,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all demo test lint venv build deps-% clean
+.PHONY: all demo test lint fuzz venv build deps-% clean
 all: venv build
 
 deps-%:
@@ -58,6 +59,11 @@ lint: deps-build deps-lint $(VENV)/.installed-dev
 	$(BIN)/mypy
 	clang-format --dry-run --Werror $(C_SOURCES)
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir clean all CFLAGS_EXTRA='-Wall -Wextra -Werror' || exit 1; done
+
+FUZZ_SECONDS ?= 60
+fuzz: $(VENV)/.installed-dev
+	@for target in messages hookenv server; do \
+		$(BIN)/python tests/fuzz/agent_input.py $$target -max_total_time=$(FUZZ_SECONDS) -max_len=4096 || exit 1; done
 
 clean:
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir clean; done

@@ -15,8 +15,9 @@ from slurm_energy.quantities import shown
 from slurm_energy.slurm import hostlist
 
 _FLAG_PREFIX = "SPANK_ENERGY_"
-_NUMBER = re.compile(r"\d{1,10}")
-_RANGE = re.compile(r"(\d{1,3})(?:-(\d{1,3}))?")
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
+_MOST_GPUS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +121,6 @@ def _gpus(text: str) -> tuple[int, ...] | None:
         if match is None:
             return None
         numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+        if len(numbers) > _MOST_GPUS:
+            return None
     return tuple(numbers)

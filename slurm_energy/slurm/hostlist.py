@@ -10,7 +10,10 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 
-_COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?")
+_COUNT = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
+_NAME = re.compile(r"[A-Za-z0-9_.+-]+")
+_SPAN = re.compile(r"([0-9]+)-([0-9]+)")
+_MOST_NODES = 1_000_000
 
 
 def position(node: str, hostlist: str) -> int | None:
@@ -19,12 +22,19 @@ def position(node: str, hostlist: str) -> int | None:
     Raises:
         UsageError: not a host list.
     """
+    if not _NAME.fullmatch(node):  # it would be read as a host list of its own
+        return None
+    if any(
+        len(span[2]) > 9 or int(span[2]) - int(span[1]) > _MOST_NODES for span in _SPAN.finditer(hostlist)
+    ):
+        raise UsageError(f"host list '{shown(hostlist)}'", f"more than {_MOST_NODES} nodes")
     offset = 0
     for group in _groups(hostlist):
         try:
             nodes = NodeSet(group, resolver=RESOLVER_NOGROUP)
             if node in nodes:
-                return offset + list(nodes).index(node)
+                place = next((i for i, name in enumerate(nodes) if name == node), None)
+                return None if place is None else offset + place
             offset += len(nodes)
         except NodeSetException as error:
             raise UsageError(f"host list '{shown(hostlist)}'", shown(str(error), 100)) from None

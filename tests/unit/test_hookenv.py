@@ -117,3 +117,25 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         )
     except UsageError:
         pytest.fail("only job id and owner are needed")
+
+
+@pytest.mark.parametrize("node", ["\t\t", "n[1-2]", "a,b", "@all", "n5!n5", "", "\r", "n*"])
+def test_what_is_no_node_name_is_in_no_list(node: str) -> None:
+    """Found by fuzzing: the list's reader takes such names for lists of their own."""
+    assert position(node, f"n[1-9],{node}" if "[" not in node else "n[1-9]") is None
+
+
+@pytest.mark.parametrize("nodes", ["n[0-99999999]", "n[1-2],m[0-1000001]", "n[0-" + "9" * 400 + "]"])
+def test_a_list_that_would_fill_the_memory_is_refused(nodes: str) -> None:
+    with pytest.raises(UsageError, match="more than 1000000 nodes"):
+        position("n5", nodes)
+
+
+def test_a_great_many_gpus_are_not_known() -> None:
+    assert job_context({**PROLOG_22, "SLURM_JOB_GPUS": "0-999," * 1000 + "0"}).gpus is None
+
+
+@pytest.mark.parametrize("text", ["٣", "５", "1\n"])
+def test_only_plain_digits_are_numbers(text: str) -> None:
+    with pytest.raises(UsageError, match="SLURM_JOB_ID"):
+        job_context({**PROLOG_22, "SLURM_JOB_ID": text})
