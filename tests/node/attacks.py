@@ -34,6 +34,7 @@ class Attacker:
     def __init__(self, path: str, seconds: float, job_id: int) -> None:
         self.path = path
         self.until = time.monotonic() + seconds
+        self.kept: socket.socket | None = None
         self.energy = b'{"op":"energy","job_id":%d,"fresh":true}\n' % job_id
 
     @property
@@ -53,24 +54,30 @@ class Attacker:
 
     def messages(self) -> dict[str, Any]:
         answers = []
-        connection, lines = None, None
         for text in sys.stdin:
-            while connection is None:
-                connection = self.connect()
-                if connection is not None:
-                    connection.settimeout(ANSWER_TIMEOUT_S)
-                    lines = connection.makefile("rb")
-            answer = b""
-            with contextlib.suppress(ConnectionError):
-                connection.sendall(base64.b64decode(text) + b"\n")
-            with contextlib.suppress(ConnectionError):
-                assert lines is not None
-                answer = lines.readline()
+            line = base64.b64decode(text) + b"\n"
+            while not (answer := self.one_answer(line)):  # a connection beyond our allowance
+                time.sleep(0.01)
             answers.append(answer.decode())
-            if not answer or "longer than" in answers[-1]:  # that ends the connection
-                connection.close()
-                connection = None
         return {"answers": answers}
+
+    def one_answer(self, line: bytes) -> bytes:
+        """Send a line over the connection that is kept as long as the agent keeps it."""
+        if self.kept is None:
+            self.kept = self.connect()
+            if self.kept is None:
+                return b""
+            self.kept.settimeout(ANSWER_TIMEOUT_S)
+            self.lines = self.kept.makefile("rb")
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            self.kept.sendall(line)
+        with contextlib.suppress(ConnectionError):
+            answer = self.lines.readline()
+        if not answer or b"longer than" in answer:  # that ends the connection
+            self.kept.close()
+            self.kept = None
+        return answer
 
     def hold(self) -> dict[str, Any]:
         return self.keep(HELD, b'{"op":', 0.0)
