@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from lab_driver import LabDriver
 
+from slurm_energy.lab import client
 from slurm_energy.lab.nodesfile import DEFAULT_PROFILES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.lab(product=False)]
@@ -144,12 +145,24 @@ def test_a_kernel_runs_on_the_cpus_of_its_step(lab: LabDriver):
     assert half["seconds"] > 1.5 * whole["seconds"]
 
 
+def test_a_kernels_cpu_time_shows_as_its_jobs(lab: LabDriver):
+    """In Slurm's group on the node, whose id the job took from its environment."""
+    script = "senergy lab run gemm --seconds 0.5 --json; echo $SLURM_JOB_ID"
+    result, job = lab.run("srun", "-w", "n2", "-n1", "-c32", "sh", "-c", script).stdout.splitlines()
+    kernel_s = 32 * json.loads(result)["seconds"]
+    group = f"/sys/fs/cgroup/system.slice/n2_slurmstepd.scope/job_{job}/cpu.stat"
+    usage_s = int(lab.exec("n2", "cat", group).stdout.split()[1]) / 1e6
+    used = client.truth(lab.layout.emulator_socket("n2"), jobs=True)["jobs"][job]
+    assert kernel_s <= usage_s <= used["cpu_seconds"] + 1e-6
+    assert used["dynamic_joules"]["cpu"] > 0
+
+
 def test_tasks_run_in_the_jobs_control_group_and_daemons_do_not(lab: LabDriver):
     status = lab.exec("n1", sys.executable, "-c", STATUS).stdout
     if not json.loads(status)["throttle"]["mode"].startswith("v"):
         pytest.skip(f"no throttling here: {status}")
     groups = lab.run("srun", "-w", "n1", "--exclusive", "cat", "/proc/self/cgroup").stdout
-    assert f"/{lab.layout.cgroup}/n1/job_" in groups
+    assert f"/{lab.layout.cgroup}/n1/tasks_of_" in groups
     assert lab.layout.cgroup not in Path(f"/proc/{lab.pid('slurmd', 'n1')}/cgroup").read_text()
 
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,11 +19,13 @@ from slurm_energy.lab import client
 pytestmark = [pytest.mark.node, pytest.mark.root]
 
 READ = """
-import json
+import json, os
 from pathlib import Path
 from slurm_energy.devices.cputime import CpuTimes, JobPlace, node_busy_ns
+for path in %r:
+    Path(path).write_text("0")
 times = CpuTimes(Path("/"), "n1")
-jobs = times.read([JobPlace(7, pids=%r), JobPlace(8), JobPlace(9)])
+jobs = times.read([JobPlace(7, pids=(os.getpid(),)), JobPlace(8), JobPlace(9)])
 print(json.dumps({"node": node_busy_ns(Path("/")), "jobs": jobs, "source": times.source(7)}))
 """
 GROUP = "/sys/fs/cgroup/system.slice/n1_slurmstepd.scope/job_7/cpu.stat"
@@ -36,9 +38,14 @@ def node(emulate: Callable[..., LabNode]) -> LabNode:
     return emulate("epyc-7513-a100", "--set", "cpu.system_cpus=0")
 
 
-def seen(node: LabNode, pids: tuple[int, ...] = ()) -> dict:
-    """Return what the product reads inside: nanoseconds of the node and by job, and where from."""
-    return json.loads(node.output(sys.executable, "-c", READ % (pids,)))
+def seen(node: LabNode, groups: Sequence[str] = ()) -> dict:
+    """Return what the product reads inside as a process of job 7: nanoseconds, and where they are from.
+
+    Args:
+        node: where.
+        groups: files of control groups that the reader joins first.
+    """
+    return json.loads(node.output(sys.executable, "-c", READ % (list(groups),)))
 
 
 def test_a_kernels_cpu_time_is_the_jobs_and_the_nodes(node):
@@ -72,34 +79,30 @@ def test_the_groups_of_real_programs_are_not_taken_for_slurms(place):
     """Inside, a process's own control group is the machine's; the job's CPU time is the emulated one."""
     group = f"senergy-test-{os.getpid()}"
     node = LabNode(place, "xeon-8358", "--cgroup", f"{group}/n1").start()
-    sleeper = subprocess.Popen(["sleep", "60"])
     try:
         files = client.register_job(node.socket, 7, "0-127")
         if not files:
             pytest.skip(client.status(node.socket)["throttle"]["reason"])
-        for file in files:
-            Path(file).write_text(str(sleeper.pid))
-        programs = "import os\nfor f in %r: open(f, 'w').write(str(os.getpid()))\nwhile True: pass"
-        spinner = subprocess.Popen([sys.executable, "-c", programs % (files,)])
+        program = f"import os\nfor f in {files!r}: open(f, 'w').write(str(os.getpid()))\nwhile True: pass"
+        spinner = subprocess.Popen([sys.executable, "-c", program])
         try:
             deadline = time.monotonic() + 30
-            while client.truth(node.socket, jobs=True)["jobs"]["7"]["cpu_seconds"] < 20:
+            while used(node) < 20:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         finally:
             spinner.kill()
             spinner.wait(timeout=10)
-        before = client.truth(node.socket, jobs=True)["jobs"]["7"]["cpu_seconds"]
-        found = seen(node, (sleeper.pid,))
-        after = client.truth(node.socket, jobs=True)["jobs"]["7"]["cpu_seconds"]
+        before, found, after = used(node), seen(node, files), used(node)
         assert found["source"] == GROUP
         assert before - 1e-5 <= found["jobs"]["7"] / 1e9 <= after + 1e-5
-        assert all(node.output("ls", str(Path(file).parent)) for file in files), "tasks can still join"
     finally:
-        sleeper.kill()
-        sleeper.wait(timeout=10)
         assert node.stop() == 0
     assert not list(Path("/sys/fs/cgroup").glob(f"**/{group}"))
+
+
+def used(node: LabNode) -> float:
+    return client.truth(node.socket, jobs=True)["jobs"]["7"]["cpu_seconds"]
 
 
 @pytest.mark.skipif(not UNIFIED.is_dir(), reason="needs version 2 beside version 1 to play version 2 alone")

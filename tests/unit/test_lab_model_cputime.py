@@ -169,6 +169,37 @@ def test_daemons_use_time_but_no_power_beyond_idle():
     )
 
 
+def test_what_all_need_is_paid_by_what_each_draws():
+    model = quiet()
+    start(model, 7, [0, 64], "monte_carlo")
+    start(model, 8, [1, 65, 2, 66, 3, 67], "monte_carlo")
+    model.advance(5.0)
+    small, large = (model.usage().dynamic_joules(job, 5.0)["cpu"] for job in (7, 8))
+    assert large == pytest.approx(3 * small)
+    gpus = quiet("epyc-7513-a100")
+    start(gpus, 7, [0], "triad", "gpu", gpus=(0,))
+    start(gpus, 8, [1, 2], "triad", "gpu", gpus=(1, 2))
+    gpus.advance(5.0)
+    small, large = (gpus.usage().dynamic_joules(job, 5.0)["cpu"] for job in (7, 8))
+    assert large == pytest.approx(2 * small)
+    check_sums(gpus)
+
+
+def test_real_load_draws_its_share_of_a_core():
+    model = quiet()
+    model.set_real_load("a", [0, 64], 0.2, 7)
+    model.set_real_load("b", [0, 64], 0.6, 8)
+    model.advance(5.0)
+    small, large = (model.usage().dynamic_joules(job, 5.0) for job in (7, 8))
+    assert (large["cpu"], large["dram"]) == pytest.approx((3 * small["cpu"], 3 * small["dram"]))
+    model.set_real_load("a", [0, 64], 1.4, 7)
+    assert model.cpu_utilisation(0) == 1.0
+    model.advance(10.0)
+    after = [model.usage().dynamic_joules(job, 10.0)["cpu"] for job in (7, 8)]
+    assert after[0] - small["cpu"] == pytest.approx(1.0 / 0.6 * (after[1] - large["cpu"]))
+    check_sums(model)
+
+
 def test_equal_work_gets_equal_joules_and_hungrier_work_more():
     """Three jobs with the same CPU time: the physics tells them apart where CPU time cannot."""
     model = quiet()

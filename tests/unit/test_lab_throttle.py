@@ -175,9 +175,9 @@ def test_a_group_that_nobody_enters_is_kept_for_the_grace_only(setup):
 def test_other_cpus_of_a_job_take_its_load_over(setup):
     setup.groups.occupied.add("tasks_of_7")
     setup.throttle.register(7, tuple(range(16)))
-    setup.let_run(1, "tasks_of_7")
+    setup.let_run(1, busy=1.1)
     setup.throttle.register(7, tuple(range(64, 80)))
-    setup.let_run(1, "tasks_of_7")
+    setup.let_run(1, busy=1.1)
     with setup.silicon.now() as model:
         busy = model.usage().busy_seconds(model.now_s)
         used = model.usage().cpu_seconds(7, model.now_s)
@@ -185,7 +185,7 @@ def test_other_cpus_of_a_job_take_its_load_over(setup):
     assert busy[64] == pytest.approx(0.9, abs=0.15)
     assert used == pytest.approx(16 * (busy[0] + busy[64]))
     setup.throttle.register(7, tuple(range(4)))
-    setup.let_run(1, "tasks_of_7", busy=0.0)
+    setup.let_run(1, busy=0.0)
     with setup.silicon.now() as model:
         assert model.usage().busy_cpus() == 0
 

@@ -11,7 +11,7 @@ from lab_silicon import Bench
 
 from slurm_energy.lab.model import KernelRequest
 from slurm_energy.lab.tree.job_groups import KEPT_S
-from slurm_energy.lab.tree.proc_stat import USER_HZ
+from slurm_energy.lab.tree.proc_stat import USER_HZ, ProcessorTimes
 
 SCOPE = "/sys/fs/cgroup/system.slice/n1_slurmstepd.scope"
 
@@ -86,6 +86,19 @@ def test_columns_never_fall_and_fill_the_uptime(steps):
             assert sum(columns) == pytest.approx(cpus * up_s * USER_HZ, abs=4 * cpus)
         assert lines["cpu"][3] == pytest.approx(idle_s * USER_HZ, abs=2)
         last = lines
+
+
+def test_rounding_never_makes_a_busy_processors_idle_time_fall():
+    bench = Bench("epyc-7513-a100", cpu__system_cpus=0)
+    bench.wait(1 / 3)
+    times = ProcessorTimes(bench.silicon, uptime=lambda: 12345.67)
+    submit(bench, 7, [0], 1e6)
+    idle = []
+    for _ in range(500):
+        bench.wait(0.0137)
+        idle.append(int(times.stat().split(b"\n")[1].split()[4]))
+    assert idle == sorted(idle)
+    assert idle[-1] == pytest.approx(12345.67 * USER_HZ, abs=1)
 
 
 def test_a_jobs_group_counts_what_the_node_counts():

@@ -144,10 +144,10 @@ class Cores:
         if not busy_cores:
             return None
         if like and like.cpus is cpus:
-            share = busy_cores / len(like.cores)
+            share = min(1.0, busy_cores / len(like.cores))
             return replace(like, share=share, job=job) if share else None
         cores = self.cores_of(cpus)
-        share = busy_cores / len(cores) if cores else 0.0
+        share = min(1.0, busy_cores / len(cores)) if cores else 0.0
         return _RealLoad(cpus, cores, frozenset(self.packages_of(cores)), share, job) if share else None
 
     def _rename(self, key: str, old_cores: Iterable[int], new_cores: Iterable[int]) -> None:

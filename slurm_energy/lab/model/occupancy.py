@@ -147,7 +147,7 @@ class Occupancy:
         """Work out the busy shares in some cells."""
         for cell in cells:
             wishes = [(part.job, 1.0) for part in cell.parts]
-            wishes += [(self._real[key].job, min(1.0, self._real[key].share)) for key in cell.keys]
+            wishes += [(self._real[key].job, self._real[key].share) for key in cell.keys]
             total = sum(wish for _, wish in wishes)
             scale = min(1.0, total) / total if wishes else 0.0
             rates = dict.fromkeys(cell.busy, 0.0)

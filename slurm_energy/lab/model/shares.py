@@ -57,7 +57,9 @@ def cpu_shares(
     for parts in fed:
         for part in parts:
             own[part.job] += host_watts / len(parts)
-    return CpuShares(_with_the_shared(own, traffic, physics, operation.watts - idle_watts), traffic)
+    active = len(fed) + sum(load.count * load.busy for load in loads)
+    awake_watts = physics.cpu.awake_watts * min(1.0, active)
+    return CpuShares(_with_the_shared(own, traffic, physics, awake_watts), traffic)
 
 
 def _jobs(loads: Iterable[CoreLoad], fed: Iterable[tuple[Part, ...]]) -> set[Job]:
@@ -86,15 +88,15 @@ def _add_cores(
 
 
 def _with_the_shared(
-    own: dict[Job, float], traffic: dict[Job, float], physics: CpuPhysics, dynamic_watts: float
+    own: dict[Job, float], traffic: dict[Job, float], physics: CpuPhysics, awake_watts: float
 ) -> dict[Job, float]:
     """Add uncore power by bytes, and what all need together by what each draws itself."""
     per_byte = physics.cpu.uncore_joules_per_byte
-    shared = dynamic_watts - sum(own.values()) - per_byte * sum(traffic.values())
     weights = own if sum(own.values()) > 0 else dict.fromkeys(own, 1.0)
     total = sum(weights.values())
     return {
-        job: watts + per_byte * traffic[job] + shared * weights[job] / total for job, watts in own.items()
+        job: watts + per_byte * traffic[job] + awake_watts * weights[job] / total
+        for job, watts in own.items()
     }
 
 
