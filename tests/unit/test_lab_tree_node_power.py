@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from lab_silicon import Bench
 
-from slurm_energy.devices import amd_hsmp, pm_counters
+from slurm_energy.devices import amd_energy, amd_hsmp, pm_counters, powercap
+from slurm_energy.devices.discovery import discover
 from slurm_energy.lab.tree.build import Firmware
 from slurm_energy.lab.tree.entries import Directory, File, Link, Tree
 
@@ -115,3 +116,89 @@ def test_pm_counters_are_the_model_s_joules(tmp_path: Path) -> None:
         assert counters[name].read() == int(joules) * 1_000_000
     counters["node"].close()
     assert node.read(f"{CRAY}/power").split()[1] == "W"
+
+
+def joules(node: Bench, component: str) -> float:
+    with node.silicon.now() as model:
+        return model.energy_joules(component)
+
+
+def test_dies_of_an_intel_package_have_zones_that_add_up(tmp_path: Path) -> None:
+    """kernel, intel_rapl_common.c, rapl_add_package: `package-%d-die-%d` with several dies."""
+    node = Bench("xeon-8358", rapl__dies=2, rapl__psys=True)
+    names = ("package-0-die-0", "package-0-die-1", "package-1-die-0", "package-1-die-1")
+    before = {part: joules(node, part) for part in ("cpu", "dram")}
+    first = powercap.discover(plain(node.node.tree, tmp_path / "a"))
+    node.wait(60)
+    second = powercap.discover(plain(node.node.tree, tmp_path / "b"))
+    assert [package.name for package in second.packages] == list(names)
+    assert [package.found_watts for package in second.packages] == [125.0] * 4
+    for part, total in before.items():
+        pairs = zip(first.counters, second.counters, strict=True)
+        moved = sum(b.read() - a.read() for a, b in pairs if a.component == part)
+        assert moved / 1e6 == pytest.approx(joules(node, part) - total, rel=1e-3)
+    topology = "/sys/devices/system/cpu/cpu{}/topology/{}"
+    assert [node.read(topology.format(cpu, "die_id")) for cpu in (0, 15, 16, 31, 32)] == list("00110")
+    assert node.read(topology.format(16, "die_cpus_list")) == "16-31,80-95"
+
+
+def test_limits_of_dies_hold_their_package_to_the_sum() -> None:
+    node = Bench("xeon-8358", rapl__dies=2)
+    busy(node)
+    free = package_watts(node, 5)
+    for zone, watts in ((0, 50), (1, 70)):
+        path = f"/sys/devices/virtual/powercap/intel-rapl/intel-rapl:{zone}/constraint_0_power_limit_uw"
+        node.write(path, str(watts * 10**6))
+    node.wait(10)
+    assert package_watts(node, 5) == pytest.approx(120, rel=0.02)
+    assert free > 130
+
+
+def test_dies_of_an_amd_socket_show_its_register(tmp_path: Path) -> None:
+    node = Bench(EPYC, rapl__dies=4)
+    node.wait(10)
+    found = powercap.discover(plain(node.node.tree, tmp_path))
+    assert [counter.key for counter in found.counters] == ["powercap:package-0-die-0"]
+    assert len(found.notes) == 3
+
+
+def test_amd_energy_shows_cores_and_nodes_where_powercap_does_not(tmp_path: Path) -> None:
+    """kernel, amd_energy.c: `sockets = num_possible_nodes()`, so four entries for one package here."""
+    node = Bench(EPYC, rapl__amd_energy=True, cpu__numa_nodes=4)
+    node.wait(10)
+    root = plain(node.node.tree, tmp_path)
+    assert not (root / "sys/class/powercap").exists()
+    (counter,) = amd_energy.discover(root)
+    assert counter.read() / 1e6 == pytest.approx(joules(node, "cpu[0]"), rel=1e-6)
+    assert node.entry("/sys/devices/virtual/hwmon/hwmon8/energy1_input").mode & 0o777 == 0o440
+    devices = discover(root)
+    assert [c.source for c in devices.counters if c.component == "cpu"] == ["hwmon:amd_energy"]
+    devices.close()
+
+
+def test_the_meters_of_grace_are_told_by_label(tmp_path: Path) -> None:
+    """Beside Arm cores there is neither powercap nor a meter of the node."""
+    node = Bench("xeon-8358", other__power_meters="grace", rapl__amd_energy=True)
+    for path in ("/sys/devices/virtual/hwmon/hwmon8", "/sys/class/hwmon/hwmon8"):
+        node.node.tree.remove(path)
+    devices = discover(plain(node.node.tree, tmp_path))
+    assert [c.key for c in devices.counters] == [f"power_meter:grace-grace{n}" for n in (0, 1)]
+    assert [c.key for c in devices.node_counters] == [f"power_meter:grace-module{n}" for n in (0, 1)]
+    base = "/sys/devices/virtual/hwmon/hwmon"
+    rails = {
+        node.read(f"{base}{n}/power1_oem_info"): int(node.read(f"{base}{n}/power1_average"))
+        for n in range(16, 20)
+    }
+    with node.silicon.now() as model:
+        socket = model.power_watts("cpu[0]") + model.power_watts("dram[0]")
+    assert rails["Grace Power Socket 0"] == pytest.approx(socket * 1e6, rel=1e-6)
+    assert rails["CPU Power Socket 0"] + rails["SysIO Power Socket 0"] < rails["Grace Power Socket 0"]
+    assert rails["Module Power Socket 0"] >= rails["Grace Power Socket 0"]
+    devices.close()
+
+
+def test_a_node_can_have_no_meter(tmp_path: Path) -> None:
+    node = Bench("xeon-8358", other__power_meters="none")
+    devices = discover(plain(node.node.tree, tmp_path))
+    assert devices.node_counters == ()
+    devices.close()

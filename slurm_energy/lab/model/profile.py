@@ -185,6 +185,8 @@ class RaplProfile:
         psys: whether a `psys` zone exists.
         mmio: whether `intel-rapl-mmio` repeats the packages.
         hsmp_max_watts: highest socket limit of AMD's host system management port; None: no such port.
+        dies: dies of a package that have a zone each; None: the package is one.
+        amd_energy: the kernel shows AMD's counters through hwmon's amd_energy and not through powercap.
     """
 
     energy_unit_exponent: int
@@ -196,6 +198,8 @@ class RaplProfile:
     psys: bool
     mmio: bool
     hsmp_max_watts: float | None = None
+    dies: int | None = None
+    amd_energy: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +273,13 @@ class OtherProfile:
     Attributes:
         base_watts: constant part.
         loss_share: supply and fan power as a share of CPU + DRAM + GPU watts.
+        power_meters: ACPI power meters: `acpi` (None, too) one of the node, `grace` those of NVIDIA Grace by
+            label, `none`.
     """
 
     base_watts: float
     loss_share: float
+    power_meters: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,8 @@ def _convert_tuple(path: Path, key: str, arguments: tuple[Any, ...], value: Any)
 def _faults(profile: Profile) -> list[tuple[str, str]]:
     """Return (key, why) of figures that contradict each other."""
     rules = _cpu_rules(profile.cpu, profile.cpufreq) + _rapl_rules(profile.rapl)
+    meters = profile.other.power_meters in (None, "acpi", "grace", "none")
+    rules.append(("other.power_meters", meters, "not acpi, grace or none"))
     if profile.gpu is not None:
         rules += _gpu_rules(profile.gpu)
     return [(key, why) for key, holds, why in rules if not holds]
@@ -214,6 +216,7 @@ def _rapl_rules(rapl: RaplProfile) -> list[Rule]:
             all(c.window_s > 0 for c in rapl.constraints),
             "window_s must be above 0",
         ),
+        ("rapl.dies", rapl.dies is None or 1 <= rapl.dies <= 16, "not 1 to 16"),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_energy.lab.silicon import Silicon
+from slurm_energy.lab.tree.amd_energy import add_amd_energy
 from slurm_energy.lab.tree.cpufreq import CpufreqFiles
 from slurm_energy.lab.tree.cpuinfo import add_cpuinfo
 from slurm_energy.lab.tree.entries import Tree
@@ -59,10 +60,13 @@ def build_tree(silicon: Silicon, firmware: Firmware) -> NodeTree:
     registers = RaplRegisters(
         silicon, firmware.energy_offset_joules, firmware.rapl_locked, firmware.counter_range_joules
     )
-    add_powercap(tree, registers)
+    if not silicon.profile.rapl.amd_energy:
+        add_powercap(tree, registers)
     add_msrs(tree, registers)
     meter = PowerMeter(silicon)
-    add_hwmon(tree, meter)
+    add_hwmon(tree, silicon, meter)
+    if silicon.profile.rapl.amd_energy:
+        add_amd_energy(tree, silicon)
     if silicon.profile.rapl.hsmp_max_watts is not None:
         add_hsmp(tree, silicon)
     if firmware.pm_counters:

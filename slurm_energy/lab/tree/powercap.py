@@ -1,12 +1,15 @@
 """The powercap class: control types `intel-rapl` and `intel-rapl-mmio` with their zones and constraints.
 
 Follows drivers/powercap/powercap_sys.c and intel_rapl_common.c: numbers are decimal, every refusal of the
-driver shows as ENODATA (constraints) or ENOSYS (enabled), a failed energy reading as EINVAL.
+driver shows as ENODATA (constraints) or ENOSYS (enabled), a failed energy reading as EINVAL. Where a package
+has several dies each has a zone, `package-0-die-1` (rapl_add_package); AMD's dies all show the register of
+their socket. Document: Documentation/power/powercap/powercap.rst.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,25 +50,33 @@ def zones(registers: RaplRegisters) -> list[Zone]:
     profile = registers.silicon.profile
     made: list[Zone] = []
     number = 0
-    for package in range(profile.cpu.packages):
+    dies = profile.rapl.dies or 1
+    shares = f"/{dies}" if profile.cpu.vendor == "GenuineIntel" else ""
+    for package, die in itertools.product(range(profile.cpu.packages), range(dies)):
         path = f"intel-rapl/intel-rapl:{number:x}"
-        limits = registers.limits[package] if registers.limits else None
-        made.append(Zone(path, f"package-{package}", f"cpu[{package}]", limits))
-        made += _subzones(path, package, registers)
+        limits = registers.die_limits[package][die] if registers.die_limits else None
+        name = f"package-{package}" + (f"-die-{die}" if dies > 1 else "")
+        made.append(Zone(path, name, f"cpu[{package}]{shares if dies > 1 else ''}", limits))
+        made += _subzones(path, package, registers, shares if dies > 1 else "")
         number += 1
-        if package == 0 and profile.rapl.psys:
+        if number == 1 and profile.rapl.psys:
             made.append(Zone(f"intel-rapl/intel-rapl:{number:x}", "psys", "node"))
             number += 1
     return made
 
 
-def _subzones(path: str, package: int, registers: RaplRegisters) -> list[Zone]:
+def _subzones(path: str, package: int, registers: RaplRegisters, share: str = "") -> list[Zone]:
     rapl = registers.silicon.profile.rapl
     names = ["core"] if rapl.core else []
     names += ["dram"] if rapl.dram_energy_unit_exponent is not None else []
     parent = path.rpartition("/")[2]
     return [
-        Zone(f"{path}/{parent}:{index:x}", name, f"{name}[{package}]", dram=name == "dram")
+        Zone(
+            f"{path}/{parent}:{index:x}",
+            name,
+            f"{name}[{package}]{share if name == 'dram' else ''}",
+            dram=name == "dram",
+        )
         for index, name in enumerate(names)
     ]
 

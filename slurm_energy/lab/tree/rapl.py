@@ -66,9 +66,22 @@ def window_from_raw(raw: int, time_unit_us: int) -> int:
 
 
 class LimitRegister:
-    """One package's power limit register (MSR 0x610 or its mmio twin), wired to the model."""
+    """Power limit register (MSR 0x610 or its mmio twin) of a package or of one die, wired to the model.
 
-    def __init__(self, silicon: Silicon, package: int, interface: str, locked: bool) -> None:
+    Dies of a package have a register each; the package as a whole is held to the sum of their limits.
+    """
+
+    def __init__(self, silicon: Silicon, package: int, interface: str, locked: bool, dies: int = 1) -> None:
+        """Power on.
+
+        Args:
+            silicon: the node's model.
+            package: package number.
+            interface: `msr` or `mmio`.
+            locked: whether the firmware has locked it.
+            dies: how many registers the package's limits are divided among.
+        """
+        self.together = [self]
         self._silicon = silicon
         self._package = package
         self._interface = interface
@@ -78,7 +91,7 @@ class LimitRegister:
         for constraint in self.constraints:
             shift = _SHIFTS[constraint.name]
             window = window_to_raw(round(constraint.window_s * 1e6), self._units.time_us)
-            raw = round(constraint.limit_watts * 1e6) // self._units.power_uw & LIMIT_MASK
+            raw = round(constraint.limit_watts / dies * 1e6) // self._units.power_uw & LIMIT_MASK
             fields = raw | window << _WINDOW_SHIFT | int(constraint.enabled) * 3 << _ENABLE_BIT
             self.value |= fields << shift
         self._push()
@@ -131,10 +144,21 @@ class LimitRegister:
         with self._silicon.changing() as model:
             for constraint in self.constraints:
                 name = constraint.name
-                watts = self.limit_uw(name) / 1e6
-                window_s = self.window_us(name) / 1e6
-                enabled = self.enabled(name) and watts > 0
+                watts = sum(register.limit_uw(name) for register in self.together) / 1e6
+                window_s = min(register.window_us(name) for register in self.together) / 1e6
+                enabled = all(register.enabled(name) for register in self.together) and watts > 0
                 model.set_package_limit(self._package, name, watts, window_s, enabled, self._interface)
+
+
+def die_registers(
+    silicon: Silicon, package: int, interface: str, locked: bool, dies: int
+) -> list[LimitRegister]:
+    """Return the limit registers of a package, one for each die."""
+    registers = [LimitRegister(silicon, package, interface, locked, dies) for _ in range(dies)]
+    for register in registers:
+        register.together = registers
+        register.write(register.value)
+    return registers
 
 
 class RaplRegisters:
@@ -166,13 +190,18 @@ class RaplRegisters:
         self._counters: dict[str, SteppedCounter] = {}
         profile = silicon.profile
         packages = range(profile.cpu.packages) if profile.rapl.constraints else ()
-        self.limits = [LimitRegister(silicon, package, "msr", locked) for package in packages]
+        dies = profile.rapl.dies or 1
+        self.die_limits = [die_registers(silicon, package, "msr", locked, dies) for package in packages]
+        self.limits = [registers[0] for registers in self.die_limits]
         self.mmio_limits = [
             LimitRegister(silicon, package, "mmio", locked) for package in packages if profile.rapl.mmio
         ]
 
     def raw_energy(self, domain: str) -> int:
-        """Return the 32-bit counter of `cpu[i]`, `dram[i]`, `core[i]` or `node` (psys)."""
+        """Return the 32-bit counter of `cpu[i]`, `dram[i]`, `core[i]` or `node` (psys).
+
+        `cpu[0]/2` is that of one of two dies of package 0, which use the same.
+        """
         counter = self._counters.get(domain)
         if counter is None:
             unit_j = (self.units.dram_energy_nj if domain[0] == "d" else self.units.energy_nj) * 1e-9
@@ -203,6 +232,7 @@ class RaplRegisters:
     def _joules(self, model: NodeModel, domain: str) -> float:
         """Return joules; `core[i]` is what the package uses above its deep sleep power."""
         if not domain.startswith("core"):
-            return model.energy_joules(domain)
+            part, _, dies = domain.partition("/")
+            return model.energy_joules(part) / int(dies or 1)
         idle_joules = self.silicon.profile.cpu.idle_watts * (model.now_s - self._born_s)
         return max(0.0, model.energy_joules(f"cpu{domain[4:]}") - idle_joules)

@@ -22,7 +22,7 @@ def add_topology(tree: Tree, profile: Profile) -> None:
         base = f"{CPU_ROOT}/cpu{number}"
         if number:
             tree.add(f"{base}/online", File(b"1\n", 0o644, _store_online))
-        _add_cpu_topology(tree, f"{base}/topology", cpu, number)
+        _add_cpu_topology(tree, f"{base}/topology", cpu, number, profile.rapl.dies or 1)
         for index, cache in enumerate(cpu.caches):
             _add_cache(tree, f"{base}/cache/index{index}", cpu, cache, number)
         tree.link(f"{base}/node{cpu.numa_node_of(number)}", f"../../node/node{cpu.numa_node_of(number)}")
@@ -46,22 +46,28 @@ def _add_cpu_numbers(tree: Tree, cpu: CpuProfile) -> None:
     tree.text(f"{CPU_ROOT}/smt/control", "on" if threaded else "notsupported")
 
 
-def _add_cpu_topology(tree: Tree, base: str, cpu: CpuProfile, number: int) -> None:
+def _add_cpu_topology(tree: Tree, base: str, cpu: CpuProfile, number: int, dies: int) -> None:
     package = cpu.package_of(number)
+    die = _die_of(cpu, number, dies)
     threads, whole = cpu.siblings(number), cpu.package_cpus(package)
     sets = {
         "thread_siblings": threads,
         "core_cpus": threads,
         "core_siblings": whole,
         "package_cpus": whole,
-        "die_cpus": whole,
+        "die_cpus": tuple(other for other in whole if _die_of(cpu, other, dies) == die),
     }
     for name, cpus in sets.items():
         tree.text(f"{base}/{name}", format_mask(cpus, cpu.cpus))
         tree.text(f"{base}/{name}_list", format_list(cpus))
     tree.text(f"{base}/physical_package_id", str(package))
-    tree.text(f"{base}/die_id", "0")
+    tree.text(f"{base}/die_id", str(die))
     tree.text(f"{base}/core_id", str(cpu.core_of(number) % cpu.cores_per_package))
+
+
+def _die_of(cpu: CpuProfile, number: int, dies: int) -> int:
+    """Return the die of a CPU within its package; dies divide the cores evenly in order."""
+    return cpu.core_of(number) % cpu.cores_per_package * dies // cpu.cores_per_package
 
 
 def _sharers(cpu: CpuProfile, cache: CacheLevel, number: int) -> list[int]:
