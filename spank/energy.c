@@ -27,7 +27,7 @@ SPANK_PLUGIN(senergy, 1)
 #include <unistd.h>
 
 #define NOTIFY_MS 50
-#define CPUS_MAX 4096 /* characters of a step's CPU list; a longer one is not sent */
+#define CPUS_MAX 4096 /* characters of a list of cores; a longer one is not sent */
 
 /* Slurm's numbers of the steps that have names (slurm.h, the same from 22.05 on). */
 #define STEP_BATCH 0xfffffffbu
@@ -169,11 +169,11 @@ static void read_arguments(int count, char *arguments[]) {
     }
 }
 
-/* The step's cores as Slurm lists them, quoted for JSON; null if there is no such list. */
-static void print_cpus(spank_t spank, char text[CPUS_MAX + 3]) {
+/* Cores of the job or step as Slurm lists them, quoted for JSON; null if there is no such list. */
+static void print_cpus(spank_t spank, spank_item_t item, char text[CPUS_MAX + 3]) {
     char *cores = NULL;
     strcpy(text, "null");
-    if (spank_get_item(spank, S_STEP_ALLOC_CORES, &cores) != ESPANK_SUCCESS || !cores || !*cores)
+    if (spank_get_item(spank, item, &cores) != ESPANK_SUCCESS || !cores || !*cores)
         return;
     size_t length = strlen(cores);
     if (length <= CPUS_MAX && strspn(cores, "0123456789,-") == length)
@@ -194,16 +194,17 @@ static void print_step(uint32_t step, char text[16]) {
 /* Tells senergyd that this step starts or ends. Without senergyd the step is only not listed by itself. */
 static void notify(spank_t spank, const char *event) {
     uint32_t job_id, step_id;
-    char step[16], cpus[CPUS_MAX + 3], message[CPUS_MAX + 256], reply[512];
+    char step[16], cpus[CPUS_MAX + 3], job_cpus[CPUS_MAX + 3], message[2 * CPUS_MAX + 256], reply[512];
     if (spank_get_item(spank, S_JOB_ID, &job_id) != ESPANK_SUCCESS ||
         spank_get_item(spank, S_JOB_STEPID, &step_id) != ESPANK_SUCCESS)
         return;
     print_step(step_id, step);
-    print_cpus(spank, cpus);
+    print_cpus(spank, S_STEP_ALLOC_CORES, cpus);
+    print_cpus(spank, S_JOB_ALLOC_CORES, job_cpus);
     int length = snprintf(message, sizeof(message),
                           "{\"op\":\"step\",\"event\":\"%s\",\"job_id\":%" PRIu32
-                          ",\"step\":\"%s\",\"pid\":%ld,\"cpus\":%s}\n",
-                          event, job_id, step, (long)getpid(), cpus);
+                          ",\"step\":\"%s\",\"pid\":%ld,\"cpus\":%s,\"job_cpus\":%s}\n",
+                          event, job_id, step, (long)getpid(), cpus, job_cpus);
     const char *problem =
         exchange(socket_path, message, (size_t)length, NOTIFY_MS, NOTIFY_MS, reply, sizeof(reply));
     slurm_debug("senergy: step %s: %s: %s", event, socket_path, problem ? problem : reply);

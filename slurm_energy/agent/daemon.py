@@ -59,6 +59,7 @@ class Daemon:
         self._jobs = asyncio.Event()
         self._stop = asyncio.Event()
         self._written = asyncio.Event()
+        self._late = asyncio.Event()
         self._complaints = Complaints()
 
     async def run(self) -> None:
@@ -98,6 +99,7 @@ class Daemon:
             asyncio.create_task(self._keep_house()),
             asyncio.create_task(self._delivery.run()),
             asyncio.create_task(self._flush()),
+            asyncio.create_task(self._catch_up()),
         ]
         stopping = asyncio.create_task(self._stop.wait())
         log.info("senergyd serves %s at %s", engine.node, socket_path)
@@ -120,6 +122,15 @@ class Daemon:
         finally:
             if self._engine.active:
                 self._jobs.set()
+            if self._engine.behind:
+                self._late.set()
+
+    async def _catch_up(self) -> None:
+        """Set what a step made possible once it has its answer, which it must not wait for."""
+        while True:
+            await self._late.wait()
+            self._late.clear()
+            await self._work(self._engine.catch_up)
 
     async def _sample(self) -> None:
         """Sample on a fixed grid: late samples do not shift the later ones, missed ones are left out."""

@@ -29,7 +29,7 @@ from slurm_energy.agent.trace import TraceBuilder
 from slurm_energy.config import Config
 from slurm_energy.devices import durable
 from slurm_energy.devices.discovery import Devices
-from slurm_energy.devices.settings import Outcome, apply
+from slurm_energy.devices.settings import Outcome
 from slurm_energy.errors import ForbiddenError, NotFoundError
 from slurm_energy.policies import Request
 from slurm_energy.records import EnergyRecord
@@ -76,7 +76,12 @@ class Engine:
         self._sampler = Sampler(devices.counters, devices.throttles, self._clock)
         self._fresh = Allowance(_FRESH_PER_S, _FRESH_BURST)
         self._live = LivePower(devices.counters)
-        self._restoration = Restoration(devices, state.journal)
+        self._restoration = Restoration(
+            devices,
+            state.journal,
+            lambda: {session.owner: planning.tenant(session) for session in self._sessions.values()},
+        )
+        self._late: set[tuple[int, int]] = set()
         self._sessions: dict[tuple[int, int], Session] = {}
         self._closing: list[Session] = []
         self._complaints = Complaints()
@@ -96,6 +101,7 @@ class Engine:
     def start(self) -> None:
         """Take up what an earlier run left: finish what ended, go on with what runs, restore the rest."""
         self._sampler.sample()
+        left: list[tuple[Session, dict[str, Any]]] = []
         for session, readings in self._state.load():
             if self.spool.has(session.record_id):  # recorded before it was forgotten
                 self._state.forget(session)
@@ -108,8 +114,11 @@ class Engine:
                 self._closing.append(session)
             else:
                 self._sessions[session.key] = session
-                self._continue(session, readings)
+                left.append((session, readings))
+        for session, readings in left:  # once all are known: their claims count together
+            self._continue(session, readings)
         self._repair()
+        self.catch_up()
         if self._closing:
             self.on_change()
 
@@ -189,14 +198,16 @@ class Engine:
             self._closing.append(session)
             self._save(session)
 
-    def step(self, event: str, job_id: int, name: str) -> dict[str, Any]:
-        """Note begin (`start`) or end (`end`) of a step of a running job."""
+    def step(self, event: str, job_id: int, name: str, job_cores: str | None = None) -> dict[str, Any]:
+        """Note begin (`start`) or end (`end`) of a step of a running job, and which cores the job has."""
         session = self._running(job_id)
         if session is None or (event == "end" and name not in session.steps):
             return {"known": False}
         self._sample()
         if event == "start":
             session.begin_step(name, self._sampled_at())
+            if planning.learn_cpus(session, job_cores, self._devices.hardware):
+                self._late.add(session.key)
         else:
             step = session.steps[name]
             record = recording.step_record(session, step, session.unix_at(self._sampled_at()))
@@ -204,6 +215,20 @@ class Engine:
                 del session.steps[name]
         self._save(session)
         return {"known": True}
+
+    @property
+    def behind(self) -> bool:
+        """Whether `catch_up` has anything to do."""
+        return bool(self._late)
+
+    def catch_up(self) -> None:
+        """Set what became possible with a step, after it was answered: the step must not wait for it."""
+        late, self._late = self._late, set()
+        for session in [self._sessions[key] for key in late if key in self._sessions]:
+            policy = session.policy
+            self._apply(session, planning.again(session, self.config))
+            session.policy = policy
+            self._save(session)
 
     def set_caps(self, job_id: int, caps: Mapping[str, float | None]) -> dict[str, Any]:
         """Change the caps of a running job.
@@ -281,6 +306,7 @@ class Engine:
 
     def housekeeping(self) -> None:
         """Write a checkpoint, and try again what failed before."""
+        self.catch_up()
         self._repair()
         for session in self._sessions.values():
             self._save(session, trace=True)
@@ -324,12 +350,11 @@ class Engine:
             session.note(note)
         if dropped:
             self._restoration.of_job(session.owner, dropped)
-        if not plan.settings:
-            return []
-        self._save(session)
+        if plan.settings:
+            self._save(session)
         if dropped:
             known = {}  # restoring may have changed them
-        outcomes = apply(self._devices, journal, session.owner, plan.settings, known)
+        outcomes = self._restoration.set(session.owner, plan.settings, known)
         session.merge_outcomes(outcomes)
         failed: dict[str, list[str]] = {}
         for outcome in outcomes:
@@ -353,9 +378,10 @@ class Engine:
             session.add(gap)
         session.note("senergyd was restarted while the job ran")
         if session.phase == STARTING:
-            journal = self._restoration.journal
-            session.merge_outcomes(apply(self._devices, journal, session.owner, session.plan))
+            session.merge_outcomes(self._restoration.set(session.owner, session.plan))
             session.phase = OPEN
+        if session.cpu_list is not None:  # known, but perhaps not acted upon yet
+            self._late.add(session.key)
         if session.trace is None:
             interval_s = 1 / self.config.agent.sampling_hz
             session.trace = TraceBuilder(self._sampled_at(), interval_s, session.components)
@@ -378,7 +404,7 @@ class Engine:
         self._closing.append(session)
         if session.outcomes:
             self._save(session)
-            self._put_back(session)
+        self._put_back(session)
         self._save(session)
 
     def _put_back(self, session: Session) -> None:

@@ -15,6 +15,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 
 _STEP_NAME = re.compile(r"[A-Za-z0-9_+.-]{1,32}")
+_CORE_LIST = re.compile(r"[0-9,-]{1,4096}")
 _MOST_WATTS = 1e7
 
 
@@ -81,8 +82,8 @@ def fresh(message: Mapping[str, Any]) -> bool:
     return value
 
 
-def step(message: Mapping[str, Any]) -> tuple[str, int, str]:
-    """Return event, job id and name of a step.
+def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None]:
+    """Return event, job id and name of a step, and the job's cores; older senders do not tell these.
 
     Raises:
         UsageError: one of them is not of its form.
@@ -92,7 +93,10 @@ def step(message: Mapping[str, Any]) -> tuple[str, int, str]:
         raise UsageError(f"message: event {_shown(event)} is not start or end")
     if not isinstance(name, str) or not _STEP_NAME.fullmatch(name):
         raise UsageError(f"message: step {_shown(name)} is not a step name")
-    return event, job_id(message), name
+    cores = message.get("job_cpus")
+    if cores is not None and not (isinstance(cores, str) and _CORE_LIST.fullmatch(cores)):
+        raise UsageError(f"message: job_cpus {_shown(cores)} is not a list of cores")
+    return event, job_id(message), name, cores
 
 
 def caps(message: Mapping[str, Any]) -> dict[str, float | None]:

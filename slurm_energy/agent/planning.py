@@ -9,10 +9,13 @@ from slurm_energy.agent import attribution
 from slurm_energy.agent.meter import Meter, PowerWatch
 from slurm_energy.agent.session import CLOSING, Session
 from slurm_energy.config import Config
+from slurm_energy.devices.combining import Tenant
 from slurm_energy.devices.discovery import Devices, describe
+from slurm_energy.devices.hardware import Hardware
 from slurm_energy.devices.journal import Journal
+from slurm_energy.devices.topology import cpus_of_cores
 from slurm_energy.errors import EnergyError
-from slurm_energy.policies import Plan, Request, Scope, catalogue, make_plan, validate_flags
+from slurm_energy.policies import WAITING, Plan, Request, Scope, catalogue, make_plan, validate_flags
 from slurm_energy.quantities import shown
 from slurm_energy.slurm.hookenv import JobContext
 
@@ -114,6 +117,40 @@ def _fallback(session: Session, config: Config) -> Request:
         return Request()
 
 
+def learn_cpus(session: Session, job_cores: str | None, hardware: Hardware) -> bool:
+    """Take the CPUs of a job that shares the node from what a step says.
+
+    Args:
+        session: the job.
+        job_cores: the job's cores in Slurm's numbering; None if the step does not tell.
+        hardware: the node.
+
+    Returns:
+        Whether that is news, by which the job's settings have to be planned again.
+    """
+    if session.whole_node or session.cpu_list is not None or job_cores is None:
+        return False
+    session.cpu_list = cpus_of_cores(job_cores, hardware.cores, session.cpus)
+    if session.cpu_list is None:
+        session.note(
+            "Slurm's core numbers do not fit what the kernel says of this node: CPU settings left alone"
+        )
+    return session.cpu_list is not None
+
+
+def again(session: Session, config: Config) -> Request:
+    """Return what a running job asks for, to plan it again."""
+    caps = session.watch.cap_watts, session.watch.gpu_cap_watts
+    policy = session.policy if caps == (None, None) else capping_policy(session.policy, config)
+    return Request(policy=policy, cap_watts=caps[0], gpu_cap_watts=caps[1], model=session.model)
+
+
+def tenant(session: Session) -> Tenant:
+    """Return what a job has of the node."""
+    cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
+    return Tenant(cpus, frozenset(session.gpus))
+
+
 def plan(
     session: Session, asked: Request, devices: Devices, journal: Journal, config: Config
 ) -> tuple[Plan, dict[str, str]]:
@@ -130,7 +167,15 @@ def plan(
         originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
         found = devices.read(key for key in keys if key not in originals)
         hardware = describe(hardware, found | originals)
-    return make_plan(asked, hardware, config, Scope(session.whole_node, session.gpus, session.gpu_job)), found
+    cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
+    scope = Scope(session.whole_node, session.gpus, session.gpu_job, cpus)
+    made = make_plan(asked, hardware, config, scope)
+    if WAITING in session.notes and WAITING not in made.notes:
+        session.notes.remove(WAITING)
+        session.note(
+            f"CPU settings in force {session.meter.elapsed_s:.1f} s after the begin, from the first step on"
+        )
+    return made, found
 
 
 def capping_policy(name: str, config: Config) -> str:

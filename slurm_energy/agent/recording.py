@@ -13,6 +13,7 @@ from slurm_energy.devices.settings import Outcome, Restored
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
 
 _RESTORE_REASONS = "not restored: "
+_LEFT_TO_OTHERS = "after the job: "
 
 
 def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
@@ -97,8 +98,8 @@ def applied_settings(
 def _setting(outcome: Outcome, back: Mapping[str, Restored], knobs: Mapping[str, Knob]) -> AppliedSetting:
     knob, result = knobs.get(outcome.key), back.get(outcome.key)
     notes = [outcome.note] if outcome.note else []
-    if result is not None and not result.done:
-        notes.append(_RESTORE_REASONS + result.note)
+    if result is not None and result.note:
+        notes.append((_LEFT_TO_OTHERS if result.done else _RESTORE_REASONS) + result.note)
 
     def show(value: str | None) -> str | None:
         return knob.shown(value) if knob is not None and value is not None else value

@@ -1,51 +1,80 @@
-"""Puts settings back whose job has ended, and remembers what could not be put back. Knows no sessions."""
+"""Sets what jobs ask for and puts back what ended jobs left; remembers what could not be put back.
+
+Knows no sessions: who runs and what each has it is told by a function.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slurm_energy.agent import places
 from slurm_energy.agent.complaints import Complaints
+from slurm_energy.devices.combining import Parts, Tenancy, Tenant
 from slurm_energy.devices.discovery import Devices
+from slurm_energy.devices.hardware import Setting
 from slurm_energy.devices.journal import Journal
-from slurm_energy.devices.settings import Outcome, Restored, restore
+from slurm_energy.devices.settings import Outcome, Restored, apply, restore, review
 
 log = logging.getLogger(__name__)
 
 
 class Restoration:
-    """Restores from one journal to one node's devices.
+    """Sets and restores one node's devices by one journal.
+
+    Args:
+        devices: the node.
+        journal: originals and claims.
+        tenants: returns what each job that runs has, by the name under which it is journaled; without it,
+            whatever the journal names counts as running.
 
     Attributes:
         journal: the originals.
         failed: keys of settings that are not back although their job has ended.
     """
 
-    def __init__(self, devices: Devices, journal: Journal) -> None:
+    def __init__(
+        self, devices: Devices, journal: Journal, tenants: Callable[[], Mapping[str, Tenant]] | None = None
+    ) -> None:
         self._devices = devices
         self.journal = journal
         self.failed: set[str] = set()
         self._complaints = Complaints()
+        self._tenants = tenants
+        self._parts = Parts.of(devices.hardware)
 
-    def of_job(self, owner: str, keys: Iterable[str] | None = None) -> list[Restored] | None:
-        """Restore what a job set, or some of it. Returns None if the journal cannot be written.
+    def set(
+        self, owner: str, settings: Sequence[Setting], known: Mapping[str, str] | None = None
+    ) -> list[Outcome]:
+        """Set what a job asks for, as far as the other jobs there agree; see `settings.apply`.
+
+        A job that asks for nothing still counts: what others asked for may end where it begins.
+        """
+        if not settings and not self.journal.entries:
+            return []
+        return apply(self._devices, self.journal, owner, settings, known, self._jobs())
+
+    def of_job(self, owner: str | None, keys: Iterable[str] | None = None) -> list[Restored] | None:
+        """Give up what a job (None: any job) set, or some of it.
+
+        Returns None if the journal cannot be written.
 
         Each failure is logged once.
         """
         try:
-            results = restore(self._devices, self.journal, owner, keys)
+            results = restore(self._devices, self.journal, owner, keys, self._jobs())
         except OSError as error:
             self._complaints.tell("settings journal", f"nothing is restored: {error}", logging.ERROR)
             return None
         self._complaints.settle("settings journal", "can be written again")
         fresh: dict[str, list[str]] = {}
+        waiting = {entry.key for entry in self.journal.held_by(owner)}
         for result in results:
             if result.done:
                 self.failed.discard(result.key)
             elif result.key not in self.failed:
                 fresh.setdefault(result.note, []).append(result.key)
-                self.failed.add(result.key)
+                self.failed |= {result.key} & waiting
         for note, found in fresh.items():
             log.warning("job %s: %s not restored: %s", owner, places.together(found), note)
         self.failed &= set(self.journal.entries)
@@ -53,7 +82,7 @@ class Restoration:
 
     def holds(self, owner: str) -> bool:
         """Return whether something that a job set is not back yet."""
-        return any(entry.owner == owner for entry in self.journal.entries.values())
+        return bool(self.journal.held_by(owner))
 
     def look(self, outcomes: Iterable[Outcome]) -> list[Restored]:
         """Say of settings whose entries are closed already whether the original is in force."""
@@ -68,8 +97,17 @@ class Restoration:
         return results
 
     def repair(self, running: Collection[str]) -> list[Restored]:
-        """Restore what jobs left that are not among the running ones."""
+        """Restore what jobs left that are not among the running ones, and what failed for those that are."""
+        if self._tenants is None:
+            return self.of_job(None) or []
         results: list[Restored] = []
         for owner in sorted(self.journal.owners() - set(running)):
             results += self.of_job(owner) or []
+        try:
+            review(self._devices, self.journal, self._jobs())
+        except OSError as error:
+            self._complaints.tell("settings journal", f"nothing is set: {error}", logging.ERROR)
         return results
+
+    def _jobs(self) -> Tenancy:
+        return Tenancy(None if self._tenants is None else self._tenants(), self._parts)

@@ -66,6 +66,7 @@ class Session:
         whole_node: nobody else runs here.
         gpus: indices of its GPUs.
         gpu_job: it asked Slurm for GPUs.
+        cpu_list: its logical CPUs; None as long as no step has told them, and with the whole node.
         policy: policy in force.
         asked: what the job asked for, for the record.
         model, tag: flags that are recorded only.
@@ -108,6 +109,7 @@ class Session:
     notes: list[str] = field(default_factory=list)
     steps: dict[str, Step] = field(default_factory=dict)
     gpu_job: bool = False
+    cpu_list: tuple[int, ...] | None = None
     phase: str = STARTING
     end_unix: float | None = None
     record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -188,6 +190,7 @@ class Session:
             **{
                 **data,
                 "gpus": tuple(data["gpus"]),
+                "cpu_list": None if (cpus := data.get("cpu_list")) is None else tuple(cpus),
                 "shares": tuple(Share(**item) for item in data["shares"]),
                 "meter": Meter(**data["meter"]),
                 "watch": PowerWatch(**data["watch"]),

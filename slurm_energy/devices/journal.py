@@ -1,7 +1,7 @@
-"""The settings journal: what every knob held before us and what we wrote, on disk before the first write.
+"""The settings journal: what every knob held before us, who wants what, and what is in force.
 
-The file is replaced atomically and forced to disk; it exists only while something is set. It knows keys
-and values, not hardware.
+On disk before the first write, replaced atomically; the file exists only while something is set. It knows
+keys and values, not hardware.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.devices import durable
 
-_VERSION = 1
-_LONGEST_BYTES = 64_000_000
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +24,23 @@ class Entry:
 
     Attributes:
         key: the knob.
-        owner: job that asked for it, `JOBID.RESTART`.
         original: value before us.
-        asked: value wanted; None for a knob that the hardware may change when another one is written.
+        claims: value that each job (`JOBID.RESTART`) asks for; None where the hardware may change the knob
+            when another knob of that job is written.
+        target: value that the claims came to when it was last written; None if nothing is asked of the knob
+            itself, or if writing it failed and has to be tried again.
         written: value that we left in force; None while writing or restoring is under way.
     """
 
     key: str
-    owner: str
     original: str
-    asked: str | None
+    claims: Mapping[str, str | None] = field(default_factory=dict)
+    target: str | None = None
     written: str | None = None
+
+    def without(self, owner: str) -> Entry:
+        """Return the entry after a job has given up what it asked for."""
+        return dataclasses.replace(self, claims={o: v for o, v in self.claims.items() if o != owner})
 
 
 class Journal:
@@ -55,13 +60,14 @@ class Journal:
         """
         journal = cls(path)
         try:
-            data = json.loads(durable.read(path, _LONGEST_BYTES))
-            if data["version"] != _VERSION:
+            data = json.loads(path.read_bytes())
+            read = _READERS.get(data["version"])
+            if read is None:
                 raise ValueError(f"version {data['version']}")
-            entries = [_entry(item) for item in data["entries"]]
+            entries = [read(item) for item in data["entries"]]
         except FileNotFoundError:
             return journal
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             aside = path.with_name(path.name + ".damaged")
             path.replace(aside)
             journal.problem = f"{path}: not a settings journal ({error}); kept as {aside.name}"
@@ -69,61 +75,35 @@ class Journal:
         journal.entries = {entry.key: entry for entry in entries}
         return journal
 
-    def open_entries(self, entries: Iterable[Entry]) -> None:
-        """Note originals and intentions, on disk when this returns.
+    def update(self, changed: Iterable[Entry], gone: Iterable[str] = ()) -> None:
+        """Replace entries and forget others, on disk when this returns; no change, no writing.
+
+        The original of an entry that exists stays, whatever the new one says.
 
         Raises:
             OSError: nothing was noted; the caller must not write to the hardware.
         """
-        updated = dict(self.entries)
-        for entry in entries:
-            held = updated.get(entry.key)
-            asked = entry.asked if entry.asked is not None or held is None else held.asked
-            updated[entry.key] = dataclasses.replace(
-                entry, original=held.original if held else entry.original, asked=asked, written=None
-            )
-        self._save(updated)
+        new = dict(self.entries)
+        for entry in changed:
+            held = self.entries.get(entry.key)
+            new[entry.key] = dataclasses.replace(entry, original=held.original) if held else entry
+        for key in gone:
+            new.pop(key, None)
+        if new != self.entries:
+            self._save(new)
 
-    def settle(self, values: Mapping[str, str | None]) -> None:
-        """Note what is in force now; None marks an entry as being changed by us.
-
-        Raises:
-            OSError: not noted.
-        """
-        changed = {
-            key: dataclasses.replace(self.entries[key], written=value)
-            for key, value in values.items()
-            if key in self.entries
-        }
-        if any(self.entries[key] != entry for key, entry in changed.items()):
-            self._save({**self.entries, **changed})
-
-    def close_entries(self, keys: Iterable[str], settled: Mapping[str, str | None] | None = None) -> None:
-        """Forget entries whose original is back, and note the values in force of the others.
-
-        Raises:
-            OSError: not noted.
-        """
-        gone = set(keys)
-        kept = {key: entry for key, entry in self.entries.items() if key not in gone}
-        for key, value in (settled or {}).items():
-            if key in kept:
-                kept[key] = dataclasses.replace(kept[key], written=value)
-        if kept != self.entries:
-            self._save(kept)
-
-    def owned(self, owner: str | None = None, keys: Iterable[str] | None = None) -> list[Entry]:
-        """Return the entries of one owner (None: of all), of the given keys only if there are any."""
+    def held_by(self, owner: str | None = None, keys: Iterable[str] | None = None) -> list[Entry]:
+        """Return the entries that a job (None: any) has claims on; of the given keys only, if any."""
         wanted = None if keys is None else set(keys)
         return [
             entry
             for entry in self.entries.values()
-            if (owner is None or entry.owner == owner) and (wanted is None or entry.key in wanted)
+            if (owner is None or owner in entry.claims) and (wanted is None or entry.key in wanted)
         ]
 
     def owners(self) -> set[str]:
-        """Return the jobs that hold settings."""
-        return {entry.owner for entry in self.entries.values()}
+        """Return the jobs that have claims."""
+        return {owner for entry in self.entries.values() for owner in entry.claims}
 
     def _save(self, entries: dict[str, Entry]) -> None:
         if entries:
@@ -139,7 +119,25 @@ class Journal:
 
 def _entry(item: dict[str, Any]) -> Entry:
     entry = Entry(**item)
-    texts = (entry.key, entry.owner, entry.original)
-    if not all(isinstance(text, str) for text in texts):
+    claims = [text for claim in entry.claims.items() for text in claim]
+    texts = [text for text in (*claims, entry.target, entry.written) if text is not None]
+    if not all(isinstance(text, str) for text in (entry.key, entry.original, *texts)):
         raise TypeError("an entry is not text")
     return entry
+
+
+def _entry_of_one_owner(item: dict[str, Any]) -> Entry:
+    """Read an entry of version 1, when a knob belonged to one job."""
+    claims = {item["owner"]: item["asked"]}
+    return _entry(
+        {
+            "key": item["key"],
+            "original": item["original"],
+            "claims": claims,
+            "target": item["asked"],
+            "written": item["written"],
+        }
+    )
+
+
+_READERS = {1: _entry_of_one_owner, _VERSION: _entry}

@@ -1,6 +1,7 @@
 """Applying and restoring settings: in order, journaled first, every write read back.
 
-One setting's failure never stops the others. Decides nothing about which settings are wanted.
+Every job has claims; what is in force is what the claims on a knob come to (`combining`). One setting's
+failure never stops the others. Decides nothing about which settings are wanted.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from slurm_energy.devices.combining import Tenancy
 from slurm_energy.devices.discovery import Devices
 from slurm_energy.devices.hardware import Setting
 from slurm_energy.devices.interface import DeviceError, Knob
 from slurm_energy.devices.journal import Entry, Journal
+
+_FOREIGN = "left: somebody set "
+_ALONE = Tenancy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,122 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What became of one original: `done`, or why it is not back."""
+    """What became of what a job set: `done`, or why its original is not back.
+
+    A note although it is done: other jobs need the knob on.
+    """
 
     key: str
     done: bool
     note: str = ""
+
+
+@dataclass(slots=True)
+class _Change:
+    """One change of the hardware, from journaling to settling.
+
+    Attributes:
+        present: values in force by knob, as far as they were read.
+        leaving: knobs that are being put back: no claim on them counts any more.
+        drafts: entries as they will be.
+        todo: value to write by knob.
+        foreign: knobs that somebody else has changed since we did.
+        results: what became of each write.
+    """
+
+    devices: Devices
+    journal: Journal
+    jobs: Tenancy
+    present: dict[str, str] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
+    drafts: dict[str, Entry] = field(default_factory=dict)
+    todo: dict[str, str] = field(default_factory=dict)
+    foreign: set[str] = field(default_factory=set)
+    results: dict[str, Outcome] = field(default_factory=dict)
+
+    def entry(self, key: str) -> Entry | None:
+        return self.drafts.get(key) or self.journal.entries.get(key)
+
+    def target(self, entry: Entry) -> str | None:
+        return self.jobs.target(entry.key, entry.original, entry.claims)
+
+    def read(self, key: str) -> str | None:
+        """Return the value in force; None if it cannot be read."""
+        if key not in self.present:
+            self.present |= self.devices.read([key])
+        return self.present.get(key)
+
+    def is_foreign(self, entry: Entry) -> bool:
+        """Return whether somebody else changed a knob since we did, and note it."""
+        knob, found = self.devices.knobs[entry.key], self.read(entry.key)
+        known = knob.readable and entry.written is not None and found is not None
+        if known and not knob.accepts(str(entry.written), str(found)):
+            self.foreign.add(entry.key)
+        return entry.key in self.foreign
+
+    def want(self, entry: Entry, value: str) -> None:
+        """Have a value written, unless somebody else changed the knob or it is gone."""
+        key = entry.key
+        if key not in self.devices.knobs or key in self.leaving or self.read(key) is None:
+            return
+        if key not in self.todo and not self.is_foreign(entry):
+            self.todo[key] = value
+            self.drafts[key] = dataclasses.replace(entry, target=value, written=None)
+
+    def want_what_claims_come_to(self) -> None:
+        """Have everything written whose claims come to something else than before."""
+        for entry in list(self.journal.entries.values()):
+            if entry.key not in self.drafts:
+                target = self.target(entry)
+                if target is not None and (target != entry.target or entry.written is None):
+                    self.want(entry, target)
+
+    def want_again_what_moves(self, keys: Iterable[str]) -> None:
+        """Have written again, or at least noted, what writing the given knobs may change."""
+        for key in keys:
+            for other in self.devices.knobs[key].affected(self.present.get(key, "")):
+                entry = self.entry(other)
+                if entry is None or other in self.leaving or other not in self.devices.knobs:
+                    continue
+                target = self.target(entry)
+                if target is not None:
+                    self.want(entry, target)
+                elif not self.is_foreign(entry):
+                    self.drafts[other] = dataclasses.replace(entry, written=None)
+
+    def carry_out(self) -> None:
+        """Write in the order of stages, reading back."""
+        knobs = sorted((self.devices.knobs[key] for key in self.todo), key=lambda knob: knob.stage)
+        stale: set[str] = set()
+        for knob in knobs:
+            if knob.key in stale:
+                self.present |= self.devices.read([knob.key])
+            before = self.present[knob.key]
+            original = self.drafts[knob.key].original
+            outcome = _write_one(knob, Outcome(knob.key, original, self.todo[knob.key]), before)
+            self.results[knob.key] = outcome
+            if outcome.applied is None or outcome.applied != before:
+                stale.update((knob.key, *knob.affected(before)))
+            self.present[knob.key] = outcome.applied if outcome.applied is not None else before
+        results = self.results
+        unsure = {key for key in stale if key not in results or results[key].failed}
+        self.present |= self.devices.read(unsure)
+
+    def settled(self) -> list[Entry]:
+        """Return the entries with what is in force now."""
+        found = []
+        for key, entry in self.drafts.items():
+            result = self.results.get(key)
+            if entry.written is None:  # the others were only given or relieved of claims
+                entry = dataclasses.replace(entry, written=self.present.get(key))
+            if result is not None and result.failed and not self._holds_original(entry):
+                entry = dataclasses.replace(entry, target=None)  # to be tried again
+            found.append(entry)
+        return found
+
+    def _holds_original(self, entry: Entry) -> bool:
+        found = self.present.get(entry.key)
+        return found is not None and self.devices.knobs[entry.key].accepts(entry.original, found)
 
 
 def apply(
@@ -54,101 +170,102 @@ def apply(
     owner: str,
     settings: Sequence[Setting],
     known: Mapping[str, str] | None = None,
+    jobs: Tenancy = _ALONE,
 ) -> list[Outcome]:
-    """Write settings in the order of their stages and read each back.
+    """Claim settings for a job and write what the claims of all jobs come to, in order, reading back.
 
     Args:
         devices: the node.
-        journal: where originals are kept; written before the hardware.
+        journal: where originals and claims are kept; written before the hardware.
         owner: job that asks.
         settings: what is wanted.
         known: values that were read just now, to save reading them again.
+        jobs: the jobs on the node, the owner included.
 
     Returns:
         One outcome per setting, in the order given; none for an optional one without a knob.
     """
-    outcomes: dict[str, Outcome] = {}
-    wanted: list[tuple[Knob, str]] = []
-    for setting in settings:
-        knob = devices.knobs.get(setting.key)
-        if knob is None and setting.optional:
-            continue
-        if knob is None:
-            outcomes[setting.key] = Outcome(
-                setting.key, None, setting.value, failed=True, note="this node has no such knob"
-            )
-        else:
-            wanted.append((knob, setting.value))
-    wanted.sort(key=lambda item: item[0].stage)
-    present, refused = _prepare(devices, journal, owner, wanted, dict(known or {}))
-    outcomes.update(refused)
-    todo = [(knob, value) for knob, value in wanted if knob.key not in refused]
-    outcomes.update(_write_all(devices, journal, owner, todo, present))
+    change = _Change(devices, journal, jobs, present=dict(known or {}))
+    asked = {setting.key: setting for setting in settings}
+    outcomes = {key: failure for key, s in asked.items() if (failure := _claim(change, owner, s)) is not None}
+    asked = {key: setting for key, setting in asked.items() if key in change.drafts}
+    for key in asked:
+        for other in devices.knobs[key].affected(change.present[key]):
+            _claim_along(change, owner, other)
+    for key, setting in asked.items():
+        change.want(change.drafts[key], change.target(change.drafts[key]) or setting.value)
+    change.want_what_claims_come_to()
+    change.want_again_what_moves(list(change.todo))
+    try:
+        journal.update(change.drafts.values())
+    except OSError as error:
+        note = f"left alone: the journal cannot be written: {error.strerror}"
+        refused = {
+            key: Outcome(key, change.present[key], s.value, None, True, note=note) for key, s in asked.items()
+        }
+        return _in_order(settings, outcomes | refused)
+    change.carry_out()
+    # Originals are safe; without this note a restart restores without comparing first.
+    with contextlib.suppress(OSError):
+        journal.update(change.settled())
+    return _in_order(settings, outcomes | {key: _outcome(change, setting) for key, setting in asked.items()})
+
+
+def review(devices: Devices, journal: Journal, jobs: Tenancy) -> None:
+    """Write what the claims come to where that has changed with the jobs, or failed before.
+
+    Raises:
+        OSError: the journal cannot be written; the hardware was not touched.
+    """
+    change = _Change(devices, journal, jobs)
+    change.want_what_claims_come_to()
+    change.want_again_what_moves(list(change.todo))
+    journal.update(change.drafts.values())
+    change.carry_out()
+    journal.update(change.settled())
+
+
+def _claim(change: _Change, owner: str, setting: Setting) -> Outcome | None:
+    """Note what a job asks for; returns the failure where that is not possible."""
+    key, value = setting.key, setting.value
+    knob = change.devices.knobs.get(key)
+    if knob is None:
+        note = "this node has no such knob"
+        return None if setting.optional else Outcome(key, None, value, failed=True, note=note)
+    try:
+        if key not in change.present:
+            change.present[key] = knob.read()
+    except DeviceError as error:
+        return Outcome(key, None, value, failed=True, note=f"left alone: {error.why}")
+    entry = change.entry(key) or Entry(key, change.present[key])
+    change.drafts[key] = dataclasses.replace(entry, claims={**entry.claims, owner: value})
+    return None
+
+
+def _claim_along(change: _Change, owner: str, key: str) -> None:
+    """Note the original of what may move along with a job's setting."""
+    entry, found = change.entry(key), change.read(key)
+    if entry is None and found is not None:
+        entry = Entry(key, found)
+    if entry is not None and owner not in entry.claims:
+        change.drafts[key] = dataclasses.replace(entry, claims={**entry.claims, owner: None})
+
+
+def _in_order(settings: Sequence[Setting], outcomes: Mapping[str, Outcome]) -> list[Outcome]:
     return [outcomes[setting.key] for setting in settings if setting.key in outcomes]
 
 
-def _prepare(
-    devices: Devices,
-    journal: Journal,
-    owner: str,
-    wanted: list[tuple[Knob, str]],
-    present: dict[str, str],
-) -> tuple[dict[str, str], dict[str, Outcome]]:
-    """Journal originals of all that may change. Returns values in force, and settings that must not be."""
-    refused: dict[str, Outcome] = {}
-    entries: dict[str, Entry] = {}
-    for knob, value in wanted:
-        key, held = knob.key, journal.entries.get(knob.key)
-        try:
-            if key not in present:
-                present[key] = knob.read()
-        except DeviceError as error:
-            refused[key] = Outcome(key, None, value, failed=True, note=f"left alone: {error.why}")
-            continue
-        if held and held.owner != owner:
-            note = f"held by job {held.owner}"
-            refused[key] = Outcome(key, held.original, value, present[key], True, note=note)
-            continue
-        entries[key] = Entry(key, owner, present[key], value)
-    for knob, _ in wanted:
-        if knob.key in entries:
-            affected = [key for key in knob.affected(present[knob.key]) if key not in entries]
-            for key, value in devices.read(key for key in affected if key not in refused).items():
-                present[key] = value
-                entries[key] = Entry(key, owner, value, None)
-    try:
-        journal.open_entries(entries.values())
-    except OSError as error:
-        note = f"left alone: the journal cannot be written: {error.strerror}"
-        refused |= {
-            knob.key: Outcome(knob.key, present.get(knob.key), value, None, True, note=note)
-            for knob, value in wanted
-            if knob.key not in refused
-        }
-    return present, refused
-
-
-def _write_all(
-    devices: Devices, journal: Journal, owner: str, todo: list[tuple[Knob, str]], present: dict[str, str]
-) -> dict[str, Outcome]:
-    outcomes: dict[str, Outcome] = {}
-    stale: set[str] = set()
-    for knob, value in todo:
-        if knob.key in stale:
-            present.update(devices.read([knob.key]))
-        original = journal.entries[knob.key].original
-        before = present[knob.key]
-        outcome = _write_one(knob, Outcome(knob.key, original, value), before)
-        outcomes[knob.key] = outcome
-        if outcome.applied is None or outcome.applied != before:
-            stale.update((knob.key, *knob.affected(before)))
-        present[knob.key] = outcome.applied if outcome.applied is not None else before
-    present.update(devices.read(key for key in stale if key not in outcomes or outcomes[key].failed))
-    settled = {e.key: present[e.key] for e in journal.owned(owner) if e.key in present}
-    # Originals are safe; without this note a restart restores without comparing first.
-    with contextlib.suppress(OSError):
-        journal.settle(settled)
-    return outcomes
+def _outcome(change: _Change, setting: Setting) -> Outcome:
+    """Return what became of a job's own wish, which other jobs may have overruled."""
+    key, knob = setting.key, change.devices.knobs[setting.key]
+    original, found = change.drafts[key].original, change.present[key]
+    if key in change.foreign:
+        note = f"{_FOREIGN}{knob.shown(found)}"
+        return Outcome(key, original, setting.value, found, True, note=note)
+    result = change.results[key]
+    if not (result.failed or knob.accepts(setting.value, result.asked)):
+        result = dataclasses.replace(result, note=f"other jobs there need {knob.shown(result.asked)}")
+    return dataclasses.replace(result, asked=setting.value)
 
 
 def _write_one(knob: Knob, outcome: Outcome, before: str) -> Outcome:
@@ -169,18 +286,23 @@ def _write_one(knob: Knob, outcome: Outcome, before: str) -> Outcome:
 
 
 def restore(
-    devices: Devices, journal: Journal, owner: str | None = None, keys: Iterable[str] | None = None
+    devices: Devices,
+    journal: Journal,
+    owner: str | None = None,
+    keys: Iterable[str] | None = None,
+    jobs: Tenancy = _ALONE,
 ) -> list[Restored]:
-    """Put originals back, last written first, each verified; what cannot be is kept for another attempt.
+    """Give up a job's claims: put originals back, or what the claims of the other jobs come to.
 
-    A value that is neither ours nor the original was set by somebody else since: it stays, and its entry
-    is forgotten.
+    Originals go back last written first, each verified; what cannot be is kept for another attempt. A value
+    that is neither ours nor the original was set by somebody else since: it stays, its entry is forgotten.
 
     Args:
         devices: the node.
-        journal: the originals.
-        owner: only what this job holds; None for all.
+        journal: originals and claims.
+        owner: the job that leaves; None for all jobs, whatever they claim.
         keys: only these knobs; None for all.
+        jobs: the jobs on the node; it does not matter whether the leaving one is still among them.
 
     Returns:
         One result per entry.
@@ -188,22 +310,67 @@ def restore(
     Raises:
         OSError: the journal cannot be written; the hardware was not touched.
     """
-    entries = journal.owned(owner, keys)
-    results = {entry.key: _classify(devices.knobs.get(entry.key), entry) for entry in entries}
-    ours = [entry for entry in entries if results[entry.key] is None]
-    if ours:
-        journal.settle({entry.key: None for entry in ours})
+    change = _Change(devices, journal, jobs)
+    held = journal.held_by(owner, keys)
+    kept_on = {
+        e.key for e in held if owner is not None and any(o != owner and jobs.counts(o) for o in e.claims)
+    }
+    closing = [entry for entry in held if entry.key not in kept_on]
+    change.leaving = frozenset(entry.key for entry in closing)
+    results = {entry.key: _classify(devices.knobs.get(entry.key), entry) for entry in closing}
+    ours = [entry for entry in closing if results[entry.key] is None]
+    change.drafts = {entry.key: dataclasses.replace(entry, written=None) for entry in ours}
+    for entry in held:
+        if entry.key in kept_on and owner is not None:
+            _leave_to_others(change, entry, owner)
+    if owner is not None:
+        change.want_what_claims_come_to()
+        change.want_again_what_moves([entry.key for entry in ours] + list(change.todo))
+    journal.update(change.drafts.values())
     results.update(_put_back(devices, ours))
+    for key in change.todo:  # may have moved along with an original
+        change.present |= devices.read([key])
+    change.carry_out()
     final = {key: result for key, result in results.items() if result is not None}
-    foreign = {entry.key for entry in entries if final[entry.key].note.startswith(_FOREIGN)}
+    final |= {key: _left(change, key) for key in kept_on}
+    _forget(change, closing, final)
+    return [final[entry.key] for entry in held]
+
+
+def _leave_to_others(change: _Change, entry: Entry, owner: str) -> None:
+    """Take a job's claim from a knob on which other jobs have claims."""
+    rest = entry.without(owner)
+    change.drafts[entry.key] = rest
+    target = change.target(rest)
+    if target is None and entry.claims[owner] is not None:
+        target = entry.original  # the others' settings only move it
+    if target is not None and (target != entry.target or entry.written is None):
+        change.want(rest, target)
+
+
+def _left(change: _Change, key: str) -> Restored:
+    """Return what became of a knob that other jobs have claims on."""
+    knob, result = change.devices.knobs.get(key), change.results.get(key)
+    if knob is None:
+        return Restored(key, False, "the device is gone")
+    if result is not None and result.failed:
+        return Restored(key, False, result.note)
+    found = change.read(key)
+    return Restored(key, True, f"other jobs there keep {knob.shown(found)}" if found is not None else "")
+
+
+def _forget(change: _Change, closing: Sequence[Entry], results: Mapping[str, Restored]) -> None:
+    """Note what is in force, and forget entries whose originals are back or that are not ours any more."""
+    foreign = {entry.key for entry in closing if results[entry.key].note.startswith(_FOREIGN)}
     if foreign:  # what only moved along with a setting that somebody changed is no longer ours to move back
-        foreign |= {entry.key for entry in entries if entry.asked is None}
-    kept = {entry.key for entry in entries if not final[entry.key].done} - foreign
-    journal.close_entries({entry.key for entry in entries} - kept, devices.read(kept))
-    return [final[entry.key] for entry in entries]
-
-
-_FOREIGN = "left: somebody set "
+        foreign |= {entry.key for entry in closing if not any(entry.claims.values())}
+    journal = change.journal
+    kept = {entry.key for entry in closing if not results[entry.key].done} - foreign
+    gone = {entry.key for entry in closing} - kept
+    found = change.devices.read(kept)
+    waiting = [dataclasses.replace(journal.entries[key], written=value) for key, value in found.items()]
+    others = [entry for entry in change.settled() if entry.key not in change.leaving]
+    journal.update([*waiting, *others], gone)
 
 
 def _classify(knob: Knob | None, entry: Entry) -> Restored | None:

@@ -6,9 +6,11 @@ the controller.
 
 from slurm_energy.policies.catalogue import PolicyInfo, catalogue, check_policies, default_policy
 from slurm_energy.policies.flags import Request, validate_flags
-from slurm_energy.policies.plan import Plan, Scope, make_plan
+from slurm_energy.policies.plan import Plan, make_plan
+from slurm_energy.policies.scope import WAITING, Scope
 
 __all__ = [
+    "WAITING",
     "Plan",
     "PolicyInfo",
     "Request",

@@ -12,27 +12,13 @@ from slurm_energy.policies import edp
 from slurm_energy.policies.caps import Part, share
 from slurm_energy.policies.catalogue import MONITOR, catalogue
 from slurm_energy.policies.flags import Request
+from slurm_energy.policies.scope import WAITING, Scope, own_part
 
 _LEAST_PACKAGE_FRACTION = 0.3
 """Lowest limit of a package as a part of its highest, where the hardware names none: below it, clocks are at
 their minimum and a lower limit does nothing."""
 _ABOUT = 1.05
 _LOAD_GOVERNORS = ("schedutil", "ondemand", "conservative")
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """The part of the node that is the job's own.
-
-    Attributes:
-        whole_node: nobody else runs here, so that settings of all CPUs and packages are the job's.
-        gpus: indices of the job's GPUs.
-        gpu_job: the job asked Slurm for GPUs, so that they do its work and the CPUs only feed them.
-    """
-
-    whole_node: bool
-    gpus: tuple[int, ...] = ()
-    gpu_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +84,8 @@ def make_plan(request: Request, hardware: Hardware, config: Config, scope: Scope
     if info.changes_nothing:
         return Plan(info.name)
     site = config.policies.get(info.name, SitePolicy())
-    targets = _Targets({p.name: _CpuTarget(*p.found_khz) for p in hardware.policies})
+    hardware, notes = own_part(hardware, scope)
+    targets = _Targets({p.name: _CpuTarget(*p.found_khz) for p in hardware.policies}, notes=list(notes))
     gpus = [gpu for gpu in hardware.gpus if gpu.index in scope.gpus]
     if info.base == "edp":
         _edp(targets, hardware, gpus, config, request.model, scope.gpu_job)
@@ -110,17 +97,14 @@ def make_plan(request: Request, hardware: Hardware, config: Config, scope: Scope
         _gpu_caps(targets, gpus, gpu_cap)
         if not gpus:
             targets.notes.append(f"cap of {gpu_cap:g} W per GPU not set: the job has no GPU on this node")
-    if cap is not None and scope.whole_node:
-        _node_cap(targets, hardware, gpus, cap)
-    elif cap is not None:
-        targets.notes.append(f"cap of {cap:g} W per node not set: the job shares the node")
-        cap = None
+    if cap is not None and scope.knows_cpus:
+        _node_cap(targets, hardware, gpus, cap, scope)
     settings = list(_gpu_settings(targets, gpus))
     cpu_settings = list(_cpu_settings(targets, hardware, config.agent.set_rapl_time_window_s))
-    if scope.whole_node:
+    if scope.knows_cpus:
         settings += cpu_settings
-    elif cpu_settings:
-        targets.notes.append("CPU settings left alone: the job shares the node")
+    elif cpu_settings or cap is not None:
+        targets.notes.append(WAITING)
     return Plan(info.name, tuple(settings), cap, gpu_cap, tuple(targets.notes))
 
 
@@ -133,7 +117,7 @@ def _base(base: str, targets: _Targets, hardware: Hardware) -> None:
             _powersave(target, policy)
         elif base == "balanced":
             _balanced(target, policy)
-    if base in ("performance", "powersave", "balanced") and not hardware.policies:
+    if base in ("performance", "powersave", "balanced") and not (hardware.policies or targets.notes):
         targets.notes.append("this node has no cpufreq: CPU frequency left alone")
 
 
@@ -243,9 +227,18 @@ def _gpu_caps(targets: _Targets, gpus: Iterable[Gpu], cap_watts: float) -> None:
         targets.limit_gpu(gpu.index, max(cap_watts, gpu.least_watts or 0.0))
 
 
-def _node_cap(targets: _Targets, hardware: Hardware, gpus: list[Gpu], cap_watts: float) -> None:
-    """Share the cap, less what memory may draw, among the packages and the job's GPUs."""
-    parts = [part for package in hardware.packages if (part := _package_part(package)) is not None]
+def _node_cap(targets: _Targets, hardware: Hardware, gpus: list[Gpu], cap_watts: float, scope: Scope) -> None:
+    """Share the cap, less what memory may draw, among the packages and the job's GPUs.
+
+    Of a package that the job has a part of, that part is given watts, and the limit asked for is the one at
+    which all CPUs there get as much as the job's.
+    """
+    held = {package.name: scope.fraction(package, hardware.cpu_count) for package in hardware.packages}
+    parts = [
+        Part(part.name, part.least_watts * held[part.name], part.most_watts * held[part.name])
+        for package in hardware.packages
+        if (part := _package_part(package)) is not None
+    ]
     if len(parts) < len(hardware.packages):
         targets.notes.append("package power cannot be limited on this node: the cap does not hold for it")
     for gpu in gpus:
@@ -263,7 +256,7 @@ def _node_cap(targets: _Targets, hardware: Hardware, gpus: list[Gpu], cap_watts:
     limits = share(rest, parts)
     for package in hardware.packages:
         if package.name in limits:
-            _cap_package(targets, package, limits[package.name])
+            _cap_package(targets, package, limits[package.name] / held[package.name])
     for gpu in gpus:
         if f"gpu{gpu.index}" in limits:
             targets.limit_gpu(gpu.index, limits[f"gpu{gpu.index}"])

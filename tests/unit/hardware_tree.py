@@ -34,6 +34,14 @@ class Tree:
         self.put("proc/cpuinfo", f"processor\t: 0\nmodel name\t: {model}\n")
         return self
 
+    def cores(self, count: int, packages: int) -> Tree:
+        """Say that each CPU is a core of its own, and that packages hold them in blocks."""
+        for number in range(count):
+            folder = f"sys/devices/system/cpu/cpu{number}/topology"
+            self.put(f"{folder}/physical_package_id", number * packages // count)
+            self.put(f"{folder}/thread_siblings_list", number)
+        return self
+
     def cpufreq(self, count: int, driver: str = "acpi-cpufreq", governor: str = "ondemand") -> Tree:
         for number in range(count):
             folder = f"sys/devices/system/cpu/cpufreq/policy{number}"

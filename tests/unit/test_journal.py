@@ -137,11 +137,19 @@ def test_originals_survive_further_settings_of_the_same_job(
     assert tree.snapshot() == before
 
 
-def test_another_job_s_setting_is_refused(tree: Tree, devices: Devices, journal: Journal) -> None:
-    apply(devices, journal, JOB, [governor("policy0", "performance")])
-    outcome = apply(devices, journal, "8.0", [governor("policy0", "powersave")])[0]
-    assert (outcome.failed, outcome.note) == (True, "held by job 7.0")
-    assert tree.policy(0, "scaling_governor") == "performance"
+def test_a_journal_of_an_older_agent_is_restored(tree: Tree, devices: Devices, tmp_path: Path) -> None:
+    tree.put("sys/devices/system/cpu/cpufreq/policy0/scaling_governor", "performance")
+    entry = {"key": "cpufreq.governor[policy0]", "owner": "7.0", "original": "powersave"}
+    along = {**entry, "key": "cpufreq.epp[policy0]", "original": "balance_performance"}
+    entries = [{**entry, "asked": "performance", "written": "performance"}]
+    entries += [{**along, "asked": None, "written": "balance_performance"}]
+    path = tmp_path / "state/journal.json"
+    path.write_text(json.dumps({"version": 1, "entries": entries}))
+    journal = Journal.load(path)
+    assert (journal.problem, journal.owners()) == ("", {"7.0"})
+    assert all(result.done for result in restore(devices, journal))
+    assert tree.policy(0, "scaling_governor") == "powersave"
+    assert not path.exists()
 
 
 def test_one_refused_write_does_not_stop_the_others(
@@ -236,13 +244,22 @@ def test_the_preference_comes_back_although_it_depends_on_the_governor(
     assert tree.snapshot() == before
 
 
-def test_the_speed_that_was_set_comes_back_with_the_userspace_governor(tmp_path: Path) -> None:
+def test_the_speed_that_was_set_comes_back_with_the_userspace_governor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "state").mkdir()
     tree = Tree(tmp_path / "node").cpus(1).cpufreq(1, "acpi-cpufreq", "userspace")
     devices, journal = discover(tree.root), Journal(tmp_path / "state/journal.json")
-    apply(devices, journal, JOB, [governor("policy0", "performance")])
-    tree.put("sys/devices/system/cpu/cpufreq/policy0/scaling_setspeed", "<unsupported>")
-    journal.settle({"cpufreq.setspeed[policy0]": "<unsupported>"})
+    knob = devices.knobs["cpufreq.governor[policy0]"]
+    write = knob.write
+
+    def forgetting(value: str) -> None:
+        write(value)
+        tree.put("sys/devices/system/cpu/cpufreq/policy0/scaling_setspeed", "<unsupported>")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(knob, "write", forgetting)
+        apply(devices, journal, JOB, [governor("policy0", "performance")])
     assert all(result.done for result in restore(devices, journal, JOB))
     assert tree.policy(0, "scaling_setspeed") == "2000000"
 

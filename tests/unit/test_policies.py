@@ -15,6 +15,7 @@ from slurm_energy.config import BoundsConfig, Config, DefaultsConfig, EdpEntry, 
 from slurm_energy.devices.hardware import CpuPolicy, Gpu, Hardware, Package
 from slurm_energy.errors import ConfigError, EnergyError, ForbiddenError, UsageError
 from slurm_energy.policies import (
+    WAITING,
     Plan,
     Request,
     Scope,
@@ -297,13 +298,76 @@ def test_a_site_policy_refines_its_base() -> None:
     assert own["powercap.power_limit[package-0]"] == "175000000"
 
 
-def test_a_job_that_shares_the_node_only_sets_its_own_gpus() -> None:
+def test_a_job_whose_cpus_are_not_known_only_sets_its_own_gpus() -> None:
     made = plan(
         Request("powersave", cap_watts=900, gpu_cap_watts=150), node(gpus=2), None, Scope(False, (1,))
     )
     assert values(made) == {"nvml.persistence[gpu1]": "1", "nvml.power_limit[gpu1]": "150000"}
-    assert made.cap_watts is None
-    assert len(made.notes) == 2
+    assert (made.cap_watts, made.notes) == (900, (WAITING,))
+    assert plan(Request("edp"), node("acpi-cpufreq", cpu_model="x"), None, Scope(False)).notes[-1] != WAITING
+
+
+def shared_node(gpus: int = 0, **changes: object) -> Hardware:
+    """8 CPUs: four cpufreq policies of two, two packages of four."""
+    policies = tuple(
+        dataclasses.replace(cpu("acpi-cpufreq"), name=f"policy{n}", cpus=(n, n + 1)) for n in (0, 2, 4, 6)
+    )
+    packages = tuple(
+        Package(f"package-{i}", (f"package-{i}",), 250.0, 250.0, 50.0, cpus=tuple(range(4 * i, 4 * i + 4)))
+        for i in range(2)
+    )
+    return node("acpi-cpufreq", gpus, cpu_count=8, policies=policies, packages=packages, **changes)
+
+
+def shares(cpus: set[int], *gpus: int) -> Scope:
+    return Scope(False, gpus, cpus=frozenset(cpus))
+
+
+def test_a_job_on_a_part_of_the_node_sets_the_frequency_of_cores_that_are_its_own() -> None:
+    made = plan(Request("powersave"), shared_node(), None, shares({0, 1, 2, 4, 5}))
+    assert {key for key in values(made) if "governor" in key} == {
+        "cpufreq.governor[policy0]",
+        "cpufreq.governor[policy4]",
+    }
+    assert made.notes == ("frequency of 1 CPUs left alone: it is that of others' CPUs too",)
+
+
+def test_a_cap_is_for_the_job_s_part_of_its_packages_and_its_gpus() -> None:
+    # The part: half of package-0 (25 to 125 W) and one GPU (100 to 400 W): 125 W and 400 W of range.
+    made = plan(Request("cap", cap_watts=325), shared_node(2), None, shares({0, 1}, 1))
+    assert values(made)["nvml.power_limit[gpu1]"] == "250000"  # half of its range, as the package's part
+    assert values(made)["powercap.power_limit[package-0]"] == "150000000"  # 75 W for half of it
+    assert "powercap.power_limit[package-1]" not in values(made)
+    assert made.cap_watts == 325
+
+
+def test_what_memory_may_draw_is_put_aside_by_the_job_s_share() -> None:
+    made = plan(Request("cap", cap_watts=110), shared_node(dram_watts=80.0), None, shares({4, 5}))
+    assert values(made)["powercap.power_limit[package-1]"] == "180000000"  # 110 - 20 for half of it
+
+
+@given(
+    st.frozensets(st.integers(0, 7)),
+    st.frozensets(st.integers(0, 1)),
+    st.floats(10, 2000),
+    st.sampled_from(["cap", "powersave", "performance", "balanced", "edp"]),
+)
+def test_a_plan_on_a_shared_node_touches_nothing_of_others(
+    cpus: frozenset[int], gpus: frozenset[int], cap: float, policy: str
+) -> None:
+    hardware = shared_node(2)
+    made = plan(Request(policy, cap_watts=cap), hardware, None, Scope(False, tuple(gpus), False, cpus))
+    of_policy = {policy.name: set(policy.cpus) for policy in hardware.policies}
+    of_package = {package.name: set(package.cpus) for package in hardware.packages}
+    for key, value in values(made).items():
+        kind, place = key.rstrip("]").split("[")
+        if kind.startswith("nvml"):
+            assert int(place.removeprefix("gpu")) in gpus
+        elif kind.startswith("powercap"):
+            assert cpus & of_package[place]
+            assert kind != "powercap.power_limit" or 50e6 <= int(value) < 250e6
+        elif place != "all":
+            assert of_policy[place] <= cpus
 
 
 FLAGS = {"ENERGY_POLICY": "performance", "ENERGY_CAP": "400", "ENERGY_SLOWDOWN": "10", "ENERGY_TAG": "a/b"}

@@ -1,0 +1,136 @@
+"""The engine with several jobs on one node: each on its own cores, together on what they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_agent import Node, env
+
+from slurm_energy.agent.engine import Engine
+from slurm_energy.policies import WAITING
+from slurm_energy.records import EnergyRecord
+
+
+class SharedNode(Node):
+    """A node of 4 cores in two packages."""
+
+    def start(self) -> Engine:
+        self.tree.cores(4, 2)
+        return super().start()
+
+    def begin(self, job_id: int, cpus: int = 2, **flags: str) -> dict[str, Any]:
+        return self.engine.begin(env(job_id, cpus=str(cpus), **flags))
+
+    def step(self, job_id: int, cores: str | None) -> None:
+        assert self.engine.step("start", job_id, "batch", cores)["known"]
+        if self.engine.behind:
+            self.engine.catch_up()
+
+    def job_record(self, job_id: int) -> EnergyRecord:
+        return next(r for r in self.records() if r.job_id == job_id and r.step is None)
+
+    def governors(self) -> list[str]:
+        return [self.tree.policy(cpu, "scaling_governor")[:4] for cpu in range(4)]
+
+    def limits(self) -> list[int]:
+        """Limits of package-0 and package-1 in watts."""
+        zones = [f"sys/class/powercap/intel-rapl:{zone}/constraint_0_power_limit_uw" for zone in (1, 0)]
+        return [int(self.tree.get(zone)) // 1_000_000 for zone in zones]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> SharedNode:
+    return SharedNode(tmp_path)
+
+
+def test_each_job_s_cores_have_its_own_settings_once_a_step_told_them(node: SharedNode) -> None:
+    assert node.begin(5, policy="performance")["applied"] == 0
+    node.begin(6, policy="powersave")
+    assert node.tree.snapshot() == node.original
+    node.use(2)
+    node.step(5, "0-1")
+    assert node.governors() == ["perf", "perf", "powe", "powe"]
+    node.step(6, "2-3")
+    assert [node.tree.policy(cpu, "scaling_max_freq") for cpu in range(4)] == ["3400000"] * 2 + ["800000"] * 2
+    node.engine.end(env(5, cpus="2"))
+    assert node.governors() == ["powe"] * 4
+    assert node.tree.policy(3, "scaling_max_freq") == "800000"
+    node.engine.end(env(6, cpus="2"))
+    assert node.tree.snapshot() == node.original
+    first = node.job_record(5)
+    assert WAITING not in first.notes
+    assert "CPU settings in force 2.0 s after the begin, from the first step on" in first.notes
+    assert all(setting.restored for setting in first.applied)
+
+
+def test_caps_count_together_and_not_against_others(node: SharedNode) -> None:
+    for job_id, cap, cores in ((5, "110", "0"), (6, "100", "1")):
+        node.begin(job_id, 1, cap=cap)
+        node.step(job_id, cores)
+    assert node.limits() == [220, 250]  # 110 W for half a package is 220 W for all of it
+    node.begin(7, 1)  # measures only, and may be anywhere
+    assert node.limits() == [250, 250]
+    node.step(7, "3")
+    assert node.limits() == [220, 250]
+    node.engine.end(env(5, cpus="1"))
+    assert node.limits() == [200, 250]
+    node.engine.end(env(7, cpus="1"))
+    node.engine.end(env(6, cpus="1"))
+    assert node.tree.snapshot() == node.original
+    record = node.job_record(5)
+    limit = {setting.setting: setting for setting in record.applied}["powercap.power_limit[package-0]"]
+    assert (limit.asked, limit.applied, limit.restored) == ("220 W", "220 W", True)
+    assert limit.note == "after the job: other jobs there keep 200 W"
+
+
+def test_the_caps_of_a_shared_job_can_be_changed(node: SharedNode) -> None:
+    node.begin(5, cap="100")
+    node.step(5, "0-1")
+    assert node.limits() == [100, 250]
+    node.engine.set_caps(5, {"cap_watts": 120.0})
+    assert node.limits() == [120, 250]
+    node.engine.set_caps(5, {"cap_watts": None})
+    assert node.limits() == [250, 250]
+    node.engine.end(env(5, cpus="2"))
+    assert node.tree.snapshot() == node.original
+
+
+@pytest.mark.parametrize("cores", [None, "0-1", "7"])
+def test_cores_that_do_not_fit_change_nothing(node: SharedNode, cores: str | None) -> None:
+    node.begin(5, 3, policy="powersave", cap="100")
+    node.step(5, cores)
+    assert node.tree.snapshot() == node.original
+    node.engine.end(env(5, cpus="3"))
+    record = node.job_record(5)
+    assert WAITING in record.notes
+    assert any("core numbers do not fit" in note for note in record.notes) == (cores is not None)
+
+
+def test_a_restarted_agent_goes_on_with_the_claims_of_all_jobs(node: SharedNode) -> None:
+    node.begin(5, 1, cap="110")
+    node.step(5, "0")
+    node.begin(6, 1, cap="100")
+    assert node.engine.step("start", 6, "batch", "1")["known"]
+    node.die()  # before the settings that the step made possible
+    node.engine = node.start()
+    assert node.limits() == [220, 250]
+    node.engine.end(env(5, cpus="1"))
+    assert node.limits() == [200, 250]
+    node.die()
+    node.engine = node.start()
+    node.engine.end(env(6, cpus="1"))
+    assert node.tree.snapshot() == node.original
+
+
+def test_a_failed_write_of_a_shared_limit_is_tried_again(node: SharedNode) -> None:
+    node.begin(5, 1, cap="110")
+    node.step(5, "0")
+    path = node.tree.root / "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
+    path.rename(path.with_name("away"))
+    node.begin(6, 1)
+    path.with_name("away").rename(path)
+    assert node.limits() == [220, 250]
+    node.engine.housekeeping()
+    assert node.limits() == [250, 250]

@@ -1,0 +1,319 @@
+"""Jobs that share a node: what their claims come to, whoever comes and goes, and whoever else interferes."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hardware_tree import Tree
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from slurm_energy.devices import durable
+from slurm_energy.devices.combining import Parts, Tenancy, Tenant, combine
+from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.hardware import Setting, frequency_range, governor, no_boost, preference, rapl_limit
+from slurm_energy.devices.journal import Journal
+from slurm_energy.devices.settings import apply, restore, review
+
+LIMIT = "powercap.power_limit[package-0]"
+LIMIT_FILE = "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
+
+
+@pytest.mark.parametrize(
+    ("kind", "original", "asked", "expected"),
+    [
+        ("powercap.power_limit", "250000000", ["150000000", "180000000"], "180000000"),
+        ("powercap.power_limit", "250000000", ["150000000", "300000000"], "250000000"),
+        ("intel_gpu.power_limit", "0", ["150000000", "180000000"], "180000000"),
+        ("nvml.power_limit", "400000", ["99000", "100000"], "100000"),
+        ("powercap.time_window", "28000000", ["1000000", "2000000"], "2000000"),
+        ("powercap.enabled", "0", ["1", "1"], "1"),
+        ("powercap.enabled", "0", ["1", "0"], "0"),
+        ("cpufreq.boost", "1", ["0", "0"], "0"),
+        ("cpufreq.boost", "1", ["0", "1"], "1"),
+        ("nvml.persistence", "0", ["1"], "1"),
+        ("nvml.locked_clocks", "default", ["210-1005", "300-1200"], "210-1200"),
+        ("nvml.locked_clocks", "default", ["210-1005", "default"], "default"),
+        ("cpufreq.governor", "ondemand", ["powersave", "powersave"], "powersave"),
+        ("cpufreq.governor", "ondemand", ["powersave", "performance"], "ondemand"),
+    ],
+)
+def test_the_least_restrictive_counts(kind: str, original: str, asked: list[str], expected: str) -> None:
+    assert combine(kind, original, asked, bystanders=False) == expected
+    assert combine(kind, original, asked[::-1], bystanders=False) == expected
+    assert combine(kind, original, asked, bystanders=True) == original
+
+
+class Node:
+    """Four CPUs in two packages, of plain files, and the jobs on them."""
+
+    def __init__(self, folder: Path, driver: str = "intel_pstate") -> None:
+        (folder / "state").mkdir()
+        self.tree = Tree(folder / "node").cpus(4).cpufreq(4, driver, "powersave").two_packages()
+        self.tree.cores(4, 2)
+        self.tree.put("sys/devices/system/cpu/cpufreq/boost", 1)
+        self.before = self.tree.snapshot()
+        self.devices: Devices = discover(self.tree.root)
+        self.path = folder / "state/journal.json"
+        self.journal = Journal.load(self.path)
+        self.tenants: dict[str, Tenant] = {}
+
+    @property
+    def jobs(self) -> Tenancy:
+        return Tenancy(self.tenants, Parts.of(self.devices.hardware))
+
+    def begin(self, owner: str, tenant: Tenant, *wishes: Setting):
+        self.tenants[owner] = tenant
+        return apply(self.devices, self.journal, owner, wishes, None, self.jobs)
+
+    def end(self, owner: str):
+        del self.tenants[owner]
+        return restore(self.devices, self.journal, owner, None, self.jobs)
+
+    def limit(self) -> int:
+        return int(self.tree.get(LIMIT_FILE)) // 1_000_000
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def watts(value: float) -> tuple[Setting, ...]:
+    return rapl_limit("package-0", value, 1.0)
+
+
+def test_the_highest_cap_holds_and_each_job_takes_its_own_along(node: Node) -> None:
+    node.begin("1.0", Tenant(frozenset({0})), *watts(150))
+    outcomes = {o.key: o for o in node.begin("2.0", Tenant(frozenset({1})), *watts(120))}
+    assert (outcomes[LIMIT].failed, outcomes[LIMIT].applied) == (False, "150000000")
+    assert outcomes[LIMIT].note == "other jobs there need 150 W"
+    (kept,) = [result for result in node.end("1.0") if result.key == LIMIT]
+    assert (kept.done, kept.note) == (True, "other jobs there keep 120 W")
+    assert node.limit() == 120
+    assert all(result.done and not result.note for result in node.end("2.0"))
+    assert node.tree.snapshot() == node.before
+
+
+def test_a_job_that_asks_for_nothing_lifts_others_caps_on_its_packages(node: Node) -> None:
+    node.begin("1.0", Tenant(frozenset({0})), *watts(150))
+    node.begin("2.0", Tenant(frozenset({2, 3})))
+    assert node.limit() == 150
+    node.begin("3.0", Tenant(None))  # CPUs not known yet: may be anywhere
+    assert node.limit() == 250
+    assert node.tree.get("sys/class/powercap/intel-rapl:1/enabled") == "0"
+    node.begin("3.0", Tenant(frozenset({3})))
+    assert node.limit() == 150
+    node.begin("4.0", Tenant(frozenset({1})))
+    assert node.limit() == 250
+    node.end("4.0")
+    assert node.limit() == 150
+
+
+def test_boost_is_off_only_if_all_want_it_off_and_others_bounds_survive_it(node: Node, monkeypatch) -> None:
+    boost = node.devices.knobs["cpufreq.boost[all]"]
+    write = boost.write
+
+    def overwriting(value: str) -> None:
+        write(value)
+        for number in range(4):
+            path = f"sys/devices/system/cpu/cpufreq/policy{number}/scaling_max_freq"
+            node.tree.put(path, 3400000 if value == "1" else 2600000)
+
+    monkeypatch.setattr(boost, "write", overwriting)
+    node.begin("1.0", Tenant(frozenset({0})), no_boost())
+    node.begin("2.0", Tenant(frozenset({1})), no_boost(), frequency_range("policy1", 800000, 2100000))
+    assert node.tree.get("sys/devices/system/cpu/cpufreq/boost") == "0"
+    node.begin("3.0", Tenant(frozenset({2})))
+    assert node.tree.get("sys/devices/system/cpu/cpufreq/boost") == "1"
+    assert [node.tree.policy(n, "scaling_max_freq") for n in range(3)] == ["3400000", "2100000", "3400000"]
+    node.end("3.0")
+    assert node.tree.get("sys/devices/system/cpu/cpufreq/boost") == "0"
+    node.end("1.0")
+    assert [node.tree.policy(n, "scaling_max_freq") for n in range(3)] == ["2600000", "2100000", "2600000"]
+    node.end("2.0")
+    assert node.tree.snapshot() == node.before
+
+
+def test_a_limit_that_somebody_else_changed_is_not_touched_by_later_jobs(node: Node) -> None:
+    node.begin("1.0", Tenant(frozenset({0})), *watts(150))
+    node.tree.put(LIMIT_FILE, 100_000_000)
+    outcomes = {o.key: o for o in node.begin("2.0", Tenant(frozenset({1})), *watts(180))}
+    assert (outcomes[LIMIT].failed, outcomes[LIMIT].note) == (True, "left: somebody set 100 W")
+    node.end("1.0")
+    node.end("2.0")
+    assert node.limit() == 100
+    assert not node.journal.entries
+
+
+def test_a_leaving_job_does_not_take_over_what_somebody_else_set(node: Node) -> None:
+    node.begin("1.0", Tenant(None))
+    node.begin("2.0", Tenant(frozenset({0})), *watts(150))
+    node.begin("3.0", Tenant(frozenset({1})), *watts(150))
+    node.tree.put(LIMIT_FILE, 100_000_000)
+    for owner in ("2.0", "1.0", "3.0"):
+        node.end(owner)
+    assert node.limit() == 100
+
+
+def test_a_lower_cap_that_failed_for_one_job_is_raised_again_later(node: Node, monkeypatch) -> None:
+    node.begin("1.0", Tenant(frozenset({0})), *watts(150))
+    knob = node.devices.knobs[LIMIT]
+    with monkeypatch.context() as patch:
+        patch.setattr(knob, "write", lambda _value: None)
+        node.begin("2.0", Tenant(frozenset({1})))
+    assert node.limit() == 150
+    review(node.devices, node.journal, node.jobs)
+    assert node.limit() == 250
+
+
+def test_one_write_of_the_journal_before_and_one_after(node: Node, monkeypatch) -> None:
+    node.begin("1.0", Tenant(frozenset({0})), *watts(150), governor("policy0", "performance"))
+    count = []
+    write = durable.write
+    monkeypatch.setattr(durable, "write", lambda *a, **k: (count.append(1), write(*a, **k)))
+    node.begin("2.0", Tenant(frozenset({1})), *watts(180), governor("policy1", "performance"))
+    assert len(count) == 2
+    node.begin("3.0", Tenant(frozenset({2, 3})))
+    assert len(count) == 2  # it changes nothing for the others
+    node.end("2.0")
+    assert len(count) == 4
+
+
+def test_a_dead_job_s_claim_does_not_count(node: Node) -> None:
+    node.begin("1.0", Tenant(frozenset({0})), *watts(200))
+    del node.tenants["1.0"]  # its epilog never came, and it could not be restored
+    node.begin("2.0", Tenant(frozenset({1})), *watts(150))
+    assert node.limit() == 150
+    node.end("2.0")
+    assert node.tree.snapshot() == node.before
+
+
+POLICIES = st.sampled_from(["performance", "powersave"])
+CAPS = st.one_of(st.none(), st.integers(100, 260))
+
+
+class Jobs(RuleBasedStateMachine):
+    """Jobs come, tell their CPUs, go or are killed; somebody interferes; the agent dies and starts again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.node = Node(Path(self.folder.name))
+        self.caps: dict[str, int | None] = {}
+        self.foreign: int | None = None
+        self.ids = iter(range(1, 10_000))
+
+    def teardown(self) -> None:
+        for owner in list(self.node.tenants):
+            self.node.end(owner)
+        assert not self.node.path.exists()
+        expected = dict(self.node.before)
+        if self.foreign is not None:
+            expected[LIMIT_FILE] = str(self.foreign)
+        assert self.node.tree.snapshot() == expected
+        self.folder.cleanup()
+
+    def free(self) -> set[int]:
+        taken = [tenant.cpus or () for tenant in self.node.tenants.values()]
+        return set(range(4)) - {cpu for cpus in taken for cpu in cpus}
+
+    def ask(self, owner: str, cpus: frozenset[int] | None, name: str) -> None:
+        cap = self.caps[owner]
+        wishes = [*watts(cap)] if cap is not None and cpus and cpus & {0, 1} else []
+        for cpu in sorted(cpus or ()):
+            wishes += [governor(f"policy{cpu}", name), preference(f"policy{cpu}", name[:5])]
+        outcomes = self.node.begin(owner, Tenant(cpus), *wishes)
+        assert {outcome.key for outcome in outcomes} == {wish.key for wish in wishes}
+
+    @rule(cap=CAPS, name=POLICIES, known=st.booleans(), data=st.data())
+    def begin(self, cap: int | None, name: str, known: bool, data: st.DataObject) -> None:
+        owner = f"{next(self.ids)}.0"
+        cpus = data.draw(st.frozensets(st.sampled_from(sorted(self.free())))) if self.free() else frozenset()
+        self.caps[owner] = cap
+        self.ask(owner, cpus if known else None, name)
+
+    @precondition(lambda self: any(t.cpus is None for t in self.node.tenants.values()))
+    @rule(name=POLICIES, data=st.data())
+    def step(self, name: str, data: st.DataObject) -> None:
+        waiting = [owner for owner, tenant in self.node.tenants.items() if tenant.cpus is None]
+        cpus = data.draw(st.frozensets(st.sampled_from(sorted(self.free())))) if self.free() else frozenset()
+        self.ask(data.draw(st.sampled_from(waiting)), cpus, name)
+
+    @precondition(lambda self: self.node.tenants)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        self.node.end(data.draw(st.sampled_from(sorted(self.node.tenants))))
+
+    @precondition(lambda self: self.node.tenants)
+    @rule(data=st.data(), writes=st.integers(0, 12))
+    def die_while_ending(self, data: st.DataObject, writes: int) -> None:
+        """The agent is killed after some writes; the next one goes on with what it finds on disk."""
+        owner = data.draw(st.sampled_from(sorted(self.node.tenants)))
+        left = iter(range(writes))
+
+        class Killed(BaseException):
+            pass
+
+        def dying(write):
+            def one(value: str) -> None:
+                if next(left, None) is None:
+                    raise Killed
+                write(value)
+
+            return one
+
+        with pytest.MonkeyPatch.context() as patch:
+            for knob in self.node.devices.knobs.values():
+                patch.setattr(knob, "write", dying(knob.write))
+            try:
+                self.node.end(owner)
+            except Killed:
+                self.node.journal = Journal.load(self.node.path)
+        if owner in self.node.journal.owners():
+            restore(self.node.devices, self.node.journal, owner, None, self.node.jobs)
+        review(self.node.devices, self.node.journal, self.node.jobs)
+
+    @rule()
+    def restart(self) -> None:
+        self.node.journal = Journal.load(self.node.path)
+        assert not self.node.journal.problem
+        review(self.node.devices, self.node.journal, self.node.jobs)
+
+    @precondition(lambda self: self.foreign is None and LIMIT in self.node.journal.entries)
+    @rule(value=st.integers(40, 90))
+    def interfere(self, value: int) -> None:
+        self.foreign = value * 1_000_000
+        self.node.tree.put(LIMIT_FILE, self.foreign)
+
+    @invariant()
+    def the_limit_is_what_the_claims_come_to(self) -> None:
+        if self.foreign is not None:
+            assert int(self.node.tree.get(LIMIT_FILE)) == self.foreign
+            return
+        there = {o: t for o, t in self.node.tenants.items() if t.cpus is None or t.cpus & {0, 1}}
+        claims = [self.caps[owner] if tenant.cpus else None for owner, tenant in there.items()]
+        expected = 250 if not claims or None in claims else min(250, max(c for c in claims if c is not None))
+        assert self.node.limit() == expected
+
+    @invariant()
+    def cores_of_nobody_are_as_before(self) -> None:
+        taken = {cpu for tenant in self.node.tenants.values() for cpu in tenant.cpus or ()}
+        for cpu in set(range(4)) - taken:
+            assert self.node.tree.policy(cpu, "scaling_governor") == "powersave"
+
+    @invariant()
+    def the_journal_can_be_read(self) -> None:
+        if self.node.path.exists():
+            entries = json.loads(self.node.path.read_text())["entries"]
+            assert {entry["key"] for entry in entries} == set(self.node.journal.entries)
+        else:
+            assert not self.node.journal.entries
+
+
+TestJobs = Jobs.TestCase
+TestJobs.settings = hypothesis_settings(max_examples=60, stateful_step_count=25, deadline=None)
