@@ -14,7 +14,7 @@
 local M = {}
 
 -- Where senergyctld writes names and bounds. Nobody else may write there: slurmctld waits for this file.
-M.policy_file = "/run/senergy/policies"
+M.policy_file = "/run/senergyctld/policies"
 
 local FILE_MAX = 64 * 1024
 local FIRST_LINE = "senergy-policies 1"

@@ -34,7 +34,7 @@ SPANK_PLUGIN(senergy, 1)
 #define STEP_EXTERN 0xfffffffcu
 #define STEP_INTERACTIVE 0xfffffffau
 
-static const char *policy_file_path = "/run/senergy/policies";
+static const char *policy_file_path = "/run/senergyctld/policies";
 static const char *socket_path = EXCHANGE_SOCKET_DEFAULT;
 static struct policy_file policy_file;
 static bool policy_file_read;

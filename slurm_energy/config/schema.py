@@ -81,9 +81,9 @@ class ControllerConfig:
     """The cluster daemon, senergyctld."""
 
     listen: str = key("127.0.0.1:6828", "HOST:PORT to accept agents and the CLI on.")
-    database: Path = key(Path("/var/lib/senergy/senergy.db"), "SQLite file; its directory must exist.")
+    database: Path = key(Path("/var/lib/senergyctld/senergy.db"), "SQLite file; its directory must exist.")
     policy_file: Path = key(
-        Path("/run/senergy/policies"),
+        Path("/run/senergyctld/policies"),
         "Names and bounds for the SPANK plugin and job_submit.lua, rewritten on reload.",
     )
     agent_users: list[str] = key(["root"], "Users whose munge credentials may deliver records.")

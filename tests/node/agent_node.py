@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 class NodeAgent:
     """One senergyd in one emulated node. Its socket and state lie outside, where tests reach them."""
 
-    def __init__(self, node: LabNode, *, sampling_hz: float = 10.0, extra: str = "") -> None:
+    def __init__(
+        self, node: LabNode, *, sampling_hz: float = 10.0, extra: str = "", under: Sequence[str] = ()
+    ) -> None:
         self.node = node
+        self.under = list(under)  # a command that runs the one that follows it
         # A socket's path must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="senergyd-"))
         self.socket = self.folder / "agent.sock"
@@ -42,7 +46,14 @@ class NodeAgent:
     def start(self) -> NodeAgent:
         """Start senergyd and wait until it answers."""
         command = [sys.executable, str(INSIDE), str(self.node.tree), str(self.node.stage), "0"]
-        command += [sys.executable, "-m", "slurm_energy.agent.main", "--config", str(self.config)]
+        command += [
+            *self.under,
+            sys.executable,
+            "-m",
+            "slurm_energy.agent.main",
+            "--config",
+            str(self.config),
+        ]
         environment = {**os.environ, "LD_LIBRARY_PATH": "/run/senergy-lab/lib"}
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stderr=log, env=environment)

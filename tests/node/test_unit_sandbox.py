@@ -1,0 +1,66 @@
+"""The agent does its work within the limits of its systemd unit on system calls and capabilities."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sandbox
+from agent_node import NodeAgent
+
+from slurm_energy.templates import find, render
+
+SANDBOX = Path(__file__).with_name("sandbox.py")
+
+pytestmark = [
+    pytest.mark.node,
+    pytest.mark.root,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls are those of x86_64"),
+    pytest.mark.skipif(not sandbox.NUMBERS.exists(), reason="libc6-dev is not installed"),
+    pytest.mark.skipif(not sandbox.CAPABILITIES.exists(), reason="linux-libc-dev is not installed"),
+    pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"),
+]
+
+
+@pytest.mark.parametrize("profile", ["xeon-8358", "epyc-7513-a100"])
+def test_settings_are_made_measured_and_put_back_inside_the_unit_s_limits(
+    emulate, tmp_path: Path, profile: str
+) -> None:
+    unit = tmp_path / "senergyd.service"
+    unit.write_text(render(find("senergyd.service"), {}, lambda *_values: None))
+    agent = NodeAgent(emulate(profile), under=[sys.executable, str(SANDBOX), str(unit)])
+    try:
+        before = agent.settings()
+        agent.start()
+        assert limits(agent) == {"CapBnd": 1 << 21, "CapEff": 1 << 21, "NoNewPrivs": 1, "Seccomp": 2}
+        flags = {"gpu_cap": "250"} if agent.gpus() else {"cap": "400"}
+        begun = agent.begin(1, policy="powersave", **flags)
+        assert begun["applied"] and not begun["failed"]
+        record = agent.end(1)
+        assert all(part.energy_joules is not None for part in record.components)
+        assert agent.settings() == before
+        agent.stop()
+        assert not re.search(r"not permitted|error|Traceback", agent.log()), agent.log()
+    finally:
+        agent.remove()
+
+
+def limits(agent: NodeAgent) -> dict[str, int]:
+    status = Path(f"/proc/{agent.pid()}/status").read_text()
+    found = dict(re.findall(r"^(CapBnd|CapEff|NoNewPrivs|Seccomp):\s+(\w+)$", status, re.MULTILINE))
+    return {name: int(value, 16) for name, value in found.items()}
+
+
+def test_the_limits_are_felt(tmp_path: Path) -> None:
+    """What the unit forbids does fail in there: the test above would notice."""
+    unit = tmp_path / "senergyd.service"
+    unit.write_text(render(find("senergyd.service"), {}, lambda *_values: None))
+    program = "import os\ntry:\n os.chown('.', 0, 0)\nexcept PermissionError: print('refused')"
+    command = [sys.executable, str(SANDBOX), str(unit), sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "refused\n"
