@@ -13,6 +13,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.lab.model.byjob import Job
 from slurm_energy.lab.model.cpu import CoreLoad
 from slurm_energy.lab.model.cpufreq import check_request, default_request, target_khz
+from slurm_energy.lab.model.placement import check_cpu
 from slurm_energy.lab.model.profile import Profile
 from slurm_energy.lab.model.requests import FrequencyRequest
 from slurm_energy.lab.model.work import Part
@@ -33,6 +34,7 @@ class Cores:
     """Occupancy and frequency settings of every core; logical CPUs in, core numbers out."""
 
     def __init__(self, profile: Profile) -> None:
+        self._profile = profile
         self._cpu = profile.cpu
         self._cpufreq = profile.cpufreq
         default = default_request(profile.cpufreq)
@@ -45,8 +47,7 @@ class Cores:
         self._targets: dict[tuple[int, float], int] = {}
 
     def _check(self, cpu: int) -> int:
-        if not 0 <= cpu < self._cpu.cpus:
-            raise UsageError(f"CPU {cpu} is not there", todo=f"0 to {self._cpu.cpus - 1}")
+        check_cpu(self._profile, cpu)
         return self._cpu.core_of(cpu)
 
     def cores_of(self, cpus: Iterable[int]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ belongs to the caller; nothing here reads a clock, sleeps or does I/O.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.lab.model.cores import Cores
@@ -17,10 +17,11 @@ from slurm_energy.lab.model.gpu_device import Gpu
 from slurm_energy.lab.model.kernels import kernel_spec
 from slurm_energy.lab.model.occupancy import Occupancy
 from slurm_energy.lab.model.package import Package
+from slurm_energy.lab.model.placement import check_gpu, host_package, placements
 from slurm_energy.lab.model.profile import Profile
 from slurm_energy.lab.model.readings import Readings
 from slurm_energy.lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
-from slurm_energy.lab.model.sizing import default_size
+from slurm_energy.lab.model.sizing import size_of
 from slurm_energy.lab.model.usage import Usage
 from slurm_energy.lab.model.work import Part, Work
 
@@ -221,22 +222,10 @@ class NodeModel:
             UsageError: unknown kernel, device, CPU, GPU or an impossible size.
         """
         spec = kernel_spec(request.kernel)
-        size = request.size
-        if size is None:
-            seconds = {} if request.full_speed_s is None else {"full_speed_s": request.full_speed_s}
-            size = default_size(self.profile, request.kernel, request.device, **seconds)
-        if request.device == "gpu":
-            gpus = tuple(dict.fromkeys(request.gpus)) or tuple(range(len(self._gpus)))
-            targets: list[tuple[int, ...]] = [(self._gpu(index).index,) for index in gpus]
-            self._cores.cores_of(request.cpus)
-            cpus = [self._feeding_cpu(index, request.cpus) for (index,) in targets]
-        else:
-            cpus = [request.cpus or tuple(range(self.profile.cpu.cpus))]
-            targets = [self._cores.cores_of(cpus[0])]
-        if not targets or request.device not in ("cpu", "gpu"):
-            raise UsageError(f"device '{request.device[:40]}' is not there on {self.profile.name}")
+        size = size_of(self.profile, request)
+        places = placements(self.profile, request)
         self.advance(now_s)
-        parts = [Part(spec, request.device, size, self._now_s, request.job_id) for _ in targets]
+        parts = [Part(spec, request.device, size, self._now_s, request.job_id) for _ in places]
         self._last_id += 1
         work = Work(
             work_id=self._last_id,
@@ -247,14 +236,14 @@ class NodeModel:
             flops=math.fsum(part.total_flops for part in parts),
             bytes=math.fsum(part.total_bytes for part in parts),
             start_joules=self._readings.all_joules(self._now_s),
-            places=dict(zip(parts, targets, strict=True)),
+            places={part: place.units for part, place in zip(parts, places, strict=True)},
         )
         self._works[work.work_id] = work
         self._usage.note(request.job_id, self._now_s)
-        for part, taken in zip(parts, cpus, strict=True):
+        for part, place in zip(parts, places, strict=True):
             self._owner[part] = work
             self._place(part, work)
-            self._occupancy.take(self._now_s, part, taken, computes=request.device == "cpu")
+            self._occupancy.take(self._now_s, part, place.cpus, computes=request.device == "cpu")
         return work.work_id
 
     def result(self, work_id: int) -> KernelResult | None:
@@ -335,8 +324,7 @@ class NodeModel:
         return self._packages[index]
 
     def _gpu(self, index: int) -> Gpu:
-        if not 0 <= index < len(self._gpus):
-            raise UsageError(f"GPU {index} is not there", why=f"{self.profile.name} has {len(self._gpus)}")
+        check_gpu(self.profile, index)
         return self._gpus[index]
 
     def _pass_event(self) -> None:
@@ -397,11 +385,15 @@ class NodeModel:
             gpu.operate(now)
             self._set_rates(index, gpu.parts, gpu.rates)
             if before != gpu.parts:
-                self._stale_packages.add(self._host_package(index))
+                self._stale_packages.add(host_package(self.profile, index))
         self._stale_gpus.clear()
         for index in self._stale_packages:
             package = self._packages[index]
-            fed = [gpu.parts for gpu in self._gpus if gpu.parts and self._host_package(gpu.index) == index]
+            fed = [
+                gpu.parts
+                for gpu in self._gpus
+                if gpu.parts and host_package(self.profile, gpu.index) == index
+            ]
             host_watts = self.profile.gpu.host_watts if self.profile.gpu else 0.0
             package.operate(now, self._cores.loads(index), fed, host_watts)
             self._set_rates(index, package.rates, package.rates)
@@ -414,12 +406,3 @@ class NodeModel:
         for part in parts:
             part.settle(self._now_s)
             part.set_rate(place, rates[part])
-
-    def _feeding_cpu(self, gpu: int, cpus: Sequence[int]) -> tuple[int, ...]:
-        """Return the CPU whose thread feeds a GPU: one of those given, else one of the GPU's package."""
-        near = cpus or self.profile.cpu.package_cpus(self._host_package(gpu))
-        return (near[gpu % len(near)],)
-
-    def _host_package(self, gpu: int) -> int:
-        """Return the package whose thread feeds a GPU."""
-        return gpu * len(self._packages) // max(1, len(self._gpus))

@@ -9,6 +9,19 @@ from slurm_energy.lab.model.cpu import CpuPhysics
 from slurm_energy.lab.model.gpu import GpuPhysics
 from slurm_energy.lab.model.kernels import DEFAULT_SECONDS, kernel_spec
 from slurm_energy.lab.model.profile import Profile
+from slurm_energy.lab.model.requests import KernelRequest
+
+
+def size_of(profile: Profile, request: KernelRequest) -> float:
+    """Return the problem size of a request, worked out where it gives none.
+
+    Raises:
+        UsageError: see `default_size`.
+    """
+    if request.size is not None:
+        return request.size
+    seconds = {} if request.full_speed_s is None else {"full_speed_s": request.full_speed_s}
+    return default_size(profile, request.kernel, request.device, **seconds)
 
 
 def default_size(profile: Profile, kernel: str, device: str, full_speed_s: float = DEFAULT_SECONDS) -> float:
