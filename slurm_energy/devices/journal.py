@@ -38,9 +38,24 @@ class Entry:
     target: str | None = None
     written: str | None = None
 
+    # Not dataclasses.replace: a job on a large node has hundreds of entries, and its prolog waits.
+
+    def claimed(self, owner: str, value: str | None) -> Entry:
+        """Return the entry with what a job asks for."""
+        return Entry(self.key, self.original, {**self.claims, owner: value}, self.target, self.written)
+
     def without(self, owner: str) -> Entry:
         """Return the entry after a job has given up what it asked for."""
-        return dataclasses.replace(self, claims={o: v for o, v in self.claims.items() if o != owner})
+        claims = {other: value for other, value in self.claims.items() if other != owner}
+        return Entry(self.key, self.original, claims, self.target, self.written)
+
+    def aimed(self, target: str | None) -> Entry:
+        """Return the entry with what the claims come to, while it is being written."""
+        return Entry(self.key, self.original, self.claims, target, None)
+
+    def settled(self, written: str | None) -> Entry:
+        """Return the entry with what is in force."""
+        return Entry(self.key, self.original, self.claims, self.target, written)
 
 
 class Journal:
@@ -86,7 +101,9 @@ class Journal:
         new = dict(self.entries)
         for entry in changed:
             held = self.entries.get(entry.key)
-            new[entry.key] = dataclasses.replace(entry, original=held.original) if held else entry
+            if held is not None and held.original != entry.original:
+                entry = dataclasses.replace(entry, original=held.original)
+            new[entry.key] = entry
         for key in gone:
             new.pop(key, None)
         if new != self.entries:

@@ -106,7 +106,7 @@ class _Change:
             return
         if key not in self.todo and not self.is_foreign(entry):
             self.todo[key] = value
-            self.drafts[key] = dataclasses.replace(entry, target=value, written=None)
+            self.drafts[key] = entry.aimed(value)
 
     def want_what_claims_come_to(self) -> None:
         """Have everything written whose claims come to something else than before."""
@@ -127,7 +127,7 @@ class _Change:
                 if target is not None:
                     self.want(entry, target)
                 elif not self.is_foreign(entry):
-                    self.drafts[other] = dataclasses.replace(entry, written=None)
+                    self.drafts[other] = entry.settled(None)
 
     def carry_out(self) -> None:
         """Write in the order of stages, reading back."""
@@ -153,7 +153,7 @@ class _Change:
         for key, entry in self.drafts.items():
             result = self.results.get(key)
             if entry.written is None:  # the others were only given or relieved of claims
-                entry = dataclasses.replace(entry, written=self.present.get(key))
+                entry = entry.settled(self.present.get(key))
             if result is not None and result.failed and not self._holds_original(entry):
                 entry = dataclasses.replace(entry, target=None)  # to be tried again
             found.append(entry)
@@ -238,7 +238,7 @@ def _claim(change: _Change, owner: str, setting: Setting) -> Outcome | None:
     except DeviceError as error:
         return Outcome(key, None, value, failed=True, note=f"left alone: {error.why}")
     entry = change.entry(key) or Entry(key, change.present[key])
-    change.drafts[key] = dataclasses.replace(entry, claims={**entry.claims, owner: value})
+    change.drafts[key] = entry.claimed(owner, value)
     return None
 
 
@@ -248,7 +248,7 @@ def _claim_along(change: _Change, owner: str, key: str) -> None:
     if entry is None and found is not None:
         entry = Entry(key, found)
     if entry is not None and owner not in entry.claims:
-        change.drafts[key] = dataclasses.replace(entry, claims={**entry.claims, owner: None})
+        change.drafts[key] = entry.claimed(owner, None)
 
 
 def _in_order(settings: Sequence[Setting], outcomes: Mapping[str, Outcome]) -> list[Outcome]:
@@ -265,7 +265,7 @@ def _outcome(change: _Change, setting: Setting) -> Outcome:
     result = change.results[key]
     if not (result.failed or knob.accepts(setting.value, result.asked)):
         result = dataclasses.replace(result, note=f"other jobs there need {knob.shown(result.asked)}")
-    return dataclasses.replace(result, asked=setting.value)
+    return result if result.asked == setting.value else dataclasses.replace(result, asked=setting.value)
 
 
 def _write_one(knob: Knob, outcome: Outcome, before: str) -> Outcome:
@@ -319,7 +319,7 @@ def restore(
     change.leaving = frozenset(entry.key for entry in closing)
     results = {entry.key: _classify(devices.knobs.get(entry.key), entry) for entry in closing}
     ours = [entry for entry in closing if results[entry.key] is None]
-    change.drafts = {entry.key: dataclasses.replace(entry, written=None) for entry in ours}
+    change.drafts = {entry.key: entry.settled(None) for entry in ours}
     for entry in held:
         if entry.key in kept_on and owner is not None:
             _leave_to_others(change, entry, owner)
@@ -368,7 +368,7 @@ def _forget(change: _Change, closing: Sequence[Entry], results: Mapping[str, Res
     kept = {entry.key for entry in closing if not results[entry.key].done} - foreign
     gone = {entry.key for entry in closing} - kept
     found = change.devices.read(kept)
-    waiting = [dataclasses.replace(journal.entries[key], written=value) for key, value in found.items()]
+    waiting = [journal.entries[key].settled(value) for key, value in found.items()]
     others = [entry for entry in change.settled() if entry.key not in change.leaving]
     journal.update([*waiting, *others], gone)
 
