@@ -54,7 +54,7 @@ class CrashingAgent(NodeAgent):
         command = [sys.executable, str(INSIDE), str(self.node.tree), str(self.node.stage), "0", "env"]
         command += [
             f"LD_PRELOAD={library}",
-            f"SENERGY_CRASH_TAMPERING={self._tampering_file}",
+            f"SENERGY_TAMPERING={self._tampering_file}",
             sys.executable,
         ]
         command += [str(HERE / "agent_launcher.py"), str(self.folder / "log"), "--config", str(self.config)]
@@ -71,6 +71,7 @@ class CrashingAgent(NodeAgent):
                 raise AssertionError(f"senergyd ended: {self.log()[-2000:]}")
             try:
                 self.ask(op="status")
+                assert self.changes() > 0, "nobody counts"
                 return self
             except OSError:
                 time.sleep(0.005)
@@ -89,6 +90,16 @@ class CrashingAgent(NodeAgent):
         if ready:
             assert self._launcher.stdout.readline() == "\n", "the launcher ended"
         return bool(ready)
+
+    def revive(self, *, dead: bool = False) -> None:
+        """Start it again, unharmed, if it has died; the journal it left must be readable."""
+        if not dead:
+            if not self.is_dead():
+                return
+            self.deaths += 1
+        self.arm(0)
+        self.journal()
+        self.start()
 
     def wait_dead(self) -> None:
         assert self._launcher.stdout

@@ -238,7 +238,10 @@ def test_a_step_of_the_wall_clock(started: Callable[..., CrashingAgent], step_s:
     agent.ask(op="step", event="end", job_id=1, step="0")
     assert agent.ask(op="end", env=agent.env(1))["known"]
     eventually(lambda: len(agent.controller.of_job(1)) == 2, "both records")
+    agent.begin(2)
+    agent.ask(op="end", env=agent.env(2))
     agent.come_to_rest()
+    assert record_of(agent, 2).start == pytest.approx(time.time() + step_s, abs=60)
     used = agent.truth()["energy_joules"]["cpu"] - truth["cpu"]
     for record in agent.controller.of_job(1):
         assert begun - 1 <= record.start <= record.end <= time.time() + 1

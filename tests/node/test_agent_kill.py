@@ -1,8 +1,9 @@
 """kill -9 of senergyd at any instant: no setting stays, no record is lost or doubled, no joule invented.
 
-A round plays one to three jobs, kills senergyd once or twice on the way and starts it again. Half of the
+A round plays one to three jobs, kills senergyd on the way at least once and starts it again. Half of the
 deaths come after a random time, half before a random change of a file. `SENERGY_KILL_ROUNDS` sets their
-number, `SENERGY_KILL_SEED` another course, `SENERGY_KILL_ONLY` one round of it.
+number (from 300 on, all changes of a begin and an end are gone through as well), `SENERGY_KILL_SEED` another
+course, `SENERGY_KILL_ONLY` one round of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from crashing_agent import HOOK, CrashingAgent
@@ -25,9 +26,9 @@ SEED = int(os.environ.get("SENERGY_KILL_SEED", "20261121"))
 ROUNDS = int(os.environ.get("SENERGY_KILL_ROUNDS", "60"))
 ONLY = os.environ.get("SENERGY_KILL_ONLY")
 PATIENCE_S = 30.0
-CHANGES = {"begin": 110, "end": 110, "step": 6, "set": 40, "sample": 2, "start": 20}
-"""About how often senergyd changes files in an operation of each kind, with a policy that sets much."""
-SECONDS = {"begin": 0.05, "end": 0.05, "step": 0.01, "set": 0.03, "sample": 0.05, "start": 0.12}
+CHANGES = {"begin": 20, "end": 20, "step": 4, "set": 10, "sample": 1, "start": 20}
+SECONDS = {"begin": 0.02, "end": 0.02, "step": 0.01, "set": 0.02, "sample": 0.03, "start": 0.12}
+"""Changes of files and duration of an operation, until the first of its kind and policy was measured."""
 POLICIES = ("powersave", "performance", "edp", "cap", "monitor")
 
 
@@ -54,8 +55,12 @@ class Job:
 class Round:
     """Plays jobs against one senergyd that dies on the way, and checks what is left."""
 
+    usual: ClassVar[dict[tuple[str, str], tuple[int, float]]] = {}
+    """Changes and seconds of operations by kind and policy, as measured where senergyd lived on."""
+
     def __init__(self, agent: CrashingAgent, number: int) -> None:
         self.agent = agent
+        self.deaths = agent.deaths
         self.chance = random.Random(f"{SEED}/{number}")
         self.timers: list[threading.Timer] = []
         count = self.chance.randint(1, 3)
@@ -69,10 +74,19 @@ class Round:
         acts = self._acts()
         victims = self.chance.sample(range(len(acts)), k=self.chance.choice([1, 1, 2]))
         for number, (kind, job, name) in enumerate(acts):
-            if number in victims:
-                self._condemn(kind)
+            policy, condemned, deaths = job.env["SPANK_ENERGY_POLICY"], number in victims, agent.deaths
+            if condemned:
+                self._condemn(kind, policy)
             self.story.append(f"{kind} {job.job_id} {name}")
+            begun = time.monotonic()
             getattr(self, f"_{kind}")(job, name)
+            if not condemned and agent.deaths == deaths and not self.timers:
+                self.usual[kind, policy] = agent.changes(), time.monotonic() - begun
+                agent.arm(0)
+        if agent.deaths == self.deaths:
+            self._stop_timers()
+            agent.kill()
+            self._mourn(certain=True)
         self._come_to_rest()
         assert agent.settings() == before
         self._check_records()
@@ -105,14 +119,15 @@ class Round:
             queues = [left for left in queues if left]
         return mixed
 
-    def _condemn(self, kind: str) -> None:
+    def _condemn(self, kind: str, policy: str) -> None:
         """Have senergyd die in what comes next, by time or by count."""
+        changes, seconds = self.usual.get((kind, policy), (CHANGES[kind], SECONDS[kind]))
         if self.chance.random() < 0.5:
-            calls = self.chance.randint(1, CHANGES[kind])
+            calls = self.chance.randint(1, max(1, changes))
             self.story.append(f"die before change {calls} in")
             self.agent.arm(calls)
         else:
-            seconds = self.chance.uniform(0, SECONDS[kind])
+            seconds = self.chance.uniform(0, seconds)
             self.story.append(f"die {seconds * 1e3:.1f} ms into")
             self.timers.append(self.agent.kill_after(seconds))
 
@@ -239,4 +254,45 @@ def test_kill_9_at_random_instants(agent: CrashingAgent) -> None:
             raise
     died = agent.deaths - deaths
     print(f"senergyd died {died} times")
-    assert ONLY or died >= len(numbers) // 2  # otherwise the test killed nothing in the act
+    assert died >= len(numbers)
+
+
+@pytest.mark.parametrize("operation", ["begin", "end"])
+def test_kill_9_before_each_change(agent: CrashingAgent, operation: str) -> None:
+    """One job under a policy that sets CPUs, packages and GPUs; the hook's message is never lost."""
+    agent.come_to_rest()
+    before = agent.settings()
+    env = {**agent.env(0), "SPANK_ENERGY_POLICY": "powersave", "SPANK_ENERGY_CAP": "500"}
+    base = 10_000 if operation == "begin" else 20_000
+    last, step = _changes_of(agent, operation, env, base), 1
+    if ROUNDS < 300:
+        step = last // 10
+    for number in range(1 + SEED % step, last + 1, step):
+        job = {**env, "SLURM_JOB_ID": str(base + number)}
+        for each in ("begin", "end"):
+            if each == operation:
+                agent.arm(number)
+            agent.hook(each, job)
+            agent.revive()
+        try:
+            agent.come_to_rest()
+        except OSError:
+            agent.wait_dead()
+            agent.revive(dead=True)
+            agent.come_to_rest()
+        agent.arm(0)
+        assert agent.settings() == before, f"{operation}, before change {number} of {last}"
+        (record,) = agent.controller.of_job(base + number)
+        assert all(setting.restored for setting in record.applied)
+
+
+def _changes_of(agent: CrashingAgent, operation: str, env: dict[str, str], job_id: int) -> int:
+    """Return how often senergyd changes files in an operation, until it has come to rest."""
+    counts = {}
+    for each in ("begin", "end"):
+        agent.arm(0)
+        agent.hook(each, {**env, "SLURM_JOB_ID": str(job_id)})
+        if each == "end":
+            agent.come_to_rest()
+        counts[each] = agent.changes()
+    return counts[operation]
