@@ -2,12 +2,13 @@
 
 Starts a senergyd of its own with a running job and, as another user, in turn: 1,000 held connections, peers
 that never read, that write a byte a second, that connect and go, that ask without a pause; then all together.
-Meanwhile root asks for `status`, each time on a new connection: at its own door, as hooks do, and at
-everybody's.
-Run it as root; inside a node with counters, `senergy lab exec n1 ...`, the agent has hardware to read.
+Meanwhile root asks for `status`, each time on a new connection, at its own door, as hooks do, and at
+everybody's, and begins and ends jobs. Run it as root; inside a node with counters, `senergy lab exec n1 ...`,
+the agent has hardware to read.
 
 Prints `CLAIM hostile_answer ratio=... target=<=1`: the 95th percentile of root's waits under the worst attack
-over 100 ms, and `CLAIM hostile_memory`: the agent's highest resident memory over 64 MB.
+over 100 ms; `CLAIM hostile_answer_public` and `CLAIM hostile_hook`, the same at everybody's socket and for
+begin and end; `CLAIM hostile_memory`: the agent's highest resident memory over 64 MB.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ TOGETHER = ("hold", "deaf", "slow", "flood", "flood", "ask")
 JOB = {
     "SLURM_JOB_ID": "4294900001",
     "SLURM_JOB_UID": str(NOBODY),
-    "SLURM_JOB_CPUS_PER_NODE": "1024",
+    "SLURM_JOB_CPUS_PER_NODE": "1",
     "SPANK_ENERGY_POLICY": "monitor",
 }
+OTHER_JOB = {**JOB, "SLURM_JOB_ID": "4294900002", "SLURM_JOB_UID": "1"}
 
 
 def main() -> int:
@@ -99,11 +101,15 @@ def under_attack(path: str, kinds: tuple[str, ...], seconds: float) -> dict[str,
         subprocess.Popen([*command, kind, *tail], stdout=subprocess.PIPE, text=True) for kind in kinds
     ]
     time.sleep(1.0)
-    waits: dict[str, list[float]] = {"door": [], "public": []}
+    waits: dict[str, list[float]] = {"door": [], "public": [], "hook": []}
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         waits["door"].append(ask(path + ".root", {"op": "status"})[0])
         waits["public"].append(ask(path, {"op": "status"})[0])
+        for operation in ("begin", "end"):
+            wait_ms, answer = ask(path + ".root", {"op": operation, "env": OTHER_JOB})
+            assert answer["ok"], answer
+            waits["hook"].append(wait_ms)
         time.sleep(0.02)
     told = [attacker.communicate(timeout=60)[0].strip() for attacker in attackers]
     for name, values in waits.items():
@@ -143,18 +149,16 @@ def resident_mb(pid: int, name: str) -> float:
 
 
 def judge(waits: dict[str, dict[str, list[float]]], memory_mb: float) -> list[dict[str, Any]]:
-    worst = {kind: percentile_95(found["door"]) for kind, found in waits.items()}
-    ratio, memory = max(worst.values()) / LIMIT_MS, memory_mb / LIMIT_MB
-    return [
-        {
-            "claim": "hostile_answer",
-            "ratio": round(ratio, 4),
-            "target": "<=1",
-            "holds": ratio <= 1,
-            "percentile_95_ms": {kind: round(value, 3) for kind, value in worst.items()},
-        },
-        {"claim": "hostile_memory", "ratio": round(memory, 4), "target": "<=1", "holds": memory <= 1},
-    ]
+    claims = []
+    for claim, name in (("answer", "door"), ("answer_public", "public"), ("hook", "hook")):
+        worst = {kind: round(percentile_95(found[name]), 3) for kind, found in waits.items()}
+        ratio = max(worst.values()) / LIMIT_MS
+        claims.append(verdict(f"hostile_{claim}", ratio) | {"percentile_95_ms": worst})
+    return [*claims, verdict("hostile_memory", memory_mb / LIMIT_MB)]
+
+
+def verdict(claim: str, ratio: float) -> dict[str, Any]:
+    return {"claim": claim, "ratio": round(ratio, 4), "target": "<=1", "holds": ratio <= 1}
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ _SWEEP_S = 1.0
 _FIRST_BUFFER_BYTES = 4 * 1024
 _ACCEPTED_AT_ONCE = 64
 _PAUSE_S = 0.01
-_BACKLOG = 256
+_BACKLOG = 128
 _PEER = struct.Struct("3i")
 
 log = logging.getLogger(__name__)

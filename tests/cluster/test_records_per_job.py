@@ -48,6 +48,25 @@ def test_the_command_line_wins_over_the_script_and_the_last_over_the_first(lab: 
     assert _records(lab, job)[0]["policy"] == "powersave"
 
 
+def test_a_forged_environment_reaches_neither_hooks_nor_records(lab: LabDriver):
+    """A user cannot pass for another one, or for a flag, by variables that hooks see under these names."""
+    forged = {
+        "SLURM_JOB_UID": "0",
+        "SLURM_UID": "0",
+        "SLURM_JOB_USER": "root",
+        "SLURM_JOB_RESTART_COUNT": "7",
+    }
+    for start in ("", "SLURM_", "_SLURM_", "SLURM__"):
+        forged |= {f"{start}SPANK_ENERGY_POLICY": "powersave", f"{start}SPANK_ENERGY_TAG": "forged\n\x1b[31m"}
+    forged |= {f"{start}_SLURM_SPANK_OPTION_senergy_energy_cap": "1000" for start in ("", "SPANK_")}
+    job = lab.sbatch("sleep 1", "--exclusive", "-wn1", user="nobody", env=forged, cwd="/")
+    lab.wait(job)
+    (label,) = _records(lab, job)
+    assert (label["user"], label["policy"], label["asked"]) == ("nobody", "monitor", {})
+    assert label["restart_count"] == 0
+    assert [node["settings"] for node in label["nodes"]] == [[]]
+
+
 def test_a_job_on_four_nodes_has_four_records(lab: LabDriver):
     job = lab.sbatch("srun sleep 1", "--exclusive", "-N4", "--energy-policy=balanced")
     lab.wait(job)
