@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurm_energy.devices.hardware import Gpu
 from slurm_energy.devices.interface import EnergyCounter, Knob, ThrottleSensor
@@ -11,10 +11,14 @@ from slurm_energy.devices.interface import EnergyCounter, Knob, ThrottleSensor
 
 @dataclass(frozen=True, slots=True)
 class GpuDevices:
-    """GPUs with their counters, knobs and sensors; everything empty on a node without that maker's GPUs."""
+    """GPUs with their counters, knobs and sensors; everything empty on a node without that maker's GPUs.
+
+    `notes` are oddities, one line each.
+    """
 
     gpus: list[Gpu]
     counters: list[EnergyCounter]
     knobs: list[Knob]
     throttles: list[ThrottleSensor]
     close: Callable[[], None]
+    notes: list[str] = field(default_factory=list)

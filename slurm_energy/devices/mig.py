@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from slurm_energy.devices.nvml import Nvml
+from slurm_energy.devices.nvml import Nvml, is_partitioned
 
 _WHOLE_PROFILES = ("NVML_GPU_INSTANCE_PROFILE_7_SLICE", "NVML_GPU_INSTANCE_PROFILE_4_SLICE")
 """Profiles that may be the whole GPU, largest first; a smaller GPU does not support the larger one."""
@@ -28,12 +28,6 @@ class MigInstance:
     gpu: int
     uuid: str
     share: Fraction
-
-
-def is_partitioned(nvml: Nvml, index: int) -> bool:
-    """Return whether MIG mode is on now; False for GPUs that do not have it."""
-    mode = nvml.optional("nvmlDeviceGetMigMode", index)
-    return bool(mode) and mode[0] == 1
 
 
 def instances(nvml: Nvml, index: int) -> list[MigInstance]:

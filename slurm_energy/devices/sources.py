@@ -124,6 +124,7 @@ def _gpus(found: Sources, root: Path) -> list[EnergyCounter]:
     found.gpus += nvidia.gpus
     found.knobs += nvidia.knobs
     found.throttles += nvidia.throttles
+    found.notes += nvidia.notes
     if nvidia.gpus:
         return list(nvidia.counters)
     if (root / _AMD_GPU_DEVICE).exists():

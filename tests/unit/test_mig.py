@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from slurm_energy.devices.mig import MigInstance, instances, is_partitioned
-from slurm_energy.devices.nvml import Nvml
+from slurm_energy.devices import nvml
+from slurm_energy.devices.mig import MigInstance, instances
+from slurm_energy.devices.nvml import Nvml, is_partitioned
 
 
 class NVMLError(Exception):
@@ -82,3 +83,30 @@ def test_a_gpu_that_is_not_partitioned_has_no_instances(mode: int | None) -> Non
     nvml = Nvml(Library(7, {0: (7, 7)}, mode))
     assert not is_partitioned(nvml, 0)
     assert instances(nvml, 0) == []
+
+
+class Node(Library):
+    """A node with one GPU that supports nothing but MIG."""
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlShutdown(self) -> None:
+        return
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*_: Any) -> None:
+            raise NVMLError(NOT_SUPPORTED)
+
+        if not name.startswith("nvmlDevice"):
+            raise AttributeError(name)
+        return refuse
+
+
+@pytest.mark.parametrize("mode", [None, 0, 1])
+def test_discovery_notes_a_partitioned_gpu(monkeypatch: pytest.MonkeyPatch, mode: int | None) -> None:
+    monkeypatch.setattr(nvml.Nvml, "open", lambda: Nvml(Node(7, {}, mode)))
+    found = nvml.discover()
+    found.close()
+    assert [gpu.index for gpu in found.gpus] == [0]
+    assert [("MIG" in note) for note in found.notes] == ([True] if mode else [])
