@@ -12,6 +12,7 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy import config as configuration
+from slurm_energy.agent.sampler import longest_interval_s
 from slurm_energy.config import Config
 from slurm_energy.devices import catalogue
 from slurm_energy.devices.discovery import Devices, discover
@@ -73,7 +74,7 @@ def inspect(
             virtual=_is_virtual(root),
             config_path=str(config.path or ""),
             config_error=config_error or meter_error,
-            sampling_hz=config.agent.sampling_hz,
+            sampling_interval_s=min(1 / config.agent.sampling_hz, longest_interval_s(_all_counters(devices))),
             spool_limit_mb=config.agent.spool_limit_mb,
             state_free_mb=_free_mb(config.agent.state_dir),
             agent_socket=str(config.agent.socket),

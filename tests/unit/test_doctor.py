@@ -65,7 +65,7 @@ def test_a_node_with_everything_is_healthy() -> None:
             "energy cpu",
             State.DEGRADED,
         ),
-        ({"counters": (dataclasses.replace(COUNTER, wraps_after_s=2.0),)}, "sampling", State.DEGRADED),
+        ({"counters": (dataclasses.replace(COUNTER, wraps_after_s=1.0),)}, "sampling", State.DEGRADED),
         (
             {"counters": (dataclasses.replace(COUNTER, energy_uj=0, watts=0.0),)},
             "energy cpu",
