@@ -409,9 +409,6 @@ class Engine:
 
     def _put_back(self, session: Session) -> None:
         results = self._restoration.of_job(session.owner)
-        if results is None:
-            session.note("settings could not be restored at once: the journal cannot be written")
-            return
         known = {result.key: result for result in (*session.restored, *results)}
         # Entries may have been closed before: by senergyd --restore, or by us just before we died.
         missing = [o for o in session.outcomes if o.key not in known and not o.failed]

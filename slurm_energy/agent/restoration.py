@@ -54,19 +54,10 @@ class Restoration:
             return []
         return apply(self._devices, self.journal, owner, settings, known, self._jobs())
 
-    def of_job(self, owner: str | None, keys: Iterable[str] | None = None) -> list[Restored] | None:
-        """Give up what a job (None: any job) set, or some of it.
-
-        Returns None if the journal cannot be written.
-
-        Each failure is logged once.
-        """
-        try:
-            results = restore(self._devices, self.journal, owner, keys, self._jobs())
-        except OSError as error:
-            self._complaints.tell("settings journal", f"nothing is restored: {error}", logging.ERROR)
-            return None
-        self._complaints.settle("settings journal", "can be written again")
+    def of_job(self, owner: str | None, keys: Iterable[str] | None = None) -> list[Restored]:
+        """Give up what a job (None: any job) set, or some of it. Each failure is logged once."""
+        results = restore(self._devices, self.journal, owner, keys, self._jobs())
+        self._look_at_journal()
         fresh: dict[str, list[str]] = {}
         waiting = {entry.key for entry in self.journal.held_by(owner)}
         for result in results:
@@ -99,15 +90,23 @@ class Restoration:
     def repair(self, running: Collection[str]) -> list[Restored]:
         """Restore what jobs left that are not among the running ones, and what failed for those that are."""
         if self._tenants is None:
-            return self.of_job(None) or []
+            return self.of_job(None)
         results: list[Restored] = []
         for owner in sorted(self.journal.owners() - set(running)):
-            results += self.of_job(owner) or []
+            results += self.of_job(owner)
         try:
             review(self._devices, self.journal, self._jobs())
         except OSError as error:
-            self._complaints.tell("settings journal", f"nothing is set: {error}", logging.ERROR)
+            self.journal.behind = error.strerror or str(error)
+        self._look_at_journal()
         return results
+
+    def _look_at_journal(self) -> None:
+        if self.journal.behind:
+            why = f"cannot be written, nothing more is set: {self.journal.behind}"
+            self._complaints.tell("settings journal", why, logging.ERROR)
+        else:
+            self._complaints.settle("settings journal", "can be written again")
 
     def _jobs(self) -> Tenancy:
         return Tenancy(None if self._tenants is None else self._tenants(), self._parts)

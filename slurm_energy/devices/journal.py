@@ -59,12 +59,20 @@ class Entry:
 
 
 class Journal:
-    """Entries by key, and their file. An original is never replaced while its entry exists."""
+    """Entries by key, and their file. An original is never replaced while its entry exists.
+
+    Attributes:
+        path: the file.
+        entries: by key.
+        problem: what was wrong with the file when it was read.
+        behind: why the file does not have the last entries, see `remember`; empty if it has.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.entries: dict[str, Entry] = {}
         self.problem = ""
+        self.behind = ""
 
     @classmethod
     def load(cls, path: Path) -> Journal:
@@ -98,6 +106,23 @@ class Journal:
         Raises:
             OSError: nothing was noted; the caller must not write to the hardware.
         """
+        new = self._updated(changed, gone)
+        if new != self.entries or self.behind:
+            self._save(new)
+
+    def remember(self, changed: Iterable[Entry], gone: Iterable[str] = ()) -> None:
+        """Do as `update`, but where the file cannot be written, let a later update catch up.
+
+        Only for what takes no original from the file that the hardware does not have.
+        """
+        new = self._updated(changed, gone)
+        try:
+            if new != self.entries or self.behind:
+                self._save(new)
+        except OSError as error:
+            self.entries, self.behind = new, error.strerror or str(error)
+
+    def _updated(self, changed: Iterable[Entry], gone: Iterable[str]) -> dict[str, Entry]:
         new = dict(self.entries)
         for entry in changed:
             held = self.entries.get(entry.key)
@@ -106,8 +131,7 @@ class Journal:
             new[entry.key] = entry
         for key in gone:
             new.pop(key, None)
-        if new != self.entries:
-            self._save(new)
+        return new
 
     def held_by(self, owner: str | None = None, keys: Iterable[str] | None = None) -> list[Entry]:
         """Return the entries that a job (None: any) has claims on; of the given keys only, if any."""
@@ -131,7 +155,7 @@ class Journal:
         else:
             self.path.unlink(missing_ok=True)
             durable.sync_folder(self.path.parent)
-        self.entries = entries
+        self.entries, self.behind = entries, ""
 
 
 def _entry(item: dict[str, Any]) -> Entry:

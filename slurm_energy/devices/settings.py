@@ -296,6 +296,8 @@ def restore(
 
     Originals go back last written first, each verified; what cannot be is kept for another attempt. A value
     that is neither ours nor the original was set by somebody else since: it stays, its entry is forgotten.
+    Originals also go back where the journal cannot be written: what it says is still true then. The claims of
+    other jobs have to wait for `review`.
 
     Args:
         devices: the node.
@@ -306,9 +308,6 @@ def restore(
 
     Returns:
         One result per entry.
-
-    Raises:
-        OSError: the journal cannot be written; the hardware was not touched.
     """
     change = _Change(devices, journal, jobs)
     held = journal.held_by(owner, keys)
@@ -326,7 +325,11 @@ def restore(
     if owner is not None:
         change.want_what_claims_come_to()
         change.want_again_what_moves([entry.key for entry in ours] + list(change.todo))
-    journal.update(change.drafts.values())
+    try:
+        journal.update(change.drafts.values())
+    except OSError:
+        change.todo.clear()
+        change.drafts = {entry.key: entry.without(owner or "") for entry in held if entry.key in kept_on}
     results.update(_put_back(devices, ours))
     for key in change.todo:  # may have moved along with an original
         change.present |= devices.read([key])
@@ -370,7 +373,7 @@ def _forget(change: _Change, closing: Sequence[Entry], results: Mapping[str, Res
     found = change.devices.read(kept)
     waiting = [journal.entries[key].settled(value) for key, value in found.items()]
     others = [entry for entry in change.settled() if entry.key not in change.leaving]
-    journal.update([*waiting, *others], gone)
+    journal.remember([*waiting, *others], gone)
 
 
 def _classify(knob: Knob | None, entry: Entry) -> Restored | None:

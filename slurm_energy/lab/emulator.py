@@ -127,7 +127,9 @@ def free_mountpoint(path: Path) -> None:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        path.stat()
+        os.close(
+            os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        )  # stat may be answered by a cache
         return
     except FileExistsError:
         raise UnavailableError(f"{path}", "is not a directory") from None

@@ -110,8 +110,7 @@ class CrashingAgent(NodeAgent):
 
     def pid(self) -> int:
         """Return senergyd's pid as seen from outside; 0 if there is none."""
-        (launcher,) = _children(self._launcher.pid)
-        children = _children(launcher)
+        children = [pid for launcher in _children(self._launcher.pid) for pid in _children(launcher)]
         return children[0] if children else 0
 
     def kill(self) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -247,3 +249,46 @@ def test_a_step_of_the_wall_clock(started: Callable[..., CrashingAgent], step_s:
         assert begun - 1 <= record.start <= record.end <= time.time() + 1
         assert record.uncertain_seconds == 0
         assert 0 < joules(record)["cpu"] <= used
+
+
+def test_a_full_disk(started: Callable[..., CrashingAgent]) -> None:
+    """The state directory is 1 MB: nothing is set that could not be restored, and no record is lost."""
+    agent = started(begin=False)
+    state = agent.folder / "state"
+    state.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "senergy-test", state], check=True)
+    try:
+        _fill_the_disk(agent, state)
+    finally:
+        subprocess.run(["umount", "-l", state], check=True)
+
+
+def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
+    agent.move_in()
+    agent.start()
+    before = agent.settings()
+    agent.begin(1, policy="powersave")
+    assert agent.settings() != before
+    ballast = state / "ballast"
+    with pytest.raises(OSError, match="No space left"), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    agent.ask(op="step", event="start", job_id=1, step="0", pid=1, cpus="0")
+    assert agent.hook("end", agent.env(1)).stderr == ""
+    assert agent.settings() == before  # the journal cannot be written, yet the job has ended
+    answer = agent.begin(2, policy="powersave")
+    assert answer["applied"] == 0
+    assert answer["failed"] > 0
+    assert agent.settings() == before
+    agent.ask(op="end", env=agent.env(2))
+    assert agent.controller.records == {}
+    assert agent.log().count("No space left on device") < 10
+    ballast.unlink()
+    agent.come_to_rest()
+    assert [len(agent.controller.of_job(job_id)) for job_id in (1, 2)] == [2, 1]
+    notes = [setting.note for record in agent.controller.of_job(2) for setting in record.applied]
+    assert all("journal cannot be written" in note for note in notes)
+    agent.begin(3, policy="powersave")
+    agent.ask(op="end", env=agent.env(3))
+    agent.come_to_rest()
+    assert agent.settings() == before

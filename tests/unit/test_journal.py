@@ -14,11 +14,12 @@ import pytest
 from hardware_tree import Tree
 
 from slurm_energy.devices import durable
+from slurm_energy.devices.combining import Tenancy, Tenant
 from slurm_energy.devices.discovery import Devices, discover
 from slurm_energy.devices.hardware import Setting, frequency_range, governor, preference, rapl_limit
 from slurm_energy.devices.interface import DeviceError
 from slurm_energy.devices.journal import Journal
-from slurm_energy.devices.settings import apply, restore
+from slurm_energy.devices.settings import apply, restore, review
 
 JOB = "7.0"
 
@@ -37,6 +38,10 @@ def devices(tree: Tree) -> Devices:
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     return Journal.load(tmp_path / "state/journal.json")
+
+
+def disk_full(*_arguments: object, **_options: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def wanted() -> list[Setting]:
@@ -105,13 +110,57 @@ def test_nothing_is_set_if_the_journal_cannot_be_written(
 ) -> None:
     before = tree.snapshot()
 
-    def full(*_arguments: object, **_options: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(durable, "write", full)
+    monkeypatch.setattr(durable, "write", disk_full)
     outcomes = apply(devices, journal, JOB, wanted())
     assert all(outcome.failed and "No space left" in outcome.note for outcome in outcomes)
     assert tree.snapshot() == before
+
+
+def test_originals_come_back_although_the_journal_cannot_be_written(
+    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree.snapshot()
+    apply(devices, journal, JOB, [governor("policy0", "performance")])
+    apply(devices, journal, "8.0", [governor("policy1", "performance")])
+    on_disk = journal.path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "write", disk_full)
+        assert all(result.done for result in restore(devices, journal, JOB))
+        assert (tree.policy(0, "scaling_governor"), tree.policy(1, "scaling_governor")) == (
+            "powersave",
+            "performance",
+        )
+        assert journal.behind == "No space left on device"
+        outcomes = apply(devices, journal, JOB, [governor("policy0", "performance")])
+        assert [outcome.failed for outcome in outcomes] == [True]
+    assert journal.path.read_bytes() == on_disk
+    again = Journal.load(journal.path)  # as after a death
+    assert all(result.done for result in restore(devices, again))
+    assert tree.snapshot() == before
+    journal.update([])
+    assert journal.behind == ""
+    assert Journal.load(journal.path).owners() == {"8.0"}
+
+
+def test_what_other_jobs_want_waits_for_the_journal(
+    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree.snapshot()
+    limit = "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
+    jobs = Tenancy({JOB: Tenant(frozenset({0, 1})), "8.0": Tenant(frozenset({0, 1}))})
+    apply(devices, journal, JOB, rapl_limit("package-0", 150, 1.0), jobs=jobs)
+    apply(devices, journal, "8.0", rapl_limit("package-0", 100, 1.0), jobs=jobs)
+    assert tree.get(limit) == "150000000"
+    left = Tenancy({"8.0": Tenant(frozenset({0, 1}))})
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "write", disk_full)
+        restore(devices, journal, JOB, jobs=left)
+        assert tree.get(limit) == "150000000"
+    review(devices, journal, left)
+    assert tree.get(limit) == "100000000"
+    restore(devices, journal, "8.0", jobs=Tenancy({}))
+    assert tree.snapshot() == before
+    assert not journal.path.exists()
 
 
 def test_a_value_that_somebody_else_changed_stays(tree: Tree, devices: Devices, journal: Journal) -> None:
