@@ -27,6 +27,8 @@ REPLACED = (
     "proc/uptime",
 )
 """Paths that a node takes as a whole from its emulator."""
+ADDED = ("sys/cray", "sys/firmware/dmi")
+"""Directories that a node has only from its emulator, in directories of the host."""
 MIXED = ("sys/class", "sys/devices/virtual", "sys/fs/cgroup")
 """Directories of the host in which single entries come from the emulator."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "fuse", "pts", "shm", "mqueue")
@@ -100,8 +102,8 @@ def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
         stage: an empty directory to assemble directories in.
     """
     mount_proc()
-    cray = tree / "sys/cray"
-    binds = {**binds, Path("/sys/cray"): cray} if cray.is_dir() else binds
+    own = {Path("/") / name: tree / name for name in ADDED if (tree / name).is_dir()}
+    binds = {**binds, **own}
     for name in REPLACED:
         if (tree / name).exists():
             bind(tree / name, Path("/") / name)

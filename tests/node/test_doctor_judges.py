@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from lab_node import LabNode
 
+from slurm_energy.devices.dram_model import model_watts
 from slurm_energy.lab.client import truth
 
 pytestmark = [pytest.mark.node, pytest.mark.root]
@@ -50,7 +51,7 @@ def client(emulate) -> LabNode:
 
 @pytest.fixture(scope="module")
 def epyc(emulate) -> LabNode:
-    return emulate("epyc-7513-a100", "--set", "rapl.hsmp_max_watts=225.0")
+    return emulate("epyc-7513-a100", "--set", "rapl.hsmp_max_watts=225.0", "--set", "memory.dmi=true")
 
 
 @pytest.fixture(scope="module", params=["xeon", "epyc"])
@@ -353,6 +354,15 @@ def test_sushy_reads_the_same_node_power(xeon, tmp_path):
         chassis = root.get_chassis(path)
         found = chassis._conn.get(f"{path}/Power").json()["PowerControl"][0]["PowerConsumedWatts"]
     assert watts(report, "node") == pytest.approx(found, abs=1.0)
+
+
+def test_memory_without_a_counter_is_modelled_from_the_firmware_s_table(epyc):
+    """thesis, Eq. 4.1 and 4.2: 8 modules of 64 GiB, by the share of memory in use."""
+    (counter,) = [c for c in doctor(epyc)["counters"] if c["component"] == "dram"]
+    assert (counter["source"], counter["quality"]) == ("model:dram", "modelled")
+    least, most = (model_watts([64 << 30] * 8, share) for share in (0.0, 1.0))
+    assert least * 0.97 <= counter["watts"] <= most * 1.03
+    assert epyc.run("cat", "/sys/firmware/dmi/tables/DMI", uid=65534).returncode != 0
 
 
 def test_the_power_meter_file_is_the_doctor_s_node(xeon):

@@ -40,6 +40,6 @@ def test_modules_and_tests_exist() -> None:
 def test_settings_of_the_lab_exist() -> None:
     from slurm_energy.lab.model import load_profile
 
-    for key, value in re.findall(r"`((?:rapl|other|cpufreq)\.\w+) = (\S+?)`", PAGE):
+    for key, value in re.findall(r"`((?:rapl|other|cpufreq|memory)\.\w+) = (\S+?)`", PAGE):
         plain = {"true": True}.get(value, int(value) if value.isdecimal() else value.strip('"'))
         load_profile("xeon-8358", {key: plain})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from lab_silicon import Bench
 
-from slurm_energy.devices import amd_energy, amd_hsmp, pm_counters, powercap
+from slurm_energy.devices import amd_energy, amd_hsmp, pm_counters, powercap, smbios
 from slurm_energy.devices.discovery import discover
 from slurm_energy.lab.tree.build import Firmware
 from slurm_energy.lab.tree.entries import Directory, File, Link, Tree
@@ -202,3 +202,17 @@ def test_a_node_can_have_no_meter(tmp_path: Path) -> None:
     devices = discover(plain(node.node.tree, tmp_path))
     assert devices.node_counters == ()
     devices.close()
+
+
+@pytest.mark.parametrize(("profile", "dimms"), [(EPYC, 8), ("xeon-8358", 16)])
+def test_the_table_of_memory_modules_is_the_profile_s(tmp_path: Path, profile: str, dimms: int) -> None:
+    """DMTF DSP0134: the entry point adds up to 0 and tells the table's length."""
+    node = Bench(profile, memory__dmi=True)
+    memory = node.silicon.profile.memory
+    root = plain(node.node.tree, tmp_path)
+    found = smbios.memory_modules(root)
+    assert [module.size_bytes for module in found] == [memory.dimm_mb << 20] * dimms
+    assert {module.kind for module in found} == {memory.kind}
+    entry = (root / "sys/firmware/dmi/tables/smbios_entry_point").read_bytes()
+    assert entry[:5] == b"_SM3_" and sum(entry) & 0xFF == 0
+    assert int.from_bytes(entry[12:16], "little") == (root / "sys/firmware/dmi/tables/DMI").stat().st_size

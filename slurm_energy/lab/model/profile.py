@@ -209,6 +209,7 @@ class MemoryProfile:
     Attributes:
         idle_watts: DRAM of one package at rest.
         joules_per_byte: DRAM energy of one byte read or written.
+        dmi: whether the firmware's table shows the modules, so that their power can be modelled.
     """
 
     total_mb: int
@@ -218,6 +219,7 @@ class MemoryProfile:
     speed_mts: int
     idle_watts: float
     joules_per_byte: float
+    dmi: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from slurm_energy.lab.silicon import Silicon
 from slurm_energy.lab.tree.amd_energy import add_amd_energy
 from slurm_energy.lab.tree.cpufreq import CpufreqFiles
 from slurm_energy.lab.tree.cpuinfo import add_cpuinfo
+from slurm_energy.lab.tree.dmi import add_dmi
 from slurm_energy.lab.tree.entries import Tree
 from slurm_energy.lab.tree.hsmp import add_hsmp
 from slurm_energy.lab.tree.hwmon import PowerMeter, add_hwmon
@@ -67,6 +68,8 @@ def build_tree(silicon: Silicon, firmware: Firmware) -> NodeTree:
     add_hwmon(tree, silicon, meter)
     if silicon.profile.rapl.amd_energy:
         add_amd_energy(tree, silicon)
+    if silicon.profile.memory.dmi:
+        add_dmi(tree, silicon.profile.memory)
     if silicon.profile.rapl.hsmp_max_watts is not None:
         add_hsmp(tree, silicon)
     if firmware.pm_counters:
