@@ -79,7 +79,7 @@ class Engine:
         self._restoration = Restoration(
             devices,
             state.journal,
-            lambda: {session.owner: planning.tenant(session) for session in self._sessions.values()},
+            lambda: {s.owner: planning.tenant(s, devices.hardware) for s in self._sessions.values()},
         )
         self._late: set[tuple[int, int]] = set()
         self._sessions: dict[tuple[int, int], Session] = {}

@@ -145,10 +145,21 @@ def again(session: Session, config: Config) -> Request:
     return Request(policy=policy, cap_watts=caps[0], gpu_cap_watts=caps[1], model=session.model)
 
 
-def tenant(session: Session) -> Tenant:
+def tenant(session: Session, hardware: Hardware) -> Tenant:
     """Return what a job has of the node."""
     cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
-    return Tenant(cpus, frozenset(session.gpus))
+    return Tenant(cpus, frozenset(_gpus_to_set(session, hardware)))
+
+
+def _gpus_to_set(session: Session, hardware: Hardware) -> tuple[int, ...]:
+    """Return the GPUs that a job's settings and needs concern.
+
+    Where GPUs are partitioned, Slurm numbers instances, and no hook tells which GPU they are on: a job that
+    has any may be on every GPU.
+    """
+    if session.whole_node or not any(gpu.partitioned for gpu in hardware.gpus):
+        return session.gpus
+    return tuple(gpu.index for gpu in hardware.gpus) if session.gpu_job else ()
 
 
 def plan(
@@ -168,7 +179,7 @@ def plan(
         found = devices.read(key for key in keys if key not in originals)
         hardware = describe(hardware, found | originals)
     cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
-    scope = Scope(session.whole_node, session.gpus, session.gpu_job, cpus)
+    scope = Scope(session.whole_node, _gpus_to_set(session, hardware), session.gpu_job, cpus)
     made = make_plan(asked, hardware, config, scope)
     if WAITING in session.notes and WAITING not in made.notes:
         session.notes.remove(WAITING)

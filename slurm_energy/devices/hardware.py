@@ -89,6 +89,7 @@ class Gpu:
         least_watts, most_watts: bounds of the limit.
         clocks_mhz: lowest and highest graphics clock; None if unknown.
         interface: what its limit is set through: `nvml`, `amdsmi` or `intel_gpu`.
+        partitioned: it is divided into instances (MIG), which Slurm counts in place of it.
     """
 
     index: int
@@ -99,6 +100,7 @@ class Gpu:
     most_watts: float | None
     clocks_mhz: tuple[int, int] | None
     interface: str = "nvml"
+    partitioned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,6 +285,12 @@ def discover() -> GpuDevices:
     return found
 
 
+def is_partitioned(nvml: Nvml, index: int) -> bool:
+    """Return whether MIG mode is on now; False for GPUs that do not have it."""
+    mode = nvml.optional("nvmlDeviceGetMigMode", index)
+    return bool(mode) and mode[0] == 1
+
+
 def _add(found: GpuDevices, nvml: Nvml, index: int) -> None:
     nvml.remember(index)
     gpu = _gpu(nvml, index)
@@ -322,6 +328,7 @@ def _gpu(nvml: Nvml, index: int) -> Gpu:
         least_watts=bounds[0] / 1000 if bounds else None,
         most_watts=bounds[1] / 1000 if bounds else None,
         clocks_mhz=_clocks(nvml, index),
+        partitioned=is_partitioned(nvml, index),
     )
 
 

@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 from test_agent import Node, env
+from test_sampler import HandClock
 
 from slurm_energy.agent.engine import Engine
+from slurm_energy.agent.statedir import StateDir
+from slurm_energy.config import Config
+from slurm_energy.devices.discovery import Devices
+from slurm_energy.devices.hardware import Gpu, Hardware
+from slurm_energy.devices.nvml import GpuLimit
 from slurm_energy.policies import WAITING
 from slurm_energy.records import EnergyRecord
 
@@ -134,3 +140,52 @@ def test_a_failed_write_of_a_shared_limit_is_tried_again(node: SharedNode) -> No
     assert node.limits() == [220, 250]
     node.engine.housekeeping()
     assert node.limits() == [250, 250]
+
+
+class Limit(GpuLimit):
+    """A GPU's power limit that is only a number."""
+
+    def __init__(self, index: int) -> None:
+        self.place, self.affects, self.value = f"gpu{index}", (), "400000"
+
+    def read(self) -> str:
+        return self.value
+
+    def write(self, value: str) -> None:
+        self.value = value
+
+
+@pytest.fixture
+def gpu_node(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Engine, list[Limit]]:
+    """An engine on a node of two GPUs that are partitioned or not, and their limits."""
+    gpus = tuple(Gpu(i, i, "A100", 400.0, 100.0, 400.0, None, partitioned=request.param) for i in range(2))
+    limits = [Limit(index) for index in range(2)]
+    hardware = Hardware("", 8, gpus=gpus)
+    devices = Devices(hardware, (), {limit.key: limit for limit in limits}, ())
+    return Engine(Config(), devices, StateDir(tmp_path / "state"), HandClock()), limits
+
+
+@pytest.mark.parametrize("gpu_node", [False], indirect=True)
+def test_jobs_on_one_gpu_share_its_limit(gpu_node: tuple[Engine, list[Limit]]) -> None:
+    engine, limits = gpu_node
+    for job_id, cap, gpus in ((5, "150", "0"), (6, "200", "0-1")):
+        engine.begin(env(job_id, cpus="2", gpu_cap=cap) | {"SLURM_JOB_GPUS": gpus})
+    assert [limit.value for limit in limits] == ["200000", "200000"]
+    engine.end(env(6, cpus="2"))
+    assert [limit.value for limit in limits] == ["150000", "400000"]
+
+
+@pytest.mark.parametrize("gpu_node", [True], indirect=True)
+def test_a_cap_of_a_gpu_with_instances_needs_all_jobs_that_have_any(
+    gpu_node: tuple[Engine, list[Limit]],
+) -> None:
+    engine, limits = gpu_node
+    engine.begin(env(5, cpus="2", gpu_cap="150") | {"SLURM_JOB_GPUS": "9"})
+    engine.begin(env(6, cpus="2"))
+    assert [limit.value for limit in limits] == ["150000"] * 2
+    engine.begin(env(7, cpus="2") | {"SLURM_JOB_GPUS": "3"})
+    assert [limit.value for limit in limits] == ["400000"] * 2
+    engine.end(env(7, cpus="2"))
+    assert [limit.value for limit in limits] == ["150000"] * 2
+    engine.end(env(5, cpus="2"))
+    assert [limit.value for limit in limits] == ["400000"] * 2

@@ -477,3 +477,10 @@ def test_the_documented_example_of_a_shared_cap() -> None:
     parts = [Part(f"p{i}", 75, 250) for i in range(2)] + [Part(f"g{i}", 100, 400) for i in range(4)]
     limits = share(1200, parts)
     assert (round(limits["p0"], 1), round(limits["g0"], 1)) == (148.4, 225.8)
+
+
+def test_the_documented_example_of_a_shared_job_s_cap() -> None:
+    package = Package("package-0", ("package-0",), 250.0, 250.0, 75.0, cpus=tuple(range(32)))
+    hardware = node(packages=(package,), cpu_count=32, policies=())
+    made = plan(Request("cap", cap_watts=100), hardware, None, shares(set(range(16))))
+    assert values(made)["powercap.power_limit[package-0]"] == "200000000"
