@@ -285,12 +285,6 @@ def discover() -> GpuDevices:
     return found
 
 
-def is_partitioned(nvml: Nvml, index: int) -> bool:
-    """Return whether MIG mode is on now; False for GPUs that do not have it."""
-    mode = nvml.optional("nvmlDeviceGetMigMode", index)
-    return bool(mode) and mode[0] == 1
-
-
 def _add(found: GpuDevices, nvml: Nvml, index: int) -> None:
     nvml.remember(index)
     gpu = _gpu(nvml, index)
@@ -305,7 +299,7 @@ def _add(found: GpuDevices, nvml: Nvml, index: int) -> None:
         found.knobs.append(LockedClocks(nvml, index))
     if nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", index) is not None:
         found.throttles.append(GpuThrottle(nvml, index, _slow_reasons()))
-    if is_partitioned(nvml, index):
+    if gpu.partitioned:
         whole = "energy and limits are the whole GPU's, an instance's part of them is modelled"
         found.notes.append(f"nvml:gpu{index} is partitioned (MIG): {whole}")
 
