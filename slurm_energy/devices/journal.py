@@ -16,6 +16,7 @@ from typing import Any
 from slurm_energy.devices import durable
 
 _VERSION = 2
+_LONGEST_BYTES = 64_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Journal:
         """
         journal = cls(path)
         try:
-            data = json.loads(path.read_bytes())
+            data = json.loads(durable.read(path, _LONGEST_BYTES))
             read = _READERS.get(data["version"])
             if read is None:
                 raise ValueError(f"version {data['version']}")
