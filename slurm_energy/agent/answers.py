@@ -21,7 +21,7 @@ def begun(session: Session) -> dict[str, Any]:
 
 def energy(session: Session) -> dict[str, Any]:
     """Return the answer to `energy`: joules so far by component (null: unknown), watts lately, seconds."""
-    joules = attribution.joules(session.shares, session.meter.energy_uj)
+    joules = attribution.joules(session.meter)
     return {
         "components": {name: joules.get(name) for name in session.components},
         "watts": math.fsum(session.watch.watts.values()) if session.watch.watts else None,
@@ -65,6 +65,6 @@ def _job(session: Session, reader: int | None) -> dict[str, Any]:
         found["user"] = session.user
         found["elapsed_s"] = session.meter.elapsed_s
         found["watts"] = {name: watts.get(name) for name in session.components}
-        joules = attribution.joules(session.shares, session.meter.energy_uj)
+        joules = attribution.joules(session.meter)
         found["energy_joules"] = {name: joules.get(name) for name in session.components}
     return found

@@ -1,38 +1,34 @@
-"""Which part of the node's energy is a job's, by a stated rule. Pure functions.
+"""What of a node counts for a job, and what is known of it in the end. Pure functions.
 
-A job with the whole node gets all of it, idle parts included. A job that shares the node gets its own GPUs
-in full, and packages and memory by its share of the CPUs, marked `partial`: what each job really caused is
-not measured yet.
+Who pays how much is the ledger's business; docs/attribution.md has the rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from slurm_energy.agent.meter import Meter
+from slurm_energy.agent.shares import OTHER
+from slurm_energy.devices.discovery import Devices
 from slurm_energy.devices.hardware import Gpu
-from slurm_energy.devices.interface import EnergyCounter
 from slurm_energy.records import ComponentEnergy, Quality
 from slurm_energy.slurm.hookenv import JobContext
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """A job's share of one counter.
+class Part:
+    """A component that counts for a job.
 
     Attributes:
-        key: the counter.
         component: component of the record.
         source: interface for the record.
-        factor: 1 for all of it, less for a part, 0 if the part is not known.
         quality: of the counter itself.
     """
 
-    key: str
     component: str
     source: str
-    factor: float
     quality: str = Quality.MEASURED
 
 
@@ -52,61 +48,63 @@ def job_gpus(context: JobContext, gpus: Iterable[Gpu], whole_node: bool) -> tupl
     return tuple(g.index for g in present if (g.index if g.minor is None else g.minor) in context.gpus)
 
 
-def shares(
-    context: JobContext,
-    counters: Iterable[EnergyCounter],
-    whole_node: bool,
-    gpus: tuple[int, ...],
-    cpu_count: int,
-) -> tuple[Share, ...]:
-    """Return the job's share of every counter that counts for it at all."""
-    known = context.cpus is not None and cpu_count > 0
-    part = 1.0 if whole_node else min(1.0, (context.cpus or 0) / cpu_count) if known else 0.0
+def parts(devices: Devices, whole_node: bool, gpus: tuple[int, ...]) -> tuple[Part, ...]:
+    """Return the components that count for a job: of the GPUs its own, all with the whole node."""
+    found: dict[str, Part] = {}
     own = {f"gpu[{index}]" for index in gpus}
-    found = []
-    for counter in counters:
-        is_gpu = counter.component.startswith("gpu")
-        if is_gpu and not whole_node and counter.component not in own:
+    for counter in devices.counters:
+        name = counter.component
+        if name.startswith("gpu") and not whole_node and name not in own:
             continue
-        found.append(
-            Share(counter.key, counter.component, counter.source, 1.0 if is_gpu else part, counter.quality)
-        )
-    return tuple(found)
-
-
-def joules(parts: Iterable[Share], energy_uj: Mapping[str, int]) -> dict[str, float]:
-    """Return joules by component; a component with an unknown part is left out."""
-    total: dict[str, float] = {}
-    unknown: set[str] = set()
-    for share in parts:
-        if share.key in energy_uj and share.factor > 0:
-            total[share.component] = (
-                total.get(share.component, 0.0) + energy_uj[share.key] * share.factor / 1e6
-            )
-        else:
-            unknown.add(share.component)
-    return {name: energy for name, energy in total.items() if name not in unknown}
+        found[name] = _joined(found.get(name), Part(name, counter.source, counter.quality))
+    guessed = any(counter.quality == Quality.MODELLED for counter in devices.counters)
+    for counter in devices.node_counters:  # less the components: as good as they are
+        quality = Quality.MODELLED if guessed else counter.quality
+        found[OTHER] = _joined(found.get(OTHER), Part(OTHER, counter.source, quality))
+    return tuple(found.values())
 
 
 def components(
-    parts: Iterable[Share], meter: Meter, partial: Iterable[str] = ()
+    listed: Iterable[Part], meter: Meter, *, whole_node: bool, partial: Container[str] = ()
 ) -> tuple[ComponentEnergy, ...]:
     """Return a record's components from what a meter added up.
 
     Args:
-        parts: the job's shares.
-        meter: energy by counter.
-        partial: components to mark although they were measured, because others used them too.
+        listed: what counts for the job.
+        meter: energy by component.
+        whole_node: nobody else was on the node: where it has a meter, `node` is all together.
+        partial: components to mark although measured: others used them too, say.
     """
-    listed = list(parts)
-    known = joules(listed, meter.energy_uj)
     found = []
-    for name in dict.fromkeys(share.component for share in listed):
-        own = [share for share in listed if share.component == name]
-        exact = all(share.factor == 1.0 and share.key not in meter.uncertain for share in own)
-        quality = Quality.MEASURED if exact and name not in partial else Quality.PARTIAL
-        if any(share.quality == Quality.MODELLED for share in own):
-            quality = Quality.MODELLED
-        source = "+".join(dict.fromkeys(share.source for share in own))
-        found.append(ComponentEnergy(name, known.get(name), source, quality))
+    for part in listed:
+        energy_uj = meter.energy_uj.get(part.component)
+        joules = None if energy_uj is None else energy_uj / 1e6
+        quality = _quality(part, meter, part.component in partial or energy_uj is None)
+        found.append(ComponentEnergy(part.component, joules, part.source, quality))
+    if whole_node and OTHER in meter.energy_uj:
+        source = next(part.source for part in found if part.name == OTHER)
+        doubtful = OTHER in partial or OTHER in meter.doubtful_s
+        total = math.fsum(part.energy_joules for part in found if part.energy_joules is not None)
+        quality = Quality.PARTIAL if doubtful else Quality.MEASURED
+        found.append(ComponentEnergy("node", total, source, quality))
     return tuple(found)
+
+
+def joules(meter: Meter) -> dict[str, float]:
+    """Return joules so far by component, as far as known."""
+    return {name: energy_uj / 1e6 for name, energy_uj in meter.energy_uj.items()}
+
+
+def _joined(one: Part | None, other: Part) -> Part:
+    if one is None:
+        return other
+    sources = dict.fromkeys([*one.source.split("+"), other.source])
+    quality = Quality.MODELLED if Quality.MODELLED in (one.quality, other.quality) else one.quality
+    return Part(one.component, "+".join(sources), quality)
+
+
+def _quality(part: Part, meter: Meter, partial: bool) -> Quality:
+    if partial or meter.doubtful_s.get(part.component):
+        return Quality.PARTIAL
+    assumed = part.quality == Quality.MODELLED or meter.assumed_s.get(part.component)
+    return Quality.MODELLED if assumed else Quality.MEASURED

@@ -22,10 +22,12 @@ from slurm_energy.agent.server import Server, refuse_if_answered
 from slurm_energy.agent.statedir import StateDir, lock_file
 from slurm_energy.config import Config
 from slurm_energy.devices import durable
-from slurm_energy.devices.discovery import discover
+from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.node_power import node_meter
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.ownership import check_folder
 from slurm_energy.policies import check_policies
+from slurm_energy.slurm.hookenv import this_node
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class Daemon:
         state = StateDir(self._config.agent.state_dir)
         loop = asyncio.get_running_loop()
         try:
-            self._engine = await self._work(lambda: Engine(self._config, discover(), state))
+            self._engine = await self._work(lambda: Engine(self._config, self._discover(), state))
             engine = self._engine
             self._delivery = Delivery(engine.spool, self._config.cluster, lambda: engine.node, self._work)
             engine.on_change = lambda: loop.call_soon_threadsafe(self._written.set)
@@ -89,6 +91,9 @@ class Daemon:
         finally:
             self._worker.shutdown()
             os.close(lock)
+
+    def _discover(self) -> Devices:
+        return discover(meter=node_meter(self._config.node_power, this_node()))
 
     async def _serve(self, engine: Engine, socket_path: Path) -> None:
         server = Server(engine, self._serve_work, self._missed.replay)

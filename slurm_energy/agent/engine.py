@@ -6,10 +6,7 @@ Synchronous; every method runs in the one worker thread. Sockets, timers and del
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
-import os
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,23 +14,24 @@ from typing import Any
 from slurm_energy.agent import answers, attribution, places, planning, recording
 from slurm_energy.agent.allowance import Allowance
 from slurm_energy.agent.clock import Clock
-from slurm_energy.agent.complaints import Complaints
-from slurm_energy.agent.live import LEAST_WINDOW_S, LivePower
+from slurm_energy.agent.closing import Closing
+from slurm_energy.agent.keeping import Keeper
+from slurm_energy.agent.live import LEAST_WINDOW_S
+from slurm_energy.agent.measuring import Measuring
 from slurm_energy.agent.meter import Meter
 from slurm_energy.agent.restoration import Restoration
-from slurm_energy.agent.sampler import Sampler
 from slurm_energy.agent.session import CLOSING, OPEN, STARTING, Session
 from slurm_energy.agent.spool import Spool
 from slurm_energy.agent.statedir import StateDir
 from slurm_energy.agent.trace import TraceBuilder
+from slurm_energy.agent.usage import Moment
 from slurm_energy.config import Config
 from slurm_energy.devices import durable
 from slurm_energy.devices.discovery import Devices
 from slurm_energy.devices.settings import Outcome
 from slurm_energy.errors import ForbiddenError, NotFoundError
 from slurm_energy.policies import Request
-from slurm_energy.records import EnergyRecord
-from slurm_energy.slurm.hookenv import JobContext, job_context
+from slurm_energy.slurm.hookenv import JobContext, job_context, this_node
 
 log = logging.getLogger(__name__)
 
@@ -66,25 +64,31 @@ class Engine:
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.config = config
-        self.node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+        self.node = this_node()
         self.spool = Spool(state.spool_folder, config.agent.spool_limit_mb * 1_000_000)
         self._devices = devices
         self._state = state
         self._clock = clock or Clock()
-        self.on_change = on_change
-        self._unsynced: set[Path] = set()
-        self._sampler = Sampler(devices.counters, devices.throttles, self._clock)
         self._fresh = Allowance(_FRESH_PER_S, _FRESH_BURST)
-        self._live = LivePower(devices.counters)
+        self._late: set[tuple[int, int]] = set()
+        self._sessions: dict[tuple[int, int], Session] = {}
+        self._measuring = Measuring(devices, self._clock, self.node, config.agent.idle_watts)
         self._restoration = Restoration(
             devices,
             state.journal,
             lambda: {s.owner: planning.tenant(s, devices.hardware) for s in self._sessions.values()},
         )
-        self._late: set[tuple[int, int]] = set()
-        self._sessions: dict[tuple[int, int], Session] = {}
-        self._closing: list[Session] = []
-        self._complaints = Complaints()
+        self._keeper = Keeper(state, self.spool, self._measuring, self._sessions.values, on_change)
+        self._closing = Closing(devices, self._restoration, self._keeper)
+
+    @property
+    def on_change(self) -> Callable[[], None]:
+        """Called after something was written that should be forced to disk, or delivered."""
+        return self._keeper.on_change
+
+    @on_change.setter
+    def on_change(self, function: Callable[[], None]) -> None:
+        self._keeper.on_change = function
 
     @property
     def active(self) -> bool:
@@ -96,30 +100,32 @@ class Engine:
         """Seconds between regular samples now: as configured for jobs, seldom without, wraps never missed."""
         wanted_s = 1 / self.config.agent.sampling_hz
         wanted_s = wanted_s if self.active else max(wanted_s, _IDLE_INTERVAL_S)
-        return min(wanted_s, self._sampler.longest_interval_s)
+        return min(wanted_s, self._measuring.longest_interval_s)
 
     def start(self) -> None:
         """Take up what an earlier run left: finish what ended, go on with what runs, restore the rest."""
-        self._sampler.sample()
-        left: list[tuple[Session, dict[str, Any]]] = []
-        for session, readings in self._state.load():
-            if self.spool.has(session.record_id):  # recorded before it was forgotten
+        found = self._state.load()
+        sessions = [session for session, _ in found if not self.spool.has(session.record_id)]
+        for session, _ in found:
+            if session not in sessions:  # recorded before it was forgotten
                 self._state.forget(session)
-                continue
+        self._take_books([checkpoint for _, checkpoint in found], sessions)
+        for session in sessions:
             if session.phase != CLOSING and session.boot_id != self._clock.boot_id:
                 session.end_unix = session.unix_at(session.meter.start + session.meter.elapsed_s)
                 session.phase = CLOSING
                 session.note("the node was restarted: the record ends at the last checkpoint before")
             if session.phase == CLOSING:
-                self._closing.append(session)
+                self._closing.sessions.append(session)
             else:
                 self._sessions[session.key] = session
-                left.append((session, readings))
-        for session, readings in left:  # once all are known: their claims count together
-            self._continue(session, readings)
+        self._measuring.resume(self._sessions.values())
+        for session in self._sessions.values():
+            self._continue(session)
         self._repair()
         self.catch_up()
-        if self._closing:
+        self._keeper.save_books()
+        if self._closing.sessions:
             self.on_change()
 
     def begin(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
@@ -136,12 +142,12 @@ class Engine:
         session = self._sessions.get(context.key)
         if session is not None:
             return answers.begun(session)
-        self.node = context.node or self.node
+        self._name_node(context.node)
         whole = attribution.has_whole_node(context, self._devices.hardware.cpu_count)
         self._close_stale(context, whole)
         self._repair()
-        self._sample()
-        started = self._clock.unix(), self._sampled_at()
+        self._sample(Moment.HOOK)
+        started = self._clock.unix(), self._measuring.sampled_at
         session = planning.new_session(context, whole, self.node, self._devices, self.config, started)
         session.boot_id = self._clock.boot_id
         if late_s:
@@ -149,10 +155,10 @@ class Engine:
         request = planning.request(session, context.flags, self.config)
         self._sessions[session.key] = session
         if self._apply(session, request):
-            self._sample()
+            self._sample(Moment.HOOK)
         self._begin_meter(session)
         session.phase = OPEN
-        self._save(session)
+        self._keeper.save(session)
         answer = answers.begun(session)
         log.info("job %s begins: policy %s, %s", session.owner, session.policy, _counts(answer))
         return answer
@@ -180,7 +186,7 @@ class Engine:
 
     def knows(self, key: tuple[int, int]) -> bool:
         """Return whether a job (id, restart count) has begun here and has no record yet."""
-        return key in self._sessions or any(session.key == key for session in self._closing)
+        return key in self._sessions or any(session.key == key for session in self._closing.sessions)
 
     def not_measured(self, env: Mapping[str, str], began: float, ended: float) -> None:
         """Record a job that began and ended while we were away; boot times in seconds.
@@ -195,25 +201,37 @@ class Engine:
         session = planning.new_session(context, whole, node, self._devices, self.config, (now + began, began))
         planning.mark_unmeasured(session, context.flags, self._clock.boot_id, now + ended)
         if not self.spool.has(session.record_id):
-            self._closing.append(session)
-            self._save(session)
+            self._closing.sessions.append(session)
+            self._keeper.save(session)
 
-    def step(self, event: str, job_id: int, name: str, job_cores: str | None = None) -> dict[str, Any]:
-        """Note begin (`start`) or end (`end`) of a step of a running job, and which cores the job has."""
+    def step(
+        self, event: str, job_id: int, name: str, job_cores: str | None = None, pid: int | None = None
+    ) -> dict[str, Any]:
+        """Note begin (`start`) or end (`end`) of a step of a running job.
+
+        Args:
+            event: `start` or `end`.
+            job_id: the job.
+            name: Slurm's name of the step.
+            job_cores: which cores the job has; None if that is not told.
+            pid: the step's slurmstepd; None if that is not told.
+        """
         session = self._running(job_id)
         if session is None or (event == "end" and name not in session.steps):
             return {"known": False}
-        self._sample()
+        self._measuring.learn(session)  # at the end of a step its job's control group is still there
+        self._sample(Moment.HOOK)
         if event == "start":
-            session.begin_step(name, self._sampled_at())
+            session.begin_step(name, self._measuring.sampled_at, pid)
+            self._measuring.learn(session)
             if planning.learn_cpus(session, job_cores, self._devices.hardware):
                 self._late.add(session.key)
         else:
             step = session.steps[name]
-            record = recording.step_record(session, step, session.unix_at(self._sampled_at()))
-            if self._to_spool(record):
+            record = recording.step_record(session, step, session.unix_at(self._measuring.sampled_at))
+            if self._keeper.spool(record):
                 del session.steps[name]
-        self._save(session)
+        self._keeper.save(session)
         return {"known": True}
 
     @property
@@ -228,7 +246,7 @@ class Engine:
             policy = session.policy
             self._apply(session, planning.again(session, self.config))
             session.policy = policy
-            self._save(session)
+            self._keeper.save(session)
 
     def set_caps(self, job_id: int, caps: Mapping[str, float | None]) -> dict[str, Any]:
         """Change the caps of a running job.
@@ -241,7 +259,7 @@ class Engine:
             NotFoundError: no such job here.
         """
         session = self._must_run(job_id)
-        self._sample()
+        self._sample(Moment.HOOK)
         request = Request(
             policy=planning.capping_policy(session.policy, self.config),
             cap_watts=caps.get("cap_watts", session.watch.cap_watts),
@@ -253,7 +271,7 @@ class Engine:
         session.policy = policy
         note = planning.caps_note(session.watch.cap_watts, session.watch.gpu_cap_watts)
         session.note(note)
-        self._save(session)
+        self._keeper.save(session)
         log.info("job %s: %s", session.owner, note)
         failed = sum(outcome.failed for outcome in outcomes)
         return {"applied": len(outcomes) - failed, "failed": failed}
@@ -277,9 +295,9 @@ class Engine:
             raise ForbiddenError(f"energy: job {job_id} belongs to another user")
         now = self._clock.boottime()
         oldest_s = _FRESHEST_S if fresh and self._fresh.take(session.uid, now) else _FRESH_S
-        if now - self._sampled_at() > oldest_s:
-            self._sample(due_only=True)
-        age_s = max(0.0, self._clock.boottime() - self._sampled_at())
+        if now - self._measuring.sampled_at > oldest_s:
+            self._sample(Moment.LOOK)
+        age_s = max(0.0, self._clock.boottime() - self._measuring.sampled_at)
         return session.uid, {**answers.energy(session), "age_s": age_s}
 
     def status(self, reader: int | None = None) -> dict[str, Any]:
@@ -288,29 +306,34 @@ class Engine:
         Args:
             reader: uid of who asks; None for who may read everything.
         """
-        now = self._clock.boottime()
-        if not self.active and (self._sampler.time is None or now - self._sampler.time > LEAST_WINDOW_S):
-            self._sample(due_only=True)  # without jobs that is done seldom
-        return {
-            **answers.status(self.node, [*self._sessions.values(), *self._closing], self._devices, reader),
+        now, last = self._clock.boottime(), self._measuring.time
+        if not self.active and (last is None or now - last > LEAST_WINDOW_S):
+            self._sample(Moment.LOOK)  # without jobs that is done seldom
+        sessions = [*self._sessions.values(), *self._closing.sessions]
+        live = self._measuring.live
+        found = {
+            **answers.status(self.node, sessions, self._devices, reader),
             "spooled": self.spool.count(),
             "sampling_hz": self.config.agent.sampling_hz,
             "unrestored": sorted(self._restoration.failed),
-            "watts": dict(self._live.watts(now)),
-            "watts_window_s": self._live.window_s,
+            "watts": dict(live.watts(now)),
+            "watts_window_s": live.window_s,
         }
+        if reader is None:
+            found |= {"books": self._measuring.sums(), "idle_watts": self._measuring.idle_watts()}
+        return found
 
     def tick(self) -> None:
         """Take a regular sample."""
-        self._sample(due_only=True)
+        self._sample(Moment.TICK)
 
     def housekeeping(self) -> None:
         """Write a checkpoint, and try again what failed before."""
         self.catch_up()
         self._repair()
-        for session in self._sessions.values():
-            self._save(session, trace=True)
-        if self._closing:
+        self._keeper.save_traces()
+        self._keeper.save_books()
+        if self._closing.sessions:
             self.on_change()
 
     def reconfigure(self, config: Config) -> None:
@@ -325,17 +348,17 @@ class Engine:
             Files that were written since the last call and not forced to disk; see `durable.flush`. They
             survive our death; if the machine dies, the job does too.
         """
-        self._closing = [session for session in self._closing if not self._complete(session)]
-        found, self._unsynced = self._unsynced, set()
-        return found
+        self._closing.complete()
+        return self._keeper.unsynced()
 
     def stop(self) -> None:
         """Write everything down; settings of running jobs stay, journaled."""
         self.tick()
-        for session in self._sessions.values():
-            self._save(session, trace=True)
+        self._keeper.save_traces()
+        self._keeper.save_books()
         with contextlib.suppress(OSError):
             durable.flush(self.tidy())
+        self._measuring.close()
         self._devices.close()
         self._state.close()
 
@@ -351,7 +374,7 @@ class Engine:
         if dropped:
             self._restoration.of_job(session.owner, dropped)
         if plan.settings:
-            self._save(session)
+            self._keeper.save(session)
         if dropped:
             known = {}  # restoring may have changed them
         outcomes = self._restoration.set(session.owner, plan.settings, known)
@@ -366,16 +389,21 @@ class Engine:
 
     def _begin_meter(self, session: Session) -> None:
         """Count from the last sample on: what setting up used is not the job's."""
-        start = self._sampled_at()
+        start = self._measuring.sampled_at
         session.start_unix = self._clock.unix() - (self._clock.boottime() - start)
         session.meter = Meter(start)
         session.watch.reset()
         session.trace = TraceBuilder(start, 1 / self.config.agent.sampling_hz, session.components)
 
-    def _continue(self, session: Session, readings: Mapping[str, Any]) -> None:
-        gap = self._sampler.since(readings)
-        if gap is not None:
-            session.add(gap)
+    def _take_books(self, checkpoints: list[dict[str, Any]], sessions: list[Session]) -> None:
+        """Go on from the latest checkpoint, whichever job's file it is in."""
+        if (books := self._state.load_books()) is not None:
+            checkpoints.append(books)
+        latest = max(checkpoints, key=lambda checkpoint: checkpoint["sequence"], default=None)
+        if latest is not None:
+            self._measuring.load(latest, [session for session in sessions if session.phase != CLOSING])
+
+    def _continue(self, session: Session) -> None:
         session.note("senergyd was restarted while the job ran")
         if session.phase == STARTING:
             session.merge_outcomes(self._restoration.set(session.owner, session.plan))
@@ -384,7 +412,7 @@ class Engine:
             self._late.add(session.key)
         if session.trace is None:
             interval_s = 1 / self.config.agent.sampling_hz
-            session.trace = TraceBuilder(self._sampled_at(), interval_s, session.components)
+            session.trace = TraceBuilder(self._measuring.sampled_at, interval_s, session.components)
         log.info("job %s goes on", session.owner)
 
     def _close_stale(self, context: JobContext, whole: bool) -> None:
@@ -397,81 +425,27 @@ class Engine:
 
     def _finish(self, session: Session) -> None:
         """Measure for the last time and restore; the record is written by `tidy`, nobody waits for it."""
-        self._sample()
-        session.end_unix = session.unix_at(self._sampled_at())
+        self._sample(Moment.LAST)
+        session.end_unix = session.unix_at(self._measuring.sampled_at)
         session.phase = CLOSING
         del self._sessions[session.key]
-        self._closing.append(session)
+        self._measuring.leave(session)
+        self._closing.sessions.append(session)
         if session.outcomes:
-            self._save(session)
-        self._put_back(session)
-        self._save(session)
-
-    def _put_back(self, session: Session) -> None:
-        results = self._restoration.of_job(session.owner)
-        known = {result.key: result for result in (*session.restored, *results)}
-        # Entries may have been closed before: by senergyd --restore, or by us just before we died.
-        missing = [o for o in session.outcomes if o.key not in known and not o.failed]
-        session.restored = [*known.values(), *self._restoration.look(missing)]
-
-    def _complete(self, session: Session) -> bool:
-        """Write the records of a session that has ended; False if that must be tried again."""
-        if self._restoration.holds(session.owner) or (session.outcomes and not session.restored):
-            self._put_back(session)  # the latter: we died between restoring and noting it
-        end = session.end_unix if session.end_unix is not None else session.start_unix
-        for name, step in list(session.steps.items()):
-            record = recording.step_record(session, step, end)
-            notes = (*record.notes, "the end of the step was not seen")
-            if self._to_spool(dataclasses.replace(record, notes=notes)):
-                del session.steps[name]
-        trace = None
-        if session.trace is not None and session.trace.is_plot:
-            trace = session.trace.encode(session.unix_at(session.trace.start))
-        record = recording.job_record(session, self._devices.knobs)
-        if session.steps or not self._to_spool(record, trace):
-            return False
-        joules = "unknown" if record.energy_joules is None else f"{record.energy_joules:.1f} J"
-        log.info("job %s ended: %s in %.1f s", session.owner, joules, record.elapsed_s)
-        self._state.forget(session)
-        return True
+            self._keeper.save(session)
+        self._closing.put_back(session)
+        self._keeper.save(session)
 
     def _repair(self) -> None:
-        for session in self._closing:
-            if self._restoration.holds(session.owner):
-                self._put_back(session)
-        jobs = [*self._sessions.values(), *self._closing]
-        self._restoration.repair([session.owner for session in jobs])
+        self._closing.repair(self._sessions.values())
 
-    def _to_spool(self, record: EnergyRecord, trace: dict[str, Any] | None = None) -> bool:
-        try:
-            self._unsynced.update(self.spool.add(record, trace))
-        except OSError as error:
-            self._complaints.tell("spool", f"records not stored, will be tried again: {error}", logging.ERROR)
-            return False
-        self._complaints.settle("spool", "records can be stored again")
-        self.on_change()
-        return True
+    def _sample(self, moment: Moment) -> None:
+        self._measuring.sample((s for s in self._sessions.values() if s.phase == OPEN), moment)
 
-    def _sample(self, *, due_only: bool = False) -> None:
-        interval = self._sampler.sample(due_only)
-        if interval is not None:
-            self._live.add(interval)
-            for session in self._sessions.values():
-                session.add(interval)
-
-    def _sampled_at(self) -> float:
-        return self._clock.boottime() if self._sampler.time is None else self._sampler.time
-
-    def _save(self, session: Session, *, trace: bool = False) -> None:
-        try:
-            self._unsynced.add(self._state.save(session, self._sampler.readings()))
-            if trace:
-                self._state.save_trace(session)
-        except OSError as error:
-            self._complaints.tell("checkpoint", f"not written: {error}", logging.ERROR)
-        else:
-            self._complaints.settle("checkpoint", "written again")
-            self.on_change()
+    def _name_node(self, node: str | None) -> None:
+        if node and node != self.node:
+            self.node = node
+            self._measuring.rename(node)
 
     def _running(self, job_id: int) -> Session | None:
         runs = [session for session in self._sessions.values() if session.job_id == job_id]

@@ -7,10 +7,10 @@ component describes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 WINDOW_S = 10.0
+_SLACK_S = 0.1  # of a timer that fires a little early
 QUIET_BUSY_SHARE = 0.02
 """Share of the node's CPU time up to which the node counts as idle; daemons need some of it."""
 
@@ -26,7 +26,7 @@ class IdlePower:
     """The lowest mean power of each component over a quiet window.
 
     Attributes:
-        given_watts: values of the site, which are never replaced.
+        given_watts: values of the site, which are never replaced; `gpu` is each of the GPUs.
         learned_watts: lowest quiet mean so far.
     """
 
@@ -41,7 +41,7 @@ class IdlePower:
             length_s: its length.
             energy_uj: microjoules by component.
             quiet: components that nobody used: cpu, dram and other with CPUs busy for at most
-                QUIET_BUSY_SHARE of the time and no job, a GPU that no job holds.
+                QUIET_BUSY_SHARE of the time, a GPU that no job holds.
         """
         calm = set(quiet)
         for name, energy in energy_uj.items():
@@ -51,14 +51,16 @@ class IdlePower:
             window = self._windows.setdefault(name, _Window())
             window.length_s += length_s
             window.joules += energy / 1e6
-            if window.length_s >= WINDOW_S:
+            if window.length_s >= WINDOW_S - _SLACK_S:
                 watts = window.joules / window.length_s
                 self.learned_watts[name] = min(watts, self.learned_watts.get(name, watts))
                 del self._windows[name]
 
     def watts(self, component: str) -> float | None:
         """Return the idle power of a component, None as long as it is not known."""
-        return self.given_watts.get(component, self.learned_watts.get(component))
+        kind = component.partition("[")[0]
+        given = self.given_watts.get(component, self.given_watts.get(kind))
+        return given if given is not None else self.learned_watts.get(component)
 
     def static_uj(self, length_s: float, energy_uj: Mapping[str, int]) -> dict[str, int]:
         """Return the static part of an interval's energy, for components whose idle power is known."""
@@ -68,6 +70,6 @@ class IdlePower:
             if (watts := self.watts(name)) is not None
         }
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, float]:
         """Return what was learned as JSON-ready data, to be given back as `learned_watts`."""
-        return asdict(self)["learned_watts"]  # type: ignore[no-any-return]
+        return dict(self.learned_watts)

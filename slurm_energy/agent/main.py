@@ -15,7 +15,9 @@ from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.statedir import StateDir
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import discover
+from slurm_energy.devices.node_power import node_meter
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError
+from slurm_energy.slurm.hookenv import this_node
 
 _EPILOG = """examples:
   senergyd                             serve with /etc/slurm/energy.toml
@@ -76,7 +78,7 @@ async def _run(config: Config, argument: str | None) -> None:
 
 def _check(config: Config) -> int:
     """Print what was found; a node without anything to measure or set is a failure."""
-    devices = discover()
+    devices = discover(meter=node_meter(config.node_power, this_node()))
     hardware = devices.hardware
     print(f"configuration: {config.path or 'defaults'}")
     print(f"processor: {hardware.cpu_model or 'unknown'}, {hardware.cpu_count} CPUs online")

@@ -82,8 +82,10 @@ def fresh(message: Mapping[str, Any]) -> bool:
     return value
 
 
-def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None]:
-    """Return event, job id and name of a step, and the job's cores; older senders do not tell these.
+def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | None]:
+    """Return event, job id and name of a step, the job's cores and the id of the step's slurmstepd.
+
+    Older senders do not tell the cores.
 
     Raises:
         UsageError: one of them is not of its form.
@@ -93,10 +95,12 @@ def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None]:
         raise UsageError(f"message: event {_shown(event)} is not start or end")
     if not isinstance(name, str) or not _STEP_NAME.fullmatch(name):
         raise UsageError(f"message: step {_shown(name)} is not a step name")
-    cores = message.get("job_cpus")
+    cores, pid = message.get("job_cpus"), message.get("pid")
     if cores is not None and not (isinstance(cores, str) and _CORE_LIST.fullmatch(cores)):
         raise UsageError(f"message: job_cpus {_shown(cores)} is not a list of cores")
-    return event, job_id(message), name, cores
+    if pid is not None and (not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31):
+        raise UsageError(f"message: pid {_shown(pid)} is not a process id")
+    return event, job_id(message), name, cores, pid
 
 
 def caps(message: Mapping[str, Any]) -> dict[str, float | None]:

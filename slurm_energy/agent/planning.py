@@ -74,7 +74,7 @@ def new_session(
         whole_node=whole,
         gpus=gpus,
         gpu_job=bool(context.gpus),
-        shares=attribution.shares(context, devices.counters, whole, gpus, hardware.cpu_count),
+        parts=attribution.parts(devices, whole, gpus),
         meter=Meter(started[1]),
         watch=PowerWatch(max(_SHORTEST_WINDOW_S, 1 / config.agent.sampling_hz)),
         notes=[] if whole else [_shared_note(context.cpus, hardware.cpu_count)],
@@ -85,7 +85,7 @@ def mark_unmeasured(session: Session, flags: Mapping[str, str], boot_id: str, en
     """Close a session of which nothing was seen; the same job always gets the same record id."""
     session.asked = _asked(flags)
     session.boot_id, session.end_unix, session.phase = boot_id, end_unix, CLOSING
-    session.shares = ()
+    session.parts = ()
     identity = f"{session.cluster}/{session.node}/{boot_id}/{session.owner}"
     session.record_id = uuid.uuid5(uuid.NAMESPACE_URL, identity).hex
     session.notes = ["senergyd was away for the whole job: nothing was set, its energy is not known"]
@@ -204,6 +204,5 @@ def caps_note(cap_watts: float | None, gpu_cap_watts: float | None) -> str:
 
 def _shared_note(cpus: int | None, cpu_count: int) -> str:
     """Return the remark about how the energy of a job on a shared node was found."""
-    if cpus is None:
-        return "the job shares the node: energy of packages and memory is not known"
-    return f"the job shares the node: energy of packages and memory by CPUs ({cpus} of {cpu_count})"
+    rule = "the job shares the node: energy by CPU time, and of the idle node by allocated CPUs"
+    return f"{rule} ({cpus} of {cpu_count})" if cpus is not None else f"{rule}, which are not known"

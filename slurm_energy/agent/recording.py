@@ -20,7 +20,9 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
     """Return the record of a session that has ended."""
     end = max(session.start_unix, session.end_unix if session.end_unix is not None else session.start_unix)
     session.watch.finish()
-    found = attribution.components(session.shares, session.meter)
+    found = attribution.components(
+        session.parts, session.meter, whole_node=session.whole_node, partial=session.partly_known
+    )
     return EnergyRecord(
         **_whose(session),
         start=session.start_unix,
@@ -41,7 +43,9 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
 def step_record(session: Session, step: Step, end_unix: float) -> EnergyRecord:
     """Return the record of a step: what the job's part of the node used while it ran."""
     end = max(step.start_unix, end_unix)
-    found = attribution.components(session.shares, step.meter, session.components if step.shared else ())
+    meter = session.meter.since(step.earlier)
+    partial = session.components if step.shared else session.partly_known
+    found = attribution.components(session.parts, meter, whole_node=session.whole_node, partial=partial)
     return EnergyRecord(
         **_whose(session),
         start=step.start_unix,
@@ -49,8 +53,8 @@ def step_record(session: Session, step: Step, end_unix: float) -> EnergyRecord:
         components=found,
         step=step.name,
         mean_watts=_mean(found, end - step.start_unix),
-        throttled_seconds=step.meter.throttled_s,
-        uncertain_seconds=step.meter.uncertain_s,
+        throttled_seconds=meter.throttled_s,
+        uncertain_seconds=meter.uncertain_s,
         notes=("other steps ran at the same time",) if step.shared else (),
         record_id=step.record_id,
     )
@@ -76,7 +80,7 @@ def _whose(session: Session) -> dict[str, Any]:
 
 
 def _mean(components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
-    known = [part.energy_joules for part in components if part.energy_joules is not None]
+    known = [p.energy_joules for p in components if p.energy_joules is not None and p.name != "node"]
     return math.fsum(known) / elapsed_s if known and elapsed_s > 0 else None
 
 

@@ -185,6 +185,7 @@ class Sampler:
         self._clock = clock
         self._suspended_s = clock.suspended()
         self._lost: set[str] = set()
+        self._gone: set[str] = set()
         self.time: float | None = None
         self.longest_interval_s = longest_interval_s(counters)
         self._complaints = Complaints()
@@ -240,7 +241,8 @@ class Sampler:
     def since(self, earlier: Mapping[str, Any]) -> Interval | None:
         """Return the interval from readings of an earlier run to the last sample.
 
-        None if they are of another boot, or there is no sample on either side.
+        None if they are of another boot, or there is no sample on either side. A counter that cannot be read
+        now, though its device is there, will tell of the time since its earlier reading when it can.
         """
         if earlier["boot_id"] != self._clock.boot_id or earlier["time"] is None or self.time is None:
             return None
@@ -250,6 +252,8 @@ class Sampler:
         for key, (time, value_uj) in earlier["counters"].items():
             track = self._tracks.get(key)
             if track is None or track.time is None:
+                if track is not None and key not in self._gone:
+                    track.start(float(time), int(value_uj))
                 continue
             last = _Track(track.counter)
             last.start(float(time), int(value_uj))
@@ -268,6 +272,7 @@ class Sampler:
                 continue
             if self._lost and track.key in self._lost:
                 self._lost.discard(track.key)
+                self._gone.discard(track.key)
                 self._complaints.settle(f"counter {track.key}", "can be read again")
             found.append((track, value_uj))
         return found
@@ -276,6 +281,7 @@ class Sampler:
         """Note a failure; when the device itself is gone, its last reading means nothing any more."""
         if isinstance(error, DeviceGoneError):
             track.time = None
+            self._gone.add(track.key)
         if track.key not in self._lost:  # while it comes back its reasons may vary
             self._lost.add(track.key)
             self._complaints.tell(f"counter {track.key}", f"cannot be read: {error}")

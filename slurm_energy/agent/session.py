@@ -8,13 +8,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
-from slurm_energy.agent import attribution
-from slurm_energy.agent.attribution import Share
-from slurm_energy.agent.meter import Meter, PowerWatch
-from slurm_energy.agent.sampler import Interval
+from slurm_energy.agent.attribution import Part
+from slurm_energy.agent.meter import Booking, Meter, PowerWatch
+from slurm_energy.agent.shares import BY_CPU_TIME, OTHER
+from slurm_energy.agent.spans import Occupant
 from slurm_energy.agent.trace import TraceBuilder
+from slurm_energy.agent.usage import Worker
+from slurm_energy.devices.cputime import JobPlace
 from slurm_energy.devices.hardware import Setting
 from slurm_energy.devices.settings import Outcome, Restored
 
@@ -29,14 +32,16 @@ class Step:
     Attributes:
         name: Slurm's step name.
         start_unix: Unix seconds of its begin.
-        meter: what the node used since.
+        earlier: what the job had used at its begin.
+        pid: its slurmstepd, if that was told.
         shared: components used by another step at the same time.
         record_id: id of the record to be.
     """
 
     name: str
     start_unix: float
-    meter: Meter
+    earlier: Meter
+    pid: int | None = None
     shared: bool = False
     record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -47,12 +52,12 @@ class Step:
 
     def dump(self) -> dict[str, Any]:
         """Return JSON-ready data."""
-        return {**_flat(self), "meter": self.meter.dump()}
+        return {**_flat(self), "earlier": self.earlier.dump()}
 
     @classmethod
     def load(cls, data: dict[str, Any]) -> Step:
         """Read the output of `dump`."""
-        return cls(**{**data, "meter": Meter(**data["meter"])})
+        return cls(**{**data, "earlier": Meter(**data["earlier"])})
 
 
 @dataclass(slots=True)
@@ -74,7 +79,7 @@ class Session:
         outcomes: what became of them.
         restored: what became of their originals.
         notes: remarks for the record.
-        shares: what of the node's counters counts for it.
+        parts: components that count for it.
         meter: energy so far.
         watch: peaks and caps.
         steps: open steps by name.
@@ -96,7 +101,7 @@ class Session:
     start_unix: float
     whole_node: bool
     gpus: tuple[int, ...]
-    shares: tuple[Share, ...]
+    parts: tuple[Part, ...]
     meter: Meter
     watch: PowerWatch
     policy: str = "monitor"
@@ -127,32 +132,48 @@ class Session:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Components that count for it."""
-        return tuple(dict.fromkeys(share.component for share in self.shares))
+        """Names of the components that count for it."""
+        return tuple(part.component for part in self.parts)
+
+    @property
+    def partly_known(self) -> tuple[str, ...]:
+        """Components of which a part cannot be told: what the job holds of them is not known."""
+        return () if self.whole_node or self.cpus is not None else (*BY_CPU_TIME, OTHER)
+
+    @property
+    def occupant(self) -> Occupant:
+        """What it holds of the node."""
+        gpus = dict.fromkeys(self.gpus, Fraction(1))
+        return Occupant(self.owner, self.cpus, gpus, self.whole_node)
+
+    @property
+    def worker(self) -> Worker:
+        """How its CPU time is found."""
+        pids = tuple(step.pid for step in self.steps.values() if step.pid is not None)
+        return Worker(self.owner, self.meter.start, JobPlace(self.job_id, self.sluid, pids))
 
     def unix_at(self, boottime: float) -> float:
         """Return Unix seconds of a moment of the boot clock; not disturbed by jumps of the wall clock."""
         return self.start_unix + max(0.0, boottime - self.meter.start)
 
-    def add(self, interval: Interval) -> None:
-        """Count an interval for the job, its trace and its open steps."""
-        if self.phase == CLOSING or interval.end <= self.meter.start:
-            return
-        keys, components = [share.key for share in self.shares], self.components
-        moved = self.meter.add(interval, keys, components)
-        used = attribution.joules(self.shares, moved)
-        self.watch.add(interval.length_s, used)
+    def book(self, booking: Booking) -> None:
+        """Count what an interval brought for the job and its trace."""
+        self.meter.add(booking, self.components)
+        told = [name for name in self.components if name in booking.energy_uj]
+        since = {name: booking.since.get(name, booking.start) for name in told}
+        used = {name: booking.energy_uj[name] / 1e6 for name in told}
+        lengths_s = {name: booking.end - start for name, start in since.items()}
+        self.watch.add(booking.length_s, used, lengths_s, booking.waiting.intersection(self.components))
         if self.trace is not None:
-            self.trace.add(interval.start, interval.end, used)
-        for step in self.steps.values():
-            if interval.end > step.meter.start:
-                step.meter.add(interval, keys, components)
+            for start in set(since.values()) or {booking.start}:
+                together = {name: joules for name, joules in used.items() if since[name] == start}
+                self.trace.add(start, booking.end, together)
 
-    def begin_step(self, name: str, boottime: float) -> None:
+    def begin_step(self, name: str, boottime: float, pid: int | None = None) -> None:
         """Open a step; one that is already open goes on."""
         if name in self.steps or len(self.steps) >= MOST_OPEN_STEPS:
             return
-        step = Step(name, self.unix_at(boottime), Meter(boottime))
+        step = Step(name, self.unix_at(boottime), self.meter.copy(), pid)
         for other in self.steps.values():
             if not (step.is_container or other.is_container):
                 step.shared = other.shared = True
@@ -173,7 +194,7 @@ class Session:
         """Return JSON-ready data, without the trace."""
         data = _flat(self)
         del data["trace"]
-        for name in ("shares", "plan", "outcomes", "restored"):
+        for name in ("parts", "plan", "outcomes", "restored"):
             data[name] = [_flat(item) for item in data[name]]
         data["meter"], data["watch"] = self.meter.dump(), self.watch.dump()
         data["steps"] = {name: step.dump() for name, step in self.steps.items()}
@@ -191,7 +212,7 @@ class Session:
                 **data,
                 "gpus": tuple(data["gpus"]),
                 "cpu_list": None if (cpus := data.get("cpu_list")) is None else tuple(cpus),
-                "shares": tuple(Share(**item) for item in data["shares"]),
+                "parts": tuple(Part(**item) for item in data["parts"]),
                 "meter": Meter(**data["meter"]),
                 "watch": PowerWatch(**data["watch"]),
                 "plan": tuple(Setting(**item) for item in data["plan"]),

@@ -21,15 +21,23 @@ class Claim:
 
     Attributes:
         job: unique name of the job.
-        cpus: logical CPUs allocated.
+        held_ns: CPU time allocated: logical CPUs times how long it had them.
         cpu_time_ns: CPU time used in the interval; None if not known.
         gpus: allocated share of each GPU by index: 1 for a whole GPU, less for a MIG instance or shard.
     """
 
     job: str
-    cpus: int
+    held_ns: int
     cpu_time_ns: int | None = None
     gpus: Mapping[int, Fraction] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Dynamic energy in microjoules that jobs and the rest of the node caused, all components together."""
+
+    jobs: Mapping[str, int] = field(default_factory=dict)
+    rest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +45,20 @@ class NodeInterval:
     """What was measured of the whole node.
 
     Attributes:
-        length_ns: length of the interval.
-        cpus: logical CPUs of the node.
+        capacity_ns: logical CPUs of the node times the length of the interval.
         busy_ns: CPU time of all processes, the jobs' included; None if not known.
         energy_uj: microjoules by component: `cpu`, `dram`, `gpu[i]`, `other`; what is not known is absent.
         static_uj: part of it that the idle node would have used as well; absent means 0.
+        moved: dynamic energy of components that were split before, for `other` to follow.
+        gpus: components of GPUs that the node has besides.
     """
 
-    length_ns: int
-    cpus: int
+    capacity_ns: int
     busy_ns: int | None
     energy_uj: Mapping[str, int]
     static_uj: Mapping[str, int] = field(default_factory=dict)
+    moved: Moved = field(default_factory=Moved)
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +69,13 @@ class Split:
         jobs: by job and component; every job has every component of the interval.
         idle: static energy of what no job holds.
         unattributed: dynamic energy that no job caused: the system's own processes.
-        modelled: components by job that rest on an assumption rather than on a measurement.
+        moved: dynamic energy of all components but `other`, those split before included.
     """
 
     jobs: Mapping[str, Mapping[str, int]]
     idle: Mapping[str, int]
     unattributed: Mapping[str, int]
-    modelled: Mapping[str, frozenset[str]]
+    moved: Moved
 
 
 @dataclass(slots=True)
@@ -124,25 +134,28 @@ def split(interval: NodeInterval, claims: Iterable[Claim]) -> Split:
     """
     jobs = sorted(claims, key=lambda claim: claim.job)
     held, used = _cpus_held(interval, jobs), _cpu_time(interval, jobs)
-    gpus = {name: _gpu_held(name, jobs) for name in interval.energy_uj if name.startswith("gpu[")}
     pieces: dict[str, _Piece] = {}
-    dynamic = _Piece([0] * len(jobs))
+    dynamic = _Piece([interval.moved.jobs.get(claim.job, 0) for claim in jobs])
+    dynamic.unattributed = interval.moved.rest + sum(interval.moved.jobs.values()) - sum(dynamic.jobs)
     for name, energy_uj in interval.energy_uj.items():
         if name == OTHER:
             continue
         static_uj = min(energy_uj, interval.static_uj.get(name, 0))
-        by_cpu = name in BY_CPU_TIME
-        still = _static(static_uj, held if by_cpu else gpus[name])
-        moved = _dynamic(energy_uj - static_uj, used if by_cpu else _Weights(gpus[name].jobs, 0))
+        if name in BY_CPU_TIME:
+            still, moved = _static(static_uj, held), _dynamic(energy_uj - static_uj, used)
+        else:
+            gpu = _gpu_held(name, jobs)
+            still, moved = _static(static_uj, gpu), _dynamic(energy_uj - static_uj, _Weights(gpu.jobs, 0))
         pieces[name] = still.plus(moved)
         dynamic = dynamic.plus(moved)
     if OTHER in interval.energy_uj:
-        pieces[OTHER] = _other(interval, _node_held(held, list(gpus.values())), dynamic)
+        gpus = [_gpu_held(name, jobs) for name in _gpu_names(interval, jobs)]
+        pieces[OTHER] = _other(interval, _node_held(held, gpus), dynamic)
     return Split(
         jobs={c.job: {name: piece.jobs[i] for name, piece in pieces.items()} for i, c in enumerate(jobs)},
         idle={name: piece.idle for name, piece in pieces.items()},
         unattributed={name: piece.unattributed for name, piece in pieces.items()},
-        modelled={claim.job: _modelled(claim, pieces) for claim in jobs},
+        moved=Moved(dict(zip((c.job for c in jobs), dynamic.jobs, strict=True)), dynamic.unattributed),
     )
 
 
@@ -180,8 +193,8 @@ def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
 
 def _cpus_held(interval: NodeInterval, jobs: Sequence[Claim]) -> _Weights:
     """Return allocated CPUs by job, and free ones."""
-    held = [claim.cpus for claim in jobs]
-    return _Weights(held, max(0 if any(held) else 1, interval.cpus - sum(held)))
+    held = [claim.held_ns for claim in jobs]
+    return _Weights(held, max(0 if any(held) else 1, interval.capacity_ns - sum(held)))
 
 
 def _cpu_time(interval: NodeInterval, jobs: Sequence[Claim]) -> _Weights:
@@ -191,12 +204,19 @@ def _cpu_time(interval: NodeInterval, jobs: Sequence[Claim]) -> _Weights:
     most what its CPUs can do.
     """
     known = sum(claim.cpu_time_ns for claim in jobs if claim.cpu_time_ns is not None)
-    unknown = [claim.cpus for claim in jobs if claim.cpu_time_ns is None]
-    most = sum(unknown) * interval.length_ns
+    unknown = [claim.held_ns for claim in jobs if claim.cpu_time_ns is None]
+    most = sum(unknown)
     left = most if interval.busy_ns is None else max(0, interval.busy_ns - known)
-    assumed = iter(apportion(min(most, left) if sum(unknown) else 0, unknown))
+    assumed = iter(apportion(min(most, left) if most else 0, unknown))
     weights = [next(assumed) if claim.cpu_time_ns is None else claim.cpu_time_ns for claim in jobs]
     return _Weights(weights, max(0, (interval.busy_ns or 0) - sum(weights)))
+
+
+def _gpu_names(interval: NodeInterval, jobs: Sequence[Claim]) -> list[str]:
+    """Return the node's GPUs as far as this interval knows of them: measured, named for it, or held."""
+    measured = {name for name in interval.energy_uj if name.startswith("gpu[")}
+    held = {f"gpu[{index}]" for claim in jobs for index in claim.gpus}
+    return sorted(measured | held | set(interval.gpus))
 
 
 def _gpu_held(name: str, jobs: Sequence[Claim]) -> _Weights:
@@ -225,9 +245,3 @@ def _node_held(cpus: _Weights, gpus: Sequence[_Weights]) -> _Weights:
     whole = math.lcm(*(mean.denominator for mean in means))
     weights = [int(mean * whole) for mean in means]
     return _Weights(weights, whole - sum(weights))
-
-
-def _modelled(claim: Claim, components: Iterable[str]) -> frozenset[str]:
-    parts = {f"gpu[{index}]" for index, share in claim.gpus.items() if 0 < share < 1}
-    parts |= set(BY_CPU_TIME) if claim.cpu_time_ns is None else set()
-    return frozenset(parts & set(components))

@@ -1,4 +1,4 @@
-"""The agent's directory: lock, settings journal, open sessions with their traces, spool."""
+"""The agent's directory: lock, settings journal, open sessions with their traces, the node's books, spool."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from slurm_energy.ownership import check_folder
 log = logging.getLogger(__name__)
 
 _VERSION = 1
+_BOOKS = "books.json"
 _RUNS, _ENDED, _TRACE = ".json", ".ended", ".trace"
 _LONGEST_FILE_BYTES = 256_000_000
 
@@ -61,8 +62,8 @@ class StateDir:
         """Where undelivered records are kept."""
         return self.folder / "spool"
 
-    def save(self, session: Session, readings: dict[str, Any]) -> Path:
-        """Write a session and the counters' readings that its energy goes up to.
+    def save(self, session: Session, checkpoint: dict[str, Any]) -> Path:
+        """Write a session, and a checkpoint of all energy booked so far.
 
         The end of a job gets a file of its own beside the one of its begin: file systems that protect
         careless programs write a file to disk at once when it replaces another one, and the epilog would
@@ -74,10 +75,38 @@ class StateDir:
         Raises:
             OSError: not written; the last state is still there.
         """
-        data = {"version": _VERSION, "readings": readings, "session": session.dump()}
+        data = {"version": _VERSION, "checkpoint": checkpoint, "session": session.dump()}
         path = self._path(session, _ENDED if session.phase == CLOSING else _RUNS)
         durable.write(path, json.dumps(data).encode(), sync=False)
         return path
+
+    def save_books(self, checkpoint: dict[str, Any]) -> Path:
+        """Write a checkpoint that belongs to no job.
+
+        Returns:
+            The file, see `save`.
+
+        Raises:
+            OSError: not written; the last one is still there.
+        """
+        path = self.folder / _BOOKS
+        durable.write(path, json.dumps({"version": _VERSION, "checkpoint": checkpoint}).encode(), sync=False)
+        return path
+
+    def load_books(self) -> dict[str, Any] | None:
+        """Return the checkpoint of `save_books`; None if there is none, or it cannot be read."""
+        path = self.folder / _BOOKS
+        try:
+            data = json.loads(durable.read(path, _LONGEST_FILE_BYTES))
+            if data["version"] != _VERSION:
+                raise ValueError(f"version {data['version']}")
+            found: dict[str, Any] = data["checkpoint"]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.error("%s: cannot be read: %s", path, error)
+            return None
+        return found
 
     def save_trace(self, session: Session) -> None:
         """Write a session's trace.
@@ -94,19 +123,19 @@ class StateDir:
             self._path(session, suffix).unlink(missing_ok=True)
 
     def load(self) -> list[tuple[Session, dict[str, Any]]]:
-        """Return the sessions of the last run with their readings; a damaged file is kept aside."""
+        """Return the sessions of the last run with their checkpoints; a damaged file is kept aside."""
         found: dict[str, tuple[Session, dict[str, Any]]] = {}
         for suffix in (_RUNS, _ENDED):  # the end, if it was written, counts
             for path in sorted(self._sessions.glob(f"*{suffix}")):
                 try:
-                    session, readings = _read(path)
+                    session, checkpoint = _read(path)
                 except (OSError, ValueError, KeyError, TypeError) as error:
                     aside = path.with_name(path.name + ".damaged")
                     log.error("%s: cannot be read (%s); kept as %s", path, error, aside.name)
                     path.replace(aside)
                     continue
                 self._load_trace(session)
-                found[session.owner] = session, readings
+                found[session.owner] = session, checkpoint
         self._sweep(found)
         return list(found.values())
 
@@ -135,7 +164,7 @@ def _read(path: Path) -> tuple[Session, dict[str, Any]]:
     data = json.loads(durable.read(path, _LONGEST_FILE_BYTES))
     if data["version"] != _VERSION:
         raise ValueError(f"version {data['version']}")
-    return Session.load(data["session"]), data["readings"]
+    return Session.load(data["session"]), data["checkpoint"]
 
 
 def lock_file(path: Path) -> int:

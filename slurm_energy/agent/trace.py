@@ -8,7 +8,7 @@ import math
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 MOST_POINTS = 7200
@@ -25,14 +25,18 @@ class TraceBuilder:
         columns: component names.
     """
 
-    def __init__(self, start: float, interval_s: float, columns: Iterable[str]) -> None:
+    def __init__(self, start: float, interval_s: float, columns: Collection[str]) -> None:
         self.start = start
         self.interval_s = interval_s
+        self._points = 0
         self._joules = {name: array("d") for name in columns}
-        self._covered = array("d")
+        self._covered = {name: array("d") for name in columns}
 
     def add(self, start: float, end: float, joules: Mapping[str, float]) -> None:
-        """Spread energy used from `start` to `end` evenly; a component that is missing is unknown there."""
+        """Spread energy used from `start` to `end` evenly.
+
+        A component that is missing is unknown there, unless another call tells it.
+        """
         start = max(start, self.start)
         if end <= start:
             return
@@ -41,23 +45,20 @@ class TraceBuilder:
             high = min(end, self.start + (index + 1) * self.interval_s)
             if high > low:
                 self._put(index, high - low, (high - low) / (end - start), joules)
-        while len(self._covered) > MOST_POINTS:
+        while self._points > MOST_POINTS:
             self._halve()
 
     def watts(self) -> dict[str, array[float]]:
         """Return mean watts per interval by component, NaN where unknown."""
         return {
-            name: array(
-                "f",
-                (_watts(energy, covered) for energy, covered in zip(column, self._covered, strict=True)),
-            )
+            name: array("f", map(_watts, column, self._covered[name]))
             for name, column in self._joules.items()
         }
 
     @property
     def is_plot(self) -> bool:
         """Whether there is more than a single value to show."""
-        return len(self._covered) > 1
+        return self._points > 1
 
     def encode(self, start_unix: float) -> dict[str, Any]:
         """Return the trace as docs/architecture.md defines it."""
@@ -74,9 +75,9 @@ class TraceBuilder:
             "start": self.start,
             "interval_s": self.interval_s,
             "columns": list(self._joules),
-            "points": len(self._covered),
+            "points": self._points,
         }
-        parts = [self._covered, *self._joules.values()]
+        parts = [*self._covered.values(), *self._joules.values()]
         return json.dumps(header).encode() + b"\n" + b"".join(part.tobytes() for part in parts)
 
     @classmethod
@@ -89,10 +90,11 @@ class TraceBuilder:
         head, _, body = data.partition(b"\n")
         header = json.loads(head)
         trace = cls(header["start"], header["interval_s"], header["columns"])
-        size = 8 * header["points"]
-        if len(body) != size * (1 + len(trace._joules)):
+        trace._points = header["points"]
+        size = 8 * trace._points
+        if len(body) != size * 2 * len(trace._joules):
             raise ValueError("trace file of the wrong length")
-        for index, part in enumerate((trace._covered, *trace._joules.values())):
+        for index, part in enumerate((*trace._covered.values(), *trace._joules.values())):
             part.frombytes(body[index * size : (index + 1) * size])
         return trace
 
@@ -100,18 +102,21 @@ class TraceBuilder:
         return int((time - self.start) // self.interval_s)
 
     def _put(self, index: int, length_s: float, fraction: float, joules: Mapping[str, float]) -> None:
-        missing = index + 1 - len(self._covered)
+        missing = index + 1 - self._points
         if missing > 0:
-            for column in (self._covered, *self._joules.values()):
+            for column in (*self._covered.values(), *self._joules.values()):
                 column.extend([0.0] * missing)
-        self._covered[index] += length_s
+            self._points += missing
         for name, column in self._joules.items():
-            column[index] += joules.get(name, math.nan) * fraction
+            if name in joules:
+                column[index] += joules[name] * fraction
+                self._covered[name][index] += length_s
 
     def _halve(self) -> None:
         self.interval_s *= 2
-        self._covered = _pairs(self._covered)
+        self._covered = {name: _pairs(column) for name, column in self._covered.items()}
         self._joules = {name: _pairs(column) for name, column in self._joules.items()}
+        self._points = (self._points + 1) // 2
 
 
 def _pairs(column: array[float]) -> array[float]:
@@ -120,6 +125,6 @@ def _pairs(column: array[float]) -> array[float]:
 
 
 def _watts(energy: float, covered: float) -> float:
-    if covered <= 0 or math.isnan(energy):
+    if covered <= 0:
         return math.nan
     return round(energy / covered * _WATT_STEPS) / _WATT_STEPS

@@ -56,6 +56,13 @@ class ClusterConfig:
     )
 
 
+def _idle_watts(value: dict[str, float]) -> str | None:
+    wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other")]
+    if wrong:
+        return f"'{wrong[0]}' is not one of cpu, dram, gpu, other"
+    return None if all(0 <= watts <= 1e5 for watts in value.values()) else "must be from 0 to 100000 watts"
+
+
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
     """The node agent, senergyd."""
@@ -73,6 +80,13 @@ class AgentConfig:
     )
     set_rapl_time_window_s: float = key(
         1.0, "Averaging window written together with a RAPL power limit.", check=between(0.001, 64.0)
+    )
+    idle_watts: dict[str, float] = key(
+        {},
+        "Watts of the idle node's components, for the split of shared nodes; gpu is each GPU. What is not "
+        "given is learned from quiet moments.",
+        _idle_watts,
+        show={"cpu": 90.0, "other": 110.0},
     )
 
 
@@ -141,7 +155,7 @@ NODE_POWER_SOURCES = ("auto", "none", "pm_counters", "power_meter", "ipmi", "red
 
 @dataclass(frozen=True, slots=True)
 class NodePowerConfig:
-    """Where nodes tell the power of all of their parts together; senergyd does not record it yet.
+    """Where nodes tell the power of all of their parts together.
 
     See docs/power-sources.md.
     """

@@ -88,6 +88,19 @@ class CpuTimes:
             result.update(self._from_processes(rest))
         return result
 
+    def read_open(self, jobs: Iterable[JobPlace]) -> dict[int, int]:
+        """Return nanoseconds of CPU time by job id, of jobs whose group is known; searches nothing."""
+        found = {job.job_id: self._from_group(job) for job in jobs if job.job_id in self._groups}
+        return {job_id: time_ns for job_id, time_ns in found.items() if time_ns is not None}
+
+    def find(self, job: JobPlace) -> bool:
+        """Look for a job's group by its known processes, which is quick; return whether it is known now."""
+        if job.job_id in self._groups:
+            return True
+        names = job.directory_names
+        paths = (path for pid in job.pids if (path := self._group_of_process(pid, names)) is not None)
+        return any(self._opened(job, path) is not None for path in paths)
+
     def source(self, job_id: int) -> str | None:
         """Return where a job's figure comes from: the group's file or `process tree`; None if unknown."""
         if job_id in self._groups:
@@ -111,10 +124,9 @@ class CpuTimes:
         group = self._groups.get(job.job_id)
         if group is None:
             path = self._find(job)
-            descriptor = _open(path) if path else -1
-            if path is None or descriptor < 0:
+            group = self._opened(job, path) if path else None
+            if group is None:
                 return None
-            group = self._groups[job.job_id] = _Group(path, descriptor)
         try:
             time_ns = _nanoseconds(os.pread(group.descriptor, _STAT_BYTES, 0))
         except (OSError, ValueError):
@@ -122,6 +134,13 @@ class CpuTimes:
             return self._reopened(group)
         group.highest_ns = max(group.highest_ns, time_ns)
         return group.highest_ns
+
+    def _opened(self, job: JobPlace, path: Path) -> _Group | None:
+        descriptor = _open(path)
+        if descriptor < 0:
+            return None
+        group = self._groups[job.job_id] = _Group(path, descriptor)
+        return group
 
     def _reopened(self, group: _Group) -> int:
         descriptor = _open(group.path)

@@ -31,6 +31,7 @@ class Devices:
         throttles: sensors of throttling.
         notes: oddities, one line each.
         closers: what to call at the end.
+        root: where /sys, /proc and /dev were found.
     """
 
     hardware: Hardware
@@ -41,6 +42,7 @@ class Devices:
     closers: tuple[Callable[[], None], ...] = ()
     node_counters: tuple[EnergyCounter, ...] = ()
     choice: Choice = field(default_factory=Choice)
+    root: Path = Path("/")
 
     def close(self) -> None:
         """Close descriptors and libraries."""
@@ -88,6 +90,7 @@ def discover(root: Path = Path("/"), meter: NodeMeter | None = None) -> Devices:
         throttles=(*topology.throttle_sensors(root, cpus), *found.throttles),
         notes=tuple(found.notes),
         closers=tuple(found.closers),
+        root=root,
     )
 
 

@@ -93,6 +93,9 @@ def find(root: Path, meter: NodeMeter | None = None) -> Sources:
     found.node_counters = [by_key[key] for key in found.choice.node]
     if found.dram_watts is None:
         found.dram_watts = _dram_watts(found.counters)
+    if found.choice.node_lacks:
+        lacks = ", ".join(sorted(found.choice.node_lacks))
+        found.notes.append(f"nothing here measures {lacks} of the node: its figure is too low by that")
     for key, why in found.choice.left_out.items():
         by_key[key].close()
         found.notes.append(f"{key} is left out: {why}")

@@ -6,7 +6,9 @@ come from the user and are handed on unchecked.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -56,6 +58,11 @@ class JobContext:
     def key(self) -> tuple[int, int]:
         """Job id and restart count, by which jobs on a node are told apart."""
         return self.job_id, self.restart_count
+
+
+def this_node() -> str:
+    """Return this node's name as far as it is known before any hook tells it."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def job_context(env: Mapping[str, str]) -> JobContext:

@@ -217,17 +217,18 @@ def test_the_default_policy_is_the_site_s(tmp_path: Path) -> None:
     assert node.records()[0].asked == {}
 
 
-def test_a_job_that_shares_the_node_is_partial_and_changes_no_cpu_setting(node: Node) -> None:
+def test_a_job_that_shares_the_node_pays_a_part_and_changes_no_cpu_setting(node: Node) -> None:
     node.engine.begin(env(5, cpus="1", policy="powersave"))
     node.engine.begin(env(6, cpus="2"))
     assert node.tree.snapshot() == node.original
-    node.use(10)
+    node.use(9)
     node.engine.end(env(5, cpus="1"))
     node.engine.end(env(6, cpus="2"))
     by_job = {record.job_id: record for record in node.records()}
-    assert energy_of(by_job[5]) == {"dram": 100.0, "cpu": 1000.0}
-    assert energy_of(by_job[6]) == {"dram": 200.0, "cpu": 2000.0}
-    assert {part.quality for part in by_job[5].components} == {"partial"}
+    # Nothing tells what they do.
+    assert energy_of(by_job[5]) == pytest.approx({"dram": 120.0, "cpu": 1200.0})
+    assert energy_of(by_job[6]) == pytest.approx({"dram": 240.0, "cpu": 2400.0})
+    assert {part.quality for part in by_job[5].components} == {"modelled"}
     assert any("CPU settings left alone" in note for note in by_job[5].notes)
 
 

@@ -17,7 +17,6 @@ from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.dram_model import DramModel, model_watts, module_watts, usage_factor, used_share
 from slurm_energy.devices.interface import DeviceError
 from slurm_energy.records import Quality
-from slurm_energy.slurm.hookenv import JobContext
 
 GIB = 1 << 30
 DDR4, DDR5, HBM3 = 0x1A, 0x22, 0x24
@@ -160,9 +159,8 @@ def test_the_model_follows_the_use_of_memory(tree: Tree) -> None:
 def test_a_record_says_that_its_memory_is_modelled(tree: Tree) -> None:
     dmi(tree, module(0x7FFF, extended_mb=megabytes(32)) + END).zone("intel-rapl:0", "package-0")
     devices = discover(tree.root)
-    context = JobContext(job_id=1, restart_count=0, uid=0, exclusive=True)
-    parts = attribution.shares(context, devices.counters, True, (), 4)
-    meter = Meter(0.0, energy_uj={counter.key: 5_000_000 for counter in devices.counters})
-    found = {c.name: c.quality for c in attribution.components(parts, meter)}
+    parts = attribution.parts(devices, True, ())
+    meter = Meter(0.0, energy_uj={"cpu": 5_000_000, "dram": 5_000_000})
+    found = {c.name: c.quality for c in attribution.components(parts, meter, whole_node=True)}
     assert found == {"cpu": Quality.MEASURED, "dram": Quality.MODELLED}
     devices.close()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 import zlib
 from array import array
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.agent.clock import Clock, Grid
-from slurm_energy.agent.meter import Meter, PowerWatch
+from slurm_energy.agent.meter import Booking, Meter, PowerWatch
 from slurm_energy.agent.sampler import Delta, Interval, Sampler
 from slurm_energy.agent.trace import MOST_POINTS, TraceBuilder
 from slurm_energy.devices.interface import DeviceError, DeviceGoneError, EnergyCounter, ThrottleSensor
@@ -311,24 +311,19 @@ def test_throttle_sensors_take_turns_and_what_they_told_holds_meanwhile() -> Non
     assert [sensor.asked for sensor in sensors] == [2] * 8
 
 
-def interval(start: float, end: float, **energy_uj: int) -> Interval:
-    return Interval(start, end, {key: Delta(start, uj, True) for key, uj in energy_uj.items()}, {})
-
-
-def test_a_meter_adds_its_own_counters_and_marks_what_is_missing() -> None:
+def test_a_meter_adds_what_counts_and_marks_what_is_missing() -> None:
     meter = Meter(10.0)
-    for part in (interval(10, 11, a=5, b=7), interval(11, 13, a=6, b=7)):
-        meter.add(replace(part, unknown=frozenset({"missing"})), ["a", "missing", "not due"], [])
-    assert meter.energy_uj == {"a": 11}
-    assert (meter.uncertain, meter.uncertain_s, meter.elapsed_s) == (["missing"], 3.0, 3.0)
-    assert meter.throttled_s is None
-
-
-def test_a_meter_takes_no_energy_from_before_its_begin() -> None:
-    meter = Meter(10.0)
-    late = Interval(10.0, 11.0, {"a": Delta(4.0, 999, True)}, {})
-    assert meter.add(late, ["a"], []) == {}
-    assert (meter.energy_uj, meter.uncertain_s) == ({}, 1.0)
+    meter.add(Booking(10, 11, {"cpu": 5, "gpu[0]": 7}, doubtful_s={"dram": 1.0}), ["cpu", "dram"])
+    before = meter.copy()
+    doubtful_s = {"dram": 2.0, "cpu": 0.5, "gpu[0]": 9.0}
+    meter.add(Booking(11, 13, {"cpu": 6}, doubtful_s=doubtful_s, assumed=frozenset({"cpu"})), ["cpu", "dram"])
+    assert meter.energy_uj == {"cpu": 11}
+    assert (meter.doubtful_s, meter.uncertain_s) == ({"dram": 3.0, "cpu": 0.5}, 3.0)
+    assert (meter.elapsed_s, meter.throttled_s) == (3.0, None)
+    later = meter.since(before)
+    assert (later.start, later.elapsed_s, later.energy_uj) == (11.0, 2.0, {"cpu": 6})
+    assert (later.doubtful_s, later.assumed_s) == ({"dram": 2.0, "cpu": 0.5}, {"cpu": 2.0})
+    assert Meter(**json.loads(json.dumps(meter.dump()))) == meter
 
 
 def test_peaks_are_means_of_whole_windows() -> None:
@@ -346,6 +341,22 @@ def test_a_job_shorter_than_a_window_has_its_mean_as_peak() -> None:
     watch.add(0.2, {"cpu": 50.0})
     watch.finish()
     assert watch.peak_watts == 250.0
+
+
+def test_energy_that_is_told_late_makes_no_peak() -> None:
+    watch = PowerWatch(window_s=1.0)
+    for _ in range(4):
+        watch.add(1.0, {"cpu": 100.0}, waiting=["other"])
+    watch.add(1.0, {"cpu": 100.0, "other": 250.0}, {"other": 5.0})
+    watch.add(1.0, {"cpu": 100.0}, waiting=["other"])
+    assert watch.watts == {"cpu": 100.0, "other": 50.0}
+    assert watch.peak_watts == 150.0
+
+
+def test_what_cannot_be_limited_is_not_above_a_cap() -> None:
+    watch = PowerWatch(window_s=1.0, cap_watts=100.0)
+    watch.add(1.0, {"cpu": 90.0, "other": 80.0})
+    assert (watch.above_cap_s, watch.peak_watts) == (0.0, 170.0)
 
 
 @pytest.mark.parametrize(
@@ -383,6 +394,17 @@ def test_unknown_power_is_nan_and_stays_in_its_interval() -> None:
     assert (cpu[0], cpu[3]) == (10.0, 30.0)
     assert math.isnan(cpu[1]) and math.isnan(cpu[2])
     assert dram[:2] == [1.0, 2.0] and math.isnan(dram[2])
+
+
+def test_a_trace_takes_late_energy_of_one_component() -> None:
+    trace = TraceBuilder(0.0, 1.0, ["cpu", "other"])
+    trace.add(0.0, 1.0, {"cpu": 10.0})
+    trace.add(1.0, 2.0, {"cpu": 20.0})
+    trace.add(0.0, 2.0, {"other": 60.0})
+    assert {name: list(watts) for name, watts in trace.watts().items()} == {
+        "cpu": [10.0, 20.0],
+        "other": [30.0, 30.0],
+    }
 
 
 def test_a_long_trace_doubles_its_interval_and_keeps_its_energy() -> None:

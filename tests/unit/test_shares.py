@@ -15,6 +15,7 @@ from slurm_energy.agent.shares import Claim, NodeInterval, Split, apportion, nod
 
 DOCUMENT = Path(__file__).parents[2] / "docs/attribution.md"
 SECOND = 10**9
+CPU = 10 * SECOND  # a CPU for the ten seconds of the examples
 JOULE = 10**6  # microjoules of a joule
 
 WEIGHTS = st.lists(st.integers(0, 10**18), min_size=1, max_size=12)
@@ -45,7 +46,7 @@ CLAIMS = st.lists(
     st.builds(
         Claim,
         job=st.text("abcdef", min_size=1, max_size=3),
-        cpus=st.integers(0, 64),
+        held_ns=st.integers(0, 64 * 10**10),
         cpu_time_ns=st.none() | st.integers(0, 10**12),
         gpus=SHARES,
     ),
@@ -57,8 +58,7 @@ ENERGY = st.fixed_dictionaries(
 )
 INTERVALS = st.builds(
     NodeInterval,
-    length_ns=st.integers(1, 10**12),
-    cpus=st.integers(0, 256),
+    capacity_ns=st.integers(0, 10**14),
     busy_ns=st.none() | st.integers(0, 10**13),
     energy_uj=ENERGY,
     static_uj=ENERGY,
@@ -96,7 +96,7 @@ def test_the_order_of_the_jobs_does_not_matter(
 def test_a_job_with_the_whole_node_gets_everything(interval: NodeInterval) -> None:
     """All CPUs, all GPUs, and all the CPU time that there was."""
     gpus = {0: Fraction(1), 1: Fraction(1)}
-    job = Claim("a", max(1, interval.cpus), max(1, interval.busy_ns or 0), gpus)
+    job = Claim("a", max(1, interval.capacity_ns), max(1, interval.busy_ns or 0), gpus)
     result = split(interval, [job])
     for component, energy_uj in interval.energy_uj.items():
         if component == "other" and not any(name != "other" for name in interval.energy_uj):
@@ -121,8 +121,7 @@ def test_without_jobs_nobody_pays(interval: NodeInterval, claims: list[Claim]) -
 
 def node(**more: object) -> NodeInterval:
     values: dict[str, object] = {
-        "length_ns": 10 * SECOND,
-        "cpus": 64,
+        "capacity_ns": 64 * CPU,
         "busy_ns": 340 * SECOND,
         "energy_uj": {"cpu": 3000 * JOULE},
         "static_uj": {"cpu": 1000 * JOULE},
@@ -131,49 +130,46 @@ def node(**more: object) -> NodeInterval:
 
 
 def test_a_sleeping_job_gets_its_static_share_only() -> None:
-    result = split(node(), [Claim("busy", 32, 320 * SECOND), Claim("asleep", 16, 0)])
+    result = split(node(), [Claim("busy", 32 * CPU, 320 * SECOND), Claim("asleep", 16 * CPU, 0)])
     assert result.jobs["asleep"]["cpu"] == 250 * JOULE  # 16 of 64 CPUs of 1000 J
     assert result.idle["cpu"] == 250 * JOULE
     assert result.unattributed["cpu"] == round(2000 * JOULE * 20 / 340)
 
 
 def test_more_cpus_than_the_node_has_share_what_there_is() -> None:
-    result = split(node(static_uj={"cpu": 3000 * JOULE}), [Claim("a", 64, 1), Claim("b", 64, 1)])
+    result = split(node(static_uj={"cpu": 3000 * JOULE}), [Claim("a", 64 * CPU, 1), Claim("b", 64 * CPU, 1)])
     assert [result.jobs[job]["cpu"] for job in "ab"] == [1500 * JOULE, 1500 * JOULE]
     assert result.idle["cpu"] == 0
 
 
-def test_jobs_whose_cpu_time_is_not_known_share_what_is_left_and_are_marked() -> None:
-    known, one, two = Claim("a", 32, 40 * SECOND), Claim("b", 16), Claim("c", 8)
+def test_jobs_whose_cpu_time_is_not_known_share_what_is_left() -> None:
+    known, one, two = Claim("a", 32 * CPU, 40 * SECOND), Claim("b", 16 * CPU), Claim("c", 8 * CPU)
     result = split(node(static_uj={}), [known, one, two])
     # 300 s are left; 24 CPUs can do 240 s of them, 160 and 80; 60 s are the system's.
     assert result.jobs["b"]["cpu"] == round(3000 * JOULE * 160 / 340)
     assert result.jobs["c"]["cpu"] == round(3000 * JOULE * 80 / 340)
     assert result.unattributed["cpu"] == round(3000 * JOULE * 60 / 340)
-    assert result.modelled == {"a": frozenset(), "b": {"cpu"}, "c": {"cpu"}}
 
 
 def test_a_whole_gpu_is_the_job_s_and_an_unused_one_nobody_s() -> None:
     interval = node(energy_uj={"gpu[0]": 500, "gpu[1]": 70}, static_uj={"gpu[0]": 60, "gpu[1]": 60})
-    result = split(interval, [Claim("a", 1, 0, {0: Fraction(1)})])
+    result = split(interval, [Claim("a", 1 * CPU, 0, {0: Fraction(1)})])
     assert result.jobs["a"] == {"gpu[0]": 500, "gpu[1]": 0}
     assert (result.idle["gpu[1]"], result.unattributed["gpu[1]"]) == (60, 10)
-    assert result.modelled["a"] == frozenset()
 
 
-def test_mig_instances_share_a_gpu_by_their_size_and_are_marked() -> None:
+def test_mig_instances_share_a_gpu_by_their_size() -> None:
     interval = node(energy_uj={"gpu[0]": 700}, static_uj={"gpu[0]": 70})
-    claims = [Claim("a", 1, 0, {0: Fraction(4, 7)}), Claim("b", 1, 0, {0: Fraction(2, 7)})]
+    claims = [Claim("a", 1 * CPU, 0, {0: Fraction(4, 7)}), Claim("b", 1 * CPU, 0, {0: Fraction(2, 7)})]
     result = split(interval, claims)
     assert [result.jobs[job]["gpu[0]"] for job in "ab"] == [40 + 420, 20 + 210]
     assert result.idle["gpu[0]"] == 10
-    assert result.modelled == {"a": {"gpu[0]"}, "b": {"gpu[0]"}}
 
 
 def test_losses_follow_what_causes_them() -> None:
     energy = {"cpu": 1000, "gpu[0]": 1000, "other": 500}
     interval = node(energy_uj=energy, static_uj={"cpu": 200, "gpu[0]": 200, "other": 100}, busy_ns=100)
-    claims = [Claim("gpu", 16, 0, {0: Fraction(1)}), Claim("cpu", 48, 100)]
+    claims = [Claim("gpu", 16 * CPU, 0, {0: Fraction(1)}), Claim("cpu", 48 * CPU, 100)]
     result = split(interval, claims)
     # Static 100: means of 1/4 and 1, and of 3/4 and 0; dynamic 400 by 800 : 800.
     # Of 62.5 and 37.5 the first by name is rounded up.
@@ -197,15 +193,14 @@ def test_the_document_s_example_is_what_the_code_does() -> None:
     energy = dict(zip(("cpu", "dram", "gpu[0]", "other"), map(int, numbers["measured"]), strict=True))
     static = dict(zip(energy, map(int, numbers["of it static"]), strict=True))
     interval = NodeInterval(
-        length_ns=10 * SECOND,
-        cpus=64,
+        capacity_ns=64 * CPU,
         busy_ns=340 * SECOND,
         energy_uj={name: joules * JOULE for name, joules in energy.items()},
         static_uj={name: joules * JOULE for name, joules in static.items()},
     )
     claims = [
-        Claim("A", 32, 240 * SECOND, {0: Fraction(1)}),
-        Claim("B", 16, 80 * SECOND),
+        Claim("A", 32 * CPU, 240 * SECOND, {0: Fraction(1)}),
+        Claim("B", 16 * CPU, 80 * SECOND),
     ]
     result = split(interval, claims)
     expected = {

@@ -1,0 +1,363 @@
+"""The node's books: what every component used, and who pays. Each microjoule is booked once.
+
+Takes intervals with the jobs that were there and gives each job its part by the rule of docs/attribution.md.
+Reads no hardware. For every component: jobs + idle + unattributed = measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_energy.agent.complaints import Complaints
+from slurm_energy.agent.idle import QUIET_BUSY_SHARE, IdlePower
+from slurm_energy.agent.meter import Booking
+from slurm_energy.agent.sampler import Interval
+from slurm_energy.agent.shares import BY_CPU_TIME, OTHER, Moved, NodeInterval, Split, node_rest, split
+from slurm_energy.agent.spans import GONE, Span, Occupant, Used, span
+from slurm_energy.devices.discovery import Devices
+
+_SLACK_S = 1e-6
+_LONGEST_WAIT_S = 60.0
+"""`other` waits so long for a component that cannot be read; then it is booked without."""
+_MOST_DEBT_S = 30.0
+"""Meters that disagree for longer than this contradict each other: the node's shows less than its parts."""
+
+
+@dataclass(slots=True)
+class Line:
+    """One component.
+
+    Attributes:
+        keys: its counters.
+        energy_uj: told by counters and not booked yet.
+        behind: counters that are late, and the boot time up to which they are known.
+        doubt: stretches of the open time in which something may be missing, boot times.
+        open: the time before the present interval that is not booked yet.
+        jobs_uj, idle_uj, unattributed_uj: what was booked so far.
+        measured_uj: what was booked so far; of `other`, the node's meter less the parts.
+    """
+
+    keys: tuple[str, ...]
+    energy_uj: int = 0
+    behind: dict[str, float] = field(default_factory=dict)
+    doubt: list[tuple[float, float]] = field(default_factory=list)
+    open: Span | None = None
+    jobs_uj: int = 0
+    idle_uj: int = 0
+    unattributed_uj: int = 0
+    measured_uj: int = 0
+
+    def take(self, interval: Interval) -> bool:
+        """Take an interval's deltas.
+
+        Returns:
+            False while a counter is late. What a counter lost for good is doubtful; if all lost everything
+            before this interval, the time before is not open any more.
+        """
+        fresh = 0
+        for key in self.keys:
+            delta = interval.deltas.get(key)
+            if delta is None:
+                self.behind.setdefault(key, interval.start)
+                continue
+            known = self.behind.pop(key, interval.start)
+            self.energy_uj += delta.energy_uj
+            if delta.start > known + _SLACK_S:
+                self.doubt.append((known, delta.start))
+                fresh += delta.start >= interval.start - _SLACK_S
+            if not delta.certain:
+                self.doubt.append((delta.start, interval.end))
+        if fresh and fresh == len(self.keys):
+            self.open = None
+        return not self.behind
+
+    def wait(self, piece: Span) -> None:
+        """Leave an interval open."""
+        self.open = self._with(piece)
+
+    def close(self, piece: Span) -> Span:
+        """Return all of the time that is open, this interval included, and begin a new one."""
+        whole, self.open = self._with(piece), None
+        return whole
+
+    def doubtful_s(self, since: float) -> float:
+        """Return seconds from a moment on in which something may be missing; at most from one stretch."""
+        return max((max(0.0, end - max(since, start)) for start, end in self.doubt), default=0.0)
+
+    def _with(self, piece: Span) -> Span:
+        return piece if self.open is None else self.open.then(piece)
+
+    def dump(self) -> dict[str, Any]:
+        """Return JSON-ready data, without the keys."""
+        data = {name: getattr(self, name) for name in self.__slots__ if name != "keys"}
+        return {**data, "open": self.open.dump() if self.open else None}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Read the output of `dump`."""
+        for name, value in data.items():
+            setattr(self, name, value)
+        self.behind = {key: since for key, since in self.behind.items() if key in self.keys}
+        self.doubt = [(start, end) for start, end in data["doubt"]]
+        self.open = Span.load(data["open"]) if data["open"] else None
+
+
+class Ledger:
+    """The books of one node.
+
+    Args:
+        devices: the node's hardware.
+        idle: what its components draw when nothing runs.
+    """
+
+    def __init__(self, devices: Devices, idle: IdlePower) -> None:
+        self.idle = idle
+        self._cpus = devices.hardware.cpu_count
+        keys: dict[str, list[str]] = {}
+        for counter in devices.counters:
+            keys.setdefault(counter.component, []).append(counter.key)
+        self._lines = {name: Line(tuple(of)) for name, of in keys.items()}
+        self._gpus = [gpu_index(name) for name in self._lines if name.startswith("gpu[")]
+        node = tuple(counter.key for counter in devices.node_counters)
+        if node:
+            self._lines[OTHER] = Line(node)
+        # What the node's meter lacks is added to it, so that it is no part of the difference either.
+        self._inside = {
+            name for name in keys if name.partition("[")[0] not in devices.choice.node_adds and node
+        }
+        self._inside_uj = 0
+        self._debt_uj = 0
+        self._moved = Moved()
+        self._complaints = Complaints()
+
+    def add(self, interval: Interval, occupants: Sequence[Occupant], used: Used) -> dict[str, Booking]:
+        """Book an interval.
+
+        Args:
+            interval: what the counters told.
+            occupants: the jobs that were there all the time.
+            used: CPU time in it.
+
+        Returns:
+            By job what it pays; every occupant has an entry.
+        """
+        piece = span(interval.start, interval.end, self._cpus, self._gpus, occupants, used)
+        ready: dict[int, tuple[Span, list[str]]] = {}
+        for name, line in self._lines.items():
+            if name == OTHER:
+                continue
+            if line.take(interval) and (used.complete or name not in BY_CPU_TIME):
+                whole = line.close(piece)
+                ready.setdefault(id(whole), (whole, []))[1].append(name)
+            else:
+                line.wait(piece)
+        draft = _Draft(interval, occupants)
+        for whole, names in ready.values():
+            self._book(whole, {name: self._lines[name].energy_uj for name in names}, draft)
+        self._book_other(interval, piece, draft)
+        draft.waiting = frozenset(name for name, line in self._lines.items() if line.open is not None)
+        return draft.bookings()
+
+    def leave(self, job: str, now: float) -> dict[str, float]:
+        """Let a job go; what is still to be told of its time is nobody's.
+
+        Returns:
+            Seconds by component of which it does not get its part any more.
+        """
+        lost: dict[str, float] = {}
+        for name, line in self._lines.items():
+            if line.open is not None and job in line.open.since:
+                lost[name] = max(0.0, now - max(line.open.start, line.open.since[job]))
+                line.open = line.open.without(job)
+        if job in self._moved.jobs:
+            jobs = {name: uj for name, uj in self._moved.jobs.items() if name != job}
+            self._moved = Moved(jobs, self._moved.rest + self._moved.jobs[job])
+        return lost
+
+    def sums(self) -> dict[str, dict[str, int]]:
+        """Return the books in microjoules by component: `jobs`, `idle` and `unattributed` are `measured`."""
+        return {
+            name: {
+                "measured": line.measured_uj,
+                "jobs": line.jobs_uj,
+                "idle": line.idle_uj,
+                "unattributed": line.unattributed_uj,
+            }
+            for name, line in self._lines.items()
+        }
+
+    def write_off(self, energy_uj: Mapping[str, int]) -> None:
+        """Take back what a job was given that nobody remembers."""
+        for name, energy in energy_uj.items():
+            if name in self._lines:
+                self._lines[name].jobs_uj -= energy
+                self._lines[name].unattributed_uj += energy
+
+    def dump(self) -> dict[str, Any]:
+        """Return everything, JSON-ready."""
+        return {
+            "lines": {name: line.dump() for name, line in self._lines.items()},
+            "inside_uj": self._inside_uj,
+            "debt_uj": self._debt_uj,
+            "moved": {"jobs": dict(self._moved.jobs), "rest": self._moved.rest},
+            "idle": self.idle.dump(),
+        }
+
+    def load(self, data: Mapping[str, Any], *, same_boot: bool) -> None:
+        """Go on from the output of `dump`; after another boot only with what is booked."""
+        for name, line in self._lines.items():
+            if name in data["lines"]:
+                line.load(data["lines"][name])
+            if not same_boot:
+                line.energy_uj, line.behind, line.doubt, line.open = 0, {}, [], None
+        if same_boot:
+            self._inside_uj, self._debt_uj = data["inside_uj"], data["debt_uj"]
+            self._moved = Moved(data["moved"]["jobs"], data["moved"]["rest"])
+        self.idle.learned_watts.update(data["idle"])
+
+    def _book(self, whole: Span, energy_uj: Mapping[str, int], draft: _Draft) -> None:
+        """Split energy that was told for a span, and note it in the lines."""
+        result = self._split(whole, energy_uj)
+        for name, energy in energy_uj.items():
+            line = self._lines[name]
+            gone = result.jobs.get(GONE, {}).get(name, 0)
+            line.idle_uj += result.idle[name]
+            line.unattributed_uj += result.unattributed[name] + gone
+            line.jobs_uj += sum(parts[name] for parts in result.jobs.values()) - gone
+            line.measured_uj += energy
+            if name in self._inside:
+                self._inside_uj += energy
+            draft.note(name, whole, line, result)
+            if not line.doubt:
+                self.idle.observe(whole.length_s, {name: energy}, [name] if _is_quiet(name, whole) else [])
+            line.energy_uj, line.doubt = 0, []
+        if OTHER in self._lines and OTHER not in energy_uj:
+            self._moved = result.moved
+
+    def _split(self, whole: Span, energy_uj: Mapping[str, int]) -> Split:
+        if whole.sole is not None:
+            nothing = dict.fromkeys(energy_uj, 0)
+            mine = self._moved.jobs.get(whole.sole, 0) + sum(energy_uj.values())
+            moved = Moved({**self._moved.jobs, whole.sole: mine}, self._moved.rest)
+            return Split({whole.sole: dict(energy_uj)}, nothing, nothing, moved)
+        interval = NodeInterval(
+            capacity_ns=whole.capacity_ns,
+            busy_ns=whole.busy_ns,
+            energy_uj=energy_uj,
+            static_uj=self.idle.static_uj(whole.length_s, energy_uj),
+            moved=self._moved,
+            gpus=tuple(name for name in self._lines if name.startswith("gpu[")),
+        )
+        return split(interval, whole.claims())
+
+    def _book_other(self, interval: Interval, piece: Span, draft: _Draft) -> None:
+        """Book what the node's meter shows beyond the parts, once both are told for the same time."""
+        line = self._lines.get(OTHER)
+        if line is None:
+            return
+        was_open = line.open is not None
+        told = line.take(interval)
+        if was_open and line.open is None:  # its meter begins to tell: what parts used before is not in it
+            self._inside_uj = sum(draft.told.get(name, 0) for name in self._inside)
+            self._debt_uj, self._moved = 0, Moved()
+        late = [self._lines[name].open for name in self._inside]
+        waits = any(open_ is not None and interval.end - open_.start < _LONGEST_WAIT_S for open_ in late)
+        if not told or waits:
+            line.wait(piece)
+            return
+        line.doubt += draft.doubt
+        whole = line.close(piece)
+        rest_uj, debt_uj = node_rest(line.energy_uj, self._inside_uj, self._debt_uj)
+        self._debt_uj = self._bounded(debt_uj, line.energy_uj, whole.length_s)
+        self._inside_uj = 0
+        self._book(whole, {OTHER: rest_uj}, draft)
+        self._moved = Moved()
+
+    def _bounded(self, debt_uj: int, node_uj: int, length_s: float) -> int:
+        most_uj = round(node_uj * _MOST_DEBT_S / length_s) if length_s > 0 else debt_uj
+        if debt_uj <= most_uj:
+            self._complaints.settle("meter of the node", "shows as much as its parts again")
+            return debt_uj
+        self._complaints.tell("meter of the node", "shows less than the node's parts together")
+        return most_uj
+
+
+class _Draft:
+    """Collects what an interval brings to each occupant."""
+
+    def __init__(self, interval: Interval, occupants: Sequence[Occupant]) -> None:
+        self._interval = interval
+        self._tenants = occupants
+        self._sizeless = {t.job for t in occupants if t.cpus is None and not t.whole}
+        self._energy: dict[str, dict[str, int]] = {occupant.job: {} for occupant in occupants}
+        self._since: dict[str, dict[str, float]] = {occupant.job: {} for occupant in occupants}
+        self._doubtful: dict[str, dict[str, float]] = {occupant.job: {} for occupant in occupants}
+        self._assumed: dict[str, set[str]] = {occupant.job: set() for occupant in occupants}
+        self.told: dict[str, int] = {}
+        self.doubt: list[tuple[float, float]] = []
+        self.waiting: frozenset[str] = frozenset()
+
+    def note(self, name: str, whole: Span, line: Line, result: Split) -> None:
+        """Note the split of one component's energy."""
+        self.told[name] = line.energy_uj
+        self.doubt += line.doubt
+        for job, energy in self._energy.items():
+            if job not in result.jobs or (not result.jobs[job][name] and self._is_unknown(name, job, whole)):
+                continue
+            energy[name] = result.jobs[job][name]
+            since = max(whole.start, whole.since[job])
+            if since < self._interval.start:
+                self._since[job][name] = since
+            if (doubtful_s := line.doubtful_s(since)) > 0:
+                self._doubtful[job][name] = doubtful_s
+            if _is_assumed(name, job, whole):
+                self._assumed[job].add(name)
+
+    def _is_unknown(self, name: str, job: str, whole: Span) -> bool:
+        """Return whether nothing tells what a job holds or does: it was given nothing, which is no figure."""
+        by_cpu = name in BY_CPU_TIME or name == OTHER
+        return by_cpu and job in self._sizeless and whole.cpu_ns.get(job) is None
+
+    def bookings(self) -> dict[str, Booking]:
+        """Return the result."""
+        return {
+            job: Booking(
+                self._interval.start,
+                self._interval.end,
+                energy,
+                self._since[job],
+                self.waiting,
+                self._doubtful[job],
+                frozenset(self._assumed[job]),
+                self._interval.throttled_s,
+            )
+            for job, energy in self._energy.items()
+        }
+
+
+def gpu_index(component: str) -> int:
+    """Return 3 for `gpu[3]`."""
+    return int(component.removeprefix("gpu[").removesuffix("]"))
+
+
+def _is_assumed(name: str, job: str, whole: Span) -> bool:
+    """Return whether it is an assumption how much of a component is the job's: others are there too."""
+    if whole.sole == job:
+        return False
+    if not name.startswith("gpu["):
+        return True
+    index = gpu_index(name)
+    share_ns = whole.gpu_ns.get(job, {}).get(index, 0)
+    there_s = whole.length_s - max(0.0, whole.since[job] - whole.start)
+    return share_ns > 0 and (len(whole.holders(index)) > 1 or share_ns < 0.999e9 * there_s)
+
+
+def _is_quiet(name: str, whole: Span) -> bool:
+    """Return whether nobody used a component in a span."""
+    if name.startswith("gpu["):
+        return not whole.holders(gpu_index(name))
+    held = any(any(held.values()) for held in whole.gpu_ns.values())
+    if whole.sole is not None or whole.busy_ns is None or (name == OTHER and held):
+        return False
+    return whole.busy_ns <= QUIET_BUSY_SHARE * whole.capacity_ns

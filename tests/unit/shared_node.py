@@ -1,0 +1,206 @@
+"""A node of 8 CPUs and two GPUs whose counters, CPU times and clock the test moves, with an agent on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from hardware_tree import Tree
+from test_sampler import HandClock
+
+from slurm_energy.agent.engine import Engine
+from slurm_energy.agent.statedir import StateDir
+from slurm_energy.config import AgentConfig, Config
+from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.hardware import Gpu
+from slurm_energy.devices.interface import DeviceError, EnergyCounter
+from slurm_energy.devices.preference import Choice, Part
+from slurm_energy.records import EnergyRecord
+
+CPUS = 8
+SOURCES = {
+    "cpu": "powercap:intel-rapl",
+    "dram": "powercap:intel-rapl",
+    "gpu[0]": "nvml:total_energy",
+    "gpu[1]": "nvml:total_energy",
+    "node": "pm_counters:node",
+}
+_GROUP = "sys/fs/cgroup/system.slice/n1_slurmstepd.scope/job_{}/cpu.stat"
+_TICKS_PER_S = 100
+
+
+class HandCounter(EnergyCounter):
+    """A counter that shows what the test says; silent: it cannot be read."""
+
+    range_uj = None
+    most_watts = 1e6
+
+    def __init__(self, component: str) -> None:
+        self.key = self.component = component
+        self.source = SOURCES[component]
+        self.value_uj = 5_000_000
+        self.silent = False
+
+    def read(self) -> int:
+        if self.silent:
+            raise DeviceError(self.key, "silent")
+        return self.value_uj
+
+
+class SharedNode:
+    """The node.
+
+    Args:
+        folder: for its files.
+        components: what has a counter, in the order of discovery; `node` is a meter of everything.
+        idle_watts: as the site gives them.
+        adds: parts that the meter of the node lacks.
+        slow: seconds between new values of counters that are slow.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        components: tuple[str, ...] = ("cpu", "dram", "node"),
+        idle_watts: Mapping[str, float] | None = None,
+        adds: frozenset[Part] = frozenset(),
+        slow: Mapping[str, float] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.tree = Tree(folder / "node").cpus(CPUS)
+        self.clock = HandClock()
+        self.counters = {name: HandCounter(name) for name in components}
+        self._adds = adds
+        for name, interval_s in (slow or {}).items():
+            self.counters[name].interval_s = interval_s
+        self._busy_s = Fraction(0)
+        self._used_s: dict[int, Fraction] = {}
+        self.config = Config(agent=AgentConfig(sampling_hz=1.0, idle_watts=dict(idle_watts or {})))
+        self._write_stat()
+        self.engine = self.start()
+
+    def start(self) -> Engine:
+        """Start the agent."""
+        self.state = StateDir(self.folder / "state")
+        engine = Engine(self.config, self._devices(), self.state, self.clock)
+        engine.start()
+        return engine
+
+    def _devices(self) -> Devices:
+        found = discover(self.tree.root)
+        gpus = tuple(
+            Gpu(index, index, "A100", None, None, None, None)
+            for index in range(2)
+            if f"gpu[{index}]" in self.counters
+        )
+        parts = tuple(counter for name, counter in self.counters.items() if name != "node")
+        node = tuple(counter for name, counter in self.counters.items() if name == "node")
+        return dataclasses.replace(
+            found,
+            hardware=dataclasses.replace(found.hardware, gpus=gpus),
+            counters=parts,
+            node_counters=node,
+            choice=Choice(node=tuple(counter.key for counter in node), node_adds=self._adds),
+        )
+
+    def kill(self) -> None:
+        """End the agent as kill -9 does, and start another one."""
+        self.state.close()
+        self.engine = self.start()
+
+    def begin(self, job_id: int, cpus: int | None, gpus: str = "", *, exclusive: bool = False) -> None:
+        """Begin a job; its control group appears with its first CPU time."""
+        self.engine.begin(self.env(job_id, cpus, gpus, exclusive=exclusive))
+
+    def end(self, job_id: int) -> None:
+        """End a job; its control group vanishes."""
+        (self.tree.root / _GROUP.format(job_id)).unlink(missing_ok=True)
+        self.engine.end(self.env(job_id, None))
+
+    def env(
+        self, job_id: int, cpus: int | None, gpus: str = "", *, exclusive: bool = False
+    ) -> dict[str, str]:
+        found = {
+            "SLURM_JOB_ID": str(job_id),
+            "SLURM_JOB_UID": "1001",
+            "SLURM_NODELIST": "n1",
+            "SLURMD_NODENAME": "n1",
+            "SLURM_CLUSTER_NAME": "lab",
+            "SLURM_JOB_GPUS": gpus,
+            "SLURM_JOB_EXCLUSIVE": "node" if exclusive else "no",
+        }
+        return found if cpus is None else {**found, "SLURM_JOB_CPUS_PER_NODE": str(cpus)}
+
+    def use(
+        self,
+        seconds: float,
+        watts: Mapping[str, float],
+        busy: Mapping[int, float] | None = None,
+        system: float = 0.0,
+        *,
+        ticks: bool = True,
+    ) -> None:
+        """Let time pass, a second at a time.
+
+        Args:
+            seconds: how long.
+            watts: by component; the node's meter shows all that it includes.
+            busy: CPUs that each job keeps busy.
+            system: CPUs that nobody's processes keep busy.
+            ticks: the agent takes its regular samples.
+        """
+        while seconds > 0:
+            part = min(1.0, seconds)
+            self.clock.now += part
+            for name, power in watts.items():
+                self.move(name, round(power * part * 1e6))
+            self.work(
+                {job: Fraction(cpus * part) for job, cpus in (busy or {}).items()}, Fraction(system * part)
+            )
+            if ticks:
+                self.engine.tick()
+            seconds -= part
+
+    def move(self, component: str, energy_uj: int) -> None:
+        """Move a counter and, where the component is in it, the meter of the node."""
+        if component != "other":
+            self.counters[component].value_uj += energy_uj
+        if "node" in self.counters and component.partition("[")[0] not in self._adds:
+            self.counters["node"].value_uj += energy_uj
+
+    def work(self, busy_s: Mapping[int, Fraction], system_s: Fraction = Fraction(0)) -> None:
+        """Use CPU time."""
+        for job, seconds in busy_s.items():
+            self._used_s[job] = self._used_s.get(job, Fraction(0)) + seconds
+            text = f"usage_usec {int(self._used_s[job] * 10**6)}\nuser_usec 0\n"
+            self.tree.put(_GROUP.format(job), text)
+        self._busy_s += sum(busy_s.values(), system_s)
+        self._write_stat()
+
+    def _write_stat(self) -> None:
+        self.tree.put("proc/stat", f"cpu  {int(self._busy_s * _TICKS_PER_S)} 0 0 0 0 0 0 0 0 0\n")
+
+    def records(self) -> dict[int, EnergyRecord]:
+        """Return the records of ended jobs by job id, without steps."""
+        return {record.job_id: record for record in self.all_records() if record.step is None}
+
+    def all_records(self) -> list[EnergyRecord]:
+        self.engine.tidy()
+        return [EnergyRecord.from_json(item.record) for item in self.engine.spool.items(10**9, 10_000)]
+
+    def books(self) -> dict[str, dict[str, int]]:
+        found: dict[str, Any] = self.engine.status()["books"]
+        return found
+
+
+def joules(record: EnergyRecord) -> dict[str, float | None]:
+    """Return a record's joules by component."""
+    return {part.name: part.energy_joules for part in record.components}
+
+
+def quality(record: EnergyRecord) -> dict[str, str]:
+    """Return a record's qualities by component."""
+    return {part.name: str(part.quality) for part in record.components}

@@ -1,0 +1,367 @@
+"""Jobs that share a node: who pays what, whatever comes between, to the microjoule."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shared_node import SharedNode, joules, quality
+from test_sampler import decode
+
+from slurm_energy.devices.preference import Part
+from slurm_energy.reports.live import node_watts
+
+LOAD = {"cpu": 300.0, "dram": 40.0, "other": 160.0}
+IDLE = {"cpu": 100.0, "dram": 20.0, "other": 80.0}
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., SharedNode]:
+    return lambda *arguments, **options: SharedNode(tmp_path, *arguments, **options)
+
+
+def test_a_job_alone_pays_for_the_whole_node_its_meter_included(make: Callable[..., SharedNode]) -> None:
+    node = make()
+    node.begin(5, 8)
+    node.use(10, LOAD)
+    node.end(5)
+    record = node.records()[5]
+    assert joules(record) == {"cpu": 3000.0, "dram": 400.0, "other": 1600.0, "node": 5000.0}
+    assert set(quality(record).values()) == {"measured"}
+    sources = {part.name: part.source for part in record.components}
+    assert (sources["node"], sources["other"]) == ("pm_counters:node", "pm_counters:node")
+    assert (record.energy_joules, record.mean_watts, record.peak_watts) == (5000.0, 500.0, 500.0)
+
+
+def test_what_the_node_s_meter_lacks_is_added_and_not_counted_twice(make: Callable[..., SharedNode]) -> None:
+    node = make(("cpu", "gpu[0]", "node"), adds=frozenset({Part.GPU}))
+    node.begin(5, 8)
+    node.use(10, {"cpu": 300.0, "gpu[0]": 250.0, "other": 50.0})
+    node.end(5)
+    assert joules(node.records()[5]) == {"cpu": 3000.0, "gpu[0]": 2500.0, "other": 500.0, "node": 6000.0}
+    assert node.engine.status()["watts"] == {"cpu": 300.0, "gpu[0]": 250.0, "other": 50.0, "node": 600.0}
+
+
+def test_jobs_pay_for_what_they_do_and_for_what_they_hold(make: Callable[..., SharedNode]) -> None:
+    node = make(idle_watts=IDLE)
+    node.begin(5, 4)
+    node.begin(6, 2)
+    node.use(10, LOAD, busy={5: 3.0, 6: 1.0}, system=1.0)
+    node.end(5)
+    node.end(6)
+    found = {job: joules(record) for job, record in node.records().items()}
+    # Static 1000, 200 and 800 J by 4/8 and 2/8; dynamic 2000, 200 and 800 J by 3/5 and 1/5.
+    assert found[5] == {"cpu": 500 + 1200.0, "dram": 100 + 120.0, "other": 400 + 480.0}
+    assert found[6] == {"cpu": 250 + 400.0, "dram": 50 + 40.0, "other": 200 + 160.0}
+    books = node.books()
+    assert {name: line["idle"] for name, line in books.items()} == {
+        "cpu": 250_000_000,
+        "dram": 50_000_000,
+        "other": 200_000_000,
+    }
+    assert books["cpu"]["unattributed"] == 400_000_000
+    assert quality(node.records()[5]) == dict.fromkeys(("cpu", "dram", "other"), "modelled")
+    assert any("shares the node" in note and "(4 of 8)" in note for note in node.records()[5].notes)
+
+
+def test_a_sleeping_job_pays_its_static_share_only(make: Callable[..., SharedNode]) -> None:
+    node = make(idle_watts=IDLE)
+    node.begin(5, 4)
+    node.begin(6, 4)
+    node.use(60, LOAD, busy={5: 4.0, 6: 0.0})
+    node.end(6)
+    assert joules(node.records()[6]) == {"cpu": 50 * 60.0, "dram": 10 * 60.0, "other": 40 * 60.0}
+
+
+def test_a_gpu_is_its_holder_s_and_measured(make: Callable[..., SharedNode]) -> None:
+    node = make(("cpu", "gpu[0]", "gpu[1]"), idle_watts={"cpu": 100.0, "gpu": 50.0})
+    node.begin(5, 2, "0")
+    node.begin(6, 2)
+    node.use(10, {"cpu": 100.0, "gpu[0]": 300.0, "gpu[1]": 60.0}, busy={5: 1.0, 6: 1.0})
+    node.end(5)
+    node.end(6)
+    found = node.records()
+    assert joules(found[5]) == {"cpu": 250.0, "gpu[0]": 3000.0}
+    assert quality(found[5]) == {"cpu": "modelled", "gpu[0]": "measured"}
+    assert joules(found[6]) == {"cpu": 250.0}
+    line = node.books()["gpu[1]"]
+    assert (line["idle"], line["unattributed"], line["jobs"]) == (500_000_000, 100_000_000, 0)
+
+
+def test_two_jobs_on_one_gpu_share_it_and_are_marked(make: Callable[..., SharedNode]) -> None:
+    node = make(("gpu[0]",), idle_watts={"gpu": 50.0})
+    node.begin(5, 2, "0")
+    node.begin(6, 2, "0")
+    node.use(10, {"gpu[0]": 300.0})
+    node.end(5)
+    node.end(6)
+    for record in node.records().values():
+        assert (joules(record), quality(record)) == ({"gpu[0]": 1500.0}, {"gpu[0]": "modelled"})
+
+
+def test_jobs_come_and_go_between_samples(make: Callable[..., SharedNode]) -> None:
+    node = make(("cpu",), idle_watts={"cpu": 80.0})
+    node.begin(5, 4)
+    node.use(2.5, {"cpu": 100.0}, busy={5: 4.0})
+    node.begin(6, 4)
+    node.use(1.25, {"cpu": 180.0}, busy={5: 4.0, 6: 4.0}, ticks=False)
+    node.end(5)
+    node.use(2, {"cpu": 100.0}, busy={6: 4.0})
+    node.end(6)
+    found = {job: joules(record)["cpu"] for job, record in node.records().items()}
+    assert found[5] == pytest.approx(2.5 * (40 + 20) + 1.25 * 90)
+    assert found[6] == pytest.approx(1.25 * 90 + 2 * (40 + 20))
+
+
+def test_a_job_is_found_late_and_nothing_is_counted_twice(make: Callable[..., SharedNode]) -> None:
+    """No control group for five seconds: the job is looked for less often, and then pays for all."""
+    node = make(("cpu",), idle_watts={"cpu": 0.0})
+    node.begin(5, 4)
+    node.begin(6, 4)
+    node.use(5, {"cpu": 0.0}, busy={6: 0.0})
+    node.use(40, {"cpu": 100.0}, busy={5: 3.0, 6: 1.0})
+    node.end(5)
+    assert joules(node.records()[5])["cpu"] == pytest.approx(3000.0, rel=0.01)
+
+
+def test_without_any_cpu_time_jobs_share_by_their_cpus(
+    make: Callable[..., SharedNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make(("cpu",), idle_watts={"cpu": 10.0})
+    (node.tree.root / "proc/stat").unlink()
+    monkeypatch.setattr(node, "work", lambda *_: None)
+    node.begin(5, 1)
+    node.begin(6, 2)
+    node.use(10, {"cpu": 70.0})
+    node.end(5)
+    node.end(6)
+    found = node.records()
+    assert joules(found[5]) == {"cpu": pytest.approx(10 / 8 * 10 + 200.0)}
+    assert joules(found[6]) == {"cpu": pytest.approx(20 / 8 * 10 + 400.0)}
+    assert quality(found[6]) == {"cpu": "modelled"}
+
+
+def test_a_job_of_unknown_size_pays_for_what_it_does_and_is_partial(make: Callable[..., SharedNode]) -> None:
+    node = make(("cpu",), idle_watts={"cpu": 80.0})
+    node.begin(5, None)
+    node.use(10, {"cpu": 100.0}, busy={5: 1.0}, system=1.0)
+    node.end(5)
+    record = node.records()[5]
+    assert (joules(record), quality(record)) == ({"cpu": 100.0}, {"cpu": "partial"})
+
+
+def test_idle_power_is_learned_when_nothing_runs_and_kept(make: Callable[..., SharedNode]) -> None:
+    node = make()
+    for _ in range(3):
+        node.use(10, IDLE, system=0.05, ticks=False)
+        node.engine.housekeeping()
+    assert node.engine.status()["idle_watts"] == pytest.approx(IDLE)
+    node.kill()
+    node.begin(5, 4)
+    node.use(10, LOAD, busy={5: 4.0})
+    node.end(5)
+    assert joules(node.records()[5])["cpu"] == pytest.approx(500 + 2000.0)
+
+
+def test_a_node_that_is_never_quiet_has_no_idle_power_and_all_is_dynamic(
+    make: Callable[..., SharedNode],
+) -> None:
+    node = make(("cpu",))
+    node.begin(5, 4)
+    node.begin(6, 4)
+    node.use(20, {"cpu": 100.0}, busy={5: 4.0, 6: 0.0})
+    node.end(6)
+    assert joules(node.records()[6]) == {"cpu": 0.0}
+    assert node.engine.status()["idle_watts"] == {}
+
+
+def test_a_counter_that_is_late_is_split_over_all_of_its_time(make: Callable[..., SharedNode]) -> None:
+    """Memory cannot be read for four seconds in which another job came; processors can."""
+    node = make(("cpu", "dram"), idle_watts={"cpu": 0.0, "dram": 40.0})
+    node.begin(5, 4)
+    node.counters["dram"].silent = True
+    node.use(2, {"cpu": 100.0, "dram": 60.0}, busy={5: 4.0})
+    node.begin(6, 4)
+    node.use(2, {"cpu": 100.0, "dram": 60.0}, busy={5: 4.0, 6: 4.0})
+    assert node.engine.energy(6)[1]["components"]["dram"] is None
+    node.counters["dram"].silent = False
+    node.use(1, {"cpu": 100.0, "dram": 60.0}, busy={5: 4.0, 6: 4.0})
+    node.end(5)
+    node.end(6)
+    found = node.records()
+    # 40 W static: job 5 holds half of it for 5 s, job 6 for 3 s. 100 J dynamic by 20 : 12 s of CPU time.
+    assert joules(found[5])["dram"] == pytest.approx(100.0 + 100 * 20 / 32)
+    assert joules(found[6])["dram"] == pytest.approx(60.0 + 100 * 12 / 32)
+    assert quality(found[5]) == {"cpu": "modelled", "dram": "partial"}  # it may have been another counter
+    assert (found[5].uncertain_seconds, found[6].uncertain_seconds) == (5.0, 3.0)
+    trace = {item.record["job_id"]: item.trace for item in node.engine.spool.items(10**9, 9)}
+    assert trace[5]["columns"].keys() == {"cpu", "dram"}
+
+
+def test_what_is_told_after_a_job_has_ended_is_missing_and_marked(make: Callable[..., SharedNode]) -> None:
+    node = make(("cpu", "dram"), idle_watts={"cpu": 0.0, "dram": 0.0})
+    node.begin(5, 4)
+    node.begin(6, 4)
+    node.use(2, {"cpu": 100.0, "dram": 50.0}, busy={5: 4.0, 6: 4.0})
+    node.counters["dram"].silent = True
+    node.use(3, {"cpu": 100.0, "dram": 50.0}, busy={5: 4.0, 6: 4.0})
+    node.end(5)
+    node.counters["dram"].silent = False
+    node.use(1, {"cpu": 100.0, "dram": 50.0}, busy={6: 4.0})
+    node.end(6)
+    found = node.records()
+    assert (quality(found[5])["dram"], found[5].uncertain_seconds) == ("partial", 3.0)
+    assert joules(found[5])["dram"] == 50.0
+    assert node.books()["dram"]["unattributed"] == pytest.approx(200e6 * 12 / 28, abs=2)
+    assert (quality(found[6])["dram"], found[6].uncertain_seconds) == ("partial", 4.0)
+
+
+def test_the_node_s_meter_may_be_slower_than_the_parts(make: Callable[..., SharedNode]) -> None:
+    """It tells every five seconds; in between `other` waits, and then is spread over all of them."""
+    node = make(idle_watts=IDLE, slow={"node": 5.0})
+    node.begin(5, 8, exclusive=True)
+    node.use(4, LOAD)
+    assert node.engine.energy(5)[1]["components"] == {"cpu": 1200.0, "dram": 160.0, "other": None}
+    node.use(14, LOAD)
+    assert node.engine.energy(5)[1]["components"] == {"cpu": 5400.0, "dram": 720.0, "other": 2400.0}
+    assert node_watts(node.engine.status()) == 500.0
+    node.end(5)
+    record = node.records()[5]
+    assert joules(record)["other"] == 18 * 160.0
+    assert (record.peak_watts, record.uncertain_seconds) == (500.0, 0.0)
+    (item,) = node.engine.spool.items(10**9, 9)
+    assert item.trace is not None
+    assert decode(item.trace["columns"]["other"]) == [160.0] * 18
+    assert decode(item.trace["columns"]["cpu"]) == [300.0] * 18
+
+
+def test_a_slow_meter_is_read_when_a_job_comes_or_goes(make: Callable[..., SharedNode]) -> None:
+    node = make(idle_watts=IDLE, slow={"node": 5.0})
+    node.begin(5, 4)
+    node.use(2, {"cpu": 100.0, "dram": 20.0, "other": 80.0}, busy={5: 4.0})
+    node.begin(6, 4)
+    node.use(3, LOAD, busy={5: 0.0, 6: 4.0})
+    node.end(6)
+    assert joules(node.records()[6])["other"] == pytest.approx(3 * (40 + 80))
+    node.end(5)
+    assert joules(node.records()[5])["other"] == pytest.approx(5 * 40.0)
+
+
+def test_meters_that_disagree_for_a_moment_even_out(make: Callable[..., SharedNode]) -> None:
+    node = make(("cpu", "node"))
+    node.begin(5, 8)
+    for lag in (30_000_000, -30_000_000) * 5:  # the node's meter is behind, then catches up
+        node.counters["node"].value_uj -= lag
+        node.use(1, {"cpu": 100.0, "other": 20.0})
+    node.end(5)
+    assert joules(node.records()[5]) == {"cpu": 1000.0, "other": 200.0, "node": 1200.0}
+
+
+def test_power_of_shared_jobs_is_their_part(make: Callable[..., SharedNode]) -> None:
+    node = make(idle_watts=IDLE)
+    node.begin(5, 4)
+    node.begin(6, 4)
+    node.use(4, LOAD, busy={5: 4.0, 6: 0.0})
+    status = node.engine.status()
+    watts = {job["job_id"]: job["watts"] for job in status["jobs"]}
+    assert watts[5] == pytest.approx({"cpu": 250.0, "dram": 30.0, "other": 120.0})
+    assert watts[6] == pytest.approx({"cpu": 50.0, "dram": 10.0, "other": 40.0})
+    assert node_watts(status) == pytest.approx(500.0)
+    assert node.engine.energy(6)[1]["watts"] == pytest.approx(100.0)
+    node.end(5)
+    node.end(6)
+    assert node.records()[5].peak_watts == pytest.approx(400.0)
+
+
+def test_steps_of_a_shared_job_have_its_joules(make: Callable[..., SharedNode]) -> None:
+    node = make(("cpu",), idle_watts={"cpu": 0.0})
+    node.begin(5, 4)
+    node.begin(6, 4)
+    node.use(1, {"cpu": 100.0}, busy={5: 1.0, 6: 1.0})
+    node.engine.step("start", 5, "0", pid=4711)
+    node.use(2, {"cpu": 100.0}, busy={5: 3.0, 6: 1.0})
+    node.engine.step("end", 5, "0")
+    node.use(1, {"cpu": 100.0}, busy={5: 1.0, 6: 1.0})
+    node.end(5)
+    steps = {record.step: joules(record)["cpu"] for record in node.all_records()}
+    assert steps == {"0": pytest.approx(150.0), None: pytest.approx(250.0)}
+
+
+def test_books_are_root_s_to_see(make: Callable[..., SharedNode]) -> None:
+    node = make()
+    assert "books" not in node.engine.status(reader=1001)
+    assert "books" in node.engine.status()
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("begin"), st.integers(1, 4), st.sampled_from([None, 1, 2, 4, 8])),
+        st.tuples(st.just("end"), st.integers(1, 4)),
+        st.tuples(st.just("step"), st.integers(1, 4), st.sampled_from(["start", "end"])),
+        st.tuples(
+            st.just("use"), st.integers(1, 3000), st.lists(st.integers(0, 10**9), min_size=4, max_size=4)
+        ),
+        st.tuples(st.just("silent"), st.sampled_from(["cpu", "dram", "gpu[0]", "node"]), st.booleans()),
+        st.tuples(st.sampled_from(["kill", "house", "tidy"])),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ACTIONS)
+def test_jobs_idle_and_unattributed_are_the_node_over_any_history(actions: list[tuple[object, ...]]) -> None:
+    """Begin, end, step, sample, kill -9, counters that cannot be read, in any order."""
+    with tempfile.TemporaryDirectory() as folder:
+        components = ("cpu", "dram", "gpu[0]", "node")
+        node = SharedNode(Path(folder), components, {"cpu": 50.0, "gpu": 20.0, "other": 30.0})
+        first = {name: counter.value_uj for name, counter in node.counters.items()}
+        for action in actions:
+            _do(node, action)
+        for counter in node.counters.values():
+            counter.silent = False
+        node.use(100, {}, ticks=False)  # nothing waits any longer
+        node.engine.housekeeping()
+        node.engine.tick()
+        for job in range(1, 5):
+            node.end(job)
+        node.engine.housekeeping()
+        books = node.books()
+        for name, line in books.items():
+            assert line["jobs"] + line["idle"] + line["unattributed"] == line["measured"], name
+            assert min(line.values()) >= 0
+            paid = sum(round((joules(r).get(name) or 0) * 1e6) for r in node.all_records() if r.step is None)
+            assert paid == line["jobs"], name
+        for name in ("cpu", "dram", "gpu[0]"):
+            assert books[name]["measured"] == node.counters[name].value_uj - first[name], name
+
+
+def _do(node: SharedNode, action: tuple[object, ...]) -> None:
+    what, *more = action
+    if what == "begin":
+        job, cpus = more
+        node.begin(job, cpus, "0" if job == 1 else "")  # type: ignore[arg-type]
+    elif what == "end":
+        node.end(more[0])  # type: ignore[arg-type]
+    elif what == "step":
+        node.engine.step(str(more[1]), int(more[0]), "0")  # type: ignore[call-overload]
+    elif what == "use":
+        milliseconds, (cpu, dram, gpu, other) = more  # type: ignore[misc]
+        node.clock.now += milliseconds / 1000
+        for name, energy in {"cpu": cpu, "dram": dram, "gpu[0]": gpu, "other": other}.items():
+            node.move(name, energy)
+        node.work({job: Fraction(milliseconds * job, 4000) for job in range(1, 4)}, Fraction(1, 100))
+        node.engine.tick()
+    elif what == "silent":
+        node.counters[str(more[0])].silent = bool(more[1])
+    elif what == "kill":
+        node.kill()
+    elif what == "house":
+        node.engine.housekeeping()
+    else:
+        node.engine.tidy()
