@@ -15,7 +15,7 @@ from slurm_energy.agent.idle import QUIET_BUSY_SHARE, IdlePower
 from slurm_energy.agent.meter import Booking
 from slurm_energy.agent.sampler import Interval
 from slurm_energy.agent.shares import BY_CPU_TIME, OTHER, Moved, NodeInterval, Split, node_rest, split
-from slurm_energy.agent.spans import GONE, Span, Occupant, Used, span
+from slurm_energy.agent.spans import GONE, Occupant, Span, Used, span
 from slurm_energy.devices.discovery import Devices
 
 _SLACK_S = 1e-6

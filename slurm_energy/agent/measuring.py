@@ -32,8 +32,8 @@ class Measuring:
 
     def __init__(self, devices: Devices, clock: Clock, node: str, idle_watts: Mapping[str, float]) -> None:
         self._clock = clock
-        counters = (*devices.counters, *devices.node_counters)
-        self._sampler = Sampler(counters, devices.throttles, clock)
+        self._counters = {c.key: c for c in (*devices.counters, *devices.node_counters)}
+        self._sampler = Sampler(list(self._counters.values()), devices.throttles, clock)
         self._usage = Usage(devices.root, node, devices.hardware.cpu_count)
         self._ledger = Ledger(devices, IdlePower(given_watts=dict(idle_watts)))
         self._sequence = 0
@@ -92,6 +92,7 @@ class Measuring:
         return {
             "sequence": self._sequence,
             "sampler": self._sampler.readings(),
+            "counters": {key: data for key, c in self._counters.items() if (data := c.dump()) is not None},
             "usage": self._usage.dump(),
             "ledger": self._ledger.dump(),
             "meters": {s.owner: {"meter": s.meter.dump(), "watch": s.watch.dump()} for s in running},
@@ -109,6 +110,9 @@ class Measuring:
         self._ledger.load(checkpoint["ledger"], same_boot=same_boot)
         self._restore_meters(checkpoint["meters"], running)
         if same_boot:
+            for key, data in checkpoint["counters"].items():
+                if key in self._counters:
+                    self._counters[key].load(data)
             self._usage.load(checkpoint["usage"])
             self._earlier = checkpoint["sampler"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from slurm_energy.devices.interface import DeviceError, EnergyCounter
@@ -105,11 +105,23 @@ class PowerIntegral:
         self._told_uj = max(self._told_uj, round(self._sum_uj + held_uj))
         return self._told_uj
 
+    def dump(self) -> dict[str, float] | None:
+        """Return the state as plain data; None before the first reading."""
+        if self._last is None:
+            return None
+        last = self._last
+        return {"time_s": last.time_s, "watts": last.watts, "sum_uj": self._sum_uj, "told_uj": self._told_uj}
+
+    def load(self, data: Mapping[str, float]) -> None:
+        """Go on from the output of `dump`; the time since is a gap like any other."""
+        self._last = PowerReading(data["time_s"], data["watts"])
+        self._sum_uj, self._told_uj = data["sum_uj"], int(data["told_uj"])
+
 
 class GaugeCounter(EnergyCounter):
     """A gauge as an energy counter, so that whoever samples counters needs to know nothing of gauges.
 
-    It counts from its first reading on and never wraps.
+    It counts from its first reading on, over restarts of the agent too, and never wraps.
     """
 
     range_uj = None
@@ -141,6 +153,14 @@ class GaugeCounter(EnergyCounter):
         if now_s - reading.time_s > self._longest_gap_s:
             raise DeviceError(self.key, f"the last reading is {now_s - reading.time_s:.0f} s old")
         return self._integral.energy_uj(now_s)
+
+    def dump(self) -> dict[str, float] | None:
+        """Return the integral: it is nowhere but here."""
+        return self._integral.dump()
+
+    def load(self, data: Mapping[str, float]) -> None:
+        """Go on from an integral of the same boot."""
+        self._integral.load(data)
 
     def close(self) -> None:
         """Close the gauge."""

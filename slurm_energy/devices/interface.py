@@ -7,6 +7,7 @@ contributes nothing to the lists, so that no caller asks whether a device exists
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import ClassVar
@@ -72,6 +73,14 @@ class EnergyCounter(ABC):
         Raises:
             DeviceError: not readable now.
         """
+
+    def dump(self) -> dict[str, float] | None:
+        """Return what another process needs to count on; None where the hardware counts."""
+        return None
+
+    def load(self, data: Mapping[str, float]) -> None:
+        """Count on from the output of `dump`, of the same boot."""
+        return
 
     def close(self) -> None:
         """Give descriptors back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 
@@ -206,3 +207,19 @@ def test_a_closed_gauge_starts_no_thread() -> None:
     with pytest.raises(DeviceError):
         gauge.read()
     assert not any(thread.name == "poll bmc" for thread in threading.enumerate() if thread.is_alive())
+
+
+def test_an_integral_goes_on_in_another_process_and_a_long_gap_is_told() -> None:
+    first, second, third = (PowerIntegral(longest_gap_s=30.0) for _ in range(3))
+    first.add(PowerReading(0.0, 100.0))
+    first.add(PowerReading(10.0, 100.0))
+    told = first.energy_uj(12.0)
+    data = first.dump()
+    assert data is not None
+    second.load(json.loads(json.dumps(data)))
+    assert second.add(PowerReading(20.0, 200.0)) is None
+    assert second.energy_uj(20.0) == told - 200_000_000 + 1_500_000_000
+    third.load(data)
+    assert third.add(PowerReading(60.0, 200.0)) == 50.0
+    assert third.energy_uj(60.0) == told
+    assert PowerIntegral(30.0).dump() is None
