@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_S = 10.0
 _FLUSH_DELAY_S = 0.2
+_FIRST_READING_S = 0.5
 
 
 def load_config(argument: str | None) -> Config:
@@ -93,7 +94,9 @@ class Daemon:
             os.close(lock)
 
     def _discover(self) -> Devices:
-        return discover(meter=node_meter(self._config.node_power, this_node()))
+        devices = discover(meter=node_meter(self._config.node_power, this_node()))
+        devices.settle(_FIRST_READING_S)
+        return devices
 
     async def _serve(self, engine: Engine, socket_path: Path) -> None:
         server = Server(engine, self._serve_work, self._missed.replay)

@@ -35,6 +35,7 @@ class Line:
         behind: counters that are late, and the boot time up to which they are known.
         doubt: stretches of the open time in which something may be missing, boot times.
         open: the time before the present interval that is not booked yet.
+        lost: jobs that were there in time of which nothing is known for good, and since when.
         jobs_uj, idle_uj, unattributed_uj: what was booked so far.
         measured_uj: what was booked so far; of `other`, the node's meter less the parts.
     """
@@ -44,6 +45,7 @@ class Line:
     behind: dict[str, float] = field(default_factory=dict)
     doubt: list[tuple[float, float]] = field(default_factory=list)
     open: Span | None = None
+    lost: dict[str, float] = field(default_factory=dict)
     jobs_uj: int = 0
     idle_uj: int = 0
     unattributed_uj: int = 0
@@ -69,7 +71,8 @@ class Line:
                 fresh += delta.start >= interval.start - _SLACK_S
             if not delta.certain:
                 self.doubt.append((delta.start, interval.end))
-        if fresh and fresh == len(self.keys):
+        if fresh and fresh == len(self.keys) and self.open is not None:
+            self.lost = {**self.open.since, **self.lost}
             self.open = None
         return not self.behind
 
@@ -82,9 +85,13 @@ class Line:
         whole, self.open = self._with(piece), None
         return whole
 
-    def doubtful_s(self, since: float) -> float:
-        """Return seconds from a moment on in which something may be missing; at most from one stretch."""
-        return max((max(0.0, end - max(since, start)) for start, end in self.doubt), default=0.0)
+    def doubtful_s(self, job: str, since: float) -> float:
+        """Return seconds in which something may be missing of a job that was there from `since` on."""
+        total_s, known = 0.0, self.lost.get(job, since)
+        for start, end in sorted(self.doubt):
+            total_s += max(0.0, end - max(start, known))
+            known = max(known, end)
+        return total_s
 
     def _with(self, piece: Span) -> Span:
         return piece if self.open is None else self.open.then(piece)
@@ -210,7 +217,7 @@ class Ledger:
             if name in data["lines"]:
                 line.load(data["lines"][name])
             if not same_boot:
-                line.energy_uj, line.behind, line.doubt, line.open = 0, {}, [], None
+                line.energy_uj, line.behind, line.doubt, line.open, line.lost = 0, {}, [], None, {}
         if same_boot:
             self._inside_uj, self._debt_uj = data["inside_uj"], data["debt_uj"]
             self._moved = Moved(data["moved"]["jobs"], data["moved"]["rest"])
@@ -231,7 +238,7 @@ class Ledger:
             draft.note(name, whole, line, result)
             if not line.doubt:
                 self.idle.observe(whole.length_s, {name: energy}, [name] if _is_quiet(name, whole) else [])
-            line.energy_uj, line.doubt = 0, []
+            line.energy_uj, line.doubt, line.lost = 0, [], {}
         if OTHER in self._lines and OTHER not in energy_uj:
             self._moved = result.moved
 
@@ -309,7 +316,7 @@ class _Draft:
             since = max(whole.start, whole.since[job])
             if since < self._interval.start:
                 self._since[job][name] = since
-            if (doubtful_s := line.doubtful_s(since)) > 0:
+            if (doubtful_s := line.doubtful_s(job, since)) > 0:
                 self._doubtful[job][name] = doubtful_s
             if _is_assumed(name, job, whole):
                 self._assumed[job].add(name)

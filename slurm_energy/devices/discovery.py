@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from slurm_energy.devices.sources import NodeMeter
 from slurm_energy.devices.topology import Topology
 
 _ZONE = re.compile(r"(?P<kind>package-|socket)(?P<number>\d+)(?:-die-(?P<die>\d+))?")
+
+
+_PAUSE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,12 @@ class Devices:
             counter.close()
         for close in self.closers:
             close()
+
+    def settle(self, longest_s: float) -> None:
+        """Wait for the first answers of meters that are asked in the background, at most `longest_s`."""
+        deadline = time.monotonic() + longest_s
+        while not all(map(_answers, self.node_counters)) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
 
     def read(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the values in force of the named knobs; what cannot be read is left out."""
@@ -108,6 +118,14 @@ def _place(package: Package, places: Topology) -> Package:
     else:
         cpus = places.packages.get(number, frozenset())
     return dataclasses.replace(package, cpus=tuple(sorted(cpus)))
+
+
+def _answers(counter: EnergyCounter) -> bool:
+    try:
+        counter.read()
+    except DeviceError:
+        return False
+    return True
 
 
 def describe(hardware: Hardware, found: Mapping[str, str]) -> Hardware:

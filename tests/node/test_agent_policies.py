@@ -158,7 +158,7 @@ def test_a_job_on_a_shared_node_caps_its_own_gpus_only(gpu_agent):
     assert limits == [400_000, 200_000, 400_000, 200_000]
     record = gpu_agent.end(8)
     parts = {part.name: part.quality for part in record.components}
-    assert parts == {"cpu": "partial", "gpu[1]": "measured", "gpu[3]": "measured"}
+    assert parts == {"cpu": "modelled", "other": "modelled", "gpu[1]": "measured", "gpu[3]": "measured"}
     assert record.gpus == (1, 3)
 
 

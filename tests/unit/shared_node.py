@@ -16,7 +16,7 @@ from slurm_energy.agent.statedir import StateDir
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.devices.discovery import Devices, discover
 from slurm_energy.devices.hardware import Gpu
-from slurm_energy.devices.interface import DeviceError, EnergyCounter
+from slurm_energy.devices.interface import DeviceError, DeviceGoneError, EnergyCounter
 from slurm_energy.devices.preference import Choice, Part
 from slurm_energy.records import EnergyRecord
 
@@ -42,9 +42,11 @@ class HandCounter(EnergyCounter):
         self.key = self.component = component
         self.source = SOURCES[component]
         self.value_uj = 5_000_000
-        self.silent = False
+        self.silent = self.gone = False
 
     def read(self) -> int:
+        if self.gone:
+            raise DeviceGoneError(self.key, "gone")
         if self.silent:
             raise DeviceError(self.key, "silent")
         return self.value_uj

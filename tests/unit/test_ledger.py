@@ -203,6 +203,23 @@ def test_a_counter_that_is_late_is_split_over_all_of_its_time(make: Callable[...
     assert trace[5]["columns"].keys() == {"cpu", "dram"}
 
 
+def test_a_device_that_was_gone_costs_its_time_of_the_jobs_that_were_there(
+    make: Callable[..., SharedNode],
+) -> None:
+    node = make(("cpu", "gpu[0]"), idle_watts={"cpu": 0.0, "gpu": 0.0})
+    node.begin(5, 8, "0", exclusive=True)
+    node.use(2, {"cpu": 100.0, "gpu[0]": 50.0})
+    node.counters["gpu[0]"].gone = True
+    node.use(3, {"cpu": 100.0, "gpu[0]": 50.0})
+    node.counters["gpu[0]"].gone = False
+    node.use(4, {"cpu": 100.0, "gpu[0]": 50.0})
+    node.end(5)
+    record = node.records()[5]
+    assert joules(record) == {"cpu": 900.0, "gpu[0]": 250.0}  # 2 s before and 3 s after it was there again
+    assert quality(record) == {"cpu": "measured", "gpu[0]": "partial"}
+    assert record.uncertain_seconds == 4.0
+
+
 def test_what_is_told_after_a_job_has_ended_is_missing_and_marked(make: Callable[..., SharedNode]) -> None:
     node = make(("cpu", "dram"), idle_watts={"cpu": 0.0, "dram": 0.0})
     node.begin(5, 4)
