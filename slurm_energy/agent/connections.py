@@ -29,7 +29,7 @@ USER_LINE_LIMIT = 4 * 1024
 """What users may send is short; with their many connections it decides what memory they can hold."""
 MOST_PRIVILEGED, MOST_USERS, MOST_PER_USER = 256, 384, 256
 """Connections at once: of root, of all users together, of one user (a job's ranks on a large node)."""
-MESSAGES_PER_S, MESSAGES_BURST = 1000.0, 4000.0
+MESSAGES_PER_S, MESSAGES_BURST = 500.0, 4000.0
 """Messages and connections of one user; further ones are answered later, connections not at all."""
 
 _IDLE_S = 60.0
