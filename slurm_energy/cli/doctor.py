@@ -17,9 +17,10 @@ HELP = "what this compute node has, what it lacks, what that costs and what fixe
 
 EPILOG = """\
 Looks at every hardware interface, the agent, munge, the controller, Slurm's configuration files and the
-clock. Changes nothing and runs no Slurm command; takes a second or two, for counters are watched for half a
-second to show their power. Run it as root on a compute node: counters and limits are root's. Exit code for monitoring: 0 nothing to do, 1 something is degraded or failed. What a node simply
-does not have (`absent`) is no failure.
+clock. Changes nothing and runs no Slurm command; takes a second or two, since counters are watched for half
+a second to show their power. Run it as root on a compute node: counters and limits are root's. Exit code
+for monitoring: 0 nothing to do, 1 something is degraded or failed. What a node simply does not have
+(`absent`) is no failure.
 
 examples:
   senergy doctor
