@@ -306,6 +306,8 @@ def test_steps_announce_themselves_between_begin_and_end(cluster):
     for message in steps:
         assert message["pid"] > 1
         assert set(message["cpus"]) <= set("0123456789,-")
+    (cores,) = {message["job_cpus"] for message in steps}
+    assert cores and set(cores) <= set("0123456789,-")
     processes = {(m["step"], m["pid"]) for m in steps}
     assert len(processes) == 3, "start and end of a step come from one process"
     kinds = [m["op"] for m in cluster.agent.messages if cluster.agent.job_of(m) == job_id]

@@ -10,7 +10,7 @@ import pytest
 from hardware_tree import Tree
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from slurm_energy.devices import durable
 from slurm_energy.devices.combining import Parts, Tenancy, Tenant, combine
@@ -49,12 +49,20 @@ def test_the_least_restrictive_counts(kind: str, original: str, asked: list[str]
 
 
 class Node:
-    """Four CPUs in two packages, of plain files, and the jobs on them."""
+    """CPUs in packages, of plain files, and the jobs on them; cpufreq policies have one CPU or more each."""
 
-    def __init__(self, folder: Path, driver: str = "intel_pstate") -> None:
+    def __init__(
+        self, folder: Path, cpus: int = 4, packages: int = 2, width: int = 1, driver: str = "intel_pstate"
+    ) -> None:
         (folder / "state").mkdir()
-        self.tree = Tree(folder / "node").cpus(4).cpufreq(4, driver, "powersave").two_packages()
-        self.tree.cores(4, 2)
+        self.tree = Tree(folder / "node").cpus(cpus).two_packages().cores(cpus, packages)
+        self.tree.cpufreq(cpus // width, driver, "powersave")
+        self.policies = [range(width * n, width * (n + 1)) for n in range(cpus // width)]
+        for number, members in enumerate(self.policies):
+            self.tree.put(
+                f"sys/devices/system/cpu/cpufreq/policy{number}/affected_cpus", " ".join(map(str, members))
+            )
+        self.cpus, self.near = frozenset(range(cpus)), frozenset(range(cpus // packages))
         self.tree.put("sys/devices/system/cpu/cpufreq/boost", 1)
         self.before = self.tree.snapshot()
         self.devices: Devices = discover(self.tree.root)
@@ -203,10 +211,19 @@ class Jobs(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.node = Node(Path(self.folder.name))
+        self.wishes: dict[str, list[Setting]] = {}
         self.caps: dict[str, int | None] = {}
         self.foreign: int | None = None
         self.ids = iter(range(1, 10_000))
+
+    @initialize(
+        cpus=st.sampled_from([2, 4, 8]),
+        packages=st.sampled_from([1, 2]),
+        width=st.sampled_from([1, 2]),
+        driver=st.sampled_from(["intel_pstate", "acpi-cpufreq"]),
+    )
+    def install(self, **hardware) -> None:
+        self.node = Node(Path(self.folder.name), **hardware)
 
     def teardown(self) -> None:
         for owner in list(self.node.tenants):
@@ -220,40 +237,26 @@ class Jobs(RuleBasedStateMachine):
 
     def free(self) -> set[int]:
         taken = [tenant.cpus or () for tenant in self.node.tenants.values()]
-        return set(range(4)) - {cpu for cpus in taken for cpu in cpus}
+        return self.node.cpus - {cpu for cpus in taken for cpu in cpus}
+
+    def cpus_for_a_job(self, data: st.DataObject) -> frozenset[int]:
+        free = sorted(self.free())
+        return data.draw(st.frozensets(st.sampled_from(free))) if free else frozenset()
 
     def ask(self, owner: str, cpus: frozenset[int] | None, name: str) -> None:
         cap = self.caps[owner]
-        wishes = [*watts(cap)] if cap is not None and cpus and cpus & {0, 1} else []
-        for cpu in sorted(cpus or ()):
-            wishes += [governor(f"policy{cpu}", name), preference(f"policy{cpu}", name[:5])]
+        wishes = [*watts(cap)] if cap is not None and cpus and cpus & self.node.near else []
+        for number, members in enumerate(self.node.policies):
+            if cpus and cpus.issuperset(members):
+                wishes.append(governor(f"policy{number}", name))
+                if f"cpufreq.epp[policy{number}]" in self.node.devices.knobs:
+                    wishes.append(preference(f"policy{number}", name[:5]))
+        self.wishes[owner] = wishes
         outcomes = self.node.begin(owner, Tenant(cpus), *wishes)
         assert {outcome.key for outcome in outcomes} == {wish.key for wish in wishes}
 
-    @rule(cap=CAPS, name=POLICIES, known=st.booleans(), data=st.data())
-    def begin(self, cap: int | None, name: str, known: bool, data: st.DataObject) -> None:
-        owner = f"{next(self.ids)}.0"
-        cpus = data.draw(st.frozensets(st.sampled_from(sorted(self.free())))) if self.free() else frozenset()
-        self.caps[owner] = cap
-        self.ask(owner, cpus if known else None, name)
-
-    @precondition(lambda self: any(t.cpus is None for t in self.node.tenants.values()))
-    @rule(name=POLICIES, data=st.data())
-    def step(self, name: str, data: st.DataObject) -> None:
-        waiting = [owner for owner, tenant in self.node.tenants.items() if tenant.cpus is None]
-        cpus = data.draw(st.frozensets(st.sampled_from(sorted(self.free())))) if self.free() else frozenset()
-        self.ask(data.draw(st.sampled_from(waiting)), cpus, name)
-
-    @precondition(lambda self: self.node.tenants)
-    @rule(data=st.data())
-    def end(self, data: st.DataObject) -> None:
-        self.node.end(data.draw(st.sampled_from(sorted(self.node.tenants))))
-
-    @precondition(lambda self: self.node.tenants)
-    @rule(data=st.data(), writes=st.integers(0, 12))
-    def die_while_ending(self, data: st.DataObject, writes: int) -> None:
-        """The agent is killed after some writes; the next one goes on with what it finds on disk."""
-        owner = data.draw(st.sampled_from(sorted(self.node.tenants)))
+    def killed(self, writes: int, function, *arguments) -> bool:
+        """Do something, but be killed when it has written so often; returns whether that was so."""
         left = iter(range(writes))
 
         class Killed(BaseException):
@@ -271,9 +274,38 @@ class Jobs(RuleBasedStateMachine):
             for knob in self.node.devices.knobs.values():
                 patch.setattr(knob, "write", dying(knob.write))
             try:
-                self.node.end(owner)
+                function(*arguments)
             except Killed:
                 self.node.journal = Journal.load(self.node.path)
+                return True
+        return False
+
+    @rule(cap=CAPS, name=POLICIES, known=st.booleans(), data=st.data(), writes=st.integers(0, 20))
+    def begin(self, cap: int | None, name: str, known: bool, data: st.DataObject, writes: int) -> None:
+        """A job begins; the agent may be killed at that, and then begins it again."""
+        owner = f"{next(self.ids)}.0"
+        self.caps[owner] = cap
+        cpus = self.cpus_for_a_job(data) if known else None
+        if self.killed(writes, self.ask, owner, cpus, name):
+            self.ask(owner, cpus, name)
+
+    @precondition(lambda self: any(t.cpus is None for t in self.node.tenants.values()))
+    @rule(name=POLICIES, data=st.data())
+    def step(self, name: str, data: st.DataObject) -> None:
+        waiting = [owner for owner, tenant in self.node.tenants.items() if tenant.cpus is None]
+        self.ask(data.draw(st.sampled_from(waiting)), self.cpus_for_a_job(data), name)
+
+    @precondition(lambda self: self.node.tenants)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        self.node.end(data.draw(st.sampled_from(sorted(self.node.tenants))))
+
+    @precondition(lambda self: self.node.tenants)
+    @rule(data=st.data(), writes=st.integers(0, 12))
+    def die_while_ending(self, data: st.DataObject, writes: int) -> None:
+        """The agent is killed after some writes; the next one goes on with what it finds on disk."""
+        owner = data.draw(st.sampled_from(sorted(self.node.tenants)))
+        self.killed(writes, self.node.end, owner)
         if owner in self.node.journal.owners():
             restore(self.node.devices, self.node.journal, owner, None, self.node.jobs)
         review(self.node.devices, self.node.journal, self.node.jobs)
@@ -295,16 +327,17 @@ class Jobs(RuleBasedStateMachine):
         if self.foreign is not None:
             assert int(self.node.tree.get(LIMIT_FILE)) == self.foreign
             return
-        there = {o: t for o, t in self.node.tenants.items() if t.cpus is None or t.cpus & {0, 1}}
+        there = {o: t for o, t in self.node.tenants.items() if t.cpus is None or t.cpus & self.node.near}
         claims = [self.caps[owner] if tenant.cpus else None for owner, tenant in there.items()]
         expected = 250 if not claims or None in claims else min(250, max(c for c in claims if c is not None))
         assert self.node.limit() == expected
 
     @invariant()
-    def cores_of_nobody_are_as_before(self) -> None:
-        taken = {cpu for tenant in self.node.tenants.values() for cpu in tenant.cpus or ()}
-        for cpu in set(range(4)) - taken:
-            assert self.node.tree.policy(cpu, "scaling_governor") == "powersave"
+    def each_core_is_as_its_job_wants_it(self) -> None:
+        wanted = {wish.key: wish.value for owner in self.node.tenants for wish in self.wishes[owner]}
+        for number in range(len(self.node.policies)):
+            expected = wanted.get(f"cpufreq.governor[policy{number}]", "powersave")
+            assert self.node.tree.policy(number, "scaling_governor") == expected
 
     @invariant()
     def the_journal_can_be_read(self) -> None:
@@ -316,4 +349,4 @@ class Jobs(RuleBasedStateMachine):
 
 
 TestJobs = Jobs.TestCase
-TestJobs.settings = hypothesis_settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestJobs.settings = hypothesis_settings(max_examples=40, stateful_step_count=25, deadline=None)
