@@ -52,7 +52,9 @@ class Restoration:
         """
         if not settings and not self.journal.entries:
             return []
-        return apply(self._devices, self.journal, owner, settings, known, self._jobs())
+        outcomes = apply(self._devices, self.journal, owner, settings, known, self._jobs())
+        self._look_at_journal()
+        return outcomes
 
     def of_job(self, owner: str | None, keys: Iterable[str] | None = None) -> list[Restored]:
         """Give up what a job (None: any job) set, or some of it. Each failure is logged once."""
@@ -107,6 +109,12 @@ class Restoration:
             self._complaints.tell("settings journal", why, logging.ERROR)
         else:
             self._complaints.settle("settings journal", "can be written again")
+        keys = [entry.key for entry in self.journal.entries.values() if entry.is_unfulfilled]
+        if keys:
+            why = f"{places.together(keys)} cannot be set to what the jobs there need: tried again"
+            self._complaints.tell("shared settings", why)
+        else:
+            self._complaints.settle("shared settings", "as the jobs there need them again")
 
     def _jobs(self) -> Tenancy:
         return Tenancy(None if self._tenants is None else self._tenants(), self._parts)

@@ -39,6 +39,11 @@ class Entry:
     target: str | None = None
     written: str | None = None
 
+    @property
+    def is_unfulfilled(self) -> bool:
+        """Whether something is asked for that could not be written and has to be tried again."""
+        return self.target is None and any(value is not None for value in self.claims.values())
+
     # Not dataclasses.replace: a job on a large node has hundreds of entries, and its prolog waits.
 
     def claimed(self, owner: str, value: str | None) -> Entry:

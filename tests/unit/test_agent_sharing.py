@@ -10,11 +10,13 @@ from test_agent import Node, env
 from test_sampler import HandClock
 
 from slurm_energy.agent.engine import Engine
+from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.statedir import StateDir
 from slurm_energy.config import Config
-from slurm_energy.devices.discovery import Devices
+from slurm_energy.devices.discovery import Devices, discover
 from slurm_energy.devices.hardware import Gpu, Hardware
 from slurm_energy.devices.nvml import GpuLimit
+from slurm_energy.devices.powercap import PowerLimit
 from slurm_energy.policies import WAITING
 from slurm_energy.records import EnergyRecord
 
@@ -130,16 +132,31 @@ def test_a_restarted_agent_goes_on_with_the_claims_of_all_jobs(node: SharedNode)
     assert node.tree.snapshot() == node.original
 
 
-def test_a_failed_write_of_a_shared_limit_is_tried_again(node: SharedNode) -> None:
+def test_a_failed_write_of_a_shared_limit_is_told_and_tried_again(
+    node: SharedNode, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.begin(5, 1, cap="110")
     node.step(5, "0")
-    path = node.tree.root / "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
-    path.rename(path.with_name("away"))
-    node.begin(6, 1)
-    path.with_name("away").rename(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(PowerLimit, "write", lambda _knob, _value: None)
+        node.begin(6, 1)
+        node.engine.housekeeping()
     assert node.limits() == [220, 250]
+    told = [record.getMessage() for record in caplog.records if "jobs there need" in record.getMessage()]
+    (line,) = told
+    assert "powercap.power_limit[package-0] cannot be set" in line
     node.engine.housekeeping()
     assert node.limits() == [250, 250]
+
+
+def test_everything_is_put_back_without_an_agent(node: SharedNode) -> None:
+    for job_id, core in ((5, "0"), (6, "1")):
+        node.begin(job_id, 1, cap="100", policy="performance")
+        node.step(job_id, core)
+    assert node.limits() == [200, 250]
+    results = Restoration(discover(node.tree.root), node.state.journal).repair(running=())
+    assert all(result.done for result in results)
+    assert node.tree.snapshot() == node.original
 
 
 class Limit(GpuLimit):
