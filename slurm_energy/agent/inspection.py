@@ -73,7 +73,8 @@ def inspect(
             notes=devices.notes,
             virtual=_is_virtual(root),
             config_path=str(config.path or ""),
-            config_error=config_error or meter_error,
+            config_error=config_error,
+            meter_error=meter_error,
             sampling_interval_s=min(1 / config.agent.sampling_hz, longest_interval_s(_all_counters(devices))),
             spool_limit_mb=config.agent.spool_limit_mb,
             state_free_mb=_free_mb(config.agent.state_dir),
@@ -170,7 +171,9 @@ def _counters(devices: Devices) -> list[CounterSeen]:
         watched = all(time_s - first[key][0] >= _WATCH_S for key, (time_s, _) in last.items())
         answered = all(errors[key] != NOT_YET for key in errors)
         if waited_s > _LONGEST_WAIT_S or (watched and answered):
-            return [_seen(c, first.get(c.key), last.get(c.key), errors.get(c.key, "")) for c in counters]
+            late = {NOT_YET: f"no answer within {waited_s:.0f} s"}
+            told = {key: late.get(why, why) for key, why in errors.items()}
+            return [_seen(c, first.get(c.key), last.get(c.key), told.get(c.key, "")) for c in counters]
         time.sleep(_WATCH_S / 4)
 
 

@@ -106,6 +106,7 @@ class Findings:
         virtual: the node is a virtual machine.
         agent: answer to `status`, or why there is none.
         controller: answer of `GET /v1/status`, or why there is none.
+        meter_error: what is wrong with section node_power of the configuration.
         sampling_interval_s: seconds between samples while jobs run, as configured or as counters need.
         clock_offset_s: this node's clock minus the controller's; None if not known.
         clock_uncertainty_s: half the time that asking took.
@@ -125,6 +126,7 @@ class Findings:
     virtual: bool = False
     config_path: str = ""
     config_error: str = ""
+    meter_error: str = ""
     sampling_interval_s: float = 1.0
     spool_limit_mb: float = 0.0
     state_free_mb: float | None = None

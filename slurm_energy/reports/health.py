@@ -50,7 +50,14 @@ class Check:
 def judge(found: Findings) -> list[Check]:
     """Return the checks in the order of the report."""
     checks = [*_energy(found), *_interfaces(found), *_knobs(found), _sampling(found)]
-    checks += [_config(found), *_agent(found), _munge(found), *_controller(found), *_slurm(found.slurm)]
+    checks += [
+        _config(found),
+        *_meter(found),
+        *_agent(found),
+        _munge(found),
+        *_controller(found),
+        *_slurm(found.slurm),
+    ]
     return checks
 
 
@@ -80,7 +87,7 @@ def _component(name: str, found: Findings) -> Check:
     if bad:
         reasons = "; ".join(dict.fromkeys(counter.error for counter in bad))
         cost = f"the energy of {name} is unknown (null) in every record"
-        fix = "run `sudo senergy doctor`: counters are root's" if not found.root else ""
+        fix = "run `sudo senergy doctor`: counters are root's" if not found.root else _ask_bmc(own)
         return Check(label, State.DEGRADED, f"{what}, {len(bad)} unreadable: {reasons}", cost, fix)
     if any(counter.quality == "modelled" for counter in own):
         what += f", {_watts(own)}"
@@ -90,6 +97,14 @@ def _component(name: str, found: Findings) -> Check:
         cost = f"the energy of {name} is 0 in every record, as if it used none"
         return Check(label, State.DEGRADED, f"{what}; at 0 and does not move: {_named(still)}", cost, "")
     return Check(label, State.OK, what)
+
+
+def _ask_bmc(counters: Iterable[CounterSeen]) -> str:
+    """Return how to find out why a management controller does not answer; empty for other sources."""
+    sources = {counter.source for counter in counters}
+    if "ipmi:dcmi" in sources:
+        return "ipmitool dcmi power reading   (over the network: -I lanplus -H ADDRESS, see node_power)"
+    return "curl -k ADDRESS/redfish/v1   (node_power.bmc)" if "redfish:power" in sources else ""
 
 
 def _watts(counters: Iterable[CounterSeen]) -> str:
@@ -188,6 +203,14 @@ def _config(found: Findings) -> Check:
         cost = "daemons do not start, or go on with what they read before"
         return Check("configuration", State.FAILED, found.config_error, cost, "senergy config check")
     return Check("configuration", State.OK, found.config_path or "defaults, no file")
+
+
+def _meter(found: Findings) -> list[Check]:
+    """Tell what is wrong with the site's words about node power; the error says the remedy itself."""
+    if not found.meter_error:
+        return []
+    cost = "the node's power comes from another source, or from none"
+    return [Check("node_power", State.DEGRADED, found.meter_error, cost)]
 
 
 def _agent(found: Findings) -> list[Check]:

@@ -80,6 +80,7 @@ def test_a_node_with_everything_is_healthy() -> None:
         ({"clock_offset_s": -3600.0}, "clock", State.DEGRADED),
         ({"munge_error": "no socket"}, "munge", State.FAILED),
         ({"config_error": "line 3"}, "configuration", State.FAILED),
+        ({"meter_error": "bmc.password: mode 0644"}, "node_power", State.DEGRADED),
         (
             {"interfaces": (Interface("NVML", False, False, True, "c", "f"),)},
             "interface NVML",
@@ -170,6 +171,15 @@ def subclasses(parent: type[Knob]) -> list[type[Knob]]:
         if child.__module__.startswith("slurm_energy")
         for found in (child, *subclasses(child))
     ]
+
+
+@pytest.mark.parametrize(("source", "word"), [("ipmi:dcmi", "ipmitool"), ("redfish:power", "curl")])
+def test_a_silent_bmc_comes_with_the_command_that_asks_it(source: str, word: str) -> None:
+    silent = CounterSeen(source, "node", source, "measured", None, "no answer within 4 s", None)
+    checks = health.judge(dataclasses.replace(WELL, counters=(COUNTER, silent)))
+    (node,) = [check for check in checks if check.name == "energy node"]
+    assert node.state is State.DEGRADED
+    assert "no answer" in node.found and word in node.fix
 
 
 def test_an_interface_is_in_use_through_its_counters_or_knobs(tmp_path: Path) -> None:
