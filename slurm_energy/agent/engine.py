@@ -244,8 +244,9 @@ class Engine:
         late, self._late = self._late, set()
         for session in [self._sessions[key] for key in late if key in self._sessions]:
             policy = session.policy
-            self._apply(session, planning.again(session, self.config))
+            outcomes = self._apply(session, planning.again(session, self.config))
             session.policy = policy
+            log.info("job %s: CPUs known, %d settings planned again", session.owner, len(outcomes))
             self._keeper.save(session)
 
     def set_caps(self, job_id: int, caps: Mapping[str, float | None]) -> dict[str, Any]:
