@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, UnavailableError
+from slurm_energy.ownership import check_folder
 from slurm_energy.policies import PolicyInfo, catalogue, check_policies
 
 MAX_BYTES: Final = 64 * 1024  # the plugin's limit, spank/policies.h
@@ -42,12 +43,14 @@ def write_policy_file(path: Path, text: str) -> None:
     """Put `text` in place of the file at once, so that a reader sees the old or the new one, mode 0644.
 
     Raises:
+        ConfigError: somebody else could exchange the file, which slurmctld and submission rely on.
         UnavailableError: the directory cannot be made or written.
     """
     try:
         if not path.parent.is_dir():
             path.parent.mkdir()
             path.parent.chmod(0o755)  # submission on this host reads it, whatever our umask
+        check_folder(path.parent)
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

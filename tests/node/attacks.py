@@ -155,7 +155,8 @@ def closed(connection: socket.socket) -> bool:
 
 def main() -> None:
     path, kind, seconds, uid, *job_id = sys.argv[1:]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+    files = min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     if os.geteuid() != int(uid):
         os.setgroups([])
         os.setgid(int(uid))

@@ -81,6 +81,7 @@ def main() -> None:
     unit = settings(Path(sys.argv[1]))
     calls = allowed(unit["SystemCallFilter"])
     files = int(unit["LimitNOFILE"][-1])
+    files = min(files, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     os.umask(int(unit["UMask"][-1], 8))
     restrict_capabilities(set(unit["CapabilityBoundingSet"][-1].split()))

@@ -1,4 +1,4 @@
-"""The agent does its work within the limits of its systemd unit on system calls and capabilities."""
+"""The daemons do their work within the limits of their systemd units on system calls and capabilities."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,30 @@ def limits(agent: NodeAgent) -> dict[str, int]:
     status = Path(f"/proc/{agent.pid()}/status").read_text()
     found = dict(re.findall(r"^(CapBnd|CapEff|NoNewPrivs|Seccomp):\s+(\w+)$", status, re.MULTILINE))
     return {name: int(value, 16) for name, value in found.items()}
+
+
+def test_the_controller_serves_inside_its_unit_s_limits(tmp_path: Path) -> None:
+    unit, config, log = (tmp_path / name for name in ("senergyctld.service", "energy.toml", "log"))
+    unit.write_text(render(find("senergyctld.service"), {}, lambda *_values: None))
+    config.write_text(
+        f'[controller]\nlisten = "127.0.0.1:0"\ndatabase = "{tmp_path}/energy.db"\n'
+        f'policy_file = "{tmp_path}/run/policies"\n'
+    )
+    command = [sys.executable, str(SANDBOX), str(unit), sys.executable, "-m", "slurm_energy.controller.main"]
+    with log.open("w") as output:
+        daemon = subprocess.Popen([*command, "--config", str(config)], stderr=output)
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := re.search(r"listens on 127\.0\.0\.1:(\d+)", log.read_text())):
+            assert daemon.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/v1/status", timeout=30)
+        assert (tmp_path / "run/policies").stat().st_mode & 0o777 == 0o644
+    finally:
+        daemon.terminate()
+        assert daemon.wait(30) == 0
+    assert not re.search(r"not permitted|ERROR|Traceback", log.read_text()), log.read_text()
 
 
 def test_the_limits_are_felt(tmp_path: Path) -> None:

@@ -383,6 +383,14 @@ class TestPolicies:
         assert path.parent.stat().st_mode & 0o777 == 0o755
         assert [p.name for p in path.parent.iterdir()] == ["policies"]
 
+    def test_not_where_others_could_exchange_it(self, tmp_path):
+        folder = tmp_path / "run"
+        folder.mkdir()
+        folder.chmod(0o777)
+        with pytest.raises(ConfigError, match="mode 0777: expected owner"):
+            policyfile.write_policy_file(folder / "policies", "senergy-policies 1\n")
+        assert list(folder.iterdir()) == []
+
     def test_no_place_to_write(self, tmp_path):
         with pytest.raises(UnavailableError, match="policy file"):
             policyfile.write_policy_file(tmp_path / "a" / "b" / "policies", "x")
