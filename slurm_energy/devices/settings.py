@@ -9,39 +9,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from slurm_energy.devices.change import Change, Outcome
 from slurm_energy.devices.combining import Tenancy
 from slurm_energy.devices.discovery import Devices
 from slurm_energy.devices.hardware import Setting
 from slurm_energy.devices.interface import DeviceError, Knob
 from slurm_energy.devices.journal import Entry, Journal
 
+__all__ = ["Outcome", "Restored", "apply", "restore", "review"]
+
 _FOREIGN = "left: somebody set "
 _ALONE = Tenancy()
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one setting.
-
-    Attributes:
-        key: the knob.
-        original: value before; None if it could not be read.
-        asked: value wanted.
-        applied: value read back; None if the write was refused.
-        failed: the hardware does not do what was asked.
-        restored: the original is back; None as long as nobody tried.
-        note: reason of a failure or deviation.
-    """
-
-    key: str
-    original: str | None
-    asked: str
-    applied: str | None = None
-    failed: bool = False
-    restored: bool | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,114 +34,6 @@ class Restored:
     key: str
     done: bool
     note: str = ""
-
-
-@dataclass(slots=True)
-class _Change:
-    """One change of the hardware, from journaling to settling.
-
-    Attributes:
-        present: values in force by knob, as far as they were read.
-        leaving: knobs that are being put back: no claim on them counts any more.
-        drafts: entries as they will be.
-        todo: value to write by knob.
-        foreign: knobs that somebody else has changed since we did.
-        results: what became of each write.
-    """
-
-    devices: Devices
-    journal: Journal
-    jobs: Tenancy
-    present: dict[str, str] = field(default_factory=dict)
-    leaving: frozenset[str] = frozenset()
-    drafts: dict[str, Entry] = field(default_factory=dict)
-    todo: dict[str, str] = field(default_factory=dict)
-    foreign: set[str] = field(default_factory=set)
-    results: dict[str, Outcome] = field(default_factory=dict)
-
-    def entry(self, key: str) -> Entry | None:
-        return self.drafts.get(key) or self.journal.entries.get(key)
-
-    def target(self, entry: Entry) -> str | None:
-        return self.jobs.target(entry.key, entry.original, entry.claims)
-
-    def read(self, key: str) -> str | None:
-        """Return the value in force; None if it cannot be read."""
-        if key not in self.present:
-            self.present |= self.devices.read([key])
-        return self.present.get(key)
-
-    def is_foreign(self, entry: Entry) -> bool:
-        """Return whether somebody else changed a knob since we did, and note it."""
-        knob, found = self.devices.knobs[entry.key], self.read(entry.key)
-        known = knob.readable and entry.written is not None and found is not None
-        if known and not knob.accepts(str(entry.written), str(found)):
-            self.foreign.add(entry.key)
-        return entry.key in self.foreign
-
-    def want(self, entry: Entry, value: str) -> None:
-        """Have a value written, unless somebody else changed the knob or it is gone."""
-        key = entry.key
-        if key not in self.devices.knobs or key in self.leaving or self.read(key) is None:
-            return
-        if key not in self.todo and not self.is_foreign(entry):
-            self.todo[key] = value
-            self.drafts[key] = entry.aimed(value)
-
-    def want_what_claims_come_to(self) -> None:
-        """Have everything written whose claims come to something else than before."""
-        for entry in list(self.journal.entries.values()):
-            if entry.key not in self.drafts:
-                target = self.target(entry)
-                if target is not None and (target != entry.target or entry.written is None):
-                    self.want(entry, target)
-
-    def want_again_what_moves(self, keys: Iterable[str]) -> None:
-        """Have written again, or at least noted, what writing the given knobs may change."""
-        for key in keys:
-            for other in self.devices.knobs[key].affected(self.present.get(key, "")):
-                entry = self.entry(other)
-                if entry is None or other in self.leaving or other not in self.devices.knobs:
-                    continue
-                target = self.target(entry)
-                if target is not None:
-                    self.want(entry, target)
-                elif not self.is_foreign(entry):
-                    self.drafts[other] = entry.settled(None)
-
-    def carry_out(self) -> None:
-        """Write in the order of stages, reading back."""
-        knobs = sorted((self.devices.knobs[key] for key in self.todo), key=lambda knob: knob.stage)
-        stale: set[str] = set()
-        for knob in knobs:
-            if knob.key in stale:
-                self.present |= self.devices.read([knob.key])
-            before = self.present[knob.key]
-            original = self.drafts[knob.key].original
-            outcome = _write_one(knob, Outcome(knob.key, original, self.todo[knob.key]), before)
-            self.results[knob.key] = outcome
-            if outcome.applied is None or outcome.applied != before:
-                stale.update((knob.key, *knob.affected(before)))
-            self.present[knob.key] = outcome.applied if outcome.applied is not None else before
-        results = self.results
-        unsure = {key for key in stale if key not in results or results[key].failed}
-        self.present |= self.devices.read(unsure)
-
-    def settled(self) -> list[Entry]:
-        """Return the entries with what is in force now."""
-        found = []
-        for key, entry in self.drafts.items():
-            result = self.results.get(key)
-            if entry.written is None:  # the others were only given or relieved of claims
-                entry = entry.settled(self.present.get(key))
-            if result is not None and result.failed and not self._holds_original(entry):
-                entry = dataclasses.replace(entry, target=None)  # to be tried again
-            found.append(entry)
-        return found
-
-    def _holds_original(self, entry: Entry) -> bool:
-        found = self.present.get(entry.key)
-        return found is not None and self.devices.knobs[entry.key].accepts(entry.original, found)
 
 
 def apply(
@@ -185,7 +57,7 @@ def apply(
     Returns:
         One outcome per setting, in the order given; none for an optional one without a knob.
     """
-    change = _Change(devices, journal, jobs, present=dict(known or {}))
+    change = Change(devices, journal, jobs, present=dict(known or {}))
     asked = {setting.key: setting for setting in settings}
     outcomes = {key: failure for key, s in asked.items() if (failure := _claim(change, owner, s)) is not None}
     asked = {key: setting for key, setting in asked.items() if key in change.drafts}
@@ -217,7 +89,7 @@ def review(devices: Devices, journal: Journal, jobs: Tenancy) -> None:
     Raises:
         OSError: the journal cannot be written; the hardware was not touched.
     """
-    change = _Change(devices, journal, jobs)
+    change = Change(devices, journal, jobs)
     change.want_what_claims_come_to()
     change.want_again_what_moves(list(change.todo))
     journal.update(change.drafts.values())
@@ -225,7 +97,7 @@ def review(devices: Devices, journal: Journal, jobs: Tenancy) -> None:
     journal.update(change.settled())
 
 
-def _claim(change: _Change, owner: str, setting: Setting) -> Outcome | None:
+def _claim(change: Change, owner: str, setting: Setting) -> Outcome | None:
     """Note what a job asks for; returns the failure where that is not possible."""
     key, value = setting.key, setting.value
     knob = change.devices.knobs.get(key)
@@ -242,7 +114,7 @@ def _claim(change: _Change, owner: str, setting: Setting) -> Outcome | None:
     return None
 
 
-def _claim_along(change: _Change, owner: str, key: str) -> None:
+def _claim_along(change: Change, owner: str, key: str) -> None:
     """Note the original of what may move along with a job's setting."""
     entry, found = change.entry(key), change.read(key)
     if entry is None and found is not None:
@@ -255,7 +127,7 @@ def _in_order(settings: Sequence[Setting], outcomes: Mapping[str, Outcome]) -> l
     return [outcomes[setting.key] for setting in settings if setting.key in outcomes]
 
 
-def _outcome(change: _Change, setting: Setting) -> Outcome:
+def _outcome(change: Change, setting: Setting) -> Outcome:
     """Return what became of a job's own wish, which other jobs may have overruled."""
     key, knob = setting.key, change.devices.knobs[setting.key]
     original, found = change.drafts[key].original, change.present[key]
@@ -266,23 +138,6 @@ def _outcome(change: _Change, setting: Setting) -> Outcome:
     if not (result.failed or knob.accepts(setting.value, result.asked)):
         result = dataclasses.replace(result, note=f"other jobs there need {knob.shown(result.asked)}")
     return result if result.asked == setting.value else dataclasses.replace(result, asked=setting.value)
-
-
-def _write_one(knob: Knob, outcome: Outcome, before: str) -> Outcome:
-    asked = outcome.asked
-    if knob.readable and knob.accepts(asked, before):
-        return dataclasses.replace(outcome, applied=before)
-    try:
-        knob.write(asked)
-        found = knob.read() if knob.readable else asked
-    except DeviceError as error:
-        return dataclasses.replace(outcome, failed=True, note=error.why)
-    if knob.accepts(asked, found):
-        return dataclasses.replace(outcome, applied=found)
-    if knob.settled(asked, found):
-        return dataclasses.replace(outcome, applied=found, note="nearest value that the driver has")
-    note = f"the hardware keeps {knob.shown(found)}"
-    return dataclasses.replace(outcome, applied=found, failed=True, note=note)
 
 
 def restore(
@@ -309,7 +164,7 @@ def restore(
     Returns:
         One result per entry.
     """
-    change = _Change(devices, journal, jobs)
+    change = Change(devices, journal, jobs)
     held = journal.held_by(owner, keys)
     kept_on = {
         e.key for e in held if owner is not None and any(o != owner and jobs.counts(o) for o in e.claims)
@@ -340,7 +195,7 @@ def restore(
     return [final[entry.key] for entry in held]
 
 
-def _leave_to_others(change: _Change, entry: Entry, owner: str) -> None:
+def _leave_to_others(change: Change, entry: Entry, owner: str) -> None:
     """Take a job's claim from a knob on which other jobs have claims."""
     rest = entry.without(owner)
     change.drafts[entry.key] = rest
@@ -351,7 +206,7 @@ def _leave_to_others(change: _Change, entry: Entry, owner: str) -> None:
         change.want(rest, target)
 
 
-def _left(change: _Change, key: str) -> Restored:
+def _left(change: Change, key: str) -> Restored:
     """Return what became of a knob that other jobs have claims on."""
     knob, result = change.devices.knobs.get(key), change.results.get(key)
     if knob is None:
@@ -362,7 +217,7 @@ def _left(change: _Change, key: str) -> Restored:
     return Restored(key, True, f"other jobs there keep {knob.shown(found)}" if found is not None else "")
 
 
-def _forget(change: _Change, closing: Sequence[Entry], results: Mapping[str, Restored]) -> None:
+def _forget(change: Change, closing: Sequence[Entry], results: Mapping[str, Restored]) -> None:
     """Note what is in force, and forget entries whose originals are back or that are not ours any more."""
     foreign = {entry.key for entry in closing if results[entry.key].note.startswith(_FOREIGN)}
     if foreign:  # what only moved along with a setting that somebody changed is no longer ours to move back
