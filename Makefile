@@ -1,5 +1,6 @@
 # make demo   a real Slurm cluster with emulated power hardware runs jobs under energy policies
 # make test   everything: unit tests, emulated nodes, real Slurm cluster (root, Debian)
+# make soak   300 rounds of kill -9 of senergyd at random instants and before every change of a file
 # make lint   ruff, mypy --strict, clang-format
 # make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
 # make venv   .venv with the package and its development needs;  make build  the C parts
@@ -18,7 +19,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all demo test lint fuzz venv build deps-% clean
+.PHONY: all demo test soak lint fuzz venv build deps-% clean
 all: venv build
 
 deps-%:
@@ -52,6 +53,9 @@ demo: deps-build deps-lab $(VENV)/.installed-lab build
 
 test: deps-build deps-lab deps-test deps-page $(VENV)/.installed-dev $(VENV)/.installed-judges build
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: deps-build deps-lab deps-test $(VENV)/.installed-dev build
+	SENERGY_KILL_ROUNDS=300 $(BIN)/python -m pytest -s tests/node/test_agent_kill.py
 
 lint: deps-build deps-lint $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -7,7 +7,8 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 _HOUSEKEEPING_S = 10.0
 _FLUSH_DELAY_S = 0.2
 _FIRST_READING_S = 0.5
+_AGAIN_S = 1.0
+_MOST_KINDS_OF_ERRORS = 20
 
 
 def load_config(argument: str | None) -> Config:
@@ -102,24 +105,32 @@ class Daemon:
         server = Server(engine, self._serve_work, self._missed.replay)
         await server.open(socket_path)
         self._handle_signals()
-        tasks = [
-            asyncio.create_task(self._sample()),
-            asyncio.create_task(self._keep_house()),
-            asyncio.create_task(self._delivery.run()),
-            asyncio.create_task(self._flush()),
-            asyncio.create_task(self._catch_up()),
-        ]
-        stopping = asyncio.create_task(self._stop.wait())
+        runs = (self._sample, self._keep_house, self._delivery.run, self._flush, self._catch_up)
+        tasks = [asyncio.create_task(self._for_ever(run)) for run in runs]
+        if engine.behind:
+            self._late.set()
         log.info("senergyd serves %s at %s", engine.node, socket_path)
-        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await self._stop.wait()
         await server.close()
-        for task in (*tasks, stopping):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, stopping, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._work(engine.stop)
-        for task in done - {stopping}:
-            task.result()  # a task that ended by itself failed
         log.info("senergyd stopped; settings of running jobs stay until they end")
+
+    async def _for_ever(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin again what fails: an error of ours in one task must not take away what the others do."""
+        told: set[str] = set()
+        while True:
+            try:
+                await run()
+            except Exception as error:
+                kind = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1]}"
+                if kind not in told and len(told) < _MOST_KINDS_OF_ERRORS:
+                    told.add(kind)
+                    what = getattr(run, "__qualname__", "task")
+                    log.error("%s failed and goes on; the same is not logged again", what, exc_info=error)
+            await asyncio.sleep(_AGAIN_S)
 
     async def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)

@@ -6,6 +6,7 @@ prolog_epilog/missed.c.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -67,6 +68,9 @@ class Missed:
         self._engine = engine
         self._clock = clock or Clock()
         self._complaints = Complaints()
+        self._make()
+
+    def _make(self) -> None:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         status = self.folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
@@ -82,6 +86,8 @@ class Missed:
             paths = sorted(self.folder.iterdir())
         except OSError as error:
             self._complaints.tell(str(self.folder), f"cannot be read: {error}")
+            with contextlib.suppress(OSError):  # somebody tidied up
+                self._make()
             return
         messages = [found for path in paths if (found := self._read(path))]
         ends = {message.key: message for message in messages if message.operation == "end"}

@@ -198,6 +198,33 @@ def test_drivers_that_go_and_come_back(started: Callable[..., CrashingAgent]) ->
     assert agent.log().count("counter powercap:package-0: cannot be read") == 1
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_driver_that_hangs(started: Callable[..., CrashingAgent], dies: bool) -> None:
+    """No call into it comes back: hooks do not wait, and all is made good once it answers again."""
+    agent = started()
+    before = agent.settings()
+    env = {**agent.env(2), "SPANK_ENERGY_POLICY": "powersave"}
+    agent.begin(1, policy="powersave")
+    assert agent.node.process is not None
+    agent.node.process.send_signal(signal.SIGSTOP)
+    try:
+        assert "senergyd ends the job when it is back" in agent.hook("end", agent.env(1)).stderr
+        assert "begin when senergyd is back" in agent.hook("begin", env).stderr
+        if dies:
+            agent.kill()
+    finally:
+        agent.node.process.send_signal(signal.SIGCONT)
+    if dies:
+        agent.wait_dead()
+        agent.start()
+    eventually(lambda: [job["job_id"] for job in agent.ask(op="status")["jobs"]] == [2], "only job 2")
+    assert agent.settings() != before
+    assert agent.hook("end", env).stderr == ""
+    agent.come_to_rest()
+    assert agent.settings() == before
+    assert sorted(record.job_id for record in agent.controller.records.values()) == [1, 2]
+
+
 def test_file_systems_that_die_under_senergyd(started: Callable[..., CrashingAgent]) -> None:
     """ENOTCONN for every file of the hardware, until senergyd and the node are started again."""
     agent = started()

@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 from test_agent import env
 
-from slurm_energy.agent import delivery
+from slurm_energy.agent import daemon, delivery
 from slurm_energy.agent.engine import Engine
 from slurm_energy.agent.server import LINE_LIMIT, Server
 from slurm_energy.agent.spool import Spool
-from slurm_energy.config import ClusterConfig
+from slurm_energy.config import AgentConfig, ClusterConfig, Config
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 
@@ -232,6 +232,32 @@ def test_kill_9_and_start_keeps_the_job(agent: Agent) -> None:
     assert [job["job_id"] for job in agent.ask({"op": "status"})["jobs"]] == [5]
     assert agent.ask({"op": "end", "env": env()})["known"]
     eventually(lambda: len(agent.spooled()) == 1, "the record is in the spool")
+
+
+def test_an_error_of_ours_does_not_end_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(agent=AgentConfig(socket=tmp_path / "s", state_dir=tmp_path / "state", sampling_hz=50.0))
+    calls = []
+
+    def broken(self: Engine) -> None:
+        calls.append(1)
+        raise ZeroDivisionError("ours")
+
+    async def run() -> None:
+        agent = daemon.Daemon(config)
+        running = asyncio.create_task(agent.run())
+        while len(calls) < 3 and not running.done():
+            await asyncio.sleep(0.01)
+        agent._stop.set()
+        await running
+
+    monkeypatch.setattr(daemon, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(Engine, "housekeeping", broken)
+    monkeypatch.setattr(daemon, "_HOUSEKEEPING_S", 0.01)
+    asyncio.run(run())
+    assert caplog.text.count("ZeroDivisionError: ours") == 1
+    assert "Daemon._keep_house failed and goes on" in caplog.text
 
 
 def test_sigterm_ends_quietly_and_removes_the_socket(agent: Agent) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,14 @@ def test_what_a_hook_is_still_writing_waits(beside: Beside) -> None:
     (beside.missed.folder / ".00000000000000000001-5.json").write_text("{")
     beside.missed.replay()
     assert beside.left() == [".00000000000000000001-5.json"]
+
+
+def test_a_directory_that_somebody_removed_is_made_again(node: Node, beside: Beside) -> None:
+    shutil.rmtree(beside.missed.folder)
+    beside.missed.replay()
+    beside.leave("begin", env())
+    beside.missed.replay()
+    assert node.engine.knows((5, 0))
 
 
 @pytest.mark.parametrize("spoil", ["mode", "link"])
