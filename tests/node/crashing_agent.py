@@ -151,9 +151,10 @@ class CrashingAgent(NodeAgent):
         return [entry["key"] for entry in data["entries"]]
 
     def left(self) -> list[str]:
-        """Return what the state directory holds but its lock and empty directories."""
-        state = self.folder / "state"
-        return sorted(str(p.relative_to(state)) for p in state.rglob("*") if p.is_file() and p.name != "lock")
+        """Return what the state directory holds but its lock, the node's books and empty directories."""
+        state, stays = self.folder / "state", ("lock", "books.json")
+        files = [path for path in state.rglob("*") if path.is_file()]
+        return sorted(str(path.relative_to(state)) for path in files if path.name not in stays)
 
     def settings(self) -> dict[str, Any]:
         """Return all that can be set in the node, as its files and the GPUs' records show it."""
