@@ -2,8 +2,9 @@
  * senergy-hook: tells senergyd that a job begins or ends on this node; run by slurmd as prolog and epilog.
  *
  * Everything it waits for is bounded. Whatever goes wrong, it writes one line and exits 0, so that the job
- * runs as it would without us; a message that senergyd did not take is left for when it is back. Only `--hold` lets a failed `begin` fail the prolog. Called under a name that
- * contains prolog or epilog it needs no arguments; its options then come from DEFAULTS_FILE.
+ * runs as it would without us; a message that senergyd did not take is left for when it is back. Only
+ * `--hold` lets a failed `begin` fail the prolog. Called under a name that contains prolog or epilog it needs
+ * no arguments; its options then come from DEFAULTS_FILE.
  */
 #include "exchange.h"
 #include "message.h"
