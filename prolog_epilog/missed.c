@@ -85,9 +85,9 @@ const char *missed_leave(const char *socket_path, const char *message, size_t le
     int folder = open_folder(socket_path);
     if (folder < 0)
         return strerror(errno);
-    const char *problem = is_full(folder)                    ? "too many wait already"
+    const char *problem = is_full(folder)                  ? "too many wait already"
                           : leave(folder, message, length) ? NULL
-                                                             : strerror(errno);
+                                                           : strerror(errno);
     close(folder);
     return problem;
 }
