@@ -6,6 +6,7 @@ import math
 import time
 from pathlib import Path
 
+_read, _BOOTTIME, _MONOTONIC = time.clock_gettime, time.CLOCK_BOOTTIME, time.CLOCK_MONOTONIC
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -24,14 +25,14 @@ class Clock:
 
     def boottime(self) -> float:
         """Return seconds since boot, time in suspend included."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return _read(_BOOTTIME)
 
     def suspended(self) -> float:
         """Return how many seconds of these the machine was suspended.
 
         A delay between the two readings makes it less, never more.
         """
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+        return _read(_BOOTTIME) - _read(_MONOTONIC)
 
     def unix(self) -> float:
         """Return Unix seconds."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from slurm_energy.agent.clock import Clock
 from slurm_energy.agent.complaints import Complaints
+from slurm_energy.agent.throttles import Throttles
 from slurm_energy.devices.interface import (
     DeviceError,
     DeviceGoneError,
@@ -34,8 +35,6 @@ _JITTER_UJ = 3_000_000
 """A counter without range that goes back by less was not reset; the coarsest counts in joules."""
 _SUSPENDED_S = 0.1
 _ALMOST = 0.95  # of an interval: a timer that fires a little early still finds a slow counter due
-_THROTTLE_ROUND = 4
-"""Throttling is sampled, so a quarter of its sensors is read at a time."""
 _NOTHING: frozenset[str] = frozenset()
 
 
@@ -54,9 +53,9 @@ class Delta(NamedTuple):
     certain: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Interval:
-    """What is known of the time between two samples.
+    """What is known of the time between two samples. Not to be changed; not frozen, since that costs.
 
     A counter that is neither in `deltas` nor in `unknown` was not due; a later Delta covers this time too.
     For one in `unknown`, a later Delta may, if it comes back as it was; it is not certain then.
@@ -131,15 +130,18 @@ class _Track:
 
     Attributes:
         time: boot time of it; None while there is no reading to count from.
+        changed: boot time at which the counter was first seen there.
         asked: boot time of the last attempt.
+        most_uj_per_s: what the counter can move.
     """
 
-    __slots__ = ("asked", "changed", "counter", "key", "read", "time", "value_uj")
+    __slots__ = ("asked", "changed", "counter", "key", "most_uj_per_s", "read", "time", "value_uj")
 
     def __init__(self, counter: EnergyCounter) -> None:
         self.counter = counter
         self.key = counter.key
         self.read = counter.read
+        self.most_uj_per_s = counter.most_watts * 1e6
         self.time: float | None = None
         self.asked = -math.inf
         self.value_uj = 0
@@ -155,11 +157,11 @@ class _Track:
         start, last_uj = self.time, self.value_uj
         assert start is not None
         length_s = now - start
+        self.time = now
         if suspended:
             energy_uj, certain = least_movement(self.counter, last_uj, value_uj, length_s), False
         else:
             energy_uj, certain = movement(self.counter, last_uj, value_uj, length_s, start - self.changed)
-        self.time = now
         if value_uj != last_uj:
             self.changed = now
             if not (energy_uj == 0 and certain):  # after jitter the higher value stays the base
@@ -181,13 +183,15 @@ class Sampler:
         self._tracks = {counter.key: _Track(counter) for counter in counters}
         self._fast = [track for track in self._tracks.values() if track.counter.interval_s <= 0]
         self._slow = [track for track in self._tracks.values() if track.counter.interval_s > 0]
-        self._throttles = _Throttles(throttles)
+        self._throttles = Throttles(throttles)
         self._clock = clock
         self._suspended_s = clock.suspended()
         self._lost: set[str] = set()
         self._gone: set[str] = set()
         self.time: float | None = None
         self.longest_interval_s = longest_interval_s(counters)
+        wraps = [c.range_uj / (c.most_watts * 1e6) for c in counters if c.range_uj is not None]
+        self._safe_s = _SAFE_PART_OF_RANGE * min(wraps, default=math.inf)
         self._complaints = Complaints()
 
     def sample(self, due_only: bool = False) -> Interval | None:
@@ -197,30 +201,18 @@ class Sampler:
             due_only: leave out what cannot tell anything new yet. Without it everything is read, so that what
                 a job used and what was used before it are told apart.
         """
-        before = self._clock.boottime()
-        slow = [track for track in self._slow if _is_due(track, before)] if due_only else self._slow
+        clock = self._clock
+        before = clock.boottime()
         lost = frozenset(self._lost) if self._lost else _NOTHING
         values = self._read(self._fast, before)
-        if slow:
-            values += self._read(slow, before)
-        now = (before + self._clock.boottime()) / 2
+        if self._slow:
+            values += self._read([t for t in self._slow if not due_only or _is_due(t, before)], before)
+        now = (before + clock.boottime()) / 2
         suspended_s = self._suspended()
-        deltas: dict[str, Delta] = {}
-        unknown = set(self._lost)
-        for track, value_uj in values:
-            if track.time is None:
-                track.start(now, value_uj)
-                unknown.add(track.key)
-                continue
-            delta = track.move(now, value_uj, suspended_s > 0)
-            deltas[track.key] = delta._replace(certain=False) if track.key in lost else delta
         start, self.time = self.time, now
+        deltas, unknown = self._moved(values, start, now, lost, suspended_s > 0)
         throttled_s = self._throttles.seconds(now, start, everything=not due_only)
-        if start is None:
-            return None
-        return Interval(
-            start, now, deltas, throttled_s, frozenset(unknown) if unknown else _NOTHING, suspended_s
-        )
+        return None if start is None else Interval(start, now, deltas, throttled_s, unknown, suspended_s)
 
     def forget(self) -> None:
         """Drop all readings: nobody is interested in the time until the next sample."""
@@ -263,19 +255,51 @@ class Sampler:
 
     def _read(self, tracks: Iterable[_Track], now: float) -> list[tuple[_Track, int]]:
         found = []
+        lost = self._lost
         for track in tracks:
             track.asked = now
             try:
-                value_uj = track.read()
+                found.append((track, track.read()))
             except DeviceError as error:
                 self._lose(track, error)
                 continue
-            if self._lost and track.key in self._lost:
-                self._lost.discard(track.key)
+            if lost and track.key in lost:
+                lost.discard(track.key)
                 self._gone.discard(track.key)
                 self._complaints.settle(f"counter {track.key}", "can be read again")
-            found.append((track, value_uj))
         return found
+
+    def _moved(
+        self,
+        values: Iterable[tuple[_Track, int]],
+        last: float | None,
+        now: float,
+        lost: frozenset[str],
+        suspended: bool,
+    ) -> tuple[dict[str, Delta], frozenset[str]]:
+        """Return deltas, and the keys of counters that are unknown.
+
+        Nearly always a counter has moved before and now, no further than it can, and nothing else happened:
+        what `movement` says of that is said here at once.
+        """
+        deltas: dict[str, Delta] = {}
+        anew: list[str] = []
+        length_s = now - last if last is not None else math.inf
+        plain = not (lost or suspended) and length_s <= self._safe_s
+        most_s = length_s + _UPDATE_SLACK_S
+        new = tuple.__new__
+        for track, value_uj in values:
+            moved_uj = value_uj - track.value_uj
+            if plain and track.changed == last and 0 < moved_uj <= track.most_uj_per_s * most_s:
+                track.time, track.changed, track.value_uj = now, now, value_uj
+                deltas[track.key] = new(Delta, (last, moved_uj, True))
+            elif track.time is None:
+                track.start(now, value_uj)
+                anew.append(track.key)
+            else:
+                delta = track.move(now, value_uj, suspended)
+                deltas[track.key] = delta._replace(certain=False) if track.key in lost else delta
+        return deltas, frozenset((*self._lost, *anew)) if self._lost or anew else _NOTHING
 
     def _lose(self, track: _Track, error: DeviceError) -> None:
         """Note a failure; when the device itself is gone, its last reading means nothing any more."""
@@ -288,10 +312,11 @@ class Sampler:
 
     def _suspended(self) -> float:
         """Return the seconds of suspend since the last sample."""
-        suspended_s = self._clock.suspended()
-        more_s = suspended_s - self._suspended_s
-        self._suspended_s = max(self._suspended_s, suspended_s)
-        return more_s if more_s > _SUSPENDED_S else 0.0
+        more_s = self._clock.suspended() - self._suspended_s
+        if more_s <= _SUSPENDED_S:
+            return 0.0
+        self._suspended_s += more_s
+        return more_s
 
 
 def longest_interval_s(counters: Iterable[EnergyCounter]) -> float:
@@ -305,42 +330,3 @@ def longest_interval_s(counters: Iterable[EnergyCounter]) -> float:
 
 def _is_due(track: _Track, now: float) -> bool:
     return now - track.asked >= _ALMOST * track.counter.interval_s
-
-
-class _Throttles:
-    """Throttle sensors, a few at a time: what one tells holds until it is asked again."""
-
-    def __init__(self, sensors: Sequence[ThrottleSensor]) -> None:
-        self._sensors = list(sensors)
-        self._asked: list[float | None] = [None] * len(self._sensors)
-        self._shares: list[float | None] = [None] * len(self._sensors)
-        self._step = -(-len(self._sensors) // _THROTTLE_ROUND)
-        self._next = 0
-
-    def seconds(self, now: float, start: float | None, everything: bool) -> dict[str, float]:
-        """Return throttled seconds from `start` to `now` by component, the most of its sensors."""
-        count = len(self._sensors)
-        if count == 0:
-            return {}
-        asked = range(count) if everything else range(self._next, self._next + self._step)
-        self._next = (self._next + self._step) % count
-        for index in asked:
-            self._ask(index % count, now, start)
-        length_s = now - start if start is not None else 0.0
-        found: dict[str, float] = {}
-        for sensor, share in zip(self._sensors, self._shares, strict=True):
-            if share is not None:
-                found[sensor.component] = max(share * length_s, found.get(sensor.component, 0.0))
-        return found
-
-    def _ask(self, index: int, now: float, start: float | None) -> None:
-        since = self._asked[index]
-        since = start if since is None else since
-        length_s = now - since if since is not None else 0.0
-        self._asked[index] = now
-        try:
-            seconds = self._sensors[index].seconds(length_s)
-        except DeviceError:
-            self._shares[index] = None
-            return
-        self._shares[index] = min(1.0, seconds / length_s) if length_s > 0 else 0.0

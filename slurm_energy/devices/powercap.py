@@ -45,25 +45,17 @@ class Zone:
         return self.name if not self.package else f"{self.name}@{self.package}"
 
 
-class ZoneCounter(EnergyCounter):
+class ZoneCounter(CounterFile, EnergyCounter):
     """energy_uj of a zone, kept open."""
 
     def __init__(self, zone: Zone, component: str) -> None:
+        super().__init__(zone.path / "energy_uj")
         self.key = f"powercap:{zone.label}"
         self.component = component
         self.source = "powercap:psys" if component == "node" else f"powercap:{zone.provider}"
         highest = read_number(zone.path / "max_energy_range_uj") or 0
         self.range_uj = counter_range_uj(highest) if highest > 0 else None
         self.most_watts = _most_watts(zone, component)
-        self._file = CounterFile(zone.path / "energy_uj")
-
-    def read(self) -> int:
-        """Return energy_uj."""
-        return self._file.read()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def counter_range_uj(highest_uj: int) -> int:

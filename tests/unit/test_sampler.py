@@ -302,12 +302,12 @@ def test_throttle_sensors_take_turns_and_what_they_told_holds_meanwhile() -> Non
     for sensor in sensors:
         sensor.part = 1.0
     throttled = []
-    for _ in range(4):
+    for _ in range(8):
         clock.now += 1.0
         interval = sampler.sample(due_only=True)
         assert interval is not None
         throttled.append(sum(interval.throttled_s.values()))
-    assert throttled == [2.0, 4.0, 6.0, 8.0]
+    assert throttled == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
     assert [sensor.asked for sensor in sensors] == [2] * 8
 
 

@@ -1,0 +1,63 @@
+"""Seconds of throttling between samples, from sensors that are asked in turns. Knows no counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_energy.devices.interface import DeviceError, ThrottleSensor
+
+_ROUND = 8
+"""Throttling is sampled anyway, so an eighth of the sensors is asked at a time."""
+
+
+class Throttles:
+    """Throttle sensors, a few at a time: what one tells holds until it is asked again."""
+
+    def __init__(self, sensors: Sequence[ThrottleSensor]) -> None:
+        self._sensors = list(sensors)
+        self._asked: list[float | None] = [None] * len(self._sensors)
+        self._shares: list[float | None] = [None] * len(self._sensors)
+        self._shares_of: dict[str, float] = {}
+        self._some = False
+        self._step = -(-len(self._sensors) // _ROUND)
+        self._next = 0
+
+    def seconds(self, now: float, start: float | None, everything: bool) -> dict[str, float]:
+        """Return throttled seconds from `start` to `now` by component, the most of its sensors."""
+        if not self._sensors:
+            return {}
+        if everything:
+            changed = [self._ask(index, now, start) for index in range(len(self._sensors))]
+        else:
+            changed = [self._ask(self._take_turn(), now, start) for _ in range(self._step)]
+        if any(changed):
+            self._sum_up()
+        if start is None or not self._some:
+            return self._shares_of
+        length_s = now - start
+        return {name: share * length_s for name, share in self._shares_of.items()}
+
+    def _take_turn(self) -> int:
+        turn = self._next
+        self._next = (turn + 1) % len(self._sensors)
+        return turn
+
+    def _ask(self, index: int, now: float, start: float | None) -> bool:
+        """Ask a sensor; return whether it tells something else than before."""
+        since, before = self._asked[index], self._shares[index]
+        since = start if since is None else since
+        length_s = now - since if since is not None else 0.0
+        self._asked[index] = now
+        try:
+            seconds = self._sensors[index].seconds(length_s)
+            self._shares[index] = min(1.0, seconds / length_s) if length_s > 0 else 0.0
+        except DeviceError:
+            self._shares[index] = None
+        return self._shares[index] != before
+
+    def _sum_up(self) -> None:
+        self._shares_of = {}
+        for sensor, share in zip(self._sensors, self._shares, strict=True):
+            if share is not None:
+                self._shares_of[sensor.component] = max(share, self._shares_of.get(sensor.component, 0.0))
+        self._some = any(self._shares_of.values())
