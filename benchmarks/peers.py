@@ -346,13 +346,16 @@ class Ours(Tool):
         self.meter.start = self.sampler.time or 0.0
 
     def read(self) -> None:
-        interval = self.sampler.sample()
+        self._take(due_only=True)
+
+    def _take(self, *, due_only: bool) -> None:
+        interval = self.sampler.sample(due_only)
         if interval is not None:
             self.meter.add(interval, self.keys, ())
         self.samples += 1
 
     def end(self) -> None:
-        self.read()
+        self._take(due_only=False)
         for counter in self.devices.counters:
             if counter.key in self.meter.energy_uj:
                 component = counter.component.partition("[")[0]
@@ -388,8 +391,40 @@ class Senergyd(Tool):
                 self.add(part["name"].partition("[")[0], part["energy_joules"])
 
 
+class Bare(Tool):
+    """The same reads as the sampler's, with nothing around them: what any program has to spend."""
+
+    distribution = "nvidia-ml-py"
+
+    def prepare(self) -> None:
+        self.nvml = importlib.import_module("pynvml")
+        self.nvml.nvmlInit()
+        zones = sorted(Path("/sys/class/powercap").glob("intel-rapl:*"))
+        names = ("package", "dram")
+        wanted = [zone for zone in zones if (zone / "name").read_text().startswith(names)]
+        self.files = [os.open(zone / "energy_uj", os.O_RDONLY) for zone in wanted]
+        self.gpus = [
+            self.nvml.nvmlDeviceGetHandleByIndex(index) for index in range(self.nvml.nvmlDeviceGetCount())
+        ]
+
+    def begin(self) -> None:
+        return
+
+    def read(self) -> None:
+        for file in self.files:
+            int(os.pread(file, 64, 0))
+        for gpu in self.gpus:
+            self.nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
+        self.nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self.gpus[self.samples % len(self.gpus)])
+        self.samples += 1
+
+    def end(self) -> None:
+        return
+
+
 TOOLS: dict[str, type[Tool]] = {
     "ours": Ours,
+    "bare": Bare,
     "senergyd": Senergyd,
     "zeus": Zeus,
     "codecarbon": CodeCarbon,
@@ -403,10 +438,12 @@ def measure(tool: Tool, seconds: float) -> dict[str, Any]:
     """Let a prepared tool measure a window; return the fields of a `Window` but its name."""
     outer = _truth()
     tool.begin()
-    before, start, cpu = _truth(), time.monotonic(), cpu_seconds()
+    before, start = _truth(), time.monotonic()
+    children, own = children_seconds(), time.process_time()
     drive(tool, start, seconds)
-    spent, after, length_s = cpu_seconds() - cpu, _truth(), time.monotonic() - start
-    samples = tool.samples
+    own = time.process_time() - own
+    after, length_s = _truth(), time.monotonic() - start
+    spent, samples = own + children_seconds() - children, tool.samples
     tool.end()
     last = _truth()
     tool.collect()
@@ -430,18 +467,18 @@ def drive(tool: Tool, start: float, seconds: float) -> None:
     time.sleep(max(0.0, start + seconds - time.monotonic()))
 
 
-def cpu_seconds() -> float:
-    """Return CPU seconds of this process, of children that have ended and of those that live."""
+def children_seconds() -> float:
+    """Return CPU seconds of children of this process, of those that have ended and of those that live."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    living = sum(_thread_seconds(pid) for pid in _descendants(os.getpid()))
-    return time.process_time() + ended.ru_utime + ended.ru_stime + living
+    living = sum(thread_seconds(pid) for pid in _descendants(os.getpid()))
+    return ended.ru_utime + ended.ru_stime + living
 
 
 def wait_until_idle(longest_s: float = 20.0) -> None:
     """Wait until children that are starting have done so: none has used CPU time for a second."""
     deadline, last = time.monotonic() + longest_s, -1.0
     while time.monotonic() < deadline:
-        used = cpu_seconds()
+        used = children_seconds()
         if used - last < _STARTED_CPU_S:
             return
         last = used
@@ -456,7 +493,8 @@ def _descendants(pid: int) -> Iterator[int]:
                 yield from _descendants(int(child))
 
 
-def _thread_seconds(pid: int) -> float:
+def thread_seconds(pid: int) -> float:
+    """Return CPU seconds of a living process."""
     total = 0
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

@@ -204,9 +204,9 @@ class Sampler:
         clock = self._clock
         before = clock.boottime()
         lost = frozenset(self._lost) if self._lost else _NOTHING
-        values = self._read(self._fast, before)
+        values = self._read(self._fast)
         if self._slow:
-            values += self._read([t for t in self._slow if not due_only or _is_due(t, before)], before)
+            values += self._read(self._ask_slow(before, due_only))
         now = (before + clock.boottime()) / 2
         suspended_s = self._suspended()
         start, self.time = self.time, now
@@ -253,11 +253,16 @@ class Sampler:
         unknown = frozenset(self._tracks.keys() - deltas.keys())
         return Interval(float(earlier["time"]), self.time, deltas, {}, unknown, suspended_s)
 
-    def _read(self, tracks: Iterable[_Track], now: float) -> list[tuple[_Track, int]]:
+    def _ask_slow(self, now: float, due_only: bool) -> list[_Track]:
+        asked = [track for track in self._slow if not due_only or _is_due(track, now)]
+        for track in asked:
+            track.asked = now
+        return asked
+
+    def _read(self, tracks: Iterable[_Track]) -> list[tuple[_Track, int]]:
         found = []
         lost = self._lost
         for track in tracks:
-            track.asked = now
             try:
                 found.append((track, track.read()))
             except DeviceError as error:

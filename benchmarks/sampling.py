@@ -1,0 +1,153 @@
+"""What one sample of a node costs in CPU time: of senergyd's sampler, of bare reads, and of other tools.
+
+Each tool samples 2 sockets, DRAM and 8 GPUs of the same emulated node once per interval, in a process of its
+own. Counted is the CPU time of that process and its children after start-up, by its samples. `bare` reads
+the same files with pread and calls NVML as often as the sampler does, and keeps nothing. `senergyd` is the
+whole agent with one job: sampling, attribution, trace, checkpoints. Tools take turns, and the least of the
+rounds counts, since other work on the machine only adds. Needs root and the extra `judges`; EA2P needs
+`--ea2p PATH` of a checkout.
+
+Prints `CLAIM sampling_TOOL ratio=...`: the tool's CPU time per sample over the sampler's, target at least 5,
+and `CLAIM sampling_bare`: the sampler's over that of bare reads, target at most 1.5.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import peers
+
+PROFILE = "xeon-4210-rtx6000"
+JUDGED = ("zeus", "codecarbon", "ea2p")
+SHOWN = ("ours", "bare", "senergyd", *JUDGED, "pyjoules", "pyrapl")
+LEAST_PEER_RATIO, MOST_BARE_RATIO = 5.0, 1.5
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3, help="windows per tool (default 3)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of a window (default 20)")
+    parser.add_argument("--hz", type=float, default=1.0, help="samples per second (default 1)")
+    parser.add_argument("--profile", default=PROFILE, help=f"emulated node (default {PROFILE})")
+    parser.add_argument("--ea2p", metavar="PATH", help="checkout of EA2P")
+    parser.add_argument("--tools", help="only these, separated by commas")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    arguments = parser.parse_args()
+    with peers.start_node(arguments.profile) as node:
+        costs = measure(node, arguments)
+    claims = judge(costs)
+    for claim in claims:
+        print(claim_line(claim))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(claims, indent=2) + "\n")
+    return 0 if all(claim["holds"] for claim in claims) else 1
+
+
+def measure(node: Any, arguments: argparse.Namespace) -> dict[str, float]:
+    """Return milliseconds of CPU time per sample by tool; prints them."""
+    found: dict[str, list[float]] = {}
+    reasons: dict[str, str] = {}
+    for _ in range(arguments.rounds):
+        for tool in arguments.tools.split(",") if arguments.tools else SHOWN:
+            try:
+                found.setdefault(tool, []).append(1e3 * cost_s(node, tool, arguments))
+            except peers.NotMeasuredError as error:
+                reasons[tool] = str(error)
+    for tool in SHOWN:
+        values = sorted(found.get(tool, []))
+        rounds = ", ".join(f"{value:.3f}" for value in values)
+        if values:
+            print(f"{tool:<12} {values[0]:8.3f} ms per sample ({rounds})")
+        elif tool in reasons:
+            print(f"{tool:<12} not measured: {reasons[tool]}")
+    return {tool: min(values) for tool, values in found.items() if values}
+
+
+def cost_s(node: Any, tool: str, arguments: argparse.Namespace) -> float:
+    """Return CPU seconds per sample in one window."""
+    if tool == "senergyd":
+        return agent_s(node, arguments.hz, arguments.seconds)
+    window = peers.run(node, tool, arguments.seconds, 1 / arguments.hz, arguments.ea2p)
+    if not window.samples:
+        raise peers.NotMeasuredError(f"{tool}: took no sample")
+    return window.cpu_s / window.samples
+
+
+def agent_s(node: Any, hz: float, seconds: float) -> float:
+    """Return CPU seconds per sample of a whole senergyd with one job."""
+    with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
+        config, path = Path(folder) / "energy.toml", Path(folder) / "agent.sock"
+        config.write_text(
+            f'[cluster]\ncontroller_url = "http://127.0.0.1:9"\n'
+            f'[agent]\nsocket = "{path}"\nstate_dir = "{folder}/state"\nsampling_hz = {hz}\n'
+        )
+        command, environment = peers.command_inside(
+            node, sys.executable, "-m", "slurm_energy.agent.main", "--config", str(config)
+        )
+        waiting = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        try:
+            begin_job(path, waiting)
+            agent = int(Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text())
+            time.sleep(2)
+            before = peers.thread_seconds(agent)
+            time.sleep(seconds)
+            return (peers.thread_seconds(agent) - before) / (seconds * hz)
+        finally:
+            for child in Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGTERM)
+            waiting.wait(30)
+
+
+def begin_job(path: Path, agent: subprocess.Popen[bytes]) -> None:
+    """Announce a job with the whole node as soon as the agent answers."""
+    from slurm_energy.cli.connection import ask_agent
+    from slurm_energy.errors import UnavailableError
+
+    environment = {
+        "SLURM_JOB_ID": "1",
+        "SLURM_JOB_UID": "0",
+        "SLURM_JOB_CPUS_PER_NODE": "1024",
+        "SPANK_ENERGY_POLICY": "monitor",
+    }
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and agent.poll() is None:
+        try:
+            if ask_agent(path, {"op": "begin", "env": environment}).get("ok"):
+                return
+        except UnavailableError:
+            time.sleep(0.05)
+    raise peers.NotMeasuredError("senergyd: does not answer")
+
+
+def judge(costs: dict[str, float]) -> list[dict[str, Any]]:
+    claims = []
+    for tool in JUDGED:
+        if tool in costs:
+            ratio = costs[tool] / costs["ours"]
+            holds = ratio >= LEAST_PEER_RATIO
+            claims.append(claim(f"sampling_{tool}", ratio, f">={LEAST_PEER_RATIO:g}", holds))
+    bare = costs["ours"] / costs["bare"]
+    claims.append(claim("sampling_bare", bare, f"<={MOST_BARE_RATIO:g}", bare <= MOST_BARE_RATIO))
+    return [entry | {"ms_per_sample": costs} for entry in claims]
+
+
+def claim(name: str, ratio: float, target: str, holds: bool) -> dict[str, Any]:
+    return {"claim": name, "ratio": round(ratio, 3), "target": target, "holds": holds}
+
+
+def claim_line(found: dict[str, Any]) -> str:
+    holds = "yes" if found["holds"] else "no"
+    return f"CLAIM {found['claim']} ratio={found['ratio']} target={found['target']} holds={holds}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
