@@ -326,41 +326,39 @@ class Ea2p(Tool):
 
 
 class Ours(Tool):
-    """The agent's sampler and meter, as senergyd drives them."""
+    """The agent's sampler, and the sum of what it tells."""
 
     distribution = "slurm-energy"
 
     def prepare(self) -> None:
         from slurm_energy.agent.clock import Clock
-        from slurm_energy.agent.meter import Meter
         from slurm_energy.agent.sampler import Sampler
         from slurm_energy.devices.discovery import discover
 
         self.devices = discover()
         self.sampler = Sampler(self.devices.counters, self.devices.throttles, Clock())
-        self.meter = Meter(0.0)
-        self.keys = [counter.key for counter in self.devices.counters]
+        self.energy_uj = dict.fromkeys((counter.key for counter in self.devices.counters), 0)
+        self.uncertain_s = 0.0
 
     def begin(self) -> None:
         self.sampler.sample()
-        self.meter.start = self.sampler.time or 0.0
 
     def read(self) -> None:
         self._take(due_only=True)
 
     def _take(self, *, due_only: bool) -> None:
         interval = self.sampler.sample(due_only)
-        if interval is not None:
-            self.meter.add(interval, self.keys, ())
+        assert interval is not None and self.uncertain_s is not None
+        for key, delta in interval.deltas.items():
+            self.energy_uj[key] += delta.energy_uj
+        if interval.unknown or not all(delta.certain for delta in interval.deltas.values()):
+            self.uncertain_s += interval.length_s
         self.samples += 1
 
     def end(self) -> None:
         self._take(due_only=False)
         for counter in self.devices.counters:
-            if counter.key in self.meter.energy_uj:
-                component = counter.component.partition("[")[0]
-                self.add(component, self.meter.energy_uj[counter.key] * _MICRO)
-        self.uncertain_s = self.meter.uncertain_s
+            self.add(counter.component.partition("[")[0], self.energy_uj[counter.key] * _MICRO)
         self.devices.close()
 
 
