@@ -51,19 +51,31 @@ def screen(status: Mapping[str, Any], clock: str, glyphs: Glyphs, highest_watts:
 def _jobs(jobs: list[Mapping[str, Any]]) -> list[str]:
     if not jobs:
         return ["no job runs here"]
-    names = list(dict.fromkeys(name for job in jobs for name in job.get("watts") or {}))
+    kinds = [_by_kind(job.get("watts") or {}) for job in jobs]
+    names = list(dict.fromkeys(name for watts in kinds for name in watts))
     head = f"{'JOB':>10} {'USER':<10} {'POLICY':<12} {'TIME':>10} {'WATTS':>8} {'JOULES':>11}"
     lines = [head + "".join(f" {name.upper():>8}" for name in names)]
-    for job in jobs:
+    for job, parts in zip(jobs, kinds, strict=True):
         watts, joules = job.get("watts") or {}, job.get("energy_joules") or {}
         user = job.get("user") or _UNKNOWN
         row = f"{job.get('job_id', '?'):>10} {user[:10]:<10} {str(job.get('policy', '?'))[:12]:<12}"
         row += f" {format_duration(job.get('elapsed_s')) or _UNKNOWN:>10} {_watts(total(watts)):>8}"
         row += f" {_watts(total(joules)):>11}"
-        lines.append(row + "".join(f" {_watts(watts.get(name)):>8}" for name in names))
+        lines.append(row + "".join(f" {_watts(parts.get(name)):>8}" for name in names))
     if any("watts" not in job for job in jobs):
         lines.append("the power of other users' jobs is theirs and root's to see")
     return lines
+
+
+def _by_kind(watts: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return watts by kind of component: a column for each of eight GPUs would not fit a terminal."""
+    kinds: dict[str, list[float | None]] = {}
+    for name, value in watts.items():
+        kinds.setdefault(name.partition("[")[0], []).append(value)
+    return {
+        kind: None if any(value is None for value in values) else math.fsum(filter(None, values))
+        for kind, values in kinds.items()
+    }
 
 
 def _watts(value: float | None) -> str:

@@ -34,6 +34,18 @@ STATUS = {
 }
 
 
+def test_a_job_s_gpus_share_a_column() -> None:
+    eight = {f"gpu[{index}]": 100.0 for index in range(8)}
+    job = {**OWN, "watts": {"cpu": 150.0, **eight}}
+    lines = screen({**STATUS, "jobs": [job]}, "10:00:00", ASCII, 250.0)
+    head = next(line for line in lines if "JOB" in line)
+    assert head.split()[-2:] == ["CPU", "GPU"]
+    assert lines[-1].split()[-2:] == ["150.0", "800.0"]
+    assert max(map(len, lines)) <= 100
+    unknown = {**job, "watts": {**job["watts"], "gpu[7]": None}}
+    assert screen({**STATUS, "jobs": [unknown]}, "10:00:00", ASCII, 250.0)[-1].split()[-1] == "-"
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     answers: list[dict[str, Any]] = []
