@@ -33,6 +33,7 @@ Ask = Callable[[Config], Mapping[str, Any]]
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _WATCH_S, _LONGEST_WAIT_S = 0.5, 4.0
+_ATTEMPTS, _QUICK_S = 3, 0.002
 
 
 def inspect(
@@ -161,7 +162,7 @@ def _counters(devices: Devices) -> list[CounterSeen]:
     while True:
         for counter in counters:
             try:
-                last[counter.key] = (time.monotonic(), counter.read())
+                last[counter.key] = _reading(counter)
             except DeviceError as failure:
                 errors[counter.key] = failure.why or str(failure)
             else:
@@ -175,6 +176,21 @@ def _counters(devices: Devices) -> list[CounterSeen]:
             told = {key: late.get(why, why) for key, why in errors.items()}
             return [_seen(c, first.get(c.key), last.get(c.key), told.get(c.key, "")) for c in counters]
         time.sleep(_WATCH_S / 4)
+
+
+def _reading(counter: EnergyCounter) -> tuple[float, int]:
+    """Return when a counter was read and what it showed; again if something came in between.
+
+    Raises:
+        DeviceError: not readable now.
+    """
+    for _ in range(_ATTEMPTS):
+        before = time.monotonic()
+        value_uj = counter.read()
+        after = time.monotonic()
+        if after - before <= _QUICK_S:
+            break
+    return (before + after) / 2, value_uj
 
 
 def _seen(
