@@ -125,6 +125,7 @@ class Engine:
         self._repair()
         self.catch_up()
         self._keeper.save_books()
+        self.spool.expire(self._clock.unix(), self.config.agent.trace_retention_days * 86400)
         if self._closing.sessions:
             self.on_change()
 
@@ -334,6 +335,7 @@ class Engine:
         self._repair()
         self._keeper.save_traces()
         self._keeper.save_books()
+        self.spool.expire(self._clock.unix(), self.config.agent.trace_retention_days * 86400)
         if self._closing.sessions:
             self.on_change()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import re
 import stat
 from collections.abc import Iterable
@@ -16,11 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_energy.agent.complaints import Complaints
 from slurm_energy.devices import durable
 from slurm_energy.records import EnergyRecord
 
 log = logging.getLogger(__name__)
 
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_LIMIT, _DISK, _LOST = "spool at agent.spool_limit_mb", "spool's disk", "spool's records"
+_EXPIRY_PAUSE_S = 600.0
+_ROOM_FOR_TRACES = 16
 _RECORD = re.compile(r"\d{12}-[A-Za-z0-9_-]{1,64}\.json")
 _TRACE_SUFFIX = ".trace"
 _REJECTED = "rejected"
@@ -65,6 +71,9 @@ class Spool:
             name: status.st_size for name, status in found.items() if not stat.S_ISDIR(status.st_mode)
         }
         self._total = sum(self._sizes.values())
+        self._expired_at = 0.0
+        self._disk_full = False
+        self._complaints = Complaints()
 
     def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> list[Path]:
         """Store a record; the trace only if there is room for it.
@@ -82,15 +91,27 @@ class Spool:
             trace_data = json.dumps(trace, separators=(",", ":")).encode()
             written = self._add_trace(_trace_of(name), trace_data)
         self._make_room(len(data))
-        try:
-            self._write(name, data)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            log.warning("spool: %s: dropping traces to keep records", error.strerror)
-            self._drop(other for other in list(self._sizes) if other.endswith(_TRACE_SUFFIX))
-            self._write(name, data)
+        self._write_record(name, data)
+        if self._total < self.limit_bytes // 2:
+            self._complaints.settle(_LIMIT, "traces are kept again")
+            self._complaints.settle(_LOST, "records are kept again")
         return [*written, self.folder / name]
+
+    def expire(self, now: float, keep_s: float) -> None:
+        """Forget traces of jobs that ended long ago; looks for them every ten minutes at most.
+
+        Args:
+            now: Unix seconds.
+            keep_s: how long after a job's end its trace is kept.
+        """
+        if abs(now - self._expired_at) < _EXPIRY_PAUSE_S:
+            return
+        self._expired_at = now
+        oldest = f"{max(0, int(now - keep_s)):012d}"
+        old = [name for name in self._sizes if name.endswith(_TRACE_SUFFIX) and name < oldest]
+        if old:
+            log.info("spool: dropped %d traces older than agent.trace_retention_days", len(old))
+            self._drop(old)
 
     def has(self, record_id: str) -> bool:
         """Return whether a record is here."""
@@ -154,9 +175,39 @@ class Spool:
         try:
             self._write(name, data)
         except OSError as error:
-            log.warning("spool: %s not kept: %s", name, error.strerror)
+            self._complain_of_disk(error)
             return []
+        self._settle_disk(len(data))
         return [self.folder / name]
+
+    def _write_record(self, name: str, data: bytes) -> None:
+        """Store a record; on a full disk traces make room, the oldest first, more at every attempt."""
+        traces = sorted(other for other in self._sizes if other.endswith(_TRACE_SUFFIX))
+        batch = 1
+        while True:
+            try:
+                self._write(name, data)
+                return
+            except OSError as error:
+                if error.errno not in _NO_SPACE or not traces:
+                    raise
+                self._complain_of_disk(error)
+            self._drop(traces[:batch])
+            del traces[:batch]
+            batch *= 2
+
+    def _complain_of_disk(self, error: OSError) -> None:
+        self._disk_full = True
+        self._complaints.tell(_DISK, f"{error.strerror}: power traces are dropped, records are kept")
+
+    def _settle_disk(self, size: int) -> None:
+        """Say that the disk has room again, once there is some for many traces more."""
+        if not self._disk_full:
+            return
+        free = os.statvfs(self.folder)
+        if free.f_bavail * free.f_frsize > _ROOM_FOR_TRACES * size:
+            self._disk_full = False
+            self._complaints.settle(_DISK, "there is room for traces again")
 
     def _write(self, name: str, data: bytes) -> None:
         durable.write(self.folder / name, data, sync=False)
@@ -174,12 +225,10 @@ class Spool:
                 break
             excess -= self._sizes[name]
             dropped.append(name)
-        traces = sum(1 for name in dropped if name.endswith(_TRACE_SUFFIX))
-        log.warning(
-            "spool: full (agent.spool_limit_mb): dropped %d traces and %d records",
-            traces,
-            len(dropped) - traces,
-        )
+        if any(not name.endswith(_TRACE_SUFFIX) for name in dropped):
+            self._complaints.tell(_LOST, "the oldest are dropped: too many are undelivered", logging.ERROR)
+        else:
+            self._complaints.tell(_LIMIT, "the oldest power traces are dropped")
         self._drop(dropped)
 
     def _drop(self, names: Iterable[str]) -> None:

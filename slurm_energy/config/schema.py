@@ -78,6 +78,9 @@ class AgentConfig:
     spool_limit_mb: int = key(
         512, "Disk space for undelivered records and traces; traces go first.", check=between(1, 1_000_000)
     )
+    trace_retention_days: float = key(
+        30.0, "Days to keep power traces that the controller has not taken.", check=between(0, 36500)
+    )
     set_rapl_time_window_s: float = key(
         1.0, "Averaging window written together with a RAPL power limit.", check=between(0.001, 64.0)
     )

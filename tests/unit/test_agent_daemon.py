@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -387,6 +388,28 @@ def deliver(spool: Spool, controller: Controller, monkeypatch: pytest.MonkeyPatc
 
 
 TRACE = {"start": 10.0, "interval_s": 1.0, "columns": {}}
+
+
+def test_old_traces_leave_the_spool_and_their_records_stay(tmp_path: Path) -> None:
+    spool, day_s = Spool(tmp_path / "spool", 10**9), 86400.0
+    for day in range(10):
+        spool.add(replace(record(day), end=1.7e9 + day * day_s), TRACE)
+    spool.expire(1.7e9 + 10.5 * day_s, 5 * day_s)
+    spool.expire(1.7e9 + 99.0 * day_s - 99 * day_s, 5 * day_s)  # a clock that went back harms nothing
+    found = {item.record["job_id"]: item.trace for item in spool.items(10**9, 100)}
+    assert sorted(found) == list(range(10))
+    assert sorted(day for day, trace in found.items() if trace) == [6, 7, 8, 9]
+
+
+def test_what_is_dropped_at_the_limit_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool = Spool(tmp_path / "spool", 20_000)
+    for job_id in range(100):
+        spool.add(record(job_id), {**TRACE, "columns": {"cpu": "A" * 1000}})
+    assert [entry.message for entry in caplog.records] == [
+        "spool at agent.spool_limit_mb: the oldest power traces are dropped",
+        "spool's records: the oldest are dropped: too many are undelivered",
+    ]
+    assert sum(path.stat().st_size for path in spool.folder.iterdir()) <= 20_000
 
 
 def test_records_leave_the_spool_only_when_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

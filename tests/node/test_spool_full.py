@@ -1,0 +1,94 @@
+"""The spool on a disk that is really full: a small file system of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.agent.spool import Spool
+from slurm_energy.records import ComponentEnergy, EnergyRecord
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory with 1 MB of space."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def record(job_id: int, end: float = 20.0) -> EnergyRecord:
+    part = ComponentEnergy("cpu", 1.0, "powercap:intel-rapl")
+    return EnergyRecord("lab", "n1", job_id, 0, "monitor", 10.0, end, (part,), record_id=f"id{job_id:06d}")
+
+
+def trace(kilobytes: int) -> dict[str, object]:
+    return {"start": 10.0, "interval_s": 1.0, "columns": {"cpu": "A" * 1000 * kilobytes}}
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [entry.message for entry in caplog.records if entry.levelno >= logging.WARNING]
+
+
+def test_a_full_disk_costs_traces_before_records_and_is_said_once(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool = Spool(small_disk / "spool", 10**9)
+    for job_id in range(60):
+        spool.add(record(job_id, 20.0 + job_id), trace(40))
+    items = spool.items(10**9, 1000)
+    assert [item.record["job_id"] for item in items] == list(range(60))
+    kept = [item.trace is not None for item in items]
+    assert any(kept) and not all(kept)
+    said = ["spool's disk: No space left on device: power traces are dropped, records are kept"]
+    assert complaints(caplog) == said
+
+    (small_disk / "ballast").write_bytes(b"")
+    with (small_disk / "ballast").open("ab", buffering=0) as ballast, pytest.raises(OSError):
+        while True:
+            ballast.write(bytes(4096))
+    for job_id in range(60, 100):
+        spool.add(record(job_id, 20.0 + job_id), None)
+    items = spool.items(10**9, 1000)
+    assert [item.record["job_id"] for item in items] == list(range(100))
+    assert len([item for item in items if item.trace]) < sum(kept)
+    assert complaints(caplog) == said
+
+    for item in items:
+        spool.remove(item.name)
+    (small_disk / "ballast").unlink()
+    caplog.set_level(logging.INFO)
+    spool.add(record(1000), trace(40))
+    assert caplog.records[-1].message == "spool's disk: there is room for traces again"
+    assert spool.items(10**9, 10)[0].trace == trace(40)
+    assert [path.name for path in spool.folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_record_that_does_not_fit_even_without_traces_is_an_error_not_a_loss(small_disk: Path) -> None:
+    spool = Spool(small_disk / "spool", 10**9)
+    spool.add(record(1), trace(40))
+    with (small_disk / "ballast").open("ab", buffering=0) as ballast, pytest.raises(OSError):
+        while True:
+            ballast.write(bytes(4096))
+    stored, refused = 1, 0
+    for job_id in range(2, 40):
+        try:
+            spool.add(record(job_id), None)
+            stored += 1
+        except OSError:
+            refused += 1
+    assert stored > 1 and refused > 0
+    assert spool.count() == len(spool.items(10**9, 1000)) == stored
+    (small_disk / "ballast").unlink()
+    spool.add(record(99), None)
+    assert spool.has("id000099")
