@@ -226,14 +226,14 @@ class Jobs(RuleBasedStateMachine):
         self.node = Node(Path(self.folder.name), **hardware)
 
     def teardown(self) -> None:
-        for owner in list(self.node.tenants):
-            self.node.end(owner)
-        assert not self.node.path.exists()
-        expected = dict(self.node.before)
-        if self.foreign is not None:
-            expected[LIMIT_FILE] = str(self.foreign)
-        assert self.node.tree.snapshot() == expected
-        self.folder.cleanup()
+        with self.folder:
+            for owner in list(self.node.tenants):
+                self.node.end(owner)
+            assert not self.node.path.exists()
+            expected = dict(self.node.before)
+            if self.foreign is not None:
+                expected[LIMIT_FILE] = str(self.foreign)
+            assert self.node.tree.snapshot() == expected
 
     def free(self) -> set[int]:
         taken = [tenant.cpus or () for tenant in self.node.tenants.values()]
