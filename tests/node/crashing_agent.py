@@ -91,15 +91,16 @@ class CrashingAgent(NodeAgent):
             assert self._launcher.stdout.readline() == "\n", "the launcher ended"
         return bool(ready)
 
-    def revive(self, *, dead: bool = False) -> None:
-        """Start it again, unharmed, if it has died; the journal it left must be readable."""
+    def revive(self, *, dead: bool = False) -> bool:
+        """Start it again if it has died, and say so; the journal it left must be readable."""
         if not dead:
             if not self.is_dead():
-                return
+                return False
             self.deaths += 1
         self.arm(0)
         self.journal()
         self.start()
+        return True
 
     def wait_dead(self) -> None:
         assert self._launcher.stdout

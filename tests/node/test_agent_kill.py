@@ -297,7 +297,8 @@ def test_kill_9_before_each_change(agent: CrashingAgent, operation: str) -> None
             if each == operation:
                 agent.arm(number)
             agent.hook(each, job)
-            agent.revive()
+            if agent.revive() and each == "end":
+                assert agent.settings() == before, f"right after the start, {number} of {last}"
         try:
             agent.come_to_rest()
         except (OSError, ValueError):
