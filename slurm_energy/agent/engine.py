@@ -299,8 +299,9 @@ class Engine:
         oldest_s = _FRESHEST_S if fresh and self._fresh.take(session.uid, now) else _FRESH_S
         if now - self._measuring.sampled_at > oldest_s:
             self._sample(Moment.LOOK)
-        age_s = max(0.0, self._clock.boottime() - self._measuring.sampled_at)
-        return session.uid, {**answers.energy(session), "age_s": age_s}
+        sampled_s = self._measuring.sampled_at
+        age_s = max(0.0, self._clock.boottime() - sampled_s)
+        return session.uid, {**answers.energy(session), "age_s": age_s, "sampled_s": sampled_s}
 
     def status(self, reader: int | None = None) -> dict[str, Any]:
         """Return what anyone may know about this agent, and the power of the reader's own jobs.

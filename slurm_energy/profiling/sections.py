@@ -64,7 +64,7 @@ class Section:
 
     @property
     def age_s(self) -> float | None:
-        """How old the agent's samples at its ends were together.
+        """How far the agent's samples at both ends were from the ends, together.
 
         Its joules belong to a window that is off by at most that.
         """

@@ -10,7 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,8 @@ _KEPT_S = 30.0
 _MOST_ASKED = 64
 """Questions without an answer; with more of them the agent could not get rid of its answers."""
 _LONGEST_ANSWER_BYTES = 1 << 20
+_SAME_CLOCK_S = 60.0
+"""A sample further away was told by another clock: a container can have its own."""
 _Result = TypeVar("_Result")
 
 
@@ -34,7 +36,7 @@ class Reading:
 
     Attributes:
         joules: by component; None: not known.
-        age_s: how old it was when it was answered.
+        age_s: seconds between the moment asked about and the agent's sample.
     """
 
     joules: Mapping[str, float | None]
@@ -43,8 +45,12 @@ class Reading:
 
 @dataclass(slots=True)
 class _Question:
-    """A question to the agent: `reading` is the answer once it is `done`, None if there will be none."""
+    """A question to the agent: `reading` is the answer once it is `done`, None if there will be none.
 
+    It is about the moment in which it was made, seconds of CLOCK_BOOTTIME.
+    """
+
+    asked_s: float = field(default_factory=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
     done: bool = False
     reading: Reading | None = None
 
@@ -222,14 +228,17 @@ class AgentSource(Source):
         answer = json.loads(self._line(connection))
         question = self._asked.popleft()
         question.done = True
-        question.reading = self._reading(answer)
+        question.reading = self._reading(answer, question.asked_s)
 
-    def _reading(self, answer: Any) -> Reading:
+    def _reading(self, answer: Any, asked_s: float) -> Reading:
         if not isinstance(answer, dict):
             raise ValueError("not an object")
         if not answer.get("ok") or not isinstance(answer.get("components"), dict):
             raise EnergyError(f"agent {self._path}", str(answer.get("error", "an answer without energy")))
-        return Reading(answer["components"], float(answer.get("age_s") or 0.0))
+        age_s, sampled_s = float(answer.get("age_s") or 0.0), answer.get("sampled_s")
+        if isinstance(sampled_s, (int, float)) and abs(sampled_s - asked_s) < _SAME_CLOCK_S:
+            age_s = abs(sampled_s - asked_s)  # an agent that was busy took its sample later
+        return Reading(answer["components"], age_s)
 
     def _line(self, connection: socket.socket) -> bytes:
         while b"\n" not in self._rest:

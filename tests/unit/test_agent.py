@@ -297,7 +297,8 @@ def test_energy_of_a_running_job(node: Node) -> None:
     node.engine.begin(env())
     node.use(3)
     uid, found = node.engine.energy(5)
-    assert (uid, found) == (
+    assert found["sampled_s"] == node.clock.now
+    assert (uid, {name: value for name, value in found.items() if name != "sampled_s"}) == (
         1001,
         {"components": {"dram": 120.0, "cpu": 1200.0}, "watts": 440.0, "elapsed_s": 3.0, "age_s": 0.0},
     )

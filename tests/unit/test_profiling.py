@@ -35,6 +35,7 @@ class FakeAgent:
         self.messages: list[Any] = []
         self.refusal: str | None = None
         self.silent = False
+        self.late_s: float | None = None
         self.answers_per_connection = self.dies_at = 10**9
         self._asked = 0
         self._lock = threading.Lock()
@@ -77,7 +78,10 @@ class FakeAgent:
             if self.refusal:
                 return {"ok": False, "error": self.refusal, "code": 5}
             joules = {"cpu": 10.0 * self._asked, "dram": 1.0 * self._asked, "gpu[0]": 0.0}
-            return {"ok": True, "components": joules, "watts": None, "elapsed_s": 1.0, "age_s": 0.0005}
+            answer = {"ok": True, "components": joules, "watts": None, "elapsed_s": 1.0, "age_s": 0.0005}
+            if self.late_s is None:
+                return answer
+            return {**answer, "sampled_s": time.clock_gettime(time.CLOCK_BOOTTIME) + self.late_s}
 
     def env(self, **more: str) -> dict[str, str]:
         kept = {key: os.environ[key] for key in ("PATH", "PYTHONPATH", "HOME") if key in os.environ}
@@ -129,6 +133,16 @@ def test_a_section_is_the_difference_of_two_readings(agent: FakeAgent) -> None:
     assert (line["job_id"], line["step"], line["node"], line["rank"]) == (12, "0", "n1", 3)
     assert line["mean_watts"] == pytest.approx(11.0 / line["seconds"])
     assert agent.messages[0] == {"op": "energy", "job_id": 12, "fresh": True}
+
+
+def test_a_sample_that_came_late_is_told(agent: FakeAgent) -> None:
+    agent.late_s = 0.25
+    agent.run("with slurm_energy.profile('a'): pass")
+    agent.late_s = 3600.0  # another clock: the age that the agent tells counts then
+    agent.run("with slurm_energy.profile('b'): pass")
+    ages = {line["section"]: line["age_s"] for line in agent.lines()}
+    assert 0.5 <= ages["a"] < 60
+    assert ages["b"] == 0.001
 
 
 def test_the_file_is_named_by_job_and_rank(agent: FakeAgent) -> None:
