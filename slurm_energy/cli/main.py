@@ -23,6 +23,7 @@ SUBCOMMANDS = {
     "top": "live watts of this node, its jobs and components",
     "doctor": "what this compute node has, what it lacks, what that costs and what fixes it",
     "profile": "measure a command, or gather what a program's sections measured",
+    "simulate": "what scheduling policies would do with a workload",
     "config": "check, show or write an example of the configuration",
     "template": "batch scripts and site files from templates",
     "lab": "a real Slurm cluster with emulated power hardware on this machine",

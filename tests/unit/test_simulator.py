@@ -15,9 +15,10 @@ from slurm_energy.scheduling import Options, names, policy
 from slurm_energy.simulator import rigid as fast
 from slurm_energy.simulator.cluster import Cluster, Kind, State
 from slurm_energy.simulator.engine import simulate
-from slurm_energy.simulator.meter import PowerMeter, Steps, integral_of_product
+from slurm_energy.simulator.meter import PowerMeter
 from slurm_energy.simulator.outcome import Fate
 from slurm_energy.simulator.settings import Discipline, Preemption, Settings
+from slurm_energy.simulator.steps import Steps, integral_of_product
 from slurm_energy.simulator.workload import workload
 
 

@@ -1,0 +1,193 @@
+"""Many runs of a scenario, policies times seeds: in parallel, with a memory of what is done already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slurm_energy import __version__
+from slurm_energy.scheduling import load_file, policy
+from slurm_energy.simulator import engine, rigid
+from slurm_energy.simulator.generator import Predict, generate
+from slurm_energy.simulator.inputs import Loaded, load
+from slurm_energy.simulator.outcome import Outcome
+from slurm_energy.simulator.scenario import Scenario
+from slurm_energy.simulator.steps import integral_of_product, read_steps
+from slurm_energy.simulator.workload import Workload
+
+_JOULES_PER_MWH, _JOULES_PER_KWH = 3.6e9, 3.6e6
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run: a policy and a seed."""
+
+    policy: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name of its result."""
+        return f"{self.policy}-{self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run found, without the jobs."""
+
+    policy: str
+    seed: int
+    summary: dict[str, Any]
+    notes: list[str]
+
+
+def workload_of(scenario: Scenario, seed: int, predict: Predict | None) -> tuple[Workload, Loaded | None]:
+    """Return the jobs of a scenario, and what was wrong with their file if they come from one."""
+    section = scenario.workload
+    if section.file:
+        loaded = load(
+            scenario.beside(section.file),
+            list(scenario.kinds),
+            form=section.format,
+            renamed=section.columns,
+            watts_per_unit=section.watts_per_unit,
+            units=section.sacct_units,
+        )
+        return _scaled(loaded.workload, section.time_scale), loaded
+    assert predict is not None
+    return generate(scenario, seed, predict), None
+
+
+def run(scenario: Scenario, task: Task, predict: Predict | None = None) -> Outcome:
+    """Run one task.
+
+    Raises:
+        EnergyError: the scenario's files or names are wrong.
+    """
+    work, loaded = workload_of(scenario, task.seed, predict)
+    kinds, settings = scenario.nodes(), scenario.settings(task.seed)
+    chosen = policy(task.policy)
+    if rigid.suits(work, kinds, chosen, settings):
+        outcome = rigid.simulate(work, kinds, settings)
+    else:
+        outcome = engine.simulate(work, kinds, chosen, settings)
+    notes = loaded.problems.report() if loaded else []
+    return replace(outcome, notes=[*notes, *outcome.notes])
+
+
+def summary(scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
+    """Return the totals of a run, with cost and carbon where the scenario has their series."""
+    found: dict[str, Any] = outcome.summary()
+    times, watts = outcome.power
+    if scenario.power.price_file:
+        price = read_steps(scenario.beside(scenario.power.price_file), "price")
+        found["cost"] = integral_of_product(times, watts, price) / _JOULES_PER_MWH
+    if scenario.power.carbon_file:
+        carbon = read_steps(scenario.beside(scenario.power.carbon_file), "gco2_per_kwh")
+        found["carbon_kg"] = integral_of_product(times, watts, carbon) / _JOULES_PER_KWH / 1e3
+    return found
+
+
+class Memory:
+    """Results in a folder, so that an interrupted campaign goes on; None keeps nothing.
+
+    A result counts only for the same scenario text, files aside, and the same release.
+    """
+
+    def __init__(self, folder: Path | None, scenario: Scenario) -> None:
+        self._folder = folder / "runs" if folder else None
+        text = json.dumps([__version__, asdict(scenario.workload), scenario.text])
+        self._digest = hashlib.sha256(text.encode()).hexdigest()
+        if self._folder:
+            self._folder.mkdir(parents=True, exist_ok=True)
+
+    def recall(self, task: Task) -> Result | None:
+        """Return what a run found before; None if it is to be run."""
+        if self._folder is None:
+            return None
+        try:
+            data = json.loads((self._folder / f"{task.name}.json").read_bytes())
+            return Result(**data["result"]) if data["digest"] == self._digest else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def keep(self, result: Result) -> None:
+        """Write a result, whole or not at all."""
+        if self._folder is None:
+            return
+        path = self._folder / f"{result.policy}-{result.seed}.json"
+        aside = path.with_suffix(".new")
+        aside.write_text(json.dumps({"digest": self._digest, "result": asdict(result)}))
+        aside.replace(path)
+
+
+def campaign(
+    scenario: Scenario,
+    tasks: Sequence[Task],
+    predict: Predict | None = None,
+    *,
+    jobs: int | None = None,
+    folder: Path | None = None,
+    policy_file: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Result]:
+    """Run all tasks.
+
+    Args:
+        scenario: the scenario.
+        tasks: what to run.
+        predict: oracle for workloads of models; it must be importable by name.
+        jobs: processes at a time; None: as many as cores.
+        folder: where results are kept, see `Memory`.
+        policy_file: a site's own policies, loaded in every process.
+        progress: called with (done, total).
+
+    Returns:
+        One result per task, in their order.
+    """
+    memory = Memory(folder, scenario)
+    found = {task: result for task in tasks if (result := memory.recall(task)) is not None}
+    todo = [task for task in tasks if task not in found]
+    progress(len(found), len(tasks))
+    for task, result in _run_all(scenario, todo, predict, jobs or os.cpu_count() or 1, policy_file):
+        memory.keep(result)
+        found[task] = result
+        progress(len(found), len(tasks))
+    return [found[task] for task in tasks]
+
+
+def _run_all(
+    scenario: Scenario, tasks: Sequence[Task], predict: Predict | None, jobs: int, policy_file: Path | None
+) -> Iterator[tuple[Task, Result]]:
+    if jobs == 1 or len(tasks) < 2:
+        for task in tasks:
+            yield task, _one(scenario, task, predict)
+        return
+    with ProcessPoolExecutor(min(jobs, len(tasks)), initializer=_prepare, initargs=(policy_file,)) as pool:
+        waiting = {pool.submit(_one, scenario, task, predict): task for task in tasks}
+        for future in as_completed(waiting):
+            yield waiting[future], future.result()
+
+
+def _prepare(policy_file: Path | None) -> None:
+    if policy_file:
+        load_file(policy_file)
+
+
+def _one(scenario: Scenario, task: Task, predict: Predict | None) -> Result:
+    outcome = run(scenario, task, predict)
+    return Result(task.policy, task.seed, summary(scenario, outcome), outcome.notes)
+
+
+def _scaled(work: Workload, factor: float) -> Workload:
+    """Return a workload with all times multiplied."""
+    if factor == 1:
+        return work
+    names = ("submit_s", "deadline_s", "time_limit_s", "time_s", "predicted_time_s")
+    return replace(work, **{name: getattr(work, name) * factor for name in names})

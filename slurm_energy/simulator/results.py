@@ -1,0 +1,99 @@
+"""Results as files: a row per job, power over time, summaries. Formats only."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.simulator.outcome import Fate, Outcome
+
+FORMATS = ("csv", "parquet", "json")
+
+
+def job_columns(outcome: Outcome, kinds: Sequence[str]) -> dict[str, list[Any]]:
+    """Return one row per job as columns; None where there is nothing to tell."""
+    work, accounts = outcome.workload, outcome.accounts
+    shape = accounts.shape
+    ran = shape >= 0
+    at = np.where(ran, shape, 0)
+
+    def of_shape(values: np.ndarray) -> list[Any]:
+        return [value if has else None for value, has in zip(values[at].tolist(), ran, strict=True)]
+
+    return {
+        "job_id": work.job_id.tolist(),
+        "name": list(work.names) or [None] * work.count,
+        "user": [work.users[user] for user in work.user],
+        "fate": [Fate(fate).name.lower() for fate in accounts.fate],
+        "submit_s": work.submit_s.tolist(),
+        "start_s": _known(accounts.start_s),
+        "end_s": _known(accounts.end_s),
+        "deadline_s": _known(work.deadline_s),
+        "hardware": [kinds[i] if i is not None else None for i in of_shape(work.hardware)],
+        "units": of_shape(work.units),
+        "batch": of_shape(work.batch),
+        "predicted_time_s": of_shape(work.predicted_time_s),
+        "predicted_watts": of_shape(work.predicted_watts),
+        "run_s": accounts.run_s.tolist(),
+        "energy_joules": accounts.energy_joules.tolist(),
+        "lost_joules": accounts.lost_joules.tolist(),
+        "preemptions": accounts.preemptions.tolist(),
+        "failures": accounts.failures.tolist(),
+    }
+
+
+def power_columns(outcome: Outcome) -> dict[str, list[Any]]:
+    """Return the cluster's power: each value holds until the next time."""
+    times, watts = outcome.power
+    return {"time_s": times.tolist(), "watts": watts.tolist()}
+
+
+def write(columns: Mapping[str, Sequence[Any]], path: Path, form: str) -> None:
+    """Write columns of equal length.
+
+    Raises:
+        UnavailableError: Parquet without pyarrow, or the file cannot be written.
+    """
+    try:
+        if form == "json":
+            path.write_text(json.dumps(columns))
+        elif form == "parquet":
+            _parquet(columns, path)
+        else:
+            with path.open("w", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(columns)
+                writer.writerows(zip(*columns.values(), strict=True))
+    except OSError as error:
+        raise UnavailableError(f"{path}", error.strerror or "cannot be written") from None
+
+
+def _parquet(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UnavailableError("Parquet", "pyarrow is not installed", "pip install pyarrow") from None
+    pyarrow.parquet.write_table(pyarrow.table(dict(columns)), path)
+
+
+def _known(values: np.ndarray) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values.tolist()]
+
+
+def mean_and_deviation(summaries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, float] | None]:
+    """Return mean and standard deviation of each figure over runs; None where no run has it."""
+    listed = list(summaries)
+    result: dict[str, tuple[float, float] | None] = {}
+    for name in listed[0] if listed else ():
+        values = [float(row[name]) for row in listed if row.get(name) is not None]
+        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        result[name] = (float(np.mean(values)), deviation) if values else None
+    return result

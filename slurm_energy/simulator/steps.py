@@ -1,0 +1,99 @@
+"""Series of values that hold until the next: budgets, prices, carbon; and integrals with power."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.scheduling.queue import Floats
+
+
+class Steps:
+    """A series of values that each hold until the next: a budget, a price, a carbon intensity.
+
+    Args:
+        times_s: rising; before the first time the first value holds.
+        values: as many.
+    """
+
+    def __init__(self, times_s: Sequence[float], values: Sequence[float]) -> None:
+        if len(times_s) != len(values) or not len(times_s) or any(np.diff(times_s) <= 0):
+            raise ValueError("times must rise, with one value each")
+        self.times_s = np.asarray(times_s, np.float64)
+        self.values = np.asarray(values, np.float64)
+
+    @classmethod
+    def constant(cls, value: float) -> Steps:
+        """Return the series that never changes."""
+        return cls([0.0], [value])
+
+    def at(self, time_s: float) -> float:
+        """Return the value that holds at a time."""
+        index = int(np.searchsorted(self.times_s, time_s, "right"))
+        return float(self.values[max(0, index - 1)])
+
+    def after(self, time_s: float) -> float:
+        """Return when the value changes next; infinity: never."""
+        index = int(np.searchsorted(self.times_s, time_s, "right"))
+        return float(self.times_s[index]) if index < len(self.times_s) else math.inf
+
+
+def integral_of_product(times_s: Floats, watts: Floats, weights: Steps) -> float:
+    """Return the integral of power times a series, e.g. of a price; exact.
+
+    Args:
+        times_s: as `PowerMeter.series` gives them, rising.
+        watts: power from each time on.
+        weights: the series.
+
+    Returns:
+        Joules times the unit of the weights.
+    """
+    inside = weights.times_s[(weights.times_s > times_s[0]) & (weights.times_s < times_s[-1])]
+    edges = np.union1d(times_s, inside)
+    left = edges[:-1]
+    power = watts[np.searchsorted(times_s, left, "right") - 1]
+    rows = np.maximum(0, np.searchsorted(weights.times_s, left, "right") - 1)
+    return math.fsum(power * weights.values[rows] * np.diff(edges))
+
+
+def read_steps(path: Path, column: str) -> Steps:
+    """Read a series from a CSV file with columns `time_s` and `column`.
+
+    Raises:
+        UsageError: not readable, without these columns, not numbers, or times that do not rise; names
+            file and line.
+    """
+    times: list[float] = []
+    values: list[float] = []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if not {"time_s", column} <= set(reader.fieldnames or []):
+                raise UsageError(f"{path}:1", f"needs the columns time_s and {column}")
+            for row in reader:
+                time_s, value = _pair(row, column, f"{path}:{reader.line_num}")
+                if times and time_s <= times[-1]:
+                    raise UsageError(f"{path}:{reader.line_num}", "the time does not rise")
+                times.append(time_s)
+                values.append(value)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}", str(getattr(error, "strerror", None) or error)) from None
+    if not times:
+        raise UsageError(f"{path}", "has no values")
+    return Steps(times, values)
+
+
+def _pair(row: dict[str, str], column: str, place: str) -> tuple[float, float]:
+    try:
+        time_s, value = float(row["time_s"]), float(row[column])
+    except (TypeError, ValueError):
+        raise UsageError(place, f"time_s and {column} must be numbers") from None
+    if not (math.isfinite(time_s) and math.isfinite(value)):
+        raise UsageError(place, f"time_s and {column} must be numbers")
+    return time_s, value
