@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numba
 import numpy as np
 
-from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.cluster import Kind
 from slurm_energy.simulator.outcome import Accounts, Fate, Outcome
@@ -52,21 +52,31 @@ def simulate(jobs: Workload, kinds: Sequence[Kind], settings: Settings) -> Outco
     return _outcome(jobs, kind, start_s, runnable, int(passes))
 
 
-def _outcome(jobs: Workload, kind: Kind, start_s: Floats, runnable: np.ndarray, passes: int) -> Outcome:
-    accounts = Accounts.empty(jobs.count)
-    ran = np.flatnonzero(runnable)
-    accounts.start_s[:] = start_s
-    accounts.end_s[:] = start_s + jobs.time_s
-    accounts.shape[ran] = ran
-    accounts.fate[:] = np.where(runnable, Fate.COMPLETED, Fate.UNRUNNABLE)
-    accounts.run_s[ran] = jobs.time_s[ran]
-    accounts.unit_s[ran] = jobs.time_s[ran] * jobs.units[ran]
-    accounts.energy_joules[ran] = jobs.time_s[ran] * jobs.power_watts[ran]
-    extra = jobs.power_watts[ran] - kind.unit_idle_watts * jobs.units[ran]
-    end_s = float(max(np.max(accounts.end_s[ran], initial=0.0), np.max(jobs.submit_s, initial=0.0)))
-    times, watts = _power(start_s[ran], accounts.end_s[ran], extra, kind.nodes * kind.idle_watts, end_s)
-    energy = float(np.dot(watts[:-1], np.diff(times)))
-    left_out = jobs.count - len(ran)
+def _outcome(jobs: Workload, kind: Kind, start_s: Floats, runnable: Bools, passes: int) -> Outcome:
+    """Return the result; columns that are the workload's are shared with it, for millions of jobs."""
+    count, ran = jobs.count, bool(np.all(runnable))
+    time_s = jobs.time_s if ran else np.where(runnable, jobs.time_s, 0.0)
+    none, never = np.broadcast_to(0.0, count), np.broadcast_to(np.int64(0), count)
+    accounts = Accounts(
+        shape=jobs.first[:-1] if ran else np.where(runnable, jobs.first[:-1], -1),
+        start_s=start_s,
+        end_s=start_s + jobs.time_s,
+        energy_joules=time_s * jobs.power_watts,
+        lost_joules=none,
+        preemptions=never,
+        failures=never,
+        run_s=time_s,
+        unit_s=time_s * jobs.units,
+        fate=np.where(runnable, np.int8(Fate.COMPLETED), np.int8(Fate.UNRUNNABLE)),
+    )
+    end_s = float(np.nanmax(accounts.end_s, initial=np.max(jobs.submit_s, initial=0.0)))
+    idle_watts = kind.nodes * kind.idle_watts
+    times, watts = _power(accounts, jobs.power_watts, jobs.units, kind.unit_idle_watts, idle_watts, end_s)
+    extra_joules = float(np.sum(accounts.energy_joules)) - kind.unit_idle_watts * float(
+        np.sum(accounts.unit_s)
+    )
+    energy = idle_watts * end_s + extra_joules
+    left_out = count - int(np.sum(runnable))
     return Outcome(
         workload=jobs,
         accounts=accounts,
@@ -81,17 +91,62 @@ def _outcome(jobs: Workload, kind: Kind, start_s: Floats, runnable: np.ndarray, 
 
 
 def _power(
-    start_s: Floats, end_s: Floats, extra: Floats, idle_watts: float, last_s: float
+    accounts: Accounts, watts: Floats, units: Ints, unit_idle_watts: float, idle_watts: float, last_s: float
 ) -> tuple[Floats, Floats]:
     """Return the cluster's power as `meter.PowerMeter.series` gives it."""
-    moments = np.concatenate([[0.0], start_s, end_s])
-    order = np.argsort(moments, kind="stable")
-    steps = np.concatenate([[idle_watts], extra, -extra])[order]
-    moments = moments[order]
-    last = np.append(np.flatnonzero(np.diff(moments)), len(moments) - 1)
-    watts = np.cumsum(steps)[last]
-    times = moments[last]
-    return np.append(times, last_s), np.append(watts, watts[-1])
+    ran = int(np.sum(~np.isnan(accounts.start_s)))
+    starts = np.argsort(accounts.start_s)[:ran]  # NaN comes last
+    ends = np.argsort(accounts.end_s)[:ran]
+    times, powers = np.empty(2 * ran + 2), np.empty(2 * ran + 2)
+    size = _merge(
+        accounts.start_s,
+        accounts.end_s,
+        starts,
+        ends,
+        watts,
+        units,
+        unit_idle_watts,
+        idle_watts,
+        times,
+        powers,
+    )
+    times[size], powers[size] = last_s, powers[size - 1]
+    return times[: size + 1], powers[: size + 1]
+
+
+@numba.njit(cache=True)
+def _merge(
+    start_s: Floats,
+    end_s: Floats,
+    starts: Ints,
+    ends: Ints,
+    watts: Floats,
+    units: Ints,
+    unit_idle_watts: float,
+    idle_watts: float,
+    times: Floats,
+    powers: Floats,
+) -> int:
+    """Walk through starts and ends in order; returns the number of steps written."""
+    times[0], powers[0] = 0.0, idle_watts
+    size, power = 1, idle_watts
+    begun, ended = 0, 0
+    while ended < len(ends):
+        if begun < len(starts) and start_s[starts[begun]] < end_s[ends[ended]]:
+            job = starts[begun]
+            now, change = start_s[job], watts[job] - unit_idle_watts * units[job]
+            begun += 1
+        else:
+            job = ends[ended]
+            now, change = end_s[job], unit_idle_watts * units[job] - watts[job]
+            ended += 1
+        power = idle_watts if begun == ended else power + change
+        if now == times[size - 1]:
+            powers[size - 1] = power
+        elif power != powers[size - 1]:
+            times[size], powers[size] = now, power
+            size += 1
+    return size
 
 
 @numba.njit(cache=True)
@@ -100,7 +155,7 @@ def _schedule(
     units: Ints,
     time_s: Floats,
     limit_s: Floats,
-    runnable: np.ndarray,
+    runnable: Bools,
     total: int,
     easy: bool,
     start_s: Floats,

@@ -114,39 +114,50 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
     """
     first = np.asarray(first, np.int64)
     count, shapes = len(first) - 1, int(first[-1])
-    submit = np.asarray(job["submit_s"], np.float64)
+    # Columns that are not given take no memory: one value, shown as often as there are rows.
     columns: dict[str, Any] = {
         "job_id": np.arange(1, count + 1),
-        "user": np.zeros(count, np.int64),
-        "deadline_s": np.full(count, np.nan),
-        "time_limit_s": np.full(count, np.nan),
+        "user": np.broadcast_to(np.int64(0), count),
+        "deadline_s": np.broadcast_to(np.nan, count),
+        "time_limit_s": np.broadcast_to(np.nan, count),
         **job,
     }
     details: dict[str, Any] = {
-        "hardware": np.zeros(shapes, np.int64),
-        "batch": np.zeros(shapes, np.int64),
-        "cap_watts": np.full(shapes, np.nan),
-        "power_watts": np.zeros(shapes),
+        "hardware": np.broadcast_to(np.int64(0), shapes),
+        "batch": np.broadcast_to(np.int64(0), shapes),
+        "cap_watts": np.broadcast_to(np.nan, shapes),
+        "power_watts": np.broadcast_to(0.0, shapes),
         **shape,
     }
-    details.setdefault("predicted_time_s", details["time_s"])
-    details.setdefault("predicted_watts", details["power_watts"])
-    order = np.argsort(submit, kind="stable")
-    counts = np.diff(first)[order]
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    rows = np.arange(shapes) + np.repeat(first[:-1][order] - starts[:-1], counts)
-    ordered: dict[str, Any] = {name: np.asarray(column)[order] for name, column in columns.items()}
-    ordered |= {name: np.asarray(column)[rows] for name, column in details.items()}
-    for name, column in ordered.items():
-        ordered[name] = column.astype(np.int64 if name in _WHOLE_NUMBERS else np.float64)
+    starts, order, rows = _in_order(np.asarray(job["submit_s"], np.float64), first)
+    ordered: dict[str, Any] = {name: _column(name, values, order) for name, values in columns.items()}
+    ordered |= {name: _column(name, values, rows) for name, values in details.items()}
+    ordered.setdefault("predicted_time_s", ordered["time_s"])
+    ordered.setdefault("predicted_watts", ordered["power_watts"])
     result = Workload(first=starts, **ordered, **more)
     _check(result)
     return result
 
 
+def _in_order(submit_s: Floats, first: Ints) -> tuple[Ints, Ints | None, Ints | None]:
+    """Return `first` in order of submission, and rows of jobs and shapes; None where they stay."""
+    if np.all(submit_s[1:] >= submit_s[:-1]):
+        return first, None, None
+    order = np.argsort(submit_s, kind="stable")
+    counts = np.diff(first)[order]
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    rows = np.arange(starts[-1]) + np.repeat(first[:-1][order] - starts[:-1], counts)
+    return starts, order, rows
+
+
+def _column(name: str, values: Any, rows: Ints | None) -> np.ndarray:
+    column = np.asarray(values)
+    kind = np.int64 if name in _WHOLE_NUMBERS else np.float64
+    return (column if rows is None else column[rows]).astype(kind, copy=False)
+
+
 def _check(jobs: Workload) -> None:
     """Refuse what cannot be simulated, naming the first job of it."""
-    owner = np.repeat(np.arange(jobs.count), np.diff(jobs.first))
     problems = {
         "a time that is not positive": ~((jobs.time_s > 0) & (jobs.predicted_time_s > 0)),
         "a power that is negative": ~((jobs.power_watts >= 0) & (jobs.predicted_watts >= 0)),
@@ -154,7 +165,8 @@ def _check(jobs: Workload) -> None:
     }
     for what, wrong in problems.items():
         if np.any(wrong):
-            raise UsageError(f"job {jobs.job_id[owner[np.argmax(wrong)]]}", f"it has {what}")
+            owner = int(np.searchsorted(jobs.first, np.argmax(wrong), "right")) - 1
+            raise UsageError(f"job {jobs.job_id[owner]}", f"it has {what}")
     if np.any(np.diff(jobs.first) < 1):
         raise UsageError(f"job {jobs.job_id[np.argmin(np.diff(jobs.first))]}", "it has no shape to run in")
     if np.any(~np.isfinite(jobs.submit_s)) or np.any(jobs.submit_s < 0):

@@ -328,6 +328,9 @@ def test_the_fast_way_gives_the_general_engines_schedule(jobs, discipline):
     for name in ("end_s", "energy_joules", "run_s", "unit_s", "fate", "shape"):
         np.testing.assert_allclose(getattr(quick.accounts, name), getattr(full.accounts, name), rtol=1e-12)
     assert quick.energy_joules == pytest.approx(full.energy_joules, rel=1e-9)
+    times, watts = quick.power
+    assert math.fsum(watts[:-1] * np.diff(times)) == pytest.approx(quick.energy_joules, rel=1e-9)
+    assert quick.peak_watts == pytest.approx(full.peak_watts)
     assert quick.notes == full.notes
 
 

@@ -1,0 +1,228 @@
+"""How fast the simulator is: jobs per second beside AccaSim 1.1.3 and a SimPy process per job, same jobs.
+
+Rigid jobs, lognormal run times, sizes 1 to 128 of 1,000 nodes, load 0.8, EASY backfilling (SimPy: first come
+first served, as it has no scheduler), our engine with exact energies. Our figure is of all jobs, AccaSim's of
+the first ones, as it would take minutes for all. Also compares the mean wait of first come, first served on
+the same jobs: it must be the same to the second that AccaSim counts in.
+
+AccaSim still imports names that Python 3.10 removed from `collections`; they are put back before it is
+loaded.
+Needs: pip install accasim simpy
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import collections.abc
+import importlib.util
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.simulator import rigid
+from slurm_energy.simulator.cluster import Kind
+from slurm_energy.simulator.settings import Discipline, Settings
+from slurm_energy.simulator.workload import Workload, workload
+
+NODES, LOAD, SEED = 1000, 0.8, 42
+ACCASIM_TARGET, SIMPY_TARGET, MEMORY_TARGET_BYTES = 500.0, 20.0, 2e9
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=100_000, help="our jobs and SimPy's (default 100000)")
+    parser.add_argument("--accasim-jobs", type=int, default=10_000, help="AccaSim's jobs (default 10000)")
+    parser.add_argument("--many", type=int, default=10_000_000, help="jobs of the memory test; 0: none")
+    parser.add_argument("--runs", type=int, default=5, help="runs of ours, the median counts (default 5)")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument("--child", choices=("accasim", "memory"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(accasim(args.jobs) if args.child == "accasim" else memory(args.jobs)))
+        return 0
+    claims = [*speed(args), *([] if not args.many else [memory_claim(args.many)])]
+    for claim in claims:
+        holds = "yes" if claim["holds"] else "no"
+        print(f"CLAIM {claim['claim']} ratio={claim['ratio']} target={claim['target']} holds={holds}")
+    if args.json:
+        Path(args.json).write_text(json.dumps(claims, indent=2) + "\n")
+    return 0 if all(claim["holds"] for claim in claims) else 1
+
+
+def speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    jobs = random_jobs(args.jobs)
+    rate = {}
+    for discipline in (Discipline.STRICT, Discipline.EASY):
+        rate[discipline] = ours(jobs, discipline, args.runs)
+        print(f"ours, {discipline:<9} {rate[discipline]:>12,.0f} jobs/s", flush=True)
+    if importlib.util.find_spec("accasim"):
+        found = child("accasim", args.accasim_jobs)
+        print(f"AccaSim, easy   {found['easy_jobs_per_s']:>12,.0f} jobs/s", flush=True)
+        few = random_jobs(args.accasim_jobs)
+        wait_s = float(np.mean(rigid.simulate(few, [node()], Settings(Discipline.STRICT)).wait_s()))
+        print(
+            f"mean wait, first come first served: ours {wait_s:.2f} s, AccaSim {found['fcfs_wait_s']:.2f} s"
+        )
+        yield same_wait(wait_s / found["fcfs_wait_s"])
+        yield claim("simulator_accasim", rate[Discipline.EASY] / found["easy_jobs_per_s"], ACCASIM_TARGET)
+    else:
+        print("AccaSim: not measured: pip install accasim")
+    if importlib.util.find_spec("simpy"):
+        simpy_rate = simpy_processes(jobs)
+        print(f"SimPy           {simpy_rate:>12,.0f} jobs/s", flush=True)
+        yield claim("simulator_simpy", rate[Discipline.STRICT] / simpy_rate, SIMPY_TARGET)
+    else:
+        print("SimPy: not measured: pip install simpy")
+
+
+def claim(name: str, ratio: float, least: float) -> dict[str, Any]:
+    return {"claim": name, "ratio": round(ratio, 1), "target": f">={least:g}", "holds": ratio >= least}
+
+
+def same_wait(ratio: float) -> dict[str, Any]:
+    holds = abs(ratio - 1) < 1e-6
+    return {"claim": "simulator_fcfs_wait", "ratio": round(ratio, 9), "target": "=1", "holds": holds}
+
+
+def memory_claim(jobs: int) -> dict[str, Any]:
+    found = child("memory", jobs)
+    peak = found["peak_bytes"]
+    print(f"{jobs:,} jobs: {peak / 1e9:.2f} GB, {found['seconds']:.1f} s")
+    ratio = peak / MEMORY_TARGET_BYTES
+    return {"claim": "simulator_memory", "ratio": round(ratio, 3), "target": "<=1", "holds": ratio <= 1}
+
+
+def child(what: str, jobs: int) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--child", what, "--jobs", str(jobs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def columns(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return submission times, sizes, run times and limits in whole seconds."""
+    random = np.random.default_rng(SEED)
+    units = 2 ** random.integers(0, 8, count)
+    time_s = np.maximum(1.0, np.floor(random.lognormal(8.0, 0.95, count)))
+    limit_s = np.floor(time_s * random.uniform(1.1, 4.0, count))
+    gap_s = float(np.mean(time_s * units)) / (LOAD * NODES)
+    return np.floor(np.cumsum(random.exponential(gap_s, count))), units, time_s, limit_s
+
+
+def random_jobs(count: int) -> Workload:
+    submit_s, units, time_s, limit_s = columns(count)
+    job = {"submit_s": submit_s, "time_limit_s": limit_s}
+    return workload(
+        np.arange(count + 1), job, {"units": units, "time_s": time_s, "power_watts": 300.0 * units}
+    )
+
+
+def node() -> Kind:
+    return Kind("node", NODES, 1, idle_watts=150.0, unit_idle_watts=150.0)
+
+
+def ours(jobs: Workload, discipline: Discipline, runs: int) -> float:
+    """Return jobs per second; compiling is not measured."""
+    settings = Settings(discipline)
+    rigid.simulate(random_jobs(100), [node()], settings)
+    times = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        rigid.simulate(jobs, [node()], settings)
+        times.append(time.perf_counter() - begin)
+    return jobs.count / statistics.median(times)
+
+
+def memory(jobs: int) -> dict[str, float]:
+    work = random_jobs(jobs)
+    begin = time.perf_counter()
+    outcome = rigid.simulate(work, [node()], Settings(Discipline.EASY))
+    seconds = time.perf_counter() - begin
+    assert len(outcome.done) == jobs
+    return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0, "seconds": seconds}
+
+
+def simpy_processes(jobs: Workload) -> float:
+    """Return jobs per second of a process per job that waits for its nodes in line."""
+    import simpy
+
+    environment = simpy.Environment()
+    nodes = simpy.Container(environment, NODES, NODES)
+
+    def run(submit_s: float, units: int, time_s: float) -> Iterator[Any]:
+        yield environment.timeout(submit_s)
+        yield nodes.get(units)
+        yield environment.timeout(time_s)
+        yield nodes.put(units)
+
+    begin = time.perf_counter()
+    for row in zip(jobs.submit_s.tolist(), jobs.units.tolist(), jobs.time_s.tolist(), strict=True):
+        environment.process(run(*row))
+    environment.run()
+    return jobs.count / (time.perf_counter() - begin)
+
+
+def accasim(count: int) -> dict[str, float]:
+    for name in ("Mapping", "MutableMapping", "Iterable", "Callable", "Sequence", "Hashable"):
+        setattr(collections, name, getattr(collections.abc, name))
+    from accasim.base.scheduler_class import EASYBackfilling, FirstInFirstOut
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_swf(Path(folder), count)
+        easy_s, _ = accasim_run(Path(folder), EASYBackfilling)
+        _, lines = accasim_run(Path(folder), FirstInFirstOut)
+    submit_s = columns(count)[0]
+    waits = [start - submit_s[job - 1] for job, start in starts(lines)]
+    return {"easy_jobs_per_s": count / easy_s, "fcfs_wait_s": statistics.fmean(waits)}
+
+
+def write_swf(folder: Path, count: int) -> None:
+    rows = zip(*(column.astype(int).tolist() for column in columns(count)), strict=True)
+    lines = (
+        f"{number} {submit} -1 {time_s} {units} -1 1 {units} {limit} 1 1 1 1 1 1 1 -1 -1\n"
+        for number, (submit, units, time_s, limit) in enumerate(rows, 1)
+    )
+    (folder / "jobs.swf").write_text("".join(lines))
+    system = {"groups": {"g": {"core": 1, "mem": 10**6}}, "resources": {"g": NODES}}
+    system |= {"system_name": "x", "start_time": 0, "equivalence": {"processor": {"core": 1}}}
+    (folder / "system.json").write_text(json.dumps(system))
+
+
+def accasim_run(folder: Path, scheduler: Any) -> tuple[float, Sequence[str]]:
+    import os
+
+    from accasim.base.allocator_class import FirstFit
+    from accasim.base.simulator_class import Simulator
+
+    os.chdir(folder)
+    simulator = Simulator(
+        "jobs.swf", "system.json", scheduler(FirstFit()), statistics_output=False, show_statistics=False
+    )
+    begin = time.perf_counter()
+    files = simulator.start_simulation()
+    seconds = time.perf_counter() - begin
+    return seconds, Path(files["sched-"]).read_text().splitlines()
+
+
+def starts(lines: Sequence[str]) -> Iterator[tuple[int, float]]:
+    """Yield (job, start) of AccaSim's dispatching plan: `JOB;USER;SUBMIT__NODES__START;END;...`."""
+    from datetime import UTC, datetime
+
+    for line in lines:
+        job, _, rest = line.split(";", 2)
+        start = datetime.strptime(rest.split("__")[2].split(";")[0], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+        yield int(job), start.timestamp()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
