@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -227,16 +228,9 @@ def test_lines_left_out_are_told(folder, capsys):
 
 
 def test_a_policy_of_ones_own_in_parallel(folder):
-    """As a user does it: from a file, in processes of their own."""
-    (folder / "mine.py").write_text(
-        "from slurm_energy.scheduling import register\n"
-        "from slurm_energy.scheduling.ranking import least, ranked\n"
-        "@register('mine')\n"
-        "def rank(queue, options):\n"
-        '    """Least energy first."""\n'
-        "    choice, energy = least(queue.alternatives.energy_joules, queue.alternatives)\n"
-        "    return ranked(queue, options, choice, energy)\n"
-    )
+    """As a user does it: from a file of under 40 lines, in processes of their own."""
+    example = Path(__file__).parents[2] / "examples/my_policy.py"
+    assert len(example.read_text().splitlines()) < 40
     command = [
         sys.executable,
         "-m",
@@ -247,10 +241,15 @@ def test_a_policy_of_ones_own_in_parallel(folder):
         "--jobs",
         "2",
     ]
-    command += ["--policy-file", "mine.py", "--policies", "mine,fcfs", "--seeds", "2"]
+    command += ["--policy-file", str(example), "--policies", "frugal,fcfs", "--seeds", "2"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=True)
     results = json.loads(done.stdout)
-    assert [(r["policy"], r["seed"]) for r in results] == [("mine", 0), ("mine", 1), ("fcfs", 0), ("fcfs", 1)]
+    assert [(r["policy"], r["seed"]) for r in results] == [
+        ("frugal", 0),
+        ("frugal", 1),
+        ("fcfs", 0),
+        ("fcfs", 1),
+    ]
     assert all(r["summary"]["completed"] == 40 for r in results)
 
 
