@@ -125,9 +125,7 @@ def _oracle(scenario: Scenario) -> Predict | None:
     """Return the oracle for scenarios with models, None for those with files."""
     if not scenario.models:
         return None
-    from slurm_energy.simulator.oracle import predict
-
-    return predict
+    raise UnavailableError("[[model]]", "this release has no oracle yet", "give [workload] a file")
 
 
 def _list() -> None:
@@ -214,7 +212,8 @@ def _write(
                 files.job_columns(outcome, kinds), args.out / f"jobs-{name}.{args.format}", args.format
             )
             files.write(files.power_columns(outcome), args.out / f"power-{name}.{args.format}", args.format)
-        rows: dict[str, list[Any]] = {"policy": [r.policy for r in results], "seed": [r.seed for r in results]}
+        rows: dict[str, list[Any]] = {"policy": [r.policy for r in results]}
+        rows["seed"] = [r.seed for r in results]
         rows |= {name: [r.summary.get(name) for r in results] for name in results[0].summary}
         files.write(rows, args.out / f"summary.{args.format}", args.format)
     if args.html or args.plots:
