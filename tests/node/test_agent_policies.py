@@ -16,7 +16,6 @@ DRIVERS = {
     "intel_pstate": "xeon-8358",
     "intel_cpufreq": "xeon-8358",
     "amd-pstate": "epyc-7513-a100",
-    "amd-pstate:guided": "epyc-7513-a100",
     "amd-pstate-epp": "epyc-7513-a100",
     "cppc_cpufreq": "epyc-7513-a100",
 }
@@ -30,12 +29,9 @@ def needs(program: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module", params=DRIVERS)
 def agent(request, emulate):
-    driver, _, mode = request.param.partition(":")
-    node = emulate(DRIVERS[request.param], "--set", f"cpufreq.driver={driver}")
-    if mode:
-        node.write("/sys/devices/system/cpu/amd_pstate/status", mode)
+    node = emulate(DRIVERS[request.param], "--set", f"cpufreq.driver={request.param}")
     found = NodeAgent(node).start()
-    found.driver, found.profile = driver, DRIVERS[request.param]
+    found.driver, found.profile = request.param, DRIVERS[request.param]
     yield found
     found.remove()
 

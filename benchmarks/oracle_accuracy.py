@@ -1,0 +1,195 @@
+"""How far predictions of training steps are off, on the measured power-limit study (A40, Quadro RTX 6000).
+
+Fitted: the shipped calibration on its own rows. Cap, batch: calibrated again without all rows of one power
+limit (one batch size), from the shipped calibration on. Network: calibrated from nothing without one network,
+which is then predicted without factors of its own. Then, for each row of the study, what the predicted best
+power limit for the energy-delay product costs against the measured best. `--data DIR` is the folder with
+summary_power_*.csv.
+
+Prints a `CLAIM oracle_... ratio=... target=... holds=yes|no` line for each target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.oracle.calibration.fitting import Held, leave_out
+from slurm_energy.oracle.calibration.measurements import Measurement, column, read_measurements
+from slurm_energy.oracle.calibration.problem import Problem, combined
+from slurm_energy.oracle.calibration.search import Settings
+from slurm_energy.oracle.calibrations import shipped_calibration
+from slurm_energy.oracle.hardware import find_hardware
+from slurm_energy.oracle.objectives import least
+from slurm_energy.oracle.sweep import TOLERANCE
+
+DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
+DEVICES = {"a40": "tf32", "rtx6000": "fp32"}
+"""Kinds of GPU of the study and the precision of its runs: PyTorch 1.x used TF32 where there was a unit."""
+QUICK = Settings(generations=0, polish=120, kicks=0)
+FROM_NOTHING = Settings(generations=400, population=200, polish=150, kicks=1)
+FOLDS: dict[str, Callable[[Measurement], Any]] = {
+    "cap": lambda row: row.cap_watts,
+    "batch": lambda row: row.batch,
+    "network": lambda row: row.model,
+}
+TARGETS = {"fitted": 0.042, "cap": 0.05, "batch": 0.10}
+HIT_TARGET, LOSS_TARGET = 0.85, 0.025
+FLAT_SLOWDOWN = 1.1
+"""A row whose time at its lowest limit is less than this times the median does not feel the limit at all."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the study")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
+    parser.add_argument(
+        "--only", nargs="*", choices=list(FOLDS), default=list(FOLDS), help="what to leave out"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write claims and tables")
+    arguments = parser.parse_args()
+    jobs = [(device, what, arguments.data) for what in ("fitted", *arguments.only) for device in DEVICES]
+    with ProcessPoolExecutor(arguments.workers) as pool:
+        results = dict(zip([job[:2] for job in jobs], pool.map(judge, *zip(*jobs, strict=True)), strict=True))
+    claims = [claim for (device, what), result in results.items() for claim in report(device, what, result)]
+    for claim in claims:
+        print("CLAIM {claim} ratio={ratio:.4f} target={target} holds={holds}".format(**claim))
+    if arguments.json:
+        tables = {"/".join(key): result for key, result in results.items()}
+        Path(arguments.json).write_text(json.dumps({"claims": claims, "tables": tables}, indent=1) + "\n")
+    return 0
+
+
+def judge(device: str, what: str, data: Path) -> dict[str, Any]:
+    """Return errors and the table of cap choices of one kind of prediction on one device."""
+    rows = read_measurements(data / f"summary_power_{device}.csv", DEVICES[device])
+    hardware = find_hardware(device)
+    shipped = shipped_calibration(hardware.name)
+    if what == "fitted":
+        problem = Problem(hardware, rows, shipped.theta, dict(shipped.workloads))
+        seconds, watts, _ = problem.predict([], np.zeros((1, 0)))
+        held = Held(rows, seconds[0], watts[0])
+    elif what == "network":
+        held = leave_out(hardware, rows, FOLDS[what], FROM_NOTHING, forget_workload=True)
+    else:
+        held = leave_out(hardware, rows, FOLDS[what], QUICK, start=shipped)
+    time_error, power_error = held.errors()
+    return {
+        "time": time_error,
+        "power": power_error,
+        "combined": float(combined(np.array(time_error), np.array(power_error))),
+        "by_fold": by_fold(held, FOLDS.get(what, FOLDS["network"])),
+        "ratios": ratios(held),
+        "choice": choices(held),
+    }
+
+
+def by_fold(held: Held, fold: Callable[[Measurement], Any]) -> dict[str, tuple[float, float]]:
+    """Return (time error, power error) of each fold."""
+    found = {}
+    for name in sorted({fold(row) for row in held.rows}):
+        places = [place for place, row in enumerate(held.rows) if fold(row) == name]
+        part = Held([held.rows[place] for place in places], held.seconds[places], held.watts[places])
+        found[str(name)] = part.errors()
+    return found
+
+
+def ratios(held: Held) -> list[float]:
+    """Return the 5 and 95 % quantiles of measured / predicted time, then power."""
+    time = column(held.rows, "step_s") / held.seconds
+    power = column(held.rows, "power_watts") / held.watts
+    return [float(value) for ratio in (time, power) for value in np.quantile(ratio, (0.05, 0.95))]
+
+
+def choices(held: Held) -> dict[str, list[float]]:
+    """Return (share within one step of 25 W, mean loss, rows) of ways to choose a power limit."""
+    caps = column(held.rows, "cap_watts")
+    measured = column(held.rows, "step_s") ** 2 * column(held.rows, "power_watts")
+    predicted = held.seconds**2 * held.watts
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for place in np.argsort(caps, kind="stable"):
+        groups.setdefault(held.rows[place].row, []).append(int(place))
+    rows = [np.array(places) for places in groups.values() if len(places) > 2]
+    feel = [places for places in rows if not flat(held.rows, places)]
+    table = {
+        "oracle": score(rows, caps, measured, lambda places: least(predicted[places], TOLERANCE)),
+        "oracle, rows that feel a limit": score(
+            feel, caps, measured, lambda places: least(predicted[places], TOLERANCE)
+        ),
+        "no limit": score(rows, caps, measured, lambda places: len(places) - 1),
+        "perfect, but the lowest where no limit is felt": score(
+            rows,
+            caps,
+            measured,
+            lambda places: 0 if flat(held.rows, places) else int(np.argmin(measured[places])),
+        ),
+    }
+    single = {cap: score(rows, caps, measured, nearest(caps, cap)) for cap in sorted(set(caps))}
+    best = max(single, key=lambda cap: (single[cap][0], -single[cap][1]))
+    return table | {f"always {best:g} W": single[best]}
+
+
+def nearest(caps: Any, cap: float) -> Callable[[Any], int]:
+    """Return a choice of the limit nearest to `cap`."""
+    return lambda places: int(np.argmin(np.abs(caps[places] - cap)))
+
+
+def flat(rows: Sequence[Measurement], places: Any) -> bool:
+    """Whether the lowest limit slows a row down less than its own noise."""
+    times = [rows[place].step_s for place in places]
+    return times[0] < FLAT_SLOWDOWN * float(np.median(times))
+
+
+def score(rows: list[Any], caps: Any, measured: Any, choose: Callable[[Any], int]) -> list[float]:
+    """Return (share within one step, mean loss, rows) of a choice."""
+    hits, losses = [], []
+    for places in rows:
+        chosen, best = choose(places), int(np.argmin(measured[places]))
+        hits.append(abs(caps[places][chosen] - caps[places][best]) <= 25)
+        losses.append(measured[places][chosen] / measured[places][best] - 1)
+    return [float(np.mean(hits)), float(np.mean(losses)), len(rows)]
+
+
+def report(device: str, what: str, result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Print one result and return its claims."""
+    figures = "time {time:.2%}, power {power:.2%}, combined {combined:.2%}".format(**result)
+    print(f"{device}, {what}: {figures}")
+    for name, (time_error, power_error) in result["by_fold"].items():
+        print(f"    {name:<18} time {time_error:7.2%}  power {power_error:7.2%}")
+    low, high, power_low, power_high = result["ratios"]
+    print(
+        f"    measured / predicted: time {low:.3f} to {high:.3f}, power {power_low:.3f} to {power_high:.3f}"
+    )
+    if what in ("fitted", "network"):
+        for name, (hit, loss, rows) in result["choice"].items():
+            print(f"    {name:<48} within 25 W {hit:6.1%}  loses {loss:6.2%}  of {rows:.0f} rows")
+    claims = []
+    if what in TARGETS:
+        claims.append(
+            claim(f"oracle_{what}_{device}", result["combined"], f"<={TARGETS[what]}", TARGETS[what])
+        )
+    oracle = result["choice"]["oracle"]
+    if what == "fitted":
+        claims.append(claim(f"oracle_cap_hits_{device}", -oracle[0], f">={HIT_TARGET}", -HIT_TARGET))
+        claims.append(claim(f"oracle_cap_loss_{device}", oracle[1], f"<={LOSS_TARGET}", LOSS_TARGET))
+    if what == "network":
+        single = next(value for name, value in result["choice"].items() if name.startswith("always"))
+        claims.append(claim(f"oracle_unseen_hits_{device}", -oracle[0], f">{single[0]:.3f}", -single[0]))
+        claims.append(claim(f"oracle_unseen_loss_{device}", oracle[1], f"<{single[1]:.4f}", single[1]))
+    return claims
+
+
+def claim(name: str, value: float, target: str, limit: float) -> dict[str, Any]:
+    """Return one claim; less is better, shares that should be high come negated."""
+    return {"claim": name, "ratio": abs(value), "target": target, "holds": "yes" if value <= limit else "no"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

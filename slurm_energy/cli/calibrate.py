@@ -1,0 +1,137 @@
+"""`senergy calibrate`: fit the training model of one kind of GPU to measurements."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError
+from slurm_energy.quantities import format_duration
+
+if TYPE_CHECKING:
+    from slurm_energy.oracle.calibration.fitting import Fit
+    from slurm_energy.oracle.calibration.search import Progress
+
+HELP = "fit the prediction of one kind of GPU to measured training steps"
+_BAR = 30
+
+EPILOG = """\
+MEASUREMENTS is a CSV file with the columns model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts
+(cap_watts empty: no limit; power_watts of one GPU, empty: not measured), or a file of the Zeus power-limit
+study. The search is seeded: the same measurements and options give the same result with any number of
+--workers. With --checkpoint an interrupted search goes on where it was. Give the result to senergy predict
+--calibration.
+
+examples:
+  senergy calibrate steps.csv --gpu a100 --output a100.toml --workers 2
+  senergy calibrate summary_power_a40.csv --gpu a40 --precision tf32 --output a40.toml --checkpoint a40.npz
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy calibrate`."""
+    parser.epilog = EPILOG
+    parser.add_argument("measurements", metavar="MEASUREMENTS", type=Path, help="CSV file")
+    parser.add_argument("--gpu", metavar="KIND", required=True, help="kind of GPU, or a .toml file")
+    parser.add_argument("--output", metavar="FILE", type=Path, required=True, help="calibration to write")
+    parser.add_argument("--precision", default="fp32", help="of the study's runs (default fp32)")
+    parser.add_argument("--saturation", default="sigmoid", help="sigmoid, arctan, softsign, algebraic, tanh")
+    parser.add_argument("--generations", metavar="N", type=int, default=600, help="(default 600)")
+    parser.add_argument("--population", metavar="N", type=int, default=240, help="(default 240)")
+    parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default 1)")
+    parser.add_argument("--seed", metavar="N", type=int, default=1, help="(default 1)")
+    parser.add_argument("--checkpoint", metavar="FILE", type=Path, help="keep and resume the state")
+    parser.add_argument("--plain", action="store_true", help="only the thesis' objective (Eq. 4.18)")
+    parser.add_argument("--json", action="store_true", help="errors as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fit and write."""
+    try:
+        from slurm_energy.oracle.calibration.fitting import fit
+        from slurm_energy.oracle.calibration.measurements import read_measurements
+        from slurm_energy.oracle.calibration.problem import Weights
+        from slurm_energy.oracle.calibration.search import Settings
+    except ImportError:
+        raise UnavailableError(
+            "senergy calibrate", "numpy is not installed", "pip install 'slurm-energy[predict]'"
+        ) from None
+    from slurm_energy.oracle.calibrations import save_calibration
+    from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
+    from slurm_energy.oracle.training.saturation import SATURATIONS
+
+    for flag, value, allowed in (
+        ("--precision", args.precision, PRECISIONS),
+        ("--saturation", args.saturation, tuple(SATURATIONS)),
+    ):
+        if value not in allowed:
+            raise UsageError(f"{flag}: '{value}'", f"is not one of {', '.join(allowed)}")
+    if min(args.generations, args.workers) < 1 or args.population < 8:
+        raise UsageError("--generations, --workers, --population", "at least 1, 1 and 8")
+    hardware = find_hardware(args.gpu)
+    rows = read_measurements(args.measurements, args.precision)
+    settings = Settings(
+        seed=args.seed,
+        generations=args.generations,
+        population=args.population,
+        workers=args.workers,
+        weights=Weights(0.0, 0.0) if args.plain else Weights(),
+    )
+    result = fit(
+        hardware,
+        rows,
+        settings,
+        saturation=args.saturation,
+        checkpoint=args.checkpoint,
+        progress=_bar(time.monotonic()),
+    )
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    save_calibration(result.calibration, args.output)
+    _report(result, args)
+    return EXIT_OK
+
+
+def _bar(began_s: float) -> Progress:
+    """Return a function that draws the progress on a terminal's standard error."""
+
+    def draw(done: int, planned: int, loss: float) -> None:
+        if not sys.stderr.isatty():
+            return
+        left_s = (time.monotonic() - began_s) / done * (planned - done)
+        filled = _BAR * done // planned
+        bar = "#" * filled + "." * (_BAR - filled)
+        text = f"\r[{bar}] {done}/{planned}  loss {loss:.4f}  left {format_duration(left_s)}"
+        print(text, end="", file=sys.stderr, flush=True)
+
+    return draw
+
+
+def _report(result: Fit, args: argparse.Namespace) -> None:
+    known = result.calibration.known
+    if args.json:
+        emit_json(
+            {
+                "hardware": result.calibration.hardware,
+                "rows": result.calibration.rows,
+                "time_mape": result.time_error,
+                "power_mape": result.power_error,
+                "combined_mape": result.combined_error,
+                "output": str(args.output),
+            }
+        )
+        return
+    emit(
+        [
+            f"{result.calibration.hardware}: {result.calibration.basis}",
+            f"mean absolute error: time {result.time_error:.2%}, power {result.power_error:.2%},"
+            f" combined {result.combined_error:.2%}",
+            f"90 % of measured / predicted: time {known.time_low:.2f} to {known.time_high:.2f},"
+            f" power {known.power_low:.2f} to {known.power_high:.2f}",
+            f"written: {args.output}",
+        ]
+    )

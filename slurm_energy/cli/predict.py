@@ -1,0 +1,268 @@
+"""`senergy predict`: time, watts and energy of a training job before it runs, for each alternative."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError
+from slurm_energy.quantities import format_duration, format_scaled, parse_watts, shown
+
+if TYPE_CHECKING:
+    from slurm_energy.oracle.sweep import Sweep
+    from slurm_energy.oracle.workload import Profile
+
+HELP = "time, watts and energy of a training job before it runs, for each alternative"
+_MOST_VALUES = 1000
+_RANGE = re.compile(r"(?P<low>[^.:]+(?:\.\d+)?)\.\.(?P<high>[^:]+)(?::(?P<step>.+))?")
+
+EPILOG = """\
+A model is the name of a workload profile (--list) or a .json file. Batch is samples per GPU and step, caps
+are watts per GPU; watts and energy are those of the GPUs together. The job works through --epochs of the
+model's usual data set, or --samples. RANGE: where 90 in 100 such jobs should end. FRONT: nothing else is
+better in time and energy. BEST: least time, energy, energy-delay product (EDP) and energy-delay sum (EDS; the
+first alternative without a limit has 1).
+
+examples:
+  senergy predict --model resnet50 --gpu a100 --gpus 1,4,8 --batch 128,256 --precision bf16 --cap 200..400:50
+  senergy predict --model bert-base --gpu a40,rtx6000 --batch 32 --cap none,150,200 --epochs 3 --json
+  senergy predict --model resnet50 --gpu a40 --cap 100..300:25 --plot caps.png
+  senergy predict --trace net.py:build --save net.json --gpu h100     a PyTorch model of your own
+  senergy predict --list
+
+--trace runs FUNCTION of FILE.py. It returns (module, inputs); inputs(batch) gives the arguments of the
+module's forward.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy predict`."""
+    parser.epilog = EPILOG
+    parser.add_argument("--list", action="store_true", help="list models and kinds of GPU")
+    parser.add_argument("--model", metavar="NAME", help="workload profile")
+    parser.add_argument("--trace", metavar="FILE.py:FUNCTION", help="make the profile of a PyTorch model")
+    parser.add_argument("--save", metavar="FILE.json", type=Path, help="with --trace: keep the profile")
+    parser.add_argument("--gpu", metavar="KIND", help="kinds of GPU, or .toml files of them")
+    parser.add_argument("--gpus", metavar="N", default="1", help="numbers of GPUs (default 1)")
+    parser.add_argument("--batch", metavar="N", default="32", help="samples per GPU and step (default 32)")
+    parser.add_argument("--precision", help="fp32, tf32, bf16, fp16 (default: tf32 where there is a unit)")
+    parser.add_argument("--cap", metavar="WATTS", default="none", help="power limits per GPU (default none)")
+    parser.add_argument("--epochs", metavar="N", default="1", help="times through the data set (default 1)")
+    parser.add_argument("--samples", metavar="N", help="training samples, instead of --epochs")
+    parser.add_argument("--eds-k", metavar="K", default="1.5", help="k of the energy-delay sum (default 1.5)")
+    parser.add_argument("--calibration", metavar="FILE", type=Path, help="from senergy calibrate")
+    parser.add_argument("--json", action="store_true", help="JSON with ranges and origin")
+    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw energy over time")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict and print."""
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        raise UnavailableError(
+            "senergy predict", "numpy is not installed", "pip install 'slurm-energy[predict]'"
+        ) from None
+    if args.list:
+        return _list(args)
+    profile = _profile(args)
+    if profile is not None and args.gpu is None and args.trace:
+        return EXIT_OK
+    if profile is None or args.gpu is None:
+        raise UsageError("senergy predict", "--model and --gpu are needed", "--list shows both")
+    names, found = _sweep(args, profile)
+    if args.json:
+        from slurm_energy.oracle.sweep import to_json
+
+        emit_json(to_json(found, names))
+    else:
+        emit(_lines(names, found))
+    if args.plot:
+        from slurm_energy.reports.tradeoff import write_png
+
+        write_png(found, f"{profile.name}, {names['precision']}", args.plot)
+    return EXIT_OK
+
+
+def _list(args: argparse.Namespace) -> int:
+    from slurm_energy.oracle.calibrations import shipped_calibration
+    from slurm_energy.oracle.hardware import find_hardware, hardware_names
+    from slurm_energy.oracle.workload import find_profile, profile_names
+
+    profiles = [find_profile(name) for name in profile_names()]
+    kinds = [find_hardware(name) for name in sorted(set(hardware_names().values()))]
+    calibrated = {kind.name: shipped_calibration(kind.name) for kind in kinds}
+    if args.json:
+        emit_json(
+            {
+                "models": {item.name: item.description for item in profiles},
+                "kinds": {name: item.basis for name, item in calibrated.items()},
+            }
+        )
+        return EXIT_OK
+    emit([f"{'MODEL':<18} {'PARAMETERS':>10}  DESCRIPTION"])
+    emit(f"{item.name:<18} {format_scaled(item.parameters, 1):>10}  {item.description}" for item in profiles)
+    emit(["", f"{'KIND':<18} {'TDP W':>10}  CALIBRATION"])
+    emit(f"{kind.name:<18} {kind.tdp_watts:>10g}  {calibrated[kind.name].basis}" for kind in kinds)
+    return EXIT_OK
+
+
+def _profile(args: argparse.Namespace) -> Profile | None:
+    from slurm_energy.oracle.workload import find_profile, library
+
+    if args.trace is None:
+        if args.save:
+            raise UsageError("--save", "it belongs to --trace")
+        return find_profile(args.model) if args.model else None
+    if args.model:
+        raise UsageError("--trace", "it takes the place of --model", "give one of them")
+    profile = _traced(args.trace)
+    if args.save:
+        library.save_profile(profile, args.save)
+    return profile
+
+
+def _traced(text: str) -> Profile:
+    """Run the user's function and trace what it returns."""
+    import runpy
+
+    from slurm_energy.oracle.workload.tracing import Labels, profile_module
+
+    path, colon, function = text.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise UsageError(f"--trace: '{shown(text)}'", "is not FILE.py:FUNCTION")
+    try:
+        made = runpy.run_path(path).get(function)
+    except OSError as error:
+        raise UsageError(f"--trace: {path}", error.strerror or str(error)) from None
+    if not callable(made):
+        raise UsageError(f"--trace: {path}", f"has no function '{shown(function)}'")
+    pair = made()
+    if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[1])):
+        raise UsageError(f"--trace: {function}", "does not return (module, inputs)", "see --help")
+    return profile_module(pair[0], pair[1], Labels(Path(path).stem))
+
+
+def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], Sweep]:
+    from slurm_energy.oracle.calibrations import load_calibration, shipped_calibration
+    from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
+    from slurm_energy.oracle.prediction import TrainingOracle, default_precision
+    from slurm_energy.oracle.sweep import sweep
+
+    kinds = [find_hardware(name.strip()) for name in args.gpu.split(",") if name.strip()]
+    if not kinds:
+        raise UsageError("--gpu", "no kind given", "--list shows all")
+    precision = args.precision or default_precision(kinds[0])
+    if precision not in PRECISIONS:
+        raise UsageError(f"--precision: '{shown(precision)}'", f"is not one of {', '.join(PRECISIONS)}")
+    samples = _samples(args, profile)
+    oracle = TrainingOracle()
+    if args.calibration:
+        own = load_calibration(args.calibration)
+        oracle = TrainingOracle(lambda name: own if name == own.hardware else shipped_calibration(name))
+    found = sweep(
+        oracle,
+        profile,
+        kinds,
+        _counts(args.gpus, "--gpus"),
+        _counts(args.batch, "--batch"),
+        _caps(args.cap),
+        precision,
+        samples,
+        _positive(args.eds_k, "--eds-k"),
+    )
+    names = {"model": profile.name, "precision": precision, "samples": samples, "dataset": profile.dataset}
+    return names, found
+
+
+def _samples(args: argparse.Namespace, profile: Profile) -> float:
+    if args.samples:
+        return _positive(args.samples, "--samples")
+    if profile.samples_per_epoch is None:
+        raise UsageError(f"model {profile.name}", "the size of its data set is not known", "give --samples")
+    return profile.samples_per_epoch * _positive(args.epochs, "--epochs")
+
+
+def _positive(text: str, flag: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1e18:
+        raise UsageError(f"{flag}: '{shown(text)}'", "is not a number above 0")
+    return value
+
+
+def _counts(text: str, flag: str) -> list[float]:
+    values = []
+    for item in text.split(","):
+        match = _RANGE.fullmatch(item.strip())
+        ends = (match["low"], match["high"], match["step"] or "1") if match else (item, item, "1")
+        low, high, step = (_count(end.strip(), flag) for end in ends)
+        values += _between(low, high, step, flag)
+    return list(dict.fromkeys(values))
+
+
+def _count(text: str, flag: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,7}", text, re.ASCII) or int(text) < 1:
+        raise UsageError(
+            f"{flag}: '{shown(text)}'", "is not a whole number above 0", "write 1,4,8 or 32..128:32"
+        )
+    return float(text)
+
+
+def _caps(text: str) -> list[float]:
+    values: list[float] = []
+    for item in (part.strip() for part in text.split(",")):
+        match = _RANGE.fullmatch(item)
+        if item == "none":
+            values.append(math.inf)
+        elif match:
+            ends = (match["low"], match["high"], match["step"] or "25")
+            low, high, step = (parse_watts(end.strip(), "--cap") for end in ends)
+            values += _between(low, high, step, "--cap")
+        else:
+            values.append(parse_watts(item, "--cap"))
+    return list(dict.fromkeys(values))
+
+
+def _between(low: float, high: float, step: float, flag: str) -> list[float]:
+    count = (high - low) / step
+    if not 0 <= count < _MOST_VALUES:
+        raise UsageError(
+            f"{flag}: {low:g}..{high:g}:{step:g}",
+            "is not a rising range of a few values",
+            "write 200..400:50",
+        )
+    return [low + place * step for place in range(int(count + 1e-9) + 1)]
+
+
+def _lines(names: dict[str, Any], found: Sweep) -> list[str]:
+    dataset = f" of {names['dataset']}" if names["dataset"] else ""
+    out = [f"{names['model']}, {names['precision']}, {names['samples']:,.0f} samples{dataset}", ""]
+    out.append(
+        f"{'KIND':<16} {'GPUS':>4} {'BATCH':>6} {'CAP W':>6} {'STEP ms':>9} {'TIME':>11} {'RANGE':>9}"
+        f" {'WATTS':>7} {'ENERGY J':>9} {'EDP Js':>8} {'EDS':>6} FRONT BEST"
+    )
+    bests: dict[int, list[str]] = {}
+    for name, place in found.best.items():
+        bests.setdefault(place, []).append(name)
+    for place, answer in enumerate(found.answers):
+        kind, gpus, batch, cap = found.rows[place]
+        time = answer.duration_s
+        spread = f"{100 * (time.low / time.mean - 1):+.0f}{100 * (time.high / time.mean - 1):+.0f}%"
+        marks = ("*" if found.front[place] else "").ljust(5) + " " + ",".join(bests.get(place, []))
+        figures = (
+            f"{1e3 * found.step_s[place]:>9.2f} {format_duration(time.mean):>11} {spread:>9}"
+            f" {answer.power_watts.mean:>7.0f} {format_scaled(answer.energy_joules.mean):>9}"
+            f" {format_scaled(answer.edp_js):>8} {found.objectives['eds'][place]:>6.3f}"
+        )
+        limit = "none" if math.isinf(cap) else f"{cap:g}"
+        out.append(f"{kind.name:<16} {gpus:>4.0f} {batch:>6.0f} {limit:>6} {figures} {marks}".rstrip())
+    notes = dict.fromkeys(note for answer in found.answers for note in answer.notes)
+    bases = dict.fromkeys(answer.basis for answer in found.answers)
+    return [*out, "", *(f"basis: {basis}" for basis in bases), *(f"note: {note}" for note in notes)]

@@ -1,0 +1,202 @@
+"""From measurements on one kind of device to a calibration: which unknowns they can tell, search, spread."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.oracle.calibration.measurements import Measurement
+from slurm_energy.oracle.calibration.problem import (
+    Array,
+    Problem,
+    Unknown,
+    combined,
+    mape,
+    start_vector,
+    unknowns,
+)
+from slurm_energy.oracle.calibration.search import Progress, Settings, search
+from slurm_energy.oracle.hardware import Hardware
+from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta
+from slurm_energy.oracle.workload import find_profile
+
+_ALWAYS = (
+    *("beta_alu", "time_memory", "time_optimizer", "kernel_s", "fixed_s", "overlap", "overlap_host"),
+    *("static_share", "power_alu", "power_memory", "power_wait"),
+)
+_WITH_GEMM = ("beta_gemm", "ref_gemm_m", "power_gemm")
+_WITH_CONV = ("beta_conv", "ref_conv_pixels", "power_conv")
+_WITH_CAPS = ("voltage_floor", "voltage_knee", "clock_floor", "memory_knee")
+_WITH_GPUS = ("link_share", "hop_s", "power_link")
+_WITH_16_BITS = ("low_gemm", "low_conv", "low_alu")
+_SCALARS = tuple(spec.name for spec in dataclasses.fields(Scalars))
+_SCALARS_FROM = 8
+"""Measurements of a workload from which on scalars of its own are fitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A calibration and how well it does on its own measurements.
+
+    Attributes:
+        calibration: parameters and scalars.
+        time_error: MAPE of time, a share.
+        power_error: MAPE of power, a share.
+    """
+
+    calibration: Calibration
+    time_error: float
+    power_error: float
+
+    @property
+    def combined_error(self) -> float:
+        """Weighted error (thesis, Eq. 4.18)."""
+        return float(combined(np.array(self.time_error), np.array(self.power_error)))
+
+
+def choose_unknowns(rows: Sequence[Measurement]) -> list[Unknown]:
+    """Return what these measurements can tell: e.g. nothing of the link where one GPU ran."""
+    profiles = [find_profile(row.model) for row in rows]
+    names = list(_ALWAYS)
+    names += _WITH_GEMM if any(profile.gemm_flops_forward.per_sample for profile in profiles) else ()
+    names += _WITH_CONV if any(profile.conv_flops_forward.per_sample for profile in profiles) else ()
+    names += _WITH_CAPS if len({row.cap_watts for row in rows}) > 2 else ()
+    names += _WITH_GPUS if any(row.gpus > 1 for row in rows) else ()
+    names += _WITH_16_BITS if any(row.precision in ("bf16", "fp16") for row in rows) else ()
+    models = [row.model for row in rows]
+    workloads = [model for model in sorted(set(models)) if models.count(model) >= _SCALARS_FROM]
+    return unknowns(names, workloads, _SCALARS)
+
+
+def fit(
+    hardware: Hardware,
+    rows: Sequence[Measurement],
+    settings: Settings,
+    *,
+    start: Calibration | None = None,
+    saturation: str = "sigmoid",
+    checkpoint: Path | None = None,
+    progress: Progress = lambda done, planned, loss: None,
+) -> Fit:
+    """Calibrate a kind of device.
+
+    Args:
+        hardware: the kind of device.
+        rows: measurements on it.
+        settings: how hard to search.
+        start: calibration to start from; None: defaults.
+        saturation: name of the saturation function.
+        checkpoint: see `search`.
+        progress: see `search`.
+
+    Raises:
+        UsageError: too few measurements.
+    """
+    if len(rows) < 4:
+        raise UsageError("calibration", f"{len(rows)} measurements are too few", "give at least 4")
+    first = start or Calibration(hardware.name)
+    problem = Problem(hardware, rows, first.theta, dict(first.workloads), saturation)
+    found = choose_unknowns(rows)
+    guess = start_vector(found, first.theta, dict(first.workloads))
+    vector = search(problem, found, guess, settings, checkpoint, progress)
+    theta, workloads = _values(found, vector, first)
+    seconds, watts, _ = problem.predict(found, vector[None])
+    calibration = Calibration(
+        hardware.name,
+        theta,
+        workloads,
+        saturation,
+        known=spread(problem.measured_s / seconds[0], problem.measured_watts / watts[0]),
+        basis=f"fitted to {len(rows)} measurements of {len(problem.models)} workloads",
+        fitted_unix_s=float(round(time.time())),
+        rows=len(rows),
+    )
+    return Fit(
+        calibration,
+        float(mape(seconds[0], problem.measured_s)),
+        float(mape(watts[0], problem.measured_watts)),
+    )
+
+
+def spread(time_ratio: Array, power_ratio: Array) -> Spread:
+    """Return the 5 and 95 % quantiles of measured / predicted, 1 always inside."""
+    quantiles = [np.nanquantile(ratio, (0.05, 0.95)) for ratio in (time_ratio, power_ratio)]
+    (time_low, time_high), (power_low, power_high) = (
+        (min(1.0, float(low)), max(1.0, float(high))) for low, high in quantiles
+    )
+    return Spread(time_low, time_high, power_low, power_high)
+
+
+def _values(found: Sequence[Unknown], vector: Array, first: Calibration) -> tuple[Theta, dict[str, Scalars]]:
+    theta: dict[str, float] = {}
+    special: dict[str, dict[str, float]] = {}
+    for unknown, number in zip(found, vector, strict=True):
+        target = theta if unknown.workload is None else special.setdefault(unknown.workload, {})
+        target[unknown.name] = float(unknown.value(number))
+    workloads = dict(first.workloads)
+    for name, values in special.items():
+        workloads[name] = dataclasses.replace(workloads.get(name, Scalars()), **values)
+    return dataclasses.replace(first.theta, **theta), workloads
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Predictions for measurements that their calibration had not seen.
+
+    Attributes:
+        rows: the measurements.
+        seconds: predicted seconds per step, in their order.
+        watts: predicted watts.
+    """
+
+    rows: list[Measurement]
+    seconds: Array
+    watts: Array
+
+    def errors(self) -> tuple[float, float]:
+        """Return MAPE of time and of power, as shares."""
+        measured_s = np.array([row.step_s for row in self.rows])
+        measured_watts = np.array([row.power_watts for row in self.rows])
+        return float(mape(self.seconds, measured_s)), float(mape(self.watts, measured_watts))
+
+
+def leave_out(
+    hardware: Hardware,
+    rows: Sequence[Measurement],
+    fold: Callable[[Measurement], Hashable],
+    settings: Settings,
+    *,
+    start: Calibration | None = None,
+    forget_workload: bool = False,
+    progress: Progress = lambda done, planned, loss: None,
+) -> Held:
+    """Calibrate once for each fold without it, and predict it.
+
+    Args:
+        hardware: the kind of device.
+        rows: measurements.
+        fold: what is left out together, e.g. all of one power limit.
+        settings: how hard to search each time.
+        start: where each search starts; None: defaults. A calibration of all rows makes this quick, but the
+            start has then seen the fold.
+        forget_workload: the fold is a workload: predict it with neutral scalars.
+        progress: told after each fold: folds done, all folds, time error of the last.
+    """
+    folds = sorted({fold(row) for row in rows}, key=str)
+    seconds, watts = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    for number, left in enumerate(folds, 1):
+        inside = [row for row in rows if fold(row) != left]
+        outside = [place for place, row in enumerate(rows) if fold(row) == left]
+        result = fit(hardware, inside, settings, start=start).calibration
+        known = {} if forget_workload else dict(result.workloads)
+        judge = Problem(hardware, [rows[place] for place in outside], result.theta, known)
+        predicted_s, predicted_watts, _ = judge.predict([], np.zeros((1, 0)))
+        seconds[outside], watts[outside] = predicted_s[0], predicted_watts[0]
+        progress(number, len(folds), float(mape(predicted_s[0], judge.measured_s)))
+    return Held(list(rows), seconds, watts)

@@ -1,0 +1,154 @@
+"""Measured training steps as columns, and the file formats that they come in."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.errors import UsageError
+from slurm_energy.oracle.hardware import PRECISIONS
+from slurm_energy.oracle.workload import find_optimizer, find_profile
+from slurm_energy.quantities import shown
+
+COLUMNS = ("model", "batch", "gpus", "precision", "optimizer", "cap_watts", "step_s", "power_watts")
+"""Header of the project's own format. `cap_watts` may be empty (no limit), so may `power_watts` (unknown)."""
+
+_STUDIES = {
+    ("imagenet", "resnet50"): ("resnet50", 1281167),
+    ("cifar100", "shufflenetv2"): ("shufflenetv2-32", 50000),
+    ("librispeech", "deepspeech2"): ("deepspeech2", 281241),
+    ("movielens-1m", "ncf"): ("ncf", 4970845),
+    ("squad", "bert_base_uncased"): ("bert-base", 88524),
+    ("sentiment140", "bert_base_uncased"): ("bert-base-48", 1600000),
+}
+"""Profile and training samples of the data sets in the Zeus (NSDI 2023) power-limit study. The study does not
+state sequence lengths, nor whether all samples are used: an error there is a constant factor on time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measured configuration.
+
+    Attributes:
+        model: profile.
+        batch: samples per device and step.
+        gpus: devices that train together.
+        precision: of matrix products.
+        optimizer: update rule.
+        cap_watts: power limit per device; infinite without.
+        step_s: seconds per step.
+        power_watts: mean watts of one device; NaN where not measured.
+        looping: the framework updates one tensor after the other.
+    """
+
+    model: str
+    batch: float
+    gpus: float
+    precision: str
+    optimizer: str
+    cap_watts: float
+    step_s: float
+    power_watts: float
+    looping: bool = False
+
+    @property
+    def row(self) -> tuple[str, float, str]:
+        """What stays when only the cap changes."""
+        return self.model, self.batch, self.optimizer
+
+
+def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
+    """Read the project's own CSV, or the power-limit study's (told by their headers).
+
+    Args:
+        path: the file.
+        precision: number format of the study's runs, which its file does not say.
+
+    Raises:
+        UsageError: not readable, wrong header, or a value that cannot be; names file and line.
+        NotFoundError: a model or optimizer that is not known.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            reader = csv.DictReader(stream)
+            header = tuple(reader.fieldnames or ())
+            rows = list(enumerate(reader, 2))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(str(path), reason, "name a CSV file of measurements") from None
+    if set(COLUMNS) <= set(header):
+        return [_own(path, line, row) for line, row in rows]
+    if {"dataset", "network", "batch_size", "optimizer", "power_limit", "time_per_epoch"} <= set(header):
+        return [_of_study(path, line, row, precision) for line, row in rows]
+    raise UsageError(f"{path}: header", "is not known", f"columns: {','.join(COLUMNS)}")
+
+
+def _own(path: Path, line: int, row: dict[str, str]) -> Measurement:
+    find_profile(row["model"]), find_optimizer(row["optimizer"])
+    if row["precision"] not in PRECISIONS:
+        raise UsageError(f"{path}, line {line}: precision", f"is not one of {', '.join(PRECISIONS)}")
+    return Measurement(
+        model=row["model"],
+        batch=_number(path, line, row, "batch"),
+        gpus=_number(path, line, row, "gpus"),
+        precision=row["precision"],
+        optimizer=row["optimizer"],
+        cap_watts=_number(path, line, row, "cap_watts", math.inf),
+        step_s=_number(path, line, row, "step_s"),
+        power_watts=_number(path, line, row, "power_watts", math.nan),
+    )
+
+
+def _of_study(path: Path, line: int, row: dict[str, str], precision: str) -> Measurement:
+    key = (row["dataset"], row["network"])
+    if key not in _STUDIES:
+        raise UsageError(f"{path}, line {line}: {shown('/'.join(key))}", "no profile is assigned to it")
+    model, samples = _STUDIES[key]
+    batch = _number(path, line, row, "batch_size")
+    return Measurement(
+        model=model,
+        batch=batch,
+        gpus=1.0,
+        precision=precision,
+        optimizer=find_optimizer(row["optimizer"]).name,
+        cap_watts=_number(path, line, row, "power_limit"),
+        step_s=_number(path, line, row, "time_per_epoch") / (samples / batch),
+        power_watts=_number(path, line, row, "average_power"),
+        looping=True,  # the study ran PyTorch 1.x
+    )
+
+
+def _number(path: Path, line: int, row: dict[str, str], key: str, empty: float | None = None) -> float:
+    text = (row[key] or "").strip()
+    if not text and empty is not None:
+        return empty
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1e12:
+        raise UsageError(f"{path}, line {line}: {key}", f"'{shown(text)}' is not a number above 0")
+    return value
+
+
+def column(rows: Iterable[Measurement], name: str) -> NDArray[np.float64]:
+    """Return one numeric attribute of all measurements."""
+    return np.array([getattr(row, name) for row in rows], dtype=np.float64)
+
+
+def write_measurements(rows: Iterable[Measurement], path: Path) -> None:
+    """Write the project's own CSV."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            {key: "" if value != value or value == math.inf else value for key, value in plain.items()}
+            for plain in map(dataclasses.asdict, rows)
+        )

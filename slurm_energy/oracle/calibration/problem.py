@@ -1,0 +1,242 @@
+"""What is minimised: the model's errors on measurements, as a function of a vector of unknowns. Pure.
+
+Many vectors are evaluated at once: values have shape (vectors, measurements).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.oracle.calibration.measurements import Measurement, column
+from slurm_energy.oracle.hardware import Hardware
+from slurm_energy.oracle.training.demand import Demand, demand
+from slurm_energy.oracle.training.parameters import Bound, Scalars, Theta, bounds_of
+from slurm_energy.oracle.training.power import clock_under, step_watts
+from slurm_energy.oracle.training.saturation import SATURATIONS
+from slurm_energy.oracle.training.timing import Device, step_s, step_times
+from slurm_energy.oracle.workload import find_optimizer, find_profile
+
+Array = NDArray[np.float64]
+TIME_WEIGHT, POWER_WEIGHT = 0.6, 0.4
+_NO_DEFAULT = ("sample_s", "crowd_batch")
+"""Scalars without a usual value."""
+
+
+def mape(predicted: Array, measured: Array, blunt: float = 0.0) -> Array:
+    """Return mean |predicted - measured| / measured over the last axis (a share, not percent).
+
+    Args:
+        predicted: any shape that ends with the measurements.
+        measured: the measurements; those that are NaN do not count.
+        blunt: rounds the corner of |x| to sqrt(x^2 + blunt^2), for searches that follow a slope.
+
+    Source: thesis, Eq. 4.16 and 4.17.
+    """
+    errors = (predicted - measured) / measured
+    return np.asarray(np.nanmean(np.sqrt(errors * errors + blunt * blunt), axis=-1))
+
+
+def combined(time_error: Array, power_error: Array) -> Array:
+    """Return the weighted error. Source: thesis, Eq. 4.18."""
+    return TIME_WEIGHT * time_error + POWER_WEIGHT * power_error
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """One number to find: a parameter of the device, or a scalar of one workload."""
+
+    name: str
+    workload: str | None
+    bound: Bound
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Least and greatest value of the searched number."""
+        low, high = self.bound.low, self.bound.high
+        return (float(np.log(low)), float(np.log(high))) if self.bound.logarithmic else (low, high)
+
+    def value(self, searched: Any) -> Any:
+        """Return the parameter from the searched number."""
+        return np.exp(searched) if self.bound.logarithmic else searched
+
+    def searched(self, value: float) -> float:
+        """Return the searched number from the parameter, within the limits."""
+        low, high = self.limits
+        number = float(np.log(max(value, 1e-300))) if self.bound.logarithmic else value
+        return min(max(number, low), high)
+
+
+def unknowns(parameters: Sequence[str], workloads: Sequence[str], scalars: Sequence[str]) -> list[Unknown]:
+    """Return the unknowns: parameters of the device, then each scalar of each workload."""
+    theta, special = bounds_of(Theta), bounds_of(Scalars)
+    found = [Unknown(name, None, theta[name]) for name in parameters]
+    found += [Unknown(name, workload, special[name]) for workload in workloads for name in scalars]
+    return found
+
+
+class Problem:
+    """Measurements on one kind of device, and how far the model is off for given unknowns.
+
+    Args:
+        hardware: the kind of device.
+        rows: measurements on it; at least one.
+        theta: values of the parameters that are not unknown.
+        scalars: scalars of workloads that are not unknown.
+        saturation: name of the saturation function.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        rows: Sequence[Measurement],
+        theta: Theta,
+        scalars: dict[str, Scalars],
+        saturation: str = "sigmoid",
+    ) -> None:
+        self.rows, self.theta = list(rows), theta
+        self._function = SATURATIONS[saturation]
+        self._demand, self._device = _demands(rows), _devices(hardware, rows)
+        self._gpus, self._caps = column(rows, "gpus"), column(rows, "cap_watts")
+        self.measured_s, self.measured_watts = column(rows, "step_s"), column(rows, "power_watts")
+        self.models = sorted({row.model for row in rows})
+        self._index = np.array([self.models.index(row.model) for row in rows])
+        self._groups = _Groups(rows, self.measured_s, self.measured_watts)
+        self._fixed = {
+            spec.name: np.array([getattr(scalars.get(row.model, Scalars()), spec.name) for row in rows])
+            for spec in dataclasses.fields(Scalars)
+        }
+
+    def parameters(self, found: Sequence[Unknown], vectors: Array) -> tuple[Theta, Scalars]:
+        """Return parameters and scalars, shaped to broadcast over (vectors, measurements)."""
+        changes: dict[str, Any] = {}
+        special: dict[str, Any] = dict(self._fixed)
+        for place, unknown in enumerate(found):
+            values = unknown.value(vectors[:, place])[:, None]
+            if unknown.workload is None:
+                changes[unknown.name] = values
+            elif unknown.workload in self.models:
+                own = self._index == self.models.index(unknown.workload)
+                special[unknown.name] = np.where(own, values, special[unknown.name])
+        return dataclasses.replace(self.theta, **changes), Scalars(**special)
+
+    def predict(self, found: Sequence[Unknown], vectors: Array) -> tuple[Array, Array, Array]:
+        """Return seconds per step, watts and clock, each of shape (vectors, measurements)."""
+        theta, scalars = self.parameters(found, vectors)
+        times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
+        tdp_watts = self._device.tdp_watts
+        clock = clock_under(times, theta, scalars, tdp_watts, self._caps)
+        seconds, watts = step_s(times, theta, clock), step_watts(times, theta, scalars, tdp_watts, clock)
+        shape = (len(vectors), len(self.rows))
+        return np.broadcast_to(seconds, shape), np.broadcast_to(watts, shape), np.broadcast_to(clock, shape)
+
+    def errors(self, found: Sequence[Unknown], vectors: Array) -> tuple[Array, Array]:
+        """Return MAPE of time and of power for each vector."""
+        seconds, watts, _ = self.predict(found, vectors)
+        return mape(seconds, self.measured_s), mape(watts, self.measured_watts)
+
+    def loss(self, found: Sequence[Unknown], vectors: Array, weights: Weights, blunt: float = 0.0) -> Array:
+        """Return what the search minimises, for each vector."""
+        seconds, watts, _ = self.predict(found, vectors)
+        total = combined(mape(seconds, self.measured_s, blunt), mape(watts, self.measured_watts, blunt))
+        if weights.shape:
+            total = total + weights.shape * self._groups.error(seconds, watts, blunt)
+        if weights.restraint:
+            total = total + weights.restraint * _deviation(found, vectors)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What beside Eq. 4.18 counts in a search; both 0 give the thesis' objective.
+
+    Attributes:
+        shape: weight of the error of the energy-delay product relative to its mean over the power limits of
+            one configuration, measurements near the least product counting most.
+        restraint: weight of the mean square distance of unknowns from their defaults, which keeps those at
+            home that the measurements say little about.
+    """
+
+    shape: float = 0.2
+    restraint: float = 0.002
+
+
+class _Groups:
+    """Measurements that differ only in the power limit."""
+
+    def __init__(self, rows: Sequence[Measurement], seconds: Array, watts: Array) -> None:
+        names: dict[tuple[Any, ...], int] = {}
+        keys = [(*row.row, row.gpus, row.precision) for row in rows]
+        own = np.array([names.setdefault(key, len(names)) for key in keys])
+        self._product = np.log(seconds * seconds * watts)
+        best = np.full(len(names), np.inf)
+        np.fmin.at(best, own, self._product)
+        self._near = np.nan_to_num(np.exp(-(self._product - best[own]) / 0.2))
+        self._spread = np.zeros((len(names), len(rows)))
+        self._spread[own, np.arange(len(rows))] = 1.0
+        mean = self._spread.T * self._near[:, None]
+        self._mean = mean / np.maximum(mean.sum(axis=0), 1e-300)
+
+    def error(self, seconds: Array, watts: Array, blunt: float) -> Array:
+        """Return the weighted mean error of the logarithm of the product against its group's, per vector."""
+        error = np.nan_to_num(np.log(seconds * seconds * watts) - self._product)
+        error = error - (error @ self._mean) @ self._spread
+        return np.asarray(np.mean(np.sqrt(error * error + blunt * blunt) * self._near, axis=-1))
+
+
+def start_vector(found: Sequence[Unknown], theta: Theta, scalars: dict[str, Scalars]) -> Array:
+    """Return the searched numbers of given parameters and scalars; of the defaults where none are given."""
+    sources = [
+        theta if unknown.workload is None else scalars.get(unknown.workload, Scalars()) for unknown in found
+    ]
+    pairs = zip(found, sources, strict=True)
+    return np.array([unknown.searched(float(getattr(source, unknown.name))) for unknown, source in pairs])
+
+
+def _deviation(found: Sequence[Unknown], vectors: Array) -> Array:
+    """Return the mean square distance from the defaults, each in units of what is usual for it."""
+    usual = np.array([0.7 if unknown.workload else np.ptp(unknown.limits) / 2 for unknown in found])
+    free = np.array([unknown.name not in _NO_DEFAULT for unknown in found])
+    distance = (vectors - start_vector(found, Theta(), {})) / usual
+    return np.asarray(np.mean(distance * distance * free, axis=-1))
+
+
+def _demands(rows: Sequence[Measurement]) -> Demand:
+    each = [
+        demand(
+            find_profile(row.model),
+            row.batch,
+            row.precision,
+            find_optimizer(row.optimizer),
+            looping=row.looping,
+        )
+        for row in rows
+    ]
+    return Demand(
+        **{
+            spec.name: _stacked([getattr(item, spec.name) for item in each])
+            for spec in dataclasses.fields(Demand)
+        }
+    )
+
+
+def _stacked(values: list[Any]) -> Any:
+    if isinstance(values[0], tuple):
+        return tuple(np.array(part) for part in zip(*values, strict=True))
+    return np.array(values)
+
+
+def _devices(hardware: Hardware, rows: Sequence[Measurement]) -> Device:
+    return Device(
+        matrix_flops_per_s=np.array([hardware.matrix_flops_per_s(row.precision) for row in rows]),
+        alu_flops_per_s=hardware.alu_flops_per_s,
+        memory_bytes_per_s=hardware.memory_bytes_per_s,
+        l2_bytes=hardware.l2_bytes,
+        link_bytes_per_s=hardware.link_bytes_per_s,
+        tdp_watts=hardware.tdp_watts,
+    )

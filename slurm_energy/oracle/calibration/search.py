@@ -1,0 +1,251 @@
+"""The search for the unknowns: differential evolution in segments that can be resumed, then L-BFGS-B.
+
+Source: thesis, 4.3.6 and Algorithm 2. Same seed, same result: with any number of workers, interrupted or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import multiprocessing
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.oracle.calibration.problem import Array, Problem, Unknown, Weights
+
+try:
+    from scipy.optimize import differential_evolution, minimize
+except ImportError:
+    raise UnavailableError(
+        "calibration", "scipy is not installed", "pip install 'slurm-energy[predict]'"
+    ) from None
+
+SEGMENT = 20
+"""Generations between two checkpoints."""
+_BLUNTNESS = (0.1, 0.02, 0.004)
+_STEP = 1e-4
+_KICK, _KICKED, _KICK_STREAM = 0.04, 0.4, 7
+"""Standard deviation of a kick (share of each range), share of unknowns that it moves, its random stream."""
+Progress = Callable[[int, int, float], None]
+"""Called with generations done, generations planned and the least loss so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How hard to search.
+
+    Attributes:
+        seed: of all random numbers.
+        generations: of differential evolution.
+        population: members per generation.
+        workers: processes.
+        weights: of the objective.
+        mutation: range of the mutation factor.
+        recombination: probability of crossing over.
+        spread: standard deviation of the first population around the start, share of each range.
+        polish: iterations of L-BFGS-B for each of three degrees of smoothing.
+        kicks: how often to move off the best at random and polish again.
+    """
+
+    seed: int = 1
+    generations: int = 600
+    population: int = 240
+    workers: int = 1
+    weights: Weights = Weights()
+    mutation: tuple[float, float] = (0.3, 0.9)
+    recombination: float = 0.7
+    spread: float = 0.15
+    polish: int = 250
+    kicks: int = 4
+
+
+def search(
+    problem: Problem,
+    found: Sequence[Unknown],
+    start: Array,
+    settings: Settings,
+    checkpoint: Path | None = None,
+    progress: Progress = lambda done, planned, loss: None,
+) -> Array:
+    """Return the vector of least loss that was found.
+
+    Args:
+        problem: measurements and model.
+        found: what to find.
+        start: a first guess.
+        settings: how hard to search.
+        checkpoint: file that keeps the state; one from the same problem and settings is gone on with.
+        progress: told after each segment.
+
+    Raises:
+        UsageError: the checkpoint belongs to another problem, or cannot be read or written.
+    """
+    with _evaluator(problem, found, settings) as losses:
+        best = _evolve(
+            found, start, settings, losses, _State.of(problem, found, settings, checkpoint), progress
+        )
+    return _refine(problem, found, best, settings)
+
+
+@dataclass(slots=True)
+class _State:
+    """What a resumed search needs: the population after the last whole segment."""
+
+    digest: str
+    path: Path | None
+    done: int = 0
+    population: Array | None = None
+
+    @classmethod
+    def of(cls, problem: Problem, found: Sequence[Unknown], settings: Settings, path: Path | None) -> _State:
+        text = repr(
+            (problem.rows, found, settings.seed, settings.population, settings.weights, settings.mutation)
+        )
+        state = cls(hashlib.sha256(text.encode()).hexdigest(), path)
+        if path is None or not path.exists():
+            return state
+        try:
+            with np.load(path, allow_pickle=False) as kept:
+                digest, done, population = str(kept["digest"]), int(kept["done"]), kept["population"]
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(str(path), f"is no checkpoint: {error}", "remove it or name another") from None
+        if digest != state.digest:
+            raise UsageError(
+                str(path), "is the checkpoint of other measurements or settings", "remove it or name another"
+            )
+        state.done, state.population = done, population
+        return state
+
+    def keep(self) -> None:
+        """Write the state, whole or not at all."""
+        if self.path is None or self.population is None:
+            return
+        beside = self.path.with_name(self.path.name + ".new")
+        try:
+            with beside.open("wb") as stream:
+                np.savez(stream, digest=self.digest, done=self.done, population=self.population)
+            beside.replace(self.path)
+        except OSError as error:
+            raise UsageError(
+                str(self.path), error.strerror or str(error), "name a file that you may write"
+            ) from None
+
+
+def _evolve(
+    found: Sequence[Unknown],
+    start: Array,
+    settings: Settings,
+    losses: Callable[[Array], Array],
+    state: _State,
+    progress: Progress,
+) -> Array:
+    limits = np.array([unknown.limits for unknown in found])
+    if state.population is None:
+        draw = np.random.default_rng(settings.seed).normal(size=(settings.population, len(found)))
+        spread = start + settings.spread * draw * np.ptp(limits, axis=1)
+        state.population = np.clip(np.vstack((start, spread[1:])), limits[:, 0], limits[:, 1])
+    best = state.population[0]
+    while state.done < settings.generations:
+        count = min(SEGMENT, settings.generations - state.done)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that a segment ends at its last generation
+            result = differential_evolution(
+                lambda columns: losses(columns.T),
+                limits,
+                init=state.population,
+                maxiter=count,
+                vectorized=True,
+                updating="deferred",
+                polish=False,
+                tol=0.0,
+                strategy="best1bin",
+                mutation=settings.mutation,
+                recombination=settings.recombination,
+                rng=np.random.default_rng((settings.seed, state.done)),
+            )
+        state.population, best = result.population, result.x
+        state.done += count
+        state.keep()
+        progress(state.done, settings.generations, float(result.fun))
+    return np.asarray(best)
+
+
+def _refine(problem: Problem, found: Sequence[Unknown], best: Array, settings: Settings) -> Array:
+    """Polish the best vector, then again from places near it; return the best of all."""
+    if not settings.polish:
+        return best
+    limits = np.array([unknown.limits for unknown in found])
+    draw = np.random.default_rng((settings.seed, _KICK_STREAM))
+
+    def value(vector: Array) -> float:
+        return float(problem.loss(found, vector[None], settings.weights)[0])
+
+    best = min((best, _polish(problem, found, best, settings, _BLUNTNESS)), key=value)
+    for _ in range(settings.kicks):
+        moved = (
+            draw.normal(size=len(found))
+            * (draw.random(len(found)) < _KICKED)
+            * _KICK
+            * np.ptp(limits, axis=1)
+        )
+        start = np.clip(best + moved, limits[:, 0], limits[:, 1])
+        best = min((best, _polish(problem, found, start, settings, _BLUNTNESS[1:])), key=value)
+    return best
+
+
+def _polish(
+    problem: Problem, found: Sequence[Unknown], vector: Array, settings: Settings, blunts: Sequence[float]
+) -> Array:
+    """Follow the slope, the objective's corners rounded less and less."""
+    limits = np.array([unknown.limits for unknown in found])
+    steps = np.diag(_STEP * np.ptp(limits, axis=1))
+    for blunt in blunts:
+
+        def slope(at: Array, blunt: float = blunt) -> tuple[float, Array]:
+            beside = np.where(at + steps <= limits[:, 1], at + steps, at - steps)
+            values = problem.loss(found, np.vstack((at, beside)), settings.weights, blunt)
+            return float(values[0]), (values[1:] - values[0]) / (beside - at).diagonal()
+
+        options = {"maxiter": settings.polish}
+        result = minimize(slope, vector, jac=True, bounds=limits, method="L-BFGS-B", options=options)
+        vector = np.clip(result.x, limits[:, 0], limits[:, 1])
+    return np.asarray(vector)
+
+
+@contextlib.contextmanager
+def _evaluator(
+    problem: Problem, found: Sequence[Unknown], settings: Settings
+) -> Iterator[Callable[[Array], Array]]:
+    """Give a function from vectors to losses, spread over the workers."""
+    if settings.workers <= 1:
+        yield lambda vectors: problem.loss(found, vectors, settings.weights)
+        return
+    context = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
+    given = (problem, list(found), settings.weights)
+    with ProcessPoolExecutor(settings.workers, context, _adopt, given) as pool:
+
+        def losses(vectors: Array) -> Array:
+            parts = np.array_split(vectors, settings.workers)
+            return np.concatenate(list(pool.map(_part_losses, parts)))
+
+        yield losses
+
+
+_adopted: list[Any] = []
+
+
+def _adopt(problem: Problem, found: list[Unknown], weights: Weights) -> None:
+    _adopted[:] = [problem, found, weights]
+
+
+def _part_losses(vectors: Array) -> Array:
+    problem, found, weights = _adopted
+    return np.asarray(problem.loss(found, vectors, weights))

@@ -1,0 +1,97 @@
+"""Calibrations as files (TOML): those that come with the package, and a site's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.config.document import toml
+from slurm_energy.errors import ConfigError
+from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta, bounds_of
+from slurm_energy.oracle.training.saturation import SATURATIONS
+from slurm_energy.quantities import shown
+
+_DIRECTORY = Path(__file__).resolve().parent / "calibrated"
+_PLAIN = ("hardware", "saturation", "basis", "fitted_unix_s", "rows")
+_TABLES: dict[str, type[Any]] = {"theta": Theta, "known": Spread, "unknown": Spread}
+
+
+@functools.cache
+def shipped_calibration(hardware: str) -> Calibration:
+    """Return what comes with the package for a kind of device; defaults where nothing was measured on it."""
+    path = _DIRECTORY / f"{hardware}.toml"
+    return load_calibration(path) if path.exists() else Calibration(hardware)
+
+
+def save_calibration(calibration: Calibration, path: Path) -> None:
+    """Write a calibration.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    lines = [
+        "# Written by senergy calibrate. [theta]: the device; [workloads.*]: factors of single workloads;",
+        "# [known], [unknown]: 5 and 95 % quantiles of measured / predicted, with factors and without.",
+    ]
+    plain = {key: getattr(calibration, key) for key in _PLAIN}
+    lines += [f"{key} = {toml(value)}" for key, value in plain.items() if value is not None]
+    tables = {name: getattr(calibration, name) for name in _TABLES}
+    tables |= {f"workloads.{toml(name)}": values for name, values in sorted(calibration.workloads.items())}
+    for name, values in tables.items():
+        lines += ["", f"[{name}]"]
+        lines += [f"{key} = {float(f'{value:.6g}')!r}" for key, value in dataclasses.asdict(values).items()]
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(str(path), error.strerror or str(error), "name a file that you may write") from None
+
+
+def load_calibration(path: Path) -> Calibration:
+    """Read a calibration.
+
+    Raises:
+        ConfigError: not readable, not TOML, unknown key, or a value out of its bounds; names file and key.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(str(path), reason, "name a file that senergy calibrate wrote") from None
+    for key in data:
+        if key not in (*_PLAIN, *_TABLES, "workloads"):
+            raise ConfigError(f"{path}: {shown(key)}", "unknown key")
+    if data.get("saturation", "sigmoid") not in SATURATIONS:
+        raise ConfigError(f"{path}: saturation", f"is not one of {', '.join(SATURATIONS)}")
+    if not isinstance(data.get("hardware"), str):
+        raise ConfigError(f"{path}: hardware", "is missing or no text")
+    tables = {name: _table(path, name, cls, data.get(name)) for name, cls in _TABLES.items() if name in data}
+    workloads = {
+        name: _table(path, f"workloads.{name}", Scalars, values)
+        for name, values in data.get("workloads", {}).items()
+    }
+    plain = {key: data[key] for key in _PLAIN if key in data}
+    return Calibration(**plain, **tables, workloads=workloads)
+
+
+def _table(path: Path, name: str, cls: type[Any], values: Any) -> Any:
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: {name}", "is no table")
+    known = {spec.name for spec in dataclasses.fields(cls)}
+    bounds = bounds_of(cls) if cls is not Spread else {}
+    for key, value in values.items():
+        place = f"{path}: {name}.{shown(key)}"
+        if key not in known:
+            raise ConfigError(place, "unknown key")
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ConfigError(place, "is not a number")
+        bound = bounds.get(key)
+        if bound is not None and not bound.low * 0.999 - 1e-12 <= value <= bound.high * 1.001:
+            raise ConfigError(place, f"{value} is not from {bound.low} to {bound.high}")
+    try:
+        return cls(**values)
+    except TypeError:
+        raise ConfigError(f"{path}: {name}", "a key is missing") from None

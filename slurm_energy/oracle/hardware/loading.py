@@ -1,0 +1,137 @@
+"""Reading of hardware files (TOML) with every check that one can fail; errors name file, line and key."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import re
+import tomllib
+import typing
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import ConfigError, NotFoundError
+from slurm_energy.oracle.hardware.kind import Hardware
+from slurm_energy.quantities import shown
+
+_DIRECTORY = Path(__file__).resolve().parent / "kinds"
+_TEXTS = ("name", "description", "kind")
+_NOT_FIGURES = (*_TEXTS, "aliases", "figure_sources")
+_BELOW = (("min_cap_watts", "max_cap_watts"), ("min_clock_mhz", "max_clock_mhz"))
+
+
+@functools.cache
+def hardware_names() -> dict[str, str]:
+    """Return names and aliases of the kinds that come with the package, each with its file's name."""
+    names: dict[str, str] = {}
+    for path in sorted(_DIRECTORY.glob("*.toml")):
+        hardware = load_hardware(path)
+        names |= dict.fromkeys((hardware.name, *hardware.aliases), path.stem)
+    return names
+
+
+@functools.cache
+def find_hardware(name_or_path: str) -> Hardware:
+    """Return a kind by name, alias or path of a `.toml` file.
+
+    Raises:
+        NotFoundError: no such kind; names near ones.
+        ConfigError: the file is not in order.
+    """
+    if name_or_path.endswith(".toml"):
+        return load_hardware(Path(name_or_path))
+    names = hardware_names()
+    wanted = name_or_path.lower()
+    if wanted not in names:
+        near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4)
+        offers = ", ".join(near) if near else ", ".join(sorted(set(names.values())))
+        raise NotFoundError(
+            f"hardware '{shown(name_or_path)}'", "no such kind", f"near names: {offers}; or a .toml file"
+        )
+    return load_hardware(_DIRECTORY / f"{names[wanted]}.toml")
+
+
+def load_hardware(path: Path) -> Hardware:
+    """Read one file.
+
+    Raises:
+        ConfigError: not readable, not TOML, unknown or missing key, a value that cannot be, no source.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(str(path), f"not TOML: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(str(path), reason, "name a readable hardware file") from None
+    return _Reader(path, text).hardware(data)
+
+
+class _Reader:
+    """Checks one file's tables and makes a `Hardware` of them."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path, self._lines = path, text.splitlines()
+
+    def hardware(self, data: dict[str, Any]) -> Hardware:
+        known = {field.name for field in dataclasses.fields(Hardware)}
+        self._refuse_unknown(data, {*_TEXTS, "aliases", "sources", "figures"}, "")
+        figures, sources = (self._table(data, name) for name in ("figures", "sources"))
+        self._refuse_unknown(figures, known - set(_NOT_FIGURES), "figures.")
+        values = {name: self._figure(name, item, sources) for name, item in figures.items()}
+        for name in self._required() - set(values):
+            raise self._fault(f"figures.{name}", "is missing", "figures")
+        for low, high in _BELOW:
+            if values[low] > values[high]:
+                raise self._fault(f"figures.{low}", f"is above {high}")
+        texts = {name: self._text(name, data.get(name)) for name in _TEXTS}
+        if texts["kind"] not in ("gpu", "cpu"):
+            raise self._fault("kind", "is neither gpu nor cpu")
+        aliases = data.get("aliases", [])
+        if not (isinstance(aliases, list) and all(isinstance(alias, str) for alias in aliases)):
+            raise self._fault("aliases", "is not a list of names")
+        origin = {name: sources[item["source"]] for name, item in figures.items()}
+        return Hardware(**texts, aliases=tuple(aliases), figure_sources=origin, **values)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _required() -> set[str]:
+        hints = typing.get_type_hints(Hardware)
+        return {name for name, hint in hints.items() if hint is float}
+
+    def _figure(self, name: str, item: Any, sources: dict[str, Any]) -> float:
+        key = f"figures.{name}"
+        if not isinstance(item, dict) or set(item) != {"value", "source"}:
+            raise self._fault(key, "is not { value = NUMBER, source = NAME }")
+        value, source = item["value"], item["source"]
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e18:
+            raise self._fault(key, f"{shown(repr(value))} is not a number above 0")
+        if not isinstance(source, str) or source not in sources:
+            raise self._fault(key, f"source {shown(repr(source))} is not among [sources]")
+        return float(value)
+
+    def _table(self, data: dict[str, Any], name: str) -> dict[str, Any]:
+        table = data.get(name)
+        if not isinstance(table, dict):
+            raise self._fault(name, "is missing or no table")
+        return table
+
+    def _text(self, name: str, value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise self._fault(name, "is missing or no text")
+        return value
+
+    def _refuse_unknown(self, table: dict[str, Any], known: set[str], prefix: str) -> None:
+        for name in table:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+                raise self._fault(f"{prefix}{name}", "unknown key", todo=hint)
+
+    def _fault(self, key: str, why: str, look_for: str | None = None, todo: str = "") -> ConfigError:
+        """Name the place: the line that has the key, or the table that lacks it."""
+        word = re.escape(look_for or key.rpartition(".")[2])
+        pattern = re.compile(rf"\s*\[?\s*\"?{word}\"?\s*[\]=.]")
+        line = next((i for i, text in enumerate(self._lines, 1) if pattern.match(text)), 1)
+        return ConfigError(f"{self._path}, line {line}: {shown(key, 80)}", why, todo)

@@ -1,0 +1,56 @@
+"""What makes one alternative better than another: energy-delay product and sum, Pareto front. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.errors import UsageError
+
+Array = NDArray[np.float64]
+OBJECTIVES = ("time", "energy", "edp", "eds")
+
+
+def edp_js(duration_s: Array, energy_joules: Array) -> Array:
+    """Return the energy-delay product, joule seconds."""
+    return energy_joules * duration_s
+
+
+def eds(
+    duration_s: Array, energy_joules: Array, reference_s: float, reference_joules: float, k: float
+) -> Array:
+    """Return the energy-delay sum, 1 for the reference; less is better.
+
+    Args:
+        duration_s: of the alternatives.
+        energy_joules: of the alternatives.
+        reference_s: time of the reference, usually the one without a limit.
+        reference_joules: energy of the reference.
+        k: how many times longer than the reference would be worth no energy at all, above 1.
+
+    Source: power-capping, section 3: alpha E + beta t with alpha = (k - 1) / (k E_ref), beta = 1 / (k t_ref).
+    """
+    if not k > 1:
+        raise UsageError("k of EDS", f"{k} is not above 1", "usual are 1.5 and 2")
+    return (k - 1) / k * energy_joules / reference_joules + duration_s / reference_s / k
+
+
+def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
+    """Return which alternatives no other beats in one of time and energy without losing in the other."""
+    order = np.lexsort((energy_joules, duration_s))
+    least = np.minimum.accumulate(energy_joules[order])
+    before = np.concatenate(([np.inf], least[:-1]))
+    first = np.concatenate(([True], duration_s[order][1:] > duration_s[order][:-1]))
+    front = np.zeros(len(order), dtype=bool)
+    ahead = energy_joules[order] < before
+    front[order] = ahead
+    twins = np.flatnonzero(~ahead & ~first)  # the same time and energy as the one before is as good
+    for place in twins:
+        here, there = order[place], order[place - 1]
+        front[here] = front[there] and energy_joules[here] == energy_joules[there]
+    return front
+
+
+def least(values: Array, tolerance: float = 0.0) -> int:
+    """Return the place of the least value; within `tolerance` (a share) of it, the first."""
+    return int(np.flatnonzero(values <= values.min() * (1.0 + tolerance))[0])

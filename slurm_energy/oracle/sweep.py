@@ -1,0 +1,140 @@
+"""All alternatives of one training job side by side: predictions, objectives, the best of each, the front."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.errors import UsageError
+from slurm_energy.oracle.answer import Answer
+from slurm_energy.oracle.hardware import Hardware
+from slurm_energy.oracle.objectives import OBJECTIVES, Array, edp_js, eds, least, pareto_front
+from slurm_energy.oracle.prediction import Alternatives, TrainingOracle
+from slurm_energy.oracle.workload import Profile
+
+TOLERANCE = 0.02
+"""Alternatives this close to the best (a share) count as equal: the first is taken. Power limits come in
+rising order, so that is the lowest one, which leaves others the most room in a budget."""
+MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Alternatives with what was predicted for them, in the order asked.
+
+    Attributes:
+        rows: (kind, gpus, batch, cap in watts; infinite for none) of each.
+        answers: predictions with their ranges.
+        step_s: seconds per update.
+        clock: share of the highest clock.
+        objectives: by name of `OBJECTIVES`, values of all alternatives; less is better.
+        best: by name, place of the best; what does not fit the memory is left out where something does.
+        front: whether no other alternative is better in time and energy.
+        fits: whether the batch fits the device's memory.
+    """
+
+    rows: list[tuple[Hardware, float, float, float]]
+    answers: list[Answer]
+    step_s: Array
+    clock: Array
+    objectives: dict[str, Array]
+    best: dict[str, int]
+    front: NDArray[np.bool_]
+    fits: NDArray[np.bool_]
+
+
+def sweep(
+    oracle: TrainingOracle,
+    profile: Profile,
+    kinds: Sequence[Hardware],
+    gpus: Sequence[float],
+    batches: Sequence[float],
+    caps_watts: Sequence[float],
+    precision: str,
+    samples: float,
+    k: float = 1.5,
+) -> Sweep:
+    """Predict every combination.
+
+    Args:
+        oracle: the model.
+        profile: the workload.
+        kinds: kinds of device.
+        gpus: numbers of devices.
+        batches: samples per device and step.
+        caps_watts: power limits per device; infinite: none.
+        precision: of matrix products.
+        samples: training samples of the whole job.
+        k: of the energy-delay sum.
+
+    Raises:
+        UsageError: too many combinations, a limit that a device does not take, or a precision.
+    """
+    combinations = list(itertools.product(kinds, gpus, batches, sorted(caps_watts)))
+    if len(combinations) > MOST:
+        raise UsageError("alternatives", f"{len(combinations)} are too many", f"ask for at most {MOST}")
+    for kind, cap in itertools.product(kinds, caps_watts):
+        _check_cap(kind, cap)
+    asked = Alternatives.of(
+        (profile, kind, precision, batch, count, samples, cap) for kind, count, batch, cap in combinations
+    )
+    first = (profile, kinds[0], precision, batches[0], gpus[0], samples, np.inf)
+    reference = oracle.predict_many(Alternatives.of([first]))
+    found = oracle.predict_many(asked)
+    values = {
+        "time": found.duration_s,
+        "energy": found.energy_joules,
+        "edp": edp_js(found.duration_s, found.energy_joules),
+        "eds": eds(
+            found.duration_s,
+            found.energy_joules,
+            float(reference.duration_s[0]),
+            float(reference.energy_joules[0]),
+            k,
+        ),
+    }
+    able = found.fits if found.fits.any() else np.ones(len(asked), dtype=bool)
+    best = {name: least(np.where(able, values[name], np.inf), TOLERANCE) for name in OBJECTIVES}
+    best["time"] = least(np.where(able, values["time"], np.inf))
+    front = np.zeros(len(asked), dtype=bool)
+    front[able] = pareto_front(found.duration_s[able], found.energy_joules[able])
+    answers = oracle.answers(asked, found)
+    return Sweep(combinations, answers, found.step_s, found.clock, values, best, front, found.fits)
+
+
+def _check_cap(kind: Hardware, cap_watts: float) -> None:
+    if np.isfinite(cap_watts) and not kind.min_cap_watts <= cap_watts <= kind.max_cap_watts:
+        takes = f"{kind.name} takes {kind.min_cap_watts:g} to {kind.max_cap_watts:g} W"
+        raise UsageError(f"--cap: {cap_watts:g} W", takes, "leave it out")
+
+
+def to_json(found: Sweep, names: dict[str, Any]) -> dict[str, Any]:
+    """Return a sweep as plain data.
+
+    Args:
+        found: the sweep.
+        names: what was asked, put first as it is.
+    """
+    alternatives = []
+    for place, (kind, gpus, batch, cap) in enumerate(found.rows):
+        alternatives.append(
+            {
+                "gpu": kind.name,
+                "gpus": int(gpus),
+                "batch": int(batch),
+                "cap_watts": None if np.isinf(cap) else cap,
+                "step_s": float(found.step_s[place]),
+                "clock_share": float(found.clock[place]),
+                "edp_js": float(found.objectives["edp"][place]),
+                "eds": float(found.objectives["eds"][place]),
+                "pareto": bool(found.front[place]),
+                "fits_memory": bool(found.fits[place]),
+                **found.answers[place].to_json(),
+            }
+        )
+    return {**names, "alternatives": alternatives, "best": found.best}

@@ -1,0 +1,85 @@
+"""What a step asks of one device: a profile at a batch size, in operations, bytes and launches. Pure.
+
+Every value is a number or an array over the alternatives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_energy.oracle.workload import Optimizer, Profile
+
+ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0}
+GROUPED_TENSORS = 64.0
+"""Tensors that one kernel of an optimizer takes where the framework does not loop over them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One forward and backward pass of one micro-batch, and one optimizer step.
+
+    Attributes:
+        gemm_flops: matrix products, forward and backward.
+        conv_flops: convolutions, likewise.
+        alu_flops: everything else, likewise.
+        bytes_moved: read and written by the pass.
+        kernels: launched by the pass.
+        gemm_dims: mean rows, columns, inner size (thesis, Eq. 4.6).
+        conv_dims: mean pixels, input channels, output channels.
+        optimizer_flops: operations of the update.
+        optimizer_bytes: bytes of the update (Eq. 4.4 and 4.5).
+        optimizer_kernels: kernels of the update.
+        gradient_bytes: what all-reduce exchanges.
+        low_precision: 1.0 where matrix units work in 16 bits, else 0.0.
+        batch: samples per device and pass.
+    """
+
+    gemm_flops: Any
+    conv_flops: Any
+    alu_flops: Any
+    bytes_moved: Any
+    kernels: Any
+    gemm_dims: tuple[Any, Any, Any]
+    conv_dims: tuple[Any, Any, Any]
+    optimizer_flops: Any
+    optimizer_bytes: Any
+    optimizer_kernels: Any
+    gradient_bytes: Any
+    low_precision: Any
+    batch: Any
+
+
+def demand(
+    profile: Profile, batch: Any, precision: str, optimizer: Optimizer, *, looping: bool = False
+) -> Demand:
+    """Return what one profile asks at one or many batch sizes.
+
+    Args:
+        profile: the workload.
+        batch: samples per device and pass, a number or an array.
+        precision: of matrix products; `bf16` and `fp16` also halve the bytes of activations.
+        optimizer: the update rule.
+        looping: the framework updates one tensor after the other (PyTorch before 2.0).
+    """
+    width = ELEMENT_BYTES[precision]
+    moved = (profile.read_forward, profile.read_backward, profile.write_forward, profile.write_backward)
+    per_kernel = 1.0 if looping else GROUPED_TENSORS
+    groups = max(1.0, profile.parameter_tensors / per_kernel)
+    return Demand(
+        gemm_flops=profile.gemm_flops_forward.at(batch) + profile.gemm_flops_backward.at(batch),
+        conv_flops=profile.conv_flops_forward.at(batch) + profile.conv_flops_backward.at(batch),
+        alu_flops=profile.alu_flops_forward.at(batch) + profile.alu_flops_backward.at(batch),
+        bytes_moved=width
+        * (sum(part.fixed for part in moved) + sum(part.per_sample for part in moved) * batch),
+        kernels=profile.kernels_forward.at(batch) + profile.kernels_backward.at(batch),
+        gemm_dims=(profile.gemm_m.at(batch), profile.gemm_n.at(batch), profile.gemm_k.at(batch)),
+        conv_dims=(profile.conv_pixels.at(batch), profile.conv_in.at(batch), profile.conv_out.at(batch)),
+        optimizer_flops=optimizer.total_flops(profile.trainable),
+        optimizer_bytes=optimizer.read_bytes(profile.trainable, precision)
+        + optimizer.write_bytes(profile.trainable),
+        optimizer_kernels=optimizer.kernels * groups,
+        gradient_bytes=profile.trainable * width,
+        low_precision=1.0 if width == 2.0 else 0.0,
+        batch=batch,
+    )

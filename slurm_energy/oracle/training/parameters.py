@@ -1,0 +1,156 @@
+"""The parameters of the model for one kind of device: meaning, bounds and defaults. Plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a parameter may lie.
+
+    Attributes:
+        low: least value.
+        high: greatest value.
+        logarithmic: search its logarithm (scales that span decades).
+    """
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+
+def _parameter(default: float, low: float, high: float, meaning: str, *, decades: bool = False) -> Any:
+    return field(default=default, metadata={"bound": Bound(low, high, decades), "meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True)
+class Theta:
+    """What calibration finds for a device with its software. Values are numbers or arrays that broadcast.
+
+    The names in brackets are the thesis' (4.3.5).
+    """
+
+    beta_gemm: Any = _parameter(0.7, 0.05, 1.0, "share of peak that matrix products reach [beta]")
+    beta_conv: Any = _parameter(0.6, 0.05, 1.0, "share of peak that convolutions reach [beta]")
+    beta_alu: Any = _parameter(0.5, 0.01, 1.0, "share of peak that other operations reach [beta]")
+    ref_gemm_m: Any = _parameter(64.0, 1.0, 1e5, "rows at which products saturate [R]", decades=True)
+    ref_gemm_n: Any = _parameter(64.0, 1.0, 1e4, "columns at which products saturate [R]", decades=True)
+    ref_gemm_k: Any = _parameter(64.0, 1.0, 1e4, "inner size at which products saturate [R]", decades=True)
+    ref_conv_pixels: Any = _parameter(
+        2e4, 10.0, 1e7, "pixels at which convolutions saturate [R]", decades=True
+    )
+    ref_conv_in: Any = _parameter(16.0, 1.0, 1e4, "input channels that saturate [R]", decades=True)
+    ref_conv_out: Any = _parameter(16.0, 1.0, 1e4, "output channels that saturate [R]", decades=True)
+    time_gemm: Any = _parameter(1.0, 0.1, 10.0, "factor on time of matrix products [C_op]", decades=True)
+    time_conv: Any = _parameter(1.0, 0.1, 10.0, "factor on time of convolutions [C_op]", decades=True)
+    time_alu: Any = _parameter(1.0, 0.1, 50.0, "factor on time of other operations [C_op]", decades=True)
+    time_memory: Any = _parameter(1.0, 0.1, 10.0, "factor on memory time [C_mem]", decades=True)
+    miss_floor: Any = _parameter(0.5, 0.05, 1.0, "least share of accesses that miss the cache [lambda]")
+    time_optimizer: Any = _parameter(1.2, 0.5, 5.0, "factor on the optimizer's time", decades=True)
+    kernel_s: Any = _parameter(8e-6, 1e-6, 1e-4, "seconds to launch a kernel [t_kern]", decades=True)
+    fixed_s: Any = _parameter(5e-4, 1e-6, 5e-2, "other seconds per step [T_fixed]", decades=True)
+    link_share: Any = _parameter(0.75, 0.1, 1.0, "share of the link's bandwidth that all-reduce reaches")
+    hop_s: Any = _parameter(5e-6, 1e-7, 1e-3, "latency of one hop of the ring [L_hop]", decades=True)
+    exposed: Any = _parameter(1.0, 0.0, 1.0, "share of communication not hidden behind the backward pass")
+    low_gemm: Any = _parameter(1.0, 0.02, 20.0, "factor on products in 16 bits [C_GEMM,BF16]", decades=True)
+    low_conv: Any = _parameter(1.0, 0.02, 20.0, "factor on convolutions in 16 bits", decades=True)
+    low_alu: Any = _parameter(1.0, 0.02, 20.0, "factor on other operations in 16 bits", decades=True)
+    overlap: Any = _parameter(0.7, 0.0, 1.0, "hidden share of the shorter of compute and memory; thesis: 1")
+    overlap_host: Any = _parameter(0.6, 0.0, 1.0, "hidden share of the shorter of device and host; thesis: 0")
+    static_share: Any = _parameter(0.25, 0.02, 0.5, "power without work, share of TDP [P_static / P_TDP]")
+    power_scale: Any = _parameter(1.0, 0.3, 3.0, "factor on power above static [C_P,global]", decades=True)
+    power_gemm: Any = _parameter(0.8, 0.0, 3.0, "weight of time in matrix products in utilisation")
+    power_conv: Any = _parameter(0.8, 0.0, 3.0, "weight of time in convolutions in utilisation")
+    power_alu: Any = _parameter(0.4, 0.0, 3.0, "weight of time in other operations in utilisation")
+    power_memory: Any = _parameter(0.5, 0.0, 3.0, "weight of memory time in utilisation")
+    power_link: Any = _parameter(0.2, 0.0, 1.0, "utilisation while communicating")
+    power_wait: Any = _parameter(0.02, 0.0, 0.5, "utilisation while the device waits for launches")
+    voltage_floor: Any = _parameter(0.45, 0.3, 0.8, "lowest voltage, share of the highest")
+    voltage_knee: Any = _parameter(
+        0.55, 0.35, 0.9, "clock, share of the highest, below which voltage is flat"
+    )
+    clock_floor: Any = _parameter(
+        0.13, 0.05, 0.5, "lowest clock that a power limit leads to, share of highest"
+    )
+    memory_knee: Any = _parameter(
+        0.3, 0.05, 0.95, "clock below which memory slows down, share of the highest"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Scalars:
+    """Targeted factors of one workload on one kind of device [S]; all neutral for one never measured.
+
+    Source: thesis, 4.3.5.2 and Table 4.2 (ALBERT); the last six are ours.
+    """
+
+    compute: Any = _parameter(1.0, 0.1, 10.0, "factor on compute time", decades=True)
+    memory: Any = _parameter(1.0, 0.1, 10.0, "factor on memory time", decades=True)
+    host: Any = _parameter(1.0, 0.1, 10.0, "factor on launch time", decades=True)
+    sample_s: Any = _parameter(
+        1e-9, 1e-9, 0.05, "seconds of the host per sample (reading, decoding)", decades=True
+    )
+    padding: Any = _parameter(0.0, 0.0, 1.0, "work per sample grows with batch / crowd_batch to this power")
+    crowding: Any = _parameter(0.0, 0.0, 3.0, "host's seconds per sample grow so too, to this power")
+    crowd_batch: Any = _parameter(
+        64.0, 8.0, 1e4, "batch above which padding and crowding begin", decades=True
+    )
+    core_power: Any = _parameter(1.0, 0.2, 5.0, "factor on power of compute", decades=True)
+    memory_power: Any = _parameter(1.0, 0.2, 5.0, "factor on power of memory", decades=True)
+
+
+def bounds_of(cls: type[Any]) -> dict[str, Bound]:
+    """Return the bound of each parameter of `Theta` or `Scalars`."""
+    return {spec.name: spec.metadata["bound"] for spec in dataclasses.fields(cls)}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Relative errors that the calibration saw: 5 and 95 % of measured / predicted lie between.
+
+    Attributes:
+        time_low: 5 % quantile of measured / predicted time.
+        time_high: 95 % quantile.
+        power_low: likewise of power.
+        power_high: likewise.
+    """
+
+    time_low: float
+    time_high: float
+    power_low: float
+    power_high: float
+
+
+UNMEASURED = Spread(0.3, 3.0, 0.6, 1.6)
+"""Assumed where nothing was measured on a kind of device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Everything known of one kind of device.
+
+    Attributes:
+        hardware: name of its file.
+        theta: its parameters, plain numbers.
+        workloads: scalars of workloads measured on it, by profile.
+        saturation: name in `SATURATIONS`.
+        known: spread for workloads in `workloads`.
+        unknown: spread for others.
+        basis: one line: what it was fitted to.
+        fitted_unix_s: when; None: not dated.
+        rows: number of measurements.
+    """
+
+    hardware: str
+    theta: Theta = field(default_factory=Theta)
+    workloads: Mapping[str, Scalars] = field(default_factory=dict)
+    saturation: str = "sigmoid"
+    known: Spread = UNMEASURED
+    unknown: Spread = UNMEASURED
+    basis: str = "not calibrated: defaults"
+    fitted_unix_s: float | None = None
+    rows: int = 0

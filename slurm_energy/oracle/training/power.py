@@ -1,0 +1,118 @@
+"""Mean watts of one training step and the clock that a power limit leaves. Pure; arrays broadcast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.oracle.training.parameters import Scalars, Theta
+from slurm_energy.oracle.training.timing import StepTimes, device_s, step_s
+
+_HALVINGS = 8
+
+
+def phase_watts(static_watts: Any, tdp_watts: Any, utilisation: Any, scale: Any) -> Any:
+    """Return the power of one phase. Source: thesis, Eq. 4.14."""
+    return static_watts + utilisation * (tdp_watts - static_watts) * scale
+
+
+def mean_watts(phases: tuple[tuple[Any, Any], ...], total_s: Any) -> Any:
+    """Return the mean over phases (watts, seconds). Source: thesis, Eq. 4.15."""
+    return sum(watts * seconds for watts, seconds in phases) / total_s
+
+
+def voltage_square(clock: Any, theta: Theta) -> Any:
+    """Return (V / V_max)^2 at a share of the highest clock: flat up to the knee, then straight."""
+    risen = np.maximum(0.0, clock - theta.voltage_knee) / (1.0 - theta.voltage_knee)
+    volts = theta.voltage_floor + (1.0 - theta.voltage_floor) * risen
+    return volts * volts
+
+
+def _core_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
+    weighted = (
+        times.gemm_s * theta.power_gemm + times.conv_s * theta.power_conv + times.alu_s * theta.power_alu
+    )
+    return weighted * scalars.core_power
+
+
+def _stream_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
+    return (times.memory_s * scalars.memory_power + times.optimizer_s) * theta.power_memory
+
+
+def utilisation(times: StepTimes, theta: Theta, scalars: Scalars, clock: Any = 1.0) -> Any:
+    """Return U of Eq. 4.14 while the device works: weighted compute and memory time over working time.
+
+    An operation takes the same number of switchings at any clock, each at the voltage of that clock, so its
+    energy goes with V^2 and its power with V^2 f; memory's energy does not depend on the clock.
+    """
+    switched = _core_s(times, theta, scalars) * voltage_square(clock, theta)
+    return (switched + _stream_s(times, theta, scalars)) / device_s(times, theta, clock)
+
+
+def working_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, clock: Any = 1.0) -> Any:
+    """Return the watts while the device works."""
+    used = utilisation(times, theta, scalars, clock)
+    return phase_watts(theta.static_share * tdp_watts, tdp_watts, used, theta.power_scale)
+
+
+def clock_under(
+    times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, cap_watts: Any, highest: Any = 1.0
+) -> Any:
+    """Return the highest clock at which the working device keeps a power limit, or its lowest clock.
+
+    Args:
+        times: parts of the step at the highest clock.
+        theta: parameters of the device.
+        scalars: factors of the workload.
+        tdp_watts: design power, a limit of its own.
+        cap_watts: power limit.
+        highest: clock limit, share of the highest clock.
+
+    Returns:
+        Share of the highest clock, to 0.01 %.
+    """
+    static_watts = theta.static_share * tdp_watts
+    budget = (np.minimum(cap_watts, tdp_watts) - static_watts) / (
+        (tdp_watts - static_watts) * theta.power_scale
+    )
+    core, stream = _core_s(times, theta, scalars), _stream_s(times, theta, scalars)
+
+    def excess(clock: Any) -> Any:
+        """Rises with the clock; 0 where the limit is just kept."""
+        return core * voltage_square(clock, theta) + stream - budget * device_s(times, theta, clock)
+
+    high = np.maximum(highest, theta.clock_floor)
+    low = np.minimum(theta.clock_floor, high) + 0.0 * budget
+    high = high + 0.0 * low
+    over = excess(high)
+    kept = over <= 0.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        above = excess(middle)
+        fits = above <= 0.0
+        low, high, over = (
+            np.where(fits, middle, low),
+            np.where(fits, high, middle),
+            np.where(fits, over, above),
+        )
+    under = excess(low)
+    inside = np.clip(-under / np.where(over > under, over - under, 1.0), 0.0, 1.0)
+    return np.where(kept, np.maximum(highest, theta.clock_floor), low + inside * (high - low))
+
+
+def step_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, clock: Any = 1.0) -> Any:
+    """Return the mean watts of one device over a step, at most its design power.
+
+    Phases are work, communication and waiting for the host (Eq. 4.15).
+    """
+    static_watts = theta.static_share * tdp_watts
+    total_s, busy_s = step_s(times, theta, clock), device_s(times, theta, clock)
+    wait_s = np.maximum(0.0, total_s - busy_s - times.link_s)
+    launching = theta.power_wait * times.launch_s / times.host_s
+    waiting, talking = (
+        phase_watts(static_watts, tdp_watts, used, 1.0) for used in (launching, theta.power_link)
+    )
+    working = working_watts(times, theta, scalars, tdp_watts, clock)
+    mean = mean_watts(((working, busy_s), (talking, times.link_s), (waiting, wait_s)), total_s)
+    return np.minimum(mean, tdp_watts)

@@ -1,0 +1,211 @@
+"""Time of one training step, term by term. Pure; values are numbers or arrays that broadcast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.oracle.training.demand import Demand
+from slurm_energy.oracle.training.parameters import Scalars, Theta
+from slurm_energy.oracle.training.saturation import Saturation
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The figures of a kind of device that the equations need, for the precision in question.
+
+    Attributes:
+        matrix_flops_per_s: peak of matrix products and convolutions.
+        alu_flops_per_s: peak of other operations.
+        memory_bytes_per_s: peak bandwidth.
+        l2_bytes: last level of cache.
+        link_bytes_per_s: to its neighbours in a ring.
+        tdp_watts: design power.
+    """
+
+    matrix_flops_per_s: Any
+    alu_flops_per_s: Any
+    memory_bytes_per_s: Any
+    l2_bytes: Any
+    link_bytes_per_s: Any
+    tdp_watts: Any
+
+
+def saturation_product(dims: tuple[Any, ...], references: tuple[Any, ...], function: Saturation) -> Any:
+    """Return the product of the saturation along each dimension. Source: thesis, Eq. 4.11."""
+    product: Any = 1.0
+    for size, reference in zip(dims, references, strict=True):
+        product = product * function(size / reference)
+    return product
+
+
+def efficiency(beta: Any, saturated: Any, *scalars: Any) -> Any:
+    """Return the share of peak that an operation reaches. Source: thesis, Eq. 4.10."""
+    share = beta * saturated
+    for scalar in scalars:
+        share = share * scalar
+    return share
+
+
+def operation_s(flops: Any, peak_flops_per_s: Any, share: Any, factor: Any) -> Any:
+    """Return the seconds of operations of one kind. Source: thesis, Eq. 4.9."""
+    return flops / (peak_flops_per_s * share) * factor
+
+
+def miss_share(working_set_bytes: Any, l2_bytes: Any, miss_floor: Any) -> Any:
+    """Return the share of accesses that go to memory. Source: thesis, Eq. 4.13 (f_L2)."""
+    return np.minimum(1.0, np.maximum(miss_floor, working_set_bytes / l2_bytes))
+
+
+def memory_s(moved_bytes: Any, bytes_per_s: Any, missed: Any, factor: Any) -> Any:
+    """Return the seconds of memory traffic. Source: thesis, Eq. 4.13."""
+    return moved_bytes / bytes_per_s * missed * factor
+
+
+def all_reduce_s(gpus: Any, hop_s: Any, gradient_bytes: Any, bytes_per_s: Any) -> Any:
+    """Return the seconds of a ring all-reduce among `gpus`; 0 for one. Source: thesis, Eq. 4.8."""
+    others = gpus - 1.0
+    return 2.0 * others * hop_s + 2.0 * others / gpus * gradient_bytes / bytes_per_s
+
+
+def joined(first_s: Any, second_s: Any, overlap: Any) -> Any:
+    """Return the time of two activities of which the share `overlap` of the shorter is hidden.
+
+    1 gives the maximum (thesis, Eq. 4.7, compute and memory), 0 the sum (device and launches there).
+    """
+    return np.maximum(first_s, second_s) + (1.0 - overlap) * np.minimum(first_s, second_s)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of the parts of a step at the highest clock, all passes of accumulation together.
+
+    Attributes:
+        gemm_s: matrix products.
+        conv_s: convolutions.
+        alu_s: other operations.
+        memory_s: memory traffic.
+        optimizer_s: the update.
+        link_s: communication that is not hidden.
+        launch_s: of kernels, by the host.
+        supply_s: the host's fixed cost and its own work per sample.
+    """
+
+    gemm_s: Any
+    conv_s: Any
+    alu_s: Any
+    memory_s: Any
+    optimizer_s: Any
+    link_s: Any
+    launch_s: Any
+    supply_s: Any
+
+    @property
+    def host_s(self) -> Any:
+        """Seconds of the host."""
+        return self.launch_s + self.supply_s
+
+    @property
+    def compute_s(self) -> Any:
+        """Seconds of all operations of the passes."""
+        return self.gemm_s + self.conv_s + self.alu_s
+
+
+def step_times(
+    work: Demand,
+    device: Device,
+    theta: Theta,
+    scalars: Scalars,
+    function: Saturation,
+    gpus: Any = 1.0,
+    accumulation: Any = 1.0,
+) -> StepTimes:
+    """Return the parts of a step at the highest clock.
+
+    Args:
+        work: what a pass and an update ask for.
+        device: peak figures.
+        theta: parameters of the device.
+        scalars: factors of the workload.
+        function: saturation function.
+        gpus: devices that train together, each with its own batch.
+        accumulation: passes per update (G_acc of Eq. 4.7).
+    """
+    gemm = saturation_product(
+        work.gemm_dims, (theta.ref_gemm_m, theta.ref_gemm_n, theta.ref_gemm_k), function
+    )
+    conv = saturation_product(
+        work.conv_dims, (theta.ref_conv_pixels, theta.ref_conv_in, theta.ref_conv_out), function
+    )
+    low = work.low_precision
+    crowd = np.maximum(1.0, work.batch / scalars.crowd_batch)
+    grown = _power(crowd, scalars.padding) * accumulation
+    compute = scalars.compute * grown
+    gemm_s, conv_s, alu_s = (
+        operation_s(flops, peak, efficiency(beta, saturated), factor * (1.0 + low * (lower - 1.0))) * compute
+        for flops, peak, beta, saturated, factor, lower in (
+            (
+                work.gemm_flops,
+                device.matrix_flops_per_s,
+                theta.beta_gemm,
+                gemm,
+                theta.time_gemm,
+                theta.low_gemm,
+            ),
+            (
+                work.conv_flops,
+                device.matrix_flops_per_s,
+                theta.beta_conv,
+                conv,
+                theta.time_conv,
+                theta.low_conv,
+            ),
+            (work.alu_flops, device.alu_flops_per_s, theta.beta_alu, 1.0, theta.time_alu, theta.low_alu),
+        )
+    )
+    missed = miss_share(work.bytes_moved / np.maximum(work.kernels, 1.0), device.l2_bytes, theta.miss_floor)
+    traffic_s = memory_s(work.bytes_moved, device.memory_bytes_per_s, missed, theta.time_memory)
+    update_s = np.maximum(
+        work.optimizer_flops / device.alu_flops_per_s, work.optimizer_bytes / device.memory_bytes_per_s
+    )
+    ring_s = all_reduce_s(gpus, theta.hop_s, work.gradient_bytes, device.link_bytes_per_s * theta.link_share)
+    launches = work.kernels * accumulation + work.optimizer_kernels
+    return StepTimes(
+        gemm_s=gemm_s,
+        conv_s=conv_s,
+        alu_s=alu_s,
+        memory_s=traffic_s * scalars.memory * grown,
+        optimizer_s=update_s * theta.time_optimizer,
+        link_s=ring_s * theta.exposed,
+        launch_s=launches * theta.kernel_s * scalars.host,
+        supply_s=theta.fixed_s
+        + scalars.sample_s * _power(crowd, scalars.crowding) * work.batch * accumulation,
+    )
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """Return base ** exponent, without the work where the exponent is the number 0."""
+    return 1.0 if isinstance(exponent, float) and exponent == 0.0 else base**exponent
+
+
+def device_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
+    """Return the seconds in which the device works, without communication.
+
+    Args:
+        times: parts at the highest clock.
+        theta: parameters of the device.
+        clock: share of the highest clock; operations slow with it, memory only below a knee.
+    """
+    slowed = 1.0 / np.minimum(1.0, clock / theta.memory_knee)
+    passes = joined(times.compute_s / clock, times.memory_s * slowed, theta.overlap)
+    return passes + times.optimizer_s * slowed
+
+
+def step_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
+    """Return the seconds of a step.
+
+    Source: thesis, Eq. 4.7, which has `overlap` 1 and `overlap_host` 0.
+    """
+    return joined(device_s(times, theta, clock) + times.link_s, times.host_s, theta.overlap_host)

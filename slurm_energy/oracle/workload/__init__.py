@@ -1,0 +1,19 @@
+"""What a training step asks of a device: computed once from the module's graph, shipped as small files.
+
+Only `tracing`, `operators` and `layers` need PyTorch; nothing else may import them when it is loaded.
+"""
+
+from slurm_energy.oracle.workload.library import find_profile, load_profile, profile_names
+from slurm_energy.oracle.workload.optimizers import OPTIMIZERS, Optimizer, find_optimizer
+from slurm_energy.oracle.workload.profile import Affine, Profile
+
+__all__ = [
+    "OPTIMIZERS",
+    "Affine",
+    "Optimizer",
+    "Profile",
+    "find_optimizer",
+    "find_profile",
+    "load_profile",
+    "profile_names",
+]

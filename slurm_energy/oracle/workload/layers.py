@@ -1,0 +1,103 @@
+"""Handlers of whole layers that run as one library call on a GPU, not as the operators of their definition.
+
+Importing this module fills the registry.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_energy.oracle.workload.operators import learns, size
+from slurm_energy.oracle.workload.registry import LayerHandler, handles_layer
+from slurm_energy.oracle.workload.work import Work
+
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def _shape(module: Any, data: Any) -> tuple[int, int]:
+    """Return (time steps, sequences) of a recurrent layer's input."""
+    if data.dim() == 2:
+        return data.shape[0], 1
+    steps, batch = data.shape[:2]
+    return (batch, steps) if module.batch_first else (steps, batch)
+
+
+def _recurrent_work(module: Any, inputs: tuple[Any, ...], output: Any) -> list[Work]:
+    """One product for all steps' inputs, one small product and some pointwise work for each step."""
+    steps, batch = _shape(module, inputs[0])
+    gates = _GATES[module.mode.split("_")[0]] * module.hidden_size
+    directions = 2 if module.bidirectional else 1
+    works = []
+    for layer in range(module.num_layers):
+        width = module.input_size if layer == 0 else directions * (module.proj_size or module.hidden_size)
+        first = layer == 0 and not learns(inputs[0])
+        for _ in range(directions):
+            works += _layer_work(steps, batch, gates, width, module.hidden_size, first)
+    return works
+
+
+def _layer_work(steps: int, batch: int, gates: int, width: int, hidden: int, first: bool) -> list[Work]:
+    back = 1.0 if first else 2.0
+    whole = 2.0 * steps * batch * gates * width
+    step = 2.0 * batch * gates * hidden
+    state = float(steps * batch * gates)
+    return [
+        Work(
+            unit="gemm",
+            forward_flops=whole,
+            backward_flops=back * whole,
+            forward_read=steps * batch * width + gates * width,
+            forward_write=state,
+            backward_read=back * (state + gates * width),
+            backward_write=steps * batch * width + gates * width,
+            backward_kernels=back,
+            dims=(steps * batch, gates, width),
+        ),
+        Work(
+            unit="gemm",
+            forward_flops=step * steps,
+            backward_flops=2 * step * steps,
+            forward_read=steps * (gates * hidden + batch * hidden),
+            forward_write=state,
+            backward_read=2 * steps * (gates * hidden + batch * hidden),
+            backward_write=state + gates * hidden,
+            forward_kernels=steps,
+            backward_kernels=steps + 1,
+            dims=(batch, gates, hidden),
+        ),
+        Work(
+            forward_flops=6 * state,
+            backward_flops=10 * state,
+            forward_read=2 * state,
+            forward_write=state,
+            backward_read=3 * state,
+            backward_write=state,
+            forward_kernels=steps,
+            backward_kernels=steps,
+            elements=state,
+        ),
+    ]
+
+
+def _recurrent_output(module: Any, inputs: tuple[Any, ...]) -> Any:
+    data = inputs[0]
+    steps, batch = _shape(module, data)
+    directions = 2 if module.bidirectional else 1
+    width = directions * (module.proj_size or module.hidden_size)
+    shape = (batch, steps, width) if module.batch_first else (steps, batch, width)
+    output = data.new_empty(shape[1:] if data.dim() == 2 else shape).requires_grad_()
+    state = data.new_empty((directions * module.num_layers, batch, module.proj_size or module.hidden_size))
+    cell = data.new_empty((directions * module.num_layers, batch, module.hidden_size))
+    return output, ((state, cell) if module.mode == "LSTM" else state)
+
+
+def _recurrent_saved(module: Any, inputs: tuple[Any, ...], output: Any) -> float:
+    """Gates and states of every step stay until the backward pass."""
+    steps, batch = _shape(module, inputs[0])
+    directions = 2 if module.bidirectional else 1
+    gates = _GATES[module.mode.split("_")[0]]
+    kept: float = module.num_layers * directions * steps * batch * module.hidden_size * (gates + 1.0)
+    return size(inputs[0]) + kept
+
+
+handles_layer("LSTM", "GRU", "RNN")(LayerHandler(_recurrent_work, _recurrent_output, _recurrent_saved))

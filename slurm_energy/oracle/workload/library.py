@@ -1,0 +1,107 @@
+"""Profiles as files: those that come with the package, and a user's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import ConfigError, NotFoundError
+from slurm_energy.oracle.workload.optimizers import OPTIMIZERS
+from slurm_energy.oracle.workload.profile import QUANTITIES, SCHEMA, Affine, Profile
+from slurm_energy.quantities import shown
+
+_DIRECTORY = Path(__file__).resolve().parent / "profiles"
+_COUNTS = ("parameters", "trainable", "parameter_tensors")
+_TEXTS = ("name", "description", "origin", "optimizer")
+
+
+@functools.cache
+def profile_names() -> tuple[str, ...]:
+    """Return the names of the profiles that come with the package."""
+    return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.json")))
+
+
+def find_profile(name_or_path: str) -> Profile:
+    """Return a profile by name, or from a `.json` file.
+
+    Raises:
+        NotFoundError: no such profile; names near ones.
+        ConfigError: the file is not in order.
+    """
+    if name_or_path.endswith(".json"):
+        return load_profile(Path(name_or_path))
+    wanted = name_or_path.lower().replace("_", "-")
+    if wanted in profile_names():
+        return _shipped(wanted)
+    near = difflib.get_close_matches(wanted, profile_names(), n=3, cutoff=0.4)
+    raise NotFoundError(
+        f"model '{shown(name_or_path)}'",
+        "no such workload profile",
+        f"near names: {', '.join(near or profile_names())}; or the path of a profile",
+    )
+
+
+@functools.cache
+def _shipped(name: str) -> Profile:
+    return load_profile(_DIRECTORY / f"{name}.json")
+
+
+def load_profile(path: Path) -> Profile:
+    """Read a profile.
+
+    Raises:
+        ConfigError: not readable, not JSON, or a key is missing or cannot be.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(str(path), reason, "trace the model again") from None
+    if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
+        raise ConfigError(f"{path}: schema", f"is not {SCHEMA}", "trace the model again")
+    fields = {field.name: field for field in dataclasses.fields(Profile)}
+    for key in data:
+        if key not in fields:
+            raise ConfigError(f"{path}: {shown(key)}", "unknown key")
+    for key, field in fields.items():
+        if field.default is dataclasses.MISSING and key not in data:
+            raise ConfigError(f"{path}: {key}", "is missing")
+    return Profile(**{key: _value(path, key, value) for key, value in data.items()})
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Write a profile, one key a line.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in profile.to_json().items())
+    try:
+        path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(str(path), error.strerror or str(error), "name a file that you may write") from None
+
+
+def _value(path: Path, key: str, value: Any) -> Any:
+    if key in QUANTITIES:
+        if not (isinstance(value, list) and len(value) == 2 and all(map(_finite, value))):
+            raise ConfigError(f"{path}: {key}", "is not [fixed, per sample]")
+        return Affine(float(value[0]), float(value[1]))
+    if key in _COUNTS and not (type(value) is int and value >= 0):
+        raise ConfigError(f"{path}: {key}", "is not a count")
+    if key in _TEXTS and not isinstance(value, str):
+        raise ConfigError(f"{path}: {key}", "is no text")
+    if key == "samples_per_epoch" and not (value is None or (type(value) is int and value > 0)):
+        raise ConfigError(f"{path}: {key}", "is not a count")
+    if key == "optimizer" and value not in OPTIMIZERS:
+        raise ConfigError(f"{path}: {key}", f"is not one of {', '.join(OPTIMIZERS)}")
+    return value
+
+
+def _finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

@@ -1,0 +1,78 @@
+"""The cost of single operations and their sum over a pass. Plain arithmetic, no PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+UNITS = ("gemm", "conv", "alu")
+AXES = {"gemm": ("m", "n", "k"), "conv": ("pixels", "in", "out")}
+"""Dimensions of a matrix product (rows, columns, inner), of a convolution (output pixels of the whole
+batch, input channels of a group, output channels)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One operation, forward and backward.
+
+    Attributes:
+        unit: where its main operations run: `gemm`, `conv` or `alu`.
+        forward_flops: operations on that unit in the forward pass; a multiply-add counts 2.
+        backward_flops: likewise backward.
+        forward_alu: operations beside them on the ALU, e.g. adding a bias.
+        backward_alu: likewise backward.
+        forward_read: elements read from memory.
+        forward_write: elements written.
+        backward_read: likewise backward.
+        backward_write: likewise backward.
+        forward_kernels: kernels launched.
+        backward_kernels: likewise backward.
+        dims: sizes along `AXES[unit]`; empty for `alu`.
+        elements: elements that a generic operation works through, 0 for matrix products.
+    """
+
+    unit: str = "alu"
+    forward_flops: float = 0.0
+    backward_flops: float = 0.0
+    forward_alu: float = 0.0
+    backward_alu: float = 0.0
+    forward_read: float = 0.0
+    forward_write: float = 0.0
+    backward_read: float = 0.0
+    backward_write: float = 0.0
+    forward_kernels: float = 1.0
+    backward_kernels: float = 1.0
+    dims: tuple[float, ...] = ()
+    elements: float = 0.0
+
+
+NO_WORK = Work(forward_kernels=0.0, backward_kernels=0.0)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over the operations of one pass."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+
+    def add(self, work: Work) -> None:
+        """Count one operation in."""
+        for phase in ("forward", "backward"):
+            flops = getattr(work, f"{phase}_flops")
+            self._more(f"{work.unit}_flops_{phase}", flops)
+            self._more(f"alu_flops_{phase}", getattr(work, f"{phase}_alu"))
+            for kind in ("read", "write", "kernels"):
+                self._more(f"{kind}_{phase}", getattr(work, f"{phase}_{kind}"))
+        self._more("elements", work.elements)
+        for axis, size in zip(AXES.get(work.unit, ()), work.dims, strict=True):
+            self._more(f"{work.unit}_{axis}_weighted", work.forward_flops * size)
+
+    def mean_dim(self, unit: str, axis: str) -> float:
+        """Return the mean size along an axis weighted by forward operations; 0 without any.
+
+        Source: thesis, Eq. 4.6.
+        """
+        flops = self.sums.get(f"{unit}_flops_forward", 0.0)
+        return self.sums.get(f"{unit}_{axis}_weighted", 0.0) / flops if flops else 0.0
+
+    def _more(self, name: str, amount: float) -> None:
+        self.sums[name] = self.sums.get(name, 0.0) + amount

@@ -1,0 +1,54 @@
+"""Energy over time of a job's alternatives as a PNG. Needs matplotlib, which is imported only here."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from slurm_energy.errors import EnergyError
+from slurm_energy.oracle.sweep import Sweep
+
+
+def write_png(found: Sweep, title: str, path: Path) -> None:
+    """Draw a point per alternative, a line through the Pareto front, the best of each objective by name.
+
+    Raises:
+        EnergyError: matplotlib is not installed, or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise EnergyError(
+            "--plot", "matplotlib is not installed", "pip install 'slurm-energy[plots]'"
+        ) from None
+    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    hours = found.objectives["time"] / 3600
+    kilojoules = found.objectives["energy"] / 1e3
+    groups: dict[str, list[int]] = {}
+    for place, (kind, gpus, batch, _) in enumerate(found.rows):
+        groups.setdefault(f"{gpus:g} x {kind.name}, batch {batch:g}", []).append(place)
+    for label, places in groups.items():
+        axes.plot(hours[places], kilojoules[places], "o", markersize=5, alpha=0.8, label=label)
+    front = sorted((float(hours[i]), float(kilojoules[i])) for i in found.front.nonzero()[0])
+    axes.plot(*zip(*front, strict=True), color="#17202c", linewidth=1, linestyle="--", label="Pareto front")
+    bests: dict[int, list[str]] = {}
+    for name, place in found.best.items():
+        bests.setdefault(place, []).append(name)
+    for place, names in bests.items():
+        cap = found.rows[place][3]
+        limit = "no limit" if math.isinf(cap) else f"{cap:g} W"
+        at = (float(hours[place]), float(kilojoules[place]))
+        axes.annotate(f"{', '.join(names)}: {limit}", at, (6, 6), textcoords="offset points", fontsize=8)
+    axes.set_xlabel("time, hours")
+    axes.set_ylabel("energy of the GPUs, kJ")
+    axes.grid(color="#e4e8ee")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(groups) <= 12:
+        axes.legend(frameon=False, fontsize=8)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", parse_math=False)
+    try:
+        figure.savefig(path, format="png")
+    except OSError as error:
+        raise EnergyError(str(path), error.strerror or str(error), "name a file that you may write") from None

@@ -1,0 +1,280 @@
+"""Predictions of training jobs: columns, ranges, limits, objectives, and `senergy predict`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+np = pytest.importorskip("numpy", reason="predictions need numpy")
+
+from slurm_energy.cli import main as cli  # noqa: E402
+from slurm_energy.errors import ConfigError, UsageError  # noqa: E402
+from slurm_energy.oracle.answer import Question, Source  # noqa: E402
+from slurm_energy.oracle.calibrations import load_calibration, save_calibration  # noqa: E402
+from slurm_energy.oracle.footprint import footprint_bytes  # noqa: E402
+from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
+from slurm_energy.oracle.objectives import eds, least, pareto_front  # noqa: E402
+from slurm_energy.oracle.prediction import Alternatives, TrainingOracle  # noqa: E402
+from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta  # noqa: E402
+from slurm_energy.oracle.workload import find_optimizer, find_profile  # noqa: E402
+
+RESNET, BERT, A100, A40 = (
+    find_profile("resnet50"), find_profile("bert-base"), find_hardware("a100"), find_hardware("a40"),
+)  # fmt: skip
+ROWS = [
+    (RESNET, A100, "bf16", 128.0, 1.0, 1e6, np.inf),
+    (BERT, A40, "tf32", 16.0, 4.0, 1e5, 150.0),
+    (RESNET, A100, "bf16", 128.0, 1.0, 1e6, 200.0),
+    (RESNET, A40, "fp32", 64.0, 2.0, 1e6, np.inf),
+]
+PLAIN = TrainingOracle(Calibration)
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def senergy(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(words: str, *more: str) -> tuple[int, str, str]:
+        code = cli.main(["predict", *words.split(), *more])
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return run
+
+
+def test_many_at_once_are_what_each_is_alone() -> None:
+    together = PLAIN.predict_many(Alternatives.of(ROWS))
+    for place, row in enumerate(ROWS):
+        alone = PLAIN.predict_many(Alternatives.of([row]))
+        for name in (
+            "step_s",
+            "duration_s",
+            "power_watts",
+            "energy_joules",
+            "clock",
+            "footprint_bytes",
+            "fits",
+        ):
+            assert getattr(together, name)[place] == pytest.approx(getattr(alone, name)[0])
+
+
+def test_a_column_of_nothing_is_empty() -> None:
+    assert len(PLAIN.predict_many(Alternatives.of([])).step_s) == 0
+
+
+def test_figures_belong_together() -> None:
+    found = PLAIN.predict_many(Alternatives.of(ROWS))
+    assert found.energy_joules == pytest.approx(found.power_watts * found.duration_s)
+    updates = np.array([1e6 / 128, 1e5 / 64, 1e6 / 128, 1e6 / 128])
+    assert found.duration_s == pytest.approx(updates * found.step_s)
+    assert found.power_watts[2] <= 200.0 < found.power_watts[0] <= A100.tdp_watts
+    assert found.clock[2] < found.clock[0] == 1.0
+
+
+@given(st.sampled_from([RESNET, BERT]), st.integers(1, 512), st.integers(1, 64), st.floats(100, 400))
+def test_predictions_stay_physical(profile: Any, batch: int, gpus: int, cap: float) -> None:
+    found = PLAIN.predict_many(Alternatives.of([(profile, A100, "bf16", batch, gpus, 1e6, cap)]))
+    assert 0 < found.step_s[0] < 1e4
+    assert 0 < found.power_watts[0] <= gpus * A100.tdp_watts
+    flops = (profile.gemm_flops_forward.at(batch) + profile.conv_flops_forward.at(batch)) * 2.5
+    assert found.step_s[0] > flops / A100.matrix_flops_per_s("bf16")
+
+
+def test_more_gpus_finish_sooner_but_not_in_proportion() -> None:
+    rows = [(BERT, A40, "tf32", 16.0, gpus, 1e6, np.inf) for gpus in (1.0, 2.0, 4.0, 8.0)]
+    time = PLAIN.predict_many(Alternatives.of(rows)).duration_s
+    assert list(time) == sorted(time, reverse=True)
+    assert time[3] > time[0] / 8
+
+
+def test_one_answer_has_range_origin_and_warning() -> None:
+    question = Question(
+        model="resnet50", gpu_kind="a100", gpus=4, batch=128, precision="bf16", gpu_cap_watts=250
+    )
+    answer = PLAIN.predict(question)
+    assert answer is not None
+    assert answer.source is Source.MODEL
+    assert answer.duration_s.low < answer.duration_s.mean < answer.duration_s.high
+    assert answer.power_watts.high <= 4 * A100.tdp_watts
+    assert answer.notes == ("resnet50 was never measured on a100-sxm4-40gb: wide range",)
+    assert answer.observations is None
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question(gpu_kind="a100"),
+        Question(model="resnet50"),
+        Question(model="unheard-of", gpu_kind="a100"),
+        Question(model="resnet50", gpu_kind="unheard-of"),
+        Question(model="resnet50", gpu_kind="rtx6000", precision="bf16"),
+    ],
+)
+def test_what_the_model_does_not_know_it_leaves_to_others(question: Question) -> None:
+    assert PLAIN.predict(question) is None
+
+
+def test_a_calibration_counts_and_survives_its_file(tmp_path: Path) -> None:
+    scalars = {"resnet50": Scalars(compute=2.0, memory=2.0)}
+    own = Calibration(A100.name, Theta(kernel_s=1e-5), scalars, known=Spread(0.9, 1.1, 0.95, 1.05), rows=12)
+    save_calibration(own, tmp_path / "own.toml")
+    again = load_calibration(tmp_path / "own.toml")
+    assert again == own
+    answer = TrainingOracle(lambda name: again).predict(Question(model="resnet50", gpu_kind="a100"))
+    assert answer is not None
+    assert answer.duration_s.low == pytest.approx(0.9 * answer.duration_s.mean)
+    assert (answer.observations, answer.notes) == (12, ())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("kernel_s = 8e-06", "kernel_s = 8.0", "theta.kernel_s: 8.0 is not from"),
+        ("kernel_s", "kernels_s", "theta.kernels_s: unknown key"),
+        ("beta_conv = 0.6", "beta_conv = nan", "theta.beta_conv: is not a number"),
+        ('saturation = "sigmoid"', 'saturation = "step"', "saturation: is not one of"),
+        ("time_low = 0.3\n", "", "known: a key is missing"),
+        ("hardware = ", "hard = ", "hard: unknown key"),
+    ],
+)
+def test_a_corrupt_calibration_names_file_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "bad.toml"
+    save_calibration(Calibration("a40-48gb"), path)
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"bad.toml: {message}"):
+        load_calibration(path)
+
+
+def test_memory_by_hand() -> None:
+    ncf, adam = find_profile("ncf"), find_optimizer("adam")
+    weights = 16.0 * ncf.parameters  # weight, gradient, two moments
+    assert footprint_bytes(ncf, 10, "fp32", adam) == pytest.approx(
+        0.8e9 + 1.05 * (weights + 4 * ncf.saved.at(10))
+    )
+
+
+def test_eds_by_hand() -> None:
+    # k = 2: alpha = 1 / (2 E_ref), beta = 1 / (2 t_ref)
+    values = eds(np.array([10.0, 12.0]), np.array([100.0, 70.0]), 10.0, 100.0, 2.0)
+    assert values == pytest.approx([1.0, 0.95])
+    with pytest.raises(UsageError, match="k of EDS"):
+        eds(np.array([1.0]), np.array([1.0]), 1.0, 1.0, 1.0)
+
+
+def test_the_first_of_equals_is_least() -> None:
+    values = np.array([1.019, 1.0, 1.5])
+    assert (least(values), least(values, 0.02)) == (1, 0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=30))
+def test_the_front_is_what_nothing_beats(points: list[tuple[int, int]]) -> None:
+    time, energy = (np.array(values, dtype=float) for values in zip(*points, strict=True))
+    for place, (own_time, own_energy) in enumerate(points):
+        beaten = any(
+            t <= own_time and e <= own_energy and (t < own_time or e < own_energy) for t, e in points
+        )
+        assert pareto_front(time, energy)[place] == (not beaten)
+
+
+def test_the_table_of_the_help(senergy: Run) -> None:
+    words = "--model resnet50 --gpu a100 --gpus 1,4,8 --batch 128,256 --precision bf16 --cap 200..400:50"
+    code, out, _ = senergy(words)
+    rows = [line.split() for line in out.splitlines() if line.startswith("a100")]
+    assert code == 0
+    assert [row[3] for row in rows[:5]] == ["200", "250", "300", "350", "400"]
+    assert len(rows) == 3 * 2 * 5
+    bests = [name for row in rows for name in row[-1].split(",") if row[-1][0].isalpha()]
+    assert sorted(bests) == ["edp", "eds", "energy", "time"]
+    assert any("*" in row for row in rows)
+    assert "basis: resnet50 on a100-sxm4-40gb" in out
+
+
+def test_json_has_ranges_and_marks(senergy: Run) -> None:
+    code, out, _ = senergy(
+        "--model bert-base --gpu a40,rtx6000 --precision fp32 --batch 8..16:8 --cap none,150 --json"
+    )
+    found = json.loads(out)
+    assert code == 0
+    assert [item["cap_watts"] for item in found["alternatives"][:2]] == [150.0, None]
+    assert len(found["alternatives"]) == 8
+    assert set(found["best"]) == {"time", "energy", "edp", "eds"}
+    first = found["alternatives"][0]
+    assert first["duration_s"]["low"] < first["duration_s"]["mean"] < first["duration_s"]["high"]
+    assert found["alternatives"][found["best"]["energy"]]["pareto"]
+
+
+def test_a_batch_that_does_not_fit_is_said_and_never_best(senergy: Run) -> None:
+    code, out, _ = senergy("--model bert-base --gpu rtx6000 --batch 8,512")
+    assert code == 0
+    assert "note: about " in out
+    assert "rtx6000-24gb has 24GB: the batch may not fit" in out
+    assert all(" 512 " not in line for line in out.splitlines() if "edp" in line and line.startswith("rtx"))
+
+
+def test_the_plot_is_a_png(senergy: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    path = tmp_path / "caps.png"
+    code, _, _ = senergy("--model resnet50 --gpu a40 --cap 100..300:50", "--plot", str(path))
+    assert code == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("", 2, "--model and --gpu are needed"),
+        ("--model resnet --gpu a100", 6, "near names: resnet"),
+        ("--model resnet50 --gpu a1000", 6, "near names: a100"),
+        ("--model resnet50 --gpu rtx6000 --precision bf16", 2, "has no unit for it: one of fp32, fp16"),
+        ("--model resnet50 --gpu a100 --precision int8", 2, "--precision: 'int8': is not one of"),
+        ("--model resnet50 --gpu a100 --gpus 0", 2, "--gpus: '0': is not a whole number above 0"),
+        ("--model resnet50 --gpu a100 --batch 8..4", 2, "--batch: 8..4:1: is not a rising range"),
+        ("--model resnet50 --gpu a100 --cap 15Wh", 2, "'15Wh' is not a power"),
+        ("--model resnet50 --gpu a100 --cap 50", 2, "--cap: 50 W: a100-sxm4-40gb takes 100 to 400 W"),
+        ("--model resnet50 --gpu a100 --cap 200..100:50", 2, "is not a rising range"),
+        ("--model resnet50 --gpu a100 --cap 100..400:1 --batch 1..999 --gpus 1..64", 2, "are too many"),
+        ("--model resnet50 --gpu a100 --epochs zero", 2, "--epochs: 'zero': is not a number above 0"),
+        ("--model resnet50 --gpu a100 --eds-k 1", 2, "k of EDS: 1.0 is not above 1"),
+        ("--model resnet50 --gpu a100 --save x.json", 2, "--save: it belongs to --trace"),
+        ("--trace net.txt --gpu a100", 2, "is not FILE.py:FUNCTION"),
+        ("--model resnet50 --gpu nowhere.toml", 3, "nowhere.toml: No such file"),
+        ("--model resnet50 --gpu a100 --calibration nowhere.toml", 3, "nowhere.toml: No such file"),
+    ],
+)
+def test_bad_input_ends_in_one_line(senergy: Run, words: str, code: int, message: str) -> None:
+    found, _, err = senergy(words)
+    assert found == code
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_models_and_kinds_are_listed(senergy: Run) -> None:
+    _, out, _ = senergy("--list")
+    assert "resnet50 " in out
+    assert "h200-sxm-141gb" in out
+
+
+def test_a_model_of_ones_own(senergy: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed; it only makes profiles")
+    source, profile = tmp_path / "net.py", tmp_path / "net.json"
+    source.write_text(
+        "import torch\n"
+        "def build():\n"
+        "    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU())\n"
+        "    return net, lambda batch: (torch.empty(batch, 64),)\n",
+        encoding="utf-8",
+    )
+    code, _, _ = senergy("--trace", f"{source}:build", "--save", str(profile))
+    assert code == 0
+    code, out, _ = senergy("--model", str(profile), "--gpu", "a100", "--samples", "1e6")
+    assert code == 0
+    assert out.startswith("net, tf32, 1,000,000 samples")
+    code, _, err = senergy("--trace", f"{source}:nothing", "--gpu", "a100")
+    assert (code, err.count("\n")) == (2, 1)
