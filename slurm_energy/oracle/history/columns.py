@@ -1,0 +1,112 @@
+"""Forecasts for whole queues: columns of jobs in, columns of figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.oracle.history.distribution import ATOMS, QUARTER, TAIL
+from slurm_energy.oracle.history.levels import ATTRIBUTES
+from slurm_energy.oracle.history.memory import Forecast, History
+
+_UNKNOWN = (float("nan"),) * ATOMS
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """One value per job in each array; NaN where nothing is known.
+
+    Attributes:
+        duration_s, duration_low_s, duration_high_s: seconds: mean, 5 % and 95 %.
+        power_watts, power_low_watts, power_high_watts: mean watts of the job likewise.
+        energy_joules, energy_low_joules, energy_high_joules: joules likewise.
+        runs: number of runs behind it, 0: nothing is known.
+        level: index in `levels.LEVELS`, -1: nothing is known.
+    """
+
+    duration_s: Numbers
+    duration_low_s: Numbers
+    duration_high_s: Numbers
+    power_watts: Numbers
+    power_low_watts: Numbers
+    power_high_watts: Numbers
+    energy_joules: Numbers
+    energy_low_joules: Numbers
+    energy_high_joules: Numbers
+    runs: NDArray[np.int64]
+    level: NDArray[np.int64]
+
+
+def predict_many(history: History, jobs: Mapping[str, Sequence[Any]]) -> Predictions:
+    """Return what history says of many jobs; equal to asking `HistoryOracle` for each, without notes.
+
+    Args:
+        history: what is remembered.
+        jobs: columns named as the attributes of `Question` in `levels.ATTRIBUTES`, of one length, None
+            where not known; a column that is left out is not known of any job.
+
+    Raises:
+        ValueError: columns of different lengths, a name that is none, or no column.
+    """
+    count = _length(jobs)
+    rows = zip(*(jobs.get(name, repeat(None, count)) for name in ATTRIBUTES), strict=False)
+    made: dict[Forecast | None, int] = {}
+    forecast_of = history.forecast_of
+    places = np.array([made.setdefault(forecast_of(row), len(made)) for row in rows], dtype=np.int64)
+    return _figures(list(made), places, jobs, count)
+
+
+def _length(jobs: Mapping[str, Sequence[Any]]) -> int:
+    lengths = {len(column) for column in jobs.values()}
+    if len(lengths) != 1 or not set(jobs) <= set(ATTRIBUTES):
+        raise ValueError(f"columns of one length, from {', '.join(ATTRIBUTES)}, are needed")
+    return lengths.pop()
+
+
+def _figures(
+    forecasts: Sequence[Forecast | None],
+    places: NDArray[np.int64],
+    jobs: Mapping[str, Sequence[Any]],
+    count: int,
+) -> Predictions:
+    limit = _numbers(jobs.get("time_limit_s"), count, np.nan)
+    gpus, nodes = _numbers(jobs.get("gpus"), count, 0.0), _numbers(jobs.get("nodes"), count, 0.0)
+    unit = np.where(gpus > 0, gpus, np.where(nodes > 0, nodes, 1.0))
+    by_limit = np.array([bool(f and f.by_limit) for f in forecasts])[places]
+    scale = np.where(by_limit, limit, 1.0)
+    most = np.where(np.isnan(limit), np.inf, limit)
+    seconds = _summary([f.seconds if f else None for f in forecasts], places, scale, most)
+    watts = _summary([f.watts if f else None for f in forecasts], places, unit, np.full(count, np.inf))
+    most_joules = np.where(np.isinf(most) | np.isnan(watts[2]), np.inf, most * watts[2])
+    joules = _summary([f.joules if f else None for f in forecasts], places, scale * unit, most_joules)
+    runs = np.array([f.runs if f else 0 for f in forecasts])[places]
+    level = np.array([f.level if f else -1 for f in forecasts])[places]
+    return Predictions(*seconds, *watts, *joules, runs=runs, level=level)
+
+
+def _summary(
+    grids: Sequence[Sequence[float] | None], places: NDArray[np.int64], factor: Numbers, most: Numbers
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Return mean, 5 % and 95 % as `distribution` has them, a block of jobs at a time."""
+    table = np.array([_UNKNOWN if grid is None else grid for grid in grids], dtype=np.float64)
+    result = np.empty((3, len(places)))
+    for first in range(0, len(places), 16384):
+        block = slice(first, first + 16384)
+        values = np.minimum(table[places[block]] * factor[block, None], most[block, None])
+        low = (values[:, TAIL - 1] + values[:, TAIL]) / 2
+        high = (values[:, -TAIL] + values[:, -TAIL - 1]) / 2
+        mean = values[:, QUARTER:-QUARTER].mean(axis=1)
+        result[:, block] = np.clip(mean, low, high), low, high
+    return result[0], result[1], result[2]
+
+
+def _numbers(column: Sequence[Any] | None, count: int, missing: float) -> Numbers:
+    if column is None:
+        return np.full(count, missing)
+    return np.array([missing if value is None else value for value in column], dtype=np.float64)

@@ -1,0 +1,96 @@
+"""Which runs count as like a job: keys from the most specific to the most general."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from slurm_energy.oracle.answer import Question
+from slurm_energy.oracle.history.runs import Run
+
+Key = tuple[int, bool, bool, tuple[Any, ...]]
+Job = Question | Run
+Row = tuple[Any, ...]
+"""A job's attributes in the order of `ATTRIBUTES`."""
+
+ATTRIBUTES = (
+    *("user", "account", "partition", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind"),
+    *("policy", "cap_watts", "gpu_cap_watts", "time_limit_s"),
+)
+"""What likeness depends on."""
+
+row_of = attrgetter(*ATTRIBUTES)
+_GPUS, _TIME_LIMIT = ATTRIBUTES.index("gpus"), ATTRIBUTES.index("time_limit_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One step of falling back.
+
+    Attributes:
+        text: what such runs have in common with the job, for people.
+        needs: attributes of the job without which the level says nothing.
+        takes: further attributes that are part of the key, known or not.
+        general_weight: for how many runs the next, more general level counts.
+        by_limit: these may be runs of quite other programs: their lengths count as shares of the time limit,
+            where there is one. How generous a user's limits are is steadier than how long the jobs take
+            (Tsafrir, Etsion, Feitelson 2007).
+    """
+
+    text: str
+    needs: tuple[str, ...]
+    takes: tuple[str, ...] = ()
+    general_weight: float = 0.5
+    by_limit: bool = False
+
+
+_SHAPE = ("nodes", "cpus", "gpus", "gpu_kind")
+_SETTINGS = ("policy", "cap_watts", "gpu_cap_watts")
+
+LEVELS = (
+    Level("same script, arguments, resources and policy", ("user", "fingerprint"), _SHAPE + _SETTINGS),
+    Level("same script and arguments", ("user", "fingerprint")),
+    Level("same user, name and resources", ("user", "name"), _SHAPE),
+    Level("same user and name", ("user", "name")),
+    Level("same user, resources and time limit", ("user", "time_limit_s"), _SHAPE, 1.0),
+    Level("same user", ("user",), (), 5.0, by_limit=True),
+    Level("same account", ("account",), (), 5.0, by_limit=True),
+    Level("same partition", ("partition",), (), 5.0, by_limit=True),
+)
+"""From the most specific to the most general. Jobs with GPUs and jobs without never share a key."""
+
+
+def units(job: Job) -> float:
+    """Return what power is counted per: GPUs where the job has some, else nodes.
+
+    Twice the nodes, or twice the GPUs, draw about twice the watts, as each draws power for itself. Cores of a
+    node do not: most of its power is there with one busy core too, so nothing is scaled by them.
+    """
+    return float(job.gpus or job.nodes or 1)
+
+
+def keys(row: Row) -> list[Key]:
+    """Return the job's key at each level that it has enough for, the most general first.
+
+    The first item of a key is its level.
+    """
+    on_gpus, limited = bool(row[_GPUS]), row[_TIME_LIMIT] is not None
+    return [
+        (level, on_gpus, limited and by_limit, pick(row))
+        for level, needed, pick, by_limit in _PICKS
+        if None not in needed(row)
+    ]
+
+
+def _getter(names: Sequence[str]) -> Callable[[Row], tuple[Any, ...]]:
+    """Return what takes these attributes from a row, as a tuple also if there is only one."""
+    places = [ATTRIBUTES.index(name) for name in names]
+    return itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
+
+
+_PICKS = tuple(
+    (number, _getter(level.needs), _getter(level.needs + level.takes), level.by_limit)
+    for number, level in reversed(list(enumerate(LEVELS)))
+)

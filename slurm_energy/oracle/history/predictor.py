@@ -1,0 +1,109 @@
+"""The oracle of history: forecasts of runs per unit become an answer for one job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from slurm_energy.oracle.answer import Answer, Estimate, Oracle, Question, Source
+from slurm_energy.oracle.history.distribution import Grid, high, low, mean
+from slurm_energy.oracle.history.levels import LEVELS, units
+from slurm_energy.oracle.history.memory import Forecast, History
+from slurm_energy.oracle.history.runs import Ending
+
+_AGES = ((172800.0, 86400.0, "days"), (7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
+
+
+class HistoryOracle:
+    """Answers from runs of like jobs.
+
+    Args:
+        history: what is remembered.
+        power: asked for the watts where no run has its energy; None: such a job gets no answer.
+        clock: Unix seconds now.
+    """
+
+    def __init__(
+        self, history: History, power: Oracle | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._history, self._power, self._clock = history, power, clock
+
+    def predict(self, question: Question) -> Answer | None:
+        """Return the prediction, or None where no run is like the job."""
+        forecast = self._history.forecast(question)
+        if forecast is None:
+            return None
+        duration = _duration(forecast, question.time_limit_s)
+        notes = _notes(forecast, question)
+        power = _power(forecast, question)
+        if power is None:
+            answer = self._power.predict(question) if self._power is not None else None
+            if answer is None:
+                return None
+            power = answer.power_watts
+            notes = (*notes, f"no run has its energy: watts from {answer.source} ({answer.basis})")
+        age_s = max(0.0, (question.submitted_unix_s or self._clock()) - forecast.newest)
+        return Answer(
+            duration_s=duration,
+            power_watts=power,
+            energy_joules=_energy(forecast, question, duration, power),
+            source=Source.HISTORY,
+            basis=f"{_count(forecast.runs)}: {LEVELS[forecast.level].text}; newest {age_text(age_s)} ago",
+            age_s=age_s,
+            observations=forecast.runs,
+            notes=notes,
+        )
+
+
+def age_text(seconds: float) -> str:
+    """Return an age in its largest fitting unit, e.g. `3 days`."""
+    unit_s, unit = next((size, name) for least, size, name in _AGES if seconds >= least)
+    return f"{seconds / unit_s:.0f} {unit}"
+
+
+def _duration(forecast: Forecast, limit_s: float | None) -> Estimate:
+    scale = limit_s if forecast.by_limit and limit_s is not None else 1.0
+    return _estimate(forecast.seconds, scale, limit_s)
+
+
+def _power(forecast: Forecast, question: Question) -> Estimate | None:
+    return None if forecast.watts is None else _estimate(forecast.watts, units(question))
+
+
+def _energy(forecast: Forecast, question: Question, duration: Estimate, power: Estimate) -> Estimate:
+    """Return joules from runs where they are known, else from time and power, whose ranges then add up."""
+    if forecast.joules is None:
+        return Estimate(*(getattr(duration, at) * getattr(power, at) for at in ("mean", "low", "high")))
+    limit_s = question.time_limit_s
+    scale = limit_s if forecast.by_limit and limit_s is not None else 1.0
+    most = None if limit_s is None else limit_s * power.high
+    return _estimate(forecast.joules, scale * units(question), most)
+
+
+def _estimate(grid: Grid, factor: float, most: float | None = None) -> Estimate:
+    values = [value * factor if most is None else min(value * factor, most) for value in grid]
+    return Estimate(mean(values), low(values), high(values))
+
+
+def _notes(forecast: Forecast, question: Question) -> tuple[str, ...]:
+    notes = []
+    cut = sum(count for ending, count in forecast.endings.items() if not ending.by_itself)
+    if cut:
+        words = ", ".join(
+            f"{forecast.endings[ending]} {ending}"
+            for ending in Ending
+            if not ending.by_itself and forecast.endings.get(ending)
+        )
+        notes.append(
+            f"{cut} of {_count(forecast.runs)} did not end by themselves ({words}): "
+            "they count as at least that long"
+        )
+    if failed := forecast.endings.get(Ending.FAILED):
+        notes.append(f"{failed} of {_count(forecast.runs)} failed")
+    if forecast.level > 0 and (question.cap_watts is not None or question.gpu_cap_watts is not None):
+        notes.append("these runs may have had other caps than this job")
+    return tuple(notes)
+
+
+def _count(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"

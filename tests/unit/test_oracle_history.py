@@ -1,0 +1,271 @@
+"""History: distributions, falling back, kinds of end, and whole queues at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.oracle.answer import Answer, Estimate, Question, Source
+from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run, distribution
+from slurm_energy.oracle.history.levels import ATTRIBUTES, LEVELS
+from slurm_energy.oracle.history.memory import RUNS_PER_KEY
+from slurm_energy.oracle.history.surprise import Surprise
+
+NOW = 1_800_000_000.0
+VALUES = st.floats(0, 1e9)
+SEEN = st.lists(st.tuples(VALUES, st.floats(0.01, 100), st.booleans()), min_size=1, max_size=30)
+JOB = {"user": "alice", "account": "physics", "partition": "cpu", "name": "solve", "nodes": 2, "cpus": 8}
+
+
+def run(duration_s=100.0, watts=200.0, ago=0.0, **more):
+    """Return a run that ended `ago` seconds before NOW."""
+    joules = None if watts is None else watts * duration_s
+    return Run(NOW - ago, duration_s, energy_joules=joules, **(JOB | more))
+
+
+def asked(history, power=None, **more):
+    return HistoryOracle(history, power, lambda: NOW).predict(Question(**(JOB | more)))
+
+
+def learned(*runs):
+    history = History()
+    for one in runs:
+        history.learn(one)
+    return history
+
+
+class Everywhere:
+    """Knows every job's power."""
+
+    def predict(self, _question):
+        one = Estimate(500.0, 100.0, 900.0)
+        return Answer(one, one, one, Source.NAMEPLATE, "everywhere")
+
+
+class TestDistributions:
+    @given(SEEN)
+    def test_lie_between_the_extremes_in_order(self, seen):
+        grid = distribution.mixed(seen)
+        assert len(grid) == distribution.ATOMS and list(grid) == sorted(grid)
+        values = {value for value, _, _ in seen}
+        assert set(grid) <= values
+        assert min(values) <= distribution.low(grid) <= distribution.mean(grid) <= distribution.high(grid)
+        assert distribution.low(grid) <= distribution.middle(grid) <= distribution.high(grid) <= max(values)
+
+    @given(SEEN, st.floats(0.01, 100))
+    def test_only_ratios_of_weights_count(self, seen, factor):
+        again = [(value, weight * factor, cut) for value, weight, cut in seen]
+        pairs = zip(distribution.mixed(seen), distribution.mixed(again), strict=True)
+        assert sum(not math.isclose(a, b) for a, b in pairs) <= 1  # a boundary may round the other way
+
+    def test_weights_are_shares_of_the_values(self):
+        grid = distribution.mixed([(1.0, 3.0, False), (2.0, 1.0, False)])
+        assert (grid.count(1.0), grid.count(2.0)) == (30, 10)
+        grid = distribution.mixed([(1.0, 3.0, False)], (5.0,) * 40, 1.0)
+        assert (grid.count(1.0), grid.count(5.0)) == (30, 10)
+
+    def test_a_lower_bound_gives_its_share_to_larger_values(self):
+        # Half of the mass at 10 and 30; that of "at least 20" goes to 30: Kaplan-Meier 1/3, 0, 2/3.
+        grid = distribution.mixed([(10.0, 1.0, False), (20.0, 1.0, True), (30.0, 1.0, False)])
+        assert (grid.count(10.0), grid.count(20.0), grid.count(30.0)) == (13, 0, 27)
+        assert set(distribution.mixed([(10.0, 1.0, True)])) == {10.0}
+
+    @given(SEEN)
+    def test_lower_bounds_never_make_it_smaller(self, seen):
+        exact = distribution.mixed([(value, weight, False) for value, weight, _ in seen])
+        bounds = distribution.mixed(seen)
+        assert all(a <= b for a, b in zip(exact[:-1], bounds[:-1], strict=True))
+
+    def test_of_nothing_is_an_error(self):
+        with pytest.raises(ValueError, match="no observation"):
+            distribution.mixed([])
+
+    @given(st.lists(st.tuples(st.floats(0, 1e300), st.floats(0, 1e300)), max_size=200))
+    def test_surprises_are_positive_and_in_order(self, pairs):
+        surprise = Surprise()
+        for before, after in pairs:
+            surprise.note(before, after)
+        assert list(surprise.factors) == sorted(surprise.factors)
+        assert all(factor > 0 for factor in surprise.factors)
+
+
+SAME = {"fingerprint": "f", "policy": "edp"}
+
+
+class TestFallingBack:
+    def test_takes_the_most_specific_that_is_known(self):
+        """Each question differs from the run in one thing more, and so falls one level further."""
+        history = learned(run(time_limit_s=600.0, **SAME))
+        levels, changes = [], {}
+        for more in (
+            {},
+            {"policy": "cap"},
+            {"fingerprint": "g"},
+            {"nodes": 4},
+            {"name": "other", "nodes": 2},
+            {"cpus": 16},
+            {"user": "bob"},
+            {"account": "chemistry"},
+        ):
+            changes |= more
+            forecast = history.forecast(Question(**(JOB | {"time_limit_s": 600.0} | SAME | changes)))
+            levels.append(forecast.level)
+        assert levels == list(range(len(LEVELS)))
+        assert history.forecast(Question(user="carol")) is None
+
+    def test_gpu_jobs_say_nothing_of_others(self):
+        assert learned(run(gpus=2)).forecast(Question(**JOB)) is None
+
+    def test_a_new_program_of_a_user_is_less_certain_than_a_known_one(self):
+        history = learned(*(run(duration_s=100 + n % 5, time_limit_s=6000.0) for n in range(40)))
+        known = asked(history, time_limit_s=6000.0)
+        new = asked(history, time_limit_s=6000.0, name="new", cpus=99)
+        assert known.observations == new.observations == 40
+        assert new.duration_s.high - new.duration_s.low > 3 * (known.duration_s.high - known.duration_s.low)
+
+    def test_users_limits_are_taken_as_they_are_meant(self):
+        """Where programs differ, the share of the limit carries over, not the seconds."""
+        history = learned(*(run(duration_s=90.0 + n % 9, time_limit_s=1000.0) for n in range(60)))
+        answer = asked(history, name="new", cpus=99, time_limit_s=100_000.0)
+        assert 9000 * 0.7 < answer.duration_s.mean < 9800 * 2
+
+    def test_the_newest_runs_count_most(self):
+        history = learned(
+            *(run(duration_s=100.0) for _ in range(30)), *(run(duration_s=200.0) for _ in range(12))
+        )
+        assert distribution.middle(history.forecast(run()).seconds) == 200.0
+
+    def test_keeps_few_runs_of_a_key_and_forgets_old_keys(self):
+        history = learned(*(run(ago=1000.0 - n) for n in range(200)), run(user="old", ago=5000.0))
+        assert asked(history).observations == RUNS_PER_KEY
+        history.forget(NOW - 2000)
+        assert history.forecast(Question(user="old")) is None
+        assert asked(history) is not None
+
+
+class TestAnswers:
+    def test_repeated_runs(self):
+        answer = asked(learned(*(run(ago=3600.0 * n + 7200) for n in reversed(range(5)))))
+        assert answer.source is Source.HISTORY
+        assert (answer.observations, answer.age_s) == (5, 7200.0)
+        assert answer.basis == "5 runs: same user, name and resources; newest 2 h ago"
+        for estimate, true in (
+            (answer.duration_s, 100),
+            (answer.power_watts, 200),
+            (answer.energy_joules, 2e4),
+        ):
+            assert estimate.low <= true <= estimate.high
+            assert estimate.mean == pytest.approx(true, rel=0.1)
+
+    def test_of_one_run_are_wide(self):
+        duration = asked(learned(run())).duration_s
+        assert duration.low < 60 and duration.high > 170
+
+    def test_power_goes_with_nodes_and_gpus_but_time_does_not(self):
+        wider = asked(learned(*(run() for _ in range(20))), nodes=4)
+        assert wider.power_watts.mean == pytest.approx(400, rel=0.05)
+        assert wider.energy_joules.mean == pytest.approx(4e4, rel=0.05)
+        assert wider.duration_s.mean == pytest.approx(100, rel=0.05)
+        fewer = asked(learned(*(run(gpus=4) for _ in range(20))), gpus=1)
+        assert fewer.power_watts.mean == pytest.approx(50, rel=0.05)
+
+    def test_no_longer_than_the_limit(self):
+        answer = asked(learned(*(run(duration_s=1000.0) for _ in range(9))), time_limit_s=300.0)
+        assert answer.duration_s == Estimate(300.0, 300.0, 300.0)
+        assert answer.energy_joules.high <= 300 * answer.power_watts.high
+
+    def test_kinds_of_end(self):
+        """Runs ended from outside count as at least so long; failures as they are."""
+        done = [run(duration_s=100.0 + n) for n in range(10)]
+        cut = [run(duration_s=50.0, ending=ending) for ending in Ending if not ending.by_itself] * 3
+        answer = asked(learned(*done, *cut))
+        assert answer.duration_s.mean > 95
+        assert answer.notes == (
+            "9 of 19 runs did not end by themselves (3 timeout, 3 cancelled, 3 interrupted): "
+            "they count as at least that long",
+        )
+        failed = asked(learned(*done, *(run(duration_s=5.0, ending=Ending.FAILED) for _ in range(3))))
+        assert failed.duration_s.low < 10
+        assert failed.notes == ("3 of 13 runs failed",)
+
+    @pytest.mark.parametrize(
+        ("state", "ending"),
+        [
+            ("COMPLETED", Ending.COMPLETED),
+            ("CANCELLED by 1001", Ending.CANCELLED),
+            ("TIMEOUT", Ending.TIMEOUT),
+            ("OUT_OF_MEMORY", Ending.FAILED),
+            ("PREEMPTED", Ending.INTERRUPTED),
+            ("REQUEUED", Ending.INTERRUPTED),
+            ("NODE_FAIL", Ending.INTERRUPTED),
+            ("something new", Ending.INTERRUPTED),
+        ],
+    )
+    def test_states_of_slurm(self, state, ending):
+        assert Ending.of_state(state) is ending
+
+    def test_power_from_elsewhere_if_no_run_has_energy(self):
+        history = learned(*(run(watts=None) for _ in range(9)))
+        assert asked(history) is None
+        answer = asked(history, Everywhere())
+        assert answer.power_watts.mean == 500
+        assert answer.energy_joules.low == pytest.approx(answer.duration_s.low * 100)
+        assert answer.notes[-1] == "no run has its energy: watts from nameplate (everywhere)"
+
+
+jobs = st.fixed_dictionaries(
+    {},
+    optional={
+        "user": st.sampled_from(["a", "b"]),
+        "account": st.sampled_from(["x", "y"]),
+        "partition": st.sampled_from(["p", "q"]),
+        "name": st.sampled_from(["m", "n"]),
+        "fingerprint": st.sampled_from(["f", "g"]),
+        "nodes": st.integers(1, 3),
+        "gpus": st.integers(0, 2),
+        "time_limit_s": st.sampled_from([60.0, 3600.0]),
+    },
+)
+runs = st.builds(
+    lambda job, seconds, watts, ending: Run(NOW, seconds, ending, watts and watts * seconds, **job),
+    jobs,
+    st.floats(0, 1e6),
+    st.none() | st.floats(0, 1e4),
+    st.sampled_from(Ending),
+)
+
+
+@given(st.lists(runs, max_size=40), st.lists(jobs, min_size=1, max_size=5))
+def test_whole_queues_are_answered_as_single_jobs(seen, wanted):
+    np = pytest.importorskip("numpy")
+    from slurm_energy.oracle.history.columns import predict_many
+
+    history = learned(*seen)
+    columns = {name: [job.get(name) for job in wanted] for name in ATTRIBUTES}
+    many = predict_many(history, columns)
+    for place, job in enumerate(wanted):
+        single = HistoryOracle(history, Everywhere(), lambda: NOW).predict(Question(**job))
+        assert (many.runs[place] > 0) == (single is not None)
+        if single is None:
+            continue
+        assert single.duration_s.high <= job.get("time_limit_s", math.inf)
+        found = [many.duration_low_s[place], many.duration_s[place], many.duration_high_s[place]]
+        wish = single.duration_s
+        assert found == pytest.approx([wish.low, wish.mean, wish.high], rel=1e-9, abs=1e-9)
+        if not np.isnan(many.power_watts[place]):
+            assert many.power_watts[place] == pytest.approx(single.power_watts.mean, rel=1e-9, abs=1e-9)
+            assert many.energy_joules[place] == pytest.approx(single.energy_joules.mean, rel=1e-9, abs=1e-6)
+    assert dataclasses.asdict(many).keys()
+
+
+def test_columns_of_different_lengths():
+    pytest.importorskip("numpy")
+    from slurm_energy.oracle.history.columns import predict_many
+
+    for bad in ({}, {"user": ["a"], "name": []}, {"colour": ["red"]}):
+        with pytest.raises(ValueError, match="columns of one length"):
+            predict_many(History(), bad)
