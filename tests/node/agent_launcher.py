@@ -1,8 +1,8 @@
 """Starts senergyd again and again inside a node: agent_launcher.py LOG ARGUMENTS...
 
-Each line on standard input forks one senergyd whose modules are loaded already; the answer is an empty line
-when it has ended. Waits between finishing a job and delivering its record are shortened, and the
-controller, which is a stand-in, takes any credential.
+Each line on standard input forks one senergyd whose modules are loaded already, with the line's words as
+further arguments; the answer is an empty line when it has ended. Waits between finishing a job and delivering
+its record are shortened, and the controller, which is a stand-in, takes any credential.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def launch() -> None:
     daemon._FLUSH_DELAY_S = 0.01
     daemon._HOUSEKEEPING_S = 0.2
     gc.freeze()
-    for _ in sys.stdin:
+    for line in sys.stdin:
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                code = run(log, arguments)
+                code = run(log, [*arguments, *line.split()])
             finally:
                 os._exit(code)
         os.waitpid(child, 0)

@@ -77,10 +77,10 @@ class CrashingAgent(NodeAgent):
                 time.sleep(0.005)
         raise AssertionError(f"senergyd does not answer: {self.log()[-2000:]}")
 
-    def begin_start(self) -> None:
+    def begin_start(self, *arguments: str) -> None:
         """Start senergyd and do not wait."""
         assert self._launcher.stdin
-        self._launcher.stdin.write("\n")
+        self._launcher.stdin.write(" ".join(arguments) + "\n")
         self._launcher.stdin.flush()
 
     def is_dead(self) -> bool:

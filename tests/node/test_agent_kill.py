@@ -321,3 +321,32 @@ def _changes_of(agent: CrashingAgent, operation: str, env: dict[str, str], job_i
             agent.come_to_rest()
         counts[each] = agent.changes()
     return counts[operation]
+
+
+def test_kill_9_before_each_change_of_restore_by_hand(agent: CrashingAgent) -> None:
+    agent.come_to_rest()
+    before = agent.settings()
+    env = {**agent.env(0), "SPANK_ENERGY_POLICY": "powersave", "SPANK_ENERGY_CAP": "500"}
+    number, step, last = 1, 1 if ROUNDS >= 300 else 30, 1_000_000
+    while number <= last:
+        job = {**env, "SLURM_JOB_ID": str(30_000 + number)}
+        agent.hook("begin", job)
+        agent.kill()
+        agent.wait_dead()
+        agent.arm(number)
+        agent.begin_start("--restore")
+        agent.wait_dead()
+        last = number if agent.changes() < number else last  # it had nothing left to do
+        agent.arm(0)
+        agent.journal()
+        agent.begin_start("--restore")
+        agent.wait_dead()
+        assert agent.settings() == before, number
+        assert agent.journal() == []
+        agent.start()
+        agent.hook("end", job)
+        agent.come_to_rest()
+        assert agent.settings() == before
+        (record,) = agent.controller.of_job(30_000 + number)
+        assert all(setting.restored for setting in record.applied), record.applied
+        number += step
