@@ -16,6 +16,7 @@ DRIVERS = {
     "intel_pstate": "xeon-8358",
     "intel_cpufreq": "xeon-8358",
     "amd-pstate": "epyc-7513-a100",
+    "amd-pstate:guided": "epyc-7513-a100",
     "amd-pstate-epp": "epyc-7513-a100",
     "cppc_cpufreq": "epyc-7513-a100",
 }
@@ -29,9 +30,12 @@ def needs(program: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module", params=DRIVERS)
 def agent(request, emulate):
-    node = emulate(DRIVERS[request.param], "--set", f"cpufreq.driver={request.param}")
+    driver, _, mode = request.param.partition(":")
+    node = emulate(DRIVERS[request.param], "--set", f"cpufreq.driver={driver}")
+    if mode:
+        node.write("/sys/devices/system/cpu/amd_pstate/status", mode)
     found = NodeAgent(node).start()
-    found.driver, found.profile = request.param, DRIVERS[request.param]
+    found.driver, found.profile = driver, DRIVERS[request.param]
     yield found
     found.remove()
 
