@@ -14,6 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -279,6 +280,31 @@ def test_kill_9_at_random_instants(agent: CrashingAgent) -> None:
     print(f"senergyd died {died} times, {Round.in_force} of them with settings in force")
     assert died >= len(numbers)
     assert ONLY or Round.in_force >= len(numbers) // 3
+
+
+def test_kill_9_while_hooks_come_together(agent: CrashingAgent) -> None:
+    agent.come_to_rest()
+    before = agent.settings()
+    chance = random.Random(f"{SEED}/together")
+    for number in range(1, max(5, ROUNDS // 10) + 1):
+        jobs = []
+        for index, cores in enumerate(CORES[3]):
+            first, last = map(int, cores.split("-"))
+            env = {**agent.env(40_000 + 3 * number + index), "SLURM_JOB_GPUS": str(index)}
+            env["SLURM_JOB_CPUS_PER_NODE"] = str(2 * (last - first + 1))
+            jobs.append(env | {"SPANK_ENERGY_POLICY": "cap", "SPANK_ENERGY_CAP": str(250 + 50 * index)})
+        for operation in ("begin", "end"):
+            with ThreadPoolExecutor(len(jobs)) as pool:
+                hooks = [pool.submit(agent.hook, operation, env) for env in jobs]
+                time.sleep(chance.uniform(0, 0.03))
+                agent.kill()
+                assert [hook.result().returncode for hook in hooks] == [0] * len(jobs)
+            agent.wait_dead()
+            agent.revive(dead=True)
+        agent.come_to_rest()
+        assert agent.settings() == before
+        for env in jobs:
+            assert len(agent.controller.of_job(int(env["SLURM_JOB_ID"]))) == 1
 
 
 @pytest.mark.parametrize("operation", ["begin", "end"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import threading
 import time
@@ -111,31 +110,6 @@ def test_a_job_over_a_killed_agent_has_all_its_energy(started):
     assert record.uncertain_seconds == 0
     assert agent.settings() == before
     assert len([r for r in agent.records() if r.step is None]) == 1
-
-
-def test_kill_9_at_random_moments_leaves_no_setting_and_loses_no_record(started):
-    agent = started("xeon-4210-rtx6000")
-    before = agent.settings()
-    chance = random.Random(20260111)
-    known = 0
-    for job_id in range(1, 13):
-        flags = {"policy": chance.choice(["powersave", "performance", "edp"]), "cap": "400"}
-        moment = chance.uniform(0, 0.4)
-        killer = threading.Timer(moment, lambda: agent.stop(signal.SIGKILL))
-        killer.start()
-        try:
-            agent.begin(job_id, **flags)
-            agent.ask(op="end", env=agent.env(job_id))
-        except (OSError, ValueError):
-            pass  # the agent died before it could answer
-        killer.join(timeout=30)
-        agent.start()
-        known += agent.ask(op="end", env=agent.env(job_id))["known"]
-        assert agent.settings() == before
-        assert len([r for r in agent.records() if r.job_id == job_id and r.step is None]) <= 1
-    records = [record.job_id for record in agent.records() if record.step is None]
-    assert len(records) == len(set(records))
-    assert len(records) >= known
 
 
 def test_a_counter_that_fails_for_a_while_costs_certainty_not_the_job(started):
