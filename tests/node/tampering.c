@@ -3,8 +3,9 @@
  * file, and steps its wall clock.
  *
  * The file named by SENERGY_TAMPERING holds three 64-bit numbers: calls until death (0: never), calls so far,
- * seconds that the wall clock is off. Whoever maps it sets and reads them at any time. Every state that a death
- * can leave on disk or in the hardware lies between two such calls, so that counting them up covers all.
+ * seconds that the wall clock is off. Whoever maps it sets and reads them at any time. Every state that a
+ * death can leave on disk or in the hardware lies between two such calls, so that counting them up covers
+ * all.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
