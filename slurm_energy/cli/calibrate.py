@@ -42,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--saturation", default="sigmoid", help="sigmoid, arctan, softsign, algebraic, tanh")
     parser.add_argument("--generations", metavar="N", type=int, default=600, help="(default 600)")
     parser.add_argument("--population", metavar="N", type=int, default=240, help="(default 240)")
+    parser.add_argument("--polish", metavar="N", type=int, default=250, help="steps downhill (default 250)")
     parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--seed", metavar="N", type=int, default=1, help="(default 1)")
     parser.add_argument("--checkpoint", metavar="FILE", type=Path, help="keep and resume the state")
@@ -70,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
     ):
         if value not in allowed:
             raise UsageError(f"{flag}: '{value}'", f"is not one of {', '.join(allowed)}")
-    if min(args.generations, args.workers) < 1 or args.population < 8:
-        raise UsageError("--generations, --workers, --population", "at least 1, 1 and 8")
+    if min(args.generations, args.workers) < 1 or args.population < 8 or args.polish < 0:
+        raise UsageError("--generations, --workers, --population, --polish", "at least 1, 1, 8 and 0")
     hardware = find_hardware(args.gpu)
     rows = read_measurements(args.measurements, args.precision)
     settings = Settings(
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         generations=args.generations,
         population=args.population,
         workers=args.workers,
+        polish=args.polish,
         weights=Weights(0.0, 0.0) if args.plain else Weights(),
     )
     result = fit(

@@ -65,7 +65,11 @@ def test_a_missing_unit_is_said() -> None:
         ),
         ('{ value = 400, source = "ds" }', "400", r"line 25: figures.tdp_watts: is not \{ value = NUMBER"),
         ('kind = "gpu"', 'kind = "tpu"', "line 4: kind: is neither gpu nor cpu"),
-        ('memory_bytes = { value = 40e9, source = "ds" }\n', "", "line 14: figures.memory_bytes: is missing"),
+        (
+            'memory_bytes = { value = 42.5e9, source = "smi" }\n',
+            "",
+            "line 14: figures.memory_bytes: is missing",
+        ),
         ('name = "a100', 'nmae = "a100', r"line 2: nmae: unknown key: did you mean name\?"),
         ("value = 210,", "value = 2100,", "line 29: figures.min_clock_mhz: is above max_clock_mhz"),
         ("[figures]", "[figures", "not TOML: .*line 14"),

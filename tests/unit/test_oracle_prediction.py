@@ -214,7 +214,7 @@ def test_a_batch_that_does_not_fit_is_said_and_never_best(senergy: Run) -> None:
     code, out, _ = senergy("--model bert-base --gpu rtx6000 --batch 8,512")
     assert code == 0
     assert "note: about " in out
-    assert "rtx6000-24gb has 24GB: the batch may not fit" in out
+    assert "rtx6000-24gb has 25.4GB: the batch may not fit" in out
     assert all(" 512 " not in line for line in out.splitlines() if "edp" in line and line.startswith("rtx"))
 
 
