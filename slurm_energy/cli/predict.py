@@ -51,6 +51,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", metavar="N", default="32", help="samples per GPU and step (default 32)")
     parser.add_argument("--precision", help="fp32, tf32, bf16, fp16 (default: tf32 where there is a unit)")
     parser.add_argument("--cap", metavar="WATTS", default="none", help="power limits per GPU (default none)")
+    parser.add_argument("--clock", metavar="MHZ", help="highest clock of the GPUs (default their own)")
+    parser.add_argument("--accumulate", metavar="N", default="1", help="passes per update (default 1)")
     parser.add_argument("--epochs", metavar="N", default="1", help="times through the data set (default 1)")
     parser.add_argument("--samples", metavar="N", help="training samples, instead of --epochs")
     parser.add_argument("--eds-k", metavar="K", default="1.5", help="k of the energy-delay sum (default 1.5)")
@@ -130,11 +132,11 @@ def _traced(text: str) -> Profile:
     """Run the user's function and trace what it returns."""
     import runpy
 
-    from slurm_energy.oracle.workload.tracing import Labels, profile_module
-
     path, colon, function = text.rpartition(":")
     if not colon or not path.endswith(".py"):
         raise UsageError(f"--trace: '{shown(text)}'", "is not FILE.py:FUNCTION")
+    from slurm_energy.oracle.workload.tracing import Labels, profile_module
+
     try:
         made = runpy.run_path(path).get(function)
     except OSError as error:
@@ -173,7 +175,9 @@ def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], 
         _caps(args.cap),
         precision,
         samples,
-        _positive(args.eds_k, "--eds-k"),
+        k=_positive(args.eds_k, "--eds-k"),
+        clock_mhz=_positive(args.clock, "--clock") if args.clock else math.inf,
+        accumulation=_count(args.accumulate, "--accumulate"),
     )
     names = {"model": profile.name, "precision": precision, "samples": samples, "dataset": profile.dataset}
     return names, found
@@ -245,8 +249,8 @@ def _lines(names: dict[str, Any], found: Sweep) -> list[str]:
     dataset = f" of {names['dataset']}" if names["dataset"] else ""
     out = [f"{names['model']}, {names['precision']}, {names['samples']:,.0f} samples{dataset}", ""]
     out.append(
-        f"{'KIND':<16} {'GPUS':>4} {'BATCH':>6} {'CAP W':>6} {'STEP ms':>9} {'TIME':>11} {'RANGE':>9}"
-        f" {'WATTS':>7} {'ENERGY J':>9} {'EDP Js':>8} {'EDS':>6} FRONT BEST"
+        f"{'KIND':<16} {'GPUS':>4} {'BATCH':>6} {'CAP W':>6} {'MHz':>5} {'STEP ms':>9} {'TIME':>11}"
+        f" {'RANGE':>9} {'WATTS':>7} {'ENERGY J':>9} {'EDP Js':>8} {'EDS':>6} FRONT BEST"
     )
     bests: dict[int, list[str]] = {}
     for name, place in found.best.items():
@@ -256,8 +260,9 @@ def _lines(names: dict[str, Any], found: Sweep) -> list[str]:
         time = answer.duration_s
         spread = f"{100 * (time.low / time.mean - 1):+.0f}{100 * (time.high / time.mean - 1):+.0f}%"
         marks = ("*" if found.front[place] else "").ljust(5) + " " + ",".join(bests.get(place, []))
+        mhz = found.clock[place] * kind.max_clock_mhz
         figures = (
-            f"{1e3 * found.step_s[place]:>9.2f} {format_duration(time.mean):>11} {spread:>9}"
+            f"{mhz:>5.0f} {1e3 * found.step_s[place]:>9.2f} {format_duration(time.mean):>11} {spread:>9}"
             f" {answer.power_watts.mean:>7.0f} {format_scaled(answer.energy_joules.mean):>9}"
             f" {format_scaled(answer.edp_js):>8} {found.objectives['eds'][place]:>6.3f}"
         )

@@ -18,7 +18,7 @@ from slurm_energy.oracle.calibrations import shipped_calibration
 from slurm_energy.oracle.footprint import footprint_bytes
 from slurm_energy.oracle.hardware import PRECISIONS, Hardware, find_hardware
 from slurm_energy.oracle.training.demand import demand
-from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread
+from slurm_energy.oracle.training.parameters import Calibration, Spread
 from slurm_energy.oracle.training.power import clock_under, step_watts
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.training.timing import Device, step_s, step_times
@@ -158,7 +158,8 @@ class TrainingOracle:
         profile, kind = asked.profiles[asked.profile[rows[0]]], asked.kinds[asked.kind[rows[0]]]
         precision = PRECISIONS[asked.precision[rows[0]]]
         calibration, optimizer = self._calibration_of(kind.name), find_optimizer(profile.optimizer)
-        theta, scalars = calibration.theta, calibration.workloads.get(profile.name, Scalars())
+        theta = calibration.theta
+        scalars = calibration.scalars_of(profile.name, shared_weights=profile.shared_weights)
         batch = asked.batch[rows]
         times = step_times(
             demand(profile, batch, precision, optimizer, looping=self._looping),

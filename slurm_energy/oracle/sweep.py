@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,10 @@ def sweep(
     caps_watts: Sequence[float],
     precision: str,
     samples: float,
+    *,
     k: float = 1.5,
+    clock_mhz: float = np.inf,
+    accumulation: float = 1.0,
 ) -> Sweep:
     """Predict every combination.
 
@@ -71,6 +74,8 @@ def sweep(
         precision: of matrix products.
         samples: training samples of the whole job.
         k: of the energy-delay sum.
+        clock_mhz: clock limit of all devices; infinite: none.
+        accumulation: passes per update.
 
     Raises:
         UsageError: too many combinations, a limit that a device does not take, or a precision.
@@ -83,8 +88,14 @@ def sweep(
     asked = Alternatives.of(
         (profile, kind, precision, batch, count, samples, cap) for kind, count, batch, cap in combinations
     )
+    asked = replace(
+        asked,
+        clock=np.array([_clock_share(kind, clock_mhz) for kind, *_ in combinations]),
+        accumulation=np.full(len(asked), accumulation),
+    )
     first = (profile, kinds[0], precision, batches[0], gpus[0], samples, np.inf)
-    reference = oracle.predict_many(Alternatives.of([first]))
+    plain = replace(Alternatives.of([first]), accumulation=np.array([accumulation]))
+    reference = oracle.predict_many(plain)
     found = oracle.predict_many(asked)
     values = {
         "time": found.duration_s,
@@ -113,6 +124,13 @@ def _check_cap(kind: Hardware, cap_watts: float) -> None:
         raise UsageError(f"--cap: {cap_watts:g} W", takes, "leave it out")
 
 
+def _clock_share(kind: Hardware, clock_mhz: float) -> float:
+    if clock_mhz < kind.min_clock_mhz:
+        runs = f"{kind.name} runs at {kind.min_clock_mhz:g} to {kind.max_clock_mhz:g} MHz"
+        raise UsageError(f"--clock: {clock_mhz:g} MHz", runs, "leave it out")
+    return min(1.0, clock_mhz / kind.max_clock_mhz)
+
+
 def to_json(found: Sweep, names: dict[str, Any]) -> dict[str, Any]:
     """Return a sweep as plain data.
 
@@ -129,7 +147,7 @@ def to_json(found: Sweep, names: dict[str, Any]) -> dict[str, Any]:
                 "batch": int(batch),
                 "cap_watts": None if np.isinf(cap) else cap,
                 "step_s": float(found.step_s[place]),
-                "clock_share": float(found.clock[place]),
+                "clock_mhz": float(found.clock[place]) * kind.max_clock_mhz,
                 "edp_js": float(found.objectives["edp"][place]),
                 "eds": float(found.objectives["eds"][place]),
                 "pareto": bool(found.front[place]),

@@ -152,6 +152,31 @@ def test_a_corrupt_calibration_names_file_and_key(tmp_path: Path, old: str, new:
         load_calibration(path)
 
 
+def test_factors_of_shared_weights_hold_for_workloads_that_share() -> None:
+    albert, bert = find_profile("albert-base-v2"), find_profile("bert-base-128")
+    special = Calibration(A100.name, workloads={"shared-weights": Scalars(memory=2.8, compute=3.0)})
+    rows = [(profile, A100, "fp32", 32.0, 1.0, 1e5, np.inf) for profile in (albert, bert)]
+    plain = PLAIN.predict_many(Alternatives.of(rows)).step_s
+    found = TrainingOracle(lambda name: special).predict_many(Alternatives.of(rows)).step_s
+    assert found[0] > 2 * plain[0]
+    assert found[1] == plain[1]
+
+
+def test_clock_and_accumulation_are_taken(senergy: Run) -> None:
+    words = "--model resnet50 --gpu a100 --json"
+    plain, slow, heaped = (
+        json.loads(senergy(words + more)[1])["alternatives"][0]
+        for more in ("", " --clock 705", " --accumulate 4")
+    )
+    assert (plain["clock_mhz"], slow["clock_mhz"]) == (1410.0, 705.0)
+    assert slow["step_s"] > plain["step_s"]
+    assert slow["power_watts"]["mean"] < plain["power_watts"]["mean"]
+    assert 3 * plain["step_s"] < heaped["step_s"] < 4 * plain["step_s"]
+    assert heaped["duration_s"]["mean"] < plain["duration_s"]["mean"]
+    code, _, err = senergy(words + " --clock 100")
+    assert (code, "a100-sxm4-40gb runs at 210 to 1410 MHz" in err) == (2, True)
+
+
 def test_memory_by_hand() -> None:
     ncf, adam = find_profile("ncf"), find_optimizer("adam")
     weights = 16.0 * ncf.parameters  # weight, gradient, two moments

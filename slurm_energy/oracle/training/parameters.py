@@ -125,6 +125,8 @@ class Spread:
     power_high: float
 
 
+SHARED_WEIGHTS = "shared-weights"
+"""Name of the factors of the special case of shared weights (thesis, Table 4.2)."""
 UNMEASURED = Spread(0.3, 3.0, 0.6, 1.6)
 """Assumed where nothing was measured on a kind of device."""
 
@@ -154,3 +156,16 @@ class Calibration:
     basis: str = "not calibrated: defaults"
     fitted_unix_s: float | None = None
     rows: int = 0
+
+    def scalars_of(self, profile: str, *, shared_weights: bool = False) -> Scalars:
+        """Return the factors of a workload: its own, those of its special case, or neutral ones.
+
+        Args:
+            profile: name of the workload.
+            shared_weights: it uses the same weights repeatedly, as ALBERT does; a table
+                `[workloads.shared-weights]` holds for all such workloads.
+        """
+        own = self.workloads.get(profile)
+        if own is None and shared_weights:
+            own = self.workloads.get(SHARED_WEIGHTS)
+        return own or Scalars()

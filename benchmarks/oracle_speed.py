@@ -1,0 +1,126 @@
+"""Speed of the oracle: predictions per second on one core, tracing a model, calibrating 28 parameters.
+
+Predictions: 1,000,000 alternatives of six models on three kinds of GPU, from profiles, CPU time of the best
+of five rounds. Tracing (where PyTorch is): an encoder of BERT base's size, built and traced, best of three.
+Calibration: 1,000 synthetic measurements, the default search with two workers.
+
+Prints one `CLAIM name ratio=... target=... holds=yes|no` line each: ratio is measured over wanted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.oracle.calibration.measurements import Measurement
+from slurm_energy.oracle.calibration.problem import Problem, start_vector, unknowns
+from slurm_energy.oracle.calibration.search import Settings, search
+from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
+from slurm_energy.oracle.prediction import Alternatives, TrainingOracle
+from slurm_energy.oracle.training.parameters import Theta, bounds_of
+from slurm_energy.oracle.workload import find_profile
+
+MODELS = ("resnet50", "bert-base", "vgg16", "vit-b-16", "ncf", "unet")
+KINDS = ("a100", "h100", "a40")
+PREDICTIONS_PER_S, TRACE_S, CALIBRATION_S = 1e6, 5.0, 600.0
+ROWS, UNKNOWNS = 1000, 28
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--skip-calibration", action="store_true", help="leave out the minutes-long part")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    arguments = parser.parse_args()
+    claims = [predictions()]
+    claims += [tracing()] if importlib.util.find_spec("torch") else []
+    claims += [] if arguments.skip_calibration else [calibration()]
+    for claim in claims:
+        print("CLAIM {claim} ratio={ratio:.3f} target={target} holds={holds}".format(**claim))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(claims, indent=1) + "\n")
+    return 0
+
+
+def predictions(count: int = 1_000_000) -> dict[str, Any]:
+    draw = np.random.default_rng(1)
+    asked = Alternatives(
+        profiles=tuple(map(find_profile, MODELS)),
+        kinds=tuple(map(find_hardware, KINDS)),
+        profile=draw.integers(0, len(MODELS), count),
+        kind=draw.integers(0, len(KINDS), count),
+        precision=np.full(count, PRECISIONS.index("tf32")),
+        batch=draw.choice([32.0, 64.0, 128.0], count),
+        gpus=draw.choice([1.0, 2.0, 4.0, 8.0], count),
+        samples=np.full(count, 1e6),
+        cap_watts=draw.choice([150.0, 200.0, 250.0, 300.0, np.inf], count),
+        clock=np.ones(count),
+        accumulation=np.ones(count),
+    )
+    oracle = TrainingOracle()
+    rates = []
+    for _ in range(5):
+        began_s = time.process_time()
+        oracle.predict_many(asked)
+        rates.append(count / (time.process_time() - began_s))
+    print(f"predictions: {max(rates):,.0f} a second on one core")
+    return claim("oracle_predictions", max(rates) / PREDICTIONS_PER_S, ">=1", max(rates) >= PREDICTIONS_PER_S)
+
+
+def tracing() -> dict[str, Any]:
+    import torch
+
+    from slurm_energy.oracle.workload.tracing import Labels, profile_module
+
+    seconds = []
+    for _ in range(3):
+        began_s = time.perf_counter()
+        layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True, device="meta")
+        module = torch.nn.TransformerEncoder(layer, 12)
+        profile_module(
+            module, lambda batch: (torch.empty(batch, 384, 768, device="meta"),), Labels("encoder")
+        )
+        seconds.append(time.perf_counter() - began_s)
+    print(f"tracing: {min(seconds):.2f} s")
+    return claim("oracle_tracing", min(seconds) / TRACE_S, "<=1", min(seconds) <= TRACE_S)
+
+
+def calibration() -> dict[str, Any]:
+    hardware = find_hardware("a40")
+    grid = itertools.product(MODELS, (4.0, 8.0, 16.0, 32.0, 64.0), (1.0, 4.0), ("tf32", "bf16"), range(9))
+    rows = [
+        Measurement(model, batch, gpus, precision, "adamw", 100.0 + 25.0 * step, 1.0, 1.0)
+        for model, batch, gpus, precision, step in itertools.islice(grid, ROWS)
+    ]
+    truth = Theta(beta_conv=0.4, kernel_s=1.2e-5, static_share=0.2, power_gemm=1.1, low_gemm=1.3)
+    seconds, watts, _ = Problem(hardware, rows, truth, {}).predict([], np.zeros((1, 0)))
+    rows = [
+        dataclasses.replace(row, step_s=float(seconds[0, place]), power_watts=float(watts[0, place]))
+        for place, row in enumerate(rows)
+    ]
+    problem = Problem(hardware, rows, Theta(), {})
+    found = unknowns(list(bounds_of(Theta))[:UNKNOWNS], [], [])
+    began_s = time.perf_counter()
+    vector = search(problem, found, start_vector(found, Theta(), {}), Settings(workers=2))
+    taken_s = time.perf_counter() - began_s
+    time_error, power_error = (float(error[0]) for error in problem.errors(found, vector[None]))
+    print(f"calibration: {len(rows)} rows, {len(found)} parameters: {taken_s:.0f} s,", end=" ")
+    print(f"errors left: time {time_error:.2%}, power {power_error:.2%}")
+    return claim("oracle_calibration", taken_s / CALIBRATION_S, "<=1", taken_s <= CALIBRATION_S)
+
+
+def claim(name: str, ratio: float, target: str, holds: bool) -> dict[str, Any]:
+    """Return one claim."""
+    return {"claim": name, "ratio": ratio, "target": target, "holds": "yes" if holds else "no"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
