@@ -19,6 +19,7 @@ from slurm_energy.agent.keeping import Keeper
 from slurm_energy.agent.live import LEAST_WINDOW_S
 from slurm_energy.agent.measuring import Measuring
 from slurm_energy.agent.meter import Meter
+from slurm_energy.agent.overdue import NOTE, overdue
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.session import CLOSING, OPEN, STARTING, Session
 from slurm_energy.agent.spool import Spool
@@ -232,6 +233,8 @@ class Engine:
             record = recording.step_record(session, step, session.unix_at(self._measuring.sampled_at))
             if self._keeper.spool(record):
                 del session.steps[name]
+            if step.is_container:
+                session.over_since = self._clock.boottime()
         self._keeper.save(session)
         return {"known": True}
 
@@ -333,6 +336,10 @@ class Engine:
     def housekeeping(self) -> None:
         """Write a checkpoint, and try again what failed before."""
         self.catch_up()
+        for session in overdue(self._sessions.values(), self._devices.root, self._clock.boottime()):
+            log.warning("job %s: %s", session.owner, NOTE)
+            session.note(NOTE)
+            self._finish(session)
         self._repair()
         self._keeper.save_traces()
         self._keeper.save_books()

@@ -35,6 +35,7 @@ class Step:
         earlier: what the job had used at its begin.
         pid: its slurmstepd, if that was told.
         shared: components used by another step at the same time.
+        seen: its slurmstepd was seen alive.
         record_id: id of the record to be.
     """
 
@@ -43,6 +44,7 @@ class Step:
     earlier: Meter
     pid: int | None = None
     shared: bool = False
+    seen: bool = False
     record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -85,6 +87,7 @@ class Session:
         steps: open steps by name.
         phase: `starting`, `open` or `closing`.
         end_unix: Unix seconds of its end, once it is closing.
+        over_since: boot time at which its last step was known to have ended; its epilog should follow.
         trace: power over time; kept in a file of its own.
     """
 
@@ -117,6 +120,7 @@ class Session:
     cpu_list: tuple[int, ...] | None = None
     phase: str = STARTING
     end_unix: float | None = None
+    over_since: float | None = None
     record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     trace: TraceBuilder | None = None
 

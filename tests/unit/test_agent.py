@@ -180,6 +180,42 @@ def test_a_lost_epilog_is_repaired_by_the_next_prolog(node: Node) -> None:
     assert "no epilog came" in record.notes[0]
 
 
+def test_a_lost_epilog_on_a_shared_node_is_not_waited_for_for_ever(node: Node) -> None:
+    node.engine.begin(env(5, cpus="2"))
+    node.engine.begin(env(6, cpus="2"))
+    for job_id in (5, 6):
+        node.engine.step("start", job_id, "batch")
+        node.engine.step("start", job_id, "0")
+    node.engine.step("end", 5, "batch")
+    node.engine.step("end", 6, "0")
+    node.clock.now += 590
+    node.engine.housekeeping()
+    assert len(node.engine.status()["jobs"]) == 2
+    node.clock.now += 20
+    node.engine.housekeeping()
+    assert [job["job_id"] for job in node.engine.status()["jobs"] if job["phase"] == "open"] == [6]
+    record = next(record for record in node.records() if record.step is None)
+    assert (record.job_id, "no epilog came within 10 minutes" in record.notes[-1]) == (5, True)
+    assert node.engine.end(env(5)) == {"known": False}
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_batch_step_that_died_tells_that_the_job_is_over(node: Node, seen: bool) -> None:
+    node.engine.begin(env(5, cpus="2"))
+    node.engine.step("start", 5, "batch", pid=77)
+    title = node.tree.root / "proc/77/cmdline"
+    if seen:
+        title.parent.mkdir(parents=True)
+        title.write_bytes(b"slurmstepd: [5.batch]\0")
+        node.engine.housekeeping()
+        title.unlink()
+    for _ in range(62):
+        node.clock.now += 10
+        node.engine.housekeeping()
+    running = [job["job_id"] for job in node.engine.status()["jobs"] if job["phase"] == "open"]
+    assert running == ([] if seen else [5])
+
+
 def test_a_cap_is_applied_watched_and_lifted(node: Node) -> None:
     node.engine.begin(env(cap="300"))
     limit = "sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw"
