@@ -21,6 +21,8 @@ from slurm_energy.devices.discovery import Devices
 _SLACK_S = 1e-6
 _LONGEST_WAIT_S = 60.0
 """`other` waits so long for a component that cannot be read; then it is booked without."""
+_OTHER_SPAN_S = 10.0
+"""Meters of nodes lag and average; over less, what their lag moves about would be split, not energy."""
 _MOST_DEBT_S = 30.0
 """Meters that disagree for longer than this contradict each other: the node's shows less than its parts."""
 
@@ -138,13 +140,16 @@ class Ledger:
         self._moved = Moved()
         self._complaints = Complaints()
 
-    def add(self, interval: Interval, occupants: Sequence[Occupant], used: Used) -> dict[str, Booking]:
+    def add(
+        self, interval: Interval, occupants: Sequence[Occupant], used: Used, *, settle: bool = False
+    ) -> dict[str, Booking]:
         """Book an interval.
 
         Args:
             interval: what the counters told.
             occupants: the jobs that were there all the time.
             used: CPU time in it.
+            settle: a job's time ends here: what can be booked is.
 
         Returns:
             By job what it pays; every occupant has an entry.
@@ -162,7 +167,7 @@ class Ledger:
         draft = _Draft(interval, occupants)
         for whole, names in ready.values():
             self._book(whole, {name: self._lines[name].energy_uj for name in names}, draft)
-        self._book_other(interval, piece, draft)
+        self._book_other(interval, piece, draft, settle)
         draft.waiting = frozenset(name for name, line in self._lines.items() if line.open is not None)
         return draft.bookings()
 
@@ -258,7 +263,7 @@ class Ledger:
         )
         return split(interval, whole.claims())
 
-    def _book_other(self, interval: Interval, piece: Span, draft: _Draft) -> None:
+    def _book_other(self, interval: Interval, piece: Span, draft: _Draft, settle: bool) -> None:
         """Book what the node's meter shows beyond the parts, once both are told for the same time."""
         line = self._lines.get(OTHER)
         if line is None:
@@ -270,10 +275,12 @@ class Ledger:
             self._debt_uj, self._moved = 0, Moved()
         late = [self._lines[name].open for name in self._inside]
         waits = any(open_ is not None and interval.end - open_.start < _LONGEST_WAIT_S for open_ in late)
-        if not told or waits:
+        line.doubt += draft.doubt
+        start = line.open.start if line.open is not None else piece.start
+        young = not settle and piece.sole is None and interval.end - start < _OTHER_SPAN_S - _SLACK_S
+        if not told or waits or young:
             line.wait(piece)
             return
-        line.doubt += draft.doubt
         whole = line.close(piece)
         rest_uj, debt_uj = node_rest(line.energy_uj, self._inside_uj, self._debt_uj)
         self._debt_uj = self._bounded(debt_uj, line.energy_uj, whole.length_s)

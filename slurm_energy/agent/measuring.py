@@ -62,7 +62,7 @@ class Measuring:
         used = self._used(sessions, moment)  # right beside the counters
         if interval is not None:
             self.live.add(interval)
-            self._book(interval, sessions, used)
+            self._book(interval, sessions, used, settle=moment is Moment.LAST)
 
     def learn(self, session: Session) -> None:
         """A process of the job is known now."""
@@ -136,8 +136,9 @@ class Measuring:
             return Used()
         return self._usage.read(self.sampled_at, (session.worker for session in sessions), moment)
 
-    def _book(self, interval: Interval, sessions: list[Session], used: Used) -> None:
-        bookings = self._ledger.add(interval, [session.occupant for session in sessions], used)
+    def _book(self, interval: Interval, sessions: list[Session], used: Used, *, settle: bool = False) -> None:
+        occupants = [session.occupant for session in sessions]
+        bookings = self._ledger.add(interval, occupants, used, settle=settle)
         for session in sessions:
             session.book(bookings[session.owner])
 

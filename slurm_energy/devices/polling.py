@@ -32,11 +32,13 @@ class PolledGauge(PowerGauge):
         measure: Callable[[], float],
         release: Callable[[], None] | None = None,
         clock: Callable[[], float] = boottime,
+        lag_s: float = 0.0,
     ) -> None:
         """Describe the gauge, see `PowerGauge`.
 
         `measure` returns watts, may take long and raises DeviceError; `release` is called at the end by
-        the thread that measures; `clock` tells seconds since boot.
+        the thread that measures; `clock` tells seconds since boot; `lag_s` is how far back in time what the
+        source tells lies on average.
         """
         self.key = key
         self.component = component
@@ -46,6 +48,7 @@ class PolledGauge(PowerGauge):
         self._measure = measure
         self._release = release
         self._clock = clock
+        self._lag_s = lag_s
         self._newest: PowerReading | None = None
         self._why = NOT_YET
         self._stop = threading.Event()
@@ -84,7 +87,7 @@ class PolledGauge(PowerGauge):
                 pause_s = self._longer(pause_s)
             else:
                 # The source answered between asking and now; the middle is the best guess.
-                self._newest = PowerReading((asked_s + self._clock()) / 2, watts)
+                self._newest = PowerReading((asked_s + self._clock()) / 2 - self._lag_s, watts)
                 pause_s = self.interval_s
             self._stop.wait(max(0.0, asked_s + pause_s - self._clock()))
 

@@ -60,8 +60,10 @@ def discover(root: Path) -> PowerMeters:
 
 def _node_gauge(chip: Chip, path: Path) -> PowerGauge:
     """Return the node's meter; the firmware may ask the BMC for every reading, so it is polled aside."""
+    # A mean of the last interval lies half of it back, and what is shown is on average half an interval old.
+    average_s = (chip.number("power1_average_interval") or 0) / 1000
     direct = ChipPower("power_meter", "node", "power_meter:acpi", _MOST_WATTS["node"], path)
-    interval_s = max(_SHORTEST_INTERVAL_S, (chip.number("power1_average_interval") or 0) / 1000)
+    interval_s = max(_SHORTEST_INTERVAL_S, average_s)
     return PolledGauge(
         direct.key,
         direct.component,
@@ -70,4 +72,5 @@ def _node_gauge(chip: Chip, path: Path) -> PowerGauge:
         interval_s,
         lambda: direct.read().watts,
         direct.close,
+        lag_s=average_s,
     )

@@ -283,7 +283,7 @@ def test_power_of_shared_jobs_is_their_part(make: Callable[..., SharedNode]) -> 
     node = make(idle_watts=IDLE)
     node.begin(5, 4)
     node.begin(6, 4)
-    node.use(4, LOAD, busy={5: 4.0, 6: 0.0})
+    node.use(12, LOAD, busy={5: 4.0, 6: 0.0})
     status = node.engine.status()
     watts = {job["job_id"]: job["watts"] for job in status["jobs"]}
     assert watts[5] == pytest.approx({"cpu": 250.0, "dram": 30.0, "other": 120.0})
