@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.agent import answers, attribution, places, planning, recording
+from slurm_energy.agent import answers, attribution, planning, recording
 from slurm_energy.agent.allowance import Allowance
+from slurm_energy.agent.applying import Applying
 from slurm_energy.agent.clock import Clock
 from slurm_energy.agent.closing import Closing
 from slurm_energy.agent.keeping import Keeper
@@ -21,6 +22,7 @@ from slurm_energy.agent.measuring import Measuring
 from slurm_energy.agent.meter import Meter
 from slurm_energy.agent.overdue import NOTE, overdue
 from slurm_energy.agent.restoration import Restoration
+from slurm_energy.agent.roster import Roster
 from slurm_energy.agent.session import CLOSING, OPEN, STARTING, Session
 from slurm_energy.agent.spool import Spool
 from slurm_energy.agent.statedir import StateDir
@@ -29,9 +31,7 @@ from slurm_energy.agent.usage import Moment
 from slurm_energy.config import Config
 from slurm_energy.devices import durable
 from slurm_energy.devices.discovery import Devices
-from slurm_energy.devices.settings import Outcome
-from slurm_energy.errors import ForbiddenError, NotFoundError
-from slurm_energy.policies import Request
+from slurm_energy.errors import ForbiddenError
 from slurm_energy.slurm.hookenv import JobContext, job_context, this_node
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Engine:
         self._clock = clock or Clock()
         self._fresh = Allowance(_FRESH_PER_S, _FRESH_BURST)
         self._late: set[tuple[int, int]] = set()
-        self._sessions: dict[tuple[int, int], Session] = {}
+        self._sessions = Roster()
         self._measuring = Measuring(devices, self._clock, self.node, config.agent.idle_watts)
         self._restoration = Restoration(
             devices,
@@ -81,6 +81,7 @@ class Engine:
         )
         self._keeper = Keeper(state, self.spool, self._measuring, self._sessions.values, on_change)
         self._closing = Closing(devices, self._restoration, self._keeper)
+        self._applying = Applying(devices, self._restoration, self._keeper, lambda: self.config)
 
     @property
     def on_change(self) -> Callable[[], None]:
@@ -156,7 +157,7 @@ class Engine:
             session.note(f"the job began {late_s:.1f} s before senergyd took note: not measured until then")
         request = planning.request(session, context.flags, self.config)
         self._sessions[session.key] = session
-        if self._apply(session, request):
+        if self._applying.apply(session, request):
             self._sample(Moment.HOOK)
         self._begin_meter(session)
         session.phase = OPEN
@@ -176,7 +177,7 @@ class Engine:
             UsageError: the environment does not describe a job.
         """
         context = job_context(env)
-        session = self._sessions.get(context.key) or self._only_run(context.job_id)
+        session = self._sessions.get(context.key) or self._sessions.only_run(context.job_id)
         if session is None:
             return {"known": False}
         if late_s:
@@ -218,7 +219,7 @@ class Engine:
             job_cores: which cores the job has; None if that is not told.
             pid: the step's slurmstepd; None if that is not told.
         """
-        session = self._running(job_id)
+        session = self._sessions.running(job_id)
         if session is None or (event == "end" and name not in session.steps):
             return {"known": False}
         self._measuring.learn(session)  # at the end of a step its job's control group is still there
@@ -247,11 +248,7 @@ class Engine:
         """Set what became possible with a step, after it was answered: the step must not wait for it."""
         late, self._late = self._late, set()
         for session in [self._sessions[key] for key in late if key in self._sessions]:
-            policy = session.policy
-            outcomes = self._apply(session, planning.again(session, self.config))
-            session.policy = policy
-            log.info("job %s: CPUs known, %d settings planned again", session.owner, len(outcomes))
-            self._keeper.save(session)
+            self._applying.again(session)
 
     def set_caps(self, job_id: int, caps: Mapping[str, float | None]) -> dict[str, Any]:
         """Change the caps of a running job.
@@ -263,23 +260,9 @@ class Engine:
         Raises:
             NotFoundError: no such job here.
         """
-        session = self._must_run(job_id)
+        session = self._sessions.must_run(job_id)
         self._sample(Moment.HOOK)
-        request = Request(
-            policy=planning.capping_policy(session.policy, self.config),
-            cap_watts=caps.get("cap_watts", session.watch.cap_watts),
-            gpu_cap_watts=caps.get("gpu_cap_watts", session.watch.gpu_cap_watts),
-            model=session.model,
-        )
-        policy = session.policy
-        outcomes = self._apply(session, request)
-        session.policy = policy
-        note = planning.caps_note(session.watch.cap_watts, session.watch.gpu_cap_watts)
-        session.note(note)
-        self._keeper.save(session)
-        log.info("job %s: %s", session.owner, note)
-        failed = sum(outcome.failed for outcome in outcomes)
-        return {"applied": len(outcomes) - failed, "failed": failed}
+        return self._applying.set_caps(session, caps)
 
     def energy(
         self, job_id: int, *, reader: int | None = None, fresh: bool = False
@@ -295,7 +278,7 @@ class Engine:
             NotFoundError: no such job here.
             ForbiddenError: it is another user's.
         """
-        session = self._must_run(job_id)
+        session = self._sessions.must_run(job_id)
         if reader not in (None, session.uid):
             raise ForbiddenError(f"energy: job {job_id} belongs to another user")
         now = self._clock.boottime()
@@ -373,31 +356,6 @@ class Engine:
         self._devices.close()
         self._state.close()
 
-    def _apply(self, session: Session, request: Request) -> list[Outcome]:
-        """Plan and set what a request means here; what only an earlier plan set goes back."""
-        journal = self._restoration.journal
-        plan, known = planning.plan(session, request, self._devices, journal, self.config)
-        dropped = {setting.key for setting in session.plan} - {setting.key for setting in plan.settings}
-        session.policy, session.plan = plan.policy, plan.settings
-        session.watch.cap_watts, session.watch.gpu_cap_watts = plan.cap_watts, plan.gpu_cap_watts
-        for note in plan.notes:
-            session.note(note)
-        if dropped:
-            self._restoration.of_job(session.owner, dropped)
-        if plan.settings:
-            self._keeper.save(session)
-        if dropped:
-            known = {}  # restoring may have changed them
-        outcomes = self._restoration.set(session.owner, plan.settings, known)
-        session.merge_outcomes(outcomes)
-        failed: dict[str, list[str]] = {}
-        for outcome in outcomes:
-            if outcome.failed:
-                failed.setdefault(outcome.note, []).append(outcome.key)
-        for note, keys in failed.items():
-            log.warning("job %s: %s: %s", session.owner, places.together(keys), note)
-        return outcomes
-
     def _begin_meter(self, session: Session) -> None:
         """Count from the last sample on: what setting up used is not the job's."""
         start = self._measuring.sampled_at
@@ -457,21 +415,6 @@ class Engine:
         if node and node != self.node:
             self.node = node
             self._measuring.rename(node)
-
-    def _running(self, job_id: int) -> Session | None:
-        runs = [session for session in self._sessions.values() if session.job_id == job_id]
-        return max(runs, key=lambda session: session.restart_count, default=None)
-
-    def _must_run(self, job_id: int) -> Session:
-        session = self._running(job_id)
-        if session is None:
-            raise NotFoundError(f"job {job_id} does not run on this node")
-        return session
-
-    def _only_run(self, job_id: int) -> Session | None:
-        """An epilog may name another restart count than its prolog: one run of the job is then it."""
-        runs = [session for session in self._sessions.values() if session.job_id == job_id]
-        return runs[0] if len(runs) == 1 else None
 
 
 def _counts(answer: Mapping[str, Any]) -> str:

@@ -162,16 +162,24 @@ class Session:
 
     def book(self, booking: Booking) -> None:
         """Count what an interval brought for the job and its trace."""
-        self.meter.add(booking, self.components)
-        told = [name for name in self.components if name in booking.energy_uj]
-        since = {name: booking.since.get(name, booking.start) for name in told}
-        used = {name: booking.energy_uj[name] / 1e6 for name in told}
+        components = self.components
+        self.meter.add(booking, components)
+        used = {name: booking.energy_uj[name] / 1e6 for name in components if name in booking.energy_uj}
+        waiting = [name for name in components if name in booking.waiting]
+        if not booking.since:
+            self.watch.add(booking.length_s, used, waiting=waiting)
+            self._plot(booking.start, booking.end, used)
+            return
+        since = {name: booking.since.get(name, booking.start) for name in used}
         lengths_s = {name: booking.end - start for name, start in since.items()}
-        self.watch.add(booking.length_s, used, lengths_s, booking.waiting.intersection(self.components))
+        self.watch.add(booking.length_s, used, lengths_s, waiting)
+        for start in set(since.values()):
+            together = {name: joules for name, joules in used.items() if since[name] == start}
+            self._plot(start, booking.end, together)
+
+    def _plot(self, start: float, end: float, joules: dict[str, float]) -> None:
         if self.trace is not None:
-            for start in set(since.values()) or {booking.start}:
-                together = {name: joules for name, joules in used.items() if since[name] == start}
-                self.trace.add(start, booking.end, together)
+            self.trace.add(start, end, joules)
 
     def begin_step(self, name: str, boottime: float, pid: int | None = None) -> None:
         """Open a step; one that is already open goes on."""

@@ -111,9 +111,10 @@ def test_jobs_that_share_a_node_pay_for_what_they_cause(lab: LabDriver, idle_wat
         found, real = joules(record), caused(lab, ids[name], record, static_watts)
         assert set(found) == set(PARTS)
         assert found["cpu"] == pytest.approx(real["cpu"], rel=0.03), name
-        assert found["dram"] == pytest.approx(real["dram"], rel=0.05), name
+        # A smaller product moves fewer bytes in a second of CPU time, which the rule does not see.
+        assert found["dram"] == pytest.approx(real["dram"], rel=0.08), name
         assert sum_of_counters(found) == pytest.approx(sum_of_counters(real), rel=0.03), name
-        # The node's meter shows means of a second, read once a second: a step of the node's power is booked up to
+        # The meter shows means of a second, read once a second: a step of the power is booked up to
         # a second late, and the node's power changes by less than 200 W here.
         assert found["other"] == pytest.approx(real["other"], abs=200), name
         assert {part["quality"] for part in record["components"].values()} == {"modelled"}
