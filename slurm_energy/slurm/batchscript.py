@@ -1,0 +1,257 @@
+"""What a batch script asks of Slurm: its #SBATCH lines, read by sbatch's rules, as figures of the job."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.slurm.fingerprint import DIRECTIVE, fingerprint
+from slurm_energy.slurm.sbatchoptions import LONG, options, words
+
+MAX_BYTES: Final = 4 << 20
+_ENERGY: Final = "energy-"
+_HET: Final = ("hetjob", "packjob")
+_COUNT = re.compile(r"(\d{1,9})([kKmM]?)")
+_GRES = re.compile(r"gpu(?::(?P<kind>[A-Za-z][^:=,()]*))?(?:[:=](?P<count>\d{1,6}))?(?:\(.*\))?")
+_TIMES: Final = (
+    (re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?"), (86400, 3600, 60, 1)),
+    (re.compile(r"(\d+):(\d+):(\d+)"), (3600, 60, 1)),
+    (re.compile(r"(\d+)(?::(\d+))?"), (60, 1)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchScript:
+    """A job as its script asks for it. None: not said.
+
+    Attributes:
+        path: as given.
+        name: job name, by default the file's.
+        command: the first line that is a command, for people.
+        fingerprint: see `fingerprint`.
+        nodes, cpus, gpus: of all nodes together, as Slurm counts the request.
+        gpu_kind: type of the GPUs in Slurm's words.
+        time_limit_s: whole minutes in seconds; None: the partition's, or none.
+        partition: the first one that was named.
+        account: account.
+        flags: energy flags by name in the job-control environment (`ENERGY_POLICY`, ...), unchecked.
+        tasks: number of tasks of the array; 1 without one.
+        notes: what was left out or is in doubt.
+    """
+
+    path: str
+    name: str
+    command: str
+    fingerprint: str
+    nodes: int
+    cpus: int
+    gpus: int
+    gpu_kind: str | None = None
+    time_limit_s: float | None = None
+    partition: str | None = None
+    account: str | None = None
+    flags: dict[str, str] = field(default_factory=dict)
+    tasks: int = 1
+    notes: tuple[str, ...] = ()
+
+
+def read_script(
+    path: str, content: bytes, arguments: Sequence[str] = (), extra: Sequence[str] = ()
+) -> BatchScript:
+    """Read a batch script.
+
+    Args:
+        path: its name, for the job's name and messages.
+        content: its bytes.
+        arguments: of the script.
+        extra: options of the command line, which go before those in the script.
+
+    Raises:
+        UsageError: sbatch would not take it, or a value that matters here is none; with file and line.
+    """
+    _refuse(path, content)
+    reader = _Lines(path, content)
+    given = {name: (value, f"{path}: line {line}") for line, name, value in reader.given}
+    given |= {name: (value, "--sbatch") for name, value in options(extra)}
+    unknown = [name for name in given if name not in LONG]
+    notes = reader.notes + [f"--{shown(name.lstrip('-'))}: not known here, left out" for name in unknown]
+    return _Request(given).script(path, reader.command, content, arguments, notes)
+
+
+def parse_time_limit(text: str, name: str = "--time") -> float | None:
+    """Read a time limit in any of Slurm's forms, rounded up to minutes as Slurm does; None: no limit.
+
+    Raises:
+        UsageError: not one of them.
+    """
+    if text.upper() in ("INFINITE", "UNLIMITED", "-1", "0"):
+        return None
+    for form, sizes in _TIMES:
+        match = form.fullmatch(text)
+        if match and len(text) <= 20:
+            seconds = sum(int(part or 0) * size for part, size in zip(match.groups(), sizes, strict=True))
+            return math.ceil(seconds / 60) * 60.0 or None
+    raise UsageError(f"{name}: '{shown(text)}' is not a time", todo="write 30, 1:30:00 or 2-12:00:00")
+
+
+def _refuse(path: str, content: bytes) -> None:
+    """Say what sbatch would say of such a file."""
+    if not content.startswith(b"#!"):
+        raise UsageError(path, "its first line does not begin with #!", "begin with #!/bin/bash")
+    if b"\0" in content:
+        raise UsageError(path, "it has NUL bytes", "name a script")
+    if b"\r\n" in content:
+        raise UsageError(path, "it has DOS line ends", "convert it: sed -i 's/\\r$//' FILE")
+    if len(content) > MAX_BYTES:
+        raise UsageError(path, f"longer than {MAX_BYTES >> 20} MiB")
+
+
+class _Lines:
+    """The lines of a script: options until the first command, then what was written too late."""
+
+    def __init__(self, path: str, content: bytes) -> None:
+        self.given: list[tuple[int, str, str | None]] = []
+        self.notes: list[str] = []
+        self.command = ""
+        late = []
+        het = False
+        for number, raw in enumerate(content.split(b"\n"), 1):
+            line = raw.decode("utf-8", "replace")
+            if not raw.startswith(DIRECTIVE):
+                if not self.command and line.strip() and not line.lstrip().startswith("#"):
+                    self.command = line.strip()
+            elif self.command:
+                late.append(number)
+            elif not het:
+                het = self._take(path, number, line[len(DIRECTIVE) :])
+        if late:
+            self.notes.append(f"line {late[0]}: #SBATCH after the first command counts for nothing")
+        if het:
+            self.notes.append("a heterogeneous job: only its first component is predicted")
+
+    def _take(self, path: str, number: int, text: str) -> bool:
+        """Note a line's options; True at the line that begins another component."""
+        try:
+            found = words(text)
+            if found[:1] and found[0] in _HET:
+                return True
+            self.given += [(number, name, value) for name, value in options(found)]
+        except UsageError as error:
+            raise UsageError(f"{path}: line {number}: {error.what}", error.why, error.todo) from None
+        return False
+
+
+class _Request:
+    """Options with the place where each was given, the last of each name."""
+
+    def __init__(self, given: dict[str, tuple[str | None, str]]) -> None:
+        self._given = given
+
+    def script(
+        self, path: str, command: str, content: bytes, arguments: Sequence[str], notes: Sequence[str]
+    ) -> BatchScript:
+        nodes, tasks = self._nodes_and_tasks()
+        gpus, kind = self._gpus(nodes, tasks)
+        if "gpus-per-task" not in self._given and (per_gpu := self._count("ntasks-per-gpu")) and gpus:
+            tasks = max(tasks, per_gpu * gpus)
+        cpus = tasks * (self._count("cpus-per-task") or 1)
+        if (per_gpu := self._count("cpus-per-gpu")) and gpus:
+            cpus = max(cpus, per_gpu * gpus)
+        limit = self._text("time")
+        return BatchScript(
+            path=path,
+            name=self._text("job-name") or PurePath(path).name,
+            command=command,
+            fingerprint=fingerprint(content, [os.fsencode(argument) for argument in arguments]),
+            nodes=nodes,
+            cpus=cpus,
+            gpus=gpus,
+            gpu_kind=kind,
+            time_limit_s=parse_time_limit(limit, self._place("time")) if limit else None,
+            partition=(self._text("partition") or "").split(",")[0] or None,
+            account=self._text("account"),
+            flags=self._flags(),
+            tasks=self._array(),
+            notes=tuple(notes),
+        )
+
+    def _nodes_and_tasks(self) -> tuple[int, int]:
+        """Return the least number of nodes, and tasks; sbatch takes one task per node where none are said."""
+        low = (self._text("nodes") or "").split("-")[0].split(",")[0]
+        nodes = self._number("nodes", low) if low else None
+        tasks, per_node = self._count("ntasks"), self._count("ntasks-per-node")
+        if nodes is None:
+            nodes = -(-tasks // per_node) if tasks and per_node else 1
+        return max(1, nodes), tasks or max(1, nodes) * (per_node or 1)
+
+    def _gpus(self, nodes: int, tasks: int) -> tuple[int, str | None]:
+        """Return GPUs of all nodes and their type, from the option that says most."""
+        for name, times in (("gpus", 1), ("gpus-per-node", nodes), ("gpus-per-task", tasks)):
+            text = self._text(name)
+            if text:
+                count, kind = self._gres("gpu:" + text.split(",")[0], name)
+                return count * times, kind
+        for name, times in (("gres", nodes), ("tres-per-task", tasks)):
+            count, kind = self._listed_gpus(name)
+            if count:
+                return count * times, kind
+        sockets = (self._count("sockets-per-node") or 1) * nodes
+        text = self._text("gpus-per-socket")
+        count, kind = self._gres("gpu:" + text.split(",")[0], "gpus-per-socket") if text else (0, None)
+        return count * sockets, kind
+
+    def _listed_gpus(self, name: str) -> tuple[int, str | None]:
+        """Return the GPUs of a list such as `craynetwork:1,gpu:a100:2` or `cpu=2,gres/gpu=1`."""
+        total, kind = 0, None
+        for item in (self._text(name) or "").split(","):
+            plain = item.removeprefix("gres/").removeprefix("gres:")
+            if plain == "gpu" or plain.startswith(("gpu:", "gpu=")):
+                count, found = self._gres(plain, name)
+                total, kind = total + count, kind or found
+        return total, kind
+
+    def _gres(self, text: str, name: str) -> tuple[int, str | None]:
+        match = _GRES.fullmatch(text)
+        if match is None:
+            raise UsageError(f"{self._place(name)}: '{shown(text)}' is not a number of GPUs")
+        return int(match["count"] or 1), match["kind"]
+
+    def _flags(self) -> dict[str, str]:
+        return {
+            name.upper().replace("-", "_"): value
+            for name, (value, _) in self._given.items()
+            if name.startswith(_ENERGY) and name in LONG and value is not None
+        }
+
+    def _array(self) -> int:
+        """Return the number of tasks; what cannot be read counts as one."""
+        total = 0
+        for part in (self._text("array") or "").partition("%")[0].split(","):
+            match = re.fullmatch(r"(\d{1,8})(?:-(\d{1,8})(?::(\d{1,8}))?)?", part.strip())
+            if match:
+                first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+                total += max(0, (last - first) // max(1, step) + 1)
+        return max(1, total)
+
+    def _count(self, name: str) -> int | None:
+        text = self._text(name)
+        return self._number(name, text) if text else None
+
+    def _number(self, name: str, text: str) -> int:
+        match = _COUNT.fullmatch(text)
+        if match is None:
+            raise UsageError(f"{self._place(name)}: '{shown(text)}' is not a whole number")
+        return int(match[1]) * {"": 1, "k": 1024, "m": 1024 * 1024}[match[2].lower()]
+
+    def _text(self, name: str) -> str | None:
+        return self._given.get(name, (None, ""))[0] or None
+
+    def _place(self, name: str) -> str:
+        return f"{self._given[name][1]}: --{name}"

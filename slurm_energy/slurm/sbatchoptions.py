@@ -1,0 +1,137 @@
+"""sbatch's options as it reads them: names, abbreviations, arguments, and the words of one #SBATCH line.
+
+What an option means is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+
+
+def _names(*lines: str) -> frozenset[str]:
+    return frozenset(name for line in lines for name in line.split())
+
+
+_WITH_VALUE: Final = _names(
+    "account acctg-freq array batch bb bbf begin chdir clusters cluster-constraint comment constraint",
+    "container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline",
+    "delay-boot dependency distribution error exclude export export-file extra extra-node-info gid",
+    "gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input",
+    "job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu",
+    "mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu",
+    "ntasks-per-node ntasks-per-socket open-mode output partition power prefer priority profile qos",
+    "reservation segment signal sockets-per-node switches thread-spec threads-per-core time time-min tmp",
+    "tres-bind tres-per-task uid wait-all-nodes wckey wrap energy-policy energy-cap energy-gpu-cap",
+    "energy-slowdown energy-model energy-tag",
+)
+_MAYBE_VALUE: Final = _names("exclusive get-user-env nice oom-kill-step propagate resv-ports")
+_ALONE: Final = _names(
+    "contiguous help hold ignore-pbs no-kill no-requeue overcommit oversubscribe parsable quiet reboot",
+    "requeue spread-job spread-segments stepmgr test-only usage use-min-nodes verbose version wait",
+)
+LONG: Final = _WITH_VALUE | _MAYBE_VALUE | _ALONE
+_SHORT: Final = {
+    "A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint",
+    "c": "cpus-per-task", "d": "dependency", "D": "chdir", "e": "error", "F": "nodefile", "G": "gpus",
+    "i": "input", "J": "job-name", "L": "licenses", "M": "clusters", "m": "distribution", "N": "nodes",
+    "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "S": "core-spec", "t": "time",
+    "w": "nodelist", "x": "exclude",
+}  # fmt: skip
+_SHORT_ALONE: Final = {
+    "h": "help", "H": "hold", "k": "no-kill", "O": "overcommit", "Q": "quiet", "s": "oversubscribe",
+    "u": "usage", "v": "verbose", "V": "version", "W": "wait",
+}  # fmt: skip
+
+
+def words(line: str) -> list[str]:
+    """Split the rest of an #SBATCH line as sbatch does: quotes, backslashes, and `#` begins a comment.
+
+    Raises:
+        UsageError: a quote without its end, or a backslash at the end.
+    """
+    found: list[str] = []
+    word: list[str] | None = None
+    quote, escaped = "", False
+    for letter in line:
+        if escaped:
+            word, escaped = [*(word or []), letter], False
+        elif letter == "\\":
+            word, escaped = word or [], True
+        elif quote:
+            if letter == quote:
+                quote = ""
+            else:
+                word = [*(word or []), letter]
+        elif letter in "\"'":
+            word, quote = word or [], letter
+        elif letter.isspace():
+            if word is not None:
+                found.append("".join(word))
+            word = None
+        elif letter == "#" and word is None:
+            break
+        else:
+            word = [*(word or []), letter]
+    if quote:
+        raise UsageError(f"a quote {quote} without its end")
+    if escaped:
+        raise UsageError("a backslash at the end", "sbatch joins no lines", "write another #SBATCH line")
+    return [*found, "".join(word)] if word is not None else found
+
+
+def options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield long name and value (None: without one) of each option, as getopt finds them.
+
+    Names that are not known come as they are, with the value after `=` if there is one; what is no option
+    ends the reading, as it does for sbatch.
+
+    Raises:
+        UsageError: a value is missing, or an abbreviation fits several options.
+    """
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--" or not word.startswith("-") or word == "-":
+            return
+        if word.startswith("--"):
+            yield _long(word[2:], rest)
+        else:
+            yield from _short(word[1:], rest)
+
+
+def _long(text: str, rest: list[str]) -> tuple[str, str | None]:
+    given, equals, value = text.partition("=")
+    name = _full_name(given)
+    if equals:
+        return name, value
+    if name in _WITH_VALUE:
+        return name, _next(f"--{name}", rest)
+    return name, None
+
+
+def _full_name(given: str) -> str:
+    if given in LONG:
+        return given
+    fitting = sorted(name for name in LONG if name.startswith(given)) if given else []
+    if len(fitting) > 1:
+        raise UsageError(f"--{shown(given)}", "fits several options", f"one of {', '.join(fitting[:5])}")
+    return fitting[0] if fitting else given
+
+
+def _short(letters: str, rest: list[str]) -> Iterator[tuple[str, str | None]]:
+    for place, letter in enumerate(letters):
+        if letter in _SHORT:
+            value = letters[place + 1 :] or _next(f"-{letter}", rest)
+            yield _SHORT[letter], value
+            return
+        yield _SHORT_ALONE.get(letter, f"-{letter}"), None
+
+
+def _next(name: str, rest: list[str]) -> str:
+    if not rest:
+        raise UsageError(name, "needs a value")
+    return rest.pop(0)
