@@ -72,7 +72,8 @@ class EnergyRecord:
 
     Times are Unix seconds (UTC), powers watts, energies joules. `step` is None for the whole job,
     otherwise Slurm's step name (`batch`, `extern`, `0`, ...). `uncertain_seconds` is the time in which
-    a counter may have lost wraps or was not readable.
+    a counter may have lost wraps or was not readable. `fingerprint` is the digest of batch
+    script and arguments, known on the node where the script ran.
     """
 
     cluster: str
@@ -91,6 +92,7 @@ class EnergyRecord:
     partition: str | None = None
     model: str | None = None
     tag: str | None = None
+    fingerprint: str | None = None
     asked: dict[str, str] = field(default_factory=dict)
     applied: tuple[AppliedSetting, ...] = ()
     cpus: int | None = None
@@ -134,7 +136,7 @@ class EnergyRecord:
 
 
 _TEXT_KEYS = ("cluster", "node", "policy", "record_id")
-_OPTIONAL_TEXT_KEYS = ("step", "sluid", "user", "account", "partition", "model", "tag")
+_OPTIONAL_TEXT_KEYS = ("step", "sluid", "user", "account", "partition", "model", "tag", "fingerprint")
 _INT_KEYS = ("job_id", "uid", "restart_count")
 _TIME_KEYS = ("start", "end", "uncertain_seconds")
 _OPTIONAL_NUMBER_KEYS = ("mean_watts", "peak_watts", "seconds_above_cap", "throttled_seconds")

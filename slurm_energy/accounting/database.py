@@ -92,6 +92,21 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         PRIMARY KEY (cluster, node)
     ) WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE jobs ADD COLUMN time_limit_s REAL;
+    ALTER TABLE jobs ADD COLUMN requested TEXT;
+    ALTER TABLE jobs ADD COLUMN learned INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX jobs_unlearned ON jobs (updated) WHERE finished AND NOT learned;
+
+    CREATE TABLE history (
+        id INTEGER PRIMARY KEY,
+        kind BLOB NOT NULL,
+        "end" REAL NOT NULL,
+        body TEXT NOT NULL
+    );
+    CREATE INDEX history_kind ON history (kind, "end");
+    CREATE INDEX history_end ON history ("end");
+    """,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 

@@ -11,14 +11,16 @@ from slurm_energy.slurm.jobs import JobFacts, choose_run
 
 _UPSERT = """
     INSERT INTO jobs (cluster, job_id, submit, display_id, name, account, partition, user, state, start,
-        "end", elapsed_s, nodes, array_job_id, array_task_id, het_job_id, het_offset, finished, updated)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        "end", elapsed_s, nodes, array_job_id, array_task_id, het_job_id, het_offset, time_limit_s, requested,
+        finished, updated)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (cluster, job_id, submit) DO UPDATE SET
         display_id = excluded.display_id, name = excluded.name, account = excluded.account,
         partition = excluded.partition, user = excluded.user, state = excluded.state, start = excluded.start,
         "end" = excluded."end", elapsed_s = excluded.elapsed_s, nodes = excluded.nodes,
         array_job_id = excluded.array_job_id, array_task_id = excluded.array_task_id,
         het_job_id = excluded.het_job_id, het_offset = excluded.het_offset,
+        time_limit_s = excluded.time_limit_s, requested = excluded.requested,
         finished = excluded.finished, updated = excluded.updated
     RETURNING id
 """
@@ -130,6 +132,7 @@ def _store_facts(connection: sqlite3.Connection, cluster: str, facts: JobFacts, 
         *(cluster, facts.job_id, facts.submit or 0.0, facts.display_id, facts.name, facts.account),
         *(facts.partition, facts.user, facts.state, facts.start, facts.end, facts.elapsed_s, facts.nodes),
         *(facts.array_job_id, facts.array_task_id, facts.het_job_id, facts.het_offset),
+        *(facts.time_limit_s, facts.requested),
         *(facts.finished and settled, now),
     ]
     return int(connection.execute(_UPSERT, values).fetchone()[0])

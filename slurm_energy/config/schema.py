@@ -111,6 +111,9 @@ class ControllerConfig:
         check=between(1, 3600),
     )
     trace_retention_days: float = key(90.0, "Days to keep power traces.", check=between(0, 36500))
+    history_days: float = key(
+        365.0, "Days to predict jobs from the runs of jobs before them.", check=between(0, 36500)
+    )
 
 
 @dataclass(frozen=True, slots=True)

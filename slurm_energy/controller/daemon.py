@@ -21,6 +21,7 @@ from slurm_energy.config import Config
 from slurm_energy.controller.enrichment import Enrichment
 from slurm_energy.controller.identity import Access
 from slurm_energy.controller.policyfile import policy_file_text, write_policy_file
+from slurm_energy.controller.prediction import Memory
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.server import MAX_FIELD_BYTES, MAX_LINE_BYTES, Server
 from slurm_energy.controller.store import Store
@@ -92,7 +93,8 @@ class _Daemon:
         self._enrichment = Enrichment(
             store, self._commands, self._recurring, config.controller.enrich_interval_s
         )
-        self._server = Server(config, self._access(config), store, self._recurring, self._state)
+        self._memory = Memory(store, self._recurring, config.controller.history_days)
+        self._server = Server(config, self._access(config), store, self._recurring, self._state, self._memory)
 
     async def run(self) -> None:
         """Serve, with signals and periodic work, until told to stop."""
@@ -116,6 +118,7 @@ class _Daemon:
         finally:
             self._commands.stop()
             await runner.cleanup()
+            self._memory.close()
         log.info("stopped")
 
     async def _listen(self, runner: web.AppRunner) -> None:
@@ -136,7 +139,12 @@ class _Daemon:
         log.info("senergyctld %s listens on %s, database %s", __version__, addresses, self._store.path)
 
     async def _work_until(self, stop: asyncio.Event) -> None:
-        tasks = [asyncio.create_task(self._enrichment.loop()), asyncio.create_task(self._retention_loop())]
+        loops = (
+            self._enrichment.loop(),
+            self._retention_loop(),
+            self._memory.loop(lambda: self._config.controller.enrich_interval_s),
+        )
+        tasks = [asyncio.create_task(loop) for loop in loops]
         stopping = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -174,6 +182,7 @@ class _Daemon:
         self._config = config
         self._server.config = config
         self._server.access = self._access(config)
+        self._memory.keep_days = config.controller.history_days
         self._enrichment.schedule.interval_s = config.controller.enrich_interval_s
         log.info("configuration read again: %s", config.path or "defaults")
 
@@ -187,4 +196,4 @@ class _Daemon:
         return access
 
     def _state(self) -> dict[str, Any]:
-        return {"enrichment": self._enrichment.state()}
+        return {"enrichment": self._enrichment.state(), "history": self._memory.state()}

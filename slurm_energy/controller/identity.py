@@ -87,6 +87,14 @@ def uid_of(name: str) -> int | None:
         return None
 
 
+def name_of(uid: int) -> str | None:
+    """Return the login name of a uid, None if this host does not know it."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return None
+
+
 def _uids(names: Iterable[str], unknown: list[str]) -> Iterable[int]:
     for name in names:
         uid = uid_of(name)

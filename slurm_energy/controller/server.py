@@ -18,8 +18,9 @@ from slurm_energy import __version__
 from slurm_energy.accounting import ingest, queries
 from slurm_energy.accounting.selection import JobSelector, Selection
 from slurm_energy.config import Config
-from slurm_energy.controller.identity import Access, Caller, identify, uid_of
+from slurm_energy.controller.identity import Access, Caller, identify, name_of, uid_of
 from slurm_energy.controller.policyfile import policies_answer
+from slurm_energy.controller.prediction import Memory, read_questions
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import (
@@ -64,12 +65,14 @@ class Server:
         store: Store,
         recurring: Recurring,
         state: Callable[[], dict[str, Any]],
+        memory: Memory | None = None,
     ) -> None:
         self.config = config
         self.access = access
         self._store = store
         self._recurring = recurring
         self._state = state
+        self._memory = memory
         self._started = time.time()
         self._spooled: dict[str, int] = {}
 
@@ -77,6 +80,7 @@ class Server:
         """Return the aiohttp application with all routes."""
         application = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_explain(self._recurring)])
         application.router.add_post("/v1/records", self._known(self._post_records))
+        application.router.add_post("/v1/predict", self._known(self._post_predict))
         application.router.add_get("/v1/records", self._known(self._get_records), allow_head=False)
         application.router.add_get("/v1/jobs/{id}", self._known(self._get_job), allow_head=False)
         application.router.add_get("/v1/policies", self._known(self._get_policies), allow_head=False)
@@ -115,6 +119,17 @@ class Server:
             self._recurring.failed(f"record from {request.remote}", rejection.error + kept)
         answer = {"accepted": accepted, "rejected": [_rejected(r) for r in rejections if not r.kept]}
         return web.json_response(answer)
+
+    async def _post_predict(self, request: web.Request, caller: Caller) -> web.Response:
+        body = await _body(request)
+        caller.check_body(body)
+        operator = caller.uid in self.access.operators
+        user = await asyncio.to_thread(name_of, caller.uid)
+        questions = read_questions(_json(body), user, operator=operator)
+        if self._memory is None:
+            raise UnavailableError("history", "it is not kept here")
+        answers = await self._memory.answers(questions, not operator)
+        return web.json_response({"scope": "all" if operator else "own", "answers": answers})
 
     async def _get_records(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         query = dict(request.query)
@@ -246,18 +261,23 @@ def _take(
     connection: sqlite3.Connection, body: bytes
 ) -> tuple[list[str], list[ingest.Rejection], dict[str, int]]:
     """Read and store a delivery; runs in the writing thread, so that large bodies do not stop the loop."""
-    try:
-        data = json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise UsageError("body is not JSON", str(error)[:120]) from None
-    if not isinstance(data, dict):
-        raise UsageError("body is not a JSON object")
+    data = _json(body)
     items, rejections = ingest.read_items(data.get("items"))
     spooled = {}
     node, count = data.get("node"), data.get("spooled")
     if isinstance(node, str) and isinstance(count, int) and 0 <= count < 1 << 53:
         spooled[node] = count
     return ingest.store(connection, items, time.time()), rejections, spooled
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise UsageError("body is not JSON", str(error)[:120]) from None
+    if not isinstance(data, dict):
+        raise UsageError("body is not a JSON object")
+    return data
 
 
 def _no_constant(name: str) -> float:

@@ -25,9 +25,11 @@ _DISPLAY_ID = re.compile(r"(?P<base>\d+)(?:_(?P<task>\d+)|\+(?P<offset>\d+))?")
 # The columns of both sources; squeue's has an empty one for the cluster, which it does not print.
 _SACCT_FIELDS: Final = (
     *("JobIDRaw", "JobID", "Cluster", "Account", "Partition", "User", "State"),
-    *("Submit", "Start", "End", "ElapsedRaw", "NNodes", "JobName"),
+    *("Submit", "Start", "End", "ElapsedRaw", "NNodes", "TimelimitRaw", "ReqTRES", "JobName"),
 )
-_SQUEUE_FIELDS: Final = ("%A", "%i", "", "%a", "%P", "%u", "%T", "%V", "%S", "%e", "%M", "%D", "%j")
+_SQUEUE_FIELDS: Final = (
+    *("%A", "%i", "", "%a", "%P", "%u", "%T", "%V", "%S", "%e", "%M", "%D", "%l", "", "%j"),
+)
 _ACCOUNTING_OFF = "accounting storage is disabled"
 
 
@@ -36,7 +38,8 @@ class JobFacts:
     """One run of a job as Slurm's accounting shows it.
 
     Times are Unix seconds. None means that Slurm does not say (yet). `display_id` is the id that
-    people see: `12`, array task `12_3`, component of a heterogeneous job `14+0`.
+    people see: `12`, array task `12_3`, component of a heterogeneous job `14+0`. `requested` is what the job
+    asked for in sacct's words, `cpu=4,gres/gpu=2,node=1`; squeue does not tell.
     """
 
     job_id: int
@@ -52,6 +55,8 @@ class JobFacts:
     end: float | None
     elapsed_s: float | None
     nodes: int | None
+    time_limit_s: float | None = None
+    requested: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -168,13 +173,16 @@ def _from_squeue(output: str, delimiter: str) -> Iterator[JobFacts]:
         row[8] = "" if state == "PENDING" else start
         row[9] = "" if state in _UNFINISHED else end
         row[10] = _clock_seconds(row[10])
+        limit = _clock_seconds(row[12])
+        row[12] = str(int(limit) // 60) if limit else ""
         yield _facts(row)
 
 
 def _facts(row: Sequence[str]) -> JobFacts:
-    job_id, display_id, cluster, account, partition, user, state, submit, start, end, elapsed, nodes, name = (
-        row
-    )
+    job_id, display_id, cluster, account, partition, user, state, submit, start, end, elapsed, nodes = row[
+        :12
+    ]
+    minutes, requested, name = row[12:]
     if not job_id.isdecimal():
         raise UnavailableError("Slurm", f"'{job_id[:40]}' is not a job id")
     return JobFacts(
@@ -191,6 +199,8 @@ def _facts(row: Sequence[str]) -> JobFacts:
         end=_seconds(end),
         elapsed_s=_seconds(elapsed),
         nodes=int(nodes) if nodes.isdecimal() else None,
+        time_limit_s=int(minutes) * 60.0 if minutes.isdecimal() else None,
+        requested=_text(requested),
     )
 
 

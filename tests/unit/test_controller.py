@@ -19,6 +19,7 @@ from slurm_energy.accounting import database, facts
 from slurm_energy.controller import daemon, identity, policyfile, server
 from slurm_energy.controller.enrichment import Enrichment, Schedule
 from slurm_energy.controller.identity import Access
+from slurm_energy.controller.prediction import Memory
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import (
@@ -51,7 +52,10 @@ class Controller:
         self.store = Store(directory / "senergy.db")
         access, _ = Access.from_config(self.config.controller)
         recurring = Recurring(logging.getLogger("test"))
-        self.server = server.Server(self.config, access, self.store, recurring, lambda: {"enrichment": {}})
+        self.memory = Memory(self.store, recurring, keep_days=365.0)
+        self.server = server.Server(
+            self.config, access, self.store, recurring, lambda: {"enrichment": {}}, self.memory
+        )
 
     def session(self, story):
         """Run `await story(self)` while serving."""
@@ -63,6 +67,7 @@ class Controller:
         try:
             return asyncio.run(run())
         finally:
+            self.memory.close()
             self.store.close()
 
     async def get(self, target, uid=OPERATOR):
@@ -458,7 +463,23 @@ class TestSchedule:
 
 
 class TestEnrichment:
-    ROW = ("1", "1", "c1", "physics", "cpu", "alice", "COMPLETED", "900", "1000", "1100", "100", "1", "name")
+    ROW = (
+        "1",
+        "1",
+        "c1",
+        "physics",
+        "cpu",
+        "alice",
+        "COMPLETED",
+        "900",
+        "1000",
+        "1100",
+        "100",
+        "1",
+        "60",
+        "cpu=1",
+        "name",
+    )
 
     def cycles(self, directory, answers, entries, count=1, interval_s=0.001):
         """Deliver entries, run cycles against a Slurm that gives these answers, return what was seen."""
@@ -509,7 +530,7 @@ class TestEnrichment:
         assert state["open_jobs"] == 1
 
     def test_unfinished_states_are_asked_for_again(self, controller):
-        running = [*self.ROW[:6], "RUNNING", "900", "1000", "Unknown", "50", "1", "name"]
+        running = [*self.ROW[:6], "RUNNING", "900", "1000", "Unknown", "50", *self.ROW[11:]]
         jobs, calls, _, _ = self.cycles(controller, [[running], [self.ROW]], [item()], count=2)
         assert calls == ["sinfo", "sacct", "sacct"]
         assert (jobs[0]["state"], jobs[0]["end"]) == ("COMPLETED", 1100.0)
@@ -552,3 +573,77 @@ def test_access_by_name_and_number():
 
 def test_record_helper_is_a_valid_record():
     assert record()["schema"] == 1
+
+
+QUESTION = {"name": "solve", "partition": "cpu", "nodes": 1, "cpus": 1, "gpus": 0}
+
+
+class TestPrediction:
+    """alice, whose uid the host knows, and bob ran jobs; an operator asks for all, alice for herself."""
+
+    def answers(self, controller, monkeypatch, uid, *questions):
+        names = {ALICE: "alice", BOB: "bob"}
+        monkeypatch.setattr(server, "name_of", names.get)
+
+        async def story(c):
+            for number, user in enumerate(["alice"] * 5 + ["bob"], 1):
+                await c.post({"items": [item(job_id=number, uid=ALICE)]})
+                known = {number: (job(number, name="solve", user=user, requested="cpu=1,node=1"),)}
+                await c.store.write(facts.store, known, [facts.OpenJob("c1", number, True)], NOW)
+            await c.memory.load()
+            assert await c.memory.learn() == 6
+            assert await c.memory.learn() == 0
+            return await c.post({"questions": list(questions)}, uid, "/v1/predict")
+
+        return controller.session(story)
+
+    def test_of_own_jobs(self, controller, monkeypatch):
+        status, body = self.answers(controller, monkeypatch, ALICE, QUESTION)
+        assert (status, body["scope"]) == (200, "own")
+        (answer,) = body["answers"]
+        assert (answer["source"], answer["observations"]) == ("history", 5)
+        assert answer["duration_s"]["mean"] == pytest.approx(100, rel=0.1)
+        assert answer["power_watts"]["mean"] == pytest.approx(0.5, rel=0.1)
+
+    def test_users_hear_nothing_of_others(self, controller, monkeypatch):
+        """carol has no runs: the partition's are not for her, and asking as bob is refused."""
+        body = self.answers(controller, monkeypatch, BOB, QUESTION | {"name": "new"})[1]
+        assert [answer["observations"] for answer in body["answers"]] == [1]
+        assert "same user" in body["answers"][0]["basis"]
+
+    def test_asking_for_others_is_refused(self, controller, monkeypatch):
+        answer = self.answers(controller, monkeypatch, BOB, QUESTION | {"user": "alice"})
+        assert refused(answer, 403, 5, "alice", "your own")
+
+    def test_operators_ask_for_all(self, controller, monkeypatch):
+        asked = [QUESTION | {"user": user} for user in ("alice", "carol")]
+        status, body = self.answers(controller, monkeypatch, OPERATOR, *asked, {"partition": "none"})
+        assert (status, body["scope"]) == (200, "all")
+        assert [a and a["observations"] for a in body["answers"]] == [5, 6, None]
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            "x",
+            {"colour": "red"},
+            {"nodes": "two"},
+            {"nodes": -1},
+            {"nodes": 1.5},
+            {"cap_watts": True},
+            {"name": "x" * 5000},
+            {"time_limit_s": 1e300},
+        ],
+    )
+    def test_bad_questions(self, controller, monkeypatch, bad):
+        assert refused(self.answers(controller, monkeypatch, OPERATOR, bad), 400, 2, "question")
+
+    def test_what_is_known_survives_a_restart(self, controller, tmp_path, monkeypatch):
+        self.answers(controller, monkeypatch, OPERATOR)
+        again = Controller(tmp_path)
+
+        async def story(c):
+            await c.memory.load()
+            assert await c.memory.learn() == 0
+            return await c.post({"questions": [QUESTION | {"user": "alice"}]}, OPERATOR, "/v1/predict")
+
+        assert again.session(story)[1]["answers"][0]["observations"] == 5

@@ -70,6 +70,8 @@ def test_plain_job(sacct):
         end=1795236336.0,
         elapsed_s=1.0,
         nodes=1,
+        time_limit_s=600.0,
+        requested="cpu=1,mem=1M,node=1",
     )
     assert facts.finished
 
@@ -113,11 +115,28 @@ def test_running_job_of_squeue_has_no_end_but_elapsed_time(squeue):
 
 
 def test_squeue_tells_no_start_for_a_pending_job():
-    columns = ("5", "5", "", "(null)", "main", "me", "PENDING", "100", "900", "N/A", "0:00", "1", "x")
+    columns = (
+        "5",
+        "5",
+        "",
+        "(null)",
+        "main",
+        "me",
+        "PENDING",
+        "100",
+        "900",
+        "N/A",
+        "0:00",
+        "1",
+        "1-00:00:00",
+        "",
+        "x",
+    )
     row = "".join(column + RECORDED_DELIMITER for column in columns)
     off = UnavailableError("sacct", "Slurm accounting storage is disabled")
     (facts,) = job_facts({5}, FakeSlurm(sacct=off, squeue=row))[5]
     assert (facts.submit, facts.start, facts.end) == (100, None, None)
+    assert (facts.time_limit_s, facts.requested) == (86400, None)
 
 
 def test_runs_of_a_requeued_job_by_time(sacct):

@@ -27,9 +27,8 @@ class TestFile:
         database.prepare(path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with database.connect(path) as connection:
-            assert connection.execute("SELECT version FROM schema_version").fetchall() == [
-                (database.SCHEMA_VERSION,)
-            ]
+            versions = connection.execute("SELECT version FROM schema_version").fetchall()
+            assert versions == [(number + 1,) for number in range(database.SCHEMA_VERSION)]
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
     def test_missing_directory_says_how_to_make_it(self, tmp_path):

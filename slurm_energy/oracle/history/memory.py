@@ -97,20 +97,28 @@ class History:
         self._paths.clear()
         self._entries = {key: entry for key, entry in self._entries.items() if entry.runs[-1].end >= before}
 
-    def forecast(self, job: Job) -> Forecast | None:
-        """Return what is known of such a job, None if nothing."""
-        return self.forecast_of(row_of(job))
+    def forecast(self, job: Job, *, own_only: bool = False) -> Forecast | None:
+        """Return what is known of such a job, None if nothing; with `own_only` from its user's runs alone."""
+        row = row_of(job)
+        if not own_only:
+            return self.forecast_of(row)
+        path = tuple(entry for entry in self._path(row) if "user" in LEVELS[entry.level].needs)
+        return self._walk(path) if path else None
 
     def forecast_of(self, row: Row) -> Forecast | None:
         """Return the forecast for a job given as `levels.row_of` gives it."""
-        get = self._entries.get
-        path = tuple([entry for key in keys(row) if (entry := get(key)) is not None])
+        path = self._path(row)
         found = self._paths.get(path)
         if found is None and path:
             if len(self._paths) >= _MOST_PATHS:
                 self._paths.clear()
             found = self._paths[path] = self._walk(path)
         return found
+
+    def _path(self, row: Row) -> tuple[_Entry, ...]:
+        """Return what is remembered of the job's keys, the most general first."""
+        get = self._entries.get
+        return tuple([entry for key in keys(row) if (entry := get(key)) is not None])
 
     def _walk(self, path: tuple[_Entry, ...]) -> Forecast:
         """Go from the most general entry to the most specific."""

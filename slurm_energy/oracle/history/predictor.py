@@ -21,16 +21,22 @@ class HistoryOracle:
         history: what is remembered.
         power: asked for the watts where no run has its energy; None: such a job gets no answer.
         clock: Unix seconds now.
+        own_only: answer from the job's user's own runs alone.
     """
 
     def __init__(
-        self, history: History, power: Oracle | None = None, clock: Callable[[], float] = time.time
+        self,
+        history: History,
+        power: Oracle | None = None,
+        clock: Callable[[], float] = time.time,
+        *,
+        own_only: bool = False,
     ) -> None:
-        self._history, self._power, self._clock = history, power, clock
+        self._history, self._power, self._clock, self._own_only = history, power, clock, own_only
 
     def predict(self, question: Question) -> Answer | None:
         """Return the prediction, or None where no run is like the job."""
-        forecast = self._history.forecast(question)
+        forecast = self._history.forecast(question, own_only=self._own_only)
         if forecast is None:
             return None
         duration = _duration(forecast, question.time_limit_s)

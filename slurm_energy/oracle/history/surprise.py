@@ -9,6 +9,7 @@ from typing import Final
 _KEPT: Final = 1000
 _ENOUGH: Final = 20
 _FACTORS: Final = 9
+_LARGEST: Final = math.log(1e6)
 _AT_FIRST: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
 
 
@@ -31,7 +32,8 @@ class Surprise:
         """Take note of a pair of runs; figures that are not above 0 say nothing."""
         if before <= 0 or after <= 0:
             return
-        self._ratios.append(math.log(after) - math.log(before))
+        ratio = math.log(after) - math.log(before)
+        self._ratios.append(min(max(ratio, -_LARGEST), _LARGEST))
         self._seen += 1
         if self._seen >= self._renew_at:
             ordered = sorted((*self._ratios, *(-ratio for ratio in self._ratios)))

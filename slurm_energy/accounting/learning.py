@@ -1,0 +1,172 @@
+"""Finished runs as what predictions learn from: each run once, a bounded number of each kind.
+
+A run is learned when Slurm's facts of it are final and the records of all its nodes are there. That it was
+learned is marked in the same transaction, so that a crash at any instant neither loses nor repeats it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from slurm_energy.accounting.database import transaction
+from slurm_energy.slurm.tres import requested
+
+RUNS_PER_KIND: Final = 64
+"""Newest runs kept of each kind: user, name, script, resources, limit, policy and caps all equal."""
+
+MISSING_AFTER_S: Final = 3600.0
+"""Records of nodes that are missing so long after the end are not waited for: the energy is unknown."""
+
+BATCH: Final = 500
+_CHUNK: Final = 2000
+
+_FINISHED = """
+    SELECT j.id, j.user, j.account, j.partition, j.name, j.state, j.start, j."end", j.elapsed_s, j.nodes,
+        j.time_limit_s, j.requested, count(r.id), count(r.energy_joules), sum(r.energy_joules), min(r.start),
+        max(r."end"), max(r.policy), max(json_extract(r.body, '$.asked.cap_watts')),
+        max(json_extract(r.body, '$.asked.gpu_cap_watts')), max(json_extract(r.body, '$.fingerprint')),
+        sum(json_array_length(r.body, '$.gpus')), max(r.received)
+    FROM jobs j JOIN records r ON r.job = j.id AND r.step = ''
+    WHERE j.id IN (
+        SELECT id FROM jobs WHERE finished AND NOT learned
+            AND EXISTS (SELECT 1 FROM records w WHERE w.job = jobs.id AND w.step = '')
+        ORDER BY updated LIMIT ?)
+    GROUP BY j.id ORDER BY max(r."end")
+"""
+_KIND = ("user", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "policy")
+
+
+class FinishedRun(NamedTuple):
+    """A run that is over; figures as in `oracle.history.Run`, `state` in Slurm's words."""
+
+    end: float
+    duration_s: float
+    state: str
+    energy_joules: float | None = None
+    user: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    name: str | None = None
+    fingerprint: str | None = None
+    nodes: int | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    gpu_kind: str | None = None
+    policy: str | None = None
+    cap_watts: float | None = None
+    gpu_cap_watts: float | None = None
+    time_limit_s: float | None = None
+
+
+def learn(connection: sqlite3.Connection, now: float) -> tuple[list[FinishedRun], bool]:
+    """Take the finished runs that were not learned yet into the history, in one transaction.
+
+    Args:
+        connection: of the writing thread.
+        now: Unix seconds.
+
+    Returns:
+        The new runs in the order of their ends, and whether there may be more of them.
+    """
+    runs = []
+    with transaction(connection):
+        rows = connection.execute(_FINISHED, [BATCH]).fetchall()
+        for row in rows:
+            job, count, wanted, received = row[0], row[12], row[9], row[22]
+            missing = count < (wanted or 1)
+            if missing and now - received < MISSING_AFTER_S:
+                continue
+            run = _run(row, missing)
+            connection.execute("UPDATE jobs SET learned = 1 WHERE id = ?", [job])
+            if run.duration_s > 0:
+                _keep(connection, run)
+                runs.append(run)
+    return runs, len(rows) == BATCH and bool(runs)
+
+
+def remembered(connection: sqlite3.Connection) -> Iterator[FinishedRun]:
+    """Yield all runs of the history in the order of their ends."""
+    rows = connection.execute('SELECT body FROM history ORDER BY "end", id')
+    while some := rows.fetchmany(_CHUNK):
+        for (body,) in some:
+            yield FinishedRun(**json.loads(body))
+
+
+def forget(connection: sqlite3.Connection, before: float) -> int:
+    """Delete at most `BATCH` runs that ended before a Unix second; return how many."""
+    with transaction(connection):
+        done = connection.execute(
+            'DELETE FROM history WHERE id IN (SELECT id FROM history WHERE "end" < ? LIMIT ?)',
+            [before, BATCH],
+        )
+    return done.rowcount
+
+
+def _keep(connection: sqlite3.Connection, run: FinishedRun) -> None:
+    kind = _kind(run)
+    known = {name: value for name, value in run._asdict().items() if value is not None}
+    connection.execute(
+        'INSERT INTO history (kind, "end", body) VALUES (?, ?, ?)',
+        [kind, run.end, json.dumps(known, separators=(",", ":"))],
+    )
+    connection.execute(
+        "DELETE FROM history WHERE kind = ? AND id NOT IN "
+        '(SELECT id FROM history WHERE kind = ? ORDER BY "end" DESC, id DESC LIMIT ?)',
+        [kind, kind, RUNS_PER_KIND],
+    )
+
+
+def _kind(run: FinishedRun) -> bytes:
+    values = [getattr(run, name) for name in (*_KIND, "cap_watts", "gpu_cap_watts")]
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).digest()
+
+
+def _run(row: tuple[Any, ...], missing: bool) -> FinishedRun:
+    _, user, account, partition, name, state, start, end, elapsed_s, nodes, limit_s, tres = row[:12]
+    _, known, joules, first, last, policy, cap, gpu_cap, script, gpus, _ = row[12:]
+    asked = requested(tres)
+    complete = not missing and known == row[12]
+    return FinishedRun(
+        end=end or last,
+        duration_s=_duration(start, end, elapsed_s, last - first),
+        state=state,
+        energy_joules=joules if complete else None,
+        user=user,
+        account=account,
+        partition=partition,
+        name=name or None,
+        fingerprint=script,
+        nodes=asked.nodes or nodes,
+        cpus=asked.cpus,
+        gpus=_gpus(asked.gpus, tres, gpus),
+        gpu_kind=asked.gpu_kind,
+        policy=policy,
+        cap_watts=_watts(cap),
+        gpu_cap_watts=_watts(gpu_cap),
+        time_limit_s=limit_s,
+    )
+
+
+def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:
+    """Return seconds: as measured on the nodes where that agrees with Slurm's whole seconds."""
+    if elapsed_s is None:
+        elapsed_s = end - start if start is not None and end is not None else measured_s
+    return min(max(measured_s, elapsed_s - 1), elapsed_s + 1)
+
+
+def _gpus(asked: int | None, tres: str | None, recorded: int | None) -> int:
+    """Return the GPUs asked for; from the records where Slurm does not account for GPUs."""
+    if asked is not None:
+        return asked
+    return 0 if tres and "gres/" in tres else recorded or 0
+
+
+def _watts(text: str | float | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,163 @@
+"""History at the controller: learning after enrichment, and answers to questions; no SQL, no arithmetic here.
+
+The history in memory belongs to one thread; the database keeps what it is made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from slurm_energy.accounting import learning
+from slurm_energy.accounting.learning import FinishedRun
+from slurm_energy.controller.recurring import Recurring
+from slurm_energy.controller.store import Store
+from slurm_energy.errors import EnergyError, ForbiddenError, UsageError
+from slurm_energy.oracle.answer import Question
+from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run
+from slurm_energy.oracle.nameplate import NameplateOracle
+from slurm_energy.quantities import shown
+
+MOST_QUESTIONS: Final = 1000
+_LOADED_AT_ONCE: Final = 2000
+_LONGEST_TEXT: Final = 1024
+_TYPES: Final = {field.name: str(field.type).split(" ")[0] for field in dataclasses.fields(Question)}
+T = TypeVar("T")
+log = logging.getLogger("senergyctld")
+
+
+class Memory:
+    """Keeps the history in step with the database.
+
+    Args:
+        store: the database.
+        recurring: for failures that repeat.
+        keep_days: `controller.history_days`; replaced on reload.
+    """
+
+    def __init__(self, store: Store, recurring: Recurring, keep_days: float) -> None:
+        self._store, self._recurring = store, recurring
+        self.keep_days = keep_days
+        self._history = History()
+        self._thread = ThreadPoolExecutor(1, "history")
+        self._loaded = False
+
+    async def loop(self, interval_s: Callable[[], float]) -> None:
+        """Load what the database remembers, then learn again and again until cancelled."""
+        while True:
+            try:
+                if not self._loaded:
+                    await self.load()
+                await self.learn()
+                await self._forget()
+                self._recurring.works("history")
+            except EnergyError as error:
+                self._recurring.failed("history", str(error))
+            await asyncio.sleep(interval_s())
+
+    async def load(self) -> None:
+        """Take over what the database remembers."""
+        runs = await self._store.read(lambda connection: list(learning.remembered(connection)))
+        for first in range(0, len(runs), _LOADED_AT_ONCE):
+            await self._do(self._take, runs[first : first + _LOADED_AT_ONCE])
+        self._loaded = True
+
+    async def learn(self) -> int:
+        """Learn the runs that are over now; return how many.
+
+        Raises:
+            UnavailableError: the database refused; the next call tries again.
+        """
+        total, more = 0, True
+        while more:
+            runs, more = await self._store.write(learning.learn, time.time())
+            # Committed: from here on the memory must not lose them, even if this task is cancelled.
+            self._thread.submit(self._take, runs)
+            total += len(runs)
+        return total
+
+    async def answers(self, questions: list[Question], own_only: bool) -> list[dict[str, Any] | None]:
+        """Return an answer as JSON for each question; None where no run is like the job."""
+        return await self._do(self._answers, questions, own_only)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the status page shows: runs learned since the start, those taken over included."""
+        return {"runs": self._history.runs_learned, "kinds": len(self._history), "loaded": self._loaded}
+
+    def close(self) -> None:
+        """Wait for what is running."""
+        self._thread.shutdown()
+
+    async def _forget(self) -> None:
+        before = time.time() - self.keep_days * 86400
+        while await self._store.write(learning.forget, before) == learning.BATCH:
+            await asyncio.sleep(0)
+        await self._do(self._history.forget, before)
+
+    async def _do(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+    def _take(self, runs: Iterable[FinishedRun]) -> None:
+        for run in runs:
+            values = run._asdict()
+            self._history.learn(Run(ending=Ending.of_state(values.pop("state")), **values))
+
+    def _answers(self, questions: list[Question], own_only: bool) -> list[dict[str, Any] | None]:
+        oracle = HistoryOracle(self._history, NameplateOracle(), own_only=own_only)
+        found = [oracle.predict(question) for question in questions]
+        return [None if answer is None else answer.to_json() for answer in found]
+
+
+def read_questions(data: Any, user: str | None, *, operator: bool) -> list[Question]:
+    """Read the body of a request, and let users ask for themselves only.
+
+    Args:
+        data: the JSON object.
+        user: name of who asks, None if this host does not know it.
+        operator: may ask for anybody; without a user in the question, for nobody in particular.
+
+    Raises:
+        UsageError: not of the contract's form.
+        ForbiddenError: another user's job.
+    """
+    entries = data.get("questions") if isinstance(data, dict) else None
+    if not isinstance(entries, list) or len(entries) > MOST_QUESTIONS:
+        raise UsageError(f"'questions' is not a list of at most {MOST_QUESTIONS}")
+    return [_question(entry, user, operator=operator) for entry in entries]
+
+
+def _question(entry: Any, user: str | None, *, operator: bool) -> Question:
+    if not isinstance(entry, dict):
+        raise UsageError("question: not a JSON object")
+    for name, value in entry.items():
+        _check(name, value)
+    question = Question(**entry)
+    if operator:
+        return question
+    if question.user not in (None, user) or user is None:
+        raise ForbiddenError(
+            f"jobs of user {shown(str(question.user))}",
+            "you may ask for your own",
+            "ask an operator (controller.operators)",
+        )
+    return dataclasses.replace(question, user=user)
+
+
+def _check(name: str, value: Any) -> None:
+    kind = _TYPES.get(name)
+    if kind is None:
+        raise UsageError(f"question: unknown key '{shown(name)}'")
+    if value is None:
+        return
+    if kind == "str":
+        good = isinstance(value, str) and len(value) <= _LONGEST_TEXT
+    else:
+        number = isinstance(value, int if kind == "int" else (int, float)) and not isinstance(value, bool)
+        good = number and 0 <= value <= 1e15
+    if not good:
+        raise UsageError(f"question: bad value for '{name}': {shown(repr(value), 60)}")

@@ -1,0 +1,88 @@
+"""The last resort: what the hardware draws at most for the time that the user asked for, a wide range."""
+
+from __future__ import annotations
+
+from slurm_energy.errors import EnergyError
+from slurm_energy.oracle.answer import Answer, Estimate, Question, Source
+from slurm_energy.oracle.hardware import Hardware, find_hardware
+
+NO_LIMIT_S = 86400.0
+"""Seconds assumed of a job without a time limit."""
+
+_GPU_TDP_WATTS = 400.0  # where the kind is not named; today's range is 70 to 1000
+_NODE_TDP_WATTS = 480.0  # two sockets of 240 W (Xeon 8358 and the like) with 32 cores each
+_CORE_TDP_WATTS = 7.5
+_GPU_SHARES = (0.7, 0.2, 1.0)  # of the TDP: in the middle of training figures, idle, all of it
+_IDLE_SHARE = 0.3  # of a core's TDP
+_UNKNOWN_FACTOR = 2.5  # how far an unknown GPU's TDP may be from the one assumed
+
+
+class NameplateOracle:
+    """Answers every question: any share of the time limit, times a share of the TDP of what was asked for.
+
+    Args:
+        cpu_kind: hardware file of the sockets (two a node), None: not known.
+    """
+
+    def __init__(self, cpu_kind: str | None = None) -> None:
+        self._cpu = _hardware(cpu_kind)
+
+    def predict(self, question: Question) -> Answer:
+        """Return the answer."""
+        limit_s, notes = question.time_limit_s, []
+        if limit_s is None:
+            limit_s = NO_LIMIT_S
+            notes.append("no time limit is known: one day assumed")
+        duration = Estimate(limit_s / 2, limit_s * 0.05, limit_s * 0.95)
+        gpu, named = self._gpus(question)
+        cpu = self._cpus(question)
+        if question.gpus and not named:
+            notes.append(f"no kind of GPU is known: {_GPU_TDP_WATTS:g} W each assumed")
+        power = _capped(Estimate(gpu.mean + cpu.mean, gpu.low + cpu.low, gpu.high + cpu.high), question)
+        return Answer(
+            duration_s=duration,
+            power_watts=power,
+            energy_joules=Estimate(*(a * b for a, b in zip(_parts(duration), _parts(power), strict=True))),
+            source=Source.NAMEPLATE,
+            basis="time limit and TDP of what is asked for; nothing measured",
+            notes=tuple(notes),
+        )
+
+    def _gpus(self, question: Question) -> tuple[Estimate, bool]:
+        count, hardware = question.gpus or 0, _hardware(question.gpu_kind)
+        tdp_watts = count * (hardware.tdp_watts if hardware else _GPU_TDP_WATTS)
+        factor = 1.0 if hardware else _UNKNOWN_FACTOR
+        mean, low, high = (tdp_watts * share for share in _GPU_SHARES)
+        cap_watts = count * (question.gpu_cap_watts or float("inf")) if count else 0.0
+        figures = (min(watts, cap_watts) for watts in (mean, low / factor, high * factor))
+        return Estimate(*figures), hardware is not None
+
+    def _cpus(self, question: Question) -> Estimate:
+        """Return watts of the CPUs: at least idle cores, at most whole nodes, which a job may have alone."""
+        nodes = question.nodes or 1
+        node_watts = 2 * self._cpu.tdp_watts if self._cpu else _NODE_TDP_WATTS
+        core_watts = self._cpu.tdp_watts / self._cpu.processors if self._cpu else _CORE_TDP_WATTS
+        share = core_watts * (question.cpus or nodes)
+        high = max(node_watts * nodes, share)
+        return Estimate(share, share * _IDLE_SHARE, high)
+
+
+def _hardware(name: str | None) -> Hardware | None:
+    """Return a kind of device; None if no file is named so: Slurm's types are the site's own words."""
+    if name is None or name.endswith(".toml"):
+        return None
+    try:
+        return find_hardware(name)
+    except EnergyError:
+        return None
+
+
+def _capped(power: Estimate, question: Question) -> Estimate:
+    if question.cap_watts is None:
+        return power
+    most = question.cap_watts * (question.nodes or 1)
+    return Estimate(*(min(value, most) for value in _parts(power)))
+
+
+def _parts(estimate: Estimate) -> tuple[float, float, float]:
+    return estimate.mean, estimate.low, estimate.high
