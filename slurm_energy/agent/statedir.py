@@ -115,7 +115,7 @@ class StateDir:
             OSError: not written.
         """
         if session.trace is not None:
-            durable.write(self._path(session, _TRACE), session.trace.dump(), sync=False)
+            durable.write(self._path(session, _TRACE), session.trace.parts(), sync=False)
 
     def forget(self, session: Session) -> None:
         """Remove all of a session whose record is in the spool."""

@@ -71,14 +71,18 @@ class TraceBuilder:
 
     def dump(self) -> bytes:
         """Return everything as bytes for `load`."""
+        return b"".join(self.parts())
+
+    def parts(self) -> list[bytes | memoryview]:
+        """Return what `dump` returns in pieces, without copies: a long trace has hundreds of kilobytes."""
         header = {
             "start": self.start,
             "interval_s": self.interval_s,
             "columns": list(self._joules),
             "points": self._points,
         }
-        parts = [*self._covered.values(), *self._joules.values()]
-        return json.dumps(header).encode() + b"\n" + b"".join(part.tobytes() for part in parts)
+        columns = [*self._covered.values(), *self._joules.values()]
+        return [json.dumps(header).encode() + b"\n", *(memoryview(column) for column in columns)]
 
     @classmethod
     def load(cls, data: bytes) -> TraceBuilder:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
-def write(path: Path, data: bytes, *, sync: bool = True, mode: int = 0o600) -> None:
+def write(
+    path: Path, data: bytes | Sequence[bytes | memoryview], *, sync: bool = True, mode: int = 0o600
+) -> None:
     """Replace a file's contents atomically.
 
     Args:
         path: file to replace; its directory must exist.
-        data: the new contents.
+        data: the new contents, whole or in pieces.
         sync: also force file and directory to disk, so that they survive a power failure.
         mode: permission bits of the new file.
 
@@ -32,7 +34,8 @@ def write(path: Path, data: bytes, *, sync: bool = True, mode: int = 0o600) -> N
         temporary.unlink()
         descriptor = _create(temporary, mode)
     try:
-        _write_all(descriptor, data)
+        for part in [data] if isinstance(data, bytes) else data:
+            _write_all(descriptor, part)
         if sync:
             os.fsync(descriptor)
     except OSError:
@@ -98,8 +101,8 @@ def _create(path: Path, mode: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
+    view = memoryview(data).cast("B")
     while view:
         view = view[os.write(descriptor, view) :]
 

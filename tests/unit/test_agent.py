@@ -539,6 +539,27 @@ def test_a_full_disk_keeps_the_job_until_the_record_fits(node: Node, monkeypatch
     assert node.tree.snapshot() == node.original
 
 
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+def test_a_step_of_the_wall_clock_moves_nothing_of_a_job(node: Node, step_s: float) -> None:
+    node.engine.begin(env())
+    began = node.clock.unix()
+    node.use(5)
+    node.clock.wall_step = step_s
+    node.use(5)
+    node.engine.housekeeping()
+    node.die()
+    node.engine = node.start()
+    node.use(5)
+    node.engine.end(env())
+    (item,) = node.items()
+    record = EnergyRecord.from_json(item.record)
+    assert (record.start, record.end) == (began, began + 15.0)
+    assert record.elapsed_s == 15.0
+    assert energy_of(record) == {"dram": 600.0, "cpu": 6000.0}
+    assert item.trace["start"] == began
+    assert decode(item.trace["columns"]["cpu"]) == [400.0] * 15
+
+
 def test_the_spool_drops_traces_before_records(node: Node) -> None:
     for job_id in range(1, 41):
         node.engine.begin(env(job_id))

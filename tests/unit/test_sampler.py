@@ -26,6 +26,7 @@ class HandClock(Clock):
         super().__init__()
         self.now = 1000.0
         self.slept = 0.0
+        self.wall_step = 0.0
 
     def boottime(self) -> float:
         return self.now
@@ -34,7 +35,7 @@ class HandClock(Clock):
         return self.slept
 
     def unix(self) -> float:
-        return 1_700_000_000 + self.now
+        return 1_700_000_000 + self.now + self.wall_step
 
 
 class Counter(EnergyCounter):
