@@ -22,7 +22,7 @@ SUBCOMMANDS = {
     "status": "state of the controller and of this node's agent",
     "top": "live watts of this node, its jobs and components",
     "doctor": "what this compute node has, what it lacks, what that costs and what fixes it",
-    "predict": "time, watts and energy of a training job before it runs, for each alternative",
+    "predict": "time, watts and energy of a job before it runs",
     "calibrate": "fit the prediction of one kind of GPU to measured training steps",
     "profile": "measure a command, or gather what a program's sections measured",
     "simulate": "what scheduling policies would do with a workload",

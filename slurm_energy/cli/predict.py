@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurm_energy.cli import predict_job
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError
 from slurm_energy.quantities import format_duration, format_scaled, parse_watts, shown
@@ -16,18 +17,25 @@ if TYPE_CHECKING:
     from slurm_energy.oracle.sweep import Sweep
     from slurm_energy.oracle.workload import Profile
 
-HELP = "time, watts and energy of a training job before it runs, for each alternative"
+HELP = "time, watts and energy of a job before it runs"
 _MOST_VALUES = 1000
 _RANGE = re.compile(r"(?P<low>[^.:]+(?:\.\d+)?)\.\.(?P<high>[^:]+)(?::(?P<step>.+))?")
 
 EPILOG = """\
-A model is the name of a workload profile (--list) or a .json file. Batch is samples per GPU and step, caps
-are watts per GPU; watts and energy are those of the GPUs together. The job works through --epochs of the
+With a batch script: what sbatch would be asked for by it, and what the job will take. The answer comes from
+runs of like jobs (your own; operators: all), else from the model that the script names with --energy-model,
+else from the time limit and the hardware's TDP. Without a controller the first is left out.
+
+Without a script, a table of alternatives. A model is the name of a workload profile (--list) or a .json file.
+Batch is samples per GPU and step,
+caps are watts per GPU; watts and energy are those of the GPUs together. The job works through --epochs of the
 model's usual data set, or --samples. RANGE: where 90 in 100 such jobs should end. FRONT: nothing else is
 better in time and energy. BEST: least time, energy, energy-delay product (EDP) and energy-delay sum (EDS; the
 first alternative without a limit has 1).
 
 examples:
+  senergy predict job.sh input.dat
+  senergy predict --sbatch "-N 4 -t 2:00:00" --json job.sh -- --steps 100
   senergy predict --model resnet50 --gpu a100 --gpus 1,4,8 --batch 128,256 --precision bf16 --cap 200..400:50
   senergy predict --model bert-base --gpu a40,rtx6000 --batch 32 --cap none,150,200 --epochs 3 --json
   senergy predict --model resnet50 --gpu a40 --cap 100..300:25 --plot caps.png
@@ -42,6 +50,7 @@ module's forward.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy predict`."""
     parser.epilog = EPILOG
+    predict_job.add_options(parser)
     parser.add_argument("--list", action="store_true", help="list models and kinds of GPU")
     parser.add_argument("--model", metavar="NAME", help="workload profile")
     parser.add_argument("--trace", metavar="FILE.py:FUNCTION", help="make the profile of a PyTorch model")
@@ -63,6 +72,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict and print."""
+    if args.job:
+        return predict_job.run(args)
     try:
         import numpy  # noqa: F401
     except ImportError:

@@ -143,6 +143,29 @@ class Answer:
             "notes": list(self.notes),
         }
 
+    @classmethod
+    def from_json(cls, data: Any) -> Answer:
+        """Read the output of `to_json`.
+
+        Raises:
+            ValueError: not such data.
+        """
+        try:
+            estimates = {
+                name: Estimate(*(float(data[name][key]) for key in ("mean", "low", "high")))
+                for name in ("duration_s", "power_watts", "energy_joules")
+            }
+            return cls(
+                **estimates,
+                source=Source(data["source"]),
+                basis=str(data["basis"]),
+                age_s=None if data["age_s"] is None else float(data["age_s"]),
+                observations=None if data["observations"] is None else int(data["observations"]),
+                notes=tuple(map(str, data["notes"])),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"no answer: {error}") from None
+
 
 class Oracle(Protocol):
     """Anything that predicts a job."""

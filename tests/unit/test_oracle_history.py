@@ -152,7 +152,7 @@ class TestAnswers:
         answer = asked(learned(*(run(ago=3600.0 * n + 7200) for n in reversed(range(5)))))
         assert answer.source is Source.HISTORY
         assert (answer.observations, answer.age_s) == (5, 7200.0)
-        assert answer.basis == "5 runs: same user, name and resources; newest 2 h ago"
+        assert answer.basis == "5 runs: same user, name and resources"
         for estimate, true in (
             (answer.duration_s, 100),
             (answer.power_watts, 200),

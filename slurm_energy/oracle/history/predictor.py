@@ -54,7 +54,7 @@ class HistoryOracle:
             power_watts=power,
             energy_joules=_energy(forecast, question, duration, power),
             source=Source.HISTORY,
-            basis=f"{_count(forecast.runs)}: {LEVELS[forecast.level].text}; newest {age_text(age_s)} ago",
+            basis=f"{_count(forecast.runs)}: {LEVELS[forecast.level].text}",
             age_s=age_s,
             observations=forecast.runs,
             notes=notes,

@@ -1,0 +1,209 @@
+"""The part of `senergy predict` for batch scripts: reads the script, asks the oracles in turn, prints."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import pwd
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.cli import connection
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError, UsageError
+from slurm_energy.quantities import JOULES_PER_KWH, format_duration, shown
+
+if TYPE_CHECKING:
+    from slurm_energy.oracle.answer import Answer, Estimate, Oracle, Question
+    from slurm_energy.slurm.batchscript import BatchScript
+
+_SHORT_S = 60.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what belongs to batch scripts."""
+    parser.add_argument("job", nargs="*", metavar="SCRIPT [ARGUMENT]", help="batch script and its arguments")
+    parser.add_argument(
+        "--sbatch",
+        metavar="OPTIONS",
+        default="",
+        help="with a script: options for sbatch that go before its own",
+    )
+    parser.add_argument("--user", metavar="NAME", help="with a script: whose job it is (operators only)")
+    connection.add_config_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the script, predict and print."""
+    script = _read(Path(args.job[0]), args.job[1:], args.sbatch)
+    notes = list(script.notes)
+    question = _question(args, script, notes)
+    answer = _ask(args, question, notes)
+    answer = dataclasses.replace(answer, notes=(*notes, *answer.notes))
+    if args.json:
+        emit_json(
+            {"job": _job_json(script), "question": dataclasses.asdict(question), "answer": answer.to_json()}
+        )
+    else:
+        emit(lines(script, question, answer))
+    return EXIT_OK
+
+
+def lines(script: BatchScript, question: Question, answer: Answer) -> list[str]:
+    """Return the page: the job, its figures, where they come from."""
+    from slurm_energy.oracle.history.predictor import age_text
+    from slurm_energy.reports.scaling import with_unit
+
+    kwh = answer.energy_joules.mean / JOULES_PER_KWH
+    edp = with_unit(answer.edp_js, "J s")
+    rows = [
+        ["", "mean", "5 %", "95 %"],
+        ["time", *map(_seconds, _parts(answer.duration_s))],
+        ["power", *(with_unit(watts, "W") for watts in _parts(answer.power_watts))],
+        ["energy", *(with_unit(joules, "J") for joules in _parts(answer.energy_joules))],
+    ]
+    page = [f"{shown(script.name)}: {_wanted(script, question)}"]
+    page += [f"  {shown(script.command, 90)}"] if script.command else []
+    page += [f"{name:<8}{mean:>14}{low:>14}{high:>14}" for name, mean, low, high in rows]
+    page += [f"{'EDP':<8}{edp:>14}", f"{'kWh':<8}{kwh:>14.4g}"]
+    if script.tasks > 1:
+        total = with_unit(answer.energy_joules.mean * script.tasks, "J")
+        page.append(f"{'array':<8}{script.tasks} tasks like this one: {total} together")
+    age = "" if answer.age_s is None else f", newest {age_text(answer.age_s)} old"
+    page.append(f"{'source':<8}{answer.source}{age}")
+    page.append(f"{'basis':<8}{shown(answer.basis, 200)}")
+    return page + [f"{'note':<8}{shown(note, 300)}" for note in answer.notes]
+
+
+def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
+    from slurm_energy.slurm.batchscript import MAX_BYTES, read_script
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(str(path), error.strerror or str(error), "name a batch script") from None
+    try:
+        extra = shlex.split(sbatch)
+    except ValueError as error:
+        raise UsageError(f"--sbatch: {error}") from None
+    return read_script(str(path), content, arguments, extra)
+
+
+def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> Question:
+    """Return what is asked of the oracles; flags that would be refused at submission are noted."""
+    from slurm_energy.oracle.answer import Question
+    from slurm_energy.policies.flags import Request, validate_flags
+
+    user = args.user or _login_name()
+    try:
+        config = connection.configuration(args)
+        request = validate_flags(script.flags, config, user, script.partition)
+    except EnergyError as error:
+        notes.append(str(error))
+        request = Request(policy=script.flags.get("ENERGY_POLICY", "monitor"))
+    return Question(
+        user=user,
+        account=script.account,
+        partition=script.partition,
+        name=script.name,
+        fingerprint=script.fingerprint,
+        nodes=script.nodes,
+        cpus=script.cpus,
+        gpus=script.gpus,
+        gpu_kind=script.gpu_kind,
+        time_limit_s=script.time_limit_s,
+        policy=request.policy,
+        cap_watts=request.cap_watts,
+        gpu_cap_watts=request.gpu_cap_watts,
+        model=request.model,
+        tag=request.tag,
+    )
+
+
+def _ask(args: argparse.Namespace, question: Question, notes: list[str]) -> Answer:
+    from slurm_energy.oracle.answer import FirstThatKnows
+    from slurm_energy.oracle.nameplate import NameplateOracle
+
+    oracles: list[Oracle] = [_Controller(args, notes)]
+    if question.model:
+        oracles += _model(question, notes)
+    return FirstThatKnows([*oracles, NameplateOracle()]).require(question)
+
+
+def _model(question: Question, notes: list[str]) -> list[Oracle]:
+    """Return the analytical model if it can answer, else note why it cannot."""
+    if not question.gpu_kind:
+        notes.append("the model was not asked: no kind of GPU is named (--gpus=a100:4)")
+        return []
+    try:
+        from slurm_energy.oracle.prediction import TrainingOracle
+    except ImportError:
+        notes.append("the model was not asked: numpy is not installed")
+        return []
+    return [TrainingOracle()]
+
+
+class _Controller:
+    """The oracle of history, at the controller. Without it the others answer, and a note says so."""
+
+    def __init__(self, args: argparse.Namespace, notes: list[str]) -> None:
+        self._args, self._notes = args, notes
+
+    def predict(self, question: Question) -> Answer | None:
+        """Ask the controller.
+
+        Raises:
+            ForbiddenError: another user's job.
+        """
+        from slurm_energy.oracle.answer import Answer
+
+        asked = {name: value for name, value in dataclasses.asdict(question).items() if value is not None}
+        try:
+            answers = (
+                connection.connect(self._args).post("/v1/predict", {"questions": [asked]}).get("answers")
+            )
+            found = answers[0] if isinstance(answers, list) and answers else None
+            return None if found is None else Answer.from_json(found)
+        except UnavailableError as error:
+            self._notes.append(f"history was not asked: {error}")
+        except ValueError as error:
+            self._notes.append(f"history was not understood: {error}")
+        return None
+
+
+def _login_name() -> str | None:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return None
+
+
+def _wanted(script: BatchScript, question: Question) -> str:
+    parts = [_count(script.nodes, "node"), _count(script.cpus, "CPU")]
+    if script.gpus:
+        parts.append(_count(script.gpus, "GPU") + (f" ({script.gpu_kind})" if script.gpu_kind else ""))
+    parts.append(f"limit {format_duration(script.time_limit_s) or 'not given'}")
+    parts += [f"partition {script.partition}"] if script.partition else []
+    parts.append(f"policy {question.policy}")
+    return ", ".join(shown(part) for part in parts)
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}" + ("" if number == 1 else "s")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < _SHORT_S else format_duration(seconds)
+
+
+def _parts(estimate: Estimate) -> tuple[float, float, float]:
+    return estimate.mean, estimate.low, estimate.high
+
+
+def _job_json(script: BatchScript) -> dict[str, Any]:
+    data = dataclasses.asdict(script)
+    del data["notes"]
+    return data

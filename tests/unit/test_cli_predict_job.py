@@ -1,0 +1,149 @@
+"""`senergy predict SCRIPT`: what is asked of the controller, what is printed, and what is said without it."""
+
+from __future__ import annotations
+
+import json
+
+import golden_files
+import pytest
+from fake_controller import FakeController, install
+
+from slurm_energy.cli import main as cli
+from slurm_energy.cli import predict_job
+from slurm_energy.errors import ForbiddenError, UnavailableError
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=2 --gpus-per-node=a100:4 -c 8
+#SBATCH --time=2:00:00 --partition=gpu --array=1-6
+#SBATCH --energy-policy=edp --energy-tag=thesis
+#SBATCH --energy-model=resnet50
+
+srun python train.py
+"""
+ANSWER = {
+    "duration_s": {"mean": 100.0, "low": 96.0, "high": 104.0},
+    "power_watts": {"mean": 2000.0, "low": 1900.0, "high": 2100.0},
+    "energy_joules": {"mean": 200000.0, "low": 190000.0, "high": 210000.0},
+    "source": "history",
+    "basis": "12 runs: same script, arguments, resources and policy",
+    "age_s": 10800.0,
+    "observations": 12,
+    "notes": ["1 of 12 runs failed"],
+}
+
+
+class Predicting(FakeController):
+    def post(self, path, body):
+        self.asked.append((path, body))
+        answer = self.answers[path]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(predict_job, "_login_name", lambda: "alice")
+    (tmp_path / "energy.toml").write_text("")
+    monkeypatch.setenv("SENERGY_CONFIG", str(tmp_path / "energy.toml"))
+    (tmp_path / "job.sh").write_text(SCRIPT)
+    return tmp_path
+
+
+def controller(monkeypatch, answer):
+    fake = Predicting({"/v1/predict": answer})
+    install(monkeypatch, {})
+    monkeypatch.setattr("slurm_energy.cli.connection.connect", lambda args: fake)
+    return fake
+
+
+def test_history(folder, monkeypatch, capsys):
+    fake = controller(monkeypatch, {"scope": "own", "answers": [ANSWER]})
+    assert cli.main(["predict", "job.sh", "a", "b"]) == 0
+    golden_files.compare("predict_history.txt", capsys.readouterr().out)
+    ((_, body),) = fake.asked
+    (question,) = body["questions"]
+    fingerprint = question.pop("fingerprint")
+    assert len(fingerprint) == 16
+    assert question == {
+        "user": "alice",
+        "partition": "gpu",
+        "name": "job.sh",
+        "nodes": 2,
+        "cpus": 16,
+        "gpus": 8,
+        "gpu_kind": "a100",
+        "time_limit_s": 7200.0,
+        "policy": "edp",
+        "model": "resnet50",
+        "tag": "thesis",
+    }
+    cli.main(["predict", "job.sh", "a", "c"])
+    assert fake.asked[1][1]["questions"][0]["fingerprint"] != fingerprint
+
+
+def test_json(folder, monkeypatch, capsys):
+    controller(monkeypatch, {"scope": "own", "answers": [ANSWER]})
+    assert cli.main(["predict", "--json", "--sbatch", "-N 4 -A physics", "job.sh"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["answer"] == ANSWER
+    assert (document["job"]["nodes"], document["question"]["account"]) == (4, "physics")
+
+
+def test_nobody_knows_the_job(folder, monkeypatch, capsys):
+    """No run is like it and no model was named: time limit and TDP, with a wide range."""
+    controller(monkeypatch, {"scope": "own", "answers": [None]})
+    (folder / "job.sh").write_text(SCRIPT.replace("#SBATCH --energy-model=resnet50\n", ""))
+    assert cli.main(["predict", "job.sh"]) == 0
+    golden_files.compare("predict_nameplate.txt", capsys.readouterr().out)
+
+
+def test_the_model_answers_without_history(folder, monkeypatch, capsys):
+    pytest.importorskip("numpy")
+    controller(monkeypatch, {"scope": "own", "answers": [None]})
+    assert cli.main(["predict", "--json", "job.sh"]) == 0
+    answer = json.loads(capsys.readouterr().out)["answer"]
+    assert answer["source"] == "model" and "resnet50" in answer["basis"]
+
+
+def test_without_a_controller(folder, monkeypatch, capsys):
+    controller(monkeypatch, UnavailableError("controller", "refused"))
+    (folder / "job.sh").write_text("#!/bin/sh\ntrue\n")
+    assert cli.main(["predict", "job.sh"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\nnote") == 2
+    assert "history was not asked: controller: refused" in out
+    assert "no time limit is known: one day assumed" in out
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"answers": []}, {"answers": [{"source": "history"}]}, {"answers": 1}]
+)
+def test_answers_that_are_none(folder, monkeypatch, capsys, answer):
+    controller(monkeypatch, answer)
+    assert cli.main(["predict", "job.sh"]) == 0
+    assert "Traceback" not in capsys.readouterr().out
+
+
+def test_errors_are_one_line(folder, monkeypatch, capsys):
+    controller(monkeypatch, ForbiddenError("jobs of user bob", "you may ask for your own"))
+    (folder / "bad.sh").write_text("#!/bin/sh\n#SBATCH -N two\n")
+    for arguments, code, words in (
+        (["missing.sh"], 2, "missing.sh: No such file or directory"),
+        (["bad.sh"], 2, "bad.sh: line 2: --nodes: 'two' is not a whole number"),
+        (["--sbatch", "-J 'x", "job.sh"], 2, "--sbatch: No closing quotation"),
+        (["--user", "bob", "job.sh"], 5, "jobs of user bob"),
+        (["."], 2, "Is a directory"),
+    ):
+        assert cli.main(["predict", *arguments]) == code
+        captured = capsys.readouterr()
+        assert captured.out == "" and captured.err.count("\n") == 1
+        assert words in captured.err
+
+
+def test_flags_that_submission_would_refuse_are_noted(folder, monkeypatch, capsys):
+    controller(monkeypatch, {"answers": [ANSWER]})
+    (folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --energy-cap=9MW\ntrue\n")
+    assert cli.main(["predict", "job.sh"]) == 0
+    assert "note    --energy-cap: '9MW' is out of bounds" in capsys.readouterr().out
