@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 import os
+import select
+import signal
 import sys
 
 import pynvml  # noqa: F401  so that every child has it
@@ -27,6 +29,16 @@ def run(log: str, arguments: list[str]) -> int:
     return main.main(arguments)
 
 
+def _wait(child: int) -> None:
+    """Wait for a child; when the test is gone, so is the child."""
+    descriptor = os.pidfd_open(child)
+    ready, _, _ = select.select([descriptor, sys.stdin.fileno()], [], [])
+    if descriptor not in ready:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(descriptor)
+
+
 def launch() -> None:
     log, *arguments = sys.argv[1:]
     client.munge.encode = lambda *_arguments: "MUNGE:x:"
@@ -41,7 +53,7 @@ def launch() -> None:
                 code = run(log, [*arguments, *line.split()])
             finally:
                 os._exit(code)
-        os.waitpid(child, 0)
+        _wait(child)
         sys.stdout.write("\n")
         sys.stdout.flush()
 
