@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_energy.scheduling.queue import Alternatives, Floats, Ints, Queue
+from slurm_energy.scheduling.queue import Alternatives, Bools, Floats, Ints, Queue
 
 AGED, URGENT, NORMAL = 0, 1, 2
 """Tiers, lowest first: waited for longer than the bound; with a deadline; all others."""
@@ -115,3 +115,24 @@ def slack_s(queue: Queue, time_s: Floats) -> Floats:
     """Return deadline - (now + time): NaN for jobs without deadline. Source: thesis, 5.4.1, Chronos."""
     slack: Floats = queue.jobs.deadline_s - (queue.now_s + time_s)
     return slack
+
+
+def over_all(values: Floats, table: Alternatives) -> Floats:
+    """Return each job's least value over all its alternatives, also those not possible now. Shape (n,)."""
+    if len(table.first) < 2:
+        return np.zeros(0)
+    lowest: Floats = np.minimum.reduceat(values, table.first[:-1])
+    return lowest
+
+
+def in_time(queue: Queue) -> Bools:
+    """Return which alternatives a job should start in for its deadline's sake.
+
+    Those in which it meets it; all where there is no deadline, or none that meets it. Shape (m,).
+    """
+    table = queue.alternatives
+    counts = np.diff(table.first)
+    left_s = queue.jobs.deadline_s - queue.now_s
+    open_end = np.isnan(left_s) | (over_all(table.time_s, table) > left_s)
+    meets: Bools = np.repeat(open_end, counts) | (table.time_s <= np.repeat(left_s, counts))
+    return meets

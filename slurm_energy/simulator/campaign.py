@@ -21,6 +21,10 @@ from slurm_energy.simulator.scenario import Scenario
 from slurm_energy.simulator.steps import integral_of_product, read_steps
 from slurm_energy.simulator.workload import Workload
 
+_OF_SHAPES = (
+    *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),
+    *("predicted_time_s", "predicted_watts"),
+)
 _JOULES_PER_MWH, _JOULES_PER_KWH = 3.6e9, 3.6e6
 
 
@@ -59,7 +63,11 @@ def workload_of(scenario: Scenario, seed: int, predict: Predict | None) -> tuple
             watts_per_unit=section.watts_per_unit,
             units=section.sacct_units,
         )
-        return _scaled(loaded.workload, section.time_scale), loaded
+        trace = _scaled(_part(loaded.workload, section.part_jobs, seed), section.time_scale)
+        if not scenario.models:
+            return trace, loaded
+        assert predict is not None
+        return generate(scenario, seed, predict, trace), loaded
     assert predict is not None
     return generate(scenario, seed, predict), None
 
@@ -183,6 +191,20 @@ def _prepare(policy_file: Path | None) -> None:
 def _one(scenario: Scenario, task: Task, predict: Predict | None) -> Result:
     outcome = run(scenario, task, predict)
     return Result(task.policy, task.seed, summary(scenario, outcome), outcome.notes)
+
+
+def _part(work: Workload, jobs: int, seed: int) -> Workload:
+    """Return the jobs of one part of a file, parts counted from 0 and again from the front after the last."""
+    if not jobs or jobs >= work.count:
+        return work
+    start = (seed % (work.count // jobs)) * jobs
+    rows, shapes = slice(start, start + jobs), slice(int(work.first[start]), int(work.first[start + jobs]))
+    begin_s = work.submit_s[start]
+    cut: dict[str, Any] = {name: getattr(work, name)[rows] for name in ("job_id", "user", "time_limit_s")}
+    cut |= {name: getattr(work, name)[rows] - begin_s for name in ("submit_s", "deadline_s")}
+    cut |= {name: getattr(work, name)[shapes] for name in _OF_SHAPES}
+    cut["first"] = work.first[start : start + jobs + 1] - work.first[start]
+    return replace(work, names=work.names[rows], **cut)
 
 
 def _scaled(work: Workload, factor: float) -> Workload:

@@ -298,6 +298,7 @@ class Simulation:
             peak_watts=self._meter.peak_watts,
             passes=self._passes,
             over_budget_s=self._over_s,
+            units=int(np.sum(self._cluster.total)),
             notes=[f"{unrunnable} jobs are larger than the cluster and never ran"] if unrunnable else [],
         )
 

@@ -5,14 +5,18 @@ Source: thesis, 5.3.2.2 and 5.5.1.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from slurm_energy.errors import UsageError
 from slurm_energy.scheduling.queue import Floats
-from slurm_energy.simulator.scenario import ModelSection, Scenario
+from slurm_energy.simulator.scenario import Scenario
+from slurm_energy.simulator.sections import ModelSection
 from slurm_energy.simulator.workload import Workload, workload
 
 
@@ -33,70 +37,113 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A way to run a model: hardware (a kind of the cluster), number of GPUs, batch size per GPU."""
+    """A way to run a model: hardware (a kind of the cluster), GPUs, batch size and power cap of each."""
 
     kind: str
     gpus: int
     batch: int
+    cap_watts: float = math.inf
 
 
-Predict = Callable[[ModelSection, str, int, int], Predicted | None]
-"""(model, the oracle's name of the hardware, GPUs, batch) to the prediction; None: it does not run there."""
+Predict = Callable[[ModelSection, str, int, int, float], Predicted | None]
+"""(model, the oracle's name of the hardware, GPUs, batch, power cap per GPU in watts or infinity) to the
+prediction; None: it does not run there."""
 
 
-def generate(scenario: Scenario, seed: int, predict: Predict) -> Workload:
+Table = list[tuple[Shape, Predicted]]
+"""The shapes of a model."""
+
+
+def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | None = None) -> Workload:
     """Return a random workload; the same for the same seed, whatever policy it is for.
 
     Args:
         scenario: with models.
         seed: of the random numbers.
         predict: the oracle.
+        trace: who submits when, and how long each job takes; None: all of this is the scenario's.
 
     Raises:
         UsageError: a model runs nowhere in this cluster.
     """
     section = scenario.workload
     random = np.random.default_rng(seed)
-    submit_s = _arrivals(random, section.arrivals_per_s, section.hours * 3600)
+    if trace is None:
+        submit_s = _arrivals(random, section.arrivals_per_s, section.hours * 3600)
+    else:
+        submit_s = trace.submit_s
     count = len(submit_s)
     weights = np.array([model.weight for model in scenario.models])
     model_of = random.choice(len(scenario.models), count, p=weights / weights.sum())
-    user = _users(random, count, section.users, section.majority_share)
+    user = _users(random, count, section.users, section.majority_share) if trace is None else trace.user
     urgent = random.random(count) < section.urgent_share
     tables = [_shapes(scenario, model, predict) for model in scenario.models]
-    parts = [
-        _of_job(random, scenario, scenario.models[m], tables[m]) if section.rigid else tables[m]
-        for m in model_of
+    scale = np.ones(count) if trace is None else _scale(scenario, tables, model_of, trace)
+    chosen = [
+        _rigid_shapes(model, table) if section.rigid else table
+        for model, table in zip(scenario.models, tables, strict=True)
     ]
-    first = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    flat = [entry for part in parts for entry in part]
-    kinds = list(scenario.kinds)
-    time_s = np.array([found.time_s for _, found in flat])
-    watts = np.array([found.power_watts for _, found in flat])
-    most = np.array([found.most_watts for _, found in flat])
-    error = section.prediction_error
-    guess_s = time_s * random.uniform(1 - error, 1 + error, len(flat))
-    guess = np.minimum(most, watts * random.uniform(1 - error, 1 + error, len(flat)))
-    least_s = np.array([min(found.time_s for _, found in tables[m]) for m in model_of])
+    least_s = np.array([min(found.time_s for _, found in table) for table in tables])[model_of] * scale
     return workload(
-        first,
+        np.concatenate([[0], np.cumsum([len(chosen[m]) for m in model_of])]).astype(np.int64),
         {
             "submit_s": submit_s,
             "user": user,
             "deadline_s": np.where(urgent, submit_s + section.deadline_factor * least_s, np.nan),
         },
-        {
-            "hardware": [kinds.index(shape.kind) for shape, _ in flat],
-            "units": [shape.gpus for shape, _ in flat],
-            "batch": [shape.batch for shape, _ in flat],
-            "time_s": guess_s if section.error_is_real else time_s,
-            "power_watts": guess if section.error_is_real else watts,
-            "predicted_time_s": guess_s,
-            "predicted_watts": guess,
-        },
-        users=tuple(f"user{number}" for number in range(section.users)),
+        _columns(scenario, random, [chosen[m] for m in model_of], scale),
+        users=tuple(f"user{n}" for n in range(section.users)) if trace is None else trace.users,
         names=tuple(scenario.models[m].name or scenario.models[m].profile for m in model_of),
     )
+
+
+def _columns(
+    scenario: Scenario, random: np.random.Generator, parts: list[Table], scale: Floats
+) -> dict[str, Any]:
+    """Return the columns of all shapes; `scale` is each job's length against its model's."""
+    section, kinds = scenario.workload, list(scenario.kinds)
+    flat = [entry for part in parts for entry in part]
+    time_s = np.array([found.time_s for _, found in flat]) * np.repeat(scale, [len(part) for part in parts])
+    watts = np.array([found.power_watts for _, found in flat])
+    most = np.array([found.most_watts for _, found in flat])
+    error = section.prediction_error
+    guess_s = time_s * random.uniform(1 - error, 1 + error, len(flat))
+    guess = np.minimum(most, watts * random.uniform(1 - error, 1 + error, len(flat)))
+    return {
+        "hardware": [kinds.index(shape.kind) for shape, _ in flat],
+        "units": [shape.gpus for shape, _ in flat],
+        "batch": [shape.batch for shape, _ in flat],
+        "cap_watts": [math.nan if math.isinf(shape.cap_watts) else shape.cap_watts for shape, _ in flat],
+        "time_s": guess_s if section.error_is_real else time_s,
+        "power_watts": guess if section.error_is_real else watts,
+        "predicted_time_s": guess_s,
+        "predicted_watts": guess,
+    }
+
+
+def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace: Workload) -> Floats:
+    """Return each job's length by the trace against its model's.
+
+    The trace's length is taken as that on the first kind of nodes that the model runs on, with the rigid
+    batch size and the job's number of GPUs, or the next smaller that the model has.
+    """
+    units = trace.units[trace.first[:-1]]
+    lengths: Floats = np.empty(trace.count)
+    for number, (model, table) in enumerate(zip(scenario.models, tables, strict=True)):
+        kind = table[0][0].kind
+        known = {
+            shape.gpus: found.time_s
+            for shape, found in table
+            if (shape.kind, shape.batch) == (kind, model.rigid_batch) and math.isinf(shape.cap_watts)
+        }
+        if not known:
+            raise UsageError(f"model '{model.profile}'", f"has no shape with its rigid batch on {kind}")
+        options = np.array(sorted(known))
+        rows = np.flatnonzero(model_of == number)
+        nearest = options[np.maximum(0, np.searchsorted(options, units[rows], "right") - 1)]
+        reference_s = np.array([known[gpus] for gpus in nearest.tolist()])
+        lengths[rows] = trace.time_s[trace.first[:-1]][rows] / reference_s
+    return lengths
 
 
 def _arrivals(random: np.random.Generator, rate_per_s: float, length_s: float) -> Floats:
@@ -118,9 +165,6 @@ def _users(random: np.random.Generator, count: int, users: int, majority: float)
     return np.where(random.random(count) < majority, 0, others)
 
 
-Table = list[tuple[Shape, Predicted]]
-
-
 def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
     """Return every shape of a model that the cluster could hold, with its prediction."""
     found: Table = []
@@ -128,10 +172,10 @@ def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
         for gpus in model.gpus:
             if gpus > section.nodes * section.units:
                 continue
-            for batch in model.batches:
-                answer = predict(model, section.hardware or kind, gpus, batch)
+            for batch, cap_watts in itertools.product(model.batches, [math.inf, *model.caps_watts]):
+                answer = predict(model, section.hardware or kind, gpus, batch, cap_watts)
                 if answer is not None:
-                    found.append((Shape(kind, gpus, batch), answer))
+                    found.append((Shape(kind, gpus, batch, cap_watts), answer))
     if not found:
         raise UsageError(
             f"model '{model.profile}'", "fits nowhere in this cluster", "more GPUs or less batch"
@@ -139,19 +183,21 @@ def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
     return found
 
 
-def _of_job(random: np.random.Generator, scenario: Scenario, model: ModelSection, table: Table) -> Table:
-    """Return the one shape of a rigid job; its hardware is drawn if the model does not say it."""
-    kind = model.rigid_hardware or str(random.choice(list(scenario.kinds)))
-    wanted = Shape(kind, model.rigid_gpus, model.rigid_batch)
-    match = [entry for entry in table if entry[0] == wanted]
+def _rigid_shapes(model: ModelSection, table: Table) -> Table:
+    """Return the shapes of a rigid job: fixed GPUs and batch size, on any hardware or the one asked."""
+    match = [
+        (shape, found)
+        for shape, found in table
+        if (shape.gpus, shape.batch) == (model.rigid_gpus, model.rigid_batch)
+        and math.isinf(shape.cap_watts)
+        and model.rigid_hardware in ("", shape.kind)
+    ]
     if not match:
-        raise UsageError(
-            f"model '{model.profile}'",
-            f"its rigid shape ({kind}, {wanted.gpus} GPUs, batch {wanted.batch}) is none of its shapes",
-        )
+        wanted = f"{model.rigid_gpus} GPUs, batch {model.rigid_batch}"
+        raise UsageError(f"model '{model.profile}'", f"its rigid shape ({wanted}) is none of its shapes")
     return match
 
 
 def rigid(scenario: Scenario) -> Scenario:
-    """Return the scenario with every job in its one rigid shape."""
+    """Return the scenario with the number of GPUs and the batch size of every job fixed."""
     return replace(scenario, workload=replace(scenario.workload, rigid=True))

@@ -81,6 +81,7 @@ class Outcome:
         peak_watts: highest power.
         passes: how often the queue was ordered.
         over_budget_s: seconds in which the power was above the budget.
+        units: of the whole cluster, as jobs count them.
     """
 
     workload: Workload
@@ -92,6 +93,7 @@ class Outcome:
     peak_watts: float
     passes: int
     over_budget_s: float = 0.0
+    units: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -126,6 +128,7 @@ class Outcome:
             "jobs": self.workload.count,
             "completed": done,
             "jobs_per_hour": done / hours if hours else None,
+            "utilisation": self.utilisation(),
             "energy_kwh": self.energy_joules / 3.6e6,
             "energy_kwh_per_job": self.energy_joules / 3.6e6 / done if done else None,
             "idle_kwh": self.idle_joules / 3.6e6,
@@ -145,6 +148,11 @@ class Outcome:
             "over_budget_s": self.over_budget_s,
             "makespan_s": float(np.max(self.accounts.end_s[self.done])) if done else None,
         }
+
+    def utilisation(self) -> float | None:
+        """Return the share of the cluster's unit seconds that jobs held; None for a run of no length."""
+        there = self.units * self.end_s
+        return float(np.sum(self.accounts.unit_s)) / there if there else None
 
     def jain_of_jct(self) -> float | None:
         """Return Jain's index of the users' mean completion times; None without completed jobs."""

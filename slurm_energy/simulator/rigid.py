@@ -86,6 +86,7 @@ def _outcome(jobs: Workload, kind: Kind, start_s: Floats, runnable: Bools, passe
         power=(times, watts),
         peak_watts=float(np.max(watts)),
         passes=passes,
+        units=kind.nodes * kind.units,
         notes=[f"{left_out} jobs are larger than the cluster and never ran"] if left_out else [],
     )
 

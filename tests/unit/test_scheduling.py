@@ -24,6 +24,7 @@ BUILT_IN = [
     "fcfs",
     "hades",
     "hades-printed",
+    "kairos",
     "multifactor",
     "pollux",
     "sjf",
@@ -91,6 +92,43 @@ def test_orders():
     assert order("themis-printed", queue) == [2, 3, 1]  # the heavier user's jobs first
     assert order("chronos", queue) == [3, 1, 2]  # the deadline first
     assert order("aurachronos", queue) == [3, 2, 1]
+
+
+def one_job(now_s: float, deadline_s: float = NAN) -> Queue:
+    """One job since 0: 10 s at 100 W (EDP 1e4) where nothing is free, 40 s at 100 W (16e4) where there is."""
+    return Queue(
+        now_s,
+        jobs(np.array([1]), np.array([0.0]), deadline_s=np.array([deadline_s])),
+        alternatives(
+            np.array([0, 2]),
+            np.array([10.0, 40.0]),
+            np.array([100.0, 100.0]),
+            possible=np.array([False, True]),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("now_s", "weights", "choice"),
+    [
+        (0, {}, -1),  # 16 times the least EDP: waits
+        (29, {}, -1),
+        (31, {}, 1),  # three times its shortest time have passed
+        (31, {"patience": 4.0}, -1),
+        (0, {"excess": 15.0}, 1),
+        (0, {"excess": 14.9}, -1),
+    ],
+)
+def test_kairos_waits_for_a_good_shape_but_not_for_ever(now_s, weights, choice):
+    assert list(policy("kairos").rank(one_job(now_s), Options(weights=weights)).choice) == [choice]
+
+
+@pytest.mark.parametrize("name", ["kairos", "aurachronos"])
+def test_a_job_does_not_start_where_it_would_miss_its_deadline_while_another_shape_meets_it(name):
+    options = Options(weights={"excess": 99.0})
+    assert list(policy(name).rank(one_job(0, 41.0), options).choice) == [1]
+    assert list(policy(name).rank(one_job(0, 39.0), options).choice) == [-1]
+    assert list(policy(name).rank(one_job(35, 39.0), options).choice) == [1]  # none meets it any more
 
 
 def test_multifactor_is_slurms_sum():

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from slurm_energy.cli.main import main
-from slurm_energy.errors import ConfigError
+from slurm_energy.errors import ConfigError, NotFoundError
 from slurm_energy.simulator import scenario as scenarios
-from slurm_energy.simulator.campaign import Task, campaign
+from slurm_energy.simulator import sweeps, thesis
+from slurm_energy.simulator.campaign import Result, Task, campaign, workload_of
+from slurm_energy.simulator.campaign import run as run_task
 from slurm_energy.simulator.generator import Predicted, generate, rigid
+from slurm_energy.simulator.oracle import predict as oracle
 
 JOBS = "job_id,user,submit_s,units,time_s,power_watts,deadline_s\n" + "\n".join(
     f"{i},u{i % 3},{10 * i},{1 + i % 4},{60 + 7 * (i % 5)},{100 * (1 + i % 4)},"
@@ -80,7 +85,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def predict(model, hardware, gpus, batch):
+def predict(model, hardware, gpus, batch, cap_watts=math.inf):
     """Twice the GPUs, 1.8 times as fast; b is twice as fast and needs twice the power."""
     fast = 2.0 if hardware == "b" else 1.0
     time_s = 600.0 / (fast * gpus**0.85) * (32 / batch) ** 0.1
@@ -173,11 +178,116 @@ def test_random_workloads_follow_the_scenario(folder):
     assert work.deadline_s[job] - work.submit_s[job] == pytest.approx(3.5 * least)
 
 
-def test_rigid_jobs_have_one_shape(folder):
+def test_rigid_jobs_have_one_shape_per_kind_of_hardware(folder):
     text = MODELS.replace("hours = 2.0", "hours = 20.0")
     work = generate(rigid(scenarios.parse(text, folder / "m.toml")), 0, predict)
-    assert {len(work.shapes(job)) for job in range(work.count)} == {1}
+    assert {len(work.shapes(job)) for job in range(work.count)} == {2}
     assert set(work.units) == {1, 2} and set(work.hardware) == {0, 1}
+    pinned = text.replace('profile = "x"', 'profile = "x"\nrigid_hardware = "b"')
+    work = generate(rigid(scenarios.parse(pinned, folder / "m.toml")), 0, predict)
+    assert {len(work.shapes(job)) for job in range(work.count)} == {1, 2}
+
+
+def test_models_under_power_caps(folder):
+    text = MODELS.replace('name = "x"', 'name = "x"\ncaps_watts = [200.0]')
+    work = generate(scenarios.parse(text, folder / "m.toml"), 0, capped)
+    job = next(j for j in range(work.count) if len(work.shapes(j)) == 24)
+    rows = list(work.shapes(job))
+    assert {None if math.isnan(cap) else cap for cap in work.cap_watts[rows]} == {None, 200.0}
+    slower = work.time_s[rows][1::2] / work.time_s[rows][::2]
+    assert np.all(slower > 1.2)  # capped and not stand side by side, each with its own error of 10 %
+
+
+def capped(model, hardware, gpus, batch, cap_watts=math.inf):
+    found = predict(model, hardware, gpus, batch)
+    if math.isinf(cap_watts):
+        return found
+    return Predicted(found.time_s * 1.5, cap_watts * gpus, cap_watts * gpus)
+
+
+def test_a_trace_says_who_submits_when_and_how_long(folder):
+    """With models: the shapes of the job's model, so long that its own GPUs take the trace's time."""
+    text = MODELS.replace("arrivals_per_s = 0.01", 'file = "jobs.csv"').replace("error = 0.1", "error = 0.0")
+    scenario = scenarios.parse(text, folder / "m.toml")
+    work, loaded = workload_of(scenario, 0, predict)
+    trace = loaded.workload
+    np.testing.assert_array_equal(work.submit_s, trace.submit_s)
+    assert work.users == trace.users
+    for job in range(work.count):
+        rows = np.array(work.shapes(job))
+        model_is_x = len(rows) == 12
+        units = {1: 1, 2: 2, 3: 2, 4: 4}[int(trace.units[job])] if model_is_x else 2
+        same = rows[(work.units[rows] == units) & (work.hardware[rows] == 0)]
+        same = same[work.batch[same] == (32 if model_is_x else 64)]
+        assert work.time_s[same] == pytest.approx([trace.time_s[job]])
+
+
+def test_parts_of_a_file_by_seed(folder):
+    text = SCENARIO.replace('file = "jobs.csv"', 'file = "jobs.csv"\npart_jobs = 15')
+    scenario = scenarios.parse(text, folder / "m.toml")
+    first, second, again = (workload_of(scenario, seed, None)[0] for seed in (0, 1, 2))
+    assert [first.count, second.count] == [15, 15]
+    assert list(second.job_id) == list(range(16, 31)) and second.submit_s[0] == 0
+    np.testing.assert_array_equal(first.time_s, again.time_s)
+    whole = workload_of(scenarios.parse(SCENARIO, folder / "m.toml"), 0, None)[0]
+    np.testing.assert_array_equal(second.time_s, whole.time_s[15:30])
+    np.testing.assert_array_equal(second.deadline_s + 150, whole.deadline_s[15:30])
+
+
+def test_one_scenario_builds_on_another(folder):
+    (folder / "base.toml").write_text(SCENARIO)
+    (folder / "deep").mkdir()
+    text = 'extends = "../base.toml"\ntitle = "More"\n[cluster.n]\nnodes = 3\n[schedule]\nseeds = 2\n'
+    path = folder / "deep/more.toml"
+    path.write_text(text)
+    more = scenarios.read(str(path))
+    assert (more.title, more.kinds["n"].nodes, more.kinds["n"].units) == ("More", 3, 4)
+    assert more.schedule.policies == ["fcfs", "zeus"] and more.schedule.seeds == 2
+    assert workload_of(more, 0, None)[0].count == 40  # files stay beside the scenario that names them
+    path.write_text('extends = "more.toml"\n')
+    with pytest.raises(ConfigError, match="is it a circle"):
+        scenarios.read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("sweep", "labels"),
+    [
+        ("schedule.age_weight=0.1,1", ["schedule.age_weight = 0.1", "schedule.age_weight = 1"]),
+        ("cluster.n.nodes=2,4", ["cluster.n.nodes = 2", "cluster.n.nodes = 4"]),
+        ('schedule.discipline="strict"', ['schedule.discipline = "strict"']),
+    ],
+)
+def test_a_sweep_runs_once_per_value(folder, capsys, sweep, labels):
+    command = ["simulate", str(folder / "small.toml"), "--sweep", sweep, "--policies", "fcfs", "--json"]
+    assert main([*command, "--out", str(folder / "out")]) == 0
+    assert [entry["variant"] for entry in json.loads(capsys.readouterr().out)] == labels
+    assert len(list((folder / "out").iterdir())) == len(labels)
+
+
+def test_a_sweep_changes_every_model(folder):
+    scenario = replace(
+        scenarios.read(str(folder / "models.toml")), sweep=sweeps.parse("model.gpus=[1],[1,2]")
+    )
+    one, two = sweeps.variants(scenario)
+    assert {tuple(model.gpus) for model in one.models} == {(1,)}
+    assert {tuple(model.gpus) for model in two.models} == {(1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        ("workload.hours", "is not KEY=VALUE"),
+        ("workload.hours=", "is not KEY=VALUE"),
+        ("hours=1", "no such key: hours"),
+        ("workload.hour=1", "workload.hour: unknown key"),
+        ("workload.hours=-1", "workload.hours: must be from"),
+        ("cluster.m.nodes=1", "no such key"),
+    ],
+)
+def test_a_bad_sweep_is_one_line(folder, capsys, sweep, message):
+    assert main(["simulate", str(folder / "small.toml"), "--sweep", sweep]) in (2, 3)
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -190,7 +300,7 @@ def test_rigid_jobs_have_one_shape(folder):
             "small.toml:11: schedule.discipline: one of strict",
         ),
         (('policies = ["fcfs", "zeus"]', "policies = [1]"), "schedule.policies: must be a list of strings"),
-        (('file = "jobs.csv"', ""), "jobs come either from a file or from"),
+        (('file = "jobs.csv"', ""), "jobs come from a file or from"),
         (("[power]", "[powr]"), r"small.toml:12: \[powr\]: unknown section"),
         (("[cluster.n]", "[custer.n]"), "unknown section"),
         (('title = "A small day"', "title ="), "not TOML"),
@@ -257,3 +367,72 @@ def test_the_list_names_scenarios_and_policies(capsys):
     assert main(["simulate", "--list"]) == 0
     out = capsys.readouterr().out
     assert "  zeus " in out and all(name in out for name in scenarios.shipped())
+
+
+def test_every_shipped_scenario_runs(capsys):
+    """Short: one seed, an hour; those of the thesis must have its protocol."""
+    for name in scenarios.shipped():
+        scenario = scenarios.read(name)
+        if name != "replay":
+            short = replace(scenario.workload, hours=1.0)
+            outcome = run_task(
+                replace(scenario, workload=short), Task(scenario.schedule.policies[0], 0), oracle
+            )
+            assert len(outcome.done) > 0, name
+        if name.startswith("thesis"):
+            assert {kind.nodes * kind.units for kind in scenario.kinds.values()} == {8}
+            assert scenario.schedule.seeds == 10 and scenario.schedule.horizon_hours == 10
+
+
+def test_the_oracles_predictions():
+    (vit, *_) = scenarios.read("thesis-pareto").models
+    free, capped_ = oracle(vit, "a100", 8, 32), oracle(vit, "a100", 8, 32, 200.0)
+    assert 300 < free.time_s < 600  # thesis, 5.5.1: 5 to 10 minutes
+    assert capped_.time_s > free.time_s and capped_.power_watts <= 1600 == capped_.most_watts
+    assert oracle(vit, "a100", 1, 4096) is None  # does not fit
+    with pytest.raises(NotFoundError):
+        oracle(replace(vit, profile="nothing"), "a100", 1, 32)
+
+
+def test_the_thesis_beside_ours():
+    """Every claim is judged from the results; a miss of the budget or the deadlines is seen."""
+    rows = {claim.what: claim for claim in thesis.claims(results_of_thesis())}
+    assert rows["zeus against pollux, energy %"].ours == pytest.approx((-10.0, 0.0))
+    assert rows["zeus against pollux, energy %"].agrees == "yes"
+    assert rows["charon, highest W of all runs"].agrees == "yes"
+    assert rows["aurachronos, missed deadlines %"].agrees == "yes"
+    worse = {claim.what: claim for claim in thesis.claims(results_of_thesis(peak=4501.0, missed=0.02))}
+    assert worse["charon, highest W of all runs"].agrees == "no"
+    assert worse["aurachronos, missed deadlines %"].agrees == "direction"
+    assert len({len(row) for row in thesis.rows(list(rows.values()))}) == 1
+
+
+def results_of_thesis(peak=4400.0, missed=0.0):
+    """Two seeds of every run, with figures of a world in which the thesis is right."""
+    runs = {}
+    for name in thesis.SCENARIOS:
+        for variant in sweeps.variants(scenarios.read(name)):
+            runs[name, variant.label] = [
+                Result(policy, seed, figures_of(policy, seed, peak, missed), [])
+                for policy in variant.schedule.policies
+                for seed in (1, 0)
+            ]
+    return runs
+
+
+def figures_of(policy, seed, peak, missed):
+    eco = policy in ("zeus", "hades", "hades-printed", "aurachronos", "kairos", "charon")
+    return {
+        "jobs_per_hour": 10.0 + seed,
+        "energy_kwh": (45.0 if eco else 50.0) * (1 + seed),
+        "deadline_miss_rate": {"pollux": 0.15, "zeus": 0.09}.get(policy, missed),
+        "peak_watts": peak if policy == "charon" else 7000.0,
+        "over_budget_s": 0.0,
+        "jain_jct": 0.99 if policy in ("pollux", "zeus") else 0.85,
+        "mean_jct_s": 600.0,
+    }
+
+
+def test_the_command_for_all_of_the_thesis(tmp_path, capsys):
+    assert main(["simulate", "thesis-all", "--seeds", "1", "--json", "--policies", "zeus"]) == 2
+    assert "takes --seeds" in capsys.readouterr().err

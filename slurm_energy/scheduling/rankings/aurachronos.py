@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked, slack_s
+from slurm_energy.scheduling.ranking import Options, Ranking, chosen, in_time, least, ranked, slack_s
 from slurm_energy.scheduling.registry import register
 
 
@@ -14,13 +14,14 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """Jobs with a deadline first by slack, in their fastest shape; the rest as Zeus orders them.
 
     score = (0, deadline - (now + min T)) with a deadline, (1, min(P T^2) / (1 + W_age (now - submit)))
-    without. Which jobs make way is `slurm_energy.scheduling.preemption`'s business.
+    without. A job with a deadline waits rather than start in a shape that is too slow for it while another,
+    not free now, is not: which jobs make way for it is `slurm_energy.scheduling.preemption`'s business.
     Source: thesis, 5.4.3, Algorithm 7.
     """
     table, urgent = queue.alternatives, queue.jobs.urgent
-    fastest, time_s = least(table.time_s, table)
+    fastest, _ = least(np.where(in_time(queue), table.time_s, np.inf), table)
     leanest, edp = least(table.edp, table)
     others = edp / (1.0 + options.age_weight * queue.wait_s)
-    score = np.where(urgent, slack_s(queue, time_s), others)
+    score = np.where(urgent, slack_s(queue, chosen(table.time_s, fastest)), others)
     choice = np.where(urgent, fastest, leanest)
     return ranked(queue, options, choice, score, urgent_first=True)

@@ -1,0 +1,34 @@
+"""Energy first, by waiting for the right shape instead of taking whatever is free; deadlines kept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Queue
+from slurm_energy.scheduling.ranking import Options, Ranking, chosen, in_time, least, over_all, ranked
+from slurm_energy.scheduling.registry import register
+
+_WEIGHTS = {"excess": 2.0, "patience": 3.0}
+
+
+@register("kairos", preempts=True)
+def rank(queue: Queue, options: Options) -> Ranking:
+    """Zeus, but a job waits for a shape of low energy-delay product rather than take a poor one that is free.
+
+    A shape is good whose EDP is at most 1 + `excess` times the job's least over all shapes, also those not
+    free now. Without a good one the job waits, `patience` times its shortest run time at most; a job with a
+    deadline only as long as it still meets it. Jobs with a deadline go first.
+    score = min(P T^2) / (1 + W_age (now - submit)) over the good shapes
+    Weights: `excess`, `patience`.
+    """
+    table = queue.alternatives
+    counts = np.diff(table.first)
+    allowed = (1.0 + options.weight("excess", _WEIGHTS["excess"])) * over_all(table.edp, table)
+    patient_s = options.weight("patience", _WEIGHTS["patience"]) * over_all(table.time_s, table)
+    meets = in_time(queue)
+    any_now, _ = least(np.where(meets, table.edp, np.inf), table)
+    good_now, _ = least(np.where(meets & (table.edp <= np.repeat(allowed, counts)), table.edp, np.inf), table)
+    waits = queue.wait_s < patient_s
+    choice = np.where((good_now < 0) & ~waits, any_now, good_now)
+    score = chosen(table.edp, choice) / (1.0 + options.age_weight * queue.wait_s)
+    return ranked(queue, options, choice, score, urgent_first=True)

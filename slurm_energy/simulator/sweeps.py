@@ -1,0 +1,63 @@
+"""One scenario per value of a key: sensitivity, load, rigid against malleable. Runs nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from typing import Any
+
+from slurm_energy.config.reading import TableReader
+from slurm_energy.errors import ConfigError, UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.simulator.scenario import Scenario
+
+_SECTIONS = ("workload", "schedule", "power")
+
+
+def parse(text: str) -> tuple[str, tuple[Any, ...]]:
+    """Read `SECTION.KEY=VALUE,VALUE,...`, values as TOML writes them.
+
+    Raises:
+        UsageError: of another form.
+    """
+    name, equals, values = text.partition("=")
+    try:
+        listed = tomllib.loads(f"values = [{values}]")["values"]
+    except tomllib.TOMLDecodeError:
+        listed = []
+    if not equals or not listed:
+        raise UsageError(f"--sweep {shown(text)}", "is not KEY=VALUE,...", "e.g. workload.hours=5,10")
+    return name.strip(), tuple(listed)
+
+
+def variants(scenario: Scenario) -> list[Scenario]:
+    """Return a scenario per value of its sweep, or the scenario alone.
+
+    Raises:
+        ConfigError: the key is not known, or a value is impossible.
+    """
+    name, values = scenario.sweep
+    return [_variant(scenario, name, value) for value in values] if name else [scenario]
+
+
+def _variant(scenario: Scenario, name: str, value: Any) -> Scenario:
+    """Return the scenario with one key changed; `model.KEY` changes it in every model."""
+    section, _, inner = name.rpartition(".")
+    label = f"{name} = {json.dumps(value)}"
+    plain = dataclasses.replace(scenario, sweep=("", ()), label=label, text=f"{scenario.text}\n{label}")
+
+    def changed(table: Any) -> Any:
+        before = {spec.name: getattr(table, spec.name) for spec in dataclasses.fields(table)}
+        reader = TableReader(scenario.path, "")
+        return reader.section(type(table), section, {**before, inner: value})
+
+    kind = section.removeprefix("cluster.")
+    if section == "model" and scenario.models:
+        return dataclasses.replace(plain, models=tuple(changed(model) for model in scenario.models))
+    if section in _SECTIONS:
+        new: Any = changed(getattr(scenario, section))
+        return dataclasses.replace(plain, **{section: new})
+    if section.startswith("cluster.") and kind in scenario.kinds:
+        return dataclasses.replace(plain, kinds={**scenario.kinds, kind: changed(scenario.kinds[kind])})
+    raise ConfigError(f"{scenario.path}: sweep", f"no such key: {shown(name)}", "SECTION.KEY of the scenario")

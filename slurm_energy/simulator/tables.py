@@ -1,0 +1,71 @@
+"""Summaries of runs as text: a row per policy, means over the seeds. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slurm_energy.simulator.campaign import Result
+from slurm_energy.simulator.results import mean_and_deviation
+
+Means = Mapping[str, tuple[float, float] | None]
+"""Mean and standard deviation by figure."""
+
+_COLUMNS = {
+    "completed": ("done", 1.0, 0),
+    "jobs_per_hour": ("jobs/h", 1.0, 2),
+    "energy_kwh": ("kWh", 1.0, 2),
+    "mean_jct_s": ("JCT min", 1 / 60, 1),
+    "mean_wait_s": ("wait min", 1 / 60, 1),
+    "max_wait_s": ("max wait", 1 / 60, 1),
+    "deadline_miss_rate": ("missed %", 100.0, 1),
+    "preemptions": ("preempt", 1.0, 1),
+    "utilisation": ("used %", 100.0, 0),
+    "peak_watts": ("peak kW", 1e-3, 2),
+    "jain_jct": ("Jain JCT", 1.0, 3),
+    "jain_energy": ("Jain J", 1.0, 3),
+    "over_budget_s": ("over min", 1 / 60, 1),
+    "cost": ("cost", 1.0, 2),
+    "carbon_kg": ("kg CO2", 1.0, 2),
+}
+_ONLY_IF_ANY = ("preemptions", "over_budget_s")
+
+
+def means(results: Iterable[Result]) -> dict[str, Means]:
+    """Return mean and deviation of each figure by policy."""
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        grouped.setdefault(result.policy, []).append(result.summary)
+    return {name: mean_and_deviation(rows) for name, rows in grouped.items()}
+
+
+def summary_lines(by_policy: Mapping[str, Means], *, several: bool) -> list[str]:
+    """Return a row per policy; with standard deviations if there are several seeds."""
+    shown = [name for name in _COLUMNS if any(_tells(row.get(name), name) for row in by_policy.values())]
+    lines = [["policy", *(_COLUMNS[name][0] for name in shown)]]
+    for policy, row in by_policy.items():
+        lines.append([policy, *(_cell(row.get(name), name, several) for name in shown)])
+    return aligned(lines, left=1)
+
+
+def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:
+    """Return rows of words as lines: the first `left` columns flush left, the others flush right."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+
+    def put(index: int, word: str) -> str:
+        return word.ljust(widths[index]) if index < left else word.rjust(widths[index])
+
+    return ["  ".join(put(i, word) for i, word in enumerate(line)).rstrip() for line in lines]
+
+
+def _tells(value: tuple[float, float] | None, name: str) -> bool:
+    """Return whether a figure is worth a column."""
+    return value is not None and (name not in _ONLY_IF_ANY or value[0] > 0)
+
+
+def _cell(value: tuple[float, float] | None, name: str, several: bool) -> str:
+    if value is None:
+        return "-"
+    _, factor, digits = _COLUMNS[name]
+    mean, deviation = value[0] * factor, value[1] * factor
+    return f"{mean:.{digits}f}±{deviation:.{digits}f}" if several else f"{mean:.{digits}f}"
