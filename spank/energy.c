@@ -16,6 +16,7 @@ SPANK_PLUGIN(senergy, 1)
 #pragma GCC visibility pop
 
 #include "exchange.h"
+#include "fingerprint.h"
 #include "flags.h"
 
 #include <errno.h>
@@ -191,20 +192,36 @@ static void print_step(uint32_t step, char text[16]) {
         snprintf(text, 16, "%" PRIu32, step);
 }
 
+/* Digest of the batch script and its arguments, quoted for JSON; null for other steps and where it is not
+ * known. */
+static void print_fingerprint(spank_t spank, uint32_t step, char text[FINGERPRINT_SIZE + 2]) {
+    char digest[FINGERPRINT_SIZE];
+    char **arguments = NULL;
+    int count = 0;
+    uid_t owner;
+    strcpy(text, "null");
+    if (step == STEP_BATCH && spank_get_item(spank, S_JOB_UID, &owner) == ESPANK_SUCCESS &&
+        spank_get_item(spank, S_JOB_ARGV, &count, &arguments) == ESPANK_SUCCESS &&
+        fingerprint(count, arguments, owner, digest))
+        snprintf(text, FINGERPRINT_SIZE + 2, "\"%s\"", digest);
+}
+
 /* Tells senergyd that this step starts or ends. Without senergyd the step is only not listed by itself. */
 static void notify(spank_t spank, const char *event) {
     uint32_t job_id, step_id;
     char step[16], cpus[CPUS_MAX + 3], job_cpus[CPUS_MAX + 3], message[2 * CPUS_MAX + 256], reply[512];
+    char script[FINGERPRINT_SIZE + 2];
     if (spank_get_item(spank, S_JOB_ID, &job_id) != ESPANK_SUCCESS ||
         spank_get_item(spank, S_JOB_STEPID, &step_id) != ESPANK_SUCCESS)
         return;
     print_step(step_id, step);
     print_cpus(spank, S_STEP_ALLOC_CORES, cpus);
     print_cpus(spank, S_JOB_ALLOC_CORES, job_cpus);
+    print_fingerprint(spank, step_id, script);
     int length = snprintf(message, sizeof(message),
                           "{\"op\":\"step\",\"event\":\"%s\",\"job_id\":%" PRIu32
-                          ",\"step\":\"%s\",\"pid\":%ld,\"cpus\":%s,\"job_cpus\":%s}\n",
-                          event, job_id, step, (long)getpid(), cpus, job_cpus);
+                          ",\"step\":\"%s\",\"pid\":%ld,\"cpus\":%s,\"job_cpus\":%s,\"fingerprint\":%s}\n",
+                          event, job_id, step, (long)getpid(), cpus, job_cpus, script);
     const char *problem =
         exchange(socket_path, message, (size_t)length, NOTIFY_MS, NOTIFY_MS, reply, sizeof(reply));
     slurm_debug("senergy: step %s: %s: %s", event, socket_path, problem ? problem : reply);

@@ -208,7 +208,13 @@ class Engine:
             self._keeper.save(session)
 
     def step(
-        self, event: str, job_id: int, name: str, job_cores: str | None = None, pid: int | None = None
+        self,
+        event: str,
+        job_id: int,
+        name: str,
+        job_cores: str | None = None,
+        pid: int | None = None,
+        script: str | None = None,
     ) -> dict[str, Any]:
         """Note begin (`start`) or end (`end`) of a step of a running job.
 
@@ -218,6 +224,7 @@ class Engine:
             name: Slurm's name of the step.
             job_cores: which cores the job has; None if that is not told.
             pid: the step's slurmstepd; None if that is not told.
+            script: fingerprint of the job's script and its arguments; None if that is not told.
         """
         session = self._sessions.running(job_id)
         if session is None or (event == "end" and name not in session.steps):
@@ -226,6 +233,7 @@ class Engine:
         self._sample(Moment.HOOK)
         if event == "start":
             session.begin_step(name, self._measuring.sampled_at, pid)
+            session.fingerprint = script or session.fingerprint
             self._measuring.learn(session)
             if planning.learn_cpus(session, job_cores, self._devices.hardware):
                 self._late.add(session.key)

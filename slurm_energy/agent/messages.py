@@ -13,6 +13,7 @@ from typing import Any
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
+from slurm_energy.slurm.fingerprint import FORM
 
 _STEP_NAME = re.compile(r"[A-Za-z0-9_+.-]{1,32}")
 _CORE_LIST = re.compile(r"[0-9,-]{1,4096}")
@@ -82,10 +83,10 @@ def fresh(message: Mapping[str, Any]) -> bool:
     return value
 
 
-def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | None]:
-    """Return event, job id and name of a step, the job's cores and the id of the step's slurmstepd.
+def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | None, str | None]:
+    """Return event, job id and name of a step, cores of the job, id of slurmstepd, digest of the script.
 
-    Older senders do not tell the cores.
+    Older senders do not tell the cores; only the batch step has a script.
 
     Raises:
         UsageError: one of them is not of its form.
@@ -100,7 +101,10 @@ def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | N
         raise UsageError(f"message: job_cpus {_shown(cores)} is not a list of cores")
     if pid is not None and (not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31):
         raise UsageError(f"message: pid {_shown(pid)} is not a process id")
-    return event, job_id(message), name, cores, pid
+    script = message.get("fingerprint")
+    if script is not None and not (isinstance(script, str) and FORM.fullmatch(script)):
+        raise UsageError(f"message: fingerprint {_shown(script)} is not 16 hexadecimal digits")
+    return event, job_id(message), name, cores, pid, script
 
 
 def caps(message: Mapping[str, Any]) -> dict[str, float | None]:

@@ -74,6 +74,7 @@ def _whose(session: Session) -> dict[str, Any]:
         "partition": session.partition,
         "model": session.model,
         "tag": session.tag,
+        "fingerprint": session.fingerprint,
         "asked": dict(session.asked),
         "gpus": session.gpus,
     }

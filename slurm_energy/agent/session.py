@@ -77,6 +77,7 @@ class Session:
         policy: policy in force.
         asked: what the job asked for, for the record.
         model, tag: flags that are recorded only.
+        fingerprint: digest of the batch script and its arguments, from the batch step.
         plan: settings wanted.
         outcomes: what became of them.
         restored: what became of their originals.
@@ -111,6 +112,7 @@ class Session:
     asked: dict[str, str] = field(default_factory=dict)
     model: str | None = None
     tag: str | None = None
+    fingerprint: str | None = None
     plan: tuple[Setting, ...] = ()
     outcomes: list[Outcome] = field(default_factory=list)
     restored: list[Restored] = field(default_factory=list)

@@ -123,7 +123,7 @@ def test_a_job_over_the_socket(agent: Agent) -> None:
         "applied": 0,
         "failed": 0,
     }
-    step = {"op": "step", "job_id": 5, "step": "batch", "pid": 1, "cpus": "0-3"}
+    step = {"op": "step", "job_id": 5, "step": "batch", "pid": 1, "cpus": "0-3", "fingerprint": "0" * 16}
     assert (
         agent.ask({**step, "event": "start"}, {**step, "event": "end"}) == [{"ok": True, "known": True}] * 2
     )
@@ -136,6 +136,7 @@ def test_a_job_over_the_socket(agent: Agent) -> None:
     records = [EnergyRecord.from_json(record) for record in agent.spooled()]
     assert sorted(record.step or "" for record in records) == ["", "batch"]
     assert records[0].tag == "x"
+    assert {record.fingerprint for record in records} == {"0" * 16}
     assert agent.log.read_text().count("records stay in the spool") <= 1
 
 
@@ -154,6 +155,7 @@ def test_a_job_over_the_socket(agent: Agent) -> None:
         (b'{"op":"step","event":"pause","job_id":5,"step":"0"}\n', "event 'pause'"),
         (b'{"op":"step","event":"start","job_id":"5","step":"0"}\n', "job_id '5'"),
         (b'{"op":"step","event":"start","job_id":5,"step":"../../x"}\n', "not a step name"),
+        (b'{"op":"step","event":"start","job_id":5,"step":"0","fingerprint":"F"}\n', "fingerprint 'F'"),
         (b'{"op":"set","job_id":5,"cap_watts":-1}\n', "cap_watts -1"),
         (b'{"op":"set","job_id":5,"cap_watts":1e999}\n', "cap_watts inf"),
         (b'{"op":"set","job_id":5,"cap_watts":true}\n', "cap_watts True"),
