@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.errors import EnergyError, UsageError
+from slurm_energy.records import ComponentEnergy, EnergyRecord
+from slurm_energy.reports.jsonview import document
+from slurm_energy.reports.usage import JobInfo, Usage
 from slurm_energy.simulator.inputs import load
 
 TRACES = Path(__file__).parents[2].parent / "shared/data/traces"
@@ -123,6 +126,28 @@ def test_sacct_lines_without_steps(tmp_path):
     assert list(load(path, ["n"], units="cpus").workload.units) == [96, 4]
 
 
+def test_our_own_accounting_with_measured_energy(tmp_path):
+    """As `senergy acct --json` prints it, made by the code that prints it."""
+    energy = (ComponentEnergy("node", 2500.0, "ipmi"),)
+    records = tuple(
+        EnergyRecord("c", node, 12, 1001, "edp", 1010.0, 1110.0, energy, cpus=8, gpus=(0, 1))
+        for node in ("n1", "n2")
+    )
+    job = JobInfo(name="train", user="alice", submit=1000.0, start=1010.0, end=1110.0, nodes=2)
+    printed = document([Usage(records, job)])
+    unknown = {**printed["jobs"][0], "job_id": 13, "submit": None, "energy_joules": None}
+    printed["jobs"].append(unknown)
+    path = put(tmp_path, "acct.json", json.dumps(printed))
+    for units, size in (("nodes", 2), ("cpus", 16), ("gpus", 4)):
+        work = load(path, ["n"], units=units, watts_per_unit=1.0).workload
+        assert list(work.submit_s) == [0, 10] and list(work.time_s) == [100, 100]
+        assert list(work.units) == [size, size]
+        assert list(work.power_watts) == [50, size]
+        assert work.names == ("train", "train") and work.users == ("alice",)
+    with pytest.raises(UsageError, match="is not the JSON of sacct or of senergy acct"):
+        load(put(tmp_path, "bad.json", '{"meta": {"senergy": "1"}, "jobs": [{}]}'), ["n"])
+
+
 def test_sacct_json_of_old_and_new_releases(tmp_path):
     old = {"job_id": 5, "user": "ann", "allocation_nodes": 2}
     old["time"] = {"submission": 1000, "elapsed": 60, "limit": 10}
@@ -138,7 +163,7 @@ def test_sacct_json_of_old_and_new_releases(tmp_path):
     assert list(work.time_limit_s) == [600, 300]
     assert list(work.power_watts) == [0, 100]
     path.write_text('{"jobs": [1]}')
-    with pytest.raises(UsageError, match="is not sacct's JSON"):
+    with pytest.raises(UsageError, match="is not the JSON of sacct"):
         load(path, ["n"])
 
 

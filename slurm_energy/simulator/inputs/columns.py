@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,8 +15,9 @@ import numpy as np
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
+from slurm_energy.simulator.inputs import accounting
 from slurm_energy.simulator.inputs.problems import Problems
-from slurm_energy.simulator.inputs.rows import Rows
+from slurm_energy.simulator.inputs.rows import Line, Rows
 
 NUMBERS = ("submit_s", "time_s", "units", "time_limit_s", "deadline_s", "power_watts", "batch")
 TEXTS = ("job_id", "user", "hardware", "name")
@@ -25,6 +26,7 @@ _DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _SACCT = {
     "JobIDRaw": "job_id",
     "JobID": "job_id",
+    "JobName": "name",
     "User": "user",
     "Submit": "submit_s",
     "Elapsed": "time_s",
@@ -70,17 +72,22 @@ def read_csv(path: Path, problems: Problems, renamed: Mapping[str, str], units: 
         raise UsageError(f"{path}", f"is not CSV: {error}") from None
 
 
-def read_sacct_json(path: Path, problems: Problems, units: str) -> Rows:
-    """Read `sacct --json` (data_parser of 22.05 and later).
+def read_json(path: Path, problems: Problems, units: str) -> Rows:
+    """Read `sacct --json` (data_parser of 22.05 and later) or `senergy acct --json`; it says itself which.
 
     Raises:
-        UsageError: not such JSON.
+        UsageError: neither.
     """
+    lines: Sequence[Line]
     try:
-        jobs = json.loads(path.read_bytes())["jobs"]
-        lines = [(number, _from_json(job, units)) for number, job in enumerate(jobs, 1)]
+        document = json.loads(path.read_bytes())
+        if accounting.is_ours(document):
+            lines = accounting.lines(document, units)
+        else:
+            lines = [(number, _from_json(job, units)) for number, job in enumerate(document["jobs"], 1)]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path}", f"is not sacct's JSON: {shown(str(error))}") from None
+        reason = f"is not the JSON of sacct or of senergy acct: {shown(str(error))}"
+        raise UsageError(f"{path}", reason) from None
     return _rows(lines, problems)
 
 
@@ -105,9 +112,6 @@ def _own_names(names: list[str], renamed: Mapping[str, str], path: Path) -> dict
     return found
 
 
-Line = tuple[int, Mapping[str, Any]]
-
-
 def _rows(lines: Iterable[Line], problems: Problems) -> Rows:
     """Return rows; a line with a value that cannot be read is left out."""
     numbers: list[int] = []
@@ -122,11 +126,11 @@ def _rows(lines: Iterable[Line], problems: Problems) -> Rows:
         values.append([_number(row.get(name)) for name in NUMBERS])
         texts.append([str(row.get(name) or "") for name in TEXTS])
     table = np.array(values, np.float64).reshape(-1, len(NUMBERS))
-    columns = {name: table[:, index] for index, name in enumerate(NUMBERS)}
-    words = {name: [row[index] for row in texts] for index, name in enumerate(TEXTS)}
-    jobs = [name or index for index, name in enumerate(words["job_id"])]
+    columns: dict[str, Any] = {name: table[:, index] for index, name in enumerate(NUMBERS)}
+    words: dict[str, Any] = {name: [row[index] for row in texts] for index, name in enumerate(TEXTS)}
     line_numbers = np.array(numbers, np.int64)
-    return Rows(line=line_numbers, job=jobs, hardware=words["hardware"], user=words["user"], **columns)
+    words["job"] = [name or index for index, name in enumerate(words.pop("job_id"))]
+    return Rows(line=line_numbers, **words, **columns)
 
 
 def _unreadable(row: Mapping[str, Any]) -> str:
@@ -217,6 +221,7 @@ def _from_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
     found = {
         "job_id": str(job["job_id"]),
         "user": job.get("user") or "",
+        "name": job.get("name") or "",
         "submit_s": time["submission"],
         "time_s": time["elapsed"],
         "units": size if size is not None else "",

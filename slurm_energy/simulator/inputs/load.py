@@ -12,7 +12,7 @@ from slurm_energy.simulator.inputs.problems import Problems
 from slurm_energy.simulator.inputs.rows import build
 from slurm_energy.simulator.workload import Workload
 
-FORMATS = ("swf", "csv", "sacct", "sacct-json")
+FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def load(
         form: one of FORMATS; empty: by the file's name (`.swf`, `.json`, else CSV).
         renamed: our column's name to the file's, for CSV.
         watts_per_unit: power of a job per unit where the file says none.
-        units: what sacct's jobs are counted in, `nodes` or `cpus`.
+        units: what jobs of accounting are counted in: `nodes`, `cpus`, or `gpus` (ours only).
         strict: refuse the file at the first line that cannot be used.
 
     Raises:
@@ -49,15 +49,15 @@ def load(
     """
     if form and form not in FORMATS:
         raise UsageError(f"format '{form[:40]}' is not known", todo=f"one of {', '.join(FORMATS)}")
-    chosen = form or {".swf": "swf", ".json": "sacct-json"}.get(path.suffix.lower(), "csv")
+    chosen = form or {".swf": "swf", ".json": "senergy"}.get(path.suffix.lower(), "csv")
     problems = Problems(path, strict)
     try:
         if path.stat().st_size == 0:
             raise UsageError(f"{path}", "is empty")
         if chosen == "swf":
             rows = swf.read(path, problems)
-        elif chosen == "sacct-json":
-            rows = columns.read_sacct_json(path, problems, units)
+        elif chosen in ("sacct-json", "senergy"):
+            rows = columns.read_json(path, problems, units)
         else:
             rows = columns.read_csv(path, problems, renamed or {}, units)
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Rows:
     Attributes:
         line: line number in the file.
         job: name of the job; rows side by side with one name are shapes of one job.
-        hardware, user: names; empty for none.
+        hardware, user, name: of hardware, user and job; empty for none.
     """
 
     line: Ints
@@ -38,6 +39,11 @@ class Rows:
     hardware: Sequence[str]
     user: Sequence[str]
     batch: Floats
+    name: Sequence[str] = ()
+
+
+Line = tuple[int, Mapping[str, Any]]
+"""Number of a line and its values by our columns' names, as text or numbers."""
 
 
 def build(rows: Rows, problems: Problems, kinds: Sequence[str], watts_per_unit: float) -> Workload:
@@ -85,6 +91,7 @@ def build(rows: Rows, problems: Problems, kinds: Sequence[str], watts_per_unit: 
             "batch": np.nan_to_num(rows.batch[take], nan=0.0),
         },
         users=tuple(name or "nobody" for name in users),
+        names=tuple(rows.name[i] for i in head.tolist()) if any(rows.name) else (),
     )
 
 

@@ -1,0 +1,48 @@
+"""Our own accounting: what `senergy acct --json` prints, with the energy that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slurm_energy.simulator.inputs.rows import Line
+
+
+def is_ours(document: object) -> bool:
+    """Return whether a JSON document is what `senergy acct --json` prints."""
+    return isinstance(document, Mapping) and "senergy" in (document.get("meta") or {})
+
+
+def lines(document: Mapping[str, Any], units: str) -> Sequence[Line]:
+    """Return a line per job.
+
+    Args:
+        document: the JSON.
+        units: what jobs are counted in: `nodes`, `cpus` or `gpus`.
+
+    Raises:
+        KeyError, TypeError, AttributeError: not such JSON.
+    """
+    return [(number, _line(job, units)) for number, job in enumerate(document["jobs"], 1)]
+
+
+def _line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
+    elapsed_s, joules = job["elapsed_s"], job["energy_joules"]
+    submit = job["submit"] if job["submit"] is not None else job["start"]
+    known = joules is not None and elapsed_s
+    return {
+        "job_id": str(job["job_id"]),
+        "user": job["user"] or "",
+        "name": job["name"] or "",
+        "submit_s": "" if submit is None else submit,
+        "time_s": "" if elapsed_s is None else elapsed_s,
+        "units": _units(job, units),
+        "power_watts": joules / elapsed_s if known else "",
+    }
+
+
+def _units(job: Mapping[str, Any], units: str) -> float | str:
+    if units == "gpus":
+        return sum(len(node["gpus"]) for node in job["nodes"])
+    size = job["cpus"] if units == "cpus" else job["allocated_nodes"] or len(job["nodes"])
+    return "" if size is None else float(size)
