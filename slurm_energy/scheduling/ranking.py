@@ -18,8 +18,9 @@ class Options:
 
     Attributes:
         age_weight: W_age of the thesis (5.4), per second.
-        wait_bound_s: jobs that waited longer go before all others, in order of submission; this bounds the
-            wait of every job under any policy.
+        wait_bound_s: jobs that waited longer go before all others, in order of submission, and nobody may
+            delay them. No wait is longer than this and the time in which those that run, and those that
+            waited even longer, get done.
         weights: of the terms of `blend` and of Slurm's factors of `multifactor`, by name.
         max_age_s: age at which an age factor is 1 (Slurm's PriorityMaxAge).
     """

@@ -13,7 +13,7 @@ import numpy as np
 from slurm_energy.scheduling.queue import Floats, Ints, Queue
 from slurm_energy.scheduling.ranking import AGED, Ranking
 from slurm_energy.scheduling.registry import Policy
-from slurm_energy.simulator import urgent
+from slurm_energy.simulator import recapping, urgent
 from slurm_energy.simulator.cluster import Allocation, Cluster, Kind
 from slurm_energy.simulator.dispatch import Candidate, Release, choose
 from slurm_energy.simulator.meter import PowerMeter
@@ -178,7 +178,19 @@ class Simulation:
         self._want_pass()
 
     def _obey(self, budget_watts: float) -> None:
-        """Interrupt the jobs that lose least until the power is within a budget that fell."""
+        """Come within a budget that fell: by lower caps, else by interrupting the jobs that lose least.
+
+        Where it rose, jobs get their caps back.
+        """
+        working = [run for run in self._runs.running.values() if run.ready_s <= self._now_s]
+        left_watts = budget_watts + _BUDGET_SLACK - self._committed_watts()
+        if left_watts < 0:
+            changes = recapping.lower(self._jobs, working, -left_watts)
+        else:
+            changes = list(recapping.raise_again(self._jobs, working, left_watts))
+        for run, shape in changes:
+            new = self._runs.change_cap(run, shape, self._now_s)
+            self._at(new.end_s, _Kind.END, self._end, new)
         runs = sorted(self._runs.running.values(), key=lambda run: self._runs.loss(run, self._now_s)[0])
         for run in runs:
             if self._committed_watts() <= budget_watts + _BUDGET_SLACK:
@@ -218,10 +230,16 @@ class Simulation:
             self._start(chosen.job, chosen.shape)
 
     def _mark_possible(self, queue: Queue) -> None:
-        """Packing looks at what fits now (thesis, Algorithm 3); others wait for what they chose."""
+        """Packing looks at what fits now (thesis, Algorithm 3); others wait for what they chose.
+
+        So does a job beyond the bound on waiting, which gets a reservation.
+        """
         table = queue.alternatives
-        limit = self._cluster.free if self._settings.discipline == Discipline.PACKING else self._cluster.total
-        np.less_equal(table.gpus, limit[table.hardware], out=table.possible)
+        fits = table.gpus <= self._cluster.total[table.hardware]
+        if self._settings.discipline == Discipline.PACKING:
+            aged = queue.wait_s >= self._settings.options.wait_bound_s
+            fits &= np.repeat(aged, np.diff(table.first)) | (table.gpus <= self._cluster.free[table.hardware])
+        table.possible[:] = fits
 
     def _candidates(self, ranking: Ranking, rows: Ints, shapes: Ints, job_id: Ints) -> Iterator[Candidate]:
         for index in ranking.order(job_id):

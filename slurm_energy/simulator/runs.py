@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,6 +29,9 @@ class Run:
         limit_s: how long it is expected to hold them from `start_s` on.
         watts: its power while it works.
         restart_s: part of the run before work goes on, after an interruption.
+        earlier: (seconds of work, seconds that the whole job takes so, watts) under other caps, in order.
+        restart_joules: energy of restarting under other caps.
+        chosen: the shape that it was started in, before its cap was changed.
     """
 
     job: int
@@ -40,6 +43,9 @@ class Run:
     limit_s: float
     watts: float
     restart_s: float = 0.0
+    earlier: list[tuple[float, float, float]] = field(default_factory=list)
+    restart_joules: float = 0.0
+    chosen: int = -1
 
     def worked_s(self, now_s: float) -> float:
         """Return the seconds in which it drew power so far."""
@@ -107,6 +113,36 @@ class Runs:
         self.accounts.failures[run.job] += failure
         self.left[run.job] -= saved
 
+    def change_cap(self, run: Run, shape: int, now_s: float) -> Run:
+        """Let a working run go on in a shape that differs only in its power cap; return what it is then."""
+        workload = self._workload
+        worked_s = run.worked_s(now_s)
+        useful_s = max(0.0, worked_s - run.restart_s)
+        earlier = [*run.earlier, (useful_s, float(workload.time_s[run.shape]), run.watts)]
+        done = sum(seconds / whole_s for seconds, whole_s, _ in earlier)
+        restart_s = max(0.0, run.restart_s - worked_s)
+        slower = float(workload.limit_s(run.job, shape) / workload.limit_s(run.job, run.shape))
+        left = max(0.0, float(self.left[run.job]) - done)
+        self._leave(run, now_s)
+        new = Run(
+            job=run.job,
+            shape=shape,
+            allocation=run.allocation,
+            start_s=now_s,
+            ready_s=now_s,
+            end_s=now_s + restart_s + left * float(workload.time_s[shape]),
+            limit_s=max(0.0, run.start_s + run.limit_s - now_s) * slower,
+            watts=float(workload.power_watts[shape]),
+            restart_s=restart_s,
+            earlier=earlier,
+            restart_joules=run.restart_joules + (worked_s - useful_s) * run.watts,
+            chosen=run.shape if run.chosen < 0 else run.chosen,
+        )
+        self.running[run.job] = new
+        self.accounts.shape[run.job] = shape
+        self.work(new, now_s)
+        return new
+
     def cut(self, run: Run, now_s: float) -> None:
         """Account for a run that the end of the simulation finds running."""
         self._stop(run, now_s)
@@ -117,11 +153,15 @@ class Runs:
         checkpoint_s = preemption.checkpoint_s if preemption else math.inf
         worked_s = run.worked_s(now_s)
         useful_s = max(0.0, worked_s - run.restart_s)
-        if checkpoint_s == 0:
-            saved_s = useful_s
-        else:
-            saved_s = 0.0 if math.isinf(checkpoint_s) else checkpoint_s * (useful_s // checkpoint_s)
-        return (worked_s - saved_s) * run.watts, saved_s / float(self._workload.time_s[run.shape])
+        parts = [*run.earlier, (useful_s, float(self._workload.time_s[run.shape]), run.watts)]
+        saved_s = _saved_s(sum(seconds for seconds, _, _ in parts), checkpoint_s)
+        lost_joules, saved = run.restart_joules + (worked_s - useful_s) * run.watts, 0.0
+        for seconds, whole_s, watts in parts:
+            kept_s = min(seconds, saved_s)
+            saved += kept_s / whole_s
+            lost_joules += (seconds - kept_s) * watts
+            saved_s -= kept_s
+        return lost_joules, saved
 
     def users(self, now_s: float) -> Users:
         """Return what users had until now."""
@@ -134,14 +174,18 @@ class Runs:
         return float(self._workload.power_watts[shape] - kind.unit_idle_watts * self._workload.units[shape])
 
     def _stop(self, run: Run, now_s: float) -> None:
+        self._leave(run, now_s)
+        del self.running[run.job]
+        self._cluster.release(run.allocation)
+
+    def _leave(self, run: Run, now_s: float) -> None:
+        """Account for a run up to now, after which it draws no power."""
         worked_s = run.worked_s(now_s)
         if now_s >= run.ready_s:
             self._rate(run, now_s, -1.0)
         self.accounts.energy_joules[run.job] += worked_s * run.watts
         self.accounts.run_s[run.job] += now_s - run.start_s
         self.accounts.unit_s[run.job] += (now_s - run.start_s) * float(self._workload.units[run.shape])
-        del self.running[run.job]
-        self._cluster.release(run.allocation)
 
     def _rate(self, run: Run, now_s: float, sign: float) -> None:
         self._settle(now_s)
@@ -164,3 +208,10 @@ class Runs:
         self._unit_s = self._unit_s * kept + self._units * gained_s
         self._joules = self._joules * kept + self._watts * gained_s
         self._settled_s = now_s
+
+
+def _saved_s(useful_s: float, checkpoint_s: float) -> float:
+    """Return how much of some work is saved."""
+    if checkpoint_s == 0:
+        return useful_s
+    return 0.0 if math.isinf(checkpoint_s) else checkpoint_s * (useful_s // checkpoint_s)

@@ -42,9 +42,7 @@ class WorkloadSection:
     file: str = key("", "SWF, CSV or sacct output; relative to the scenario's folder.")
     format: str = key("", "swf, csv, sacct, sacct-json or senergy; empty: by the file's name.")
     columns: dict[str, str] = key({}, "Our column's name to the file's, for CSV.")
-    sacct_units: str = key(
-        "nodes", "What accounting counts jobs in: nodes, cpus, gpus (ours only)."
-    )
+    sacct_units: str = key("nodes", "What accounting counts jobs in: nodes, cpus, gpus (ours only).")
     watts_per_unit: float = key(0.0, "Power of a job per unit where the file says none.", _not_negative)
     time_scale: float = key(1.0, "Factor for all times of the file.", _positive)
     part_jobs: int = key(0, "Jobs of the file in one run; the seed says which part. 0: all.", between(0, 1e9))

@@ -173,6 +173,36 @@ def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off
     assert again.summary() == outcome.summary()
 
 
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("discipline", [Discipline.EASY, Discipline.PACKING])
+def test_nobody_starves_under_load(name, discipline):
+    """Load 0.95: every tenth job needs the whole cluster, while small ones keep coming."""
+    random = np.random.default_rng(7)
+    count, bound_s = 400, 2000.0
+    large = np.arange(count) % 10 == 3
+    units = np.where(large, 8, random.integers(1, 4, count))
+    time_s = random.uniform(20.0, 100.0, count)
+    gap_s = float(np.mean(units * time_s)) / (0.95 * 8)
+    work = workload(
+        np.arange(count + 1),
+        {
+            "submit_s": np.cumsum(random.exponential(gap_s, count)),
+            "user": random.integers(0, 3, count),
+            "deadline_s": np.full(count, np.nan),
+        },
+        {"units": units, "time_s": time_s, "power_watts": 100.0 * units},
+        users=("a", "b", "c"),
+    )
+    setting = Settings(
+        discipline,
+        interval_s=1.0 if discipline == Discipline.PACKING else 0.0,
+        options=Options(wait_bound_s=bound_s),
+    )
+    outcome = simulate(work, [Kind("n", 2, 4)], policy(name), setting)
+    assert {row.fate for row in rows(outcome)} == {Fate.COMPLETED}
+    assert np.max(outcome.wait_s()) < 2 * bound_s
+
+
 def assert_capacity(outcome, moment):
     """Jobs that were never interrupted hold no more than there is."""
     held = np.zeros(2)
@@ -206,6 +236,75 @@ def test_a_budget_that_falls_interrupts_who_loses_least():
     assert [row.preemptions for row in rows(outcome)] == [0, 1]
     assert [row.end_s for row in rows(outcome)] == [100.0, 200.0]  # 300 W fit again once the first is done
     assert rows(outcome)[1].lost_joules == pytest.approx(10 * 300.0)
+
+
+def capped_jobs(*caps):
+    """Two jobs at 0 and 50, each 100 s at 300 W, or slower under caps: (time, watts)."""
+    shapes = [(100.0, 300.0), *caps]
+    return workload(
+        np.array([0, len(shapes), 2 * len(shapes)]),
+        {"submit_s": [0.0, 50.0]},
+        {
+            "units": [1] * 2 * len(shapes),
+            "time_s": [time_s for time_s, _ in shapes] * 2,
+            "power_watts": [watts for _, watts in shapes] * 2,
+            "cap_watts": [math.nan, *(watts for _, watts in caps)] * 2,
+        },
+    )
+
+
+def test_a_budget_that_falls_lowers_caps_before_it_interrupts():
+    """At 60 the job with most watts per slowdown goes down; at 80 it gets its cap back."""
+    setting = Settings(
+        Discipline.STRICT, budget_watts=Steps([0.0, 60.0, 80.0], [1000.0, 500.0, 1000.0]), hard_budget=True
+    )
+    seen = []
+    jobs = capped_jobs((200.0, 180.0))
+    outcome = simulate(jobs, [Kind("n", 2, 1)], policy("fcfs"), setting, lambda *sample: seen.append(sample))
+    assert [row.preemptions for row in rows(outcome)] == [0, 0]
+    assert [row.end_s for row in rows(outcome)] == [110.0, 150.0]  # 20 s of the first at half speed
+    assert rows(outcome)[0].energy_joules == pytest.approx(90 * 300 + 20 * 180)
+    assert rows(outcome)[0].run_s == 110.0 and outcome.over_budget_s == 0
+    assert max(watts for time_s, watts in seen if 60 <= time_s < 80) == 480.0
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_s", "lost", "end_s"),
+    [(math.inf, 60 * 300 + 10 * 180, 240.0), (0.0, 0.0, 175.0), (25.0, 10 * 300 + 10 * 180, 190.0)],
+)
+def test_work_under_several_caps_is_lost_and_saved_as_it_was_done(checkpoint_s, lost, end_s):
+    """60 s at full speed and 10 s at half, then nothing may run until 140."""
+    jobs = capped_jobs((200.0, 180.0))
+    alone = workload(
+        np.array([0, 2]),
+        {"submit_s": [0.0]},
+        {"units": [1, 1], "time_s": [100.0, 200.0]}
+        | {"power_watts": jobs.power_watts[:2], "cap_watts": jobs.cap_watts[:2]},
+    )
+    setting = Settings(
+        Discipline.STRICT,
+        budget_watts=Steps([0.0, 60.0, 70.0, 140.0], [1000.0, 200.0, 0.0, 1000.0]),
+        hard_budget=True,
+        preemption=Preemption(checkpoint_s),
+    )
+    outcome = simulate(alone, [Kind("n", 1, 1)], policy("fcfs"), setting)
+    (row,) = rows(outcome)
+    assert (row.preemptions, row.lost_joules) == (1, pytest.approx(lost))
+    assert row.end_s == pytest.approx(end_s)
+
+
+def test_a_job_that_waits_for_its_nodes_to_boot_can_be_interrupted():
+    """It loses nothing; the nodes come up all the same and the urgent job takes them when they are on."""
+    kind = Kind("n", 1, 1, 100.0, 0.0, 0.0, boot_s=30.0, boot_watts=150.0)
+    jobs = rigid([(100, 1, 50.0), (110, 1, 20.0)], deadline_s=[math.nan, 155.0])
+    setting = Settings(
+        Discipline.PACKING, idle_off_s=10.0, preemption=Preemption(math.inf, 0.0, margin_s=10.0)
+    )
+    outcome = simulate(jobs, [kind], policy("aurachronos"), setting)
+    waiting, urgent = rows(outcome)
+    assert (urgent.start_s, urgent.end_s) == (125.0, 150.0)  # the node is on at 130
+    assert (waiting.preemptions, waiting.lost_joules, waiting.end_s) == (1, 0.0, 200.0)
+    assert outcome.energy_joules == pytest.approx(10 * 100 + 30 * 150 + 70 * 200.0)
 
 
 @pytest.mark.parametrize(
