@@ -84,7 +84,7 @@ def _outcome(jobs: Workload, kind: Kind, start_s: Floats, runnable: Bools, passe
         energy_joules=energy,
         idle_joules=energy - float(np.sum(accounts.energy_joules)),
         power=(times, watts),
-        peak_watts=float(np.max(watts)),
+        peak_watts=float(np.max(watts)) if end_s > 0 else 0.0,
         passes=passes,
         units=kind.nodes * kind.units,
         notes=[f"{left_out} jobs are larger than the cluster and never ran"] if left_out else [],

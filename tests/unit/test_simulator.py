@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
@@ -416,6 +416,7 @@ def test_impossible_jobs_are_named(job, message):
     ).map(sorted),
     st.sampled_from([Discipline.STRICT, Discipline.EASY]),
 )
+@example([(0, 9, 1, 1)], Discipline.STRICT)
 @settings(max_examples=100, deadline=None)
 def test_the_fast_way_gives_the_general_engines_schedule(jobs, discipline):
     """Also where limits are too short or too long, and jobs too large."""
