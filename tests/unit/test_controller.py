@@ -30,7 +30,7 @@ from slurm_energy.errors import (
 )
 from slurm_energy.reports.trace import encode_trace
 
-AGENT, OPERATOR, ALICE, BOB = 0, 64001, 64002, 64003
+AGENT, OPERATOR, ALICE, BOB, CAROL = 0, 64001, 64002, 64003, 64004
 CONFIG = f"""
 [cluster]
 name = "c1"
@@ -582,7 +582,7 @@ class TestPrediction:
     """alice, whose uid the host knows, and bob ran jobs; an operator asks for all, alice for herself."""
 
     def answers(self, controller, monkeypatch, uid, *questions):
-        names = {ALICE: "alice", BOB: "bob"}
+        names = {ALICE: "alice", BOB: "bob", CAROL: "carol"}
         monkeypatch.setattr(server, "name_of", names.get)
 
         async def story(c):
@@ -606,10 +606,40 @@ class TestPrediction:
         assert answer["power_watts"]["mean"] == pytest.approx(0.5, rel=0.1)
 
     def test_users_hear_nothing_of_others(self, controller, monkeypatch):
-        """carol has no runs: the partition's are not for her, and asking as bob is refused."""
+        """carol has no runs, and what others' runs in her partition took is not for her."""
+        status, body = self.answers(controller, monkeypatch, CAROL, QUESTION)
+        assert (status, body) == (200, {"scope": "own", "answers": [None]})
+
+    def test_a_new_job_is_like_the_users_others(self, controller, monkeypatch):
         body = self.answers(controller, monkeypatch, BOB, QUESTION | {"name": "new"})[1]
-        assert [answer["observations"] for answer in body["answers"]] == [1]
-        assert "same user" in body["answers"][0]["basis"]
+        assert [(a["observations"], a["basis"]) for a in body["answers"]] == [(1, "1 run: same user")]
+
+    def test_questions_while_runs_are_learned(self, controller, monkeypatch):
+        """Every question is answered, and from whole runs, while others are being learned."""
+        monkeypatch.setattr(server, "name_of", {ALICE: "alice"}.get)
+        total, at_once = 60, 4
+
+        async def learns(c):
+            for number in range(1, total + 1):
+                await c.post({"items": [item(job_id=number, uid=ALICE)]})
+                known = {number: (job(number, name="solve", requested="cpu=1,node=1"),)}
+                await c.store.write(facts.store, known, [facts.OpenJob("c1", number, True)], NOW)
+                await c.memory.learn()
+
+        async def asks(c):
+            seen = []
+            while not seen or (seen[-1] or 0) < total:
+                body = (await c.post({"questions": [QUESTION]}, ALICE, "/v1/predict"))[1]
+                seen.append(body["answers"][0] and body["answers"][0]["observations"])
+            return seen
+
+        async def story(c):
+            async with asyncio.timeout(120):
+                return (await asyncio.gather(learns(c), *(asks(c) for _ in range(at_once))))[1:]
+
+        for seen in controller.session(story):
+            counts = [count or 0 for count in seen]
+            assert counts == sorted(counts) and counts[-1] == total
 
     def test_asking_for_others_is_refused(self, controller, monkeypatch):
         answer = self.answers(controller, monkeypatch, BOB, QUESTION | {"user": "alice"})
