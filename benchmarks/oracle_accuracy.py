@@ -2,7 +2,7 @@
 
 Fitted: the shipped calibration on its own rows. Cap, batch: calibrated again without all rows of one power
 limit (one batch size), from the shipped calibration on. Network: calibrated from nothing without one network,
-which is then predicted without factors of its own. Then, for each row of the study, what the predicted best
+which is then predicted as one never measured. Then, for each row of the study, what the predicted best
 power limit for the energy-delay product costs against the measured best. `--data DIR` is the folder with
 summary_power_*.csv.
 

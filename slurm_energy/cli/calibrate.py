@@ -28,6 +28,7 @@ study. The search is seeded: the same measurements and options give the same res
 
 examples:
   senergy calibrate steps.csv --gpu a100 --output a100.toml --workers 2
+  senergy calibrate steps.csv --gpu a100 --start a100.toml --generations 0 --kicks 20 --output better.toml
   senergy calibrate summary_power_a40.csv --gpu a40 --precision tf32 --output a40.toml --checkpoint a40.npz
 """
 
@@ -43,6 +44,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--generations", metavar="N", type=int, default=600, help="(default 600)")
     parser.add_argument("--population", metavar="N", type=int, default=240, help="(default 240)")
     parser.add_argument("--polish", metavar="N", type=int, default=250, help="steps downhill (default 250)")
+    parser.add_argument(
+        "--kicks", metavar="N", type=int, default=4, help="restarts near the best (default 4)"
+    )
+    parser.add_argument("--start", metavar="FILE", type=Path, help="calibration to go on from")
     parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--seed", metavar="N", type=int, default=1, help="(default 1)")
     parser.add_argument("--checkpoint", metavar="FILE", type=Path, help="keep and resume the state")
@@ -61,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         raise UnavailableError(
             "senergy calibrate", "numpy is not installed", "pip install 'slurm-energy[predict]'"
         ) from None
-    from slurm_energy.oracle.calibrations import save_calibration
+    from slurm_energy.oracle.calibrations import load_calibration, save_calibration
     from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
     from slurm_energy.oracle.training.saturation import SATURATIONS
 
@@ -71,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
     ):
         if value not in allowed:
             raise UsageError(f"{flag}: '{value}'", f"is not one of {', '.join(allowed)}")
-    if min(args.generations, args.workers) < 1 or args.population < 8 or args.polish < 0:
-        raise UsageError("--generations, --workers, --population, --polish", "at least 1, 1, 8 and 0")
+    if args.workers < 1 or args.population < 8 or min(args.generations, args.polish, args.kicks) < 0:
+        raise UsageError("--workers, --population", "at least 1 and 8; other numbers at least 0")
     hardware = find_hardware(args.gpu)
     rows = read_measurements(args.measurements, args.precision)
     settings = Settings(
@@ -81,12 +86,14 @@ def run(args: argparse.Namespace) -> int:
         population=args.population,
         workers=args.workers,
         polish=args.polish,
+        kicks=args.kicks,
         weights=Weights(0.0, 0.0) if args.plain else Weights(),
     )
     result = fit(
         hardware,
         rows,
         settings,
+        start=load_calibration(args.start) if args.start else None,
         saturation=args.saturation,
         checkpoint=args.checkpoint,
         progress=_bar(time.monotonic()),

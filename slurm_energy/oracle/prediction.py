@@ -6,7 +6,7 @@ Needs numpy, and PyTorch for nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,27 +158,27 @@ class TrainingOracle:
         profile, kind = asked.profiles[asked.profile[rows[0]]], asked.kinds[asked.kind[rows[0]]]
         precision = PRECISIONS[asked.precision[rows[0]]]
         calibration, optimizer = self._calibration_of(kind.name), find_optimizer(profile.optimizer)
-        theta = calibration.theta
-        scalars = calibration.scalars_of(profile.name, shared_weights=profile.shared_weights)
-        batch = asked.batch[rows]
-        times = step_times(
-            demand(profile, batch, precision, optimizer, looping=self._looping),
-            device_of(kind, precision),
-            theta,
-            scalars,
-            SATURATIONS[calibration.saturation],
-            asked.gpus[rows],
-            asked.accumulation[rows],
-        )
-        tdp_watts = kind.tdp_watts
-        clock = clock_under(times, theta, scalars, tdp_watts, asked.cap_watts[rows], asked.clock[rows])
+        theta, batch = calibration.theta, asked.batch[rows]
+        work = demand(profile, batch, precision, optimizer, looping=self._looping)
+        device, tdp_watts = device_of(kind, precision), kind.tdp_watts
+        members = calibration.members_of(profile.name, shared_weights=profile.shared_weights)
+        found = []
+        for scalars in members:
+            times = step_times(
+                work,
+                device,
+                theta,
+                scalars,
+                SATURATIONS[calibration.saturation],
+                asked.gpus[rows],
+                asked.accumulation[rows],
+            )
+            clock = clock_under(times, theta, scalars, tdp_watts, asked.cap_watts[rows], asked.clock[rows])
+            watts = step_watts(times, theta, scalars, tdp_watts, clock)
+            found.append((step_s(times, theta, clock), watts, clock))
+        step, power, clock = (averaged(values) for values in zip(*found, strict=True))
         memory = footprint_bytes(profile, batch, precision, optimizer)
-        return (
-            step_s(times, theta, clock),
-            step_watts(times, theta, scalars, tdp_watts, clock),
-            clock,
-            np.asarray(memory),
-        )
+        return step, power, clock, np.asarray(memory)
 
     def predict(self, question: Question) -> Answer | None:
         """Answer for one training job; None if its model or kind of GPU is not named or not known."""
@@ -229,6 +229,13 @@ class TrainingOracle:
             observations=calibration.rows or None,
             notes=tuple(notes),
         )
+
+
+def averaged(values: Sequence[Array]) -> Array:
+    """Return the geometric mean of predictions by several members, elementwise."""
+    if len(values) == 1:
+        return values[0]
+    return np.asarray(np.exp(sum(np.log(value) for value in values) / len(values)))
 
 
 def default_precision(kind: Hardware) -> str:

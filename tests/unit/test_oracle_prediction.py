@@ -72,6 +72,7 @@ def test_figures_belong_together() -> None:
     assert found.energy_joules == pytest.approx(found.power_watts * found.duration_s)
     updates = np.array([1e6 / 128, 1e5 / 64, 1e6 / 128, 1e6 / 128])
     assert found.duration_s == pytest.approx(updates * found.step_s)
+    assert A40.tdp_watts < found.power_watts[1] <= 4 * 150.0
     assert found.power_watts[2] <= 200.0 < found.power_watts[0] <= A100.tdp_watts
     assert found.clock[2] < found.clock[0] == 1.0
 
@@ -162,6 +163,19 @@ def test_factors_of_shared_weights_hold_for_workloads_that_share() -> None:
     assert found[1] == plain[1]
 
 
+def test_a_workload_never_measured_may_be_like_any_that_was() -> None:
+    slow, slower = Scalars(compute=4.0, memory=4.0), Scalars(compute=8.0, memory=8.0)
+    known = {"vgg16": slow, "bert-base": slower, "shared-weights": Scalars(memory=9.0)}
+
+    def step(workloads: dict[str, Scalars]) -> float:
+        calibration = Calibration(A100.name, workloads=workloads)
+        found = TrainingOracle(lambda name: calibration).predict_many(Alternatives.of(ROWS[:1]))
+        return float(found.step_s[0])
+
+    alone = [step({"resnet50": factors}) for factors in (Scalars(), slow, slower)]
+    assert step(known) == pytest.approx(float(np.prod(alone)) ** (1 / 3))
+
+
 def test_clock_and_accumulation_are_taken(senergy: Run) -> None:
     words = "--model resnet50 --gpu a100 --json"
     plain, slow, heaped = (
@@ -236,11 +250,13 @@ def test_json_has_ranges_and_marks(senergy: Run) -> None:
 
 
 def test_a_batch_that_does_not_fit_is_said_and_never_best(senergy: Run) -> None:
-    code, out, _ = senergy("--model bert-base --gpu rtx6000 --batch 8,512")
+    code, out, _ = senergy("--model resnet50 --gpu rtx6000 --batch 16,2048")
     assert code == 0
     assert "note: about " in out
     assert "rtx6000-24gb has 25.4GB: the batch may not fit" in out
-    assert all(" 512 " not in line for line in out.splitlines() if "edp" in line and line.startswith("rtx"))
+    rows = [line for line in out.splitlines() if line.startswith("rtx6000")]
+    assert (rows[0].split()[2], rows[1].split()[2]) == ("16", "2048")
+    assert rows[0].endswith("time,energy,edp,eds")
 
 
 def test_the_plot_is_a_png(senergy: Run, tmp_path: Path) -> None:

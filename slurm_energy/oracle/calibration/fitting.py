@@ -23,6 +23,7 @@ from slurm_energy.oracle.calibration.problem import (
 )
 from slurm_energy.oracle.calibration.search import Progress, Settings, search
 from slurm_energy.oracle.hardware import Hardware
+from slurm_energy.oracle.prediction import averaged
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta
 from slurm_energy.oracle.workload import find_profile
 
@@ -185,7 +186,7 @@ def leave_out(
         settings: how hard to search each time.
         start: where each search starts; None: defaults. A calibration of all rows makes this quick, but the
             start has then seen the fold.
-        forget_workload: the fold is a workload: predict it with neutral scalars.
+        forget_workload: the fold is a workload: predict it as one never measured.
         progress: told after each fold: folds done, all folds, time error of the last.
     """
     folds = sorted({fold(row) for row in rows}, key=str)
@@ -194,9 +195,28 @@ def leave_out(
         inside = [row for row in rows if fold(row) != left]
         outside = [place for place, row in enumerate(rows) if fold(row) == left]
         result = fit(hardware, inside, settings, start=start).calibration
-        known = {} if forget_workload else dict(result.workloads)
-        judge = Problem(hardware, [rows[place] for place in outside], result.theta, known)
-        predicted_s, predicted_watts, _ = judge.predict([], np.zeros((1, 0)))
-        seconds[outside], watts[outside] = predicted_s[0], predicted_watts[0]
-        progress(number, len(folds), float(mape(predicted_s[0], judge.measured_s)))
+        judged = [rows[place] for place in outside]
+        if forget_workload:
+            left_in = {name: values for name, values in result.workloads.items() if name != left}
+            result = dataclasses.replace(result, workloads=left_in)
+        seconds[outside], watts[outside] = _predicted(hardware, judged, result)
+        error = float(mape(seconds[outside], np.array([row.step_s for row in judged])))
+        progress(number, len(folds), error)
     return Held(list(rows), seconds, watts)
+
+
+def _predicted(
+    hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
+) -> tuple[Array, Array]:
+    """Return seconds and watts of rows, workloads without factors averaged over members."""
+    seconds, watts = np.empty(len(rows)), np.empty(len(rows))
+    for model in {row.model for row in rows}:
+        places = [place for place, row in enumerate(rows) if row.model == model]
+        own = [rows[place] for place in places]
+        found = []
+        for scalars in calibration.members_of(model, shared_weights=find_profile(model).shared_weights):
+            problem = Problem(hardware, own, calibration.theta, {model: scalars}, calibration.saturation)
+            found.append(problem.predict([], np.zeros((1, 0)))[:2])
+        seconds[places] = averaged([pair[0][0] for pair in found])
+        watts[places] = averaged([pair[1][0] for pair in found])
+    return seconds, watts

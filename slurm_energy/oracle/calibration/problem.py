@@ -162,8 +162,8 @@ class Weights:
             home that the measurements say little about.
     """
 
-    shape: float = 0.2
-    restraint: float = 0.002
+    shape: float = 0.6
+    restraint: float = 0.004
 
 
 class _Groups:

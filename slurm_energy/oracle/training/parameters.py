@@ -157,8 +157,11 @@ class Calibration:
     fitted_unix_s: float | None = None
     rows: int = 0
 
-    def scalars_of(self, profile: str, *, shared_weights: bool = False) -> Scalars:
-        """Return the factors of a workload: its own, those of its special case, or neutral ones.
+    def members_of(self, profile: str, *, shared_weights: bool = False) -> tuple[Scalars, ...]:
+        """Return the factors to predict a workload with; where there are several, predictions are averaged.
+
+        A workload never measured on this kind of device may be like any that was: its members are the factors
+        of all of those, and neutral ones.
 
         Args:
             profile: name of the workload.
@@ -168,4 +171,6 @@ class Calibration:
         own = self.workloads.get(profile)
         if own is None and shared_weights:
             own = self.workloads.get(SHARED_WEIGHTS)
-        return own or Scalars()
+        if own is not None:
+            return (own,)
+        return (Scalars(), *(values for name, values in self.workloads.items() if name != SHARED_WEIGHTS))
