@@ -34,7 +34,7 @@ DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
 DEVICES = {"a40": "tf32", "rtx6000": "fp32"}
 """Kinds of GPU of the study and the precision of its runs: PyTorch 1.x used TF32 where there was a unit."""
 QUICK = Settings(generations=0, polish=120, kicks=0)
-FROM_NOTHING = Settings(generations=400, population=200, polish=150, kicks=1)
+FROM_NOTHING = Settings(generations=400, population=200, polish=150, kicks=0)
 FOLDS: dict[str, Callable[[Measurement], Any]] = {
     "cap": lambda row: row.cap_watts,
     "batch": lambda row: row.batch,

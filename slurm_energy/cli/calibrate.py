@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--population", metavar="N", type=int, default=240, help="(default 240)")
     parser.add_argument("--polish", metavar="N", type=int, default=250, help="steps downhill (default 250)")
     parser.add_argument(
-        "--kicks", metavar="N", type=int, default=4, help="restarts near the best (default 4)"
+        "--kicks", metavar="N", type=int, default=12, help="restarts near the best (default 12)"
     )
     parser.add_argument("--start", metavar="FILE", type=Path, help="calibration to go on from")
     parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default 1)")

@@ -44,6 +44,10 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
     for name, values in tables.items():
         lines += ["", f"[{name}]"]
         lines += [f"{key} = {float(f'{value:.6g}')!r}" for key, value in dataclasses.asdict(values).items()]
+    lines += ["", "[supply_ratios]"]
+    lines += [
+        f"{toml(name)} = {float(f'{value:.6g}')!r}" for name, value in calibration.supply_ratios.items()
+    ]
     try:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
@@ -62,7 +66,7 @@ def load_calibration(path: Path) -> Calibration:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(str(path), reason, "name a file that senergy calibrate wrote") from None
     for key in data:
-        if key not in (*_PLAIN, *_TABLES, "workloads"):
+        if key not in (*_PLAIN, *_TABLES, "workloads", "supply_ratios"):
             raise ConfigError(f"{path}: {shown(key)}", "unknown key")
     if data.get("saturation", "sigmoid") not in SATURATIONS:
         raise ConfigError(f"{path}: saturation", f"is not one of {', '.join(SATURATIONS)}")
@@ -73,8 +77,15 @@ def load_calibration(path: Path) -> Calibration:
         name: _table(path, f"workloads.{name}", Scalars, values)
         for name, values in data.get("workloads", {}).items()
     }
+    ratios = data.get("supply_ratios", {})
+    if not isinstance(ratios, dict) or not all(map(_not_negative, ratios.values())):
+        raise ConfigError(f"{path}: supply_ratios", "is no table of numbers from 0 on")
     plain = {key: data[key] for key in _PLAIN if key in data}
-    return Calibration(**plain, **tables, workloads=workloads)
+    return Calibration(**plain, **tables, workloads=workloads, supply_ratios=ratios)
+
+
+def _not_negative(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
 
 
 def _table(path: Path, name: str, cls: type[Any], values: Any) -> Any:

@@ -6,7 +6,7 @@ Needs numpy, and PyTorch for nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from slurm_energy.oracle.calibrations import shipped_calibration
 from slurm_energy.oracle.footprint import footprint_bytes
 from slurm_energy.oracle.hardware import PRECISIONS, Hardware, find_hardware
 from slurm_energy.oracle.training.demand import demand
+from slurm_energy.oracle.training.members import averaged, members
 from slurm_energy.oracle.training.parameters import Calibration, Spread
 from slurm_energy.oracle.training.power import clock_under, step_watts
 from slurm_energy.oracle.training.saturation import SATURATIONS
@@ -161,9 +162,8 @@ class TrainingOracle:
         theta, batch = calibration.theta, asked.batch[rows]
         work = demand(profile, batch, precision, optimizer, looping=self._looping)
         device, tdp_watts = device_of(kind, precision), kind.tdp_watts
-        members = calibration.members_of(profile.name, shared_weights=profile.shared_weights)
         found = []
-        for scalars in members:
+        for scalars in members(calibration, profile, device, precision, optimizer):
             times = step_times(
                 work,
                 device,
@@ -229,13 +229,6 @@ class TrainingOracle:
             observations=calibration.rows or None,
             notes=tuple(notes),
         )
-
-
-def averaged(values: Sequence[Array]) -> Array:
-    """Return the geometric mean of predictions by several members, elementwise."""
-    if len(values) == 1:
-        return values[0]
-    return np.asarray(np.exp(sum(np.log(value) for value in values) / len(values)))
 
 
 def default_precision(kind: Hardware) -> str:

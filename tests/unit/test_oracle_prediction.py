@@ -20,7 +20,8 @@ from slurm_energy.oracle.calibrations import load_calibration, save_calibration 
 from slurm_energy.oracle.footprint import footprint_bytes  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
 from slurm_energy.oracle.objectives import eds, least, pareto_front  # noqa: E402
-from slurm_energy.oracle.prediction import Alternatives, TrainingOracle  # noqa: E402
+from slurm_energy.oracle.prediction import Alternatives, TrainingOracle, device_of  # noqa: E402
+from slurm_energy.oracle.training.members import device_sample_s, members  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta  # noqa: E402
 from slurm_energy.oracle.workload import find_optimizer, find_profile  # noqa: E402
 
@@ -319,3 +320,14 @@ def test_a_model_of_ones_own(senergy: Run, tmp_path: Path) -> None:
     assert out.startswith("net, tf32, 1,000,000 samples")
     code, _, err = senergy("--trace", f"{source}:nothing", "--gpu", "a100")
     assert (code, err.count("\n")) == (2, 1)
+
+
+def test_the_hosts_time_is_carried_over_in_proportion_to_the_devices() -> None:
+    known = {"bert-base": Scalars(sample_s=0.01)}
+    calibration = Calibration(A100.name, workloads=known, supply_ratios={"bert-base": 0.5})
+    device, optimizer = device_of(A100, "bf16"), find_optimizer("momentum")
+    neutral, carried = members(calibration, RESNET, device, "bf16", optimizer)
+    busy_s = device_sample_s(calibration, RESNET, device, "bf16", optimizer, Scalars())
+    assert neutral == Scalars()
+    assert carried.sample_s == pytest.approx(0.5 * busy_s)
+    assert members(calibration, BERT, device, "bf16", optimizer) == [known["bert-base"]]

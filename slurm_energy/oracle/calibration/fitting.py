@@ -23,9 +23,11 @@ from slurm_energy.oracle.calibration.problem import (
 )
 from slurm_energy.oracle.calibration.search import Progress, Settings, search
 from slurm_energy.oracle.hardware import Hardware
-from slurm_energy.oracle.prediction import averaged
+from slurm_energy.oracle.prediction import device_of
+from slurm_energy.oracle.training.members import averaged, device_sample_s, members
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta
-from slurm_energy.oracle.workload import find_profile
+from slurm_energy.oracle.training.timing import Device
+from slurm_energy.oracle.workload import Optimizer, Profile, find_optimizer, find_profile
 
 _ALWAYS = (
     *("beta_alu", "time_memory", "time_optimizer", "kernel_s", "fixed_s", "overlap", "overlap_host"),
@@ -112,12 +114,13 @@ def fit(
         hardware.name,
         theta,
         workloads,
-        saturation,
+        saturation=saturation,
         known=spread(problem.measured_s / seconds[0], problem.measured_watts / watts[0]),
         basis=f"fitted to {len(rows)} measurements of {len(problem.models)} workloads",
         fitted_unix_s=float(round(time.time())),
         rows=len(rows),
     )
+    calibration = dataclasses.replace(calibration, supply_ratios=supply_ratios(hardware, rows, calibration))
     return Fit(
         calibration,
         float(mape(seconds[0], problem.measured_s)),
@@ -214,9 +217,28 @@ def _predicted(
         places = [place for place, row in enumerate(rows) if row.model == model]
         own = [rows[place] for place in places]
         found = []
-        for scalars in calibration.members_of(model, shared_weights=find_profile(model).shared_weights):
+        given = _circumstances(hardware, own[0])
+        for scalars in members(calibration, *given):
             problem = Problem(hardware, own, calibration.theta, {model: scalars}, calibration.saturation)
             found.append(problem.predict([], np.zeros((1, 0)))[:2])
         seconds[places] = averaged([pair[0][0] for pair in found])
         watts[places] = averaged([pair[1][0] for pair in found])
     return seconds, watts
+
+
+def supply_ratios(
+    hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
+) -> dict[str, float]:
+    """Return, for each measured workload with factors, the host's seconds per sample over the device's."""
+    ratios = {}
+    for name, factors in calibration.workloads.items():
+        own = next((row for row in rows if row.model == name), None)
+        if own is not None:
+            busy_s = device_sample_s(calibration, *_circumstances(hardware, own), factors)
+            ratios[name] = factors.sample_s / busy_s
+    return {**calibration.supply_ratios, **ratios}
+
+
+def _circumstances(hardware: Hardware, row: Measurement) -> tuple[Profile, Device, str, Optimizer]:
+    device = device_of(hardware, row.precision)
+    return find_profile(row.model), device, row.precision, find_optimizer(row.optimizer)

@@ -64,7 +64,7 @@ class Settings:
     recombination: float = 0.7
     spread: float = 0.15
     polish: int = 250
-    kicks: int = 4
+    kicks: int = 12
 
 
 def search(

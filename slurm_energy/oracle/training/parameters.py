@@ -85,7 +85,7 @@ class Theta:
 class Scalars:
     """Targeted factors of one workload on one kind of device [S]; all neutral for one never measured.
 
-    Source: thesis, 4.3.5.2 and Table 4.2 (ALBERT); the last six are ours.
+    Source: thesis, 4.3.5.2 and Table 4.2 (ALBERT); the rest is ours.
     """
 
     compute: Any = _parameter(1.0, 0.1, 10.0, "factor on compute time", decades=True)
@@ -139,6 +139,7 @@ class Calibration:
         hardware: name of its file.
         theta: its parameters, plain numbers.
         workloads: scalars of workloads measured on it, by profile.
+        supply_ratios: by profile, the host's seconds per sample over the device's, at batch 32.
         saturation: name in `SATURATIONS`.
         known: spread for workloads in `workloads`.
         unknown: spread for others.
@@ -150,27 +151,10 @@ class Calibration:
     hardware: str
     theta: Theta = field(default_factory=Theta)
     workloads: Mapping[str, Scalars] = field(default_factory=dict)
+    supply_ratios: Mapping[str, float] = field(default_factory=dict)
     saturation: str = "sigmoid"
     known: Spread = UNMEASURED
     unknown: Spread = UNMEASURED
     basis: str = "not calibrated: defaults"
     fitted_unix_s: float | None = None
     rows: int = 0
-
-    def members_of(self, profile: str, *, shared_weights: bool = False) -> tuple[Scalars, ...]:
-        """Return the factors to predict a workload with; where there are several, predictions are averaged.
-
-        A workload never measured on this kind of device may be like any that was: its members are the factors
-        of all of those, and neutral ones.
-
-        Args:
-            profile: name of the workload.
-            shared_weights: it uses the same weights repeatedly, as ALBERT does; a table
-                `[workloads.shared-weights]` holds for all such workloads.
-        """
-        own = self.workloads.get(profile)
-        if own is None and shared_weights:
-            own = self.workloads.get(SHARED_WEIGHTS)
-        if own is not None:
-            return (own,)
-        return (Scalars(), *(values for name, values in self.workloads.items() if name != SHARED_WEIGHTS))
