@@ -18,6 +18,9 @@ from slurm_energy.slurm.tres import requested
 RUNS_PER_KIND: Final = 64
 """Newest runs kept of each kind: user, name, script, resources, limit, policy and caps all equal."""
 
+MOST_RUNS: Final = 200_000
+"""Newest runs kept of all kinds together: about 100 MB."""
+
 MISSING_AFTER_S: Final = 3600.0
 """Records of nodes that are missing so long after the end are not waited for: the energy is unknown."""
 
@@ -97,11 +100,17 @@ def remembered(connection: sqlite3.Connection) -> Iterator[FinishedRun]:
 
 
 def forget(connection: sqlite3.Connection, before: float) -> int:
-    """Delete at most `BATCH` runs that ended before a Unix second; return how many."""
+    """Delete some runs that ended before a Unix second, and some that are too many.
+
+    Returns:
+        How many; `BATCH` or more: there may be more of them.
+    """
     with transaction(connection):
+        (count,) = connection.execute("SELECT count(*) FROM history").fetchone()
         done = connection.execute(
-            'DELETE FROM history WHERE id IN (SELECT id FROM history WHERE "end" < ? LIMIT ?)',
-            [before, BATCH],
+            'DELETE FROM history WHERE id IN (SELECT id FROM history WHERE "end" < ? LIMIT ?) '
+            'OR id IN (SELECT id FROM history ORDER BY "end" LIMIT ?)',
+            [before, BATCH, min(BATCH, max(0, count - MOST_RUNS))],
         )
     return done.rowcount
 

@@ -25,6 +25,7 @@ from slurm_energy.quantities import shown
 
 MOST_QUESTIONS: Final = 1000
 _LOADED_AT_ONCE: Final = 2000
+_FORGET_INTERVAL_S: Final = 3600.0
 _LONGEST_TEXT: Final = 1024
 _TYPES: Final = {field.name: str(field.type).split(" ")[0] for field in dataclasses.fields(Question)}
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class Memory:
         self._history = History()
         self._thread = ThreadPoolExecutor(1, "history")
         self._loaded = False
+        self._forget_at = 0.0
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
         """Load what the database remembers, then learn again and again until cancelled."""
@@ -94,8 +96,12 @@ class Memory:
         self._thread.shutdown()
 
     async def _forget(self) -> None:
+        """Drop what is old or too much, once an hour."""
+        if time.monotonic() < self._forget_at:
+            return
+        self._forget_at = time.monotonic() + _FORGET_INTERVAL_S
         before = time.time() - self.keep_days * 86400
-        while await self._store.write(learning.forget, before) == learning.BATCH:
+        while await self._store.write(learning.forget, before) >= learning.BATCH:
             await asyncio.sleep(0)
         await self._do(self._history.forget, before)
 

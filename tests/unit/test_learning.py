@@ -126,6 +126,18 @@ def test_few_runs_of_a_kind_are_kept_and_old_ones_forgotten(store):
     assert min(run.end for run in remembered(store)) >= 1150.0
 
 
+def test_all_kinds_together_are_bounded(store, monkeypatch):
+    monkeypatch.setattr(learning, "MOST_RUNS", 20)
+    for number in range(1, 31):
+        store.deliver(item(job_id=number, end=1100.0 + number))
+        store.learn(job(number, end=1100.0 + number))
+    learn(store)
+    with database.connect(store.path) as connection:
+        assert learning.forget(connection, 0.0) == 10
+        assert learning.forget(connection, 0.0) == 0
+    assert min(run.end for run in remembered(store)) == 1111.0
+
+
 def test_history_begins_with_what_an_older_release_collected(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "SCHEMA_VERSION", 1)
     store = Accounting(tmp_path)

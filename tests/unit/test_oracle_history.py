@@ -146,6 +146,14 @@ class TestFallingBack:
         assert history.forecast(Question(user="old")) is None
         assert asked(history) is not None
 
+    def test_memory_is_bounded_where_every_job_has_its_own_name(self):
+        history = History(most_keys=100)
+        for number in range(500):
+            history.learn(run(name=f"job{number}", ago=1000.0 - number))
+            assert len(history) <= 100
+        assert history.forecast(Question(**(JOB | {"name": "job499"}))).level == 2
+        assert history.forecast(Question(**(JOB | {"name": "job3"}))).level == 5
+
 
 class TestAnswers:
     def test_repeated_runs(self):

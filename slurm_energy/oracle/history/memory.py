@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,6 +15,8 @@ from slurm_energy.oracle.history.surprise import Surprise
 
 RUNS_PER_KEY: Final = 64
 """Newest runs kept of each key; one more would weigh less than 1 % of the newest."""
+
+MOST_KEYS: Final = 200_000
 
 _KEPT_WEIGHT: Final = 0.92  # of a run, by each newer one of its key
 _SPREAD_WEIGHT: Final = 2.0  # runs that "like the newest, but different as runs differ" counts for
@@ -53,7 +55,7 @@ class _Entry:
     """The runs of a key, and the forecasts made of them, by what was behind each."""
 
     level: int
-    runs: deque[Run] = field(default_factory=lambda: deque(maxlen=RUNS_PER_KEY))
+    runs: list[Run] = field(default_factory=list)  # a deque would take 0.6 kB for a single run
     learned: int = 0
     made: dict[Forecast | None, Forecast] = field(default_factory=dict)
 
@@ -65,10 +67,13 @@ class _Entry:
 class History:
     """What is remembered of runs. Not for several threads at once.
 
-    Memory is bounded by the number of keys; `forget` drops those whose newest run is old.
+    Args:
+        most_keys: bound on memory, about 0.5 kB a key, runs included. Where every job has a name of its own
+            there are several keys a run; beyond the bound keys of the oldest runs are dropped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_keys: int = MOST_KEYS) -> None:
+        self._most_keys = most_keys
         self._entries: dict[Key, _Entry] = {}
         self._surprises = [(Surprise(), Surprise()) for _ in LEVELS]
         self._paths: dict[tuple[_Entry, ...], Forecast] = {}
@@ -88,9 +93,17 @@ class History:
             else:
                 self._compare(entry.level, entry.runs[-1], run)
             entry.runs.append(run)
+            del entry.runs[:-RUNS_PER_KEY]
             entry.learned += 1
             entry.made.clear()
         self.runs_learned += 1
+        if len(self._entries) > self._most_keys:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """Drop the tenth of the keys whose newest run is oldest, so that this is seldom to be done."""
+        newest = sorted(entry.runs[-1].end for entry in self._entries.values())
+        self.forget(newest[len(newest) // 10 + 1])
 
     def forget(self, before: float) -> None:
         """Drop keys whose newest run ended before a Unix second."""
