@@ -176,6 +176,10 @@ def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], 
     oracle = TrainingOracle()
     if args.calibration:
         own = load_calibration(args.calibration)
+        if own.hardware not in [kind.name for kind in kinds]:
+            raise UsageError(
+                f"--calibration {args.calibration}", f"it is of {own.hardware}", "ask for that --gpu"
+            )
         oracle = TrainingOracle(lambda name: own if name == own.hardware else shipped_calibration(name))
     found = sweep(
         oracle,

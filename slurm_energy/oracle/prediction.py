@@ -181,11 +181,15 @@ class TrainingOracle:
         return step, power, clock, np.asarray(memory)
 
     def predict(self, question: Question) -> Answer | None:
-        """Answer for one training job; None if its model or kind of GPU is not named or not known."""
-        if question.model is None or question.gpu_kind is None:
+        """Answer for one training job; None if its model or kind of GPU is not named or not known.
+
+        The names come from users and their jobs, so only shipped files count here, never a path.
+        """
+        model, gpu_kind = question.model or "", question.gpu_kind or ""
+        if model.endswith(".json") or gpu_kind.endswith(".toml"):
             return None
         try:
-            profile, kind = find_profile(question.model), find_hardware(question.gpu_kind)
+            profile, kind = find_profile(model), find_hardware(gpu_kind)
             precision = question.precision or default_precision(kind)
             kind.matrix_flops_per_s(precision)
         except (NotFoundError, UsageError):

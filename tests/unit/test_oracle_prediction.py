@@ -24,6 +24,7 @@ from slurm_energy.oracle.prediction import Alternatives, TrainingOracle, device_
 from slurm_energy.oracle.training.members import device_sample_s, members  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta  # noqa: E402
 from slurm_energy.oracle.workload import find_optimizer, find_profile  # noqa: E402
+from slurm_energy.oracle.workload.library import save_profile  # noqa: E402
 
 RESNET, BERT, A100, A40 = (
     find_profile("resnet50"), find_profile("bert-base"), find_hardware("a100"), find_hardware("a40"),
@@ -119,6 +120,18 @@ def test_one_answer_has_range_origin_and_warning() -> None:
 )
 def test_what_the_model_does_not_know_it_leaves_to_others(question: Question) -> None:
     assert PLAIN.predict(question) is None
+
+
+def test_a_job_cannot_make_the_oracle_read_a_file(tmp_path: Path) -> None:
+    save_profile(RESNET, tmp_path / "own.json")
+    assert PLAIN.predict(Question(model=str(tmp_path / "own.json"), gpu_kind="a100")) is None
+    assert PLAIN.predict(Question(model="resnet50", gpu_kind="/etc/a.toml")) is None
+
+
+def test_a_calibration_of_another_kind_is_refused(senergy: Run, tmp_path: Path) -> None:
+    save_calibration(Calibration(A40.name), tmp_path / "own.toml")
+    code, _, err = senergy("--model resnet50 --gpu a100 --calibration", str(tmp_path / "own.toml"))
+    assert (code, "it is of a40-48gb" in err) == (2, True)
 
 
 def test_a_calibration_counts_and_survives_its_file(tmp_path: Path) -> None:

@@ -30,12 +30,14 @@ except ImportError:
 
 SEGMENT = 20
 """Generations between two checkpoints."""
+_POLISH_UNITS = 40
+"""Units of progress for polishing once: it takes about as long as so many generations."""
 _BLUNTNESS = (0.1, 0.02, 0.004)
 _STEP = 1e-4
 _KICK, _KICKED, _KICK_STREAM = 0.04, 0.4, 7
 """Standard deviation of a kick (share of each range), share of unknowns that it moves, its random stream."""
 Progress = Callable[[int, int, float], None]
-"""Called with generations done, generations planned and the least loss so far."""
+"""Called with units of work done and planned, and the least loss so far. A generation is one unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def search(
         best = _evolve(
             found, start, settings, losses, _State.of(problem, found, settings, checkpoint), progress
         )
-    return _refine(problem, found, best, settings)
+    return _refine(problem, found, best, settings, progress)
 
 
 @dataclass(slots=True)
@@ -174,11 +176,17 @@ def _evolve(
         state.population, best = result.population, result.x
         state.done += count
         state.keep()
-        progress(state.done, settings.generations, float(result.fun))
+        progress(state.done, _planned(settings), float(result.fun))
     return np.asarray(best)
 
 
-def _refine(problem: Problem, found: Sequence[Unknown], best: Array, settings: Settings) -> Array:
+def _planned(settings: Settings) -> int:
+    return settings.generations + (_POLISH_UNITS * (1 + settings.kicks) if settings.polish else 0)
+
+
+def _refine(
+    problem: Problem, found: Sequence[Unknown], best: Array, settings: Settings, progress: Progress
+) -> Array:
     """Polish the best vector, then again from places near it; return the best of all."""
     if not settings.polish:
         return best
@@ -189,7 +197,8 @@ def _refine(problem: Problem, found: Sequence[Unknown], best: Array, settings: S
         return float(problem.loss(found, vector[None], settings.weights)[0])
 
     best = min((best, _polish(problem, found, best, settings, _BLUNTNESS)), key=value)
-    for _ in range(settings.kicks):
+    for kick in range(settings.kicks):
+        progress(settings.generations + _POLISH_UNITS * (1 + kick), _planned(settings), value(best))
         moved = (
             draw.normal(size=len(found))
             * (draw.random(len(found)) < _KICKED)
@@ -198,6 +207,7 @@ def _refine(problem: Problem, found: Sequence[Unknown], best: Array, settings: S
         )
         start = np.clip(best + moved, limits[:, 0], limits[:, 1])
         best = min((best, _polish(problem, found, start, settings, _BLUNTNESS[1:])), key=value)
+    progress(_planned(settings), _planned(settings), value(best))
     return best
 
 
