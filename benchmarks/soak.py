@@ -8,9 +8,6 @@ Prints `CLAIM soak_memory`: most resident memory after the first hour less that 
 most 1; `CLAIM soak_descriptors`: most descriptors over those after the first hour, target at most 1;
 `CLAIM soak_records`: the share of jobs and steps with exactly one record; `CLAIM soak_energy`: microjoules
 in the node's books over those that the counters moved; both target exactly 1.
-
-Once in a process's life Python's table of interned strings doubles, by 0.95 MB, when enough names of files
-came and went: that step is in the figure of memory.
 """
 
 from __future__ import annotations

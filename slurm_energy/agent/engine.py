@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from slurm_energy.agent import answers, attribution, planning, recording
@@ -343,7 +342,7 @@ class Engine:
         self.config = config
         self.spool.limit_bytes = config.agent.spool_limit_mb * 1_000_000
 
-    def tidy(self) -> set[Path]:
+    def tidy(self) -> set[str]:
         """Write records of what has ended, and forget it; what fails is tried again later.
 
         Returns:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from slurm_energy.agent.complaints import Complaints
@@ -44,7 +43,7 @@ class Keeper:
         self._spool = spool
         self._measuring = measuring
         self._running = running
-        self._unsynced: set[Path] = set()
+        self._unsynced: set[str] = set()
         self._complaints = Complaints()
 
     def save(self, session: Session) -> None:
@@ -75,7 +74,7 @@ class Keeper:
         """Remove what was written of a job whose record is in the spool."""
         self._state.forget(session)
 
-    def unsynced(self) -> set[Path]:
+    def unsynced(self) -> set[str]:
         """Return files that were written since the last call and not forced to disk."""
         found, self._unsynced = self._unsynced, set()
         return found

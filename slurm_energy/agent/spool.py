@@ -6,6 +6,7 @@ else writes in the directory, so its listing is kept in memory.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -45,7 +46,7 @@ class Item:
     @property
     def record_id(self) -> str:
         """Id of the record."""
-        return Path(self.name).stem.partition("-")[2]
+        return self.name.removesuffix(".json").partition("-")[2]
 
 
 class Spool:
@@ -75,7 +76,7 @@ class Spool:
         self._disk_full = False
         self._complaints = Complaints()
 
-    def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> list[Path]:
+    def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> list[str]:
         """Store a record; the trace only if there is room for it.
 
         Returns:
@@ -95,7 +96,7 @@ class Spool:
         if self._total < self.limit_bytes // 2:
             self._complaints.settle(_LIMIT, "traces are kept again")
             self._complaints.settle(_LOST, "records are kept again")
-        return [*written, self.folder / name]
+        return [*written, self._path(name)]
 
     def expire(self, now: float, keep_s: float) -> None:
         """Forget traces of jobs that ended long ago; looks for them every ten minutes at most.
@@ -141,10 +142,11 @@ class Spool:
 
     def reject(self, name: str) -> None:
         """Put a record aside that the controller will never take, for people to look at."""
-        aside = self.folder / _REJECTED
-        aside.mkdir(mode=0o700, exist_ok=True)
+        aside = self._path(_REJECTED)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(aside, 0o700)
         self._drop([_trace_of(name)])
-        (self.folder / name).replace(aside / name)
+        os.replace(self._path(name), os.path.join(aside, name))
         self._total -= self._sizes.pop(name, 0)
 
     def drop_trace(self, name: str) -> None:
@@ -153,7 +155,7 @@ class Spool:
 
     def _read(self, name: str) -> Item | None:
         try:
-            record = json.loads(durable.read(self.folder / name, _LONGEST_FILE_BYTES))
+            record = json.loads(durable.read(self._path(name), _LONGEST_FILE_BYTES))
         except FileNotFoundError:
             self._drop([name])
             return None
@@ -162,12 +164,12 @@ class Spool:
             self.reject(name)
             return None
         try:
-            trace = json.loads(durable.read(self.folder / _trace_of(name), _LONGEST_FILE_BYTES))
+            trace = json.loads(durable.read(self._path(_trace_of(name)), _LONGEST_FILE_BYTES))
         except (OSError, ValueError):
             trace = None
         return Item(name, record, trace)
 
-    def _add_trace(self, name: str, data: bytes) -> list[Path]:
+    def _add_trace(self, name: str, data: bytes) -> list[str]:
         if len(data) > self.limit_bytes // 4:
             log.warning("spool: %s is too large to keep", name)
             return []
@@ -178,7 +180,7 @@ class Spool:
             self._complain_of_disk(error)
             return []
         self._settle_disk(len(data))
-        return [self.folder / name]
+        return [self._path(name)]
 
     def _write_record(self, name: str, data: bytes) -> None:
         """Store a record; on a full disk traces make room, the oldest first, more at every attempt."""
@@ -210,7 +212,7 @@ class Spool:
             self._complaints.settle(_DISK, "there is room for traces again")
 
     def _write(self, name: str, data: bytes) -> None:
-        durable.write(self.folder / name, data, sync=False)
+        durable.write(self._path(name), data, sync=False)
         self._total += len(data) - self._sizes.get(name, 0)
         self._sizes[name] = len(data)
 
@@ -233,8 +235,11 @@ class Spool:
 
     def _drop(self, names: Iterable[str]) -> None:
         for name in names:
-            (self.folder / name).unlink(missing_ok=True)
+            durable.remove(self._path(name))
             self._total -= self._sizes.pop(name, 0)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
 
 
 def _trace_of(name: str) -> str:

@@ -62,7 +62,7 @@ class StateDir:
         """Where undelivered records are kept."""
         return self.folder / "spool"
 
-    def save(self, session: Session, checkpoint: dict[str, Any]) -> Path:
+    def save(self, session: Session, checkpoint: dict[str, Any]) -> str:
         """Write a session, and a checkpoint of all energy booked so far.
 
         The end of a job gets a file of its own beside the one of its begin: file systems that protect
@@ -80,7 +80,7 @@ class StateDir:
         durable.write(path, json.dumps(data).encode(), sync=False)
         return path
 
-    def save_books(self, checkpoint: dict[str, Any]) -> Path:
+    def save_books(self, checkpoint: dict[str, Any]) -> str:
         """Write a checkpoint that belongs to no job.
 
         Returns:
@@ -89,13 +89,13 @@ class StateDir:
         Raises:
             OSError: not written; the last one is still there.
         """
-        path = self.folder / _BOOKS
+        path = os.path.join(self.folder, _BOOKS)
         durable.write(path, json.dumps({"version": _VERSION, "checkpoint": checkpoint}).encode(), sync=False)
         return path
 
     def load_books(self) -> dict[str, Any] | None:
         """Return the checkpoint of `save_books`; None if there is none, or it cannot be read."""
-        path = self.folder / _BOOKS
+        path = os.path.join(self.folder, _BOOKS)
         try:
             data = json.loads(durable.read(path, _LONGEST_FILE_BYTES))
             if data["version"] != _VERSION:
@@ -120,7 +120,7 @@ class StateDir:
     def forget(self, session: Session) -> None:
         """Remove all of a session whose record is in the spool."""
         for suffix in (_RUNS, _ENDED, _TRACE):
-            self._path(session, suffix).unlink(missing_ok=True)
+            durable.remove(self._path(session, suffix))
 
     def load(self) -> list[tuple[Session, dict[str, Any]]]:
         """Return the sessions of the last run with their checkpoints; a damaged file is kept aside."""
@@ -156,8 +156,8 @@ class StateDir:
         except (OSError, ValueError, KeyError, TypeError):
             session.trace = None
 
-    def _path(self, session: Session, suffix: str) -> Path:
-        return self._sessions / (session.owner + suffix)
+    def _path(self, session: Session, suffix: str) -> str:
+        return os.path.join(self._sessions, session.owner + suffix)
 
 
 def _read(path: Path) -> tuple[Session, dict[str, Any]]:

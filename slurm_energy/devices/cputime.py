@@ -10,6 +10,7 @@ and as a last resort the process tree is added up.
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from slurm_energy.devices import process_tree
 from slurm_energy.devices.interface import DeviceError
 from slurm_energy.devices.sysfs import read_optional, read_text
 
-_CGROUP = Path("sys/fs/cgroup")
+_CGROUP = "sys/fs/cgroup"
 _V1_CONTROLLERS = ("cpuacct", "cpu,cpuacct")
 _STAT_BYTES = 1024
 _NS_PER_US = 1000
@@ -53,7 +54,7 @@ class JobPlace:
 class _Group:
     """The kept-open file of a job's control group."""
 
-    path: Path
+    path: str
     descriptor: int
     highest_ns: int = 0
 
@@ -104,7 +105,7 @@ class CpuTimes:
     def source(self, job_id: int) -> str | None:
         """Return where a job's figure comes from: the group's file or `process tree`; None if unknown."""
         if job_id in self._groups:
-            return str(self._groups[job_id].path)
+            return self._groups[job_id].path
         return PROCESS_TREE if job_id in self._trees else None
 
     def forget(self, job_id: int) -> None:
@@ -135,7 +136,7 @@ class CpuTimes:
         group.highest_ns = max(group.highest_ns, time_ns)
         return group.highest_ns
 
-    def _opened(self, job: JobPlace, path: Path) -> _Group | None:
+    def _opened(self, job: JobPlace, path: str) -> _Group | None:
         descriptor = _open(path)
         if descriptor < 0:
             return None
@@ -149,7 +150,7 @@ class CpuTimes:
             group.descriptor = descriptor
         return group.highest_ns
 
-    def _find(self, job: JobPlace) -> Path | None:
+    def _find(self, job: JobPlace) -> str | None:
         """Return the file with a job's CPU time."""
         names = job.directory_names
         for pid in job.pids:
@@ -157,20 +158,20 @@ class CpuTimes:
                 return path
         return next(iter(self._slurm_groups(names)), None)
 
-    def _slurm_groups(self, names: frozenset[str]) -> Iterable[Path]:
-        base = self.root / _CGROUP
+    def _slurm_groups(self, names: frozenset[str]) -> Iterable[str]:
+        base = os.path.join(self.root, _CGROUP)
         for controller in _V1_CONTROLLERS:
             for top in (f"slurm_{self.node}", "slurm"):
                 for name in names:
-                    yield from (base / controller / top).glob(f"uid_*/{name}/cpuacct.usage")
-        for mount in (base, base / "unified"):
+                    yield from _matches(f"{base}/{controller}/{top}", f"uid_*/{name}/cpuacct.usage")
+        for mount in (base, f"{base}/unified"):
             for scope in (f"{self.node}_{_SCOPE}", _SCOPE):
                 for name in names:
-                    yield from mount.glob(f"*.slice/{scope}/{name}/cpu.stat")
+                    yield from _matches(mount, f"*.slice/{scope}/{name}/cpu.stat")
 
-    def _group_of_process(self, pid: int, names: frozenset[str]) -> Path | None:
+    def _group_of_process(self, pid: int, names: frozenset[str]) -> str | None:
         """Return the file of the group around a process that is the job's."""
-        text = read_optional(self.root / f"proc/{pid}/cgroup") or ""
+        text = read_optional(os.path.join(self.root, f"proc/{pid}/cgroup")) or ""
         for line in text.splitlines():
             _, _, rest = line.partition(":")
             controllers, _, place = rest.partition(":")
@@ -178,8 +179,8 @@ class CpuTimes:
             if directory is None:
                 continue
             for folder, file in _mounts(controllers):
-                path = self.root / _CGROUP / folder / directory / file
-                if path.exists():
+                path = os.path.join(self.root, _CGROUP, folder, directory, file)
+                if os.path.exists(path):
                     return path
         return None
 
@@ -230,7 +231,12 @@ def _mounts(controllers: str) -> list[tuple[str, str]]:
     return [(controllers, "cpuacct.usage")] if "cpuacct" in controllers.split(",") else []
 
 
-def _open(path: Path) -> int:
+def _matches(folder: str, pattern: str) -> Iterable[str]:
+    """Find files below a folder; not by pathlib, which keeps the name of every job."""
+    return (os.path.join(folder, name) for name in glob.iglob(pattern, root_dir=folder))
+
+
+def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

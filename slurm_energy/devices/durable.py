@@ -1,20 +1,24 @@
 """Files that survive a crash: written whole or not at all. No knowledge of their contents.
 
 No name is trusted to be the file that it should be: links, FIFOs and devices planted there are neither
-followed nor waited for.
+followed nor waited for. Where many names come and go they are plain text: pathlib puts every part of a path
+into Python's table of interned strings, which never shrinks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+Name = str | Path
+
 
 def write(
-    path: Path, data: bytes | Sequence[bytes | memoryview], *, sync: bool = True, mode: int = 0o600
+    path: Name, data: bytes | Sequence[bytes | memoryview], *, sync: bool = True, mode: int = 0o600
 ) -> None:
     """Replace a file's contents atomically.
 
@@ -27,11 +31,12 @@ def write(
     Raises:
         OSError: not written; the old contents are still there.
     """
-    temporary = path.with_name(f".{path.name}.new")
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.new")
     try:
         descriptor = _create(temporary, mode)
     except FileExistsError:  # left by a crash, or planted: never written into
-        temporary.unlink()
+        os.unlink(temporary)
         descriptor = _create(temporary, mode)
     try:
         for part in [data] if isinstance(data, bytes) else data:
@@ -39,16 +44,16 @@ def write(
         if sync:
             os.fsync(descriptor)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        remove(temporary)
         raise
     finally:
         os.close(descriptor)
-    temporary.replace(path)
+    os.replace(temporary, path)
     if sync:
-        sync_folder(path.parent)
+        sync_folder(folder or ".")
 
 
-def read(path: Path, most_bytes: int) -> bytes:
+def read(path: Name, most_bytes: int) -> bytes:
     """Return the contents of a file of our own.
 
     Args:
@@ -60,15 +65,25 @@ def read(path: Path, most_bytes: int) -> bytes:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        if problem := _problem(os.fstat(descriptor), most_bytes):
+        status = os.fstat(descriptor)
+        if problem := _problem(status, most_bytes):
             raise OSError(errno.EPERM, problem, str(path))
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(most_bytes)
+        return _read_all(descriptor, status.st_size)
     finally:
         os.close(descriptor)
 
 
-def flush(paths: Iterable[Path]) -> None:
+def remove(path: Name) -> None:
+    """Remove a file; one that is gone is no error.
+
+    Raises:
+        OSError: it is still there.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def flush(paths: Iterable[Name]) -> None:
     """Force files that were written without `sync` to disk; what is gone by now is passed over.
 
     Raises:
@@ -84,11 +99,11 @@ def flush(paths: Iterable[Path]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    for folder in {path.parent for path in wanted}:
+    for folder in {os.path.dirname(path) or "." for path in wanted}:
         sync_folder(folder)
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: Name) -> None:
     """Force a directory's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -97,7 +112,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _create(path: Path, mode: int) -> int:
+def _create(path: Name, mode: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
@@ -105,6 +120,15 @@ def _write_all(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data).cast("B")
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _read_all(descriptor: int, size: int) -> bytes:
+    """Read a file of a known size; one that shrinks meanwhile is as long as it is."""
+    parts = []
+    while size > 0 and (part := os.read(descriptor, size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def _problem(status: os.stat_result, most_bytes: int) -> str:

@@ -71,10 +71,10 @@ def parse_stat(content: bytes) -> Process:
 def processes(root: Path) -> dict[int, Process]:
     """Return all processes of the node."""
     found: dict[int, Process] = {}
-    for folder in (root / "proc").iterdir():
-        if folder.name.isdecimal() and (content := _head(folder / "stat", _STAT_BYTES)):
+    for name in os.listdir(root / "proc"):
+        if name.isdecimal() and (content := _head(os.path.join(root, f"proc/{name}/stat"), _STAT_BYTES)):
             try:
-                found[int(folder.name)] = parse_stat(content)
+                found[int(name)] = parse_stat(content)
             except ValueError:
                 continue
     return found
@@ -84,7 +84,7 @@ def stepds(root: Path, pids: Iterable[int]) -> dict[int, list[int]]:
     """Return the slurmstepd processes among `pids` by job id; they carry it in their title."""
     found: dict[int, list[int]] = {}
     for pid in pids:
-        match = _STEPD.match(_head(root / f"proc/{pid}/cmdline", _TITLE_BYTES))
+        match = _STEPD.match(_head(os.path.join(root, f"proc/{pid}/cmdline"), _TITLE_BYTES))
         if match:
             found.setdefault(int(match[1]), []).append(pid)
     return found
@@ -144,7 +144,7 @@ def combine(earlier: JobTime | None, later: JobTime | None) -> JobTime | None:
     return JobTime(earlier.ticks + max(0, grown) + ended, later.living, later.waited)
 
 
-def _head(path: Path, size: int) -> bytes:
+def _head(path: str, size: int) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -21,7 +21,7 @@ _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOENT, errno.ENOTCONN, errn
 _REOPEN_PAUSE_S = 1.0
 
 
-def read_text(path: Path) -> str:
+def read_text(path: str | Path) -> str:
     """Return a file's text without surrounding white space.
 
     Raises:
@@ -37,7 +37,7 @@ def read_text(path: Path) -> str:
         raise DeviceError(str(path), reason(error)) from None
 
 
-def read_optional(path: Path) -> str | None:
+def read_optional(path: str | Path) -> str | None:
     """Return a file's text, or None if it is absent, empty or unreadable."""
     try:
         return read_text(path) or None

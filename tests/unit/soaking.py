@@ -64,11 +64,14 @@ class Found:
 
 
 class Number:
-    """A file of fixed width, rewritten in place: what it costs must not outweigh what is tested."""
+    """A file of fixed width, rewritten in place: what it costs must not outweigh what is tested.
 
-    def __init__(self, path: Path, form: str) -> None:
+    By plain names: pathlib would leave more in memory than the agent does.
+    """
+
+    def __init__(self, path: str, form: str) -> None:
         self._form = form
-        path.parent.mkdir(parents=True, exist_ok=True)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         self.path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self.put(0)
@@ -96,11 +99,11 @@ class Soak:
         self._seconds = hours * HOUR_S
         self._begins = self._plan(jobs)
         self._zones = {
-            name: Number(self._tree.root / f"sys/class/powercap/{name}/energy_uj", "{:014d}\n")
+            name: Number(f"{self._tree.root}/sys/class/powercap/{name}/energy_uj", "{:014d}\n")
             for name in _ZONES
         }
         self._counts = dict.fromkeys(_ZONES, 0)
-        self._stat = Number(self._tree.root / "proc/stat", "cpu  {:014d} 0 0 0 0 0 0 0 0 0\n")
+        self._stat = Number(f"{self._tree.root}/proc/stat", "cpu  {:014d} 0 0 0 0 0 0 0 0 0\n")
         self._busy_ns = 0
         self._running: dict[int, tuple[int, Number, float]] = {}
         self._used_ns: dict[int, int] = {}
@@ -150,7 +153,7 @@ class Soak:
             cpus = 1 if end - second > _LONGEST_S else 2
             policy = {"SPANK_ENERGY_POLICY": "powersave"} if job % 5 == 0 else {}
             self._engine.begin({**_env(job), "SLURM_JOB_CPUS_PER_NODE": str(cpus), **policy})
-            group = Number(self._tree.root / _GROUP.format(job), "usage_usec {:014d}\nuser_usec 0\n")
+            group = Number(f"{self._tree.root}/{_GROUP.format(job)}", "usage_usec {:014d}\nuser_usec 0\n")
             self._running[job] = end, group, cpus * self._chance.random()
             self._used_ns[job] = 0
             self._engine.step("start", job, "0")
@@ -161,8 +164,8 @@ class Soak:
         if job % 7:  # the others' steps are ended by the job's end
             self._engine.step("end", job, "0")
         group.close()
-        group.path.unlink()
-        group.path.parent.rmdir()
+        os.unlink(group.path)
+        os.rmdir(os.path.dirname(group.path))
         self._engine.end(_env(job))
 
     def _work(self) -> None:
@@ -199,7 +202,7 @@ class Soak:
     def _look(self) -> None:
         gc.collect()
         self.found.memory_bytes.append(_resident_bytes())
-        targets = [_target(link) for link in Path("/proc/self/fd").iterdir()]
+        targets = [_target(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
         self.found.descriptors.append(sum("/job_" not in target for target in targets))
 
 
@@ -211,9 +214,9 @@ def _resident_bytes() -> int:
     raise AssertionError("no Rss in smaps_rollup")
 
 
-def _target(link: Path) -> str:
+def _target(link: str) -> str:
     try:
-        return str(link.readlink())
+        return os.readlink(link)
     except OSError:  # the one with which the directory is read
         return ""
 
