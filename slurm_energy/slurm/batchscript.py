@@ -183,13 +183,15 @@ class _Request:
         )
 
     def _nodes_and_tasks(self) -> tuple[int, int]:
-        """Return the least number of nodes, and tasks; sbatch takes one task per node where none are said."""
+        """Return the least number of nodes, and tasks, which are one per node where none are said.
+
+        Without --nodes Slurm counts one node as asked for, however many tasks there are.
+        """
         low = (self._text("nodes") or "").split("-")[0].split(",")[0]
         nodes = self._number("nodes", low) if low else None
         tasks, per_node = self._count("ntasks"), self._count("ntasks-per-node")
-        if nodes is None:
-            nodes = -(-tasks // per_node) if tasks and per_node else 1
-        return max(1, nodes), tasks or max(1, nodes) * (per_node or 1)
+        nodes = max(1, nodes or 1)
+        return nodes, tasks or nodes * (per_node or 1)
 
     def _gpus(self, nodes: int, tasks: int) -> tuple[int, str | None]:
         """Return GPUs of all nodes and their type, from the option that says most."""

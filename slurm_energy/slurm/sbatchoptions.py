@@ -48,16 +48,19 @@ _SHORT_ALONE: Final = {
 
 
 def words(line: str) -> list[str]:
-    """Split the rest of an #SBATCH line as sbatch does: quotes, backslashes, and `#` begins a comment.
+    """Split the rest of an #SBATCH line as sbatch does.
+
+    Quotes protect spaces, a backslash any other letter, and `#` begins a comment, inside a word too. A
+    backslash at the end means nothing: lines are not joined. Compared with sbatch 22.05 in tests/cluster/.
 
     Raises:
-        UsageError: a quote without its end, or a backslash at the end.
+        UsageError: a quote without its end.
     """
     found: list[str] = []
     word: list[str] | None = None
     quote, escaped = "", False
     for letter in line:
-        if escaped:
+        if escaped and (quote or not letter.isspace()):
             word, escaped = [*(word or []), letter], False
         elif letter == "\\":
             word, escaped = word or [], True
@@ -71,32 +74,31 @@ def words(line: str) -> list[str]:
         elif letter.isspace():
             if word is not None:
                 found.append("".join(word))
-            word = None
-        elif letter == "#" and word is None:
+            word, escaped = None, False  # a backslash does not protect a space
+        elif letter == "#":  # also inside a word
             break
         else:
             word = [*(word or []), letter]
     if quote:
         raise UsageError(f"a quote {quote} without its end")
-    if escaped:
-        raise UsageError("a backslash at the end", "sbatch joins no lines", "write another #SBATCH line")
     return [*found, "".join(word)] if word is not None else found
 
 
 def options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Yield long name and value (None: without one) of each option, as getopt finds them.
 
-    Names that are not known come as they are, with the value after `=` if there is one; what is no option
-    ends the reading, as it does for sbatch.
+    Names that are not known come as they are, with the value after `=` if there is one.
 
     Raises:
-        UsageError: a value is missing, or an abbreviation fits several options.
+        UsageError: a value is missing, an abbreviation fits several options, or a word is no option.
     """
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
-        if word == "--" or not word.startswith("-") or word == "-":
-            return
+        if not word:
+            continue
+        if word in ("-", "--") or not word.startswith("-"):
+            raise UsageError(f"'{shown(word)}' is no option", todo="write --NAME=VALUE")
         if word.startswith("--"):
             yield _long(word[2:], rest)
         else:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import judges
 import pytest
 from lab_driver import LabDriver
+
+from slurm_energy.slurm.batchscript import parse_time_limit, read_script
+from slurm_energy.slurm.tres import requested
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root]
 
@@ -60,3 +64,50 @@ def test_five_runs_predict_the_sixth(lab: LabDriver):
     assert (other["source"], other["basis"]) == ("history", "5 runs: same user, name and resources")
     page = lab.run("senergy", "predict", str(path), "8").stdout
     assert "basis   5 runs: same script" in page
+
+
+AS_SBATCH = [
+    "-N2 --ntasks-per-node=2 -c2 -t 1-2:30 -J 'a b' # -N4",
+    "-N 1-2 -n 4 --time=90:30",
+    '--job-name=x#y --nodes=2 --partition="gpu"',
+    '-J "q\'uote" -t 0:59 --exclusive',
+    "-J cape\\#d -n 3",
+    "-n 2 -J es\\ -c 2",
+    "-J 'a\\'b' -n 3",
+    "-J a\\\\b -n 3",
+    '-J "a\\"b c" -n 3',
+    "-n 3 \\",
+    "--gpus-per-node=2 -N2 --partition gpu",
+    "--gres=gpu:1 -n2 -c 3 --partition=gpu",
+    "-G 4 -N 2 -p gpu",
+    "--gpus-per-task=1 -n2 -p gpu",
+    "-n 4 --ntasks-per-node=2",
+    "--ntasks=2 --cpus-per-t=2",
+    "-HN2 -t2-0",
+    "-t 10:01",
+]
+
+
+def test_scripts_are_read_as_sbatch_reads_them(lab: LabDriver):
+    """Each #SBATCH line is submitted on hold; slurmctld's words about the job must be the parser's."""
+    wrong: list[tuple[object, ...]] = []
+    for line in AS_SBATCH:
+        text = f"#!/bin/sh\n\n# remark\n#SBATCH {line}\nsrun true\n#SBATCH -N 3\n"
+        script = read_script("sbatch", text.encode())
+        job = lab.run("sbatch", "--parsable", "--hold", "--output=/dev/null", input=text, check=False)
+        if job.returncode:
+            wrong.append((line, job.stderr))
+            continue
+        try:
+            shown = lab.run("scontrol", "show", "job", job.stdout.strip()).stdout
+        finally:
+            lab.run("scancel", job.stdout.strip())
+        facts = dict(re.findall(r"(\w+)=(.*?)(?=\s+\w+(?:/\w+)?[=:]|\n|$)", shown))
+        asked = requested(facts.get("ReqTRES") or facts["TRES"])
+        limit = parse_time_limit(facts["TimeLimit"])
+        found = (script.name, script.nodes, script.cpus, script.gpus)
+        wish = (facts["JobName"], asked.nodes, asked.cpus, asked.gpus or 0)
+        wrong += [(line, found, wish)] if found != wish else []
+        wrong += [(line, script.time_limit_s, limit)] if script.time_limit_s not in (limit, None) else []
+        wrong += [(line, script.partition)] if script.partition not in (facts["Partition"], None) else []
+    assert wrong == []
