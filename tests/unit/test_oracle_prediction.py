@@ -263,8 +263,11 @@ def test_json_has_ranges_and_marks(senergy: Run) -> None:
     assert found["alternatives"][found["best"]["energy"]]["pareto"]
 
 
-def test_a_batch_that_does_not_fit_is_said_and_never_best(senergy: Run) -> None:
-    code, out, _ = senergy("--model resnet50 --gpu rtx6000 --batch 16,2048")
+def test_a_batch_that_does_not_fit_is_said_and_never_best(senergy: Run, tmp_path: Path) -> None:
+    """By the defaults, a larger batch is faster."""
+    save_calibration(Calibration("rtx6000-24gb"), tmp_path / "plain.toml")
+    words = "--model resnet50 --gpu rtx6000 --batch 16,2048 --calibration"
+    code, out, _ = senergy(words, str(tmp_path / "plain.toml"))
     assert code == 0
     assert "note: about " in out
     assert "rtx6000-24gb has 25.4GB: the batch may not fit" in out
