@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -80,9 +81,10 @@ def sweep(
     Raises:
         UsageError: too many combinations, a limit that a device does not take, or a precision.
     """
+    count = math.prod(map(len, (kinds, gpus, batches, caps_watts)))
+    if count > MOST:
+        raise UsageError("alternatives", f"{count} are too many", f"ask for at most {MOST}")
     combinations = list(itertools.product(kinds, gpus, batches, sorted(caps_watts)))
-    if len(combinations) > MOST:
-        raise UsageError("alternatives", f"{len(combinations)} are too many", f"ask for at most {MOST}")
     for kind, cap in itertools.product(kinds, caps_watts):
         _check_cap(kind, cap)
     asked = Alternatives.of(
