@@ -86,8 +86,11 @@ def test_array_tasks_are_jobs_of_their_own(lab: LabDriver):
 
 
 def test_a_requeued_job_has_a_record_per_run(lab: LabDriver):
-    job = lab.sbatch("sleep 3", "--exclusive", "-wn1", "--requeue", "--energy-policy=powersave")
-    _until(lambda: lab.job(job)["JobState"] == "RUNNING")
+    begun = lab.layout.root / "requeued-job-runs"
+    job = lab.sbatch(
+        f"touch {begun}; sleep 3", "--exclusive", "-wn1", "--requeue", "--energy-policy=powersave"
+    )
+    _until(begun.exists)  # a job that is requeued before its script runs may count as failed
     time.sleep(1)
     lab.run("scontrol", "requeue", str(job))
     # A requeued job may not start before its begin time, two minutes ahead, unless that is changed.
