@@ -41,7 +41,7 @@ def test_sacct_and_the_record_agree_within_five_percent(lab: LabDriver):
 
 
 def _run(lab: LabDriver) -> tuple[float, float, float]:
-    """Run a capped job; joules by sacct, of our step and of our job."""
+    """Run a capped job; joules of processors and memory by sacct, of our step and of our job."""
     job = lab.sbatch(
         "srun senergy lab run gemm --seconds 20",
         "--exclusive",
@@ -59,7 +59,12 @@ def _run(lab: LabDriver) -> tuple[float, float, float]:
     assert 250 < watts < 376  # what Slurm sees of a node that is capped at 376 W including its DRAM
     (label,) = judges.acct(lab, job, steps=True)
     step = next(step for step in label["steps"] if step["step"] == "0")
-    return _consumed_joules(lab, f"{job}.0"), step["energy_joules"], label["energy_joules"]
+    return _consumed_joules(lab, f"{job}.0"), _rapl_joules(step), _rapl_joules(label)
+
+
+def _rapl_joules(label: dict) -> float:
+    """Return what RAPL measures: our total also has the rest of the node, from its own meter."""
+    return label["component_joules"]["cpu"] + label["component_joules"]["dram"]
 
 
 def _consumed_joules(lab: LabDriver, step: str) -> float:
