@@ -81,11 +81,14 @@ def processes(root: Path) -> dict[int, Process]:
 
 
 def stepds(root: Path, pids: Iterable[int]) -> dict[int, list[int]]:
-    """Return the slurmstepd processes among `pids` by job id; they carry it in their title."""
+    """Return the slurmstepd processes among `pids` by job id; they carry it in their title.
+
+    Anybody can give a process that title, so it counts only for those of slurmd's user.
+    """
     found: dict[int, list[int]] = {}
     for pid in pids:
         match = _STEPD.match(_head(os.path.join(root, f"proc/{pid}/cmdline"), _TITLE_BYTES))
-        if match:
+        if match and _is_slurmd_s(root / f"proc/{pid}"):
             found.setdefault(int(match[1]), []).append(pid)
     return found
 
@@ -142,6 +145,14 @@ def combine(earlier: JobTime | None, later: JobTime | None) -> JobTime | None:
     vanished = sum(ticks for key, ticks in earlier.living.items() if key not in later.living)
     ended = max(0, later.waited - earlier.waited - vanished)
     return JobTime(earlier.ticks + max(0, grown) + ended, later.living, later.waited)
+
+
+def _is_slurmd_s(folder: Path) -> bool:
+    """Return whether a process runs as root or as we do, who stand in for root in a lab."""
+    try:
+        return folder.stat().st_uid in (0, os.geteuid())
+    except OSError:
+        return False
 
 
 def _head(path: str, size: int) -> bytes:

@@ -243,3 +243,12 @@ def test_busy_time_leaves_idle_out(tree: Tree) -> None:
     with pytest.raises(DeviceError, match="known form"):
         node_busy_ns(tree.root)
     assert node_busy_ns(Path("/")) > 0
+
+
+def test_a_user_s_process_that_calls_itself_slurmstepd_counts_for_nobody(tree: Tree) -> None:
+    process(tree, 100, 1, 3, title="slurmstepd: [12.batch]")
+    process(tree, 200, 1, 500, title="slurmstepd: [12.0]")
+    if os.geteuid() != 0:
+        pytest.skip("needs root to give a file to another user")
+    os.chown(tree.root / "proc/200", 1001, 1001)
+    assert CpuTimes(tree.root, "n1").read([JobPlace(12)]) == {12: 3 * NS_PER_TICK}
