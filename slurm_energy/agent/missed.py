@@ -97,6 +97,8 @@ class Missed:
                 self._take(message, end)
             except EnergyError as error:
                 log.warning("%s: %s", message.path.name, error)
+            except Exception:  # an error of ours: kept, it would stop all later hooks too
+                log.exception("%s: failed, dropped", message.path.name)
             message.path.unlink(missing_ok=True)
 
     def _take(self, message: Message, end: Message | None) -> None:

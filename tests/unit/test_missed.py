@@ -165,3 +165,22 @@ def test_a_directory_that_others_could_write_is_refused(node: Node, tmp_path: Pa
     arguments: Any = (tmp_path / "agent.sock", node.engine, node.clock)
     with pytest.raises(PermissionError, match="somebody else could write it"):
         Missed(*arguments)
+
+
+def test_a_message_that_leads_to_an_error_of_ours_does_not_stop_the_others(
+    node: Node, beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin = node.engine.begin
+
+    def broken(environment: dict[str, str], **more: Any) -> dict[str, Any]:
+        if environment["SLURM_JOB_ID"] == "8":
+            raise KeyError("of ours")
+        return begin(environment, **more)
+
+    monkeypatch.setattr(node.engine, "begin", broken)
+    beside.leave("begin", env(8), ago_s=3.0)
+    beside.leave("begin", env(9), ago_s=2.0)
+    beside.missed.replay()
+    assert node.engine.knows((9, 0))
+    assert beside.left() == []
+    assert "of ours" in caplog.text
