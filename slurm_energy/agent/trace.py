@@ -40,13 +40,13 @@ class TraceBuilder:
         start = max(start, self.start)
         if end <= start:
             return
-        for index in range(self._index(start), self._index(end) + 1):
+        while end - self.start > MOST_POINTS * self.interval_s:  # first: we may have been away for long
+            self._halve()
+        for index in range(self._index(start), min(self._index(end), MOST_POINTS - 1) + 1):
             low = max(start, self.start + index * self.interval_s)
             high = min(end, self.start + (index + 1) * self.interval_s)
             if high > low:
                 self._put(index, high - low, (high - low) / (end - start), joules)
-        while self._points > MOST_POINTS:
-            self._halve()
 
     def watts(self) -> dict[str, array[float]]:
         """Return mean watts per interval by component, NaN where unknown."""

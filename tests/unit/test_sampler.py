@@ -7,6 +7,7 @@ import json
 import math
 import zlib
 from array import array
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -431,3 +432,21 @@ def test_a_trace_can_be_stored_and_goes_on(parts: list[tuple[float, float]]) -> 
     total = math.fsum(watts * length for length, watts in parts)
     kept = math.fsum(straight._joules["cpu"])
     assert kept == pytest.approx(total, rel=1e-9, abs=1e-9)
+
+
+def test_a_long_time_away_costs_no_more_memory_than_a_long_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = TraceBuilder(0.0, 0.1, ["cpu"])
+    trace.add(0.0, 1.0, {"cpu": 100.0})
+    written: list[int] = []
+    put = trace._put
+
+    def counted(index: int, *rest: Any) -> None:
+        written.append(index)
+        put(index, *rest)
+
+    monkeypatch.setattr(trace, "_put", counted)
+    trace.add(1.0, 3 * 86400.0, {"cpu": 100.0 * (3 * 86400 - 1)})
+    assert max(written) <= MOST_POINTS
+    watts = trace.watts()["cpu"]
+    assert len(watts) <= MOST_POINTS
+    assert [round(value) for value in (watts[0], watts[-1])] == [100, 100]
