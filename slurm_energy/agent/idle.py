@@ -45,7 +45,7 @@ class IdlePower:
         """
         calm = set(quiet)
         for name, energy in energy_uj.items():
-            if name not in calm:
+            if name not in calm or energy <= 0:  # what stands still is stuck: even idle parts draw power
                 self._windows.pop(name, None)
                 continue
             window = self._windows.setdefault(name, _Window())

@@ -235,3 +235,13 @@ def test_the_site_s_idle_power_is_not_replaced() -> None:
     for _ in range(10):
         idle.observe(1.0, {"cpu": 50 * JOULE}, quiet=["cpu"])
     assert idle.watts("cpu") == 80.0
+
+
+def test_a_counter_that_stands_still_teaches_no_idle_power() -> None:
+    idle = IdlePower()
+    idle.observe(9.95, {"cpu": 0}, ["cpu"])
+    assert idle.watts("cpu") is None
+    idle.observe(5.0, {"cpu": 500_000_000}, ["cpu"])
+    idle.observe(4.0, {"cpu": 0}, ["cpu"])
+    idle.observe(5.0, {"cpu": 500_000_000}, ["cpu"])
+    assert idle.watts("cpu") is None
