@@ -153,6 +153,7 @@ class Engine:
         session = planning.new_session(context, whole, self.node, self._devices, self.config, started)
         session.boot_id = self._clock.boot_id
         if late_s:
+            session.late = True
             session.note(f"the job began {late_s:.1f} s before senergyd took note: not measured until then")
         request = planning.request(session, context.flags, self.config)
         self._sessions[session.key] = session

@@ -13,7 +13,7 @@ from typing import Any
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.idle import QUIET_BUSY_SHARE, IdlePower
 from slurm_energy.agent.meter import Booking
-from slurm_energy.agent.sampler import Interval
+from slurm_energy.agent.sampler import Delta, Interval
 from slurm_energy.agent.shares import BY_CPU_TIME, OTHER, Moved, NodeInterval, Split, node_rest, split
 from slurm_energy.agent.spans import GONE, Occupant, Span, Used, span
 from slurm_energy.devices.discovery import Devices
@@ -35,6 +35,7 @@ class Line:
         keys: its counters.
         energy_uj: told by counters and not booked yet.
         behind: counters that are late, and the boot time up to which they are known.
+        left_out: counters without which was booked because others told, and the boot time up to which.
         doubt: stretches of the open time in which something may be missing, boot times.
         open: the time before the present interval that is not booked yet.
         lost: jobs that were there in time of which nothing is known for good, and since when.
@@ -45,6 +46,7 @@ class Line:
     keys: tuple[str, ...]
     energy_uj: int = 0
     behind: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, float] = field(default_factory=dict)
     doubt: list[tuple[float, float]] = field(default_factory=list)
     open: Span | None = None
     lost: dict[str, float] = field(default_factory=dict)
@@ -67,16 +69,42 @@ class Line:
                 self.behind.setdefault(key, interval.start)
                 continue
             known = self.behind.pop(key, interval.start)
-            self.energy_uj += delta.energy_uj
+            self.energy_uj += delta.energy_uj - self._write_off_before(key, delta, interval.end)
             if delta.start > known + _SLACK_S:
-                self.doubt.append((known, delta.start))
+                self.doubt_between(known, delta.start)
                 fresh += delta.start >= interval.start - _SLACK_S
             if not delta.certain:
-                self.doubt.append((delta.start, interval.end))
+                self.doubt_between(delta.start, interval.end)
+        self._leave_out(interval)
         if fresh and fresh == len(self.keys) and self.open is not None:
             self.lost = {**self.open.since, **self.lost}
             self.open = None
         return not self.behind
+
+    def doubt_between(self, start: float, end: float) -> None:
+        """Note that something may be missing; one stretch where it follows on the last, however long."""
+        if self.doubt and self.doubt[-1][0] <= start <= self.doubt[-1][1] + _SLACK_S:
+            start, end = self.doubt[-1][0], max(end, self.doubt.pop()[1])
+        self.doubt.append((start, end))
+
+    def _leave_out(self, interval: Interval) -> None:
+        """Go on without counters that cannot be read for long, as long as others tell."""
+        if len(self.behind) == len(self.keys):
+            return
+        for key, since in list(self.behind.items()):
+            if key in interval.unknown and interval.end - since >= _LONGEST_WAIT_S:
+                self.doubt_between(self.behind.pop(key), interval.end)
+                self.left_out[key] = interval.end
+
+    def _write_off_before(self, key: str, delta: Delta, end: float) -> int:
+        """Return the part of a delta that is of time already booked without the counter: nobody's."""
+        booked = self.left_out.pop(key, delta.start)
+        if booked <= delta.start or end <= delta.start:
+            return 0
+        energy_uj = round(delta.energy_uj * (booked - delta.start) / (end - delta.start))
+        self.measured_uj += energy_uj
+        self.unattributed_uj += energy_uj
+        return energy_uj
 
     def wait(self, piece: Span) -> None:
         """Leave an interval open."""
@@ -223,6 +251,7 @@ class Ledger:
                 line.load(data["lines"][name])
             if not same_boot:
                 line.energy_uj, line.behind, line.doubt, line.open, line.lost = 0, {}, [], None, {}
+                line.left_out = {}
         if same_boot:
             self._inside_uj, self._debt_uj = data["inside_uj"], data["debt_uj"]
             self._moved = Moved(data["moved"]["jobs"], data["moved"]["rest"])
@@ -275,7 +304,8 @@ class Ledger:
             self._debt_uj, self._moved = 0, Moved()
         late = [self._lines[name].open for name in self._inside]
         waits = any(open_ is not None and interval.end - open_.start < _LONGEST_WAIT_S for open_ in late)
-        line.doubt += draft.doubt
+        for start, end in draft.doubt:
+            line.doubt_between(start, end)
         start = line.open.start if line.open is not None else piece.start
         young = not settle and piece.sole is None and interval.end - start < _OTHER_SPAN_S - _SLACK_S
         if not told or waits or young:

@@ -23,6 +23,7 @@ from slurm_energy.devices.settings import Outcome, Restored
 
 STARTING, OPEN, CLOSING = "starting", "open", "closing"
 MOST_OPEN_STEPS = 1000
+MOST_NOTES = 100
 
 
 @dataclass(slots=True)
@@ -69,6 +70,7 @@ class Session:
     Attributes:
         job_id, restart_count, uid, user, partition, cluster, node, sluid, cpus: as in `JobContext`.
         boot_id: boot in which it began.
+        late: it began before we knew of it.
         start_unix: Unix seconds of its begin; later times are counted from it on the boot clock.
         whole_node: nobody else runs here.
         gpus: indices of its GPUs.
@@ -120,6 +122,7 @@ class Session:
     steps: dict[str, Step] = field(default_factory=dict)
     gpu_job: bool = False
     cpu_list: tuple[int, ...] | None = None
+    late: bool = False
     phase: str = STARTING
     end_unix: float | None = None
     over_since: float | None = None
@@ -156,7 +159,8 @@ class Session:
     def worker(self) -> Worker:
         """How its CPU time is found."""
         pids = tuple(step.pid for step in self.steps.values() if step.pid is not None)
-        return Worker(self.owner, self.meter.start, JobPlace(self.job_id, self.sluid, pids))
+        start = None if self.late else self.meter.start
+        return Worker(self.owner, start, JobPlace(self.job_id, self.sluid, pids))
 
     def unix_at(self, boottime: float) -> float:
         """Return Unix seconds of a moment of the boot clock; not disturbed by jumps of the wall clock."""
@@ -194,9 +198,9 @@ class Session:
         self.steps[name] = step
 
     def note(self, text: str) -> None:
-        """Add a remark for the record, once."""
-        if text not in self.notes:
-            self.notes.append(text)
+        """Add a remark for the record, once; not without end, as caps may change every few seconds."""
+        if text not in self.notes and len(self.notes) <= MOST_NOTES:
+            self.notes.append(text if len(self.notes) < MOST_NOTES else "further remarks are left out")
 
     def merge_outcomes(self, outcomes: Iterable[Outcome]) -> None:
         """Add outcomes; a later one of the same knob keeps the first original."""

@@ -45,12 +45,12 @@ class Worker:
 
     Attributes:
         job: unique name.
-        start: boot time of its begin, in seconds; it had used nothing then.
+        start: boot time of its begin, in seconds; it had used nothing then. None if it began before we knew.
         place: how its processes are found.
     """
 
     job: str
-    start: float
+    start: float | None
     place: JobPlace
 
 
@@ -164,8 +164,11 @@ class Usage:
 
     def _moved(self, worker: Worker, time_ns: int, now: float) -> int | None:
         """Return what a job used since the last complete reading; None if that did not know it."""
-        last_ns, since = self._last.get(worker.job, (0, worker.start))
+        last = self._last.get(worker.job)
         self._last[worker.job] = time_ns, now
+        if last is None and worker.start is None:
+            return None
+        last_ns, since = last or (0, worker.start or 0.0)
         return None if self._time is not None and since < self._time else max(0, time_ns - last_ns)
 
     def _busy(self, jobs_ns: int) -> int | None:

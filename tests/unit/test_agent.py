@@ -637,3 +637,13 @@ def test_stopping_leaves_the_settings_of_running_jobs(node: Node) -> None:
     node.engine.end(env())
     assert node.tree.snapshot() == node.original
     assert energy_of(node.records()[0])["cpu"] == 1200.0
+
+
+def test_caps_that_change_without_end_leave_a_record_of_bounded_length(node: Node) -> None:
+    node.engine.begin(env())
+    for watts in range(400, 700):
+        node.engine.set_caps(5, {"cap_watts": float(watts)})
+    node.engine.end(env())
+    (record,) = node.records()
+    assert len(record.notes) <= 101
+    assert record.notes[-1] == "further remarks are left out"

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shared_node import SharedNode, joules, quality
+from shared_node import CPUS, HandCounter, SharedNode, joules, quality
 from test_sampler import decode
 
+from slurm_energy.agent.ledger import Line
+from slurm_energy.agent.sampler import Delta, Interval
 from slurm_energy.devices.preference import Part
 from slurm_energy.reports.live import node_watts
 
@@ -218,6 +220,65 @@ def test_a_device_that_was_gone_costs_its_time_of_the_jobs_that_were_there(
     assert joules(record) == {"cpu": 900.0, "gpu[0]": 250.0}  # 2 s before and 3 s after it was there again
     assert quality(record) == {"cpu": "measured", "gpu[0]": "partial"}
     assert record.uncertain_seconds == 4.0
+
+
+def test_a_job_that_began_late_pays_for_nothing_that_it_did_before(make: Callable[..., SharedNode]) -> None:
+    node = make(("cpu",), {"cpu": 0.0})
+    node.begin(1, 4)
+    node.use(10, {"cpu": 100}, {1: 2})
+    node.work({2: Fraction(3600)})  # senergyd was away at its prolog
+    node.engine.begin(node.env(2, 4), late_s=3600.0)
+    node.use(10, {"cpu": 100}, {1: 2, 2: 2})
+    node.end(1)
+    node.end(2)
+    found = {job: joules(record)["cpu"] for job, record in node.records().items()}
+    assert found == pytest.approx({1: 1500.0, 2: 500.0}, abs=5.0)
+
+
+def test_a_part_that_is_gone_for_good_does_not_take_the_others_along(make: Callable[..., SharedNode]) -> None:
+    node = make(("cpu", "dram"), {})
+    second = HandCounter("cpu")
+    second.key = "cpu:1"
+    node.state.close()
+    node.counters["cpu:1"] = second
+    node.engine = node.start()
+    node.begin(1, CPUS, exclusive=True)
+    node.use(10, {"cpu": 100, "cpu:1": 50})
+    second.gone = True
+    node.use(200, {"cpu": 100})
+    node.end(1)
+    record = node.records()[1]
+    assert joules(record)["cpu"] == pytest.approx(100 * 210 + 50 * 10, abs=100 * 61)
+    assert quality(record)["cpu"] == "partial"
+
+
+def test_what_a_part_tells_after_it_was_left_out_is_nobody_s(make: Callable[..., SharedNode]) -> None:
+    node = make(("cpu",), {})
+    second = HandCounter("cpu")
+    second.key = "cpu:1"
+    node.state.close()
+    node.counters["cpu:1"] = second
+    node.engine = node.start()
+    second.silent = True
+    node.use(130, {"cpu": 100, "cpu:1": 50})
+    node.kill()
+    second.silent = True
+    node.begin(1, CPUS, exclusive=True)
+    node.use(5, {"cpu": 100, "cpu:1": 50})
+    second.silent = False
+    node.use(5, {"cpu": 100, "cpu:1": 50})
+    node.end(1)
+    books = node.books()["cpu"]
+    assert books["measured"] == sum(counter.value_uj - 5_000_000 for counter in node.counters.values())
+    assert books["jobs"] + books["idle"] + books["unattributed"] == books["measured"]
+    assert joules(node.records()[1])["cpu"] == pytest.approx(1500, abs=60)
+
+
+def test_doubt_that_goes_on_is_one_stretch() -> None:
+    line = Line(("a", "b"))
+    for second in range(100):
+        line.take(Interval(second, second + 1.0, {"a": Delta(second, 1, certain=False)}, {}))
+    assert line.doubt == [(0.0, 100.0)]
 
 
 def test_what_is_told_after_a_job_has_ended_is_missing_and_marked(make: Callable[..., SharedNode]) -> None:
