@@ -13,7 +13,7 @@ from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from slurm_energy.simulator.campaign import Result
+    from slurm_energy.simulator.campaign import Result, Task
     from slurm_energy.simulator.generator import Predict
     from slurm_energy.simulator.scenario import Scenario
 
@@ -29,6 +29,7 @@ examples:
   senergy simulate my.toml --sweep schedule.age_weight=0.01,0.1,1
   senergy simulate my.toml --policy-file my_policy.py --policies mine,zeus
   senergy simulate my.toml --out results --html page.html --format parquet
+  senergy simulate my.toml --out /shared/results --jobs 20 --slurm="-p short -t 30"
 
 An interrupted campaign with --out goes on where it stopped. The policies are the code that orders the real
 queue. docs/simulator.md explains scenarios and how to write a policy.
@@ -48,6 +49,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", metavar="N", type=int, help="runs with different random numbers")
     parser.add_argument("--sweep", metavar="KEY=A,B", help="run once per value, e.g. workload.hours=5,10")
     parser.add_argument("--jobs", metavar="N", type=int, help="processes at a time (default: one per core)")
+    parser.add_argument(
+        "--slurm",
+        metavar="OPTIONS",
+        nargs="?",
+        const="",
+        help="run as a Slurm job array of --jobs tasks with these options of sbatch, and gather; needs --out",
+    )
+    parser.add_argument("--part", metavar="I/N", help="run only part I of N and print nothing; needs --out")
     parser.add_argument("--out", metavar="DIR", type=Path, help="write jobs, power and summaries here")
     parser.add_argument(
         "--format", choices=("csv", "parquet", "json"), default="csv", help="of jobs and power"
@@ -89,8 +98,16 @@ def run(args: argparse.Namespace) -> int:
 def _one_scenario(args: argparse.Namespace) -> None:
     from slurm_energy.simulator import scenario as scenarios
 
+    variants = _variants(_changed(scenarios.read(args.scenario), args), args)
+    if args.slurm is not None or args.part:
+        if not args.out:
+            raise UsageError("--slurm", "needs --out", "a folder that all nodes see")
+        if args.part:
+            _one_part(variants, args)
+            return
+        _submit(variants, args)
     found = []
-    for variant in _variants(_changed(scenarios.read(args.scenario), args), args):
+    for variant in variants:
         results = _campaign(variant, args)
         found.append((variant, results))
         if not args.json:
@@ -98,6 +115,72 @@ def _one_scenario(args: argparse.Namespace) -> None:
         _write(variant, results, args)
     if args.json:
         emit_json([_object(variant, result) for variant, results in found for result in results])
+
+
+def _tasks(scenario: Scenario) -> list[Task]:
+    from slurm_energy.simulator.campaign import Task
+
+    seeds = range(scenario.schedule.seeds)
+    return [Task(name, seed) for name in scenario.schedule.policies for seed in seeds]
+
+
+def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
+    """Run every Nth task of all variants; results stay in the folder."""
+    from slurm_energy.simulator import campaign, slurmarray
+
+    part, parts = slurmarray.split(args.part)
+    mine = [(v, task) for v in variants for task in _tasks(v)][part::parts]
+    for variant in variants:
+        tasks = [task for v, task in mine if v is variant]
+        folder = _folder(variant, args.out)
+        campaign.campaign(variant, tasks, _oracle(variant), jobs=1, folder=folder)
+
+
+def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
+    """Run what is not done yet as a job array; afterwards every result is in the folder."""
+    from slurm_energy.simulator import slurmarray
+    from slurm_energy.simulator.campaign import Memory
+
+    def missing() -> int:
+        memories = [(Memory(_folder(v, args.out), v), _tasks(v)) for v in variants]
+        return sum(memory.recall(task) is None for memory, tasks in memories for task in tasks)
+
+    total = sum(len(_tasks(variant)) for variant in variants)
+    if not missing():
+        return
+    parts = min(total, args.jobs or slurmarray.MOST_TASKS)
+    command = slurmarray.sbatch_command(_same_command(args), parts, args.out.absolute(), args.slurm)
+
+    def complete() -> bool:
+        left = missing()
+        if sys.stderr.isatty():
+            _progress(total - left, total)
+        return left == 0
+
+    try:
+        slurmarray.run(command, complete)
+    except KeyboardInterrupt:
+        raise UnavailableError(
+            "--slurm", "interrupted; the array goes on", "the same command gathers it"
+        ) from None
+    left = missing()
+    if left:
+        why = f"{left} of {total} runs are missing"
+        raise UnavailableError("--slurm", why, f"see {args.out}/slurm-*.out; the same command runs the rest")
+
+
+def _same_command(args: argparse.Namespace) -> list[str]:
+    """Return the words of this command for an array task, with absolute paths."""
+    scenario = str(Path(args.scenario).absolute()) if Path(args.scenario).exists() else args.scenario
+    words = [sys.executable, "-m", "slurm_energy.cli.main", "simulate", scenario]
+    words += ["--out", str(args.out.absolute())]
+    for flag in ("workload", "policy_file"):
+        if getattr(args, flag):
+            words += [f"--{flag.replace('_', '-')}", str(getattr(args, flag).absolute())]
+    for flag in ("policies", "seeds", "sweep"):
+        if getattr(args, flag):
+            words += [f"--{flag}", str(getattr(args, flag))]
+    return words
 
 
 def _variants(scenario: Scenario, args: argparse.Namespace) -> list[Scenario]:
@@ -121,12 +204,11 @@ def _changed(scenario: Scenario, args: argparse.Namespace) -> Scenario:
 
 
 def _campaign(scenario: Scenario, args: argparse.Namespace) -> list[Result]:
-    from slurm_energy.simulator.campaign import Task, campaign
+    from slurm_energy.simulator.campaign import campaign
 
-    seeds = range(scenario.schedule.seeds)
     return campaign(
         scenario,
-        [Task(name, seed) for name in scenario.schedule.policies for seed in seeds],
+        _tasks(scenario),
         _oracle(scenario),
         jobs=args.jobs,
         folder=_folder(scenario, args.out),
@@ -146,7 +228,9 @@ def _thesis(args: argparse.Namespace) -> None:
     from slurm_energy.simulator import thesis
     from slurm_energy.simulator.tables import aligned
 
-    if args.policies or args.sweep or args.workload or args.html or args.plots:
+    if any(
+        (args.policies, args.sweep, args.workload, args.html, args.plots, args.part, args.slurm is not None)
+    ):
         raise UsageError(thesis.NAME, "takes --seeds, --jobs, --out and --json only", "run its scenarios")
     runs = {}
     for name in thesis.SCENARIOS:

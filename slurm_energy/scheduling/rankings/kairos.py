@@ -8,7 +8,7 @@ from slurm_energy.scheduling.queue import Queue
 from slurm_energy.scheduling.ranking import Options, Ranking, chosen, in_time, least, over_all, ranked
 from slurm_energy.scheduling.registry import register
 
-_WEIGHTS = {"excess": 2.0, "patience": 3.0}
+_WEIGHTS = {"excess": 2.0, "patience": 6.0}
 
 
 @register("kairos", preempts=True)
@@ -18,7 +18,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
     A shape is good whose EDP is at most 1 + `excess` times the job's least over all shapes, also those not
     free now. Without a good one the job waits, `patience` times its shortest run time at most; a job with a
     deadline only as long as it still meets it. Jobs with a deadline go first.
-    score = min(P T^2) / (1 + W_age (now - submit)) over the good shapes
+    score = min(P T^2) over the good shapes; what bounds waiting is the bound alone
     Weights: `excess`, `patience`.
     """
     table = queue.alternatives
@@ -30,5 +30,4 @@ def rank(queue: Queue, options: Options) -> Ranking:
     good_now, _ = least(np.where(meets & (table.edp <= np.repeat(allowed, counts)), table.edp, np.inf), table)
     waits = queue.wait_s < patient_s
     choice = np.where((good_now < 0) & ~waits, any_now, good_now)
-    score = chosen(table.edp, choice) / (1.0 + options.age_weight * queue.wait_s)
-    return ranked(queue, options, choice, score, urgent_first=True)
+    return ranked(queue, options, choice, chosen(table.edp, choice), urgent_first=True)

@@ -1,0 +1,50 @@
+"""A campaign as a job array of a real Slurm cluster, gathered as if it had run here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from judges import PYTHON
+from lab_driver import LabDriver
+
+pytestmark = [pytest.mark.cluster, pytest.mark.root]
+
+SCENARIO = """\
+[cluster.n]
+nodes = 4
+[workload]
+file = "jobs.csv"
+[schedule]
+policies = ["fcfs", "sjf"]
+seeds = 2
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="senergy-simulate-", dir="/var/tmp"))
+    rows = "".join(f"{10 * i},{1 + i % 4},{50 + i}\n" for i in range(20))
+    (path / "jobs.csv").write_text(f"submit_s,units,time_s\n{rows}")
+    (path / "small.toml").write_text(SCENARIO)
+    yield path
+    shutil.rmtree(path)
+
+
+def test_a_campaign_as_a_job_array(lab: LabDriver, folder: Path):
+    command = [PYTHON, "-m", "slurm_energy.cli.main", "simulate", str(folder / "small.toml"), "--json"]
+    here = json.loads(lab.run(*command).stdout)
+    out = folder / "out"
+    array = [*command, "--out", str(out), "--jobs", "2", "--slurm=--time=5 --mem=0"]
+    done = lab.run(*array, timeout=180)
+    assert json.loads(done.stdout) == here
+    assert len(list(out.glob("slurm-*_[01].out"))) == 2  # two tasks of the array have run
+    assert {path.stem for path in (out / "runs").iterdir()} == {"fcfs-0", "fcfs-1", "sjf-0", "sjf-1"}
+    (out / "runs/sjf-1.json").unlink()
+    refused = lab.run(*array[:-1], "--slurm=--partition=nowhere", check=False)
+    assert refused.returncode == 4 and "invalid partition" in refused.stderr.lower()
+    assert refused.stderr.count("\n") == 1
