@@ -222,23 +222,27 @@ class Simulation:
         rows = np.fromiter(self._pending, np.int64, len(self._pending))
         users = self._runs.users(self._now_s)
         queue, shapes = self._jobs.queue(rows, self._now_s, self._runs.left, users, self._size)
-        self._mark_possible(queue)
+        self._mark_possible(queue, shapes)
         ranking = self._policy.rank(queue, self._settings.options)
         candidates = list(self._candidates(ranking, rows, shapes, queue.jobs.job_id))
         free = self._free()
         for chosen in choose(self._settings.discipline, candidates, self._now_s, free, self._releases):
             self._start(chosen.job, chosen.shape)
 
-    def _mark_possible(self, queue: Queue) -> None:
+    def _mark_possible(self, queue: Queue, shapes: Ints) -> None:
         """Packing looks at what fits now (thesis, Algorithm 3); others wait for what they chose.
 
-        So does a job beyond the bound on waiting, which gets a reservation.
+        So does a job beyond the bound on waiting, which gets a reservation. Power counts as what fits where
+        everybody keeps the budget; a policy that does so by itself (Charon) ranks without it.
         """
         table = queue.alternatives
         fits = table.gpus <= self._cluster.total[table.hardware]
         if self._settings.discipline == Discipline.PACKING:
             aged = queue.wait_s >= self._settings.options.wait_bound_s
-            fits &= np.repeat(aged, np.diff(table.first)) | (table.gpus <= self._cluster.free[table.hardware])
+            now = table.gpus <= self._cluster.free[table.hardware]
+            if self._settings.hard_budget and self._budget is not None:
+                now &= self._runs.more_watts(shapes) <= self._free()[-1]
+            fits &= np.repeat(aged, np.diff(table.first)) | now
         table.possible[:] = fits
 
     def _candidates(self, ranking: Ranking, rows: Ints, shapes: Ints, job_id: Ints) -> Iterator[Candidate]:

@@ -16,6 +16,10 @@ from slurm_energy.simulator.steps import Steps
 
 _GANTT_JOBS = 400
 _SIZE = (8.0, 4.2)
+_INK, _GRID = "#333333", "#dddddd"
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c8c8c")
+"""Distinct for colour-blind readers. Source: Okabe, Ito 2008, "Color Universal Design"."""
+_MARKERS = "osD^vPX*"
 
 
 def gantt(outcome: Outcome, title: str) -> Figure:
@@ -30,10 +34,12 @@ def gantt(outcome: Outcome, title: str) -> Figure:
         jobs = order[rows]
         if len(jobs):
             length = (ends[jobs] - accounts.start_s[jobs]) / 3600
-            axes.barh(rows, length, left=accounts.start_s[jobs] / 3600, height=0.9, label=name)
+            colour = _COLOURS[user % len(_COLOURS)]
+            starts = accounts.start_s[jobs] / 3600
+            axes.barh(rows, length, left=starts, height=0.9, label=name, color=colour)
     axes.invert_yaxis()
     if 1 < len(outcome.workload.users) <= 10:
-        axes.legend(fontsize="small")
+        _legend(axes)
     return figure
 
 
@@ -41,38 +47,42 @@ def power(outcomes: Mapping[str, Outcome], budget: Steps | None) -> Figure:
     """Return the cluster's power over time by policy, with the budget."""
     figure, axes = _figure("Power of the cluster", "time (h)", "kW")
     last_s = 0.0
-    for name, outcome in outcomes.items():
+    for index, (name, outcome) in enumerate(outcomes.items()):
         times, watts = outcome.power
-        axes.step(times / 3600, watts / 1e3, where="post", linewidth=0.8, label=name)
+        axes.step(times / 3600, watts / 1e3, where="post", linewidth=0.9, label=name, color=_colour(index))
         last_s = max(last_s, float(times[-1]))
     if budget is not None:
         times = np.append(budget.times_s[budget.times_s < last_s], last_s)
         watts = np.array([budget.at(time_s) for time_s in times])
-        axes.step(times / 3600, watts / 1e3, where="post", color="black", linestyle="--", label="budget")
+        axes.step(times / 3600, watts / 1e3, where="post", color=_INK, linestyle="--", label="budget")
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize="small")
+    _legend(axes)
     return figure
 
 
 def trade_off(means: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Return throughput against energy by policy, one standard deviation as bars."""
     figure, axes = _figure("Throughput and energy", "energy (kWh)", "jobs per hour")
-    for name, row in means.items():
+    for index, (name, row) in enumerate(means.items()):
         if row.get("energy_kwh") and row.get("jobs_per_hour"):
             (x, dx), (y, dy) = row["energy_kwh"], row["jobs_per_hour"]
-            axes.errorbar(x, y, xerr=dx, yerr=dy, fmt="o", capsize=2)
-            axes.annotate(name, (x, y), xytext=(5, 5), textcoords="offset points", fontsize="small")
+            look = {"color": _colour(index), "fmt": _MARKERS[index % len(_MARKERS)]}
+            axes.errorbar(x, y, xerr=dx, yerr=dy, capsize=2, elinewidth=0.7, label=name, **look)
+    _legend(axes)
     return figure
 
 
 def completion_times(outcomes: Mapping[str, Outcome]) -> Figure:
     """Return the distribution of completion times by policy."""
     figure, axes = _figure("Completion times", "from submission to end (min)", "share of jobs")
-    for name, outcome in outcomes.items():
+    for index, (name, outcome) in enumerate(outcomes.items()):
         jct = np.sort(outcome.jct_s()) / 60
         if len(jct):
-            axes.step(jct, np.arange(1, len(jct) + 1) / len(jct), where="post", label=name)
-    axes.legend(fontsize="small")
+            share = np.arange(1, len(jct) + 1) / len(jct)
+            axes.step(jct, share, where="post", label=name, color=_colour(index))
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 1)
+    _legend(axes)
     return figure
 
 
@@ -83,8 +93,11 @@ def bars(means: Mapping[str, Mapping[str, Any]], figure_name: str, title: str) -
         return None
     figure, axes = _figure(title, "", "")
     heights, errors = [mean for mean, _ in rows.values()], [deviation for _, deviation in rows.values()]
-    axes.bar(list(rows), heights, yerr=errors, capsize=3)
+    colours = [_colour(list(means).index(name)) for name in rows]
+    axes.bar(list(rows), heights, yerr=errors, capsize=3, width=0.6, color=colours, ecolor=_INK)
+    axes.set_ylim(bottom=0)
     axes.tick_params(axis="x", rotation=30)
+    axes.grid(visible=False, axis="x")
     return figure
 
 
@@ -122,10 +135,25 @@ def page(title: str, table: Sequence[str], figures: Mapping[str, Figure]) -> str
 def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(title)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set_title(title, loc="left", fontsize=11, color=_INK)
+    axes.set_xlabel(x, color=_INK)
+    axes.set_ylabel(y, color=_INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_GRID)
+    axes.tick_params(colors=_INK, length=0, labelsize=9)
+    axes.grid(color=_GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
     return figure, axes
+
+
+def _colour(index: int) -> str:
+    """Return the colour of a policy, the same in all figures."""
+    return _COLOURS[index % len(_COLOURS)]
+
+
+def _legend(axes: Any) -> None:
+    """Put the legend beside the plot, where it covers nothing."""
+    axes.legend(fontsize=9, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), labelcolor=_INK)
 
 
 def _png(figure: Figure) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_energy.scheduling.queue import Floats, Users
+from slurm_energy.scheduling.queue import Floats, Ints, Users
 from slurm_energy.simulator.cluster import Allocation, Cluster
 from slurm_energy.simulator.outcome import Accounts, Fate
 from slurm_energy.simulator.settings import Settings
@@ -75,6 +75,7 @@ class Runs:
         self._units, self._watts = np.zeros(users), np.zeros(users)
         self._unit_s, self._joules = np.zeros(users), np.zeros(users)
         self._settled_s = 0.0
+        self._idle_watts = np.array([kind.unit_idle_watts for kind in cluster.kinds])
         self._shares = np.array([settings.shares.get(name, 1.0) for name in workload.users])
 
     def start(self, job: int, shape: int, allocation: Allocation, now_s: float, ready_s: float) -> Run:
@@ -170,8 +171,13 @@ class Runs:
 
     def extra_watts(self, shape: int) -> float:
         """Return what a job in a shape adds to the cluster's power."""
-        kind = self._cluster.kinds[int(self._workload.hardware[shape])]
-        return float(self._workload.power_watts[shape] - kind.unit_idle_watts * self._workload.units[shape])
+        return float(self.more_watts(np.array([shape]))[0])
+
+    def more_watts(self, shapes: Ints) -> Floats:
+        """Return what jobs in these shapes would add, each alone."""
+        idle = self._idle_watts[self._workload.hardware[shapes]] * self._workload.units[shapes]
+        added: Floats = self._workload.power_watts[shapes] - idle
+        return added
 
     def _stop(self, run: Run, now_s: float) -> None:
         self._leave(run, now_s)

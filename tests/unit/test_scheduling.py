@@ -112,9 +112,9 @@ def one_job(now_s: float, deadline_s: float = NAN) -> Queue:
     ("now_s", "weights", "choice"),
     [
         (0, {}, -1),  # 16 times the least EDP: waits
-        (59, {}, -1),
-        (61, {}, 1),  # six times its shortest time have passed
-        (61, {"patience": 7.0}, -1),
+        (79, {}, -1),
+        (81, {}, 1),  # eight times its shortest time have passed
+        (81, {"patience": 9.0}, -1),
         (0, {"excess": 15.0}, 1),
         (0, {"excess": 14.9}, -1),
     ],

@@ -8,7 +8,7 @@ from slurm_energy.scheduling.queue import Queue
 from slurm_energy.scheduling.ranking import Options, Ranking, chosen, in_time, least, over_all, ranked
 from slurm_energy.scheduling.registry import register
 
-_WEIGHTS = {"excess": 2.0, "patience": 6.0}
+_WEIGHTS = {"excess": 1.8, "patience": 8.0}
 
 
 @register("kairos", preempts=True)
@@ -28,6 +28,6 @@ def rank(queue: Queue, options: Options) -> Ranking:
     meets = in_time(queue)
     any_now, _ = least(np.where(meets, table.edp, np.inf), table)
     good_now, _ = least(np.where(meets & (table.edp <= np.repeat(allowed, counts)), table.edp, np.inf), table)
-    waits = queue.wait_s < patient_s
+    waits = (queue.wait_s < patient_s) & ~queue.jobs.urgent
     choice = np.where((good_now < 0) & ~waits, any_now, good_now)
     return ranked(queue, options, choice, chosen(table.edp, choice), urgent_first=True)
