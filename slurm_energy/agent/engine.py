@@ -373,12 +373,17 @@ class Engine:
         session.trace = TraceBuilder(start, 1 / self.config.agent.sampling_hz, session.components)
 
     def _take_books(self, checkpoints: list[dict[str, Any]], sessions: list[Session]) -> None:
-        """Go on from the latest checkpoint, whichever job's file it is in."""
+        """Go on from the latest checkpoint that can be read, whichever job's file it is in."""
         if (books := self._state.load_books()) is not None:
             checkpoints.append(books)
-        latest = max(checkpoints, key=lambda checkpoint: checkpoint["sequence"], default=None)
-        if latest is not None:
-            self._measuring.load(latest, [session for session in sessions if session.phase != CLOSING])
+        running = [session for session in sessions if session.phase != CLOSING]
+        for checkpoint in sorted(checkpoints, key=_sequence, reverse=True):
+            try:
+                self._measuring.load(checkpoint, running)
+                return
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                why = f"{type(error).__name__}: {error}"
+                log.error("books of an earlier run cannot be read, older ones count: %s", why)
 
     def _continue(self, session: Session) -> None:
         session.note("senergyd was restarted while the job ran")
@@ -423,6 +428,12 @@ class Engine:
         if node and node != self.node:
             self.node = node
             self._measuring.rename(node)
+
+
+def _sequence(checkpoint: Any) -> int:
+    """Return the place of a checkpoint among all; -1 for what is none."""
+    number = checkpoint.get("sequence") if isinstance(checkpoint, dict) else None
+    return number if isinstance(number, int) else -1
 
 
 def _counts(answer: Mapping[str, Any]) -> str:

@@ -647,3 +647,23 @@ def test_caps_that_change_without_end_leave_a_record_of_bounded_length(node: Nod
     (record,) = node.records()
     assert len(record.notes) <= 101
     assert record.notes[-1] == "further remarks are left out"
+
+
+@pytest.mark.parametrize(
+    "books", [{}, {"sequence": 7}, [], {"sequence": 7, "ledger": {"lines": {"cpu": {"x": 1}}}}]
+)
+def test_books_that_cannot_be_read_do_not_keep_the_agent_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, books: Any
+) -> None:
+    node = Node(tmp_path)
+    node.engine.begin(env(policy="powersave"))
+    node.use(5)
+    file = tmp_path / "state/books.json"
+    file.write_text(json.dumps({"version": 1, "checkpoint": books}))
+    file.chmod(0o600)
+    node.die()
+    node.engine = node.start()
+    assert "books" in caplog.text
+    node.engine.end(env())
+    assert node.tree.snapshot() == node.original
+    assert len(node.records()) == 1
