@@ -1,7 +1,8 @@
-"""Skips tests that run the package as somebody else where nobody else can read the checkout."""
+"""For all tests: who may run them here, and no time limits of hypothesis, which loaded machines break."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import subprocess
@@ -10,6 +11,12 @@ import sys
 import pytest
 
 NOBODY = 65534
+
+with contextlib.suppress(ImportError):  # some tests run where only Slurm and pytest are
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
 
 
 @functools.cache
