@@ -230,7 +230,7 @@ class Engine:
         if session is None or (event == "end" and name not in session.steps):
             return {"known": False}
         self._measuring.learn(session)  # at the end of a step its job's control group is still there
-        self._sample(Moment.HOOK)
+        self._sample(Moment.STEP)
         if event == "start":
             session.begin_step(name, self._measuring.sampled_at, pid)
             session.fingerprint = script or session.fingerprint

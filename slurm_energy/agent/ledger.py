@@ -177,7 +177,7 @@ class Ledger:
             interval: what the counters told.
             occupants: the jobs that were there all the time.
             used: CPU time in it.
-            settle: a job's time ends here: what can be booked is.
+            settle: a job's or step's time begins or ends here: what can be booked is.
 
         Returns:
             By job what it pays; every occupant has an entry.

@@ -62,7 +62,7 @@ class Measuring:
         used = self._used(sessions, moment)  # right beside the counters
         if interval is not None:
             self.live.add(interval)
-            self._book(interval, sessions, used, settle=moment is Moment.LAST)
+            self._book(interval, sessions, used, settle=moment in (Moment.LAST, Moment.STEP))
 
     def learn(self, session: Session) -> None:
         """A process of the job is known now."""

@@ -71,7 +71,8 @@ class Meter:
                 self.energy_uj[name] = self.energy_uj.get(name, 0) + energy
         self.doubt({name: seconds for name, seconds in booking.doubtful_s.items() if name in wanted})
         for name in booking.assumed & wanted:
-            self.assumed_s[name] = self.assumed_s.get(name, 0.0) + booking.length_s
+            length_s = booking.end - booking.since.get(name, booking.start)
+            self.assumed_s[name] = self.assumed_s.get(name, 0.0) + length_s
         throttled = [seconds for name, seconds in booking.throttled_s.items() if name in wanted]
         if throttled:
             self.throttled_s = (self.throttled_s or 0.0) + max(throttled)

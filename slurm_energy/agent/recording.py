@@ -8,6 +8,7 @@ from typing import Any
 
 from slurm_energy.agent import attribution, places
 from slurm_energy.agent.session import Session, Step
+from slurm_energy.agent.shares import BY_CPU_TIME, OTHER
 from slurm_energy.devices.interface import Knob
 from slurm_energy.devices.settings import Outcome, Restored
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
@@ -44,6 +45,9 @@ def step_record(session: Session, step: Step, end_unix: float) -> EnergyRecord:
     """Return the record of a step: what the job's part of the node used while it ran."""
     end = max(step.start_unix, end_unix)
     meter = session.meter.since(step.earlier)
+    if not session.whole_node:  # what was split in this time is noted as assumed; the rest is still to come
+        untold = {name for name in (*BY_CPU_TIME, OTHER) if name not in meter.assumed_s}
+        meter.energy_uj = {name: uj for name, uj in meter.energy_uj.items() if name not in untold}
     partial = session.components if step.shared else session.partly_known
     found = attribution.components(session.parts, meter, whole_node=session.whole_node, partial=partial)
     return EnergyRecord(

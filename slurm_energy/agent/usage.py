@@ -33,6 +33,8 @@ class Moment(Enum):
     """The timer: nobody waits."""
     HOOK = auto()
     """A hook waits, and another sample will follow."""
+    STEP = auto()
+    """The same, and a step's record counts from here or up to here."""
     LOOK = auto()
     """Somebody looks: only what can tell anything new is read."""
     LAST = auto()
@@ -84,7 +86,9 @@ class Usage:
             moment: why.
         """
         wanted = list(workers)
-        if moment in (Moment.HOOK, Moment.LOOK) and any(self._can_wait(worker) for worker in wanted):
+        if moment in (Moment.HOOK, Moment.STEP, Moment.LOOK) and any(
+            self._can_wait(worker) for worker in wanted
+        ):
             return Used(complete=False)
         searched = [worker for worker in wanted if self._must_search(worker, now, moment)]
         if any(self._is_tree(worker) and worker not in searched for worker in wanted):

@@ -370,6 +370,35 @@ def test_steps_of_a_shared_job_have_its_joules(make: Callable[..., SharedNode]) 
     assert steps == {"0": pytest.approx(150.0), None: pytest.approx(250.0)}
 
 
+@pytest.mark.parametrize("before_s", [4, 7, 12])
+def test_a_short_step_has_its_own_seconds_of_other(make: Callable[..., SharedNode], before_s: int) -> None:
+    node = make(idle_watts=dict.fromkeys(LOAD, 0.0))
+    for job_id in (1, 2):
+        node.begin(job_id, 4)
+    node.use(before_s, LOAD, {1: 4, 2: 4})
+    node.engine.step("start", 1, "0")
+    node.use(3, LOAD, {1: 4, 2: 4})
+    node.engine.step("end", 1, "0")
+    node.use(9, LOAD, {1: 4, 2: 4})
+    (step,) = [record for record in node.all_records() if record.step == "0"]
+    assert joules(step) == pytest.approx({"cpu": 450.0, "dram": 60.0, "other": 240.0})
+    assert set(quality(step).values()) == {"modelled"}
+
+
+def test_what_was_not_told_during_a_step_is_unknown_not_nothing(make: Callable[..., SharedNode]) -> None:
+    node = make(idle_watts=dict.fromkeys(LOAD, 0.0))
+    for job_id in (1, 2):
+        node.begin(job_id, 4)
+    node.use(12, LOAD, {1: 4, 2: 4})
+    node.counters["node"].silent = True
+    node.engine.step("start", 1, "0")
+    node.use(3, LOAD, {1: 4, 2: 4})
+    node.engine.step("end", 1, "0")
+    (step,) = [record for record in node.all_records() if record.step == "0"]
+    assert joules(step)["other"] is None
+    assert quality(step)["other"] == "partial"
+
+
 def test_books_are_root_s_to_see(make: Callable[..., SharedNode]) -> None:
     node = make()
     assert "books" not in node.engine.status(reader=1001)
