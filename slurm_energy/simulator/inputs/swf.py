@@ -44,9 +44,16 @@ def read(path: Path, problems: Problems) -> Rows:
         deadline_s=np.full(count, np.nan),
         power_watts=np.full(count, np.nan),
         hardware=[""] * count,
-        user=[str(int(number)) if number >= 0 else "" for number in user],
+        user=_names(user),
         batch=np.full(count, np.nan),
     )
+
+
+def _names(numbers: Floats) -> list[str]:
+    """Return numbers as names, each name once in memory; unknown ones are empty."""
+    known, rows = np.unique(numbers, return_inverse=True)
+    names = [str(int(number)) if number >= 0 else "" for number in known.tolist()]
+    return [names[row] for row in rows]
 
 
 def _pieces(path: Path) -> Iterator[tuple[int, list[bytes]]]:
