@@ -16,7 +16,7 @@ import pytest
 from slurm_energy.cli.main import main
 from slurm_energy.errors import ConfigError, NotFoundError
 from slurm_energy.simulator import scenario as scenarios
-from slurm_energy.simulator import sweeps, thesis
+from slurm_energy.simulator import slurmarray, sweeps, thesis
 from slurm_energy.simulator.campaign import Result, Task, campaign, workload_of
 from slurm_energy.simulator.campaign import run as run_task
 from slurm_energy.simulator.generator import Predicted, generate, rigid
@@ -436,3 +436,35 @@ def figures_of(policy, seed, peak, missed):
 def test_the_command_for_all_of_the_thesis(tmp_path, capsys):
     assert main(["simulate", "thesis-all", "--seeds", "1", "--json", "--policies", "zeus"]) == 2
     assert "takes --seeds" in capsys.readouterr().err
+
+
+def test_a_part_of_a_campaign_leaves_its_results_and_prints_nothing(folder, capsys):
+    command = ["simulate", str(folder / "small.toml"), "--out", str(folder / "out"), "--seeds", "3"]
+    assert main([*command, "--part", "1/4"]) == 0
+    assert capsys.readouterr().out == ""
+    assert {path.stem for path in (folder / "out/runs").iterdir()} == {"fcfs-1", "zeus-2"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--slurm"], 2, "needs --out"),
+        (["--part", "0/2"], 2, "needs --out"),
+        (["--part", "2/2", "--out", "out"], 2, "is not I/N"),
+        (["--part", "x", "--out", "out"], 2, "is not I/N"),
+        (["--slurm", "--out", "out"], 4, "sbatch: not found"),
+        (["--slurm=-p 'x", "--out", "out"], 2, "No closing quotation"),
+    ],
+)
+def test_errors_of_a_job_array_are_one_line(folder, monkeypatch, capsys, arguments, code, message):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", str(folder))
+    assert main(["simulate", "small.toml", *arguments]) == code
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_the_command_of_a_job_array():
+    command = slurmarray.sbatch_command(["senergy", "simulate", "a b"], 3, Path("/s"), "-p short")
+    assert command[:3] == ["sbatch", "--wait", "--parsable"] and {"--array=0-2", "short"} <= set(command)
+    assert command[-1] == "--wrap=exec senergy simulate 'a b' --part $SLURM_ARRAY_TASK_ID/3"
