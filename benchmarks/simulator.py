@@ -206,7 +206,12 @@ def accasim_run(folder: Path, scheduler: Any) -> tuple[float, Sequence[str]]:
 
     os.chdir(folder)
     simulator = Simulator(
-        "jobs.swf", "system.json", scheduler(FirstFit()), statistics_output=False, show_statistics=False
+        "jobs.swf",
+        "system.json",
+        scheduler(FirstFit()),
+        statistics_output=False,
+        show_statistics=False,
+        RESULTS_FOLDER_PATH=str(folder),  # otherwise beside this file
     )
     begin = time.perf_counter()
     files = simulator.start_simulation()
