@@ -50,7 +50,8 @@ class Meter:
     Attributes:
         doubtful_s: seconds by component in which something may be missing.
         assumed_s: seconds by component of which an assumption says how much is the job's.
-        uncertain_s: seconds in which any component was doubtful.
+        uncertain_s: doubtful seconds of the component that has most of them: components are told at different
+            times, so that the same seconds come several times.
         throttled_s: seconds of throttling; None as long as no sensor was read.
         elapsed_s: seconds added up.
     """
@@ -79,10 +80,10 @@ class Meter:
         self.elapsed_s += booking.length_s
 
     def doubt(self, seconds: Mapping[str, float]) -> None:
-        """Note seconds by component in which something may be missing; they are the same seconds for all."""
+        """Note seconds by component in which something may be missing."""
         for name, length_s in seconds.items():
             self.doubtful_s[name] = self.doubtful_s.get(name, 0.0) + length_s
-        self.uncertain_s += max(seconds.values(), default=0.0)
+        self.uncertain_s = max(self.doubtful_s.values(), default=0.0)
 
     def copy(self) -> Meter:
         """Return the state as it is now, for `since`."""
@@ -91,12 +92,13 @@ class Meter:
     def since(self, earlier: Meter) -> Meter:
         """Return what was added after `earlier` was copied."""
         throttled = None if self.throttled_s is None else self.throttled_s - (earlier.throttled_s or 0.0)
+        doubtful_s = _grown(self.doubtful_s, earlier.doubtful_s)
         return Meter(
             start=earlier.start + earlier.elapsed_s,
             energy_uj={name: uj - earlier.energy_uj.get(name, 0) for name, uj in self.energy_uj.items()},
-            doubtful_s=_grown(self.doubtful_s, earlier.doubtful_s),
+            doubtful_s=doubtful_s,
             assumed_s=_grown(self.assumed_s, earlier.assumed_s),
-            uncertain_s=max(0.0, self.uncertain_s - earlier.uncertain_s),
+            uncertain_s=max(doubtful_s.values(), default=0.0),
             throttled_s=throttled,
             elapsed_s=self.elapsed_s - earlier.elapsed_s,
         )
