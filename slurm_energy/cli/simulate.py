@@ -219,7 +219,11 @@ def _campaign(scenario: Scenario, args: argparse.Namespace) -> list[Result]:
 
 def _folder(scenario: Scenario, out: Path | None) -> Path | None:
     """Return where a variant's results are kept."""
-    return out / re.sub(r"[^A-Za-z0-9.]+", "-", scenario.label) if out and scenario.label else out
+    return out / _slug(scenario) if out and scenario.label else out
+
+
+def _slug(scenario: Scenario) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", scenario.label).strip("-")
 
 
 def _thesis(args: argparse.Namespace) -> None:
@@ -336,9 +340,8 @@ def _draw(
             for name, figure in figures.items():
                 figure.savefig(folder / f"{name}.png", dpi=110)
         if args.html:
-            page = _folder(scenario, args.html.parent / args.html.stem)
-            path = page.with_suffix(args.html.suffix) if page and scenario.label else args.html
-            path.parent.mkdir(parents=True, exist_ok=True)
+            name = f"{args.html.stem}-{_slug(scenario)}{args.html.suffix}"
+            path = args.html.with_name(name) if scenario.label else args.html
             path.write_text(plots.page(_title(scenario), _lines(scenario, results), figures))
     except OSError as error:
         raise UnavailableError(f"{error.filename}", error.strerror or "cannot be written") from None

@@ -264,6 +264,16 @@ def test_a_sweep_runs_once_per_value(folder, capsys, sweep, labels):
     assert len(list((folder / "out").iterdir())) == len(labels)
 
 
+def test_a_sweep_has_a_page_and_plots_per_value(folder):
+    pytest.importorskip("matplotlib")
+    command = ["simulate", str(folder / "small.toml"), "--policies", "fcfs"]
+    command += ["--sweep", "schedule.age_weight=0.1,0.2"]
+    assert main([*command, "--html", str(folder / "p.html"), "--plots", str(folder / "plots")]) == 0
+    labels = ["schedule.age-weight-0.1", "schedule.age-weight-0.2"]
+    assert sorted(path.name for path in folder.glob("*.html")) == [f"p-{label}.html" for label in labels]
+    assert sorted(path.name for path in (folder / "plots").iterdir()) == labels
+
+
 def test_a_sweep_changes_every_model(folder):
     scenario = replace(
         scenarios.read(str(folder / "models.toml")), sweep=sweeps.parse("model.gpus=[1],[1,2]")
