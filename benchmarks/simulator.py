@@ -38,6 +38,7 @@ from slurm_energy.simulator.workload import Workload, workload
 
 NODES, LOAD, SEED = 1000, 0.8, 42
 ACCASIM_TARGET, SIMPY_TARGET, MEMORY_TARGET_BYTES = 500.0, 20.0, 2e9
+THESIS_TARGET_S = 60.0
 
 
 def main() -> int:
@@ -52,7 +53,7 @@ def main() -> int:
     if args.child:
         print(json.dumps(accasim(args.jobs) if args.child == "accasim" else memory(args.jobs)))
         return 0
-    claims = [*speed(args), *([] if not args.many else [memory_claim(args.many)])]
+    claims = [*speed(args), thesis_claim(), *([] if not args.many else [memory_claim(args.many)])]
     for claim in claims:
         holds = "yes" if claim["holds"] else "no"
         print(f"CLAIM {claim['claim']} ratio={claim['ratio']} target={claim['target']} holds={holds}")
@@ -98,6 +99,26 @@ def claim(name: str, ratio: float, least: float) -> dict[str, Any]:
 def same_wait(ratio: float) -> dict[str, Any]:
     holds = abs(ratio - 1) < 1e-6
     return {"claim": "simulator_fcfs_wait", "ratio": round(ratio, 9), "target": "=1", "holds": holds}
+
+
+def thesis_claim() -> dict[str, Any]:
+    """Time all of the thesis' experiments, every policy, 10 seeds, on two cores."""
+    begin = time.perf_counter()
+    command = [
+        sys.executable,
+        "-m",
+        "slurm_energy.cli.main",
+        "simulate",
+        "thesis-all",
+        "--jobs",
+        "2",
+        "--json",
+    ]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    seconds = time.perf_counter() - begin
+    print(f"the thesis' experiments: {seconds:.1f} s")
+    ratio = seconds / THESIS_TARGET_S
+    return {"claim": "simulator_thesis", "ratio": round(ratio, 3), "target": "<=1", "holds": ratio <= 1}
 
 
 def memory_claim(jobs: int) -> dict[str, Any]:
