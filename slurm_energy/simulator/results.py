@@ -80,7 +80,9 @@ def _parquet(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UnavailableError("Parquet", "pyarrow is not installed", "pip install pyarrow") from None
+        raise UnavailableError(
+            "Parquet", "pyarrow is not installed", "pip install 'slurm-energy[parquet]'"
+        ) from None
     pyarrow.parquet.write_table(pyarrow.table(dict(columns)), path)
 
 

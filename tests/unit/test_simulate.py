@@ -114,6 +114,11 @@ def test_files_of_all_formats(folder, capsys):
     assert kwh == pytest.approx(summary["summary"]["energy_kwh"], rel=1e-9)
     assert main([*command, "--format", "json"]) == 0
     assert json.loads((out / "jobs-fcfs.json").read_text())["fate"] == ["completed"] * 40
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert main([*command, "--format", "parquet"]) == 0
+    table = parquet.read_table(out / "jobs-fcfs.parquet").to_pydict()
+    assert table["user"] == [row["user"] for row in rows]
+    assert table["energy_joules"] == [float(row["energy_joules"]) for row in rows]
 
 
 def test_page_and_plots(folder, capsys):
