@@ -10,6 +10,7 @@ from typing import Any
 from slurm_energy import __version__
 from slurm_energy.agent import attribution
 from slurm_energy.agent.session import Session
+from slurm_energy.agent.shares import OTHER
 from slurm_energy.devices.discovery import Devices
 
 
@@ -20,10 +21,14 @@ def begun(session: Session) -> dict[str, Any]:
 
 
 def energy(session: Session) -> dict[str, Any]:
-    """Return the answer to `energy`: joules so far by component (null: unknown), watts lately, seconds."""
+    """Return the answer to `energy`: joules so far by component (null: unknown), watts lately, seconds.
+
+    `other` is left out: what the node's own meter shows is booked seconds later, so that a section of a
+    program would get none of its own and all of another's.
+    """
     joules = attribution.joules(session.meter)
     return {
-        "components": {name: joules.get(name) for name in session.components},
+        "components": {name: joules.get(name) for name in session.components if name != OTHER},
         "watts": math.fsum(session.watch.watts.values()) if session.watch.watts else None,
         "elapsed_s": session.meter.elapsed_s,
     }
