@@ -148,7 +148,8 @@ class Engine:
         whole = attribution.has_whole_node(context, self._devices.hardware.cpu_count)
         self._close_stale(context, whole)
         self._repair()
-        self._sample(Moment.LAST if whole else Moment.HOOK)  # what was before is not the whole node's job's
+        moment = Moment.LAST if whole else Moment.HOOK  # what was before is not the whole node's job's
+        self._sample(moment)
         started = self._clock.unix(), self._measuring.sampled_at
         session = planning.new_session(context, whole, self.node, self._devices, self.config, started)
         session.boot_id = self._clock.boot_id
@@ -158,7 +159,7 @@ class Engine:
         request = planning.request(session, context.flags, self.config)
         self._sessions[session.key] = session
         if self._applying.apply(session, request):
-            self._sample(Moment.HOOK)
+            self._sample(moment)
         self._begin_meter(session)
         session.phase = OPEN
         self._keeper.save(session)

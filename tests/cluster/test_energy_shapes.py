@@ -66,6 +66,7 @@ def test_powersave_costs_compute_bound_work_time_and_memory_bound_work_hardly_an
     found = {name.removeprefix(f"{node} "): run for name, run in runs(lab).items()}
     slow, fast = found["gemm powersave"], found["gemm performance"]
     assert slow["elapsed_s"] >= 1.5 * fast["elapsed_s"]
+    assert (slow["quality"], fast["quality"]) == ("measured", "measured")  # the whole node is one job's
     assert package_watts(slow) <= 0.75 * package_watts(fast)
     slow, fast = found["triad powersave"], found["triad performance"]
     assert slow["elapsed_s"] < 1.07 * fast["elapsed_s"] + LAUNCH_SLACK_S
@@ -83,4 +84,5 @@ def test_edp_over_gpu_caps_has_the_shape_of_thesis_figure_6_5(lab: LabDriver):
 def test_a_real_program_shows_the_same_direction(lab: LabDriver):
     slow, fast = runs(lab)["numpy powersave"], runs(lab)["numpy performance"]
     assert slow["elapsed_s"] >= 1.5 * fast["elapsed_s"]
+    assert (slow["quality"], fast["quality"]) == ("measured", "measured")  # the whole node is one job's
     assert package_watts(slow) <= 0.75 * package_watts(fast)
