@@ -73,7 +73,8 @@ class EnergyRecord:
     Times are Unix seconds (UTC), powers watts, energies joules. `step` is None for the whole job,
     otherwise Slurm's step name (`batch`, `extern`, `0`, ...). `uncertain_seconds` is the time in which
     a counter may have lost wraps or was not readable. `fingerprint` is the digest of batch
-    script and arguments, known on the node where the script ran.
+    script and arguments, known on the node where the script ran. `peak_watts` is the highest mean over a
+    second or more of what is measured fast, with the mean of `other` on top.
     """
 
     cluster: str

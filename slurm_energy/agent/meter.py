@@ -125,7 +125,8 @@ class PowerWatch:
     Attributes:
         cap_watts: cap of all components that can be limited, so without `other`; None for none.
         gpu_cap_watts: cap of each GPU; None for none.
-        peak_watts: highest mean of a window so far.
+        peak_watts: highest mean of a window so far, without `other`: the node's meter is slower than that,
+            so that what it shows besides the components swings whenever their power changes.
         above_cap_s: seconds of windows above a cap; None without caps.
         watts: mean of the last window by component.
         length_s, joules, told_s: the window that is open, energy by component and the seconds that it is of.
@@ -172,9 +173,8 @@ class PowerWatch:
             return
         whole = self.length_s >= _ALMOST * self.window_s
         means = {name: watts for name in self.told_s if (watts := self._mean(name)) is not None}
-        total = math.fsum(means.values())
         if means and (whole or self.peak_watts is None):
-            self.peak_watts = max(total, self.peak_watts or 0.0)
+            self.peak_watts = max(_fast_watts(means), self.peak_watts or 0.0)
             self.watts = means
         if self.cap_watts is not None or self.gpu_cap_watts is not None:
             above_s = self.length_s if self._above(means) else 0.0
@@ -191,7 +191,7 @@ class PowerWatch:
         return self.joules[name] / told_s if told_s > 0 else self.watts.get(name)
 
     def _above(self, means: Mapping[str, float]) -> bool:
-        total = math.fsum(watts for name, watts in means.items() if name != OTHER)
+        total = _fast_watts(means)
         gpus = [watts for name, watts in means.items() if name.startswith("gpu")]
         over_node = self.cap_watts is not None and total > self.cap_watts * _CAP_TOLERANCE
         over_gpu = self.gpu_cap_watts is not None and any(
@@ -202,3 +202,8 @@ class PowerWatch:
     def dump(self) -> dict[str, Any]:
         """Return the state as JSON-ready data; `PowerWatch(**data)` reads it."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+def _fast_watts(means: Mapping[str, float]) -> float:
+    """Return the power of all components but `other`."""
+    return math.fsum(watts for name, watts in means.items() if name != OTHER)

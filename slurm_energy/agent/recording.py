@@ -32,7 +32,7 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
         applied=applied_settings(session.outcomes, session.restored, knobs),
         cpus=session.cpus,
         mean_watts=_mean(found, end - session.start_unix),
-        peak_watts=session.watch.peak_watts,
+        peak_watts=_peak(session.watch.peak_watts, found, end - session.start_unix),
         seconds_above_cap=session.watch.above_cap_s,
         throttled_seconds=session.meter.throttled_s,
         uncertain_seconds=session.meter.uncertain_s,
@@ -82,6 +82,14 @@ def _whose(session: Session) -> dict[str, Any]:
         "asked": dict(session.asked),
         "gpus": session.gpus,
     }
+
+
+def _peak(peak_watts: float | None, components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
+    """Return the peak of the components that are measured fast, with the mean of `other` on top."""
+    if peak_watts is None:
+        return None
+    rest = [part for part in components if part.name == OTHER and part.energy_joules is not None]
+    return peak_watts + (_mean(rest, elapsed_s) or 0.0)
 
 
 def _mean(components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:

@@ -40,6 +40,16 @@ def test_a_job_alone_pays_for_the_whole_node_its_meter_included(make: Callable[.
     assert (record.energy_joules, record.mean_watts, record.peak_watts) == (5000.0, 500.0, 500.0)
 
 
+def test_a_meter_that_comes_late_makes_no_peak(make: Callable[..., SharedNode]) -> None:
+    node = make()
+    node.begin(5, 8)
+    for other_watts in (0.0, 320.0):
+        node.use(5, {**LOAD, "other": other_watts})
+    node.end(5)
+    record = node.records()[5]
+    assert (record.mean_watts, record.peak_watts) == (500.0, 500.0)
+
+
 def test_what_the_node_s_meter_lacks_is_added_and_not_counted_twice(make: Callable[..., SharedNode]) -> None:
     node = make(("cpu", "gpu[0]", "node"), adds=frozenset({Part.GPU}))
     node.begin(5, 8)
