@@ -3,12 +3,13 @@
 Each tool samples 2 sockets, DRAM and 8 GPUs of the same emulated node once per interval, in a process of its
 own. Counted is the CPU time of that process and its children after start-up, by its samples. `bare` reads
 the same files with pread and calls NVML as often as the sampler does, and keeps nothing. `senergyd` is the
-whole agent with one job: sampling, attribution, trace, checkpoints. Tools take turns, and the least of the
+whole agent with one job that has the node: sampling, attribution, trace, checkpoints. Tools take turns, and the least of the
 rounds counts, since other work on the machine only adds. Needs root and the extra `judges`; EA2P needs
 `--ea2p PATH` of a checkout.
 
 Prints `CLAIM sampling_TOOL ratio=...`: the tool's CPU time per sample over the sampler's, target at least 5,
-and `CLAIM sampling_bare`: the sampler's over that of bare reads, target at most 1.5.
+`CLAIM sampling_bare`: the sampler's over that of bare reads, target at most 1.5, and
+`CLAIM sampling_whole_agent`: that of the whole agent over Zeus', target at most 0.5.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import own_agent
 import peers
 
 PROFILE = "xeon-4210-rtx6000"
 JUDGED = ("zeus", "codecarbon", "ea2p")
 SHOWN = ("ours", "bare", "senergyd", *JUDGED, "pyjoules", "pyrapl")
-LEAST_PEER_RATIO, MOST_BARE_RATIO = 5.0, 1.5
+LEAST_PEER_RATIO, MOST_BARE_RATIO, MOST_AGENT_RATIO = 5.0, 1.5, 0.5
 
 
 def main() -> int:
@@ -112,12 +114,7 @@ def begin_job(path: Path, agent: subprocess.Popen[bytes]) -> None:
     from slurm_energy.cli.connection import ask_agent
     from slurm_energy.errors import UnavailableError
 
-    environment = {
-        "SLURM_JOB_ID": "1",
-        "SLURM_JOB_UID": "0",
-        "SLURM_JOB_CPUS_PER_NODE": "1024",
-        "SPANK_ENERGY_POLICY": "monitor",
-    }
+    environment = own_agent.job_environment()
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and agent.poll() is None:
         try:
@@ -135,6 +132,11 @@ def judge(costs: dict[str, float]) -> list[dict[str, Any]]:
             ratio = costs[tool] / costs["ours"]
             holds = ratio >= LEAST_PEER_RATIO
             claims.append(claim(f"sampling_{tool}", ratio, f">={LEAST_PEER_RATIO:g}", holds))
+    if {"zeus", "senergyd"} <= costs.keys():
+        agent = costs["senergyd"] / costs["zeus"]
+        claims.append(
+            claim("sampling_whole_agent", agent, f"<={MOST_AGENT_RATIO:g}", agent <= MOST_AGENT_RATIO)
+        )
     bare = costs["ours"] / costs["bare"]
     claims.append(claim("sampling_bare", bare, f"<={MOST_BARE_RATIO:g}", bare <= MOST_BARE_RATIO))
     return [entry | {"ms_per_sample": costs} for entry in claims]

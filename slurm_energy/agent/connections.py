@@ -73,6 +73,7 @@ class Connections:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._open: set[_Connection] = set()
+        self._opened = asyncio.Event()
         self._by_uid: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._messages = Allowance(MESSAGES_PER_S, MESSAGES_BURST)
@@ -93,8 +94,11 @@ class Connections:
         return True
 
     async def sweep(self) -> None:
-        """End what takes too long, for ever."""
+        """End what takes too long, for ever; sleeps while there is no connection."""
         while True:
+            if not self._open:
+                self._opened.clear()
+                await self._opened.wait()
             await asyncio.sleep(_SWEEP_S)
             now = asyncio.get_running_loop().time()
             for connection in [one for one in self._open if one.deadline < now]:
@@ -132,6 +136,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         protocol = _Connection(self, uid, loop)
         self._open.add(protocol)
+        self._opened.set()
         try:
             await loop.connect_accepted_socket(lambda: protocol, connection)
         except OSError:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import traceback
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slurm_energy import config as configuration
-from slurm_energy.agent.clock import Grid
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.delivery import Delivery
 from slurm_energy.agent.engine import Engine
 from slurm_energy.agent.missed import Missed
 from slurm_energy.agent.server import Server, refuse_if_answered
 from slurm_energy.agent.statedir import StateDir, lock_file
+from slurm_energy.agent.worker import Regular, Worker
 from slurm_energy.config import Config
 from slurm_energy.devices import durable
 from slurm_energy.devices.discovery import Devices, discover
@@ -61,12 +60,12 @@ class Daemon:
     def __init__(self, config: Config, argument: str | None = None) -> None:
         self._config = config
         self._argument = argument
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
-        self._jobs = asyncio.Event()
+        self._worker = Worker("engine")
         self._stop = asyncio.Event()
         self._written = asyncio.Event()
         self._late = asyncio.Event()
         self._complaints = Complaints()
+        self._told: set[str] = set()
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -105,8 +104,10 @@ class Daemon:
         server = Server(engine, self._serve_work, self._missed.replay)
         await server.open(socket_path)
         self._handle_signals()
-        runs = (self._sample, self._keep_house, self._delivery.run, self._flush, self._catch_up)
+        runs = (self._keep_house, self._delivery.run, self._flush, self._catch_up)
         tasks = [asyncio.create_task(self._for_ever(run)) for run in runs]
+        failed = partial(self._tell, "sampling")
+        self._worker.repeat(Regular(engine.tick, lambda: engine.sampling_interval_s, failed))
         if engine.behind:
             self._late.set()
         log.info("senergyd serves %s at %s", engine.node, socket_path)
@@ -115,22 +116,25 @@ class Daemon:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._worker.repeat(None)
         await self._work(engine.stop)
         log.info("senergyd stopped; settings of running jobs stay until they end")
 
     async def _for_ever(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin again what fails: an error of ours in one task must not take away what the others do."""
-        told: set[str] = set()
         while True:
             try:
                 await run()
             except Exception as error:
-                kind = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1]}"
-                if kind not in told and len(told) < _MOST_KINDS_OF_ERRORS:
-                    told.add(kind)
-                    what = getattr(run, "__qualname__", "task")
-                    log.error("%s failed and goes on; the same is not logged again", what, exc_info=error)
+                self._tell(getattr(run, "__qualname__", "task"), error)
             await asyncio.sleep(_AGAIN_S)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Log an error of ours; the same is not logged again."""
+        kind = f"{what} {type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1]}"
+        if kind not in self._told and len(self._told) < _MOST_KINDS_OF_ERRORS:
+            self._told.add(kind)
+            log.error("%s failed and goes on; the same is not logged again", what, exc_info=error)
 
     async def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
@@ -139,8 +143,6 @@ class Daemon:
         try:
             return await self._work(function, *arguments)
         finally:
-            if self._engine.active:
-                self._jobs.set()
             if self._engine.behind:
                 self._late.set()
 
@@ -151,30 +153,14 @@ class Daemon:
             self._late.clear()
             await self._work(self._engine.catch_up)
 
-    async def _sample(self) -> None:
-        """Sample on a fixed grid: late samples do not shift the later ones, missed ones are left out."""
-        loop = asyncio.get_running_loop()
-        while True:
-            interval_s = self._engine.sampling_interval_s
-            grid = Grid(loop.time(), interval_s)
-            while interval_s == self._engine.sampling_interval_s:
-                await self._pause(grid.next(loop.time()) - loop.time())
-                await self._work(self._engine.tick)
-
-    async def _pause(self, pause_s: float) -> None:
-        """Wait; without jobs, only until the first one begins."""
-        if self._engine.active:
-            await asyncio.sleep(pause_s)
-            return
-        self._jobs.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._jobs.wait(), pause_s)
-
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
-            await self._serve_work(self._missed.replay)
-            await self._work(self._engine.housekeeping)
+            await self._serve_work(self._do_what_waits)
+
+    def _do_what_waits(self) -> None:
+        self._missed.replay()
+        self._engine.housekeeping()
 
     async def _flush(self) -> None:
         """Write records and force files to disk a moment later, so that no hook waits for that."""

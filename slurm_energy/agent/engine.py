@@ -333,8 +333,7 @@ class Engine:
             session.note(NOTE)
             self._finish(session)
         self._repair()
-        self._keeper.save_traces()
-        self._keeper.save_books()
+        self._keeper.save_regularly()
         self.spool.expire(self._clock.unix(), self.config.agent.trace_retention_days * 86400)
         if self._closing.sessions:
             self.on_change()

@@ -44,6 +44,8 @@ class IdlePower:
                 QUIET_BUSY_SHARE of the time, a GPU that no job holds.
         """
         calm = set(quiet)
+        if not (calm or self._windows):
+            return
         for name, energy in energy_uj.items():
             if name not in calm or energy <= 0:  # what stands still is stuck: even idle parts draw power
                 self._windows.pop(name, None)

@@ -14,7 +14,16 @@ from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.idle import QUIET_BUSY_SHARE, IdlePower
 from slurm_energy.agent.meter import Booking
 from slurm_energy.agent.sampler import Delta, Interval
-from slurm_energy.agent.shares import BY_CPU_TIME, OTHER, Moved, NodeInterval, Split, node_rest, split
+from slurm_energy.agent.shares import (
+    BY_CPU_TIME,
+    OTHER,
+    Moved,
+    NodeInterval,
+    Split,
+    gpu_index,
+    node_rest,
+    split,
+)
 from slurm_energy.agent.spans import GONE, Occupant, Span, Used, span
 from slurm_energy.devices.discovery import Devices
 
@@ -259,6 +268,9 @@ class Ledger:
 
     def _book(self, whole: Span, energy_uj: Mapping[str, int], draft: _Draft) -> None:
         """Split energy that was told for a span, and note it in the lines."""
+        if whole.sole is not None:
+            self._book_sole(whole, whole.sole, energy_uj, draft)
+            return
         result = self._split(whole, energy_uj)
         for name, energy in energy_uj.items():
             line = self._lines[name]
@@ -276,12 +288,24 @@ class Ledger:
         if OTHER in self._lines and OTHER not in energy_uj:
             self._moved = result.moved
 
+    def _book_sole(self, whole: Span, sole: str, energy_uj: Mapping[str, int], draft: _Draft) -> None:
+        """Book all of a span for the job that had the node for itself; on most nodes that is every sample."""
+        self.idle.observe(whole.length_s, energy_uj, ())
+        for name, energy in energy_uj.items():
+            line = self._lines[name]
+            line.jobs_uj += energy
+            line.measured_uj += energy
+            if name in self._inside:
+                self._inside_uj += energy
+            draft.told[name] = energy
+            draft.doubt += line.doubt
+            draft.give(sole, name, energy, whole, line)
+            line.energy_uj, line.doubt, line.lost = 0, [], {}
+        if OTHER in self._lines and OTHER not in energy_uj:
+            mine = self._moved.jobs.get(sole, 0) + sum(energy_uj.values())
+            self._moved = Moved({**self._moved.jobs, sole: mine}, self._moved.rest)
+
     def _split(self, whole: Span, energy_uj: Mapping[str, int]) -> Split:
-        if whole.sole is not None:
-            nothing = dict.fromkeys(energy_uj, 0)
-            mine = self._moved.jobs.get(whole.sole, 0) + sum(energy_uj.values())
-            moved = Moved({**self._moved.jobs, whole.sole: mine}, self._moved.rest)
-            return Split({whole.sole: dict(energy_uj)}, nothing, nothing, moved)
         interval = NodeInterval(
             capacity_ns=whole.capacity_ns,
             busy_ns=whole.busy_ns,
@@ -346,17 +370,23 @@ class _Draft:
         """Note the split of one component's energy."""
         self.told[name] = line.energy_uj
         self.doubt += line.doubt
-        for job, energy in self._energy.items():
+        for job in self._energy:
             if job not in result.jobs or (not result.jobs[job][name] and self._is_unknown(name, job, whole)):
                 continue
-            energy[name] = result.jobs[job][name]
-            since = max(whole.start, whole.since[job])
-            if since < self._interval.start:
-                self._since[job][name] = since
-            if (doubtful_s := line.doubtful_s(job, since)) > 0:
-                self._doubtful[job][name] = doubtful_s
+            self.give(job, name, result.jobs[job][name], whole, line)
             if _is_assumed(name, job, whole):
                 self._assumed[job].add(name)
+
+    def give(self, job: str, name: str, energy_uj: int, whole: Span, line: Line) -> None:
+        """Note what a job, if it is still there, gets of one component's energy."""
+        if (energy := self._energy.get(job)) is None:
+            return
+        energy[name] = energy_uj
+        since = max(whole.start, whole.since[job])
+        if since < self._interval.start:
+            self._since[job][name] = since
+        if line.doubt and (doubtful_s := line.doubtful_s(job, since)) > 0:
+            self._doubtful[job][name] = doubtful_s
 
     def _is_unknown(self, name: str, job: str, whole: Span) -> bool:
         """Return whether nothing tells what a job holds or does: it was given nothing, which is no figure."""
@@ -380,15 +410,8 @@ class _Draft:
         }
 
 
-def gpu_index(component: str) -> int:
-    """Return 3 for `gpu[3]`."""
-    return int(component.removeprefix("gpu[").removesuffix("]"))
-
-
 def _is_assumed(name: str, job: str, whole: Span) -> bool:
     """Return whether it is an assumption how much of a component is the job's: others are there too."""
-    if whole.sole == job:
-        return False
     if not name.startswith("gpu["):
         return True
     index = gpu_index(name)
@@ -402,6 +425,6 @@ def _is_quiet(name: str, whole: Span) -> bool:
     if name.startswith("gpu["):
         return not whole.holders(gpu_index(name))
     held = any(any(held.values()) for held in whole.gpu_ns.values())
-    if whole.sole is not None or whole.busy_ns is None or (name == OTHER and held):
+    if whole.busy_ns is None or (name == OTHER and held):
         return False
     return whole.busy_ns <= QUIET_BUSY_SHARE * whole.capacity_ns

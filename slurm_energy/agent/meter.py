@@ -67,10 +67,12 @@ class Meter:
     def add(self, booking: Booking, components: Iterable[str]) -> None:
         """Add what an interval brought, of the components that count."""
         wanted = set(components)
+        total = self.energy_uj
         for name, energy in booking.energy_uj.items():
             if name in wanted:
-                self.energy_uj[name] = self.energy_uj.get(name, 0) + energy
-        self.doubt({name: seconds for name, seconds in booking.doubtful_s.items() if name in wanted})
+                total[name] = total.get(name, 0) + energy
+        if booking.doubtful_s:
+            self.doubt({name: seconds for name, seconds in booking.doubtful_s.items() if name in wanted})
         for name in booking.assumed & wanted:
             length_s = booking.end - booking.since.get(name, booking.start)
             self.assumed_s[name] = self.assumed_s.get(name, 0.0) + length_s

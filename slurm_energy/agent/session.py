@@ -24,6 +24,7 @@ from slurm_energy.devices.settings import Outcome, Restored
 STARTING, OPEN, CLOSING = "starting", "open", "closing"
 MOST_OPEN_STEPS = 1000
 MOST_NOTES = 100
+_WHOLE = Fraction(1)
 
 
 @dataclass(slots=True)
@@ -152,7 +153,7 @@ class Session:
     @property
     def occupant(self) -> Occupant:
         """What it holds of the node."""
-        gpus = dict.fromkeys(self.gpus, Fraction(1))
+        gpus = dict.fromkeys(self.gpus, _WHOLE)
         return Occupant(self.owner, self.cpus, gpus, self.whole_node)
 
     @property

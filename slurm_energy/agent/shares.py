@@ -13,6 +13,7 @@ from fractions import Fraction
 
 BY_CPU_TIME = ("cpu", "dram")
 OTHER = "other"
+_NONE = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ def apportion(total: int, weights: Sequence[int]) -> list[int]:
         raise ValueError("cannot apportion")
     if whole == 0:
         return [0] * len(weights)
+    if total == 0 or whole in weights:  # one has all
+        return [total if weight else 0 for weight in weights]
     parts = [total * weight // whole for weight in weights]
     order = sorted(range(len(weights)), key=lambda i: (-(total * weights[i] % whole), i))
     for index in order[: total - sum(parts)]:
@@ -144,12 +147,12 @@ def split(interval: NodeInterval, claims: Iterable[Claim]) -> Split:
         if name in BY_CPU_TIME:
             still, moved = _static(static_uj, held), _dynamic(energy_uj - static_uj, used)
         else:
-            gpu = _gpu_held(name, jobs)
+            gpu = _gpu_held(gpu_index(name), jobs)
             still, moved = _static(static_uj, gpu), _dynamic(energy_uj - static_uj, _Weights(gpu.jobs, 0))
         pieces[name] = still.plus(moved)
         dynamic = dynamic.plus(moved)
     if OTHER in interval.energy_uj:
-        gpus = [_gpu_held(name, jobs) for name in _gpu_names(interval, jobs)]
+        gpus = [_gpu_held(gpu_index(name), jobs) for name in _gpu_names(interval, jobs)]
         pieces[OTHER] = _other(interval, _node_held(held, gpus), dynamic)
     return Split(
         jobs={c.job: {name: piece.jobs[i] for name, piece in pieces.items()} for i, c in enumerate(jobs)},
@@ -219,13 +222,19 @@ def _gpu_names(interval: NodeInterval, jobs: Sequence[Claim]) -> list[str]:
     return sorted(measured | held | set(interval.gpus))
 
 
-def _gpu_held(name: str, jobs: Sequence[Claim]) -> _Weights:
+def _gpu_held(index: int, jobs: Sequence[Claim]) -> _Weights:
     """Return the share of a GPU by job, and what nobody holds."""
-    index = int(name.removeprefix("gpu[").removesuffix("]"))
-    shares = [Fraction(claim.gpus.get(index, 0)) for claim in jobs]
+    shares = [claim.gpus.get(index, _NONE) for claim in jobs]
+    if all(share is _NONE for share in shares):
+        return _Weights([0] * len(shares), 1)
     whole = math.lcm(*(share.denominator for share in shares))
     weights = [share.numerator * (whole // share.denominator) for share in shares]
     return _Weights(weights, max(0, whole - sum(weights)))
+
+
+def gpu_index(component: str) -> int:
+    """Return 3 for `gpu[3]`."""
+    return int(component[4:-1])
 
 
 def _other(interval: NodeInterval, held: _Weights, dynamic: _Piece) -> _Piece:

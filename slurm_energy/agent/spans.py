@@ -80,6 +80,9 @@ class Span:
 
     def then(self, later: Span) -> Span:
         """Return this and the span that follows it as one."""
+        if self.sole is not None and self.sole == later.sole:
+            length_ns, capacity_ns = self.length_ns + later.length_ns, self.capacity_ns + later.capacity_ns
+            return _of_one(self.sole, self.start, length_ns, capacity_ns, self.gpu_ns[self.sole])
         gpus = {job: dict(held) for job, held in self.gpu_ns.items()}
         for job, held in later.gpu_ns.items():
             gpus[job] = _sum(gpus.get(job, {}), held)
@@ -161,11 +164,8 @@ def span(
     capacity_ns = cpus * length_ns
     jobs = list(occupants)
     sole = next((occupant.job for occupant in jobs if occupant.whole), None) if len(jobs) == 1 else None
-    if sole is not None:  # everything is its own, whatever it did
-        held: dict[str, int] = {sole: capacity_ns}
-        times: dict[str, int | None] = {sole: capacity_ns}
-        shares = {sole: dict.fromkeys(gpus, length_ns)}
-        return Span(start, length_ns, capacity_ns, capacity_ns, sole, {sole: start}, held, times, shares)
+    if sole is not None:
+        return _of_one(sole, start, length_ns, capacity_ns, gpus)
     missing: int | None = None if used.complete else 0
     return Span(
         start,
@@ -177,10 +177,20 @@ def span(
         {occupant.job: (occupant.cpus or 0) * length_ns for occupant in jobs},
         {occupant.job: used.jobs.get(occupant.job, missing) for occupant in jobs},
         {
-            occupant.job: {index: int(share * length_ns) for index, share in occupant.gpus.items()}
+            occupant.job: {
+                index: share.numerator * length_ns // share.denominator
+                for index, share in occupant.gpus.items()
+            }
             for occupant in jobs
         },
     )
+
+
+def _of_one(sole: str, start: float, length_ns: int, capacity_ns: int, gpus: Iterable[int]) -> Span:
+    """Return the span of a job with the whole node: everything is its own, whatever it did."""
+    gpu_ns = {sole: dict.fromkeys(gpus, length_ns)}
+    held, used = {sole: capacity_ns}, {sole: capacity_ns}
+    return Span(start, length_ns, capacity_ns, capacity_ns, sole, {sole: start}, held, used, gpu_ns)
 
 
 def _plus(one: int | None, other: int | None) -> int | None:

@@ -116,6 +116,7 @@ class StateDir:
         """
         if session.trace is not None:
             durable.write(self._path(session, _TRACE), session.trace.parts(), sync=False)
+            session.trace.written()
 
     def forget(self, session: Session) -> None:
         """Remove all of a session whose record is in the spool."""

@@ -13,6 +13,7 @@ from typing import Any
 
 MOST_POINTS = 7200
 """Intervals per trace; beyond it neighbours are merged and the interval doubles (2 h at 1 Hz, then 2 s)."""
+_PARTS = 100
 _WATT_STEPS = 32  # values rounded to 1/32 W compress to a third, far below any counter's accuracy
 
 
@@ -29,6 +30,7 @@ class TraceBuilder:
         self.start = start
         self.interval_s = interval_s
         self._points = 0
+        self._written = 0
         self._joules = {name: array("d") for name in columns}
         self._covered = {name: array("d") for name in columns}
 
@@ -68,6 +70,15 @@ class TraceBuilder:
                 column.byteswap()
             columns[name] = base64.b64encode(zlib.compress(column.tobytes())).decode("ascii")
         return {"start": start_unix, "interval_s": self.interval_s, "columns": columns}
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether it is worth writing again: by a hundredth, as all of it is written every time."""
+        return abs(self._points - self._written) > self._written // _PARTS
+
+    def written(self) -> None:
+        """Note that it is written as it is."""
+        self._written = self._points
 
     def dump(self) -> bytes:
         """Return everything as bytes for `load`."""

@@ -1,0 +1,60 @@
+"""The agent's worker thread: tasks in order, regular work between them, errors told and survived."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_energy.agent.worker import Regular, Worker
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker("test")
+    yield worker
+    worker.repeat(None)
+    worker.shutdown()
+
+
+def test_tasks_run_in_their_order_and_tell_their_result(worker: Worker) -> None:
+    seen: list[int] = []
+    futures = [worker.submit(lambda n=n: seen.append(n) or n * n) for n in range(50)]
+    assert [future.result(DEADLINE_S) for future in futures] == [n * n for n in range(50)]
+    assert seen == list(range(50))
+    with pytest.raises(ZeroDivisionError):
+        worker.submit(lambda: 1 / 0).result(DEADLINE_S)
+
+
+def test_regular_work_goes_on_after_an_error_beside_tasks(worker: Worker) -> None:
+    enough, errors, count = threading.Event(), [], 0
+
+    def work() -> None:
+        nonlocal count
+        count += 1
+        if count >= 5:
+            enough.set()
+        raise RuntimeError(str(count))
+
+    worker.repeat(Regular(work, lambda: 0.01, errors.append))
+    while not enough.is_set():
+        assert worker.submit(lambda: 7).result(DEADLINE_S) == 7
+    assert enough.wait(DEADLINE_S)
+    worker.repeat(None)
+    worker.submit(int).result(DEADLINE_S)
+    last = count
+    assert [str(error) for error in errors] == [str(n + 1) for n in range(last)]
+    assert worker.submit(lambda: count).result(DEADLINE_S) == last
+
+
+def test_a_shorter_interval_counts_from_the_next_task_on(worker: Worker) -> None:
+    interval_s, worked = 3600.0, threading.Event()
+    worker.repeat(Regular(worked.set, lambda: interval_s, pytest.fail))
+    worker.submit(int).result(DEADLINE_S)
+    assert not worked.is_set()
+    interval_s = 0.01
+    worker.submit(int).result(DEADLINE_S)
+    assert worked.wait(DEADLINE_S)
