@@ -3,9 +3,9 @@
 Each tool samples 2 sockets, DRAM and 8 GPUs of the same emulated node once per interval, in a process of its
 own. Counted is the CPU time of that process and its children after start-up, by its samples. `bare` reads
 the same files with pread and calls NVML as often as the sampler does, and keeps nothing. `senergyd` is the
-whole agent with one job that has the node: sampling, attribution, trace, checkpoints. Tools take turns, and the least of the
-rounds counts, since other work on the machine only adds. Needs root and the extra `judges`; EA2P needs
-`--ea2p PATH` of a checkout.
+whole agent with one job that has the node: sampling, attribution, trace, checkpoints. Tools take turns, and
+the least of the rounds counts, since other work on the machine only adds. Needs root and the extra `judges`;
+EA2P needs `--ea2p PATH` of a checkout.
 
 Prints `CLAIM sampling_TOOL ratio=...`: the tool's CPU time per sample over the sampler's, target at least 5,
 `CLAIM sampling_bare`: the sampler's over that of bare reads, target at most 1.5, and
