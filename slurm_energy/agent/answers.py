@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_energy import __version__
@@ -73,3 +73,8 @@ def _job(session: Session, reader: int | None) -> dict[str, Any]:
         joules = attribution.joules(session.meter)
         found["energy_joules"] = {name: joules.get(name) for name in session.components}
     return found
+
+
+def counts(answer: Mapping[str, Any]) -> str:
+    """Return what an answer to a begin says of settings, for the log."""
+    return f"{answer['applied']} settings, {answer['failed']} failed"

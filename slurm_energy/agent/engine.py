@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slurm_energy.agent import answers, attribution, planning, recording
+from slurm_energy.agent import answers, attribution, planning, recording, resuming
 from slurm_energy.agent.allowance import Allowance
 from slurm_energy.agent.applying import Applying
 from slurm_energy.agent.clock import Clock
@@ -18,7 +18,6 @@ from slurm_energy.agent.closing import Closing
 from slurm_energy.agent.keeping import Keeper
 from slurm_energy.agent.live import LEAST_WINDOW_S
 from slurm_energy.agent.measuring import Measuring
-from slurm_energy.agent.meter import Meter
 from slurm_energy.agent.overdue import NOTE, overdue
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.roster import Roster
@@ -105,21 +104,9 @@ class Engine:
 
     def start(self) -> None:
         """Take up what an earlier run left: finish what ended, go on with what runs, restore the rest."""
-        found = self._state.load()
-        sessions = [session for session, _ in found if not self.spool.has(session.record_id)]
-        for session, _ in found:
-            if session not in sessions:  # recorded before it was forgotten
-                self._state.forget(session)
-        self._take_books([checkpoint for _, checkpoint in found], sessions)
-        for session in sessions:
-            if session.phase != CLOSING and session.boot_id != self._clock.boot_id:
-                session.end_unix = session.unix_at(session.meter.start + session.meter.elapsed_s)
-                session.phase = CLOSING
-                session.note("the node was restarted: the record ends at the last checkpoint before")
-            if session.phase == CLOSING:
-                self._closing.sessions.append(session)
-            else:
-                self._sessions[session.key] = session
+        running, ended = resuming.take_up(self._state, self.spool, self._measuring, self._clock.boot_id)
+        self._closing.sessions += ended
+        self._sessions.update({session.key: session for session in running})
         self._measuring.resume(self._sessions.values())
         for session in self._sessions.values():
             self._continue(session)
@@ -164,7 +151,7 @@ class Engine:
         session.phase = OPEN
         self._keeper.save(session)
         answer = answers.begun(session)
-        log.info("job %s begins: policy %s, %s", session.owner, session.policy, _counts(answer))
+        log.info("job %s begins: policy %s, %s", session.owner, session.policy, answers.counts(answer))
         return answer
 
     def end(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
@@ -307,8 +294,7 @@ class Engine:
         now, last = self._clock.boottime(), self._measuring.time
         if not self.active and (last is None or now - last > LEAST_WINDOW_S):
             self._sample(Moment.LOOK)  # without jobs that is done seldom
-        sessions = [*self._sessions.values(), *self._closing.sessions]
-        live = self._measuring.live
+        live, sessions = self._measuring.live, [*self._sessions.values(), *self._closing.sessions]
         found = {
             **answers.status(self.node, sessions, self._devices, reader),
             "spooled": self.spool.count(),
@@ -317,9 +303,8 @@ class Engine:
             "watts": dict(live.watts(now)),
             "watts_window_s": live.window_s,
         }
-        if reader is None:
-            found |= {"books": self._measuring.sums(), "idle_watts": self._measuring.idle_watts()}
-        return found
+        books = {"books": self._measuring.sums(), "idle_watts": self._measuring.idle_watts()}
+        return found if reader is not None else found | books
 
     def tick(self) -> None:
         """Take a regular sample."""
@@ -347,8 +332,7 @@ class Engine:
         """Write records of what has ended, and forget it; what fails is tried again later.
 
         Returns:
-            Files that were written since the last call and not forced to disk; see `durable.flush`. They
-            survive our death; if the machine dies, the job does too.
+            Files written since the last call that survive our death, not the machine's: for `durable.flush`.
         """
         self._closing.complete()
         return self._keeper.unsynced()
@@ -368,22 +352,7 @@ class Engine:
         """Count from the last sample on: what setting up used is not the job's."""
         start = self._measuring.sampled_at
         session.start_unix = self._clock.unix() - (self._clock.boottime() - start)
-        session.meter = Meter(start)
-        session.watch.reset()
-        session.trace = TraceBuilder(start, 1 / self.config.agent.sampling_hz, session.components)
-
-    def _take_books(self, checkpoints: list[dict[str, Any]], sessions: list[Session]) -> None:
-        """Go on from the latest checkpoint that can be read, whichever job's file it is in."""
-        if (books := self._state.load_books()) is not None:
-            checkpoints.append(books)
-        running = [session for session in sessions if session.phase != CLOSING]
-        for checkpoint in sorted(checkpoints, key=_sequence, reverse=True):
-            try:
-                self._measuring.load(checkpoint, running)
-                return
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                why = f"{type(error).__name__}: {error}"
-                log.error("books of an earlier run cannot be read, older ones count: %s", why)
+        session.count_from(start, 1 / self.config.agent.sampling_hz)
 
     def _continue(self, session: Session) -> None:
         session.note("senergyd was restarted while the job ran")
@@ -428,13 +397,3 @@ class Engine:
         if node and node != self.node:
             self.node = node
             self._measuring.rename(node)
-
-
-def _sequence(checkpoint: Any) -> int:
-    """Return the place of a checkpoint among all; -1 for what is none."""
-    number = checkpoint.get("sequence") if isinstance(checkpoint, dict) else None
-    return number if isinstance(number, int) else -1
-
-
-def _counts(answer: Mapping[str, Any]) -> str:
-    return f"{answer['applied']} settings, {answer['failed']} failed"

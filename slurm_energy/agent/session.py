@@ -167,6 +167,12 @@ class Session:
         """Return Unix seconds of a moment of the boot clock; not disturbed by jumps of the wall clock."""
         return self.start_unix + max(0.0, boottime - self.meter.start)
 
+    def count_from(self, boottime: float, interval_s: float) -> None:
+        """Begin to count energy at a moment, with a trace of intervals of a length."""
+        self.meter = Meter(boottime)
+        self.watch.reset()
+        self.trace = TraceBuilder(boottime, interval_s, self.components)
+
     def book(self, booking: Booking) -> None:
         """Count what an interval brought for the job and its trace."""
         components = self.components

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shared_node import CPUS, HandCounter, SharedNode, joules, quality
 from test_sampler import decode
 
-from slurm_energy.agent.ledger import Line
+from slurm_energy.agent.line import Line
 from slurm_energy.agent.sampler import Delta, Interval
 from slurm_energy.devices.preference import Part
 from slurm_energy.reports.live import node_watts

@@ -17,7 +17,7 @@ from slurm_energy.lab.model.gpu_device import Gpu
 from slurm_energy.lab.model.kernels import kernel_spec
 from slurm_energy.lab.model.occupancy import Occupancy
 from slurm_energy.lab.model.package import Package
-from slurm_energy.lab.model.placement import check_gpu, host_package, placements
+from slurm_energy.lab.model.placement import check_gpu, check_gpu_limit, host_package, placements
 from slurm_energy.lab.model.profile import Profile
 from slurm_energy.lab.model.readings import Readings
 from slurm_energy.lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
@@ -182,13 +182,8 @@ class NodeModel:
         Raises:
             UsageError: unknown GPU, or a limit outside the profile's bounds.
         """
-        gpu, bounds = self._gpu(index), self.profile.gpu
-        assert bounds is not None
-        if not bounds.min_limit_watts <= limit_watts <= bounds.max_limit_watts:
-            raise UsageError(
-                f"GPU {index}: limit {limit_watts} W is out of range",
-                todo=f"{bounds.min_limit_watts:g} to {bounds.max_limit_watts:g} W",
-            )
+        gpu = self._gpu(index)
+        check_gpu_limit(self.profile, index, limit_watts)
         self._operate()
         gpu.limit_watts = limit_watts
         gpu.graphics_range_mhz, gpu.memory_range_mhz = graphics_clock_mhz, memory_clock_mhz
@@ -389,11 +384,8 @@ class NodeModel:
         self._stale_gpus.clear()
         for index in self._stale_packages:
             package = self._packages[index]
-            fed = [
-                gpu.parts
-                for gpu in self._gpus
-                if gpu.parts and host_package(self.profile, gpu.index) == index
-            ]
+            mine = (gpu for gpu in self._gpus if host_package(self.profile, gpu.index) == index)
+            fed = [gpu.parts for gpu in mine if gpu.parts]
             host_watts = self.profile.gpu.host_watts if self.profile.gpu else 0.0
             package.operate(now, self._cores.loads(index), fed, host_watts)
             self._set_rates(index, package.rates, package.rates)

@@ -58,6 +58,16 @@ def check_gpu(profile: Profile, gpu: int) -> None:
         raise UsageError(f"GPU {gpu} is not there", why=f"{profile.name} has {profile.gpu_count}")
 
 
+def check_gpu_limit(profile: Profile, gpu: int, limit_watts: float) -> None:
+    """Raise UsageError for a power limit that a GPU of the node does not take."""
+    bounds = profile.gpu
+    if bounds is not None and not bounds.min_limit_watts <= limit_watts <= bounds.max_limit_watts:
+        raise UsageError(
+            f"GPU {gpu}: limit {limit_watts} W is out of range",
+            todo=f"{bounds.min_limit_watts:g} to {bounds.max_limit_watts:g} W",
+        )
+
+
 def _feeding_cpu(profile: Profile, gpu: int, cpus: tuple[int, ...]) -> int:
     """Return the CPU whose thread feeds a GPU: one of those given, else one of the GPU's package."""
     near = cpus or profile.cpu.package_cpus(host_package(profile, gpu))
