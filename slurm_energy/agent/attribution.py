@@ -40,12 +40,18 @@ def has_whole_node(context: JobContext, cpu_count: int) -> bool:
 def job_gpus(context: JobContext, gpus: Iterable[Gpu], whole_node: bool) -> tuple[int, ...]:
     """Return the indices of the job's GPUs.
 
-    Slurm counts device files. A job with the whole node whose GPUs Slurm does not name has all of them.
+    Slurm counts device files. A job with the whole node whose GPUs Slurm does not name has all of them. Where
+    GPUs are partitioned, Slurm counts instances, see `is_on_unknown_gpus`.
     """
     present = list(gpus)
-    if context.gpus is None:
+    if context.gpus is None or any(gpu.partitioned for gpu in present):
         return tuple(gpu.index for gpu in present) if whole_node else ()
     return tuple(g.index for g in present if (g.index if g.minor is None else g.minor) in context.gpus)
+
+
+def is_on_unknown_gpus(context: JobContext, gpus: Iterable[Gpu], whole_node: bool) -> bool:
+    """Return whether nothing tells on which GPUs a job's instances are: any of the node's may be."""
+    return bool(context.gpus) and not whole_node and any(gpu.partitioned for gpu in gpus)
 
 
 def parts(devices: Devices, whole_node: bool, gpus: tuple[int, ...]) -> tuple[Part, ...]:

@@ -59,6 +59,9 @@ def new_session(
     """
     hardware = devices.hardware
     gpus = attribution.job_gpus(context, hardware.gpus, whole)
+    unknown = attribution.is_on_unknown_gpus(context, hardware.gpus, whole)
+    listed = tuple(gpu.index for gpu in hardware.gpus) if unknown else gpus
+    notes = [] if whole else [_shared_note(context.cpus, hardware.cpu_count)]
     return Session(
         job_id=context.job_id,
         restart_count=context.restart_count,
@@ -74,10 +77,10 @@ def new_session(
         whole_node=whole,
         gpus=gpus,
         gpu_job=bool(context.gpus),
-        parts=attribution.parts(devices, whole, gpus),
+        parts=attribution.parts(devices, whole, listed),
         meter=Meter(started[1]),
         watch=PowerWatch(max(_SHORTEST_WINDOW_S, 1 / config.agent.sampling_hz)),
-        notes=[] if whole else [_shared_note(context.cpus, hardware.cpu_count)],
+        notes=[*notes, _INSTANCES] if unknown else notes,
     )
 
 
@@ -143,6 +146,11 @@ def again(session: Session, config: Config) -> Request:
     caps = session.watch.cap_watts, session.watch.gpu_cap_watts
     policy = session.policy if caps == (None, None) else capping_policy(session.policy, config)
     return Request(policy=policy, cap_watts=caps[0], gpu_cap_watts=caps[1], model=session.model)
+
+
+_INSTANCES = (
+    "Slurm does not tell on which GPUs the job's instances (MIG) are: its energy of GPUs is not known"
+)
 
 
 def tenant(session: Session, hardware: Hardware) -> Tenant:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
+import test_mig
 from test_agent import Node, env
 from test_sampler import HandClock
 
@@ -13,6 +15,7 @@ from slurm_energy.agent.engine import Engine
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.statedir import StateDir
 from slurm_energy.config import Config
+from slurm_energy.devices import nvml
 from slurm_energy.devices.discovery import Devices, discover
 from slurm_energy.devices.hardware import Gpu, Hardware
 from slurm_energy.devices.nvml import GpuLimit
@@ -190,6 +193,32 @@ def test_jobs_on_one_gpu_share_its_limit(gpu_node: tuple[Engine, list[Limit]]) -
     assert [limit.value for limit in limits] == ["200000", "200000"]
     engine.end(env(6, cpus="2"))
     assert [limit.value for limit in limits] == ["150000", "400000"]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_job_with_an_instance_gets_no_figure_of_the_gpu_with_its_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, partitioned: bool
+) -> None:
+    library = test_mig.Node(7, {}, int(partitioned))
+    library.nvmlDeviceGetTotalEnergyConsumption = lambda handle: next(millijoules)  # type: ignore[attr-defined]
+    millijoules = itertools.count(0, 50_000)
+    monkeypatch.setattr(nvml.Nvml, "open", lambda: nvml.Nvml(library))
+    found = nvml.discover()
+    hardware = Hardware("", 8, gpus=tuple(found.gpus))
+    clock = HandClock()
+    devices = Devices(hardware, tuple(found.counters), {}, ())
+    engine = Engine(Config(), devices, StateDir(tmp_path / "state"), clock)
+    for job_id, whole in ((5, {}), (6, {"SLURM_JOB_EXCLUSIVE": "node"})):
+        engine.begin(env(job_id, cpus="2") | {"SLURM_JOB_GPUS": "0"} | whole)
+        clock.now += 1.0
+        engine.tick()
+        engine.end(env(job_id, cpus="2"))
+    engine.tidy()
+    shared, alone = [EnergyRecord.from_json(item.record) for item in engine.spool.items(10**9, 9)]
+    (gpu,) = shared.components
+    assert (gpu.name, gpu.energy_joules is None) == ("gpu[0]", partitioned)
+    assert any("MIG" in note for note in shared.notes) is partitioned
+    assert alone.components[0].energy_joules > 0 and alone.gpus == (0,)
 
 
 @pytest.mark.parametrize("gpu_node", [True], indirect=True)
