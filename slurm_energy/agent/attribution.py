@@ -25,11 +25,13 @@ class Part:
         component: component of the record.
         source: interface for the record.
         quality: of the counter itself.
+        known: False if nothing tells whether any of it is the job's.
     """
 
     component: str
     source: str
     quality: str = Quality.MEASURED
+    known: bool = True
 
 
 def has_whole_node(context: JobContext, cpu_count: int) -> bool:
@@ -54,15 +56,20 @@ def is_on_unknown_gpus(context: JobContext, gpus: Iterable[Gpu], whole_node: boo
     return bool(context.gpus) and not whole_node and any(gpu.partitioned for gpu in gpus)
 
 
-def parts(devices: Devices, whole_node: bool, gpus: tuple[int, ...]) -> tuple[Part, ...]:
-    """Return the components that count for a job: of the GPUs its own, all with the whole node."""
+def parts(devices: Devices, whole_node: bool, gpus: tuple[int, ...], unknown_gpus: bool) -> tuple[Part, ...]:
+    """Return the components that count for a job: of the GPUs its own, all with the whole node.
+
+    With `unknown_gpus` all are listed as not known.
+    """
     found: dict[str, Part] = {}
     own = {f"gpu[{index}]" for index in gpus}
     for counter in devices.counters:
         name = counter.component
-        if name.startswith("gpu") and not whole_node and name not in own:
+        is_gpu = name.startswith("gpu")
+        if is_gpu and not (whole_node or unknown_gpus or name in own):
             continue
-        found[name] = _joined(found.get(name), Part(name, counter.source, counter.quality))
+        part = Part(name, counter.source, counter.quality, not (is_gpu and unknown_gpus))
+        found[name] = _joined(found.get(name), part)
     guessed = any(counter.quality == Quality.MODELLED for counter in devices.counters)
     for counter in devices.node_counters:  # less the components: as good as they are
         quality = Quality.MODELLED if guessed else counter.quality
@@ -106,7 +113,7 @@ def _joined(one: Part | None, other: Part) -> Part:
         return other
     sources = dict.fromkeys([*one.source.split("+"), other.source])
     quality = Quality.MODELLED if Quality.MODELLED in (one.quality, other.quality) else one.quality
-    return Part(one.component, "+".join(sources), quality)
+    return Part(one.component, "+".join(sources), quality, one.known)
 
 
 def _quality(part: Part, meter: Meter, partial: bool) -> Quality:

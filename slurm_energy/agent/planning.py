@@ -60,7 +60,6 @@ def new_session(
     hardware = devices.hardware
     gpus = attribution.job_gpus(context, hardware.gpus, whole)
     unknown = attribution.is_on_unknown_gpus(context, hardware.gpus, whole)
-    listed = tuple(gpu.index for gpu in hardware.gpus) if unknown else gpus
     notes = [] if whole else [_shared_note(context.cpus, hardware.cpu_count)]
     return Session(
         job_id=context.job_id,
@@ -77,7 +76,7 @@ def new_session(
         whole_node=whole,
         gpus=gpus,
         gpu_job=bool(context.gpus),
-        parts=attribution.parts(devices, whole, listed),
+        parts=attribution.parts(devices, whole, gpus, unknown),
         meter=Meter(started[1]),
         watch=PowerWatch(max(_SHORTEST_WINDOW_S, 1 / config.agent.sampling_hz)),
         notes=[*notes, _INSTANCES] if unknown else notes,

@@ -142,8 +142,8 @@ class Session:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Names of the components that count for it."""
-        return tuple(part.component for part in self.parts)
+        """Names of the components that count for it, as far as that is known."""
+        return tuple(part.component for part in self.parts if part.known)
 
     @property
     def partly_known(self) -> tuple[str, ...]:
