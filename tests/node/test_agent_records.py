@@ -55,7 +55,7 @@ def test_energy_of_a_cpu_job_is_the_model_s_integral(started, name):
     for part in ("cpu", "dram"):
         assert found[part] == pytest.approx(truth[part], rel=0.01)
     assert record.uncertain_seconds == 0
-    assert record.mean_watts <= record.peak_watts < 700
+    assert record.mean_watts <= record.peak_watts < 800  # a second's mean, as exact as the moments of reading
     (trace,) = [decode_trace(item["trace"]) for item in agent.items() if item["trace"]]
     assert sum(trace.watts["cpu"]) * trace.interval_s == pytest.approx(found["cpu"], rel=0.02)
 
