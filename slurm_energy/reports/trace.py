@@ -19,6 +19,9 @@ from slurm_energy.errors import UsageError
 from slurm_energy.reports.usage import part_of
 
 MAX_POINTS = 20_000_000
+SLOW_PART, SLOW_WINDOW_S = "other", 10.0
+"""What the node's meter shows beside the components follows their changes late and swings with them; for
+pictures it is averaged over so many seconds."""
 PART_ORDER = ("cpu", "dram", "gpu", "other", "node")
 
 
@@ -95,6 +98,28 @@ def encode_trace(start: float, interval_s: float, watts: Mapping[str, Sequence[f
     return {"start": start, "interval_s": interval_s, "columns": columns}
 
 
+def smoothed(values: Sequence[float], width: float) -> array[float]:
+    """Return the mean of the known values around each; the sum over whole windows stays.
+
+    Args:
+        values: NaN where not known, which stays.
+        width: number of values to average; a whole shorter series has one mean.
+    """
+    sums, counts = array("d", [0.0]), array("q", [0])
+    for value in values:
+        known = not math.isnan(value)
+        sums.append(sums[-1] + (value if known else 0.0))
+        counts.append(counts[-1] + known)
+    size = min(len(values), max(1, round(width)))
+    found = array("d")
+    for place, value in enumerate(values):
+        first = min(max(0, place - size // 2), len(values) - size)
+        count = counts[first + size] - counts[first]
+        total = sums[first + size] - sums[first]
+        found.append(math.nan if math.isnan(value) else total / count)
+    return found
+
+
 def combine(traces: Sequence[PowerTrace], points: int) -> PowerTrace:
     """Add up the nodes' traces on one time axis of at most `points` intervals, GPUs joined to `gpu`.
 
@@ -113,6 +138,8 @@ def combine(traces: Sequence[PowerTrace], points: int) -> PowerTrace:
             by_part.setdefault(part_of(name), []).append(column)
         for part, columns in by_part.items():
             joined = columns[0] if len(columns) == 1 else _add(columns, trace.length)
+            if part == SLOW_PART:
+                joined = smoothed(joined, SLOW_WINDOW_S / trace.interval_s)
             merged.setdefault(part, []).append(
                 _resample(joined, trace.start - start, trace.interval_s, step, count)
             )

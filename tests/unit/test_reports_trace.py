@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_energy.errors import UsageError
 from slurm_energy.reports.axis import nice_step, time_label, time_ticks, value_ticks
 from slurm_energy.reports.textplot import ASCII, BLOCKS, area_plot, glyphs_for, share_bar, sparkline
-from slurm_energy.reports.trace import PowerTrace, combine, decode_trace, encode_trace
+from slurm_energy.reports.trace import PowerTrace, combine, decode_trace, encode_trace, smoothed
 
 WATTS = st.floats(0, 1e5, width=32)
 
@@ -151,3 +151,23 @@ def test_sparkline_and_bar() -> None:
 )
 def test_glyphs_follow_the_terminal(encoding: str | None, glyphs: object) -> None:
     assert glyphs_for(encoding) is glyphs
+
+
+def test_what_the_node_s_meter_shows_late_is_averaged_for_pictures():
+    """Processors jump from 100 to 300 W; the meter follows a second later, so that `other` swings."""
+    cpu = [100.0, 300.0, *[300.0] * 18]
+    other = [50.0, 0.0, 100.0, *[50.0] * 17]
+    trace = combine([decode_trace(encode_trace(0.0, 1.0, {"cpu": cpu, "other": other}))], 100)
+    assert list(trace.watts["cpu"]) == cpu
+    assert list(trace.watts["other"]) == pytest.approx([50.0] * 20, abs=5.1)
+    assert max(trace.total()) < 356
+
+
+@given(st.lists(st.floats(0, 1e4), min_size=1, max_size=50), st.floats(0.1, 80))
+def test_smoothing_stays_inside_and_keeps_what_does_not_change(values, width):
+    found = smoothed(values, width)
+    assert len(found) == len(values)
+    assert min(values) - 1e-6 <= min(found) and max(found) <= max(values) + 1e-6
+    assert list(smoothed([7.0] * len(values), width)) == pytest.approx([7.0] * len(values))
+    with_gap = smoothed([*values, math.nan], width)
+    assert math.isnan(with_gap[-1]) and not any(map(math.isnan, with_gap[:-1]))
