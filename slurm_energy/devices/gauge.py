@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.devices.interface import DeviceError, EnergyCounter
@@ -61,6 +61,14 @@ class PowerGauge(ABC):
         Raises:
             DeviceError: no reading.
         """
+
+    def readings(self) -> Sequence[PowerReading]:
+        """Return the readings since the last call, the newest last; at least the newest.
+
+        Raises:
+            DeviceError: no reading.
+        """
+        return [self.read()]
 
     def close(self) -> None:
         """Give descriptors, threads and connections back."""
@@ -145,11 +153,12 @@ class GaugeCounter(EnergyCounter):
         Raises:
             DeviceError: the gauge has no reading, its last one is old, or there was none for too long.
         """
-        reading = self._gauge.read()
+        readings = self._gauge.readings()
         now_s = self._clock()
-        gap_s = self._integral.add(reading)
-        if gap_s is not None:
-            raise DeviceError(self.key, f"no reading for {gap_s:.0f} s: energy of that time is not known")
+        gaps = [gap_s for reading in readings if (gap_s := self._integral.add(reading)) is not None]
+        if gaps:
+            raise DeviceError(self.key, f"no reading for {gaps[0]:.0f} s: energy of that time is not known")
+        reading = readings[-1]
         if now_s - reading.time_s > self._longest_gap_s:
             raise DeviceError(self.key, f"the last reading is {now_s - reading.time_s:.0f} s old")
         return self._integral.energy_uj(now_s)

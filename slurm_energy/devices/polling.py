@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from slurm_energy.devices.gauge import PowerGauge, PowerReading, boottime
 from slurm_energy.devices.interface import DeviceError
@@ -12,6 +13,8 @@ from slurm_energy.devices.interface import DeviceError
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 60.0
+_MOST_UNREAD = 1000
+"""Readings that are kept for somebody who asks seldom; he then knows how power went in between."""
 NOT_YET = "no reading yet"
 """Why there is no reading as long as the first one is under way."""
 
@@ -50,6 +53,7 @@ class PolledGauge(PowerGauge):
         self._clock = clock
         self._lag_s = lag_s
         self._newest: PowerReading | None = None
+        self._unread: deque[PowerReading] = deque(maxlen=_MOST_UNREAD)
         self._why = NOT_YET
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -67,6 +71,16 @@ class PolledGauge(PowerGauge):
         if newest is None:
             raise DeviceError(self.key, self._why)
         return newest
+
+    def readings(self) -> Sequence[PowerReading]:
+        """Return what was measured since the last call; at least the newest reading.
+
+        Raises:
+            DeviceError: there was none yet, or the last attempt failed.
+        """
+        newest = self.read()
+        found = [self._unread.popleft() for _ in range(len(self._unread))]
+        return found or [newest]
 
     def close(self) -> None:
         """Tell the thread to end; one that waits for an answer ends after it."""
@@ -88,6 +102,7 @@ class PolledGauge(PowerGauge):
             else:
                 # The source answered between asking and now; the middle is the best guess.
                 self._newest = PowerReading((asked_s + self._clock()) / 2 - self._lag_s, watts)
+                self._unread.append(self._newest)
                 pause_s = self.interval_s
             self._stop.wait(max(0.0, asked_s + pause_s - self._clock()))
 

@@ -223,3 +223,16 @@ def test_an_integral_goes_on_in_another_process_and_a_long_gap_is_told() -> None
     assert third.add(PowerReading(60.0, 200.0)) == 50.0
     assert third.energy_uj(60.0) == told
     assert PowerIntegral(30.0).dump() is None
+
+
+def test_who_asks_seldom_learns_what_happened_in_between() -> None:
+    measure = Measuring(100.0, 200.0, 300.0)
+    gauge = polled(measure)
+    with pytest.raises(DeviceError, match="no reading yet"):
+        gauge.readings()
+    for _ in range(3):
+        measure.go.release()
+    until(gauge.read, lambda value: isinstance(value, PowerReading) and value.watts == 300.0)
+    assert [reading.watts for reading in gauge.readings()] == [100.0, 200.0, 300.0]
+    assert [reading.watts for reading in gauge.readings()] == [300.0]
+    stop(gauge, measure)

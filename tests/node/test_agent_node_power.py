@@ -1,0 +1,89 @@
+"""The node's own meters through senergyd to a record: a blade controller and a BMC, under steady load."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from agent_node import NodeAgent
+
+from slurm_energy.lab import client
+from slurm_energy.records import EnergyRecord
+
+pytestmark = [pytest.mark.node, pytest.mark.root]
+
+INTERVAL_S = 1.0
+
+
+@contextmanager
+def steady_load(agent: NodeAgent, device: str) -> Iterator[None]:
+    """A kernel that began a while before, so that slow meters show its power, and that goes on."""
+    run = lambda: client.run_kernel(agent.node.socket, "gemm", device, full_speed_s=14.0)  # noqa: E731
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(4)
+    yield
+    thread.join()
+
+
+def measured(agent: NodeAgent, device: str) -> tuple[EnergyRecord, float]:
+    """Return the record of a job of six seconds and the model's mean node power in it."""
+    with steady_load(agent, device):
+        before = agent.truth()
+        agent.begin(1)
+        time.sleep(6)
+        after = agent.truth()
+        record = agent.end(1)
+    joules = after["energy_joules"]["node"] - before["energy_joules"]["node"]
+    return record, joules / (after["time"] - before["time"])
+
+
+def check(record: EnergyRecord, watts: float, source: str) -> None:
+    found = {part.name: part for part in record.components}
+    assert found["node"].source.split("+")[0] == found["other"].source == source
+    assert found["node"].energy_joules == pytest.approx(watts * record.elapsed_s, rel=0.04)
+    parts = sum(part.energy_joules for name, part in found.items() if name != "node")
+    assert parts == pytest.approx(found["node"].energy_joules, abs=1e-3)
+    assert record.energy_joules == pytest.approx(found["node"].energy_joules, abs=1e-3)
+
+
+def test_a_blade_controller_s_counter(emulate):
+    agent = NodeAgent(emulate("epyc-7513-a100", "--pm-counters")).start()
+    try:
+        check(*measured(agent, "gpu"), "pm_counters:node")
+    finally:
+        agent.remove()
+
+
+@pytest.mark.skipif(shutil.which("ipmitool") is None, reason="ipmitool is not installed")
+def test_a_bmc_over_the_network(emulate, tmp_path):
+    lab = pytest.importorskip("slurm_energy.lab.bmc", reason="pyghmi is not installed")
+    node = emulate("xeon-8358")
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    password.chmod(0o600)
+    port = str(lab.free_udp_port())
+    options = ["--emulator", str(node.socket), "--ipmi-port", port, "--redfish-port", "0"]
+    bmc = subprocess.Popen(
+        [sys.executable, "-m", "slurm_energy.lab.bmc", *options, "--password-file", str(password)],
+        env={**os.environ},
+    )
+    extra = (
+        f'[node_power]\nsource = "ipmi"\nbmc = "ipmi://127.0.0.1:{port}"\nbmc_user = "{lab.USER}"\n'
+        f'bmc_password_file = "{password}"\ninterval_s = {INTERVAL_S}\n'
+    )
+    agent = NodeAgent(node, extra=extra)
+    try:
+        agent.start()
+        check(*measured(agent, "cpu"), "ipmi:dcmi")
+    finally:
+        agent.remove()
+        bmc.kill()
+        bmc.wait(20)
