@@ -159,7 +159,7 @@ def test_the_model_follows_the_use_of_memory(tree: Tree) -> None:
 def test_a_record_says_that_its_memory_is_modelled(tree: Tree) -> None:
     dmi(tree, module(0x7FFF, extended_mb=megabytes(32)) + END).zone("intel-rapl:0", "package-0")
     devices = discover(tree.root)
-    parts = attribution.parts(devices, True, ())
+    parts = attribution.parts(devices, True, (), unknown_gpus=False)
     meter = Meter(0.0, energy_uj={"cpu": 5_000_000, "dram": 5_000_000})
     found = {c.name: c.quality for c in attribution.components(parts, meter, whole_node=True)}
     assert found == {"cpu": Quality.MEASURED, "dram": Quality.MODELLED}
