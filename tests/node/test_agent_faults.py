@@ -290,6 +290,12 @@ def test_a_full_disk(started: Callable[..., CrashingAgent]) -> None:
         subprocess.run(["umount", "-l", state], check=True)
 
 
+def _fill(ballast: Path) -> None:
+    with pytest.raises(OSError, match="No space left"), ballast.open("ab", buffering=0) as file:
+        while True:
+            file.write(b"x" * 512)
+
+
 def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
     agent.move_in()
     agent.start()
@@ -297,12 +303,11 @@ def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
     agent.begin(1, policy="powersave")
     assert agent.settings() != before
     ballast = state / "ballast"
-    with pytest.raises(OSError, match="No space left"), ballast.open("wb", buffering=0) as file:
-        while True:
-            file.write(b"x" * 4096)
+    _fill(ballast)
     agent.ask(op="step", event="start", job_id=1, step="0", pid=1, cpus="0")
     assert agent.hook("end", agent.env(1)).stderr == ""
     assert agent.settings() == before  # the journal cannot be written, yet the job has ended
+    _fill(ballast)  # what the first job no longer needs
     answer = agent.begin(2, policy="powersave")
     assert answer["applied"] == 0
     assert answer["failed"] > 0
