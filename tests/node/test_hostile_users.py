@@ -192,7 +192,8 @@ def test_root_is_answered_while_a_user_attacks(agent: NodeAgent, kinds: tuple[st
         waits.append((time.perf_counter() - begun) * 1e3)
         time.sleep(0.02)
     told = [ends(attacker) for attacker in attackers]
-    assert all(found.get("opened", 0) > 100 or found.get("answered", 0) > 100 for found in told), told
+    # One attack may starve the other, which is no harm; together they were an attack.
+    assert sum(found.get("opened", 0) + found.get("answered", 0) for found in told) > 100, told
     assert max(waits) < HOOK_MS, told
 
 
