@@ -194,6 +194,50 @@ class NodePowerConfig:
     interval_s: float = key(5.0, "Seconds between readings of a controller.", between(1, 60))
 
 
+PRIORITY_MODES = ("off", "shadow", "plugin", "portable")
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityConfig:
+    """The order of the queue. See docs/priority.md."""
+
+    mode: str = key(
+        "off",
+        "off; shadow: compute and compare, change nothing; plugin: through site_factor/energy; portable: "
+        "through scontrol.",
+        one_of(*PRIORITY_MODES),
+        show="shadow",
+    )
+    policy: str = key("blend", "How jobs are ranked: a name that `senergy simulate --list` shows.")
+    policy_file: Path | None = key(
+        None, "Python file with policies of the site's own.", show="/etc/slurm/my_policy.py"
+    )
+    weights: dict[str, float] = key({}, "Weights of the policy's terms.", show={"edp": 1.0, "fair": 0.5})
+    age_weight: float = key(0.01, "Ageing of policies without weights, per second.", between(0, 1e6))
+    wait_bound_s: float = key(
+        86400.0, "Jobs that wait longer go before all others, oldest first.", between(1, 1e9)
+    )
+    interval_s: float = key(15.0, "Seconds between two rankings.", between(1, 3600))
+    stale_s: float = key(
+        300.0, "Age at which slurmctld's plugin disregards our scores; the order stays.", between(10, 86400)
+    )
+    half_life_s: float = key(
+        604800.0, "Seconds in which used energy counts half for fair shares.", between(60, 1e9)
+    )
+    partitions: list[str] = key([], "Partitions that are ranked; empty: all.", show=["gpu"])
+    table: Path = key(Path("/run/senergyctld/priority.table"), "Scores for slurmctld's plugin.")
+    queue_table: Path = key(
+        Path("/run/senergyctld/queue/queue.table"),
+        "The queue as slurmctld's plugin sees it; its directory belongs to SlurmUser.",
+    )
+    updates_per_s: float = key(
+        50.0, "portable: most changes that slurmctld is asked for, each second.", between(0.1, 10000)
+    )
+    preempt: bool = key(
+        False, "Whether policies that preempt may requeue running jobs for jobs with a deadline."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SitePolicy:
     """A policy of the site's own: a built-in one with fixed values and a list of who may use it."""
@@ -238,6 +282,7 @@ class Config:
     defaults: DefaultsConfig = field(default_factory=DefaultsConfig)
     bounds: BoundsConfig = field(default_factory=BoundsConfig)
     node_power: NodePowerConfig = field(default_factory=NodePowerConfig)
+    priority: PriorityConfig = field(default_factory=PriorityConfig)
     policies: dict[str, SitePolicy] = field(default_factory=dict)
     edp: tuple[EdpEntry, ...] = ()
     path: Path | None = None
@@ -250,4 +295,5 @@ SECTIONS: dict[str, type[Any]] = {
     "defaults": DefaultsConfig,
     "bounds": BoundsConfig,
     "node_power": NodePowerConfig,
+    "priority": PriorityConfig,
 }

@@ -1,0 +1,1 @@
+"""The queue as slurmctld sees it: one set of columns, whatever it was read from."""
