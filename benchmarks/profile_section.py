@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import statistics
@@ -25,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from claims import Claim, at_most, tell
 from own_agent import JOB_ID, own_agent
 
 PACE_S = 0.01
@@ -42,11 +42,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with contextlib.nullcontext() if os.environ.get("SLURM_JOB_ID") else announced_job():
         claims = judge(measure(arguments.rounds, arguments.ea2p))
-    for claim in claims:
-        print(claim_line(claim))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(claims, indent=2) + "\n")
-    return 0 if all(claim["holds"] for claim in claims) else 1
+    return tell(claims, arguments.json)
 
 
 @contextlib.contextmanager
@@ -138,27 +134,17 @@ def zeus_window() -> tuple[Step, Step] | None:
     return steps
 
 
-def judge(times: dict[str, list[float]]) -> list[dict[str, Any]]:
+def judge(times: dict[str, list[float]]) -> list[Claim]:
     medians = {}
     for name, values in times.items():
         cuts = statistics.quantiles(values, n=20)
         medians[name] = statistics.median(values)
         print(f"{name:<6} median {medians[name] * 1e3:.3f} ms, 95 % under {cuts[-1] * 1e3:.3f} ms")
     median_ms = medians["ours"] * 1e3
-    claims = [claim("profile_section", median_ms / LIMIT_MS, "<=1", median_ms <= LIMIT_MS)]
+    claims = [at_most("profile_section", median_ms / LIMIT_MS, 1)]
     for name in sorted(medians.keys() - {"ours"}):
-        ratio = medians["ours"] / medians[name]
-        claims.append(claim(f"profile_section_{name}", ratio, "<=1", ratio <= 1))
+        claims.append(at_most(f"profile_section_{name}", medians["ours"] / medians[name], 1))
     return [entry | {"median_ms": {n: v * 1e3 for n, v in medians.items()}} for entry in claims]
-
-
-def claim(name: str, ratio: float, target: str, holds: bool) -> dict[str, Any]:
-    return {"claim": name, "ratio": round(ratio, 3), "target": target, "holds": holds}
-
-
-def claim_line(found: dict[str, Any]) -> str:
-    holds = "yes" if found["holds"] else "no"
-    return f"CLAIM {found['claim']} ratio={found['ratio']} target={found['target']} holds={holds}"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ Prints `CLAIM sampling_TOOL ratio=...`: the tool's CPU time per sample over the 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -27,6 +26,7 @@ from typing import Any
 
 import own_agent
 import peers
+from claims import Claim, at_least, at_most, tell
 
 PROFILE = "xeon-4210-rtx6000"
 JUDGED = ("zeus", "codecarbon", "ea2p")
@@ -47,11 +47,7 @@ def main() -> int:
     with peers.start_node(arguments.profile) as node:
         costs = measure(node, arguments)
     claims = judge(costs)
-    for claim in claims:
-        print(claim_line(claim))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(claims, indent=2) + "\n")
-    return 0 if all(claim["holds"] for claim in claims) else 1
+    return tell(claims, arguments.json)
 
 
 def measure(node: Any, arguments: argparse.Namespace) -> dict[str, float]:
@@ -125,30 +121,13 @@ def begin_job(path: Path, agent: subprocess.Popen[bytes]) -> None:
     raise peers.NotMeasuredError("senergyd: does not answer")
 
 
-def judge(costs: dict[str, float]) -> list[dict[str, Any]]:
-    claims = []
-    for tool in JUDGED:
-        if tool in costs:
-            ratio = costs[tool] / costs["ours"]
-            holds = ratio >= LEAST_PEER_RATIO
-            claims.append(claim(f"sampling_{tool}", ratio, f">={LEAST_PEER_RATIO:g}", holds))
+def judge(costs: dict[str, float]) -> list[Claim]:
+    judged = [tool for tool in JUDGED if tool in costs]
+    claims = [at_least(f"sampling_{tool}", costs[tool] / costs["ours"], LEAST_PEER_RATIO) for tool in judged]
     if {"zeus", "senergyd"} <= costs.keys():
-        agent = costs["senergyd"] / costs["zeus"]
-        claims.append(
-            claim("sampling_whole_agent", agent, f"<={MOST_AGENT_RATIO:g}", agent <= MOST_AGENT_RATIO)
-        )
-    bare = costs["ours"] / costs["bare"]
-    claims.append(claim("sampling_bare", bare, f"<={MOST_BARE_RATIO:g}", bare <= MOST_BARE_RATIO))
+        claims.append(at_most("sampling_whole_agent", costs["senergyd"] / costs["zeus"], MOST_AGENT_RATIO))
+    claims.append(at_most("sampling_bare", costs["ours"] / costs["bare"], MOST_BARE_RATIO))
     return [entry | {"ms_per_sample": costs} for entry in claims]
-
-
-def claim(name: str, ratio: float, target: str, holds: bool) -> dict[str, Any]:
-    return {"claim": name, "ratio": round(ratio, 3), "target": target, "holds": holds}
-
-
-def claim_line(found: dict[str, Any]) -> str:
-    holds = "yes" if found["holds"] else "no"
-    return f"CLAIM {found['claim']} ratio={found['ratio']} target={found['target']} holds={holds}"
 
 
 if __name__ == "__main__":

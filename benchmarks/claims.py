@@ -1,0 +1,36 @@
+"""A claim of a benchmark: ratio, target, whether it holds; how it is printed and written. Nothing measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Claim = dict[str, Any]
+
+
+def claim(name: str, ratio: float, target: str, holds: bool) -> Claim:
+    """Return a claim; further figures may be added to it."""
+    return {"claim": name, "ratio": round(ratio, 3), "target": target, "holds": holds}
+
+
+def at_most(name: str, ratio: float, most: float) -> Claim:
+    """Return the claim that a ratio is not above its target."""
+    return claim(name, ratio, f"<={most:g}", ratio <= most)
+
+
+def at_least(name: str, ratio: float, least: float) -> Claim:
+    """Return the claim that a ratio is not below its target."""
+    return claim(name, ratio, f">={least:g}", ratio >= least)
+
+
+def tell(claims: Iterable[Claim], path: str | None) -> int:
+    """Print a line per claim, write all to a file if one is named, return the exit status."""
+    found = list(claims)
+    for entry in found:
+        holds = "yes" if entry["holds"] else "no"
+        print(f"CLAIM {entry['claim']} ratio={entry['ratio']} target={entry['target']} holds={holds}")
+    if path:
+        Path(path).write_text(json.dumps(found, indent=2) + "\n")
+    return 0 if all(entry["holds"] for entry in found) else 1
