@@ -1,4 +1,4 @@
-"""A claim of a benchmark: ratio, target, whether it holds; how it is printed and written. Nothing measured."""
+"""A claim of a benchmark: ratio, target, does it hold; how it is printed and written. Nothing measured."""
 
 from __future__ import annotations
 

@@ -46,8 +46,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with peers.start_node(arguments.profile) as node:
         costs = measure(node, arguments)
-    claims = judge(costs)
-    return tell(claims, arguments.json)
+    return tell(judge(costs), arguments.json)
 
 
 def measure(node: Any, arguments: argparse.Namespace) -> dict[str, float]:
