@@ -19,6 +19,7 @@ M.policy_file = "/run/senergyctld/policies"
 local FILE_MAX = 64 * 1024
 local FIRST_LINE = "senergy-policies 1"
 local NAME_MAX, LABEL_MAX = 32, 64
+local SHAPES_MAX, KIND_MAX = 8, 32
 local SHOWN_MAX, LISTED_MAX = 40, 320
 local PERCENT_MAX = 1000
 local MICRO = 1000000 -- amounts are compared in whole millionths
@@ -199,6 +200,24 @@ local function label_check(kind)
     end
 end
 
+local function is_shape(text)
+    local kind, count = string.match(text, "^gpu:([A-Za-z0-9][A-Za-z0-9_.+-]*):(%d+)$")
+    return kind ~= nil and #kind <= KIND_MAX and #count <= 4 and tonumber(count) > 0
+end
+
+local function check_shapes(value)
+    local shapes, good = 0, #value > 0
+    for text in string.gmatch(value .. ",", "([^,]*),") do
+        shapes = shapes + 1
+        good = good and shapes <= SHAPES_MAX and is_shape(text)
+    end
+    if good then
+        return nil
+    end
+    local form = " as gpu:KIND:COUNT, as in gpu:a100:4,gpu:h100:2"
+    return shown(value) .. " is not a list of shapes; write 1 to " .. SHAPES_MAX .. form
+end
+
 local FLAGS = {
     ENERGY_POLICY = { "--energy-policy", check_policy },
     ENERGY_CAP = { "--energy-cap", watts_check("cap_watts") },
@@ -209,6 +228,7 @@ local FLAGS = {
     },
     ENERGY_MODEL = { "--energy-model", label_check("model name") },
     ENERGY_TAG = { "--energy-tag", label_check("tag") },
+    ENERGY_ALTERNATIVES = { "--energy-alternatives", check_shapes },
 }
 
 -- Returns flag and value of each energy variable. slurmctld puts SPANK_ before names that do not begin with

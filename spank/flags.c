@@ -18,6 +18,8 @@ const struct flag_name flag_names[FLAG_COUNT] = {
                        "how much longer the job may run to save energy: 10 or 10%"},
     [FLAG_MODEL] = {"energy-model", "ENERGY_MODEL", "NAME", "workload profile for settings and prediction"},
     [FLAG_TAG] = {"energy-tag", "ENERGY_TAG", "TEXT", "free label that the energy record will carry"},
+    [FLAG_ALTERNATIVES] = {"energy-alternatives", "ENERGY_ALTERNATIVES", "SHAPES",
+                           "GPUs per node that would do as well: gpu:a100:4,gpu:h100:2"},
 };
 
 /* What the messages about a flag with a number say, and its key in the policy file. */
@@ -196,15 +198,51 @@ static bool check_policy(const char *value, const struct policy_file *file, cons
 }
 
 static bool check_label(enum flag flag, const char *value, char *normal, struct line *line) {
-    size_t length = strnlen(value, FLAG_VALUE_MAX + 1);
+    size_t length = strnlen(value, FLAG_LABEL_MAX + 1);
     static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/+-";
-    if (length >= 1 && length <= FLAG_VALUE_MAX && strspn(value, allowed) == length) {
+    if (length >= 1 && length <= FLAG_LABEL_MAX && strspn(value, allowed) == length) {
         strcpy(normal, value);
         return true;
     }
     append_shown(line, value);
     append(line, " is not a %s; allowed: 1 to %d characters of A-Z a-z 0-9 _ . : / + -",
-           flag == FLAG_MODEL ? "model name" : "tag", FLAG_VALUE_MAX);
+           flag == FLAG_MODEL ? "model name" : "tag", FLAG_LABEL_MAX);
+    return false;
+}
+
+/* Reads one gpu:KIND:COUNT, appends its normal form to `normal` and returns what follows; NULL: it is none.
+ */
+static const char *take_shape(const char *text, struct line *normal) {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.+-";
+    if (strncmp(text, "gpu:", 4) != 0 || strspn(text + 4, letters) == 0)
+        return NULL;
+    const char *kind = text + 4;
+    size_t length = strspn(kind, allowed);
+    if (length > FLAG_KIND_MAX || kind[length] != ':')
+        return NULL;
+    const char *digits = kind + length + 1;
+    size_t count = strspn(digits, "0123456789"), zeros = strspn(digits, "0");
+    if (count < 1 || count > 4 || zeros == count)
+        return NULL;
+    append(normal, "gpu:%.*s:%.*s", (int)length, kind, (int)(count - zeros), digits + zeros);
+    return digits + count;
+}
+
+static bool check_shapes(const char *value, char *normal, struct line *line) {
+    struct line form = {normal, 0, FLAG_VALUE_MAX + 1};
+    const char *rest = value;
+    for (int shapes = 0; shapes < FLAG_SHAPES_MAX; shapes++) {
+        rest = take_shape(rest, &form);
+        if (rest && !*rest)
+            return true;
+        if (!rest || *rest++ != ',')
+            break;
+        append(&form, ",");
+    }
+    append_shown(line, value);
+    append(line, " is not a list of shapes; write 1 to %d as gpu:KIND:COUNT, as in gpu:a100:4,gpu:h100:2",
+           FLAG_SHAPES_MAX);
     return false;
 }
 
@@ -220,6 +258,8 @@ bool flag_check(enum flag flag, const char *value, const struct policy_file *fil
     case FLAG_MODEL:
     case FLAG_TAG:
         return check_label(flag, value, normal, &line);
+    case FLAG_ALTERNATIVES:
+        return check_shapes(value, normal, &line);
     default:
         return check_number(flag, value, file, normal, &line);
     }

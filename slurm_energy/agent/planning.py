@@ -16,6 +16,7 @@ from slurm_energy.devices.journal import Journal
 from slurm_energy.devices.topology import cpus_of_cores
 from slurm_energy.errors import EnergyError
 from slurm_energy.policies import WAITING, Plan, Request, Scope, catalogue, make_plan, validate_flags
+from slurm_energy.policies.shapes import LONGEST
 from slurm_energy.quantities import shown
 from slurm_energy.slurm.hookenv import JobContext
 
@@ -26,6 +27,7 @@ _ASKED = {
     "ENERGY_SLOWDOWN": "slowdown_percent",
     "ENERGY_MODEL": "model",
     "ENERGY_TAG": "tag",
+    "ENERGY_ALTERNATIVES": "alternatives",
 }
 _SHORTEST_WINDOW_S = 1.0
 _LIMIT_KINDS = (
@@ -109,7 +111,13 @@ def request(session: Session, flags: Mapping[str, str], config: Config) -> Reque
 
 
 def _asked(flags: Mapping[str, str]) -> dict[str, str]:
-    return {_ASKED[name]: shown(text, 64) for name, text in flags.items() if name in _ASKED and text}
+    return {
+        _ASKED[name]: shown(text, _shown_max(name)) for name, text in flags.items() if name in _ASKED and text
+    }
+
+
+def _shown_max(name: str) -> int:
+    return LONGEST if name == "ENERGY_ALTERNATIVES" else 64
 
 
 def _fallback(session: Session, config: Config) -> Request:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from slurm_energy.config import Config
 from slurm_energy.errors import ForbiddenError, UsageError
 from slurm_energy.policies.catalogue import MONITOR, catalogue, default_policy
+from slurm_energy.policies.shapes import Shape, parse_shapes
 from slurm_energy.quantities import parse_percent, parse_watts, shown
 
 FLAGS = {
@@ -18,6 +19,7 @@ FLAGS = {
     "ENERGY_SLOWDOWN": "--energy-slowdown",
     "ENERGY_MODEL": "--energy-model",
     "ENERGY_TAG": "--energy-tag",
+    "ENERGY_ALTERNATIVES": "--energy-alternatives",
 }
 _WORD = re.compile(r"[A-Za-z0-9_.:/+-]{1,64}")
 
@@ -33,6 +35,7 @@ class Request:
         slowdown_percent: longest acceptable slowdown in percent.
         model: workload name.
         tag: the user's own text.
+        alternatives: shapes in which the job may run as well.
     """
 
     policy: str = MONITOR
@@ -41,6 +44,7 @@ class Request:
     slowdown_percent: float | None = None
     model: str | None = None
     tag: str | None = None
+    alternatives: tuple[Shape, ...] = ()
 
 
 def validate_flags(
@@ -74,6 +78,7 @@ def validate_flags(
         slowdown_percent=_percent(given, bounds.slowdown_percent),
         model=_word(given, "ENERGY_MODEL"),
         tag=_word(given, "ENERGY_TAG"),
+        alternatives=parse_shapes(given.get("ENERGY_ALTERNATIVES", ""), FLAGS["ENERGY_ALTERNATIVES"]),
     )
 
 

@@ -6,13 +6,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_energy import config as configuration
 from slurm_energy.controller.policyfile import policy_file_text
 from slurm_energy.errors import UsageError
 from slurm_energy.policies import validate_flags
+from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.quantities import parse_percent, parse_watts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,7 +28,8 @@ cap_watts 100 10000
 gpu_cap_watts 100.5 1000
 slowdown_percent 0 100
 """
-NAMES = ["POLICY", "CAP", "GPU_CAP", "SLOWDOWN", "MODEL", "TAG"]
+NAMES = ["POLICY", "CAP", "GPU_CAP", "SLOWDOWN", "MODEL", "TAG", "ALTERNATIVES"]
+SHAPES = st.from_regex(r"((gpu|gp):[ah_.-]{0,3}[0-9]{0,2}:?[0-9]{0,6},?){0,9}", fullmatch=True)
 WORDS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
 INTERPRETERS = [path for path in map(shutil.which, ("lua5.4", "lua5.3", "lua5.1", "luajit")) if path]
 
@@ -71,6 +73,10 @@ def test_good_values_pass(lua, policies):
         ("GPU_CAP", "100.5"),
     ]
     values += [("SLOWDOWN", "10%"), ("MODEL", "bert:v1/x+y-z_0"), ("TAG", "a" * 64), ("OTHER", "15Wh")]
+    values += [
+        ("ALTERNATIVES", "gpu:a100:4,gpu:h100:0002"),
+        ("ALTERNATIVES", ",".join(8 * [f"gpu:{'k' * 32}:9"])),
+    ]
     answers = ask(lua, policies, *((f"ENERGY_{name}", "carl", value) for name, value in values))
     assert answers == [(True, "", "")] * len(values)
 
@@ -99,6 +105,12 @@ def test_good_values_pass(lua, policies):
             "\x1b[31m\\" + "x" * 10_000,
             "--energy-tag: '\\x1b[31m\\x5cxxxxxxxxxxxxxxxxxxxxxxxxx...' is not a tag; "
             "allowed: 1 to 64 characters of A-Z a-z 0-9 _ . : / + -",
+        ),
+        (
+            "ALTERNATIVES",
+            "gpu:a100:4,gpu:4",
+            "--energy-alternatives: 'gpu:a100:4,gpu:4' is not a list of shapes; "
+            "write 1 to 8 as gpu:KIND:COUNT, as in gpu:a100:4,gpu:h100:2",
         ),
     ],
 )
@@ -300,3 +312,28 @@ def test_numbers_mean_what_they_mean_in_the_rest_of_the_project(values):
                 assert not accepted, value
             else:
                 assert accepted, value
+
+
+NO_SHAPES = [
+    "",
+    "gpu:a:1,",
+    "gpu:a:1;gpu:b:1",
+    "gpu:a:12345",
+    ",".join(9 * ["gpu:a:1"]),
+    f"gpu:{'k' * 33}:1",
+    "gpu:-:1",
+]
+
+
+@given(st.lists(SHAPES, max_size=30))
+@example(NO_SHAPES)
+def test_shapes_mean_what_they_mean_in_the_rest_of_the_project(values):
+    questions = [("ENERGY_ALTERNATIVES", "carl", value) for value in values]
+    answers = ask(INTERPRETERS[0], "/nonexistent/policies", *questions)
+    for value, (accepted, _, _) in zip(values, answers, strict=True):
+        try:
+            parse_shapes(value or "none")
+        except UsageError:
+            assert not accepted, value
+        else:
+            assert accepted, value

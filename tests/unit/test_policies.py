@@ -389,6 +389,8 @@ def test_good_flags() -> None:
         ({"ENERGY_SLOWDOWN": "101"}, "--energy-slowdown: '101' is out of bounds: 0 to 100 %"),
         ({"ENERGY_MODEL": "a b"}, "--energy-model: 'a b' cannot be accepted"),
         ({"ENERGY_TAG": "x" * 10_000}, "--energy-tag: 'xxx"),
+        ({"ENERGY_ALTERNATIVES": "gpu:4"}, "--energy-alternatives: 'gpu:4' is not a list of shapes: write 1"),
+        ({"ENERGY_ALTERNATIVES": "gpu:a:1," * 50}, "--energy-alternatives: 'gpu:a:1,gpu"),
         ({"ENERGY_POLICY": "cap", "ENERGY_CAP": ""}, "--energy-policy: 'cap' needs a cap"),
         ({"ENERGY_POLICY": "monitor"}, "--energy-policy: 'monitor' changes nothing, but a cap was given"),
     ],

@@ -14,12 +14,14 @@ from slurm_energy import config as configuration
 from slurm_energy.controller.policyfile import policy_file_text
 from slurm_energy.errors import UsageError
 from slurm_energy.policies import validate_flags
+from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.quantities import parse_percent, parse_watts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPANK = REPOSITORY / "spank"
 DRIVER = Path(__file__).parent / "native" / "flags_driver.c"
 FLAGS = ["energy-policy", "energy-cap", "energy-gpu-cap", "energy-slowdown", "energy-model", "energy-tag"]
+FLAGS += ["energy-alternatives"]
 POLICIES = """\
 senergy-policies 1
 policy monitor
@@ -29,6 +31,17 @@ cap_watts 100 10000
 gpu_cap_watts 100.5 1000
 slowdown_percent 0 100
 """
+SHAPES = st.from_regex(r"((gpu|gp):[ah_.-]{0,3}[0-9]{0,2}:?[0-9]{0,6},?){0,9}", fullmatch=True)
+NO_SHAPES = ["", "a100:4", "gpu:4", "gpu:a100", "gpu:a100:", "gpu:a100:0", "gpu:a100:12345", "gpu::4"]
+NO_SHAPES += ["gpu:a100:4,", ",gpu:a100:4", "gpu:a100:4,,gpu:h100:2", "gpu:a100:4 ", "gpu:-a:1", "gpu:a:1:2"]
+NO_SHAPES += [
+    "GPU:a100:4",
+    "gpu:a;b:1",
+    "gpu:é:1",
+    ",".join(9 * ["gpu:a:1"]),
+    f"gpu:{'k' * 33}:1",
+    "gpu:a:+1",
+]
 WORDS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
@@ -118,6 +131,13 @@ def bare(program, tmp_path):
         ("energy-slowdown", "0", "0"),
         ("energy-model", "bert:base/v1.2+fp16-x_Y", "bert:base/v1.2+fp16-x_Y"),
         ("energy-tag", "a" * 64, "a" * 64),
+        ("energy-alternatives", "gpu:a100:4,gpu:h100:2", "gpu:a100:4,gpu:h100:2"),
+        ("energy-alternatives", "gpu:A-1.x_+:0010", "gpu:A-1.x_+:10"),
+        (
+            "energy-alternatives",
+            ",".join(8 * [f"gpu:{'k' * 32}:9999"]),
+            ",".join(8 * [f"gpu:{'k' * 32}:9999"]),
+        ),
     ],
 )
 def test_good_values_become_plain(driver, flag, value, normal):
@@ -177,6 +197,7 @@ def test_a_policy_for_some_users_is_refused_to_others(driver):
         ("energy-tag", "a" * 65, "is not a tag; allowed: 1 to 64 characters"),
         ("energy-tag", "x;y", "is not a tag; allowed: 1 to 64 characters"),
         ("energy-tag", "é", "is not a tag; allowed: 1 to 64 characters"),
+        *(("energy-alternatives", value, "is not a list of shapes; write 1 to 8 as ") for value in NO_SHAPES),
     ],
 )
 def test_names_of_another_form_are_refused(driver, flag, value, claim):
@@ -213,6 +234,19 @@ def test_numbers_mean_what_they_mean_in_the_rest_of_the_project(unbounded, value
             assert accepted
             assert re.fullmatch(r"(0|[1-9][0-9]*)(\.[0-9]*[1-9])?", text)
             assert float(text) == pytest.approx(expected, rel=1e-12)
+
+
+@given(SHAPES | st.sampled_from(NO_SHAPES))
+def test_shapes_mean_what_they_mean_in_the_rest_of_the_project(unbounded, value):
+    accepted, _, text = unbounded.ask("energy-alternatives", value)
+    try:
+        expected = parse_shapes(value or "none")
+    except UsageError:
+        assert not accepted
+    else:
+        assert accepted
+        assert parse_shapes(text) == expected
+        assert dict.fromkeys(text.split(",")) == dict.fromkeys(shape.text for shape in expected)
 
 
 def test_without_a_policy_file_only_the_form_is_checked(bare):
