@@ -41,6 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--set-energy", action="append", default=[], metavar="TOML", help="e.g. agent.sampling_hz=10.0"
     )
+    up.add_argument(
+        "--cpu-share", type=float, metavar="CORES", help="real cores that all CPUs of a node are worth (0.45)"
+    )
     up.add_argument("--no-accounting", action="store_true", help="no slurmdbd and database")
     up.add_argument("--no-energy", action="store_true", help="Slurm alone, on the same emulated nodes")
     add("down", "take the lab away, whatever state it is in")
@@ -104,6 +107,8 @@ def _up(args: argparse.Namespace) -> int:
     from slurm_energy.lab.spec import LabSpec
 
     _require_root()
+    if args.cpu_share is not None and not 0 < args.cpu_share <= 1024:
+        raise UsageError(f"--cpu-share {args.cpu_share:g}", "is not possible", "from 0.001 to 1024 cores")
     layout = _layout(args)
     if lab := lifecycle.existing(layout):
         print(f"The lab is up in {layout.root}: nodes {' '.join(lab.nodes)}.")
@@ -114,6 +119,7 @@ def _up(args: argparse.Namespace) -> int:
         energy=_energy_settings(args.set_energy),
         accounting=not args.no_accounting,
         product=not args.no_energy,
+        cpu_share=args.cpu_share,
         **nodes,
     )
     lab = _bring_up(layout, spec)

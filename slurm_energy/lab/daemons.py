@@ -159,6 +159,8 @@ def _emulator(plan: Plan, node: NodeSpec) -> Step:
     argv = [sys.executable, "-m", "slurm_energy.lab.emulator", "--name", name, "--profile", node.profile]
     argv += ["--mount", str(layout.tree(name)), "--socket", str(layout.emulator_socket(name))]
     argv += ["--cgroup", f"{layout.cgroup}/{name}"]
+    if plan.spec.cpu_share is not None:
+        argv += ["--cpu-share", f"{plan.spec.cpu_share:g}"]
     for key, value in node.overrides.items():
         argv += ["--set", f"{key}={toml(value)}"]
     return Step(f"{name} emulator", log, argv, ready=lambda: _says_ready(log))

@@ -22,6 +22,7 @@ class LabSpec:
         energy: tables to merge into energy.toml, e.g. `{"agent": {"sampling_hz": 10.0}}`.
         accounting: whether slurmdbd and its database run.
         product: whether slurm-energy's own parts run; without them it is Slurm on emulated hardware.
+        cpu_share: real cores that all emulated CPUs of a node together are worth; None: the emulator's own.
     """
 
     nodes: tuple[NodeSpec, ...] = field(default_factory=lambda: from_profiles(DEFAULT_PROFILES))
@@ -29,6 +30,7 @@ class LabSpec:
     energy: Mapping[str, Any] = field(default_factory=dict)
     accounting: bool = True
     product: bool = True
+    cpu_share: float | None = None
 
 
 @dataclass(frozen=True)
