@@ -21,7 +21,7 @@ _JOB_JSON = """CASE WHEN j.id IS NULL THEN 'null' ELSE json_object(
     'user', j.user, 'state', j.state, 'submit', j.submit, 'start', j.start, 'end', j."end",
     'elapsed_s', j.elapsed_s,
     'nodes', j.nodes, 'array_job_id', j.array_job_id, 'array_task_id', j.array_task_id,
-    'het_job_id', j.het_job_id, 'het_offset', j.het_offset) END"""
+    'het_job_id', j.het_job_id, 'het_offset', j.het_offset, 'requested', j.requested) END"""
 # The stored body is an object that is never empty: its last brace makes room for more keys.
 _RECORD_JSON = f"substr(r.body, 1, length(r.body) - 1) || ',\"job\":' || {_JOB_JSON}"
 

@@ -47,24 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy acct`."""
     parser.epilog = EPILOG
     select = parser.add_argument_group("which jobs")
-    select.add_argument(
-        "-j", "--jobs", metavar="JOB[.STEP],...", action="append", help="12, 12.batch, 12_3, 12_[1-4], 14+0"
-    )
-    select.add_argument(
-        "-u", "--user", "--uid", metavar="USER,...", dest="user", help="jobs of these users or uids"
-    )
-    select.add_argument("-a", "--allusers", action="store_true", help="jobs of all users whom you may see")
-    select.add_argument("-A", "--accounts", metavar="ACCOUNT,...", help="jobs under these accounts")
-    select.add_argument("-r", "--partition", metavar="PARTITION,...", help="jobs in these partitions")
-    select.add_argument(
-        "-N", "--nodelist", metavar="NODES", help="jobs that ran on any of these nodes: n[1-4],n7"
-    )
-    select.add_argument(
-        "-S", "--starttime", metavar="TIME", help="jobs that ran after this time (default: 00:00 today)"
-    )
-    select.add_argument(
-        "-E", "--endtime", metavar="TIME", help="jobs that ran before this time (default: now)"
-    )
+    add_selection(select)
     select.add_argument("-X", "--allocations", action="store_true", help="jobs only, no steps")
     select.add_argument(
         "-D", "--duplicates", action="store_true", help="every run of a requeued job, not the last only"
@@ -112,6 +95,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     connection.add_config_option(parser)
     parser.add_argument(
         "-V", "--version", action="version", version=f"senergy {__version__}", help="print the version"
+    )
+
+
+def add_selection(select: argparse._ArgumentGroup) -> None:
+    """Add the options that say which jobs, as `query` reads them."""
+    select.add_argument(
+        "-j", "--jobs", metavar="JOB[.STEP],...", action="append", help="12, 12.batch, 12_3, 12_[1-4], 14+0"
+    )
+    select.add_argument(
+        "-u", "--user", "--uid", metavar="USER,...", dest="user", help="jobs of these users or uids"
+    )
+    select.add_argument("-a", "--allusers", action="store_true", help="jobs of all users whom you may see")
+    select.add_argument("-A", "--accounts", metavar="ACCOUNT,...", help="jobs under these accounts")
+    select.add_argument("-r", "--partition", metavar="PARTITION,...", help="jobs in these partitions")
+    select.add_argument(
+        "-N", "--nodelist", metavar="NODES", help="jobs that ran on any of these nodes: n[1-4],n7"
+    )
+    select.add_argument(
+        "-S", "--starttime", metavar="TIME", help="jobs that ran after this time (default: 00:00 today)"
+    )
+    select.add_argument(
+        "-E", "--endtime", metavar="TIME", help="jobs that ran before this time (default: now)"
     )
 
 

@@ -18,6 +18,7 @@ from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, EnergyError
 SUBCOMMANDS = {
     "acct": "energy of finished jobs, in sacct's manner",
     "job": "the energy label of one job",
+    "report": "energy, throughput and completion times of a cluster's jobs, in sreport's manner",
     "policies": "energy policies and the bounds of their values",
     "status": "state of the controller and of this node's agent",
     "top": "live watts of this node, its jobs and components",

@@ -34,6 +34,7 @@ class JobInfo:
         display_id: the id that people use, `12_3` or `14+0`.
         submit, start, end: Unix seconds.
         nodes: number of allocated nodes.
+        requested: what it asked for in sacct's words, `cpu=4,gres/gpu:a100=2,node=1`.
     """
 
     display_id: str | None = None
@@ -46,6 +47,7 @@ class JobInfo:
     start: float | None = None
     end: float | None = None
     nodes: int | None = None
+    requested: str | None = None
 
     @classmethod
     def from_json(cls, data: Any) -> JobInfo:

@@ -289,6 +289,7 @@ class TestFacts:
             "array_task_id": None,
             "het_job_id": None,
             "het_offset": None,
+            "requested": None,
         }
 
     def test_open_until_the_state_is_final(self, accounting):

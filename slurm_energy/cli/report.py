@@ -1,0 +1,90 @@
+"""`senergy report`: energy, throughput and completion times of a cluster's jobs, in sreport's manner."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from slurm_energy.cli import acct, connection
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_OK
+
+if TYPE_CHECKING:
+    from slurm_energy.reports.summary import WholeJob
+
+HELP = "energy, throughput and completion times of a cluster's jobs, in sreport's manner"
+GROUPS = ("cluster", "account", "user", "partition", "policy", "gpu", "tag", "model")
+
+EPILOG = """\
+Jobs that ended in the window, one row for each group. Default window: from 00:00 today until now; with -j,
+all times. A requeued job is one job; the energy of its earlier runs counts. Energy is that of jobs: what idle
+nodes used is not in it.
+
+Jobs/h and Makespan run from the first submission of a group's jobs to their last end. JCT is the time from
+submission to end, Wait that to the first start, both of completed jobs. EDP is energy times mean JCT. The
+words and definitions are those of senergy simulate, whose job_kwh and job_edp leave out idle nodes too.
+
+times: as senergy acct has them, for example now-7days, 1120, 2026-11-20T08:00
+
+examples:
+  senergy report                                  my jobs of today
+  senergy report -a -S now-7days --by account     everybody's, by account
+  senergy report -a --by policy --tag exp1        jobs with --energy-tag=exp1
+  senergy report -a --by tag --tag 'run-*'        runs side by side
+  senergy report -a -S 1101 -E 1201 --by gpu -P   by kind of GPU, for a script
+  senergy report -a --by user --json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy report`."""
+    parser.epilog = EPILOG
+    select = parser.add_argument_group("which jobs")
+    acct.add_selection(select)
+    select.add_argument("--tag", metavar="TAG,...", help="jobs with these --energy-tag texts; * and ? match")
+    show = parser.add_argument_group("what to show of them")
+    show.add_argument("--by", metavar="GROUP", choices=GROUPS, default="cluster", help=", ".join(GROUPS))
+    show.add_argument("-n", "--noheader", action="store_true", help="no title, names and notes")
+    show.add_argument(
+        "-P", "--parsable2", dest="parsable", action="store_true", help="values between |, none at the end"
+    )
+    show.add_argument("--json", action="store_true", help="print one JSON object")
+    connection.add_config_option(parser)
+    parser.set_defaults(allocations=True, duplicates=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report."""
+    query = acct.query(args, datetime.now())
+    answer = connection.connect(args).get("/v1/records", query)
+    from slurm_energy.reports import summarypage
+    from slurm_energy.reports.summary import grouped, totals, whole_jobs
+    from slurm_energy.reports.usage import Answer, summarise
+
+    answers = (Answer.from_json(item) for item in answer.get("records", []))
+    start, end = (float(query[key]) if key in query else None for key in ("start", "end"))
+    jobs = _chosen(whole_jobs(summarise(answers, duplicates=True)), start, end, args.tag)
+    report = summarypage.Report(start, end, args.by, grouped(jobs, args.by), totals(jobs))
+    if args.json:
+        emit_json(summarypage.document(report))
+    else:
+        delimiter = "|" if args.parsable else None
+        emit(summarypage.lines(report, header=not args.noheader, delimiter=delimiter))
+    return EXIT_OK
+
+
+def _chosen(
+    jobs: Iterable[WholeJob], start: float | None, end: float | None, tags: str | None
+) -> list[WholeJob]:
+    """Return the jobs that ended in the window and have one of the tags."""
+    patterns = tags.split(",") if tags else None
+
+    def wanted(job: WholeJob) -> bool:
+        in_time = (start is None or job.end >= start) and (end is None or job.end < end)
+        tag = job.last.first.tag or ""
+        return in_time and (patterns is None or any(fnmatchcase(tag, pattern) for pattern in patterns))
+
+    return [job for job in jobs if wanted(job)]

@@ -1,0 +1,267 @@
+"""What a cluster's jobs came to in a window, as a whole and by groups: the rows of `senergy report`.
+
+Pure arithmetic on usages; no text is made here. Figures have the names and definitions of the simulator's
+summaries, so that a live and a simulated run can be compared; energy is that of jobs, without idle nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.quantities import JOULES_PER_KWH
+from slurm_energy.reports.usage import Usage
+from slurm_energy.scheduling.fairness import jain
+from slurm_energy.slurm.tres import requested
+
+COMPLETED, DEADLINE = "COMPLETED", "DEADLINE"
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class WholeJob:
+    """A job with all its runs, where it was requeued; never empty.
+
+    Attributes:
+        runs: in the order of their starts.
+    """
+
+    runs: tuple[Usage, ...]
+
+    @property
+    def last(self) -> Usage:
+        """The run that counts for its state and its names."""
+        return self.runs[-1]
+
+    @property
+    def state(self) -> str:
+        """Slurm's word without what follows it (`CANCELLED by 1001`), `unknown` where it has not told yet."""
+        return (self.last.job.state or UNKNOWN).split(" ")[0]
+
+    @property
+    def energy_joules(self) -> float | None:
+        """Joules of all runs, work that was lost included; None where no run knows."""
+        known = [joules for run in self.runs if (joules := run.energy_joules) is not None]
+        return math.fsum(known) if known else None
+
+    @property
+    def submit(self) -> float | None:
+        """First submission, Unix seconds; None where Slurm has not told it yet."""
+        return min((run.job.submit for run in self.runs if run.job.submit is not None), default=None)
+
+    @property
+    def start(self) -> float:
+        """First start by Slurm's clock, else the first record's, Unix seconds."""
+        first = self.runs[0]
+        return first.start if first.job.start is None else first.job.start
+
+    @property
+    def end(self) -> float:
+        """Last end by Slurm's clock, else the last record's, Unix seconds."""
+        return self.last.end if self.last.job.end is None else self.last.job.end
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The totals of some jobs. None: not known, or nothing to tell.
+
+    Attributes:
+        states: how many jobs ended in which state.
+        energy_joules: of all jobs and runs; of those known if `unknown_energy` is not 0.
+        unknown_energy: jobs whose energy no record knows.
+        lost_joules: of runs that Slurm did again.
+        users_joules: energy by user.
+        users_jct_s: mean completion time by user.
+        first_submit, last_end: Unix seconds.
+        jct_s, wait_s: of completed jobs, ascending: end - submission, first start - submission.
+    """
+
+    jobs: int
+    states: Mapping[str, int]
+    energy_joules: float | None
+    unknown_energy: int
+    lost_joules: float
+    users_joules: Mapping[str, float]
+    users_jct_s: Mapping[str, float]
+    first_submit: float | None
+    last_end: float | None
+    jct_s: Sequence[float]
+    wait_s: Sequence[float]
+
+    @property
+    def completed(self) -> int:
+        """Jobs that ended as `COMPLETED`."""
+        return self.states.get(COMPLETED, 0)
+
+    @property
+    def makespan_s(self) -> float | None:
+        """Seconds from the first submission to the last end."""
+        if self.first_submit is None or self.last_end is None:
+            return None
+        return self.last_end - self.first_submit
+
+    @property
+    def jobs_per_hour(self) -> float | None:
+        """Completed jobs per hour of the makespan."""
+        return self.completed / (self.makespan_s / 3600) if self.makespan_s else None
+
+    @property
+    def mean_watts(self) -> float | None:
+        """Power of these jobs together, energy over makespan."""
+        if self.energy_joules is None or not self.makespan_s:
+            return None
+        return self.energy_joules / self.makespan_s
+
+    @property
+    def mean_jct_s(self) -> float | None:
+        """Mean of end - submission of completed jobs."""
+        return _mean(self.jct_s)
+
+    @property
+    def p95_jct_s(self) -> float | None:
+        """95th percentile of end - submission."""
+        return _quantile(self.jct_s, 0.95)
+
+    @property
+    def mean_wait_s(self) -> float | None:
+        """Mean of first start - submission of completed jobs."""
+        return _mean(self.wait_s)
+
+    @property
+    def p95_wait_s(self) -> float | None:
+        """95th percentile of first start - submission."""
+        return _quantile(self.wait_s, 0.95)
+
+    @property
+    def edp(self) -> float | None:
+        """Energy of all jobs times mean completion time, in J s: the simulator's definition."""
+        if self.energy_joules is None or self.mean_jct_s is None:
+            return None
+        return self.energy_joules * self.mean_jct_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures by name; keys that a simulation's summary has too mean the same there."""
+        return {
+            "jobs": self.jobs,
+            "completed": self.completed,
+            "states": dict(sorted(self.states.items())),
+            "first_submit": self.first_submit,
+            "last_end": self.last_end,
+            "makespan_s": self.makespan_s,
+            "jobs_per_hour": self.jobs_per_hour,
+            "job_energy_joules": self.energy_joules,
+            "job_kwh": None if self.energy_joules is None else self.energy_joules / JOULES_PER_KWH,
+            "job_mean_watts": self.mean_watts,
+            "job_edp": self.edp,
+            "jobs_without_energy": self.unknown_energy,
+            "lost_kwh": self.lost_joules / JOULES_PER_KWH,
+            "mean_jct_s": self.mean_jct_s,
+            "p95_jct_s": self.p95_jct_s,
+            "mean_wait_s": self.mean_wait_s,
+            "p95_wait_s": self.p95_wait_s,
+            "max_wait_s": self.wait_s[-1] if self.wait_s else None,
+            "deadline_kills": self.states.get(DEADLINE, 0),
+            "jain_jct": _jain(self.users_jct_s.values()),
+            "jain_energy": _jain(self.users_joules.values()),
+        }
+
+
+def whole_jobs(usages: Iterable[Usage]) -> list[WholeJob]:
+    """Join the runs of requeued jobs.
+
+    Args:
+        usages: jobs as `usage.summarise(..., duplicates=True)` gives them; rows of steps are left out.
+    """
+    by_id: dict[tuple[str, int], list[list[Usage]]] = defaultdict(list)
+    for usage in sorted(usages, key=lambda usage: usage.start):
+        if usage.first.step is not None:
+            continue
+        runs = by_id[usage.first.cluster, usage.first.job_id]
+        # Where job ids began anew, another job begins with restart count 0.
+        if runs and usage.first.restart_count > runs[-1][-1].first.restart_count:
+            runs[-1].append(usage)
+        else:
+            runs.append([usage])
+    return [WholeJob(tuple(runs)) for jobs in by_id.values() for runs in jobs]
+
+
+def totals(jobs: Sequence[WholeJob]) -> Summary:
+    """Return the totals of some jobs."""
+    known = [(job, joules) for job in jobs if (joules := job.energy_joules) is not None]
+    submits = [submit for job in jobs if (submit := job.submit) is not None]
+    done = [(job, submit) for job in jobs if job.state == COMPLETED and (submit := job.submit) is not None]
+    by_user: dict[str, list[float]] = defaultdict(list)
+    energies: dict[str, float] = defaultdict(float)
+    for job, submit in done:
+        by_user[user_of(job)].append(job.end - submit)
+    for job, joules in known:
+        energies[user_of(job)] += joules
+    lost = (run.energy_joules or 0.0 for job in jobs for run in job.runs[:-1])
+    return Summary(
+        jobs=len(jobs),
+        states=Counter(job.state for job in jobs),
+        energy_joules=math.fsum(joules for _, joules in known) if known else None,
+        unknown_energy=len(jobs) - len(known),
+        lost_joules=math.fsum(lost),
+        users_joules=energies,
+        users_jct_s={user: math.fsum(spent) / len(spent) for user, spent in by_user.items()},
+        first_submit=min(submits, default=None),
+        last_end=max((job.end for job in jobs), default=None),
+        jct_s=sorted(job.end - submit for job, submit in done),
+        wait_s=sorted(max(0.0, job.start - submit) for job, submit in done),
+    )
+
+
+def user_of(job: WholeJob) -> str:
+    """Return the owner's name, else the number."""
+    return job.last.job.user or job.last.first.user or str(job.last.first.uid)
+
+
+def gpu_of(job: WholeJob) -> str | None:
+    """Return Slurm's type of the GPUs that it asked for; `any` if it named none, None without GPUs."""
+    kind = requested(job.last.job.requested).gpu_kind
+    return kind or ("any" if any(record.gpus for record in job.last.records) else None)
+
+
+GROUPS: Mapping[str, Callable[[WholeJob], str | None]] = {
+    "cluster": lambda job: job.last.first.cluster,
+    "account": lambda job: job.last.job.account or job.last.first.account,
+    "user": user_of,
+    "partition": lambda job: job.last.job.partition or job.last.first.partition,
+    "policy": lambda job: job.last.first.policy,
+    "gpu": gpu_of,
+    "tag": lambda job: job.last.first.tag,
+    "model": lambda job: job.last.first.model,
+}
+"""What jobs can be grouped by."""
+
+
+def grouped(jobs: Iterable[WholeJob], by: str) -> dict[str, Summary]:
+    """Return the totals by group, sorted by name; jobs that say nothing come last, under ``.
+
+    Args:
+        jobs: any.
+        by: a key of `GROUPS`.
+    """
+    groups: dict[str, list[WholeJob]] = defaultdict(list)
+    for job in jobs:
+        groups[GROUPS[by](job) or ""].append(job)
+    return {name: totals(groups[name]) for name in sorted(groups, key=lambda name: (not name, name))}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _quantile(values: Sequence[float], part: float) -> float | None:
+    return float(np.quantile(values, part)) if values else None
+
+
+def _jain(values: Iterable[float]) -> float | None:
+    known = np.array([*values])
+    return jain(known) if np.any(known) else None

@@ -1,0 +1,146 @@
+"""`senergy report` as text and as JSON: totals by group in sreport's manner. No arithmetic on jobs here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_energy import __version__
+from slurm_energy.quantities import JOULES_PER_KWH, format_duration, format_scaled
+from slurm_energy.reports.scaling import percent, plain
+from slurm_energy.reports.summary import COMPLETED, DEADLINE, UNKNOWN, Summary
+from slurm_energy.reports.table import fit
+from slurm_energy.reports.timespec import format_time
+
+FORMAT_VERSION = 1
+_RULE = "-" * 80
+_SMALL_KWH = 1.0
+"""Below so many kWh in all, energies are shown in kJ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is reported.
+
+    Attributes:
+        start, end: the window, Unix seconds; None: open.
+        by: what the groups are.
+        groups: totals by name; the empty name stands for jobs that say nothing.
+        total: of all jobs.
+    """
+
+    start: float | None
+    end: float | None
+    by: str
+    groups: Mapping[str, Summary]
+    total: Summary
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return what `senergy report --json` prints."""
+    return {
+        "meta": {"format": FORMAT_VERSION, "senergy": __version__},
+        "window": {"start": report.start, "end": report.end},
+        "by": report.by,
+        "total": report.total.to_json(),
+        "groups": [{"name": name or None, **group.to_json()} for name, group in report.groups.items()],
+    }
+
+
+def lines(report: Report, *, header: bool = True, delimiter: str | None = None) -> list[str]:
+    """Return the table with its header and notes.
+
+    Args:
+        report: what to show.
+        header: print title and names.
+        delimiter: None for columns of fixed width, else the text between values.
+    """
+    columns = _columns(report)
+    rows = [(name or "(none)", group) for name, group in report.groups.items()]
+    body = [[write(name, group) for _, _, write in columns] for name, group in rows]
+    if len(rows) > 1:
+        body.append([write("TOTAL", report.total) for _, _, write in columns])
+    if delimiter is not None:
+        names = [[name for name, _, _ in columns]] if header else []
+        return [delimiter.join(row) for row in [*names, *body]]
+    title = [*_title(report), *_names(columns)] if header else []
+    notes = _notes(report.total) if header else []
+    return [*title, *(_line(row, columns) for row in body), *notes]
+
+
+_Column = tuple[str, int, Callable[[str, Summary], str]]
+
+
+def _columns(report: Report) -> list[_Column]:
+    total = report.total.energy_joules
+    small = total is None or total < _SMALL_KWH * JOULES_PER_KWH
+    unit, name = (1e3, "EnergykJ") if small else (JOULES_PER_KWH, "EnergykWh")
+
+    def energy(_: str, group: Summary) -> str:
+        joules = group.energy_joules
+        return "" if joules is None else f"{joules / unit:.{2 if joules < 1000 * unit else 0}f}"
+
+    return [
+        ("GPU" if report.by == "gpu" else report.by.capitalize(), 14, lambda name, _: name),
+        ("Jobs", 6, lambda _, group: str(group.jobs)),
+        ("Done", 6, lambda _, group: str(group.completed)),
+        (name, 10, energy),
+        ("Share%", 6, lambda _, group: percent(group.energy_joules, total).removesuffix(" %")),
+        ("MeanW", 8, lambda _, group: plain(group.mean_watts, 0)),
+        ("Jobs/h", 8, lambda _, group: _two_decimals(group.jobs_per_hour)),
+        ("Makespan", 11, lambda _, group: format_duration(group.makespan_s)),
+        ("MeanJCT", 10, lambda _, group: format_duration(group.mean_jct_s)),
+        ("P95JCT", 10, lambda _, group: format_duration(group.p95_jct_s)),
+        ("MeanWait", 10, lambda _, group: format_duration(group.mean_wait_s)),
+        ("P95Wait", 10, lambda _, group: format_duration(group.p95_wait_s)),
+        ("EDP", 9, lambda _, group: format_scaled(group.edp)),
+    ]
+
+
+def _title(report: Report) -> list[str]:
+    start = "the beginning" if report.start is None else format_time(report.start)
+    end = "now" if report.end is None else format_time(report.end)
+    return [
+        _RULE,
+        f"Energy by {report.by}: jobs that ended from {start} to {end}",
+        "JCT: end - submission of completed jobs; EDP: energy x mean JCT, J s; MeanW: energy / makespan",
+        _RULE,
+    ]
+
+
+def _names(columns: Sequence[_Column]) -> list[str]:
+    dashes = " ".join("-" * width for _, width, _ in columns)
+    return [_line([name for name, _, _ in columns], columns), dashes]
+
+
+def _line(values: Sequence[str], columns: Sequence[_Column]) -> str:
+    cells = (
+        fit(value, width, index == 0)
+        for index, (value, (_, width, _)) in enumerate(zip(values, columns, strict=True))
+    )
+    return " ".join(cells).rstrip()
+
+
+def _notes(total: Summary) -> list[str]:
+    notes = []
+    if total.unknown_energy:
+        notes.append(f"{_jobs(total.unknown_energy)} without known energy: sums leave out what they used")
+    if waiting := total.states.get(UNKNOWN, 0):
+        notes.append(f"{_jobs(waiting)} of which Slurm's accounting has not told yet how they ended")
+    if late := total.states.get(DEADLINE, 0):
+        notes.append(f"{_jobs(late)} ended by their deadline (jobs that never started have no record)")
+    others = {k: v for k, v in total.states.items() if k not in (COMPLETED, UNKNOWN, DEADLINE)}
+    if others:
+        notes.append("not completed: " + ", ".join(f"{v} {k}" for k, v in sorted(others.items())))
+    if total.lost_joules > 0:
+        notes.append(f"of the energy {total.lost_joules / 1e3:.2f} kJ went into runs that were requeued")
+    return ["", *(f"note: {note}" for note in notes)] if notes else []
+
+
+def _two_decimals(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'' if count == 1 else 's'}"
