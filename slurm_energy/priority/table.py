@@ -1,0 +1,135 @@
+"""Writes `priority.table`, in which slurmctld's plugin finds the site factor of each job.
+
+The file's layout and nothing else: which number a job gets is decided elsewhere. plugins/scores.c reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.ownership import check_folder
+from slurm_energy.slurm.queue.layout import checksum
+
+MOST_JOBS: Final = 1 << 20
+"""The plugin's buffer; jobs beyond it would not be read."""
+LARGEST_FACTOR: Final = 0x7FFFFFFF - 3
+"""Greatest absolute value of a site factor: Slurm's NICE_OFFSET less what it reserves."""
+HEADER: Final = np.dtype(
+    [
+        ("magic", "S8"),
+        ("version", "<u4"),
+        ("header_bytes", "<u4"),
+        ("sequence", "<u8"),
+        ("written_unix_s", "<i8"),
+        ("count", "<u4"),
+        ("stale_s", "<u4"),
+        ("default", "<i4"),
+        ("reserved", "<u4"),
+        ("checksum", "<u8"),
+        ("end", "<u8"),
+    ]
+)
+"""64 bytes, little-endian; `end` repeats the sequence. Entries of two 32-bit numbers follow."""
+ENTRY: Final = np.dtype([("job_id", "<u4"), ("site_factor", "<i4")])
+_MAGIC: Final = b"SENERGYP"
+_VERSION: Final = 1
+
+
+def encode(
+    job_ids: Any,
+    site_factors: Any,
+    *,
+    sequence: int,
+    written_unix_s: float,
+    stale_s: float = 300.0,
+    default: int = 0,
+) -> bytes:
+    """Return a table's bytes; arguments as in `write`.
+
+    Raises:
+        ValueError: columns of unlike length, a job twice, too many jobs, or a number out of range.
+    """
+    ids, factors = np.asarray(job_ids, np.int64), np.asarray(site_factors, np.int64)
+    if ids.shape != factors.shape or ids.ndim != 1:
+        raise ValueError(f"{ids.shape} job ids and {factors.shape} site factors")
+    if len(ids) > MOST_JOBS:
+        raise ValueError(f"{len(ids)} jobs, at most {MOST_JOBS}")
+    largest = max(abs(int(default)), int(np.max(np.abs(factors), initial=0)))
+    if largest > LARGEST_FACTOR or np.any(ids < 1) or np.any(ids > 0xFFFFFFFF):
+        raise ValueError("a job id or site factor is out of range")
+    order = np.argsort(ids, kind="stable")
+    entries = np.zeros(len(ids), ENTRY)
+    entries["job_id"], entries["site_factor"] = ids[order], factors[order]
+    if np.any(entries["job_id"][1:] == entries["job_id"][:-1]):
+        raise ValueError("a job stands twice in the table")
+    header = np.zeros(1, HEADER)
+    header["magic"], header["version"], header["header_bytes"] = _MAGIC, _VERSION, HEADER.itemsize
+    header["sequence"] = header["end"] = sequence
+    header["written_unix_s"], header["stale_s"] = int(written_unix_s), round(stale_s)
+    header["count"], header["default"] = len(ids), default
+    words = np.frombuffer(header.tobytes() + entries.tobytes(), "<u8")
+    header["checksum"] = checksum(words)
+    return header.tobytes() + entries.tobytes()
+
+
+def write(
+    path: Path,
+    job_ids: Any,
+    site_factors: Any,
+    *,
+    stale_s: float = 300.0,
+    default: int = 0,
+    written_unix_s: float | None = None,
+) -> None:
+    """Put a new table in place of the old one at once; a reader sees one or the other.
+
+    Args:
+        path: the file; its directory is made if only that is missing.
+        job_ids: shape (n,), any order, each once.
+        site_factors: shape (n,), as `scontrol update SiteFactor=` takes them; the highest starts first.
+        stale_s: age at which the plugin disregards the table and leaves every job as it is.
+        default: site factor for new jobs that are not in the table; 0: none. With it, give jobs that are
+            deliberately not ranked an entry of 0, or those that come later keep the default.
+        written_unix_s: when the order was computed; now if not given.
+
+    Raises:
+        ValueError: columns of unlike length, a job twice, too many jobs, or a number out of range.
+        ConfigError: somebody else could exchange the file, which slurmctld relies on.
+        UnavailableError: the directory cannot be made or written.
+    """
+    now = time.time() if written_unix_s is None else written_unix_s
+    data = encode(
+        job_ids,
+        site_factors,
+        sequence=time.time_ns(),
+        written_unix_s=now,
+        stale_s=stale_s,
+        default=default,
+    )
+    try:
+        _replace(path, data)
+    except OSError as error:
+        raise UnavailableError(f"priority table {path}", error.strerror or str(error)) from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    if not path.parent.is_dir():
+        path.parent.mkdir()
+        path.parent.chmod(0o755)  # slurmctld may run as another user, whatever our umask
+    check_folder(path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), 0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,147 @@
+"""Entries of `queue.table` as columns. Trusts that strings lie inside the heap, and nothing in them."""
+
+from __future__ import annotations
+
+import pwd
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.slurm.queue.columns import QueueColumns, queue_columns
+from slurm_energy.slurm.queue.layout import (
+    DEPENDENT,
+    FIXED,
+    HELD,
+    NICE_OFFSET,
+    NO_VALUE,
+    REQUEUE,
+    TEXTS,
+)
+from slurm_energy.slurm.tres import requested
+
+_GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
+_FLAG: Final = re.compile(r"ENERGY_[A-Z_]{1,32}")
+_MOST_GPUS: Final = 1 << 31
+_TIMES: Final = {
+    "submit_s": "submit",
+    "eligible_s": "eligible",
+    "start_s": "start",
+    "end_s": "end",
+    "deadline_s": "deadline",
+}
+_COUNTS: Final = (
+    "job_id",
+    "array_job_id",
+    "tasks",
+    "het_job_id",
+    "uid",
+    "state",
+    "nodes",
+    "cpus",
+    "priority",
+)
+
+
+def columns_of(taken_unix_s: float, entries: NDArray[np.void], heap: bytes) -> QueueColumns:
+    """Return the columns of entries whose strings lie inside the heap."""
+    texts = _texts(entries, heap)
+    tres, gres = texts.pop("tres"), texts.pop("gres")
+    gpus, kinds = _gpus(tres, gres, entries["nodes"].tolist(), entries["processes"].tolist())
+    bits, limit = entries["bits"], entries["time_limit_min"]
+    task = entries["array_task_id"].astype(np.int64)
+    columns: dict[str, Any] = {name: entries[name].astype(np.int64) for name in (*_COUNTS, "restart_count")}
+    columns |= {name: _time(entries[field]) for name, field in _TIMES.items()}
+    columns |= {"flags": _flags(texts.pop("flags")), **texts}
+    columns |= {"held": bits & HELD != 0, "dependent": bits & DEPENDENT != 0}
+    columns |= {"fixed": bits & FIXED != 0, "requeue": bits & REQUEUE != 0}
+    return queue_columns(
+        taken_unix_s,
+        **columns,
+        array_task_id=np.where(task >= NO_VALUE, -1, task),
+        time_limit_s=np.where(limit >= NO_VALUE, np.nan, limit * 60.0),
+        site_factor=entries["site_factor"].astype(np.int64) - NICE_OFFSET,
+        nice=entries["nice"].astype(np.int64) - NICE_OFFSET,
+        shares_norm=_shares(entries["shares_norm"]),
+        user=_users(entries["uid"]),
+        gpus=gpus,
+        gpu_kind=kinds,
+    )
+
+
+def _time(seconds: NDArray[Any]) -> NDArray[np.float64]:
+    return np.where(seconds <= 0, np.nan, seconds.astype(np.float64))
+
+
+def _shares(shares: NDArray[Any]) -> NDArray[np.float64]:
+    """Return shares, unknown where they are no part of 1."""
+    return np.where((shares >= 0) & (shares <= 1), shares, np.nan)
+
+
+def _texts(entries: NDArray[np.void], heap: bytes) -> dict[str, list[str]]:
+    """Return each string column; bytes that are not UTF-8 become replacement characters."""
+    lengths = entries["lengths"].astype(np.int64)
+    ends = np.cumsum(lengths, axis=1) + entries["heap_offset"].astype(np.int64)[:, None]
+    starts = ends - lengths
+    places = [zip(starts[:, i].tolist(), ends[:, i].tolist(), strict=True) for i in range(len(TEXTS))]
+    if heap.isascii():
+        text = heap.decode("ascii")
+        return {name: [text[a:b] for a, b in column] for name, column in zip(TEXTS, places, strict=True)}
+    return {
+        name: [heap[a:b].decode("utf-8", "replace") for a, b in column]
+        for name, column in zip(TEXTS, places, strict=True)
+    }
+
+
+def _users(uids: NDArray[Any]) -> list[str]:
+    names, places = np.unique(uids, return_inverse=True)
+    known = [_user(int(uid)) for uid in names]
+    return [known[place] for place in places.tolist()]
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+def _flags(texts: list[str]) -> list[Mapping[str, str]]:
+    """Return flags by name; jobs with the same ones share a mapping."""
+    known = {text: _flag_values(text) for text in set(texts)}
+    return [known[text] for text in texts]
+
+
+def _flag_values(text: str) -> Mapping[str, str]:
+    pairs = (line.partition("=") for line in text.split("\n") if line)
+    return {name: value for name, _, value in pairs if _FLAG.fullmatch(name)}
+
+
+def _gpus(
+    tres: list[str], gres: list[str], nodes: list[int], processes: list[int]
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Return GPUs over all nodes and their kind: Slurm's count where it keeps one, else from the requests."""
+    known: dict[tuple[Any, ...], tuple[int, str]] = {}
+    found = []
+    for key in zip(tres, gres, nodes, processes, strict=True):
+        answer = known.get(key)
+        if answer is None:
+            answer = known[key] = _gpu_request(*key)
+        found.append(answer)
+    return np.array([count for count, _ in found], np.int64), [kind for _, kind in found]
+
+
+def _gpu_request(tres: str, gres: str, nodes: int, processes: int) -> tuple[int, str]:
+    times = {"job": 1, "node": nodes, "socket": nodes, "task": processes}
+    counted = requested(tres)
+    asked, kind = 0, counted.gpu_kind or ""
+    for part in gres.split(";"):
+        what, _, text = part.partition("=")
+        total = 0
+        for match in _GPU.finditer(text):
+            kind = kind or match["kind"] or ""
+            total += int(match["count"] or 1) * times.get(what, 0)
+        asked = max(asked, total)
+    return min(asked if counted.gpus is None else counted.gpus, _MOST_GPUS), kind[:64]

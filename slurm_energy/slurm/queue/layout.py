@@ -1,0 +1,81 @@
+"""The layout of `queue.table` and `queue.table.new` as plugins/queue_writer.c writes them. No effects."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+MAGIC: Final = b"SENERGYQ"
+VERSION: Final = 1
+SNAPSHOT: Final = 1
+JOURNAL: Final = 2
+NO_VALUE: Final = 0xFFFFFFFE
+"""Slurm's NO_VAL; INFINITE is one more."""
+NICE_OFFSET: Final = 0x80000000
+"""Added by Slurm to nice values and site factors to make them unsigned."""
+HELD, DEPENDENT, FIXED, REQUEUE = 1, 2, 4, 8
+"""The bits of an entry's `bits`."""
+TEXTS: Final = ("account", "partition", "qos", "name", "reason", "tres", "gres", "flags")
+"""The strings of an entry, one after the other in the heap; `lengths` has one number for each.
+
+`tres` is Slurm's list `cpu=4,gres/gpu=2`; `gres` has `job=`, `node=`, `socket=`, `task=` before requests per
+job, node, socket and task, joined by `;`; `flags` has `ENERGY_POLICY=edp`, ..., joined by line ends.
+"""
+HEADER: Final = np.dtype(
+    [
+        ("magic", "S8"),
+        ("version", "<u4"),
+        ("kind", "<u4"),
+        ("header_bytes", "<u4"),
+        ("entry_bytes", "<u4"),
+        ("generation", "<u8"),
+        ("taken_unix_ns", "<i8"),
+        ("count", "<u4"),
+        ("left_out", "<u4"),
+        ("heap_offset", "<u8"),
+        ("heap_bytes", "<u8"),
+        ("checksum", "<u8"),
+    ]
+)
+"""72 bytes. `checksum`: of header (with 0 in this place) and entries, as in priority.table."""
+ENTRY: Final = np.dtype(
+    [
+        ("job_id", "<u4"),
+        ("array_job_id", "<u4"),
+        ("array_task_id", "<u4"),
+        ("tasks", "<u4"),
+        ("het_job_id", "<u4"),
+        ("uid", "<u4"),
+        ("state", "<u4"),
+        ("bits", "<u4"),
+        ("submit", "<i8"),
+        ("eligible", "<i8"),
+        ("start", "<i8"),
+        ("end", "<i8"),
+        ("deadline", "<i8"),
+        ("time_limit_min", "<u4"),
+        ("nodes", "<u4"),
+        ("cpus", "<u4"),
+        ("processes", "<u4"),
+        ("priority", "<u4"),
+        ("site_factor", "<u4"),
+        ("nice", "<u4"),
+        ("restart_count", "<u4"),
+        ("shares_norm", "<f8"),
+        ("heap_offset", "<u8"),
+        ("lengths", "<u2", (len(TEXTS),)),
+    ]
+)
+"""136 bytes. `heap_offset` counts from the start of the heap; in a journal from the entry's end."""
+RECORD: Final = np.dtype([("bytes", "<u4"), ("zero", "<u4"), ("checksum", "<u8")])
+"""Before each entry of a journal: bytes of the whole record, a multiple of 8; its checksum with 0 here."""
+
+
+def checksum(words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
+    """Return the sum of 64-bit words, each times its odd place 1, 3, 5, ..., modulo 2**64.
+
+    Any single changed word changes it, for odd numbers have an inverse modulo 2**64.
+    """
+    weights = np.arange(1, 2 * len(words), 2, dtype=np.uint64)
+    return int(np.sum(words * weights, dtype=np.uint64))

@@ -1,0 +1,188 @@
+"""Reads the queue from the files of slurmctld's plugin: a snapshot, and a journal of what came since.
+
+Every byte of the files counts as hostile: names and flags in them are the users'.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
+from slurm_energy.slurm.queue.entries import columns_of
+from slurm_energy.slurm.queue.layout import (
+    ENTRY,
+    HEADER,
+    JOURNAL,
+    MAGIC,
+    RECORD,
+    SNAPSHOT,
+    VERSION,
+    checksum,
+)
+
+LONGEST_FILE_BYTES: Final = 1 << 30
+_LONGEST_JOURNAL_BYTES: Final = 1 << 26
+_TRIES: Final = 5
+Entries = NDArray[np.void]
+
+
+def journal_path(path: Path) -> Path:
+    """Return the journal of a snapshot: `queue.table.new` beside `queue.table`."""
+    return path.with_name(f"{path.name}.new")
+
+
+class TableSource:
+    """The queue as slurmctld's plugin wrote it down.
+
+    Args:
+        path: the snapshot; its journal lies beside it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def signature(self) -> tuple[int, ...]:
+        """Return numbers that change when slurmctld wrote something; cheap enough for every second."""
+        found: list[int] = []
+        for path in (self._path, journal_path(self._path)):
+            try:
+                status = path.lstat()
+            except OSError:
+                found += [0, 0, 0]
+            else:
+                found += [status.st_ino, status.st_mtime_ns, status.st_size]
+        return tuple(found)
+
+    def read(self) -> QueueColumns:
+        """Return the queue: the last snapshot and the jobs that came or changed since.
+
+        Raises:
+            UnavailableError: no snapshot, or one that is not the plugin's.
+        """
+        for _ in range(_TRIES):
+            data = _contents(self._path, LONGEST_FILE_BYTES)
+            header, entries, heap = _snapshot(self._path, data)
+            journal = _journal(journal_path(self._path))
+            if journal is None or int(journal["generation"]) <= int(header["generation"]):
+                break  # else the snapshot was replaced between the two reads
+        since = np.zeros(0, ENTRY)
+        if journal is not None and int(journal["generation"]) == int(header["generation"]):
+            since, added = _records(journal["data"], len(heap))
+            heap += added
+        return columns_of(int(header["taken_unix_ns"]) / 1e9, _listed(entries, since), heap)
+
+
+def _contents(path: Path, longest: int) -> bytes:
+    """Read a plain file that nobody but its owner, who also owns the directory, or root can write."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    try:
+        descriptor = os.open(path, flags)
+        with os.fdopen(descriptor, "rb") as file:
+            status, folder = os.fstat(file.fileno()), path.parent.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise UnavailableError(str(path), "is not a plain file")
+            if (status.st_mode | folder.st_mode) & 0o022 or status.st_uid not in (0, folder.st_uid):
+                why = "others than slurmctld could have written it"
+                raise UnavailableError(str(path), why, f"chmod go-w {path.parent}")
+            data = file.read(longest + 1)
+    except OSError as error:
+        todo = "is site_factor/energy loaded in slurmctld?" if isinstance(error, FileNotFoundError) else ""
+        raise UnavailableError(str(path), error.strerror or str(error), todo) from None
+    if len(data) > longest:
+        raise UnavailableError(str(path), f"is longer than {longest} bytes")
+    return data
+
+
+def _header(data: bytes, kind: int) -> Any | None:
+    if len(data) < HEADER.itemsize:
+        return None
+    header = np.frombuffer(data, HEADER, 1)[0]
+    sizes = (int(header["header_bytes"]), int(header["entry_bytes"]))
+    fits = header["magic"] == MAGIC and header["version"] == VERSION and header["kind"] == kind
+    return header if fits and sizes == (HEADER.itemsize, ENTRY.itemsize) else None
+
+
+def _snapshot(path: Path, data: bytes) -> tuple[Any, Entries, bytes]:
+    """Return header, entries and heap.
+
+    Raises:
+        UnavailableError: not the plugin's file, of another version, or torn.
+    """
+    header = _header(data, SNAPSHOT)
+    if header is None:
+        raise UnavailableError(
+            str(path), "is no queue of this version", "rebuild the plugin and restart slurmctld"
+        )
+    count, start = int(header["count"]), int(header["heap_offset"])
+    entries_end, heap_end = HEADER.itemsize + count * ENTRY.itemsize, start + int(header["heap_bytes"])
+    if not (entries_end <= start <= heap_end <= len(data)):
+        raise UnavailableError(str(path), "is torn")
+    if _sum(data[:entries_end], HEADER.fields["checksum"][1]) != int(header["checksum"]):  # type: ignore[index]
+        raise UnavailableError(str(path), "is torn: its checksum is wrong")
+    entries = np.frombuffer(data, ENTRY, count, HEADER.itemsize)
+    heap = data[start:heap_end]
+    if not _sound(entries, len(heap)):
+        raise UnavailableError(str(path), "is torn: a string lies outside")
+    return header, entries, heap
+
+
+def _sound(entries: Entries, heap_bytes: int) -> bool:
+    """Tell whether all strings lie inside the heap and take no more bytes than it has."""
+    lengths = entries["lengths"].sum(axis=1, dtype=np.uint64)
+    offsets = entries["heap_offset"]
+    inside = (offsets <= heap_bytes) & (lengths <= heap_bytes - np.minimum(offsets, heap_bytes))
+    return bool(np.all(inside)) and int(lengths.sum()) <= heap_bytes
+
+
+def _sum(data: bytes, place: int) -> int:
+    """Return the checksum of whole words with 0 in the word at byte `place`."""
+    words = np.frombuffer(data, "<u8").copy()
+    words[place // 8] = 0
+    return checksum(words)
+
+
+def _journal(path: Path) -> dict[str, Any] | None:
+    """Return generation and contents; None where there is none to be used."""
+    try:
+        data = _contents(path, _LONGEST_JOURNAL_BYTES)
+    except UnavailableError:
+        return None
+    header = _header(data, JOURNAL)
+    return None if header is None else {"generation": header["generation"], "data": data}
+
+
+def _records(data: bytes, heap_bytes: int) -> tuple[Entries, bytes]:
+    """Return the journal's entries up to the first torn record, and their strings behind a heap."""
+    at, found, strings = HEADER.itemsize, [], []
+    overhead = RECORD.itemsize + ENTRY.itemsize
+    while at + overhead <= len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        if size < overhead or size % 8 or at + size > len(data):
+            break
+        record = data[at : at + size]
+        if _sum(record, RECORD.fields["checksum"][1]) != int.from_bytes(record[8:16], "little"):  # type: ignore[index]
+            break
+        entry = np.frombuffer(record, ENTRY, 1, RECORD.itemsize).copy()
+        if not _sound(entry, size - overhead):
+            break
+        entry["heap_offset"] += heap_bytes
+        heap_bytes += size - overhead
+        found.append(entry)
+        strings.append(record[overhead:])
+        at += size
+    return np.concatenate(found) if found else np.zeros(0, ENTRY), b"".join(strings)
+
+
+def _listed(entries: Entries, since: Entries) -> Entries:
+    """Return one entry per job, the last one, in order of job ids; pending and running jobs only."""
+    everything = np.concatenate([entries, since])[::-1]
+    _, first = np.unique(everything["job_id"], return_index=True)
+    chosen = everything[first]
+    return chosen[chosen["state"] <= RUNNING]
