@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,6 +37,26 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class Term:
+    """One thing that a score is made of, for people; nothing is decided by it.
+
+    Attributes:
+        value: shape (n,); NaN for a job that it does not concern.
+        unit: of the value; empty for a factor.
+        weight: what the value is multiplied with where the score is a sum; None where it is not.
+    """
+
+    value: Floats
+    unit: str = ""
+    weight: float | None = None
+
+    @property
+    def contribution(self) -> Floats | None:
+        """What it adds in favour of each job, shape (n,): the score is less by it. None without a weight."""
+        return None if self.weight is None else self.weight * self.value
+
+
+@dataclass(frozen=True, slots=True)
 class Ranking:
     """A policy's answer; columns of shape (n,).
 
@@ -43,13 +64,14 @@ class Ranking:
         tier: lower tiers go first.
         score: within a tier the lower score goes first; +inf for a job that cannot run now.
         choice: row of the alternative to run; -1 if none is possible now.
-        terms: what the score is made of, by name, for people.
+        terms: what the score is made of, by name, before jobs beyond the bound on waiting are put first.
+            Where all have weights, the score is minus the sum of their contributions.
     """
 
     tier: Ints
     score: Floats
     choice: Ints
-    terms: dict[str, Floats] = field(default_factory=dict)
+    terms: Mapping[str, Term] = field(default_factory=dict)
 
     def order(self, job_id: Ints) -> Ints:
         """Return rows of jobs, first the one to start first; equals by job id. Shape (n,)."""
@@ -96,7 +118,7 @@ def ranked(
     score: Floats,
     *,
     urgent_first: bool = False,
-    terms: dict[str, Floats] | None = None,
+    terms: Mapping[str, Term] | None = None,
 ) -> Ranking:
     """Return the ranking for a score: with tiers, and in order of submission beyond the bound."""
     tier = tiers(queue, options, urgent_first=urgent_first)
@@ -104,6 +126,17 @@ def ranked(
     final = np.where(aged, queue.jobs.submit_s, score)
     final = np.where(choice < 0, np.inf, final)
     return Ranking(tier, final, choice, terms or {})
+
+
+def edp_term(edp: Floats) -> Term:
+    """Return the term that most policies have: the energy-delay product."""
+    return Term(edp, "J s")
+
+
+def minus_sum(terms: Mapping[str, Term]) -> Floats:
+    """Return the score of terms with weights: minus the sum of their contributions, shape (n,)."""
+    score: Floats = -np.sum([c for term in terms.values() if (c := term.contribution) is not None], axis=0)
+    return score
 
 
 def chosen(values: Floats, choice: Ints) -> Floats:

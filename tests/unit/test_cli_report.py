@@ -125,7 +125,7 @@ def test_jobs_that_ended_outside_the_window_do_not_count(
 
 def test_ids_used_again_are_other_jobs() -> None:
     records = [
-        a_job(1, START, START + 1, START + 2, 10.0, restart_count=1),
+        a_job(1, START, START + 1, START + 2, 10.0),
         a_job(1, START + 9000, START + 9001, START + 9002, 10.0),
     ]
     usages = summarise(map(Answer.from_json, records), duplicates=True)

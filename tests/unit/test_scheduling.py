@@ -143,11 +143,39 @@ def test_multifactor_is_slurms_sum():
 def test_blend_adds_its_terms():
     options = Options(weights={"edp": 1, "fair": 1, "deadline": 1, "age": 1}, wait_bound_s=1000)
     ranking = policy("blend").rank(example(), options)
-    assert ranking.terms["edp"] == pytest.approx([3.2 / (3.2 + 2.5), 0.5, 3.2 / 7.2])
-    assert ranking.terms["fair"] == pytest.approx([2**-0.5, 2**-1.5, 2**-1.5])
-    assert ranking.terms["deadline"] == pytest.approx([0, 0, 200 / 300])
-    assert ranking.terms["age"] == pytest.approx([0.1, 0.5, 0.01])
-    assert -ranking.score == pytest.approx(sum(ranking.terms.values()))
+    assert ranking.terms["edp"].value == pytest.approx([3.2 / (3.2 + 2.5), 0.5, 3.2 / 7.2])
+    assert ranking.terms["fair"].value == pytest.approx([2**-0.5, 2**-1.5, 2**-1.5])
+    assert ranking.terms["deadline"].value == pytest.approx([0, 0, 200 / 300])
+    assert ranking.terms["age"].value == pytest.approx([0.1, 0.5, 0.01])
+
+
+WEIGHTED = ["fcfs", "sjf", "pollux", "chronos", "blend", "multifactor"]
+PRODUCTS = {
+    "zeus": lambda t: t["edp"] / t["ageing"],
+    "charon": lambda t: t["edp"] / t["ageing"],
+    "themis": lambda t: t["time"] * t["had"],
+    "themis-printed": lambda t: t["time"] / t["had"],
+    "hades": lambda t: t["edp"] * t["had"],
+    "hades-printed": lambda t: t["edp"] / t["had"],
+    "aurachronos": lambda t: np.where(np.isnan(t["slack"]), t["edp"] / t["ageing"], t["slack"]),
+    "kairos": lambda t: t["edp"],
+}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_terms_tell_the_score(name):
+    """What people are shown is what decides: weights add up, others follow their formula."""
+    options = Options(weights={"edp": 0.7, "deadline": 1.5, "qos": 3.0, "age": 2.0})
+    ranking = policy(name).rank(example(), options)
+    assert all(term.value.shape == (3,) for term in ranking.terms.values())
+    if name in PRODUCTS:
+        assert all(term.contribution is None for term in ranking.terms.values())
+        values = {term: found.value for term, found in ranking.terms.items()}
+        assert ranking.score == pytest.approx(PRODUCTS[name](values))
+    else:
+        assert name in WEIGHTED
+        contributions = [term.contribution for term in ranking.terms.values()]
+        assert -ranking.score == pytest.approx(np.nansum(contributions, axis=0))
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

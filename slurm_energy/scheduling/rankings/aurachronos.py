@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, chosen, in_time, least, ranked, slack_s
+from slurm_energy.scheduling.ranking import (
+    Options,
+    Ranking,
+    Term,
+    chosen,
+    edp_term,
+    in_time,
+    least,
+    ranked,
+    slack_s,
+)
 from slurm_energy.scheduling.registry import register
 
 
@@ -21,7 +31,13 @@ def rank(queue: Queue, options: Options) -> Ranking:
     table, urgent = queue.alternatives, queue.jobs.urgent
     fastest, _ = least(np.where(in_time(queue), table.time_s, np.inf), table)
     leanest, edp = least(table.edp, table)
-    others = edp / (1.0 + options.age_weight * queue.wait_s)
-    score = np.where(urgent, slack_s(queue, chosen(table.time_s, fastest)), others)
+    slack = slack_s(queue, chosen(table.time_s, fastest))
+    ageing = 1.0 + options.age_weight * queue.wait_s
+    terms = {
+        "slack": Term(slack, "s"),
+        "edp": edp_term(np.where(urgent, np.nan, edp)),
+        "ageing": Term(np.where(urgent, np.nan, ageing)),
+    }
+    score = np.where(urgent, slack, edp / ageing)
     choice = np.where(urgent, fastest, leanest)
-    return ranked(queue, options, choice, score, urgent_first=True)
+    return ranked(queue, options, choice, score, urgent_first=True, terms=terms)

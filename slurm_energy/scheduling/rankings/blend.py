@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_energy.scheduling.fairness import fair_share_factor
 from slurm_energy.scheduling.queue import Floats, Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked, slack_s
+from slurm_energy.scheduling.ranking import Options, Ranking, Term, least, minus_sum, ranked, slack_s
 from slurm_energy.scheduling.registry import register
 
 _WEIGHTS = {"edp": 1.0, "fair": 0.5, "deadline": 2.0, "age": 0.5}
@@ -33,8 +33,8 @@ def rank(queue: Queue, options: Options) -> Ranking:
         "deadline": _pressing(time_s, slack),
         "age": np.minimum(1.0, queue.wait_s / options.wait_bound_s),
     }
-    terms = {name: options.weight(name, _WEIGHTS[name]) * factor for name, factor in factors.items()}
-    return ranked(queue, options, choice, -np.sum(list(terms.values()), axis=0), terms=terms)
+    terms = {name: Term(value, "", options.weight(name, _WEIGHTS[name])) for name, value in factors.items()}
+    return ranked(queue, options, choice, minus_sum(terms), terms=terms)
 
 
 def _against_median(edp: Floats) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked, slack_s
+from slurm_energy.scheduling.ranking import Options, Ranking, Term, least, ranked, slack_s
 from slurm_energy.scheduling.registry import register
 
 
@@ -17,6 +17,11 @@ def rank(queue: Queue, options: Options) -> Ranking:
     Source: thesis, 5.4.1, Algorithm 5.
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
-    others = time_s - options.age_weight * queue.wait_s
-    score = np.where(queue.jobs.urgent, slack_s(queue, time_s), others)
-    return ranked(queue, options, choice, score, urgent_first=True)
+    urgent, slack, wait_s = queue.jobs.urgent, slack_s(queue, time_s), queue.wait_s
+    score = np.where(urgent, slack, time_s - options.age_weight * wait_s)
+    terms = {
+        "slack": Term(slack, "s", -1.0),
+        "time": Term(np.where(urgent, np.nan, time_s), "s", -1.0),
+        "wait": Term(np.where(urgent, np.nan, wait_s), "s", options.age_weight),
+    }
+    return ranked(queue, options, choice, score, urgent_first=True, terms=terms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked
+from slurm_energy.scheduling.ranking import Options, Ranking, Term, least, ranked
 from slurm_energy.scheduling.registry import register
 
 
@@ -14,4 +14,5 @@ def rank(queue: Queue, options: Options) -> Ranking:
     score = submit time
     """
     choice, _ = least(queue.alternatives.time_s, queue.alternatives)
-    return ranked(queue, options, choice, queue.jobs.submit_s)
+    terms = {"submit": Term(queue.jobs.submit_s, "s", -1.0)}
+    return ranked(queue, options, choice, queue.jobs.submit_s, terms=terms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_energy.scheduling.fairness import had_of_share
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked
+from slurm_energy.scheduling.ranking import Options, Ranking, Term, edp_term, least, ranked
 from slurm_energy.scheduling.registry import register
 
 _JOULES_PER_UNIT = 1000.0
@@ -20,7 +20,8 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)
     had = had_of_share(queue.users.energy_joules / _JOULES_PER_UNIT, queue.users)[queue.jobs.user]
-    return ranked(queue, options, choice, edp * (had + 1.0))
+    terms = {"edp": edp_term(edp), "had": Term(had + 1.0)}
+    return ranked(queue, options, choice, edp * (had + 1.0), terms=terms)
 
 
 @register("hades-printed")
@@ -31,4 +32,6 @@ def rank_printed(queue: Queue, options: Options) -> Ranking:
     Source: thesis, 5.4.3, Algorithm 9.
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)
-    return ranked(queue, options, choice, edp / (queue.users.gpu_seconds[queue.jobs.user] + 1.0))
+    had = queue.users.gpu_seconds[queue.jobs.user] + 1.0
+    terms = {"edp": edp_term(edp), "had": Term(had)}
+    return ranked(queue, options, choice, edp / had, terms=terms)

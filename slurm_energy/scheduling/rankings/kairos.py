@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, chosen, in_time, least, over_all, ranked
+from slurm_energy.scheduling.ranking import (
+    Options,
+    Ranking,
+    Term,
+    chosen,
+    edp_term,
+    in_time,
+    least,
+    over_all,
+    ranked,
+)
 from slurm_energy.scheduling.registry import register
 
 _WEIGHTS = {"excess": 1.8, "patience": 8.0}
@@ -23,11 +33,14 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """
     table = queue.alternatives
     counts = np.diff(table.first)
-    allowed = (1.0 + options.weight("excess", _WEIGHTS["excess"])) * over_all(table.edp, table)
+    leanest = over_all(table.edp, table)
+    allowed = (1.0 + options.weight("excess", _WEIGHTS["excess"])) * leanest
     patient_s = options.weight("patience", _WEIGHTS["patience"]) * over_all(table.time_s, table)
     meets = in_time(queue)
     any_now, _ = least(np.where(meets, table.edp, np.inf), table)
     good_now, _ = least(np.where(meets & (table.edp <= np.repeat(allowed, counts)), table.edp, np.inf), table)
     waits = (queue.wait_s < patient_s) & ~queue.jobs.urgent
     choice = np.where((good_now < 0) & ~waits, any_now, good_now)
-    return ranked(queue, options, choice, chosen(table.edp, choice), urgent_first=True)
+    edp = chosen(table.edp, choice)
+    terms = {"edp": edp_term(edp), "least": edp_term(leanest), "patience": Term(patient_s, "s")}
+    return ranked(queue, options, choice, edp, urgent_first=True, terms=terms)

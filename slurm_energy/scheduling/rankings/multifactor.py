@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_energy.scheduling.fairness import fair_share_factor
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked
+from slurm_energy.scheduling.ranking import Options, Ranking, Term, least, minus_sum, ranked
 from slurm_energy.scheduling.registry import register
 
 _WEIGHTS = {"age": 1000.0, "fairshare": 10_000.0, "jobsize": 1000.0, "partition": 1000.0, "qos": 0.0}
@@ -29,8 +29,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
         "partition": jobs.partition_factor,
         "qos": jobs.qos_factor,
     }
-    terms = {name: options.weight(name, _WEIGHTS[name]) * factor for name, factor in factors.items()}
-    terms["nice"] = -jobs.nice
-    priority = np.sum(list(terms.values()), axis=0)
+    terms = {name: Term(value, "", options.weight(name, _WEIGHTS[name])) for name, value in factors.items()}
+    terms["nice"] = Term(jobs.nice, "", -1.0)
     choice, _ = least(queue.alternatives.time_s, queue.alternatives)
-    return ranked(queue, options, choice, -priority, terms=terms)
+    return ranked(queue, options, choice, minus_sum(terms), terms=terms)

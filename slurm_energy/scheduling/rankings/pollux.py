@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked
+from slurm_energy.scheduling.ranking import Options, Ranking, Term, least, ranked
 from slurm_energy.scheduling.registry import register
 
 
@@ -15,4 +15,6 @@ def rank(queue: Queue, options: Options) -> Ranking:
     Source: thesis, 5.4.1, Algorithm 3.
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
-    return ranked(queue, options, choice, time_s - options.age_weight * queue.wait_s)
+    wait_s = queue.wait_s
+    terms = {"time": Term(time_s, "s", -1.0), "wait": Term(wait_s, "s", options.age_weight)}
+    return ranked(queue, options, choice, time_s - options.age_weight * wait_s, terms=terms)

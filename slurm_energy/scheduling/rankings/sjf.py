@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked
+from slurm_energy.scheduling.ranking import Options, Ranking, Term, least, ranked
 from slurm_energy.scheduling.registry import register
 
 
@@ -14,4 +14,4 @@ def rank(queue: Queue, options: Options) -> Ranking:
     score = min T
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
-    return ranked(queue, options, choice, time_s)
+    return ranked(queue, options, choice, time_s, terms={"time": Term(time_s, "s", -1.0)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_energy.scheduling.fairness import had_of_share
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked
+from slurm_energy.scheduling.ranking import Options, Ranking, Term, least, ranked
 from slurm_energy.scheduling.registry import register
 
 
@@ -18,7 +18,8 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
     had = had_of_share(queue.users.gpu_seconds, queue.users)[queue.jobs.user]
-    return ranked(queue, options, choice, time_s * (had + 1.0))
+    terms = {"time": Term(time_s, "s"), "had": Term(had + 1.0)}
+    return ranked(queue, options, choice, time_s * (had + 1.0), terms=terms)
 
 
 @register("themis-printed")
@@ -29,4 +30,6 @@ def rank_printed(queue: Queue, options: Options) -> Ranking:
     Source: thesis, 5.4.1, Algorithm 4.
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
-    return ranked(queue, options, choice, time_s / (queue.users.gpu_seconds[queue.jobs.user] + 1.0))
+    had = queue.users.gpu_seconds[queue.jobs.user] + 1.0
+    terms = {"time": Term(time_s, "s"), "had": Term(had)}
+    return ranked(queue, options, choice, time_s / had, terms=terms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked
+from slurm_energy.scheduling.ranking import Options, Ranking, Term, edp_term, least, ranked
 from slurm_energy.scheduling.registry import register
 
 
@@ -15,4 +15,6 @@ def rank(queue: Queue, options: Options) -> Ranking:
     Source: thesis, 5.4.3, Algorithm 6.
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)
-    return ranked(queue, options, choice, edp / (1.0 + options.age_weight * queue.wait_s))
+    ageing = 1.0 + options.age_weight * queue.wait_s
+    terms = {"edp": edp_term(edp), "ageing": Term(ageing)}
+    return ranked(queue, options, choice, edp / ageing, terms=terms)
