@@ -1,0 +1,215 @@
+"""A lab of A100s and H100s: who orders its queue, jobs sent at their times, and what came of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from live import workload
+from slurm_energy.lab import client, conf, layout, lifecycle
+from slurm_energy.lab.cluster import Lab
+from slurm_energy.lab.spec import LabSpec
+
+Json = dict[str, Any]
+Progress = Callable[[str], None]
+USUAL = ("Age=1000", "Fairshare=10000", "JobSize=1000", "Partition=1000", "QOS=0")
+"""Weights of priority/multifactor as many sites have them."""
+CPU_SHARE = 16.0
+"""Real cores that a node's emulated ones are worth, so that a job's start is not what is measured."""
+CYCLE_S = 1.0
+"""Seconds between two rankings: 80 of the experiment's time, as a site's 15 s would be a fifth of one."""
+LONGEST_S = 900.0
+QUIET_S = 14.0
+"""Long enough for senergyd to learn what the idle nodes draw."""
+_SETTINGS = (
+    "PriorityType=priority/multifactor",
+    "PriorityMaxAge=1-0",
+    "AccountingStorageTRES=gres/gpu,gres/gpu:a100,gres/gpu:h100",
+    "SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_min_interval=50000",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A job that was submitted.
+
+    Attributes:
+        number: as in `workload.LiveJob`; 0 for others.
+        job_id: Slurm's.
+        at_unix_s: when sbatch was called.
+    """
+
+    number: int
+    job_id: int
+    at_unix_s: float
+
+
+class Cluster:
+    """A lab that is up."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.environment = {**os.environ, **lab.environment()}
+
+    def call(self, *argv: str, text: str | None = None) -> str:
+        """Run a command on the login node and return its output."""
+        done = subprocess.run(
+            argv,
+            env=self.environment,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=self.lab.layout.root,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(f"live_energy.py: {' '.join(argv[:3])}: {done.stderr.strip()}")
+        return done.stdout
+
+    def order_by(self, policy: str, mode: str) -> None:
+        """Let the queue be ordered by Slurm's own formula (`multifactor`), or by a policy of ours."""
+        ours = policy != "multifactor"
+        weights = [f"PriorityWeight{item.partition('=')[0] if ours else item}" for item in USUAL]
+        settings = [f"{weight}=0" for weight in weights] if ours else weights
+        path = self.lab.layout.slurm_conf
+        path.write_text(conf.with_settings(path.read_text(), settings))
+        self.call("scontrol", "reconfigure")
+        path = self.lab.layout.energy_toml
+        table = {"mode": mode, "policy": policy} if ours else {"mode": "off"}
+        more = {"priority": {**table, "interval_s": CYCLE_S, "age_weight": 0.01}}
+        path.write_text(conf.toml_document(conf.merged(tomllib.loads(path.read_text()), more)))
+        pid = self.lab.daemon_pid("senergyctld")
+        assert pid is not None
+        os.kill(pid, signal.SIGHUP)
+
+    def submit(self, model: str, number: int, arguments: Sequence[str]) -> Sent:
+        """Submit a job."""
+        now_s = time.time()
+        answer = self.call("sbatch", "--parsable", *arguments, text=workload.script(model))
+        return Sent(number, int(answer.strip().split(";")[0]), now_s)
+
+    def queued(self) -> int:
+        """Return the number of jobs that are not over."""
+        return len(self.call("squeue", "--noheader", "--format=%A").split())
+
+    def truth(self) -> Json:
+        """Return the nodes' exact joules and watts with the time, by node."""
+        return {node: client.truth(self.lab.layout.emulator_socket(node)) for node in self.lab.nodes}
+
+    def records(self, sent: Sequence[Sent]) -> list[Json]:
+        """Wait until every job's record and Slurm's facts about it have arrived; return them by job id."""
+        ids = ",".join(str(job.job_id) for job in sent)
+        found: list[Json] = []
+        for _ in range(90):
+            found = json.loads(self.call("senergy", "acct", "--json", "-X", "-j", ids))["jobs"]
+            if len(found) == len(sent) and all(job["state"] == "COMPLETED" for job in found):
+                return sorted(found, key=lambda job: int(job["job_id"]))
+            time.sleep(1)
+        states = sorted({str(job["state"]) for job in found})
+        raise SystemExit(f"live_energy.py: {len(found)} of {len(sent)} records came, of jobs {states}")
+
+
+@contextmanager
+def cluster(mode: str, progress: Progress) -> Iterator[Cluster]:
+    """Bring a lab up for a while."""
+    place = layout.locate(tempfile.mkdtemp(prefix="senergy-live-", dir="/var/tmp"))
+    spec = LabSpec(workload.NODES, _SETTINGS, cpu_share=CPU_SHARE)
+    progress(f"bringing up a lab in {place.root}")
+    lab = lifecycle.up(place, spec)
+    try:
+        yield Cluster(lab)
+    finally:
+        lifecycle.down(place)
+
+
+def calibrate(on: Cluster, progress: Progress) -> Json:
+    """Run every model once in every shape; the longest first, so that it takes little time.
+
+    Returns:
+        `idle_watts` of each node by component, `launch_s` from submission to the begin of a job that had
+        not to wait, and `jobs` with model, shape and record.
+    """
+    progress(f"{QUIET_S:.0f} s of quiet, to learn what idle nodes draw")
+    time.sleep(QUIET_S)
+    idle = {node: told["power_watts"] for node, told in on.truth().items()}
+    probes = []
+    for _ in range(5):
+        probes.append(on.submit("ViT-B", 0, workload.options("ViT-B", workload.Shape("h100", 8))))
+        _drain(on, [probes[-1]], lambda line: None)
+    begun = on.records(probes)
+    waits = [job["start"] - probe.at_unix_s for job, probe in zip(begun, probes, strict=True)]
+    todo = list(workload.kinds_of_jobs())
+    sent = [on.submit(model, 0, workload.options(model, shape)) for model, shape in todo]
+    _drain(on, sent, progress)
+    jobs = [
+        {"model": model, "shape": shape.text, "record": record}
+        for (model, shape), record in zip(todo, on.records(sent), strict=True)
+    ]
+    return {"idle_watts": idle, "launch_s": statistics.median(waits), "waits_s": waits, "jobs": jobs}
+
+
+def run(on: Cluster, jobs: Sequence[workload.LiveJob], *, shapes: bool, progress: Progress) -> Json:
+    """Submit the jobs at their times and wait for their end.
+
+    Returns:
+        `jobs`: number, job id, time of submission, record; `makespan_s` from the first submission to the
+        last end; `cluster_joules` of all nodes in that time; `report` of `senergy report --json`.
+    """
+    begin, sent = on.truth(), []
+    origin = time.time()
+    for job in jobs:
+        time.sleep(max(0.0, origin + job.submit_s - time.time()))
+        sent.append(on.submit(job.model, job.number, job.sbatch(alternatives=shapes)))
+        if job.number % 10 == 0:
+            progress(f"{job.number} of {len(jobs)} jobs sent, {on.queued()} queued or running")
+    _drain(on, sent, progress)
+    end = on.truth()
+    records = on.records(sent)
+    last_s = max(job["end"] for job in records)
+    ids = ",".join(str(job.job_id) for job in sent)
+    return {
+        "jobs": [
+            {"number": job.number, "job_id": job.job_id, "submit": job.at_unix_s - origin, "record": record}
+            for job, record in zip(sent, records, strict=True)
+        ],
+        "origin": origin,
+        "makespan_s": last_s - origin,
+        "cluster_joules": sum(_joules(begin[node], end[node], origin, last_s) for node in end),
+        "report": json.loads(on.call("senergy", "report", "--json", "-j", ids)),
+    }
+
+
+def _joules(begin: Mapping[str, Any], end: Mapping[str, Any], origin: float, last_s: float) -> float:
+    """Return a node's joules between two moments near two readings, at which it is idle."""
+    whole = end["energy_joules"]["node"] - begin["energy_joules"]["node"]
+    before, after = origin - begin["time"], end["time"] - last_s
+    return float(whole - before * begin["power_watts"]["node"] - after * end["power_watts"]["node"])
+
+
+def _drain(on: Cluster, sent: Sequence[Sent], progress: Progress) -> None:
+    begin, said = time.monotonic(), 0.0
+    while left := on.queued():
+        now_s = time.monotonic() - begin
+        if now_s > LONGEST_S:
+            raise SystemExit(f"live_energy.py: {left} of {len(sent)} jobs did not end in {LONGEST_S:.0f} s")
+        if now_s - said > 20:
+            said = now_s
+            progress(f"{left} of {len(sent)} jobs queued or running")
+        time.sleep(0.3)
+
+
+def tell(line: str) -> None:
+    """Print a line of progress."""
+    print(f"  {time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,120 @@
+"""The same submissions simulated from what each kind of job took when it was measured.
+
+What a run itself measured is not used here: only the calibration, the times of submission and the shapes.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from live import workload
+from slurm_energy.lab.model import load_profile
+
+Json = dict[str, Any]
+_COLUMNS = ("job_id", "submit_s", "name", "hardware", "units", "time_s", "power_watts", "time_limit_s")
+
+
+def write(
+    folder: Path, calibration: Json, jobs: Sequence[workload.LiveJob], *, shapes: bool, interval_s: float
+) -> Path:
+    """Write `submissions.csv` and the scenario `replay.toml`; return the latter's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = {(entry["model"], entry["shape"]): entry["record"] for entry in calibration["jobs"]}
+    nodes = nodes_of(calibration)
+    with (folder / "submissions.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, _COLUMNS)
+        table.writeheader()
+        for job in jobs:
+            offered = sorted(workload.SHAPES, key=lambda shape: shape != job.home) if shapes else [job.home]
+            for shape in offered:
+                record = taken[job.model, shape.text]
+                table.writerow(_row(job, shape, record, nodes[shape.kind], calibration["launch_s"]))
+    path = folder / "replay.toml"
+    path.write_text(_scenario(nodes, shapes=shapes, interval_s=interval_s))
+    return path
+
+
+def simulate(scenario: Path, policy: str) -> Json:
+    """Run `senergy simulate` and return the summary of its only run."""
+    command = [sys.executable, "-m", "slurm_energy.cli.main", "simulate", str(scenario), "--json"]
+    done = subprocess.run([*command, "--policies", policy], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"live_energy.py: senergy simulate: {done.stderr.strip()}")
+    found: list[Json] = json.loads(done.stdout)
+    summary: Json = found[0]["summary"]
+    return summary
+
+
+class Node:
+    """What an idle node draws, and how much of that is a job's while it runs there.
+
+    The rule is that of docs/attribution.md: idle watts of the CPUs by allocated CPUs, of the GPUs by GPUs,
+    of all else by the mean of both shares.
+
+    Attributes:
+        watts: of the whole idle node.
+        unit_watts: what goes with each GPU.
+    """
+
+    def __init__(self, idle_watts: Mapping[str, float], cpus: int) -> None:
+        self.watts = idle_watts["node"]
+        rest = self.watts - idle_watts["gpu"] - idle_watts["cpu"]
+        self.unit_watts = (idle_watts["gpu"] + rest / 2) / workload.UNITS
+        self._job_watts = (idle_watts["cpu"] + rest / 2) * workload.CPUS / cpus
+
+    def dynamic_joules(self, record: Json, gpus: int) -> float:
+        """Return a job's joules beyond its part of the idle node."""
+        idle_watts = self._job_watts + gpus * self.unit_watts
+        return float(record["energy_joules"]) - float(record["elapsed_s"]) * idle_watts
+
+
+def _row(job: workload.LiveJob, shape: workload.Shape, record: Json, node: Node, launch_s: float) -> Json:
+    """Return a line: the job holds its GPUs for its launch and its run, and draws power in the run alone."""
+    time_s = launch_s + record["elapsed_s"]
+    watts = node.dynamic_joules(record, shape.gpus) / time_s + shape.gpus * node.unit_watts
+    return {
+        "job_id": job.number,
+        "submit_s": round(job.submit_s, 3),
+        "name": job.model,
+        "hardware": shape.kind,
+        "units": shape.gpus,
+        "time_s": round(time_s, 3),
+        "power_watts": round(watts, 2),
+        "time_limit_s": 60 * workload.LIMIT_MINUTES,
+    }
+
+
+def _scenario(nodes: Mapping[str, Node], *, shapes: bool, interval_s: float) -> str:
+    """Return the text of the scenario.
+
+    With shapes the engine gives a job at the front a shape that fits now: `packing`. Without, slurmctld
+    starts in order and lets others pass where its backfill sees no delay: `conservative`.
+    """
+    lines = ['title = "The live experiment, simulated"']
+    for kind, node in nodes.items():
+        lines += [
+            f"[cluster.{kind}]",
+            f"units = {workload.UNITS}",
+            f"idle_watts = {node.watts:.1f}",
+            f"unit_idle_watts = {node.unit_watts:.2f}",
+        ]
+    lines += ["[workload]", 'file = "submissions.csv"', "[schedule]"]
+    lines += [f'discipline = "{"packing" if shapes else "conservative"}"', "preemption = false"]
+    lines += [f"interval_s = {interval_s if shapes else 0.0}", "age_weight = 0.01"]
+    return "\n".join(lines) + "\n"
+
+
+def nodes_of(calibration: Json) -> dict[str, Node]:
+    """Return the nodes by kind."""
+    found = {}
+    for kind, spec in zip(workload.KINDS, workload.NODES, strict=True):
+        cpu = load_profile(spec.profile, spec.overrides).cpu
+        cpus = cpu.packages * cpu.cores_per_package * cpu.threads_per_core
+        found[kind] = Node(calibration["idle_watts"][spec.name], cpus)
+    return found

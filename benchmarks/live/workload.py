@@ -1,0 +1,146 @@
+"""The jobs of the live experiment: the thesis' mix, 80 times as fast. Draws and computes; runs nothing.
+
+Arrivals, models and their lengths come from the shipped scenario of the thesis' protocol (5.5.1). Each
+model is a kernel of the lab whose time and watts on A100 and H100 are near those of the oracle:
+
+| model | oracle: A100 to H100 time, energy | kernel of the lab |
+|---|---|---|
+| ViT-B | 3.35, 0.53 | train: 3.1, 0.53 |
+| ALBERT | 2.2, 0.71 | triad: 2.15, 0.78 |
+| ResNet-50 | 2.3, 0.61 | spmv: 2.2, 0.76 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_energy.lab.model import load_profile
+from slurm_energy.lab.model.gpu import GpuPhysics
+from slurm_energy.lab.model.kernels import kernel_spec
+from slurm_energy.lab.nodesfile import NodeSpec
+from slurm_energy.simulator import scenario as scenarios
+from slurm_energy.simulator.generator import generate
+from slurm_energy.simulator.oracle import predict
+
+SPEEDUP = 80.0
+"""The thesis' experiment in so many times less time: ten hours become 7.5 minutes."""
+UNITS = 8
+NODES = (
+    NodeSpec("a1", "epyc-7513-a100", {"gpu.count": UNITS}),
+    NodeSpec("h1", "xeon-h100", {"gpu.count": UNITS}),
+)
+KINDS = ("a100", "h100")
+"""Slurm's types of the GPUs of these nodes, in their order."""
+KERNELS = {"ViT-B": "train", "ALBERT": "triad", "ResNet-50": "spmv"}
+RIGID_GPUS = 4
+"""What a user asks for who thinks of no other shape; thesis, 5.5.2.1, as `thesis-pareto` has it."""
+BATCH = 128
+CPUS = 2
+LIMIT_MINUTES = 3
+_HOME = {"a100": 0.5, "h100": 0.5}
+"""How often users ask for a kind: there are as many GPUs of either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """GPUs of one kind."""
+
+    kind: str
+    gpus: int
+
+    @property
+    def text(self) -> str:
+        """As sbatch takes it."""
+        return f"gpu:{self.kind}:{self.gpus}"
+
+
+SHAPES = (Shape("a100", 4), Shape("a100", 8), Shape("h100", 2), Shape("h100", 4))
+"""What every job could run in."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """A job as its user submits it.
+
+    Attributes:
+        number: in order of submission, from 1.
+        model: what it trains.
+        submit_s: seconds after the first one.
+        home: the shape that the user asks for.
+    """
+
+    number: int
+    model: str
+    submit_s: float
+    home: Shape
+
+    def sbatch(self, *, alternatives: bool) -> list[str]:
+        """Return the arguments of sbatch; with `alternatives` the job may run in any of `SHAPES`."""
+        others = [shape for shape in SHAPES if shape != self.home]
+        offer = ",".join(shape.text for shape in (self.home, *others))
+        return options(self.model, self.home) + ([f"--energy-alternatives={offer}"] if alternatives else [])
+
+
+def options(model: str, shape: Shape) -> list[str]:
+    """Return sbatch's options for a model in a shape."""
+    fixed = [f"--cpus-per-task={CPUS}", f"--time={LIMIT_MINUTES}", "--output=/dev/null", "--partition=all"]
+    return [f"--job-name={model}", f"--gres={shape.text}", *fixed]
+
+
+def script(model: str) -> str:
+    """Return the batch script of a model: all of its work, divided among the GPUs that it got."""
+    thousandths = round(1000 * size(model))
+    return (
+        "#!/bin/sh\n"
+        f"each=$(({thousandths} / SLURM_GPUS_ON_NODE))e-3\n"
+        f"exec senergy lab run {KERNELS[model]} --gpu --size $each\n"
+    )
+
+
+def size(model: str) -> float:
+    """Return the problem size of a model for one GPU, in the unit of its kernel."""
+    profile = load_profile(NODES[0].profile, NODES[0].overrides)
+    assert profile.gpu is not None
+    spec = kernel_spec(KERNELS[model])
+    assert spec.exponent == 1
+    return a100_seconds(model) / GpuPhysics(profile.gpu).full_speed_s(spec)
+
+
+def a100_seconds(model: str) -> float:
+    """Return how long a model takes on one A100, by the oracle and in the experiment's time."""
+    thesis = scenarios.read("thesis-pareto")
+    section = next(section for section in thesis.models if section.name == model)
+    found = predict(section, thesis.kinds["a100"].hardware, 1, BATCH)
+    assert found is not None
+    return found.time_s / SPEEDUP
+
+
+def draw(count: int, seed: int, load: float) -> list[LiveJob]:
+    """Return the jobs; the same for the same numbers.
+
+    Args:
+        count: number of jobs.
+        seed: of the random numbers.
+        load: arrivals as a multiple of the thesis' 0.005 jobs/s.
+    """
+    thesis = scenarios.read("thesis-pareto")
+    rate = thesis.workload.arrivals_per_s * load
+    hours = 2 * count / rate / 3600
+    section = replace(thesis.workload, arrivals_per_s=rate, hours=hours)
+    work = generate(replace(thesis, workload=section), seed, predict)
+    kinds = np.random.default_rng(seed + 1).choice(KINDS, count, p=[_HOME[kind] for kind in KINDS])
+    starts = (work.submit_s[:count] - work.submit_s[0]) / SPEEDUP
+    rows = zip(work.names[:count], starts.tolist(), kinds.tolist(), strict=True)
+    return [
+        LiveJob(number, model, submit_s, Shape(kind, RIGID_GPUS))
+        for number, (model, submit_s, kind) in enumerate(rows, 1)
+    ]
+
+
+def kinds_of_jobs() -> Iterator[tuple[str, Shape]]:
+    """Return every model in every shape, the longest first."""
+    found = [(model, shape) for model in KERNELS for shape in SHAPES]
+    yield from sorted(found, key=lambda entry: -a100_seconds(entry[0]) / entry[1].gpus)

@@ -1,0 +1,121 @@
+"""Energy of a live queue under three orders, and how well the simulator foretells it.
+
+A lab with eight A100 and eight H100 runs the same 80 jobs of the thesis' mix, 80 times as fast, under Slurm's
+multifactor and under policies of ours. Every kind of job runs once before, as it would have on a site with a
+history: this is all that the predictions rest on, those of the live engine and those of the simulation.
+
+Every step's results are kept in --out; the same command goes on where it stopped. Prints both tables and, for
+each policy, `CLAIM replay_makespan_POLICY ratio=...` and `replay_energy_POLICY`: simulated over measured,
+which has to be within 8 %. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from claims import Claim, claim, tell
+from live import cluster, replay, tables, workload
+
+Json = dict[str, Any]
+POLICIES = ("multifactor", "pollux", "zeus")
+WITHIN = 0.08
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("live-energy"), help="%(default)s")
+    parser.add_argument("--policies", metavar="A,B", default=",".join(POLICIES), help="%(default)s")
+    parser.add_argument("--jobs", type=int, default=80, help="number of jobs (default 80)")
+    parser.add_argument("--seed", type=int, default=1, help="of the jobs (default 1)")
+    parser.add_argument(
+        "--load", type=float, default=1.0, help="arrivals against the thesis' 0.005/s (default 1)"
+    )
+    parser.add_argument("--mode", choices=("portable", "plugin"), default="portable", help="%(default)s")
+    parser.add_argument("--rigid", action="store_true", help="jobs offer no other shapes")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0:
+        print("live_energy.py: error: a lab needs root: run it with sudo", file=sys.stderr)
+        return 2
+    names = [name for name in arguments.policies.split(",") if name]
+    jobs = workload.draw(arguments.jobs, arguments.seed, arguments.load)
+    setting = [arguments.jobs, arguments.seed, arguments.load, arguments.mode, arguments.rigid]
+    runs = measured(arguments.out, setting, names, jobs)
+    simulated = {}
+    for name in names:
+        shapes = not arguments.rigid and name != "multifactor"
+        scenario = replay.write(
+            arguments.out / name,
+            runs["calibration"],
+            jobs,
+            shapes=shapes,
+            interval_s=cluster.CYCLE_S,
+        )
+        simulated[name] = replay.simulate(scenario, name)
+    print("\n".join(tables.lines({name: runs[name] for name in names}, simulated)))
+    return tell(
+        [entry for name in names for entry in judged(name, runs[name], simulated[name])], arguments.json
+    )
+
+
+def measured(
+    folder: Path, setting: list[Any], names: Sequence[str], jobs: Sequence[workload.LiveJob]
+) -> Json:
+    """Return calibration and runs by name; what the folder has of the same setting is not run again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {
+        name: kept for name in ("calibration", *names) if (kept := _kept(folder / f"{name}.json", setting))
+    }
+    todo = [name for name in names if name not in found]
+    if not todo and "calibration" in found:
+        return found
+    mode, rigid = setting[3], setting[4]
+    with cluster.cluster(mode, cluster.tell) as on:
+        cluster.tell("every kind of job once")
+        found["calibration"] = cluster.calibrate(on, cluster.tell)
+        _keep(folder / "calibration.json", setting, found["calibration"])
+        for number, name in enumerate(todo, 1):
+            cluster.tell(f"run {number} of {len(todo)}: {name}")
+            on.order_by(name, mode)
+            shapes = not rigid and name != "multifactor"
+            found[name] = cluster.run(on, jobs, shapes=shapes, progress=cluster.tell)
+            _keep(folder / f"{name}.json", setting, found[name])
+    return found
+
+
+def judged(name: str, run: Json, simulated: Json) -> list[Claim]:
+    """Return the claims on one policy's run."""
+    ratios = {
+        "makespan": simulated["makespan_s"] / run["makespan_s"],
+        "energy": simulated["energy_kwh"] * 3.6e6 / run["cluster_joules"],
+    }
+    target = f"{1 - WITHIN:g}..{1 + WITHIN:g}"
+    return [
+        claim(f"replay_{what}_{name}", ratio, target, abs(ratio - 1) <= WITHIN)
+        for what, ratio in ratios.items()
+    ]
+
+
+def _kept(path: Path, setting: Any) -> Json | None:
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    result: Json | None = data["result"] if data.get("setting") == setting else None
+    return result
+
+
+def _keep(path: Path, setting: Any, result: Json) -> None:
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps({"setting": setting, "result": result}))
+    aside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
