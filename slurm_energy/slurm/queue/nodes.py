@@ -1,0 +1,91 @@
+"""What is free on each node, for choosing shapes and what makes way: one question to slurmctld."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from slurm_energy.slurm.command import Runner, run_command
+
+_FIELD: Final = re.compile(
+    r"(?:^| )(NodeName|CPUAlloc|CPUEfctv|CPUTot|Gres|GresUsed|State|Partitions)=([^ ]*)"
+)
+# `gpu:a100:4(S:0-1)`, `gpu:a100:2(IDX:0-1)`, `gpu:4`; an index list may hold commas.
+_GPUS: Final = re.compile(r"(?:^|,)gpu(?::(?P<kind>[^:,()]+))??:(?P<count>\d{1,6})(?=[(,]|$)")
+# What may stand behind the first word of a state and still lets jobs start.
+_USABLE: Final = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "CLOUD", "DYNAMIC_NORM", "PLANNED"})
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node as slurmctld sees it.
+
+    Attributes:
+        name: NodeName.
+        partitions: those it belongs to.
+        usable: up; jobs may start on what is free of it.
+        cpus, cpus_free: processors.
+        gpus, gpus_free: by Slurm's type of GPU; an empty type where gres.conf names none.
+    """
+
+    name: str
+    partitions: frozenset[str] = frozenset()
+    usable: bool = True
+    cpus: int = 0
+    cpus_free: int = 0
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    gpus_free: Mapping[str, int] = field(default_factory=dict)
+
+    def in_any(self, partitions: Iterable[str]) -> bool:
+        """Return whether the node is in one of these partitions."""
+        return not self.partitions.isdisjoint(partitions)
+
+
+def read_nodes(run: Runner = run_command) -> list[Node]:
+    """Ask slurmctld for all nodes, in one call.
+
+    Raises:
+        UnavailableError: slurmctld does not answer.
+    """
+    return parse_nodes(run(["scontrol", "--details", "--oneliner", "show", "node"]))
+
+
+def parse_nodes(text: str) -> list[Node]:
+    """Read what `scontrol -d -o show node` prints; lines that are not about a node are passed over."""
+    # The first of each: a reason, free text, comes last.
+    found = (_node(dict(reversed(_FIELD.findall(line)))) for line in text.splitlines())
+    return [node for node in found if node is not None]
+
+
+def _node(values: Mapping[str, str]) -> Node | None:
+    if not values.get("NodeName"):
+        return None
+    state = values.get("State", "").upper()
+    words = re.split(r"[+]", state.rstrip("*~#!%$@^-"))
+    # A mark behind the state: no answer, powered down or going to be, in maintenance or reserved.
+    usable = set(words) <= _USABLE and (not state or state[-1].isalpha())
+    gpus, used = _gpus(values.get("Gres", "")), _gpus(values.get("GresUsed", ""))
+    cpus = _count(values.get("CPUEfctv") or values.get("CPUTot", ""))
+    return Node(
+        name=values["NodeName"],
+        partitions=frozenset(values.get("Partitions", "").split(",")) - {""},
+        usable=usable,
+        cpus=cpus,
+        cpus_free=max(0, cpus - _count(values.get("CPUAlloc", ""))),
+        gpus=gpus,
+        gpus_free={kind: max(0, count - used.get(kind, 0)) for kind, count in gpus.items()},
+    )
+
+
+def _gpus(text: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for match in _GPUS.finditer(re.sub(r"\([^)]*\)", "", text)):
+        kind = match["kind"] or ""
+        found[kind] = found.get(kind, 0) + int(match["count"])
+    return found
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) <= 9 else 0
