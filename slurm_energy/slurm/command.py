@@ -10,7 +10,18 @@ from collections.abc import Callable, Sequence
 from slurm_energy.errors import UnavailableError
 
 Runner = Callable[[Sequence[str]], str]
+_USERS_OWN = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
 TIMEOUT_S = 30.0  # squeue itself gives up on an absent slurmctld after about 9 s
+
+
+def command_environment() -> dict[str, str]:
+    """Return the environment in which commands print what a program can read.
+
+    Times are Unix seconds, so that neither time zone nor clock change can be misread, lists of array tasks
+    are whole, and no format or filter of a user's is in it.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_USERS_OWN)}
+    return kept | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
 
 
 class CommandRunner:
@@ -25,8 +36,7 @@ class CommandRunner:
     def __call__(self, argv: Sequence[str]) -> str:
         """Return the standard output of a Slurm command.
 
-        Times are printed as Unix seconds (`SLURM_TIME_FORMAT=%s`), so that neither time zone nor clock
-        change can be misread. Bytes that are not UTF-8 become replacement characters.
+        Its environment is `command_environment()`. Bytes that are not UTF-8 become replacement characters.
 
         Raises:
             UnavailableError: not installed, failed, too slow or stopped; the reason is the command's last
@@ -54,7 +64,7 @@ class CommandRunner:
                 self._child.kill()
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
-        environment = os.environ | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+        environment = command_environment()
         with self._lock:
             if self._stopped:
                 raise UnavailableError(argv[0], "shutting down")

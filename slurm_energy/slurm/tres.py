@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
+
+# As squeue shows a request: `gres:gpu:a100:2` in 22.05, `gres/gpu:a100:2` later, `gpu` alone for one.
+_GPUS: Final = re.compile(
+    r"(?:gres[:/])?gpu(?::(?P<kind>[A-Za-z][^:=,()]{0,63}))?(?:[:=](?P<count>\d{1,7}))?(?:\(.*\))?", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +35,13 @@ def requested(text: str | None) -> Requested:
     kinds = {name.removeprefix("gres/gpu:"): count for name, count in counts.items() if ":" in name}
     gpus = counts.get("gres/gpu", sum(kinds.values()) if kinds else None)
     return Requested(counts.get("node"), counts.get("cpu"), gpus, min(kinds, default=None))
+
+
+def gpus_of(text: str) -> Requested:
+    """Read the GPUs of a request per job, node, socket or task; `gpus` is 0 where it names none.
+
+    The type is the first that was named.
+    """
+    found = [match for part in text.split(",") if (match := _GPUS.fullmatch(part))]
+    kind = next((match["kind"] for match in found if match["kind"]), None)
+    return Requested(gpus=sum(int(match["count"] or 1) for match in found), gpu_kind=kind)

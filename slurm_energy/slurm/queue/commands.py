@@ -1,0 +1,220 @@
+"""The queue from one `squeue` a call, read so that no job name and no torn answer can break it.
+
+The columns asked for exist from Slurm 22.05 to 26.05 and look alike in all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pwd
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.quantities import shown
+from slurm_energy.slurm.command import Runner, run_command
+from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns, queue_columns
+from slurm_energy.slurm.queue.flagtext import flags_in
+from slurm_energy.slurm.tres import gpus_of, requested
+
+_FIELDS: Final = (
+    *("JobID", "ArrayJobID", "ArrayTaskID", "HetJobID", "UserID", "State", "PriorityLong", "Nice"),
+    *("Dependency", "Requeue", "SubmitTime", "EligibleTime", "StartTime", "EndTime", "Deadline", "TimeLimit"),
+    *("NumNodes", "NumCPUs", "NumTasks", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket"),
+    *("tres-per-task", "RestartCnt", "Account", "Partition", "QOS", "Reason", "admin_comment", "Name"),
+)
+_NOTHING: Final = frozenset(("", "(null)", "N/A", "None", "NONE"))
+_STATES: Final = {"PENDING": PENDING, "RUNNING": RUNNING}
+_TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})", re.ASCII)
+_LEAST_PRIORITY: Final = 1
+
+Row = dict[str, list[str]]
+
+
+class SqueueSource:
+    """Reads the queue with squeue.
+
+    squeue shows neither site factors nor who fixed a priority. Where all weights of priority/multifactor
+    are 0 both follow from the priority and from what was set before: see `_site_factors`.
+
+    Args:
+        run: what executes a command.
+        known: site factors that slurmctld has taken from us, by job id: the one that `update.Updater` fills.
+            Jobs that are not in the queue any more are taken out of it.
+    """
+
+    def __init__(self, run: Runner = run_command, known: dict[int, int] | None = None) -> None:
+        self._run = run
+        self._known = {} if known is None else known
+        self._users: dict[str, str] = {}
+
+    def read(self) -> QueueColumns:
+        """Ask squeue once; see `QueueSource`."""
+        # Nobody can have put a delimiter that is drawn now into the name of an older job.
+        delimiter = f"<{secrets.token_hex(8)}>"
+        taken_unix_s = time.time()
+        row = _columns(self._run(_command(delimiter)), delimiter)
+        try:
+            queue = self._queue(taken_unix_s, row)
+        except (ValueError, OverflowError) as error:
+            raise UnavailableError("squeue", f"its answer cannot be read: {shown(str(error), 80)}") from None
+        for job_id in self._known.keys() - set(queue.job_id.tolist()):
+            del self._known[job_id]
+        return queue
+
+    def _queue(self, taken_unix_s: float, row: Row) -> QueueColumns:
+        state = np.array([_STATES[text] for text in row["State"]], np.int64)
+        running = state == RUNNING
+        job_id, priority, nice = (_ints(row[name]) for name in ("JobID", "PriorityLong", "Nice"))
+        held = ~running & (priority == 0)
+        site_factor, fixed = self._site_factors(job_id, priority, nice, held)
+        tasks = [_task_count(text) for text in row["ArrayTaskID"]]
+        single = np.array([text.isdecimal() for text in row["ArrayTaskID"]], np.bool_)
+        array = single | np.array([count > 0 for count in tasks], np.bool_)
+        start_s, end_s = _times(row["StartTime"]), _times(row["EndTime"])
+        eligible_s = _times(row["EligibleTime"])
+        waits = np.array([text not in _NOTHING for text in row["Dependency"]], np.bool_)
+        gpus, kinds = _gpus(row)
+        return queue_columns(
+            taken_unix_s,
+            job_id,
+            array_job_id=np.where(array, _ints(row["ArrayJobID"]), 0),
+            array_task_id=[int(text) if text.isdecimal() else -1 for text in row["ArrayTaskID"]],
+            tasks=np.maximum(tasks, 1),
+            het_job_id=_ints(row["HetJobID"]),
+            uid=_ints(row["UserID"]),
+            state=state,
+            held=held,
+            dependent=~running & (waits | (eligible_s > taken_unix_s)),
+            fixed=fixed & ~running,
+            requeue=_ints(row["Requeue"]) != 0,
+            submit_s=_times(row["SubmitTime"]),
+            eligible_s=eligible_s,
+            # squeue fills in the expected start and end of a pending job.
+            start_s=np.where(running, start_s, np.nan),
+            end_s=np.where(running, end_s, np.nan),
+            deadline_s=_times(row["Deadline"]),
+            time_limit_s=_each(_limit_s, row["TimeLimit"]),
+            nodes=_ints(row["NumNodes"]),
+            cpus=_ints(row["NumCPUs"]),
+            gpus=gpus,
+            priority=priority,
+            site_factor=site_factor,
+            nice=nice,
+            restart_count=_ints(row["RestartCnt"]),
+            user=[self._user(uid) for uid in row["UserID"]],
+            account=_texts(row["Account"]),
+            partition=_texts(row["Partition"]),
+            qos=_texts(row["QOS"]),
+            name=row["Name"],
+            gpu_kind=kinds,
+            reason=_texts(row["Reason"]),
+            flags=[flags_in(text) for text in row["admin_comment"]],
+        )
+
+    def _site_factors(
+        self, job_id: np.ndarray, priority: np.ndarray, nice: np.ndarray, held: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return site factors and whether the priority is another's doing, shape (n,) each.
+
+        With weights of 0 `priority = max(1, site_factor - nice)`; a held job has 0 and keeps its site factor.
+        A priority that does not follow from what slurmctld took from us was set by an administrator
+        (`scontrol update priority=`, or a site factor of theirs), and stays theirs.
+        """
+        ours = [self._known.get(job) for job in job_id.tolist()]
+        known = np.array([factor is not None for factor in ours], np.bool_)
+        factor = np.array([0 if factor is None else factor for factor in ours], np.int64)
+        expected = np.maximum(factor - nice, _LEAST_PRIORITY)
+        # A job that nobody gave a site factor has 0 and by that the least priority.
+        least = np.maximum(-nice, _LEAST_PRIORITY)
+        shown_factor = np.where(held | (priority == least), 0, priority + nice)
+        fixed = known & ~held & (priority != expected)
+        return np.where(known & ~fixed, factor, shown_factor), fixed
+
+    def _user(self, uid: str) -> str:
+        if uid not in self._users:
+            with contextlib.suppress(KeyError, ValueError, OverflowError):
+                self._users[uid] = pwd.getpwuid(int(uid)).pw_name
+        return self._users.get(uid, uid)
+
+
+def _command(delimiter: str) -> list[str]:
+    # Of --Format alone has all columns; a suffix without a width leaves the text as long as it is.
+    form = ",".join(f"{name}:{delimiter}" for name in _FIELDS)
+    return ["squeue", "-a", "-h", "--local", "--noconvert", "-t", "PENDING,RUNNING", "-O", form]
+
+
+def _columns(output: str, delimiter: str) -> Row:
+    """Split the answer: every field ends with the delimiter, every row with a newline after that."""
+    fields = output.split(delimiter)
+    rest = fields.pop()
+    if len(fields) % len(_FIELDS) or rest.strip("\n"):
+        raise UnavailableError("squeue", "its answer is not a whole number of rows")
+    row = {name: fields[place :: len(_FIELDS)] for place, name in enumerate(_FIELDS)}
+    kept = [place for place, text in enumerate(row["State"]) if text in _STATES]
+    if len(kept) < len(row["State"]):
+        row = {name: [texts[place] for place in kept] for name, texts in row.items()}
+    return row
+
+
+def _ints(texts: Sequence[str]) -> np.ndarray:
+    return np.array([0 if text in _NOTHING else int(text) for text in texts], np.int64)
+
+
+def _times(texts: Sequence[str]) -> np.ndarray:
+    return np.array([float(text) if text.isdecimal() else np.nan for text in texts], np.float64)
+
+
+def _texts(texts: Sequence[str]) -> list[str]:
+    return ["" if text in _NOTHING else text for text in texts]
+
+
+def _each(read: Callable[[str], float], texts: Sequence[str]) -> np.ndarray:
+    """Apply a pure function, once for each different text."""
+    values = {text: read(text) for text in set(texts)}
+    return np.array([values[text] for text in texts], np.float64)
+
+
+def _limit_s(text: str) -> float:
+    """Read `[days-][hours:]minutes:seconds`; anything else is no limit."""
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        return float("nan")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
+
+
+def _task_count(text: str) -> int:
+    """Count the tasks of `1-5,7,10-20:2%3`; 0: no array."""
+    total = 0
+    for part in text.partition("%")[0].split(","):
+        if match := _TASKS.fullmatch(part):
+            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+            total += max(0, (last - first) // max(1, step) + 1)
+    return total
+
+
+def _gpus(row: Row) -> tuple[np.ndarray, list[str]]:
+    """Return GPUs over all nodes and their type; the list of what is accounted for says most."""
+    asked = ("tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task")
+    keys = list(zip(*(row[name] for name in asked), row["NumNodes"], row["NumTasks"], strict=True))
+    found = {key: _gpus_of_row(*key) for key in set(keys)}
+    return np.array([found[key][0] for key in keys], np.int64), [found[key][1] for key in keys]
+
+
+def _gpus_of_row(
+    alloc: str, job: str, node: str, socket: str, task: str, nodes: str, tasks: str
+) -> tuple[int, str]:
+    accounted = requested(alloc)
+    times = ((job, 1), (node, int(nodes)), (socket, int(nodes)), (task, int(tasks)))
+    found = [(gpus_of(text), times) for text, times in times if "gpu" in text]
+    kind = next((given.gpu_kind for given, _ in found if given.gpu_kind), None)
+    if accounted.gpus is not None:
+        return accounted.gpus, kind or accounted.gpu_kind or ""
+    return next((given.gpus * times for given, times in found if given.gpus), 0), kind or ""

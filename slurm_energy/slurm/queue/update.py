@@ -1,0 +1,230 @@
+"""Changes to jobs in the queue: one `scontrol` for a whole batch, its reply to each command read.
+
+What is to be changed is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.slurm.command import TIMEOUT_S, command_environment
+
+SITE_FACTOR_MAX: Final = 2147483645
+"""Largest amount of a site factor that scontrol takes, of either sign."""
+_POLL_S: Final = 0.2
+_VALUE = re.compile(r"[A-Za-z0-9_.:,=/+\[\]*-]{1,512}", re.ASCII)
+_KEY = re.compile(r"[A-Za-z]{1,32}", re.ASCII)
+# The job has left the queue, or not yet entered it, since the queue was read.
+_GONE = re.compile(
+    "Invalid job id|already finished|no longer pending|is pending execution|already completing"
+    "|Job is in the process of being requeued",
+    re.IGNORECASE,
+)
+_AWAY = re.compile(
+    "contact slurm controller|socket timed out|zero bytes|communication|authentication|connection",
+    re.IGNORECASE,
+)
+_ARRAY_TASK = re.compile(r"\d+_\S+: ")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a batch.
+
+    Attributes:
+        done: jobs that were changed.
+        gone: jobs that had left the queue, or the state in which it can be done; no fault.
+        refused: Slurm's words by job.
+        left: jobs that the time did not suffice for, in the order given.
+    """
+
+    done: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    refused: Mapping[int, str] = field(default_factory=dict)
+    left: tuple[int, ...] = ()
+
+
+class Updater:
+    """Has jobs changed by scontrol, one after the other and never more than so many in a second.
+
+    Each change costs slurmctld one request; the next one is sent once the last one is answered, so a busy
+    slurmctld is asked less.
+
+    Args:
+        updates_per_s: most changes in a second.
+        batch_s: time for one batch; what is left then is for the next one.
+        known: gets the site factors that slurmctld has taken, by job id; see `commands.SqueueSource`.
+        command: what to run; reads commands on its standard input as scontrol does.
+    """
+
+    def __init__(
+        self,
+        updates_per_s: float,
+        batch_s: float = 10.0,
+        known: dict[int, int] | None = None,
+        command: Sequence[str] = ("scontrol",),
+    ) -> None:
+        self._pause_s = 1.0 / updates_per_s
+        self._batch_s = batch_s
+        self._command = list(command)
+        self._known = {} if known is None else known
+        self._stopped = threading.Event()
+
+    def set_site_factors(self, changes: Mapping[int, int]) -> Outcome:
+        """Set site factors by job id, in the order given.
+
+        A job that is held stays held, and nice and limits stay. The number of an array, or of the first
+        component of a heterogeneous job, goes for all that belongs to it.
+
+        Raises:
+            UnavailableError: no scontrol, or it does not answer; what it took before is in `known`.
+            UsageError: a number out of range.
+        """
+        for job_id, value in changes.items():
+            if abs(value) > SITE_FACTOR_MAX:
+                raise UsageError(f"site factor {value} of job {job_id}", f"above {SITE_FACTOR_MAX}")
+        wanted = [(job, f"update JobId={job} SiteFactor={value}") for job, value in changes.items()]
+        return self._batch(wanted, lambda job: self._known.__setitem__(job, changes[job]))
+
+    def set_fields(self, job_id: int, fields: Mapping[str, str]) -> Outcome:
+        """Change a pending job, for example `{"Gres": "gpu:h100:2", "NumNodes": "1"}`.
+
+        Raises:
+            UnavailableError: as in `set_site_factors`.
+            UsageError: a name or value that scontrol would not read as one word.
+        """
+        for key, value in fields.items():
+            if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
+                raise UsageError(f"job {job_id}: {key!r}={value!r} cannot be given to scontrol")
+        words = " ".join(f"{key}={value}" for key, value in fields.items())
+        return self._batch([(job_id, f"update JobId={job_id} {words}")])
+
+    def requeue(self, job_ids: Iterable[int]) -> Outcome:
+        """Put running batch jobs back into the queue; one that has ended in the meantime stays ended.
+
+        Raises:
+            UnavailableError: as in `set_site_factors`.
+        """
+        # Without "Incomplete" Slurm runs a finished job once more.
+        return self._batch([(job, f"requeue Incomplete {job}") for job in job_ids])
+
+    def stop(self) -> None:
+        """End a batch that runs in another thread, and refuse further ones."""
+        self._stopped.set()
+
+    def _batch(
+        self, commands: Sequence[tuple[int, str]], took: Callable[[int], None] = lambda job: None
+    ) -> Outcome:
+        if not commands:
+            return Outcome()
+        done: list[int] = []
+        gone: list[int] = []
+        refused: dict[int, str] = {}
+        end = time.monotonic() + self._batch_s
+        with _Session(self._command, self._stopped) as session:
+            for place, (job_id, text) in enumerate(commands):
+                if place and (time.monotonic() > end or self._stopped.wait(self._pause_s)):
+                    return Outcome(
+                        tuple(done), tuple(gone), refused, tuple(job for job, _ in commands[place:])
+                    )
+                why = _reason(session.ask(text))
+                if why is not None and _AWAY.search(why):
+                    raise UnavailableError(self._command[0], why)
+                if why is None:
+                    done.append(job_id)
+                    took(job_id)
+                elif _GONE.search(why):
+                    gone.append(job_id)
+                else:
+                    refused[job_id] = why
+        return Outcome(tuple(done), tuple(gone), refused)
+
+
+def _reason(lines: Sequence[str]) -> str | None:
+    """Return why a command failed. An array's tasks that cannot be changed (any more) are no failure."""
+    words = [line.removeprefix("scontrol: ").removeprefix("error: ") for line in lines]
+    words = [word for word in words if not _ARRAY_TASK.match(word)]
+    return words[0] if words else None
+
+
+class _Session:
+    """One scontrol that reads commands from us.
+
+    After each command comes a word that is no command. scontrol complains of it on the same stream as of
+    the command before, so that all up to this complaint is the command's reply.
+    """
+
+    _COMPLAINT = "invalid keyword: "
+
+    def __init__(self, command: Sequence[str], stopped: threading.Event) -> None:
+        self._stopped = stopped
+        self._count = 0
+        self._buffer = b""
+        if stopped.is_set():
+            raise UnavailableError(command[0], "shutting down")
+        try:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                # readline would look at the terminal and at its user's key bindings.
+                env=command_environment() | {"TERM": "dumb", "INPUTRC": "/dev/null"},
+            )
+        except FileNotFoundError:
+            raise UnavailableError(command[0], "not found", "install Slurm's client commands") from None
+        except OSError as error:
+            raise UnavailableError(command[0], error.strerror or str(error)) from None
+        self._name = command[0]
+
+    def __enter__(self) -> _Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        for stream in (self._child.stdin, self._child.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self._child.wait()
+
+    def ask(self, text: str) -> list[str]:
+        """Return the lines of the reply, none where all is well."""
+        self._count += 1
+        mark = f"senergy-{self._count}"
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(f"{text}\n{mark}\n".encode("ascii"))
+            self._child.stdin.flush()
+        except BrokenPipeError:
+            raise UnavailableError(self._name, "ended early") from None
+        lines = []
+        while (line := self._line(time.monotonic() + TIMEOUT_S)) != self._COMPLAINT + mark:
+            lines.append(line)
+        return [line for line in lines if line]
+
+    def _line(self, deadline: float) -> str:
+        """Return scontrol's next line."""
+        assert self._child.stderr is not None
+        while b"\n" not in self._buffer:
+            if self._stopped.is_set():
+                raise UnavailableError(self._name, "shutting down")
+            if time.monotonic() > deadline:
+                raise UnavailableError(self._name, f"no answer within {TIMEOUT_S:g} s")
+            if select.select([self._child.stderr], [], [], _POLL_S)[0]:
+                read = os.read(self._child.stderr.fileno(), 65536)
+                if not read:
+                    raise UnavailableError(self._name, "ended early")
+                self._buffer += read
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode("utf-8", "replace").strip()

@@ -1,0 +1,411 @@
+"""The queue through squeue and scontrol: recorded answers of two releases, torn and hostile ones, replies."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.slurm.queue.columns import PENDING, RUNNING
+from slurm_energy.slurm.queue.commands import SqueueSource
+from slurm_energy.slurm.queue.flagtext import flags_in
+from slurm_energy.slurm.queue.update import SITE_FACTOR_MAX, Updater
+
+RECORDED = Path(__file__).parent / "slurm_outputs"
+RECORDED_DELIMITER = "<~x~>"
+RELEASES = ("22.05.8", "26.05.5")
+SUBMITTED = {"22.05.8": 1795297140.0, "26.05.5": 1795297144.0}
+FIELDS = 31
+AWKWARD = "line\nbreak100% `q` ünï"
+
+
+class Squeue:
+    """Answers with one text, whatever delimiter was drawn; remembers the calls."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.calls = []
+
+    def __call__(self, argv):
+        self.calls.append(list(argv))
+        delimiter = argv[-1].partition(",")[0].partition(":")[2]
+        return self.answer.replace(RECORDED_DELIMITER, delimiter)
+
+
+def row(**changed):
+    """One pending job as squeue prints it, with columns of its own."""
+    values = {"JobID": "7", "ArrayJobID": "7", "UserID": "0", "State": "PENDING", "PriorityLong": "1"}
+    values |= {"NumNodes": "1", "NumCPUs": "1", "NumTasks": "1", "Name": "x"} | changed
+    squeue = Squeue("")
+    SqueueSource(squeue).read()
+    names = [part.partition(":")[0] for part in squeue.calls[0][-1].split(",")]
+    assert len(names) == FIELDS and set(values) <= set(names)
+    return "".join(values.get(name, "N/A") + RECORDED_DELIMITER for name in names) + "\n"
+
+
+def read(answer, **arguments):
+    return SqueueSource(Squeue(answer), **arguments).read()
+
+
+@pytest.fixture(params=RELEASES)
+def recorded(request):
+    text = (RECORDED / f"squeue-queue-{request.param}.txt").read_text()
+    return SUBMITTED[request.param], read(text)
+
+
+def of(queue, name, **wanted):
+    """The row of the one job with this name and these values."""
+    rows = [
+        place
+        for place in range(queue.count)
+        if queue.name[place] == name and all(getattr(queue, k)[place] == v for k, v in wanted.items())
+    ]
+    assert len(rows) == 1, (name, wanted, rows)
+    return rows[0]
+
+
+def test_one_squeue_for_the_whole_queue():
+    squeue = Squeue("")
+    assert SqueueSource(squeue).read().count == 0
+    assert len(squeue.calls) == 1 and squeue.calls[0][0] == "squeue"
+
+
+def test_recorded_queue(recorded):
+    submitted, queue = recorded
+    assert queue.count == 17
+    assert np.count_nonzero(queue.state == RUNNING) == 4
+    assert set(queue.submit_s) == {submitted}
+    assert set(queue.user) == {"root"} and set(queue.partition) == {"all"} and set(queue.account) == {""}
+
+
+def test_recorded_held_job_with_deadline_and_flags(recorded):
+    submitted, queue = recorded
+    job = of(queue, "we|rd name,<x> %j\ttab")
+    assert (queue.held[job], queue.dependent[job], queue.reason[job]) == (True, False, "JobHeldUser")
+    assert queue.deadline_s[job] == submitted + 3600
+    assert (queue.time_limit_s[job], queue.tasks[job], queue.array_job_id[job]) == (180.0, 1, 0)
+    assert queue.flags[job] == {"ENERGY_POLICY": "edp", "ENERGY_CAP": "200"}
+    assert math.isnan(queue.start_s[job]) and math.isnan(queue.eligible_s[job])
+
+
+def test_recorded_range_of_nodes_nice_and_no_requeue(recorded):
+    job = of(recorded[1], AWKWARD)
+    queue = recorded[1]
+    assert (queue.nodes[job], queue.cpus[job], queue.nice[job], queue.requeue[job]) == (2, 4, 50, False)
+    assert queue.time_limit_s[job] == 26 * 3600 + 240
+    assert queue.flags[job] == {}  # what a user wrote into --comment is no flag
+
+
+def test_recorded_array_is_one_row(recorded):
+    queue = recorded[1]
+    job = of(queue, "plain")
+    assert (queue.tasks[job], queue.array_task_id[job], queue.array_job_id[job]) == (
+        51,
+        -1,
+        queue.job_id[job],
+    )
+    running = of(queue, "wrap", array_task_id=1)
+    assert queue.state[running] == RUNNING and queue.tasks[running] == 1
+    waiting = of(queue, "wrap", tasks=2)
+    assert queue.array_job_id[waiting] == queue.array_job_id[running] == queue.job_id[waiting]
+
+
+def test_recorded_gpus(recorded):
+    queue = recorded[1]
+    found = {
+        (int(gpus), kind, int(nodes))
+        for gpus, kind, nodes in zip(queue.gpus, queue.gpu_kind, queue.nodes, strict=True)
+        if gpus
+    }
+    assert found == {(4, "a100", 2), (3, "", 1), (3, "h100", 1)}
+
+
+def test_recorded_waiting_and_running(recorded):
+    submitted, queue = recorded
+    begin = of(queue, "het.sh", reason="BeginTime")
+    assert queue.dependent[begin] and queue.site_factor[begin] == 5000
+    assert queue.eligible_s[begin] == submitted + 3600 and math.isnan(queue.start_s[begin])
+    assert queue.dependent[of(queue, "het.sh", reason="Dependency")]
+    running = of(queue, "(null)")  # a name that looks like none
+    assert queue.site_factor[running] == 7000 and queue.nice[running] == -7
+    assert (queue.start_s[running], queue.end_s[running]) == (submitted, submitted + 300)
+
+
+def test_recorded_heterogeneous_job(recorded):
+    queue = recorded[1]
+    leaders = set(queue.het_job_id[queue.het_job_id > 0].tolist())
+    assert len(leaders) == 1 and np.count_nonzero(queue.het_job_id) == 2
+    assert leaders <= set(queue.job_id.tolist())
+
+
+@given(name=st.text(), state=st.sampled_from(["PENDING", "RUNNING"]))
+def test_no_name_breaks_a_row(name, state):
+    queue = read(row(JobID="1") + row(JobID="2", Name=name, State=state) + row(JobID="3"))
+    assert queue.name[1] == name
+    assert queue.job_id.tolist() == [1, 2, 3]
+
+
+@given(kept=st.integers(0, 4000), release=st.sampled_from(RELEASES))
+def test_torn_answer_is_never_half_a_row(kept, release):
+    whole = read((RECORDED / f"squeue-queue-{release}.txt").read_text())
+    try:
+        queue = read((RECORDED / f"squeue-queue-{release}.txt").read_text()[:kept])
+    except UnavailableError:
+        return
+    assert queue.job_id.tolist() == whole.job_id.tolist()[: queue.count]
+    assert queue.name == whole.name[: queue.count]
+
+
+@given(st.lists(st.text(), min_size=FIELDS, max_size=FIELDS))
+def test_any_text_is_read_or_refused(fields):
+    try:
+        queue = read("".join(field + RECORDED_DELIMITER for field in fields))
+    except UnavailableError as error:
+        assert "\n" not in str(error)
+    else:
+        assert queue.count <= 1
+
+
+@given(st.sampled_from(["JobID", "PriorityLong", "Nice", "NumNodes", "UserID"]), st.text(min_size=1))
+def test_a_number_that_is_none_is_refused_or_read(column, text):
+    try:
+        assert read(row(**{column: text})).count == 1
+    except UnavailableError as error:
+        assert str(error).startswith("squeue: ")
+
+
+def test_other_states_are_left_out():
+    queue = read(row(JobID="1", State="COMPLETING") + row(JobID="2"))
+    assert queue.job_id.tolist() == [2] and queue.state.tolist() == [PENDING]
+
+
+def test_unknown_user_is_its_number():
+    assert read(row(UserID="3999999999")).user == ["3999999999"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("5:00", 300), ("1:00:00", 3600), ("2-00:00:01", 172801), ("UNLIMITED", None), ("NOT_SET", None)],
+)
+def test_time_limit(text, seconds):
+    value = read(row(TimeLimit=text)).time_limit_s[0]
+    assert math.isnan(value) if seconds is None else value == seconds
+
+
+@pytest.mark.parametrize(
+    ("columns", "gpus", "kind"),
+    [
+        ({"tres-alloc": "cpu=2,gres/gpu=4,gres/gpu:a100=4"}, 4, "a100"),
+        ({"tres-alloc": "cpu=2,gres/gpu=4", "tres-per-node": "gres:gpu:h100:2"}, 4, "h100"),
+        ({"tres-per-node": "gres/gpu:h100:2,craynetwork:1", "NumNodes": "3"}, 6, "h100"),
+        ({"tres-per-job": "gres:gpu:a100:1,gres:gpu:h100:2"}, 3, "a100"),
+        ({"tres-per-task": "cpu=2,gres/gpu=1", "NumTasks": "5"}, 5, ""),
+        ({"tres-per-node": "gres:gpu"}, 1, ""),
+        ({"tres-per-node": "gres:gpus:9,xgpu:3,gpu:"}, 0, ""),
+    ],
+)
+def test_gpus(columns, gpus, kind):
+    queue = read(row(**columns))
+    assert (queue.gpus[0], queue.gpu_kind[0]) == (gpus, kind)
+
+
+class TestSiteFactor:
+    """squeue shows priorities only: what was set is remembered, what others set is seen."""
+
+    @given(st.integers(-SITE_FACTOR_MAX, SITE_FACTOR_MAX), st.integers(-10000, 10000))
+    def test_what_was_set_is_known(self, factor, nice):
+        priority = max(1, factor - nice)
+        queue = read(row(PriorityLong=str(priority), Nice=str(nice)), known={7: factor})
+        assert (queue.site_factor[0], queue.fixed[0], queue.held[0]) == (factor, False, False)
+
+    def test_held_job_keeps_it(self):
+        queue = read(row(PriorityLong="0"), known={7: 5000})
+        assert (queue.site_factor[0], queue.fixed[0], queue.held[0]) == (5000, False, True)
+
+    def test_after_a_restart_it_is_read_off(self):
+        assert read(row(PriorityLong="4900", Nice="100")).site_factor.tolist() == [5000]
+
+    @pytest.mark.parametrize(("priority", "nice"), [("1", "0"), ("1", "50"), ("7", "-7"), ("0", "0")])
+    def test_job_without_one(self, priority, nice):
+        assert read(row(PriorityLong=priority, Nice=nice)).site_factor.tolist() == [0]
+
+    def test_priority_of_an_administrator_is_fixed(self):
+        queue = read(row(PriorityLong="99"), known={7: 5000})
+        assert queue.fixed.tolist() == [True] and queue.priority.tolist() == [99]
+
+    def test_jobs_that_are_gone_are_forgotten(self):
+        known = {7: 1, 8: 2}
+        read(row(), known=known)
+        assert known == {7: 1}
+
+    def test_a_failed_reading_forgets_nothing(self):
+        known = {7: 1}
+        with pytest.raises(UnavailableError):
+            read("torn", known=known)
+        assert known == {7: 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        ("", {}),
+        ("ENERGY_POLICY=edp", {}),
+        ("energy-flags: ENERGY_POLICY=edp", {"ENERGY_POLICY": "edp"}),
+        (
+            "x; energy-flags: ENERGY_MODEL=a/b:1,2 ENERGY_TAG=t; y",
+            {"ENERGY_MODEL": "a/b:1,2", "ENERGY_TAG": "t"},
+        ),
+        ("energy-flags: PATH=/evil ENERGY_CAP=$(x) ENERGY_=1", {}),
+    ],
+)
+def test_flags_in_admin_comment(text, flags):
+    assert flags_in(text) == flags
+
+
+@given(st.text())
+def test_any_admin_comment_is_read(text):
+    for name, value in flags_in("energy-flags:" + text).items():
+        assert name.startswith("ENERGY_") and value.isascii() and not set(value) & set(" \n;=")
+
+
+SCONTROL = """\
+#!/bin/sh
+echo "$$" >>{log}.pids
+while read -r line; do
+    case $line in
+    senergy-*) ;;
+    *) echo "$line" >>{log} ;;
+    esac
+    echo "scontrol: $line"
+    case $line in
+    senergy-*) echo "invalid keyword: $line" >&2 ;;
+    *"JobId=99 "* | *" 99") echo "Invalid job id specified for job 99" >&2 ;;
+    *JobId=98*) printf 'Access/permission denied for job 98\\nRequest aborted\\n' >&2 ;;
+    *JobId=97*) echo "97_1: Job has already finished" >&2 ;;
+    *JobId=96*) echo "slurm_update error: Unable to contact slurm controller (connect failure)" >&2 ;;
+    *JobId=95*) exit 1 ;;
+    *JobId=94*) exec sleep 600 ;;
+    esac
+done
+"""
+
+
+@pytest.fixture
+def scontrol(tmp_path):
+    """A stand-in that answers as scontrol 22.05 and 26.05 did; `.log` has the commands, `.pids` the runs."""
+
+    class Scontrol:
+        log = tmp_path / "log"
+        path = tmp_path / "scontrol"
+
+        @property
+        def lines(self):
+            return self.log.read_text().splitlines() if self.log.exists() else []
+
+        def updater(self, **arguments):
+            return Updater(1e6, command=[str(self.path)], **arguments)
+
+    found = Scontrol()
+    found.path.write_text(SCONTROL.format(log=found.log))
+    found.path.chmod(stat.S_IRWXU)
+    return found
+
+
+def test_one_scontrol_for_a_batch(scontrol):
+    known = {}
+    outcome = scontrol.updater(known=known).set_site_factors({5: 3000, 4: 2000, 6: -7})
+    assert outcome.done == (5, 4, 6) and not outcome.gone and not outcome.refused and not outcome.left
+    assert scontrol.lines == [
+        "update JobId=5 SiteFactor=3000",
+        "update JobId=4 SiteFactor=2000",
+        "update JobId=6 SiteFactor=-7",
+    ]
+    assert len(Path(f"{scontrol.log}.pids").read_text().split()) == 1
+    assert known == {5: 3000, 4: 2000, 6: -7}
+
+
+def test_each_reply_belongs_to_its_job(scontrol):
+    known = {}
+    outcome = scontrol.updater(known=known).set_site_factors({1: 1, 99: 2, 98: 3, 97: 4, 2: 5})
+    assert outcome.done == (1, 97, 2)  # of 97, an array, one task has ended
+    assert outcome.gone == (99,)
+    assert outcome.refused == {98: "Access/permission denied for job 98"}
+    assert known == {1: 1, 97: 4, 2: 5}
+
+
+@pytest.mark.parametrize("trouble", [96, 95])
+def test_without_slurmctld_the_batch_ends(scontrol, trouble):
+    known = {}
+    with pytest.raises(UnavailableError):
+        scontrol.updater(known=known).set_site_factors({1: 1, trouble: 2, 3: 3})
+    assert known == {1: 1} and len(scontrol.lines) == 2
+
+
+def test_no_scontrol():
+    with pytest.raises(UnavailableError, match="not found"):
+        Updater(1.0, command=["/nonexistent/scontrol"]).set_site_factors({1: 1})
+
+
+def test_nothing_to_do_starts_nothing():
+    assert Updater(1.0, command=["/nonexistent/scontrol"]).set_site_factors({}).done == ()
+
+
+def test_what_time_does_not_suffice_for_is_left(scontrol):
+    updater = Updater(1e6, batch_s=0.0, command=[str(scontrol.path)])
+    outcome = updater.set_site_factors({1: 1, 2: 2, 3: 3})
+    assert (outcome.done, outcome.left) == ((1,), (2, 3))
+
+
+def test_not_more_changes_than_allowed(scontrol):
+    begin = time.monotonic()
+    outcome = Updater(20.0, command=[str(scontrol.path)]).set_site_factors(dict.fromkeys(range(1, 6), 1))
+    assert len(outcome.done) == 5
+    assert time.monotonic() - begin >= 4 / 20.0
+
+
+def test_a_stopped_updater_leaves_nothing_running(scontrol):
+    updater = scontrol.updater()
+    timer = threading.Timer(0.3, updater.stop)
+    timer.start()
+    with pytest.raises(UnavailableError, match="shutting down"):
+        updater.set_site_factors({94: 1})
+    timer.join()
+    with pytest.raises(UnavailableError, match="shutting down"):
+        updater.set_site_factors({1: 1})
+    pid = int(Path(f"{scontrol.log}.pids").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("value", [SITE_FACTOR_MAX + 1, -SITE_FACTOR_MAX - 1])
+def test_site_factor_out_of_range(scontrol, value):
+    with pytest.raises(UsageError):
+        scontrol.updater().set_site_factors({1: 1, 2: value})
+    assert scontrol.lines == []
+
+
+def test_finished_jobs_are_not_run_again(scontrol):
+    outcome = scontrol.updater().requeue([5, 99])
+    assert (outcome.done, outcome.gone) == ((5,), (99,))
+    assert scontrol.lines == ["requeue Incomplete 5", "requeue Incomplete 99"]
+
+
+def test_fields_of_a_pending_job(scontrol):
+    assert scontrol.updater().set_fields(5, {"Gres": "gpu:h100:2", "NumNodes": "1"}).done == (5,)
+    assert scontrol.lines == ["update JobId=5 Gres=gpu:h100:2 NumNodes=1"]
+
+
+@pytest.mark.parametrize("value", ["gpu:1\nshutdown", "a b", "", "\t", "gpu:1;x", "ü"])
+def test_no_second_command_in_a_value(scontrol, value):
+    with pytest.raises(UsageError):
+        scontrol.updater().set_fields(5, {"Gres": value})
+    assert scontrol.lines == []
