@@ -19,6 +19,8 @@ SUBCOMMANDS = {
     "acct": "energy of finished jobs, in sacct's manner",
     "job": "the energy label of one job",
     "report": "energy, throughput and completion times of a cluster's jobs, in sreport's manner",
+    "prio": "the order of the queue: each job's place, score and prediction, in sprio's manner",
+    "share": "energy used and shares of accounts and users, in sshare's manner",
     "policies": "energy policies and the bounds of their values",
     "status": "state of the controller and of this node's agent",
     "top": "live watts of this node, its jobs and components",

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.records import Quality
 from slurm_energy.reports.nodelist import fold
-from slurm_energy.reports.scaling import Units, plain
+from slurm_energy.reports.scaling import Units, figure, plain
 from slurm_energy.reports.settings import short_settings
 from slurm_energy.reports.timespec import format_time
 from slurm_energy.reports.usage import Usage
 
 Value = str | float | None
-Kind = Literal["text", "scaled", "number", "duration", "time"]
+Kind = Literal["text", "scaled", "number", "figure", "duration", "time"]
+Row = TypeVar("Row")
+LISTING = "senergy acct --helpformat lists all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,15 @@ class Style:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """One column.
+class Field(Generic[Row]):
+    """One column of a table whose rows are of one type.
 
     Attributes:
         name: CamelCase, also the header.
         width: default number of characters.
-        kind: how the value is written; `scaled` takes a decimal prefix, `number` never does.
-        value: takes a job or step and returns its value, None if unknown.
+        kind: how the value is written; `scaled` takes a decimal prefix, `number` never does, `figure` where
+            it is large.
+        value: takes a row (a job or step) and returns its value, None if unknown.
         doc: meaning and unit.
         left: left-justified by default.
         additive: the sum over jobs has a meaning.
@@ -47,14 +50,14 @@ class Field:
     name: str
     width: int
     kind: Kind
-    value: Callable[[Usage], Value]
+    value: Callable[[Row], Value]
     doc: str
     left: bool = False
     additive: bool = False
 
-    def text(self, usage: Usage, style: Style) -> str:
-        """Return the value of a job or step as text; empty when it is not known."""
-        return self.write(self.value(usage), style)
+    def text(self, row: Row, style: Style) -> str:
+        """Return the value of a row as text; empty when it is not known."""
+        return self.write(self.value(row), style)
 
     def write(self, value: Value, style: Style) -> str:
         """Return a value of this field as text; empty for None."""
@@ -62,6 +65,8 @@ class Field:
             return value or ""
         if self.kind == "scaled":
             return style.units.text(value)
+        if self.kind == "figure":
+            return figure(value)
         if self.kind == "duration":
             return format_duration(value)
         if self.kind == "time":
@@ -113,7 +118,7 @@ def _twins(
     unit: str,
     *,
     additive: bool = False,
-) -> tuple[Field, Field]:
+) -> tuple[Field[Usage], Field[Usage]]:
     """Return a scaled column and its Raw twin, a plain number in the base unit."""
     return (
         Field(name, widths[0], "scaled", value, f"{doc}, {unit}", additive=additive),
@@ -123,11 +128,11 @@ def _twins(
     )
 
 
-def _energy(name: str, widths: tuple[int, int], part: str, doc: str) -> tuple[Field, Field]:
+def _energy(name: str, widths: tuple[int, int], part: str, doc: str) -> tuple[Field[Usage], Field[Usage]]:
     return _twins(name, widths, lambda usage: usage.part_joules(part), f"energy of {doc}", "J", additive=True)
 
 
-FIELDS: tuple[Field, ...] = (
+FIELDS: tuple[Field[Usage], ...] = (
     Field(
         "Account", 10, "text", lambda u: u.job.account or u.first.account, "account that the job ran under"
     ),
@@ -224,16 +229,27 @@ DEFAULT_FORMAT = (
 )
 
 
-def find_field(name: str, flag: str = "--format") -> Field:
+def find_field(name: str, flag: str = "--format") -> Field[Usage]:
+    """Return the field of jobs and steps of that name; see `find_in`."""
+    return find_in(FIELDS, name, flag, LISTING)
+
+
+def find_in(fields: Sequence[Field[Row]], name: str, flag: str, listing: str) -> Field[Row]:
     """Return the field of that name, or the first one that starts with it, in any case of letters.
+
+    Args:
+        fields: to choose from.
+        name: what somebody wrote.
+        flag: where it stood, for the message.
+        listing: what to do to see all.
 
     Raises:
         UsageError: no field starts with `name`; the nearest one is suggested.
     """
     wanted = name.lower()
-    exact = [field for field in FIELDS if field.name.lower() == wanted]
-    if match := exact or [field for field in FIELDS if wanted and field.name.lower().startswith(wanted)]:
+    exact = [field for field in fields if field.name.lower() == wanted]
+    if match := exact or [field for field in fields if wanted and field.name.lower().startswith(wanted)]:
         return match[0]
-    close = difflib.get_close_matches(wanted, [field.name.lower() for field in FIELDS], 1)
-    hint = f"did you mean {find_field(close[0]).name}?" if close else "senergy acct --helpformat lists all"
+    close = difflib.get_close_matches(wanted, [field.name.lower() for field in fields], 1)
+    hint = f"did you mean {find_in(fields, close[0], flag, listing).name}?" if close else listing
     raise UsageError(f"{flag}: unknown field '{shown(name)}'", todo=hint)

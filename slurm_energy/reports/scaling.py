@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from slurm_energy.errors import UsageError
-from slurm_energy.quantities import shown
+from slurm_energy.quantities import format_scaled, shown
 
 PREFIXES = ("", "K", "M", "G", "T", "P")
 
@@ -81,6 +82,21 @@ def with_unit(value: float | None, unit: str, unknown: str = "unknown") -> str:
     decimals = 0 if magnitude >= 100 or magnitude == 0 else 1 if float(f"{magnitude:.3g}") >= 10 else 2
     sign = "-" if value < 0 else ""
     return f"{sign}{magnitude:.{decimals}f} {PREFIXES[index].replace('K', 'k')}{unit}"
+
+
+def figure(value: float | None) -> str:
+    """Write a number of any size in at most 10 characters; empty for None.
+
+    Factors around 1 keep four digits after the point, large figures get a decimal prefix.
+    """
+    if value is None:
+        return ""
+    size = abs(value)
+    if size == 0 or not math.isfinite(size):
+        return f"{value:g}"
+    if size < 0.001:
+        return f"{value:.2e}"
+    return f"{value:.4f}" if size < 10 else f"{value:.2f}" if size < 1000 else format_scaled(value)
 
 
 def percent(part: float | None, whole: float | None, decimals: int = 1) -> str:

@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.records import Quality
-from slurm_energy.reports.fields import FIELDS, Field, Style, find_field
+from slurm_energy.reports.fields import FIELDS, LISTING, Field, Row, Style, find_in
 from slurm_energy.reports.usage import Usage, worst_quality
 
 MAX_WIDTH = 4096
@@ -18,10 +19,10 @@ _ITEM = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:%(?P<left>-)?(?P<width>\d{1,5}))?"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Generic[Row]):
     """A field with the width and the side that this output gives it."""
 
-    field: Field
+    field: Field[Row]
     width: int
     left: bool
 
@@ -34,15 +35,28 @@ class Layout:
         header: print names first (and dashes, in columns).
         delimiter: None for columns of fixed width, else the text between values.
         trailing: also put the delimiter after the last value (sacct -p).
+        rule: dashes below the names and above the sums, in columns.
     """
 
     header: bool = True
     delimiter: str | None = None
     trailing: bool = False
+    rule: bool = True
 
 
-def parse_format(text: str, flag: str = "--format") -> list[Column]:
+def parse_format(text: str, flag: str = "--format") -> list[Column[Usage]]:
+    """Read a list of fields of jobs and steps; see `parse_columns`."""
+    return parse_columns(FIELDS, text, flag, LISTING)
+
+
+def parse_columns(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> list[Column[Row]]:
     """Read a list such as `JobID%-20,State,EDP%12`: `%WIDTH` right-justifies, `%-WIDTH` left.
+
+    Args:
+        fields: to choose from.
+        text: the list.
+        flag: where it stood, for the message.
+        listing: what to do to see all.
 
     Raises:
         UsageError: unknown field, or what follows `%` is not a width from 1 to 4096.
@@ -53,38 +67,38 @@ def parse_format(text: str, flag: str = "--format") -> list[Column]:
             continue
         match = _ITEM.fullmatch(item)
         name = match["name"] if match else item.partition("%")[0]
-        field = find_field(name, flag)
+        field = find_in(fields, name, flag, listing)
         width = int(match["width"]) if match and match["width"] else field.width
         if match is None or not 0 < width <= MAX_WIDTH:
             raise UsageError(f"{flag}: bad width in '{shown(item)}'", todo=f"write {field.name}%20 or %-20")
         columns.append(Column(field, width, bool(match["left"]) if match["width"] else field.left))
     if not columns:
-        raise UsageError(f"{flag}: no field given", todo="senergy acct --helpformat lists all")
+        raise UsageError(f"{flag}: no field given", todo=listing)
     return columns
 
 
 def table_lines(
-    rows: Iterable[Usage],
-    columns: list[Column],
+    rows: Iterable[Row],
+    columns: list[Column[Row]],
     style: Style,
     layout: Layout,
-    total_of: Sequence[Usage] | None = None,
+    total_of: Sequence[Row] | None = None,
 ) -> Iterator[str]:
     """Yield header, rows and, if `total_of` is given, a line with the sums of its additive columns."""
     rule = " ".join("-" * column.width for column in columns)
     if layout.header:
         yield _line([column.field.name for column in columns], columns, layout)
-        if layout.delimiter is None:
+        if layout.delimiter is None and layout.rule:
             yield rule
     for row in rows:
         yield _line([column.field.text(row, style) for column in columns], columns, layout)
     if total_of is not None:
-        if layout.delimiter is None:
+        if layout.delimiter is None and layout.rule:
             yield rule
         yield _line(_totals(total_of, columns, style), columns, layout)
 
 
-def _totals(rows: Sequence[Usage], columns: list[Column], style: Style) -> list[str]:
+def _totals(rows: Sequence[Any], columns: list[Column[Row]], style: Style) -> list[str]:
     values = []
     for column in columns:
         numbers = [column.field.value(row) for row in rows] if column.field.additive else []
@@ -102,7 +116,7 @@ def _total_quality(rows: Sequence[Usage]) -> str:
     return str(worst_quality(row.quality or Quality.PARTIAL for row in rows))
 
 
-def _line(values: list[str], columns: list[Column], layout: Layout) -> str:
+def _line(values: list[str], columns: Sequence[Column[Row]], layout: Layout) -> str:
     clean = [value if value.isprintable() else shown(value, len(value) * 10) for value in values]
     if layout.delimiter is not None:
         return layout.delimiter.join(clean) + (layout.delimiter if layout.trailing else "")

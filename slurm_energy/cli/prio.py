@@ -1,0 +1,142 @@
+"""`senergy prio`: the order of the queue and what it is made of, with sprio's options and their meaning."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy import __version__
+from slurm_energy.cli import connection
+from slurm_energy.cli.acct import job_ids
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy.reports.fields import Style
+
+HELP = "the order of the queue: each job's place, score and prediction, in sprio's manner"
+
+EPILOG = """\
+A row for each pending job, first to start first. SITE is the site factor that stands for the place; SCORE
+is the policy's, the lower the earlier. Then a column for each term of the score: what it contributes in the
+job's favour where the policy adds up weighted terms, else its value; -n shows values everywhere. Then what
+the job is expected to take, and where the prediction comes from.
+
+With a JOBID: that job alone, why it stands where it stands, and the jobs just before and after it.
+
+fields: JOBID ACCOUNT BASIS DUE ELIGIBLE ENERGY NAME NICE PARTITION PLACE PREDEDP PREDTIME PRIORITY QOS REASON
+        RUNS SCORE SHAPE SITE SOURCE STATE SUBMITTED TIER USER WAITED WATTS WHY, and the terms of the policy
+
+examples:
+  senergy prio
+  senergy prio 12                              why job 12 stands where it stands
+  senergy prio -l -u alice,bob                 with account, QOS, tier, nice, shape, reason
+  senergy prio -p gpu -S -energy               the highest predicted energy first
+  senergy prio -w                              the policy and its weights
+  senergy prio -h -o jobid%-10,place,edp -n    columns of one's own, without header
+  senergy prio --json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy prio`; -h is sprio's, not help."""
+    parser.epilog = EPILOG
+    parser.conflict_handler = "resolve"
+    parser.add_argument("job", metavar="JOBID", nargs="?", help="explain this job")
+    select = parser.add_argument_group("which jobs")
+    select.add_argument("-j", "--jobs", metavar="JOB,...", action="append", help="12, 12_3, 12_[1-4], 14+0")
+    select.add_argument("-u", "--user", metavar="USER,...", help="jobs of these users")
+    select.add_argument("-A", "--account", metavar="ACCOUNT,...", help="jobs under these accounts")
+    select.add_argument("-p", "--partition", metavar="PARTITION,...", help="jobs in these partitions")
+    show = parser.add_argument_group("what to show of them")
+    show.add_argument("-l", "--long", action="store_true", help="more columns")
+    show.add_argument("-n", "--norm", action="store_true", help="terms before they are weighted")
+    show.add_argument("-w", "--weights", action="store_true", help="only the policy and its weights")
+    show.add_argument("-o", "--format", metavar="FIELD[%WIDTH],...", help="columns; %%-20 left-justified")
+    show.add_argument("-S", "--sort", metavar="[-]FIELD,...", help="order of rows (default: place)")
+    show.add_argument("-h", "--noheader", action="store_true", help="no names of columns, no notes")
+    show.add_argument("--json", action="store_true", help="print the controller's answer as JSON")
+    connection.add_config_option(parser)
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"senergy {__version__}", help="print the version"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table, the weights or the page of one job."""
+    answer = connection.connect(args).get("/v1/priority", query(args))
+    jobs: list[Mapping[str, Any]] = answer.get("jobs") or []
+    if args.job:
+        _require(args.job, jobs, answer)
+    if args.json:
+        emit_json(answer)
+        return EXIT_OK
+    from slurm_energy.reports import queuepage
+    from slurm_energy.reports.fields import Style
+
+    style = Style(time_format=os.environ.get("SLURM_TIME_FORMAT", ""), now=datetime.now())
+    if args.weights:
+        lines = queuepage.weights_lines(answer)
+    elif args.job:
+        lines = _page(args.job, jobs, answer, style)
+    else:
+        rows = queuepage.sort(jobs, args.sort) if args.sort else jobs
+        options = {"columns": args.format, "long": args.long, "norm": args.norm}
+        lines = queuepage.queue_lines(rows, style, header=not args.noheader, **options)
+    emit(lines)
+    if not args.noheader:
+        emit(queuepage.note_lines(answer, time.time()))
+    return EXIT_OK
+
+
+def query(args: argparse.Namespace) -> dict[str, str]:
+    """Return the parameters of `GET /v1/priority` that mean what the options say.
+
+    Raises:
+        UsageError: not a job id, or a JOBID together with -j.
+    """
+    if args.job and args.jobs:
+        raise UsageError(
+            "JOBID and --jobs: give one of them", todo="senergy prio 12, or senergy prio -j 12,13"
+        )
+    wanted = [args.job] if args.job else args.jobs
+    values = {
+        "job": ",".join(job_ids(",".join(wanted))) if wanted else "",
+        "user": args.user or "",
+        "account": args.account or "",
+        "partition": args.partition or "",
+        "neighbours": "1" if args.job else "",
+    }
+    return {key: value for key, value in values.items() if value}
+
+
+def _require(wanted: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> None:
+    if _named(wanted, jobs):
+        return
+    off = answer.get("mode") == "off"
+    why = "priority.mode is off" if off else "it is not among the pending jobs that you may see"
+    raise NotFoundError(f"job {wanted}", why, "squeue tells whether it is pending")
+
+
+def _named(wanted: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the jobs that an id means: the array `12` is the record `12_[5]` and tasks `12_3` too."""
+    ids = job_ids(wanted)
+    exact = [job for job in jobs if job.get("display_id") in ids or str(job.get("job_id")) in ids]
+    return exact or [job for job in jobs if str(job.get("display_id")).split("_")[0].split("+")[0] in ids]
+
+
+def _page(
+    wanted: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str, Any], style: Style
+) -> list[str]:
+    from slurm_energy.reports.queuepage import job_lines
+
+    lines: list[str] = []
+    for job in _named(wanted, jobs):
+        places = {(job.get("place") or 0) + step for step in (-1, 1)} if job.get("place") else set()
+        near = [other for other in jobs if other.get("place") in places]
+        lines += [*([""] if lines else []), *job_lines(job, near, answer, style)]
+    return lines

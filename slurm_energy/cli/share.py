@@ -1,0 +1,90 @@
+"""`senergy share`: energy used and shares of accounts and users, with sshare's options and their meaning."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import time
+
+from slurm_energy import __version__
+from slurm_energy.cli import connection
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_OK
+
+HELP = "energy used and shares of accounts and users, in sshare's manner"
+
+EPILOG = """\
+Accounts with their users below them. RawShares and NormShares are Slurm's; energy is that of jobs, running
+ones included, and fades with priority.half_life_s. EnergyShare is the part of everybody's energy, Had the
+energy per share (with equal shares it is the energy), FairShare 2^(-energy share / norm shares): 1 for one
+who had nothing, 0.5 for one who had just the share. Policies that are fair to users go by these.
+
+As in sshare you see accounts and yourself; -a shows all users, to operators.
+
+examples:
+  senergy share
+  senergy share -a -A physics
+  senergy share -a -l                   with GPU hours
+  senergy share -u alice,bob -P         for a script
+  senergy share --json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy share`; -h is sshare's, not help."""
+    parser.epilog = EPILOG
+    parser.conflict_handler = "resolve"
+    show = parser.add_argument_group("what to show")
+    show.add_argument("-a", "--all", action="store_true", help="all users")
+    show.add_argument("-u", "--users", metavar="USER,...", help="these users")
+    show.add_argument("-U", "--Users", dest="users_only", action="store_true", help="no rows of accounts")
+    show.add_argument("-A", "--accounts", metavar="ACCOUNT,...", help="these accounts")
+    show.add_argument("-l", "--long", action="store_true", help="also Had and GPU hours")
+    show.add_argument("-h", "--noheader", action="store_true", help="no names of columns, no notes")
+    show.add_argument(
+        "-p",
+        "--parsable",
+        dest="parsable",
+        action="store_const",
+        const="p",
+        help="values between | and one after",
+    )
+    show.add_argument(
+        "-P", "--parsable2", dest="parsable", action="store_const", const="P", help="values between |"
+    )
+    show.add_argument("--json", action="store_true", help="print the controller's answer as JSON")
+    connection.add_config_option(parser)
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"senergy {__version__}", help="print the version"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the tree."""
+    answer = connection.connect(args).get("/v1/shares")
+    if args.json:
+        emit_json(answer)
+        return EXIT_OK
+    from slurm_energy.reports import sharepage
+    from slurm_energy.reports.table import Layout
+
+    users = args.users.split(",") if args.users else None if args.all else [_me()]
+    rows = sharepage.chosen(
+        answer.get("rows") or [],
+        accounts=args.accounts.split(",") if args.accounts else None,
+        users=users,
+        users_only=args.users_only,
+    )
+    layout = Layout(not args.noheader, "|" if args.parsable else None, args.parsable == "p")
+    emit(sharepage.lines(rows, layout, long=args.long))
+    if not args.noheader:
+        emit(sharepage.notes(answer, time.time()))
+    return EXIT_OK
+
+
+def _me() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

@@ -1,0 +1,134 @@
+"""The columns of `senergy prio`: what the controller tells of a job, and one per term of its score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from slurm_energy.quantities import format_duration
+from slurm_energy.reports.fields import Field, Kind, Value
+from slurm_energy.reports.scaling import figure
+
+Job = Mapping[str, Any]
+"""A pending job as `GET /v1/priority` tells it."""
+
+LISTING: Final = "see the fields in senergy prio --help"
+_FACTOR_WIDTH: Final = 10
+
+
+def state(job: Job) -> str:
+    """Return what keeps the job's place from counting, or `ready`."""
+    words = [word for word in ("fixed", "held", "dependent") if job.get(word)]
+    return ",".join(words) or "ready"
+
+
+def shape(job: Job) -> str | None:
+    """Return the shape that the policy chose, if it could choose at all."""
+    shapes = job.get("shapes") or []
+    return next((one["text"] for one in shapes if one.get("chosen")), None) if len(shapes) > 1 else None
+
+
+def _key(name: str) -> Callable[[Job], Value]:
+    return lambda job: job.get(name)
+
+
+def _predicted(name: str) -> Callable[[Job], Value]:
+    return lambda job: (job.get("predicted") or {}).get(name)
+
+
+def _text(
+    name: str, width: int, value: Callable[[Job], Value], doc: str, *, left: bool = False
+) -> Field[Job]:
+    return Field(name, width, "text", value, doc, left=left)
+
+
+def _field(name: str, width: int, kind: Kind, value: Callable[[Job], Value], doc: str) -> Field[Job]:
+    return Field(name, width, kind, value, doc)
+
+
+FIELDS: Final[tuple[Field[Job], ...]] = (
+    _text("JOBID", 12, _key("display_id"), "job id, array task or component", left=True),
+    _text("ACCOUNT", 10, _key("account"), "account"),
+    _text("BASIS", 40, _predicted("basis"), "what the prediction rests on", left=True),
+    _field("DUE", 19, "time", _key("deadline"), "deadline"),
+    _field("ELIGIBLE", 19, "time", _key("eligible"), "from when on it may start"),
+    _field("ENERGY", 9, "scaled", _predicted("energy_joules"), "predicted energy, J"),
+    _text("NAME", 12, _key("name"), "name of the job"),
+    _field("NICE", 6, "number", _key("nice"), "nice value, which Slurm takes away from the priority"),
+    _text("PARTITION", 9, _key("partition"), "partition"),
+    _field("PLACE", 6, "number", _key("place"), "1: first to start; empty: not ranked"),
+    _field("PREDEDP", 9, "scaled", _predicted("edp"), "predicted energy-delay product, J s"),
+    _field("PREDTIME", 11, "duration", _predicted("time_s"), "predicted run time"),
+    _field("PRIORITY", 10, "number", _key("priority"), "priority in Slurm now"),
+    _text("QOS", 9, _key("qos"), "quality of service"),
+    _text("REASON", 16, _key("reason"), "Slurm's word for why it waits"),
+    _field("RUNS", 5, "number", _predicted("runs"), "runs that the prediction comes from"),
+    _field("SCORE", 10, "figure", _key("score"), "the policy's score: the lower the earlier"),
+    _text("SHAPE", 16, shape, "shape chosen among those that the job offers"),
+    _field("SITE", 10, "number", _key("site_factor"), "site factor that stands for the place"),
+    _text("SOURCE", 9, _predicted("source"), "history, model or nameplate"),
+    _text("STATE", 9, state, "ready, held, dependent or fixed (a priority of its own)"),
+    _field("SUBMITTED", 19, "time", _key("submit"), "time of submission"),
+    _text("TIER", 6, _key("tier"), "aged and urgent jobs go before normal ones"),
+    _text("USER", 8, _key("user"), "owner"),
+    _field("WAITED", 11, "duration", _key("wait_s"), "time since submission"),
+    _field("WATTS", 8, "scaled", _predicted("power_watts"), "predicted power, W"),
+    _text("WHY", 60, _key("why"), "why it stands where it stands", left=True),
+)
+
+_FRONT: Final = ("JOBID", "PARTITION", "USER", "PLACE", "SITE", "SCORE")
+_BACK: Final = ("PREDTIME", "WATTS", "ENERGY", "SOURCE")
+_LONG_FRONT: Final = ("JOBID", "PARTITION", "USER", "ACCOUNT", "QOS", "STATE", "TIER", "PLACE")
+_LONG_FRONT_2: Final = ("PRIORITY", "SITE", "NICE", "WAITED", "SCORE")
+_LONG_BACK: Final = ("PREDTIME", "WATTS", "ENERGY", "PREDEDP", "SOURCE", "RUNS", "SHAPE", "REASON")
+
+
+def term_names(jobs: Iterable[Job]) -> list[str]:
+    """Return the names of all terms, in the order in which jobs tell them."""
+    return list(dict.fromkeys(term["name"] for job in jobs for term in job.get("terms") or ()))
+
+
+def column_name(term: str) -> str:
+    """Return the column of a term: its name, unless a column of the job itself has that."""
+    name = term.upper()
+    return f"{name}TERM" if any(field.name == name for field in FIELDS) else name
+
+
+def term_fields(jobs: Sequence[Job], *, norm: bool = False) -> list[Field[Job]]:
+    """Return a column per term of the score.
+
+    Args:
+        jobs: those that are shown.
+        norm: show values before they are weighted; else contributions where terms have weights.
+    """
+    return [_term_field(name, norm) for name in term_names(jobs)]
+
+
+def _term_field(name: str, norm: bool) -> Field[Job]:
+    def value(job: Job) -> Value:
+        term = term_of(job, name)
+        plain = norm or term.get("weight") is None
+        found: Value = term.get("value" if plain else "contribution")
+        return found
+
+    column = column_name(name)
+    return Field(column, max(_FACTOR_WIDTH, len(column)), "figure", value, f"term `{name}` of the score")
+
+
+def term_of(job: Job, name: str) -> Mapping[str, Any]:
+    """Return a term of a job's score; empty if it has none of that name."""
+    return next((term for term in job.get("terms") or () if term["name"] == name), {})
+
+
+def default_format(jobs: Sequence[Job], *, long: bool) -> str:
+    """Return the list of columns to show when none are asked for."""
+    terms = [column_name(name) for name in term_names(jobs)]
+    front = (*_LONG_FRONT, *_LONG_FRONT_2) if long else _FRONT
+    return ",".join((*front, *terms, *(_LONG_BACK if long else _BACK)))
+
+
+def unit_text(value: float | None, unit: str) -> str:
+    """Write a term's value with its unit: seconds as a time, others as a figure."""
+    if value is None:
+        return "-"
+    return format_duration(value) if unit == "s" and value >= 0 else f"{figure(value)} {unit}".rstrip()

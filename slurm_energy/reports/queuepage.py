@@ -1,0 +1,219 @@
+"""`senergy prio` as text: the table of pending jobs, the weights, and the page of one job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slurm_energy.quantities import format_duration, format_scaled, shown
+from slurm_energy.reports.fields import Style, find_in
+from slurm_energy.reports.queuefields import (
+    FIELDS,
+    LISTING,
+    Job,
+    default_format,
+    state,
+    term_fields,
+    term_names,
+    term_of,
+    unit_text,
+)
+from slurm_energy.reports.scaling import figure, plain, with_unit
+from slurm_energy.reports.table import Layout, fit, parse_columns, table_lines
+from slurm_energy.reports.timespec import format_time
+
+_STALE_CYCLES = 4
+_MODES = {
+    "off": "priority.mode is off: no order is computed; 'shadow' computes one and changes nothing",
+    "shadow": "shadow mode: nothing of this is set in Slurm",
+}
+
+
+def queue_lines(
+    jobs: Sequence[Job],
+    style: Style,
+    *,
+    columns: str | None = None,
+    long: bool = False,
+    norm: bool = False,
+    header: bool = True,
+) -> list[str]:
+    """Return a row per job.
+
+    Args:
+        jobs: in the order in which they are to be shown.
+        style: how times and figures are written.
+        columns: fields as in --format; None for the default ones.
+        long: more of them.
+        norm: terms before they are weighted.
+        header: print the names first.
+
+    Raises:
+        UsageError: an unknown field.
+    """
+    fields = [*FIELDS, *term_fields(jobs, norm=norm)]
+    chosen = parse_columns(fields, columns or default_format(jobs, long=long), "--format", LISTING)
+    return list(table_lines(jobs, chosen, style, Layout(header, rule=False)))
+
+
+def sort(jobs: Sequence[Job], keys: str) -> list[Job]:
+    """Sort by fields: `-WATTS,user` is the highest power first, equals by user. Unknown values come last.
+
+    Raises:
+        UsageError: an unknown field.
+    """
+    found: list[Job] = list(jobs)
+    fields = [*FIELDS, *term_fields(jobs)]
+    for key in reversed([part.strip() for part in keys.split(",") if part.strip()]):
+        field = find_in(fields, key.lstrip("+-"), "--sort", LISTING)
+        known = [(value, job) for job in found if (value := field.value(job)) not in (None, "")]
+        known.sort(key=lambda pair: pair[0], reverse=key.startswith("-"))
+        found = [*(job for _, job in known), *(job for job in found if field.value(job) in (None, ""))]
+    return found
+
+
+def weights_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return the policy, its weights and what bounds the waiting, as sprio -w does.
+
+    Args:
+        answer: of `GET /v1/priority`.
+    """
+    jobs = answer.get("jobs") or []
+    given = answer.get("weights") or {}
+    weights = {
+        name: next((w for job in jobs if (w := term_of(job, name).get("weight")) is not None), None)
+        for name in term_names(jobs)
+    }
+    weights = {**given, **weights}
+    names = list(weights)
+    lines = [
+        f"policy {answer.get('policy')}, mode {answer.get('mode')}, "
+        f"age_weight {plain(answer.get('age_weight'), 6)} per s, "
+        f"wait_bound {format_duration(answer.get('wait_bound_s'))}"
+    ]
+    if names:
+        widths = [max(10, len(name)) for name in names]
+        cells = ["-" if weights[name] is None else figure(weights[name]) for name in names]
+        for first, values in (("TERM", [name.upper() for name in names]), ("Weights", cells)):
+            row = (fit(value, width, False) for value, width in zip(values, widths, strict=True))
+            lines.append(f"{first:<12} " + " ".join(row))
+    return lines
+
+
+def note_lines(answer: Mapping[str, Any], now: float) -> list[str]:
+    """Return what a reader must know before trusting the table.
+
+    Args:
+        answer: of `GET /v1/priority`.
+        now: Unix seconds.
+    """
+    mode, computed = str(answer.get("mode")), answer.get("computed")
+    age_s = None if computed is None else now - float(computed)
+    notes = [_MODES[mode]] if mode in _MODES else []
+    if answer.get("error"):
+        notes.append(f"the last ranking failed: {shown(str(answer['error']), 200)}")
+    if mode != "off" and age_s is None:
+        notes.append("nothing has been ranked yet")
+    elif mode != "off" and age_s is not None and age_s > _STALE_CYCLES * (answer.get("interval_s") or 15.0):
+        notes.append(f"computed {format_duration(age_s)} ago: see senergy status")
+    if answer.get("scope") == "own":
+        notes.append("only your own jobs: the others are for operators to see")
+    return [f"note: {note}" for note in notes]
+
+
+def job_lines(job: Job, neighbours: Iterable[Job], answer: Mapping[str, Any], style: Style) -> list[str]:
+    """Return the page of one job.
+
+    Args:
+        job: the job.
+        neighbours: jobs that stand just before and after it, with it or without.
+        answer: of `GET /v1/priority`, for what all jobs share.
+        style: how times are written.
+    """
+    place = f"place {job['place']} of {job['of']}" if job.get("place") else "not ranked"
+    who = ", ".join(str(job[key]) for key in ("name", "user", "account", "partition", "qos") if job.get(key))
+    lines = [
+        f"job {job['display_id']} ({_clean(who)}): {place}, policy {answer.get('policy')}",
+        _clean(str(job.get("why") or "")),
+        "",
+        *_facts(job, style),
+        "",
+        *_terms(job),
+        *_shapes(job),
+    ]
+    around = sorted(
+        {item["job_id"]: item for item in (*neighbours, job) if item.get("place")}.values(),
+        key=lambda item: (item["place"], item["job_id"]),
+    )
+    if len(around) > 1:
+        lines += ["", "around it", *_around(job, around, style)]
+    return lines
+
+
+def _facts(job: Job, style: Style) -> list[str]:
+    predicted = job.get("predicted") or {}
+    factor = "none" if job.get("site_factor") is None else job["site_factor"]
+    slurm = f"site factor {factor}, priority {job.get('priority')}, nice {job.get('nice')}, {state(job)}"
+    times = f"submitted {format_time(job.get('submit'), style.time_format, style.now)}"
+    times += f", waited {format_duration(job.get('wait_s'))}"
+    if job.get("deadline") is not None:
+        times += f", deadline {format_time(job['deadline'], style.time_format, style.now)}"
+    basis = f" ({_clean(str(predicted['basis']))})" if predicted.get("basis") else ""
+    return [
+        f"score      {_score(job)}",
+        f"slurm      {slurm}",
+        f"times      {times}",
+        f"predicted  {_expected(predicted)}",
+        f"source     {predicted.get('source') or 'unknown'}{basis}",
+    ]
+
+
+def _score(job: Job) -> str:
+    if not job.get("place"):
+        return "none"
+    return f"{figure(job.get('score')) or 'none: cannot run now'}, tier {job.get('tier')}"
+
+
+def _expected(predicted: Mapping[str, Any]) -> str:
+    watts, joules = (
+        with_unit(predicted.get("power_watts"), "W"),
+        with_unit(predicted.get("energy_joules"), "J"),
+    )
+    edp = with_unit(predicted.get("edp"), "J s")
+    return f"{format_duration(predicted.get('time_s')) or 'unknown'}, {watts}, {joules}, EDP {edp}"
+
+
+def _terms(job: Job) -> list[str]:
+    terms = job.get("terms") or []
+    if not terms:
+        return []
+    lines = [f"{'term':<12} {'value':>14} {'weight':>10} {'contribution':>13}"]
+    for term in terms:
+        cells = ["-" if (v := term.get(key)) is None else figure(v) for key in ("weight", "contribution")]
+        value = unit_text(term.get("value"), term.get("unit") or "")
+        lines.append(f"{term['name']:<12} {value:>14} {cells[0]:>10} {cells[1]:>13}")
+    return lines
+
+
+def _shapes(job: Job) -> list[str]:
+    shapes = job.get("shapes") or []
+    if len(shapes) < 2:
+        return []
+    lines = ["", f"  {'shape':<20} {'time':>11} {'watts':>9} {'EDP':>10} fits now"]
+    for one in shapes:
+        lines.append(
+            f"{'*' if one.get('chosen') else ' '} {fit(_clean(one['text']), 20, True)} "
+            f"{format_duration(one.get('time_s')):>11} {format_scaled(one.get('power_watts')):>9} "
+            f"{format_scaled(one.get('edp')):>10} {'yes' if one.get('fits') else 'no'}"
+        )
+    return [*lines, "* chosen by the policy"]
+
+
+def _around(job: Job, jobs: Sequence[Job], style: Style) -> list[str]:
+    rows = queue_lines(jobs, style)
+    marks = [" ", *("*" if item["job_id"] == job["job_id"] else " " for item in jobs)]
+    return [f"{mark} {row}" for mark, row in zip(marks, rows, strict=True)]
+
+
+def _clean(text: str) -> str:
+    return text if text.isprintable() else shown(text, len(text) * 10)

@@ -1,0 +1,105 @@
+"""`senergy share` as text: a tree of accounts and users with the energy that they used."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from slurm_energy.quantities import format_duration
+from slurm_energy.reports.fields import Field, Style
+from slurm_energy.reports.table import Column, Layout, table_lines
+
+Row = Mapping[str, Any]
+"""An account (`user` None) or an association as `GET /v1/shares` tells it."""
+
+_LONG_ONLY: Final = ("Had", "GPUHours")
+
+
+def _account(row: Row) -> str:
+    """Return the account, users one step further in, as sshare has it."""
+    return f" {row['account']}" if row.get("user") is not None else str(row["account"])
+
+
+def _kwh(row: Row) -> str | None:
+    joules = row.get("energy_joules")
+    return None if joules is None else f"{joules / 3.6e6:.3f}"
+
+
+def _part(key: str, digits: int = 6) -> Any:
+    return lambda row: None if row.get(key) is None else f"{row[key]:.{digits}f}"
+
+
+def _shares(row: Row) -> str | None:
+    raw = row.get("shares")
+    return raw if raw is None or isinstance(raw, str) else f"{raw:g}"
+
+
+def _gpu_hours(row: Row) -> str | None:
+    seconds = row.get("gpu_seconds")
+    return None if seconds is None else f"{seconds / 3600:.2f}"
+
+
+def _field(name: str, width: int, value: Any, doc: str, *, left: bool = False) -> Field[Row]:
+    return Field(name, width, "text", value, doc, left=left)
+
+
+FIELDS: Final[tuple[Field[Row], ...]] = (
+    _field("Account", 20, _account, "account, its users one step further in", left=True),
+    _field("User", 10, lambda row: row.get("user"), "user; empty: the account as a whole"),
+    _field("RawShares", 10, _shares, "shares as the administrator gave them"),
+    _field("NormShares", 11, _part("norm_shares"), "part of the cluster that they stand for"),
+    _field("EnergykWh", 12, _kwh, "energy used, faded, kWh"),
+    _field("EnergyShare", 11, _part("energy_share"), "part of all energy"),
+    Field("Had", 10, "scaled", lambda row: row.get("had_of_share"), "energy per share, on its scale, J"),
+    _field("GPUHours", 10, _gpu_hours, "GPU hours used, faded"),
+    _field("FairShare", 10, _part("fair_share_factor"), "2^(-energy share / norm shares)"),
+)
+
+
+def chosen(
+    rows: Iterable[Row],
+    *,
+    accounts: Collection[str] | None,
+    users: Collection[str] | None,
+    users_only: bool,
+) -> list[Row]:
+    """Return the rows that are asked for, in their order.
+
+    Args:
+        rows: of the controller's answer.
+        accounts: None for all.
+        users: None for all; accounts themselves are shown whatever the users.
+        users_only: leave out rows of accounts.
+    """
+
+    def wanted(row: Row) -> bool:
+        if accounts is not None and row["account"] not in accounts:
+            return False
+        if row.get("user") is None:
+            return not users_only
+        return users is None or row["user"] in users
+
+    return [row for row in rows if wanted(row)]
+
+
+def lines(rows: Sequence[Row], layout: Layout, *, long: bool) -> list[str]:
+    """Return a line per row, with the names first if the layout says so."""
+    fields = [field for field in FIELDS if long or field.name not in _LONG_ONLY]
+    columns = [Column(field, field.width, field.left) for field in fields]
+    return list(table_lines(rows, columns, Style(), layout))
+
+
+def notes(answer: Mapping[str, Any], now: float) -> list[str]:
+    """Return what a reader must know of the figures.
+
+    Args:
+        answer: of `GET /v1/shares`.
+        now: Unix seconds.
+    """
+    if answer.get("computed") is None:
+        return ["note: nothing has been computed yet: see priority.mode and senergy status"]
+    age, half = (
+        format_duration(max(0.0, now - answer["computed"])),
+        format_duration(answer.get("half_life_s")),
+    )
+    return [f"note: as of {age} ago; used energy counts half after {half}"]

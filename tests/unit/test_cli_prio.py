@@ -1,0 +1,164 @@
+"""`senergy prio` and `senergy share`: sprio's and sshare's options on answers of the controller."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import fake_controller
+import golden_files
+import pytest
+import queue_answers as answers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.cli import prio, reference
+from slurm_energy.cli.main import main
+from slurm_energy.errors import UsageError
+from slurm_energy.reports import queuepage
+from slurm_energy.reports.scaling import figure
+
+
+@pytest.fixture(autouse=True)
+def a_fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_controller.set_timezone(monkeypatch, "UTC")
+    monkeypatch.delenv("SLURM_TIME_FORMAT", raising=False)
+    monkeypatch.setattr("time.time", lambda: answers.NOW)
+
+
+def show(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str, answer: Any = None
+) -> str:
+    found = answers.priority() if answer is None else answer
+    fake_controller.install(monkeypatch, {"/v1/priority": found, "/v1/shares": answers.shares()})
+    assert main([*arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("prio_default.txt", ["prio"]),
+        ("prio_long.txt", ["prio", "-l"]),
+        ("prio_weights.txt", ["prio", "-w"]),
+        ("prio_norm.txt", ["prio", "-n", "-h", "-o", "jobid%-8,edp,deadline,age,score,shape,why%-30"]),
+        ("prio_job.txt", ["prio", "3"]),
+        ("prio_job_fixed.txt", ["prio", "5"]),
+        ("share_default.txt", ["share", "-u", "alice"]),
+        ("share_long.txt", ["share", "-a", "-l"]),
+        ("share_parsable.txt", ["share", "-a", "-U", "-A", "physics", "-h", "-p"]),
+    ],
+)
+def test_the_pages_read(
+    name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    golden_files.compare(name, show(monkeypatch, capsys, *arguments))
+
+
+def test_json_is_the_controllers_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert json.loads(show(monkeypatch, capsys, "prio", "--json")) == answers.priority()
+    assert json.loads(show(monkeypatch, capsys, "share", "--json")) == answers.shares()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), {}),
+        (("-u", "alice,bob", "-p", "gpu"), {"user": "alice,bob", "partition": "gpu"}),
+        (("-A", "physics"), {"account": "physics"}),
+        (("-j", "12_[1-3]", "-j", "14+0"), {"job": "12_1,12_2,12_3,14+0"}),
+        (("12",), {"job": "12", "neighbours": "1"}),
+    ],
+)  # fmt: skip
+def test_options_become_the_controllers_query(arguments: tuple[str, ...], expected: dict[str, str]) -> None:
+    assert prio.query(reference.parser_of("prio").parse_args([*arguments])) == expected
+
+
+@pytest.mark.parametrize("arguments", [("x",), ("12", "-j", "13"), ("-j", ",")])
+def test_what_is_no_job_is_refused(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        prio.query(reference.parser_of("prio").parse_args([*arguments]))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("why", [1, 2, 3, 4, 5]),
+        ("-place", [4, 3, 2, 1, 5]),
+        ("user,-place", [3, 1, 5, 4, 2]),
+        ("-edp", [1, 2, 3, 4, 5]),
+        ("+edp", [4, 3, 2, 1, 5]),
+        ("-shape,-score", [3, 2, 1, 4, 5]),
+    ],
+)
+def test_rows_are_sorted_as_asked(keys: str, expected: list[int]) -> None:
+    assert [job["job_id"] for job in queuepage.sort(answers.queue(), keys)] == expected
+
+
+@pytest.mark.parametrize("option", ["-o", "-S"])
+def test_an_unknown_field_is_refused(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_controller.install(monkeypatch, {"/v1/priority": answers.priority()})
+    assert main(["prio", option, "scoer"]) == 2
+    assert "did you mean SCORE?" in capsys.readouterr().err
+
+
+def test_a_job_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_controller.install(monkeypatch, {"/v1/priority": answers.priority()})
+    assert main(["prio", "77"]) == 6
+    assert re.fullmatch("senergy: error: job 77: .*squeue.*\n", capsys.readouterr().err)
+
+
+def test_an_array_is_found_by_its_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = [
+        answers.job(20, 1, display_id="18_2"),
+        answers.job(21, 2, display_id="18_[4]"),
+        answers.job(18, 3, display_id="180"),
+    ]
+    page = show(monkeypatch, capsys, "prio", "18_2", answer=answers.priority(*tasks))
+    assert page.startswith("job 18_2 ")
+    both = show(monkeypatch, capsys, "prio", "18", answer=answers.priority(*tasks[:2]))
+    assert re.findall(r"^job (\S+)", both, re.M) == ["18_2", "18_[4]"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mode": "shadow"}, "shadow mode"),
+        ({"mode": "off", "computed": None}, "priority.mode is off"),
+        ({"error": "squeue: timed out"}, "the last ranking failed: squeue: timed out"),
+        ({"computed": None}, "nothing has been ranked yet"),
+        ({"computed": answers.NOW - 300}, "computed 00:05:00 ago"),
+        ({"scope": "own"}, "only your own jobs"),
+    ],
+)
+def test_what_a_reader_must_know_is_said(
+    changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = show(monkeypatch, capsys, "prio", answer=answers.priority(**changes))
+    (note,) = [line for line in page.splitlines() if line.startswith("note: ")]
+    assert words in note
+    assert "note" not in show(monkeypatch, capsys, "prio", "-h", answer=answers.priority(**changes))
+
+
+def test_terms_that_are_named_like_columns_have_one_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    term = {"name": "partition", "value": 0.5, "unit": "", "weight": 1000.0, "contribution": 500.0}
+    jobs = [answers.job(1, 1, terms=[term])]
+    page = show(monkeypatch, capsys, "prio", "-o", "partition,partitionterm", answer=answers.priority(*jobs))
+    assert [line.split() for line in page.splitlines()] == [["PARTITION", "PARTITIONTERM"], ["gpu", "500.00"]]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e17, max_value=1e17))
+def test_figures_fit_their_columns_and_are_near(value: float) -> None:
+    text = figure(value)
+    assert len(text) <= 10
+    number = float(text[:-1]) * 1000.0 ** (" KMGTP".index(text[-1])) if text[-1] in "KMGTP" else float(text)
+    assert number == pytest.approx(value, rel=0.06)
