@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -43,6 +44,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     up.add_argument(
         "--cpu-share", type=float, metavar="CORES", help="real cores that all CPUs of a node are worth (0.45)"
+    )
+    up.add_argument(
+        "--user",
+        type=_user,
+        action="append",
+        metavar="NAME[=SHARES]",
+        help="who has an account (default: nobody=1)",
     )
     up.add_argument("--no-accounting", action="store_true", help="no slurmdbd and database")
     up.add_argument("--no-energy", action="store_true", help="Slurm alone, on the same emulated nodes")
@@ -113,14 +121,16 @@ def _up(args: argparse.Namespace) -> int:
     if lab := lifecycle.existing(layout):
         print(f"The lab is up in {layout.root}: nodes {' '.join(lab.nodes)}.")
         return EXIT_OK
-    nodes = {"nodes": nodesfile.read(args.nodes)} if args.nodes else {}
+    chosen: dict[str, Any] = {"nodes": nodesfile.read(args.nodes)} if args.nodes else {}
+    if args.user:
+        chosen["users"] = dict(args.user)
     spec = LabSpec(
         slurm=tuple(args.set),
         energy=_energy_settings(args.set_energy),
         accounting=not args.no_accounting,
         product=not args.no_energy,
         cpu_share=args.cpu_share,
-        **nodes,
+        **chosen,
     )
     lab = _bring_up(layout, spec)
     lab.settle()
@@ -187,6 +197,14 @@ def _energy_settings(settings: list[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"--set-energy {setting!r}", str(error)) from None
     return tables
+
+
+def _user(text: str) -> tuple[str, int]:
+    """Read `NAME` or `NAME=SHARES`."""
+    name, _, shares = text.partition("=")
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", name) or not re.fullmatch(r"(\d{1,6})?", shares):
+        raise UsageError(f"--user {text!r}", "is no user with shares", "e.g. --user games=3")
+    return name, int(shares or 1)
 
 
 def _down(args: argparse.Namespace) -> int:

@@ -22,8 +22,6 @@ from slurm_energy.lab.parts import Parts
 from slurm_energy.lab.spec import LabSpec
 
 CLUSTER = "lab"
-USERS = ("nobody",)
-"""Users, besides root, with an account of their own."""
 _SETTING = re.compile(r"(?P<key>[A-Za-z]\w*)=[^\n\r]*")
 _OWN = re.compile(
     "clustername|slurmctld(host|port)|statesavelocation|slurmdspooldir|slurmd?user|authinfo"
@@ -130,7 +128,7 @@ def render(
             "cpu": [node for node in nodes if not node.gpus],
             "gpu": [node for node in nodes if node.gpus],
         },
-        "users": [user for user in USERS if _is_user(user)],
+        "users": {user: shares for user, shares in spec.users.items() if _is_user(user)},
         "host_lines": Path("/etc/hosts").read_text() if Path("/etc/hosts").exists() else "",
     }
     environment = jinja2.Environment(

@@ -23,6 +23,7 @@ class LabSpec:
         accounting: whether slurmdbd and its database run.
         product: whether slurm-energy's own parts run; without them it is Slurm on emulated hardware.
         cpu_share: real cores that all emulated CPUs of a node together are worth; None: the emulator's own.
+        users: users of this machine, besides root, with an account of their own, and their raw shares.
     """
 
     nodes: tuple[NodeSpec, ...] = field(default_factory=lambda: from_profiles(DEFAULT_PROFILES))
@@ -31,6 +32,7 @@ class LabSpec:
     accounting: bool = True
     product: bool = True
     cpu_share: float | None = None
+    users: Mapping[str, int] = field(default_factory=lambda: {"nobody": 1})
 
 
 @dataclass(frozen=True)

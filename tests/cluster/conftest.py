@@ -17,7 +17,7 @@ from slurm_energy.lab.startup import StepError
 
 
 def pytest_configure(config):
-    line = "lab(profiles, overrides, slurm, energy, accounting, product): the lab to use"
+    line = "lab(profiles, overrides, slurm, energy, accounting, product, users): the lab to use"
     config.addinivalue_line("markers", line)
 
 

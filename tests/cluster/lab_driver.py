@@ -34,6 +34,7 @@ class LabWish:
     energy: Mapping[str, Any] = field(default_factory=dict)
     accounting: bool = True
     product: bool = True
+    users: Mapping[str, int] = field(default_factory=lambda: {"nobody": 1})
 
     @classmethod
     def from_marker(cls, arguments: Mapping[str, Any]) -> LabWish:
@@ -42,7 +43,7 @@ class LabWish:
 
     def spec(self) -> LabSpec:
         nodes = tuple(replace(n, overrides=self.overrides) for n in nodesfile.from_profiles(self.profiles))
-        return LabSpec(nodes, self.slurm, self.energy, self.accounting, self.product)
+        return LabSpec(nodes, self.slurm, self.energy, self.accounting, self.product, users=self.users)
 
 
 class LabDriver:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy import config
-from slurm_energy.errors import ConfigError, ForbiddenError, UsageError
+from slurm_energy.cli.main import main
+from slurm_energy.errors import EXIT_USAGE, ConfigError, ForbiddenError, UsageError
 from slurm_energy.lab import conf, layout, lifecycle, parts
 from slurm_energy.lab.conf import SlurmNode
 from slurm_energy.lab.parts import Parts
@@ -51,6 +52,17 @@ def test_gres_files_are_ranges_or_one_file():
         "NodeName=g1 Name=gpu Type=a100 File=/dev/gres/nvidia[0-3]",
         "NodeName=g2 Name=gpu Type=h100 File=/dev/gres/nvidia0",
     ]
+
+
+def test_users_have_accounts_with_their_shares_if_the_machine_knows_them():
+    lines = rendered(LabSpec(users={"daemon": 3, "no-such-user": 1}))["etc/accounts"].splitlines()
+    assert lines[-2:] == ["Parent - 'lab'", "User - 'daemon':DefaultAccount='lab':Fairshare=3"]
+
+
+@pytest.mark.parametrize("text", ["", "=2", "daemon=x", "daemon=-1", "a b", "daemon='2'"])
+def test_what_is_no_user_with_shares_is_refused(text, capsys):
+    assert main(["lab", "up", "--nodes", "/no/such/file", "--user", text]) == EXIT_USAGE
+    assert "--user" in capsys.readouterr().err
 
 
 def test_without_accounting_no_database_is_named():
