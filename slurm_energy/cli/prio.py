@@ -35,7 +35,7 @@ examples:
   senergy prio
   senergy prio 12                              why job 12 stands where it stands
   senergy prio -l -u alice,bob                 with account, QOS, tier, nice, shape, reason
-  senergy prio -p gpu -S -energy               the highest predicted energy first
+  senergy prio -p gpu --sort=-energy           the highest predicted energy first
   senergy prio -w                              the policy and its weights
   senergy prio -h -o jobid%-10,place,edp -n    columns of one's own, without header
   senergy prio --json
@@ -57,7 +57,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show.add_argument("-n", "--norm", action="store_true", help="terms before they are weighted")
     show.add_argument("-w", "--weights", action="store_true", help="only the policy and its weights")
     show.add_argument("-o", "--format", metavar="FIELD[%WIDTH],...", help="columns; %%-20 left-justified")
-    show.add_argument("-S", "--sort", metavar="[-]FIELD,...", help="order of rows (default: place)")
+    show.add_argument(
+        "-S",
+        "--sort",
+        metavar="[-]FIELD,...",
+        help="order of rows (default: place); descending: --sort=-energy",
+    )
     show.add_argument("-h", "--noheader", action="store_true", help="no names of columns, no notes")
     show.add_argument("--json", action="store_true", help="print the controller's answer as JSON")
     connection.add_config_option(parser)
