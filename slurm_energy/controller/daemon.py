@@ -22,6 +22,7 @@ from slurm_energy.controller.enrichment import Enrichment
 from slurm_energy.controller.identity import Access
 from slurm_energy.controller.policyfile import policy_file_text, write_policy_file
 from slurm_energy.controller.prediction import Memory
+from slurm_energy.controller.priority import OFF, PriorityLoop, make_parts
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.server import MAX_FIELD_BYTES, MAX_LINE_BYTES, Server
 from slurm_energy.controller.store import Store
@@ -42,6 +43,8 @@ def check(config: Config) -> None:
     """
     listen_address(config.controller.listen)
     policy_file_text(config)
+    if config.priority.mode != OFF:
+        make_parts(config, None, None)
     database.check(config.controller.database)
 
 
@@ -94,7 +97,10 @@ class _Daemon:
             store, self._commands, self._recurring, config.controller.enrich_interval_s
         )
         self._memory = Memory(store, self._recurring, config.controller.history_days)
-        self._server = Server(config, self._access(config), store, self._recurring, self._state, self._memory)
+        self._priority = PriorityLoop(config, store, self._memory, self._recurring)
+        self._server = Server(
+            *(config, self._access(config), store, self._recurring, self._state, self._memory, self._priority)
+        )
 
     async def run(self) -> None:
         """Serve, with signals and periodic work, until told to stop."""
@@ -118,6 +124,7 @@ class _Daemon:
         finally:
             self._commands.stop()
             await runner.cleanup()
+            self._priority.close()
             self._memory.close()
         log.info("stopped")
 
@@ -143,6 +150,7 @@ class _Daemon:
             self._enrichment.loop(),
             self._retention_loop(),
             self._memory.loop(lambda: self._config.controller.enrich_interval_s),
+            self._priority.loop(),
         )
         tasks = [asyncio.create_task(loop) for loop in loops]
         stopping = asyncio.create_task(stop.wait())
@@ -172,6 +180,7 @@ class _Daemon:
         try:
             config = configuration.load(self._argument, trusted=True)
             listen_address(config.controller.listen)
+            priority = self._priority.prepared(config)
             self._write_policies(config)
         except EnergyError as error:
             log.error("reload refused, the configuration stays as it was: %s", error)
@@ -180,6 +189,7 @@ class _Daemon:
             if getattr(config.controller, key) != getattr(self._config.controller, key):
                 log.warning("controller.%s: a new value takes effect at the next start", key)
         self._config = config
+        self._priority.take(priority)
         self._server.config = config
         self._server.access = self._access(config)
         self._memory.keep_days = config.controller.history_days
@@ -196,4 +206,8 @@ class _Daemon:
         return access
 
     def _state(self) -> dict[str, Any]:
-        return {"enrichment": self._enrichment.state(), "history": self._memory.state()}
+        return {
+            "enrichment": self._enrichment.state(),
+            "history": self._memory.state(),
+            "priority": self._priority.state(),
+        }

@@ -87,6 +87,10 @@ class Memory:
         """Return an answer as JSON for each question; None where no run is like the job."""
         return await self._do(self._answers, questions, own_only)
 
+    def ask(self, function: Callable[[History], T]) -> T:
+        """Run a function on the history from another thread, and wait for it; never from the event loop."""
+        return self._thread.submit(function, self._history).result()
+
     def state(self) -> dict[str, Any]:
         """Return what the status page shows: runs learned since the start, those taken over included."""
         return {"runs": self._history.runs_learned, "kinds": len(self._history), "loaded": self._loaded}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import logging
 import sqlite3
@@ -18,9 +19,11 @@ from slurm_energy import __version__
 from slurm_energy.accounting import ingest, queries
 from slurm_energy.accounting.selection import JobSelector, Selection
 from slurm_energy.config import Config
+from slurm_energy.controller import prioritypages
 from slurm_energy.controller.identity import Access, Caller, identify, name_of, uid_of
 from slurm_energy.controller.policyfile import policies_answer
 from slurm_energy.controller.prediction import Memory, read_questions
+from slurm_energy.controller.priority import PriorityLoop
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import (
@@ -66,6 +69,7 @@ class Server:
         recurring: Recurring,
         state: Callable[[], dict[str, Any]],
         memory: Memory | None = None,
+        priority: PriorityLoop | None = None,
     ) -> None:
         self.config = config
         self.access = access
@@ -73,6 +77,7 @@ class Server:
         self._recurring = recurring
         self._state = state
         self._memory = memory
+        self._priority = priority
         self._started = time.time()
         self._spooled: dict[str, int] = {}
 
@@ -84,6 +89,8 @@ class Server:
         application.router.add_get("/v1/records", self._known(self._get_records), allow_head=False)
         application.router.add_get("/v1/jobs/{id}", self._known(self._get_job), allow_head=False)
         application.router.add_get("/v1/policies", self._known(self._get_policies), allow_head=False)
+        application.router.add_get("/v1/priority", self._known(self._get_priority), allow_head=False)
+        application.router.add_get("/v1/shares", self._known(self._get_shares), allow_head=False)
         application.router.add_get("/v1/status", self._known(self._get_status), allow_head=False)
         return application
 
@@ -132,10 +139,7 @@ class Server:
         return web.json_response({"scope": "all" if operator else "own", "answers": answers})
 
     async def _get_records(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        query = dict(request.query)
-        if len(query) != len(request.query):
-            raise UsageError("a parameter is given twice", todo="write values as a comma list")
-        selection = self._scoped(caller, Selection.from_query(query))
+        selection = self._scoped(caller, Selection.from_query(_query(request)))
         selection = await asyncio.to_thread(_with_uids, selection)
         ids = await self._store.read(_find, selection)
         scope = "all" if selection.own_uid is None else "own"
@@ -149,6 +153,28 @@ class Server:
         if not len(ids):
             raise NotFoundError(f"job {job.text}", "no energy record", _why_not_found(job))
         return await self._stream(request, ids, '{"records":[', _TRACES_CHUNK, True)
+
+    async def _get_priority(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        query, operator = _query(request), caller.uid in self.access.operators
+        ask = functools.partial(prioritypages.jobs, self._ranking(), query, caller.uid, operator=operator)
+        pieces = await asyncio.to_thread(ask)
+        response = _json_stream()
+        await response.prepare(request)
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            await _send(response, piece)
+        await response.write_eof()
+        return response
+
+    async def _get_shares(self, request: web.Request, caller: Caller) -> web.Response:
+        operator = caller.uid in self.access.operators
+        return web.json_response(
+            await asyncio.to_thread(prioritypages.shares, self._ranking(), caller.uid, operator=operator)
+        )
+
+    def _ranking(self) -> PriorityLoop:
+        if self._priority is None:
+            raise UnavailableError("priority", "the queue is not ranked here")
+        return self._priority
 
     async def _get_policies(self, _: web.Request, __: Caller) -> web.Response:
         return web.json_response(policies_answer(self.config))
@@ -191,7 +217,7 @@ class Server:
         self, request: web.Request, ids: Sequence[int], head: str, chunk: int, with_traces: bool
     ) -> web.StreamResponse:
         """Send records piece by piece; the first is read before the status is sent."""
-        response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
+        response = _json_stream()
         separator = ""
         text = head
         for first in range(0, max(len(ids), 1), chunk):
@@ -247,6 +273,17 @@ def _explain(recurring: Recurring) -> Middleware:
             return _error(500, EnergyError("internal error", todo="see senergyctld's log"))
 
     return explain
+
+
+def _query(request: web.Request) -> dict[str, str]:
+    query = dict(request.query)
+    if len(query) != len(request.query):
+        raise UsageError("a parameter is given twice", todo="write values as a comma list")
+    return query
+
+
+def _json_stream() -> web.StreamResponse:
+    return web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
 
 
 async def _body(request: web.Request) -> bytes:

@@ -1,0 +1,85 @@
+"""Answers of the queue engine as text, piece by piece: `/v1/priority` and `/v1/shares`.
+
+Who asks is established by the server; numpy is needed only where there is a snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from slurm_energy.controller.identity import name_of
+from slurm_energy.controller.priority import PriorityLoop
+
+if TYPE_CHECKING:
+    from slurm_energy.priority.engine import Kept, Snapshot
+
+_CHUNK: Final = 200
+
+
+def jobs(priority: PriorityLoop, query: Mapping[str, str], uid: int, *, operator: bool) -> Iterator[str]:
+    """Yield the answer to `GET /v1/priority`; what is wrong with the question is raised at once.
+
+    Raises:
+        UsageError: unknown parameter or bad value.
+        ForbiddenError: jobs of others.
+    """
+    head = _head(priority) | {"scope": "all" if operator else "own"}
+    snapshot = priority.snapshot
+    if snapshot is None:
+        return iter([json.dumps(head | {"jobs": []})])
+    from slurm_energy.priority import asking, explaining
+
+    wanted = asking.Wanted.from_query(query)
+    if not operator:
+        wanted = wanted.limited_to(uid, name_of(uid))
+    rows = asking.rows_wanted(snapshot, wanted)
+    if wanted.state:
+        head["state"] = explaining.state(snapshot)
+    explainer = explaining.Explainer(snapshot, wanted.own_uid)
+    return _pieces(head, rows, explainer.job)
+
+
+def shares(priority: PriorityLoop, uid: int, *, operator: bool) -> dict[str, Any]:
+    """Return the answer to `GET /v1/shares`; others than operators see accounts and themselves."""
+    snapshot, kept = priority.snapshot, priority.kept
+    answer: dict[str, Any] = {
+        "computed": snapshot.computed if snapshot else None,
+        "half_life_s": priority.config.priority.half_life_s,
+        "scope": "all" if operator else "own",
+        "rows": [],
+    }
+    if snapshot is not None and kept is not None:
+        answer["rows"] = _share_rows(snapshot, kept, None if operator else (name_of(uid), str(uid)))
+    return answer
+
+
+def _share_rows(snapshot: Snapshot, kept: Kept, only: tuple[str | None, str] | None) -> list[dict[str, Any]]:
+    from slurm_energy.priority.explaining import shares_rows
+
+    rows = shares_rows(snapshot, kept)
+    return [row for row in rows if only is None or row["user"] is None or row["user"] in only]
+
+
+def _head(priority: PriorityLoop) -> dict[str, Any]:
+    settings, state = priority.config.priority, priority.state()
+    snapshot = priority.snapshot
+    weights = snapshot.options.weights if snapshot else settings.weights
+    return {
+        **{key: state[key] for key in ("mode", "policy", "computed", "source", "pending", "ranked", "error")},
+        "interval_s": settings.interval_s,
+        "weights": weights,
+        "age_weight": settings.age_weight,
+        "wait_bound_s": settings.wait_bound_s,
+    }
+
+
+def _pieces(head: Mapping[str, Any], rows: list[int], job: Callable[[int], dict[str, Any]]) -> Iterator[str]:
+    """Yield one JSON object, some jobs at a time, so that a long queue is never held as a whole."""
+    text = json.dumps(head)[:-1] + ',"jobs":['
+    for first in range(0, len(rows), _CHUNK):
+        chunk = [json.dumps(job(row)) for row in rows[first : first + _CHUNK]]
+        yield text + ",\n".join(chunk)
+        text = ",\n"
+    yield ("" if rows else text) + "\n]}\n"

@@ -1,0 +1,123 @@
+"""The queue engine put together as the configuration says. Imported only where it runs: needs numpy."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.config import Config
+from slurm_energy.controller.prediction import Memory
+from slurm_energy.errors import ConfigError, EnergyError
+from slurm_energy.oracle.history.columns import Predictions, predict_many
+from slurm_energy.ownership import read_trusted
+from slurm_energy.priority.engine import Engine, Kept, Snapshot
+from slurm_energy.priority.handing import JobByJob, Nowhere, Table, Target
+from slurm_energy.priority.questions import Forecaster
+from slurm_energy.priority.usage import Usage
+from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.slurm.queue.columns import QueueSource
+from slurm_energy.slurm.queue.commands import SqueueSource
+from slurm_energy.slurm.queue.table import TableSource
+from slurm_energy.slurm.queue.update import Updater
+
+
+@dataclass(slots=True)
+class Parts:
+    """What one configuration needs: all but `signature` and `stop` is for one thread.
+
+    Attributes:
+        engine: ranks.
+        source: where the queue is read.
+        source_name: for people.
+        target: where the order goes.
+        kept: shared with the parts before and after.
+        stops: called at the end.
+    """
+
+    engine: Engine
+    source: QueueSource
+    source_name: str
+    target: Target
+    kept: Kept
+    stops: Sequence[Callable[[], None]] = ()
+
+    def rank(self) -> Snapshot:
+        """Read the queue and rank it."""
+        return self.engine.cycle(self.source.read(), time.time())
+
+    def hand_over(self, snapshot: Snapshot) -> str | None:
+        """Give the order to slurmctld; see `Target.take`."""
+        return self.target.take(snapshot)
+
+    def signature(self) -> tuple[int, ...] | None:
+        """Return what changes when slurmctld tells of new jobs; None where it does not."""
+        return self.source.signature() if isinstance(self.source, TableSource) else None
+
+    def stop(self) -> None:
+        """End what runs in Slurm's commands."""
+        for stop in self.stops:
+            stop()
+
+
+def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
+    """Put the parts together.
+
+    Args:
+        config: with a mode other than off.
+        memory: history; None: predictions do without.
+        kept: of the parts before.
+
+    Raises:
+        ConfigError: the policy is not known or cannot be loaded.
+    """
+    settings = config.priority
+    if kept is None or kept.usage.half_life_s != settings.half_life_s:
+        kept = Kept(Usage(settings.half_life_s))
+    try:
+        if settings.policy_file is not None:
+            read_trusted(settings.policy_file)  # it is run as root
+        engine = Engine(config, kept, _forecaster(memory))
+    except OSError as error:
+        where = f"priority.policy_file {settings.policy_file}"
+        raise ConfigError(where, error.strerror or str(error)) from None
+    except ConfigError:
+        raise
+    except EnergyError as error:
+        raise ConfigError("priority.policy", str(error)) from None
+    source, name, stop_reading = _source(config, kept)
+    target: Target = Nowhere()
+    stops = [stop_reading]
+    if settings.mode == "plugin":
+        target = Table(settings.table, settings.stale_s)
+    elif settings.mode == "portable":
+        updater = Updater(settings.updates_per_s, settings.interval_s, kept.taken)
+        target, stops = JobByJob(updater), [stop_reading, updater.stop]
+    return Parts(engine, source, name, target, kept, stops)
+
+
+def _source(config: Config, kept: Kept) -> tuple[QueueSource, str, Callable[[], None]]:
+    """Return where the queue is read, its name, and what ends a reading."""
+    settings, run = config.priority, CommandRunner()
+    table = settings.mode == "plugin" or (settings.mode == "shadow" and _exists(settings.queue_table))
+    if table:
+        return TableSource(settings.queue_table), "queue.table", run.stop
+    return SqueueSource(run, kept.taken), "squeue", run.stop
+
+
+def _exists(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _forecaster(memory: Memory | None) -> Forecaster | None:
+    """Return what asks the history, in the history's own thread."""
+    if memory is None:
+        return None
+
+    def ask(columns: Mapping[str, Sequence[Any]]) -> Predictions:
+        return memory.ask(lambda history: predict_many(history, columns))
+
+    return ask

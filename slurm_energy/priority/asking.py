@@ -1,0 +1,143 @@
+"""Which jobs of a snapshot somebody wants to see, and may see. No HTTP and no words about jobs here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.accounting.selection import JobSelector
+from slurm_energy.errors import ForbiddenError, UsageError
+from slurm_energy.priority.engine import Snapshot
+from slurm_energy.priority.explaining import pending_rows
+from slurm_energy.quantities import shown
+from slurm_energy.scheduling.queue import Bools
+from slurm_energy.slurm.queue.columns import PENDING
+
+_KEYS: Final = ("job", "user", "account", "partition", "neighbours", "state")
+_MOST_VALUES: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to look for; empty tuples mean no condition.
+
+    Attributes:
+        users: login names, or uids as text.
+        neighbours: also the jobs just before and just after each one found.
+        state: also the columns behind the order.
+        own_uid: nobody else's jobs.
+    """
+
+    jobs: tuple[JobSelector, ...] = ()
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    neighbours: bool = False
+    state: bool = False
+    own_uid: int | None = None
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> Wanted:
+        """Read the parameters of `GET /v1/priority`.
+
+        Raises:
+            UsageError: unknown parameter or bad value.
+        """
+        if unknown := sorted(set(query) - set(_KEYS)):
+            raise UsageError(f"unknown parameter '{shown(unknown[0])}'", todo="known: " + ", ".join(_KEYS))
+        return cls(
+            jobs=tuple(JobSelector.parse(text) for text in _words(query, "job")),
+            users=_words(query, "user"),
+            accounts=_words(query, "account"),
+            partitions=_words(query, "partition"),
+            neighbours=_switch(query, "neighbours"),
+            state=_switch(query, "state"),
+        )
+
+    def limited_to(self, uid: int, name: str | None) -> Wanted:
+        """Return the same for somebody who may see no jobs but her own.
+
+        Raises:
+            ForbiddenError: it names others, or asks for the columns of all jobs.
+        """
+        others = [user for user in self.users if user not in (name, str(uid))]
+        if others or self.state:
+            what = f"jobs of user {shown(others[0])}" if others else "the state behind the order"
+            raise ForbiddenError(what, "you may read your own", "ask an operator (controller.operators)")
+        return replace(self, own_uid=uid)
+
+
+def rows_wanted(snapshot: Snapshot, wanted: Wanted) -> list[int]:
+    """Return rows of pending jobs, first to start first.
+
+    Raises:
+        ForbiddenError: a job that was asked for belongs to somebody else.
+    """
+    queue = snapshot.queue
+    pending = queue.state == PENDING
+    found = pending & _conditions(snapshot, wanted)
+    if wanted.jobs:
+        named = pending & _named(snapshot, wanted.jobs)
+        if wanted.own_uid is not None and np.any(named & (queue.uid != wanted.own_uid)):
+            row = int(np.flatnonzero(named & (queue.uid != wanted.own_uid))[0])
+            why = "it belongs to another user"
+            raise ForbiddenError(f"job {int(queue.job_id[row])}", why, "ask an operator")
+        found &= named
+    if wanted.own_uid is not None:
+        pending &= queue.uid == wanted.own_uid
+        found &= pending
+    rows = np.flatnonzero(found)
+    if wanted.neighbours and wanted.jobs:
+        near = np.concatenate([snapshot.place[rows] - 1, snapshot.place[rows] + 1])
+        ranked = np.isin(snapshot.place, near[near > 0]) & (snapshot.place > 0) & pending
+        rows = np.union1d(rows, np.flatnonzero(ranked))
+    return pending_rows(snapshot, rows.tolist())
+
+
+def _conditions(snapshot: Snapshot, wanted: Wanted) -> Bools:
+    queue = snapshot.queue
+    found = np.ones(queue.count, np.bool_)
+    if wanted.users:
+        uids = np.array([int(user[:18]) for user in wanted.users if user.isdecimal()], np.int64)
+        names = frozenset(wanted.users)
+        found &= np.array([user in names for user in queue.user], np.bool_) | np.isin(queue.uid, uids)
+    if wanted.accounts:
+        accounts = frozenset(wanted.accounts)
+        found &= np.array([account in accounts for account in queue.account], np.bool_)
+    if wanted.partitions:
+        partitions = frozenset(wanted.partitions)
+        listed = [not partitions.isdisjoint(partition.split(",")) for partition in queue.partition]
+        found &= np.array(listed, np.bool_)
+    return found
+
+
+def _named(snapshot: Snapshot, jobs: tuple[JobSelector, ...]) -> Bools:
+    """Return which rows these ids mean: jobs, whole arrays, tasks, components."""
+    queue = snapshot.queue
+    whole = np.array([job.base for job in jobs if job.task is None and job.offset is None], np.int64)
+    found: Bools = np.zeros(queue.count, np.bool_)
+    for column in (queue.job_id, queue.array_job_id, queue.het_job_id):
+        found |= np.isin(column, whole)
+    for job in jobs:
+        if job.task is not None:
+            found |= (queue.array_job_id == job.base) & (queue.array_task_id == job.task)
+        if job.offset is not None:
+            found |= (queue.het_job_id == job.base) & (queue.job_id == job.base + job.offset)
+    return found
+
+
+def _words(query: Mapping[str, str], key: str) -> tuple[str, ...]:
+    words = tuple(word for word in query.get(key, "").split(",") if word)
+    if len(words) > _MOST_VALUES:
+        raise UsageError(f"{key}: more than {_MOST_VALUES} values")
+    return words
+
+
+def _switch(query: Mapping[str, str], key: str) -> bool:
+    text = query.get(key, "0")
+    if text not in ("0", "1"):
+        raise UsageError(f"{key}: '{shown(text)}' is neither 0 nor 1")
+    return text == "1"

@@ -1,0 +1,276 @@
+"""A snapshot as plain data: jobs with the reasons of their places, shares, the columns behind them.
+
+Words and JSON only; nothing is computed here that the engine has not decided.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.priority.engine import Kept, Snapshot
+from slurm_energy.priority.questions import SOURCES, Predicted
+from slurm_energy.quantities import format_duration, shown
+from slurm_energy.reports.scaling import with_unit
+from slurm_energy.scheduling.fairness import fair_share_factor, had_of_share
+from slurm_energy.scheduling.ranking import AGED, URGENT
+from slurm_energy.slurm.queue.columns import PENDING
+
+_TIERS: Final = ("aged", "urgent", "normal")
+
+
+def display_id(snapshot: Snapshot, row: int) -> str:
+    """Return a job's id as squeue shows it: `12`, `12_3`, `12_[5]` for a record of 5 tasks, `14+1`."""
+    queue = snapshot.queue
+    job, array = int(queue.job_id[row]), int(queue.array_job_id[row])
+    if array and queue.array_task_id[row] >= 0:
+        return f"{array}_{int(queue.array_task_id[row])}"
+    if array:
+        return f"{array}_[{int(queue.tasks[row])}]"
+    leader = int(queue.het_job_id[row])
+    return f"{leader}+{job - leader}" if leader else str(job)
+
+
+def pending_rows(snapshot: Snapshot, rows: Iterable[int] | None = None) -> list[int]:
+    """Return pending rows, first to start first; those without a place at the end, in order of their ids."""
+    queue = snapshot.queue
+    at = np.flatnonzero(queue.state == PENDING)
+    if rows is not None:
+        at = np.intersect1d(at, np.fromiter(rows, np.int64))
+    place = np.where(snapshot.place[at] > 0, snapshot.place[at], np.iinfo(np.int64).max)
+    ordered: list[int] = at[np.lexsort((queue.job_id[at], place))].tolist()
+    return ordered
+
+
+class Explainer:
+    """Tells about the jobs of one snapshot.
+
+    Args:
+        snapshot: of one cycle.
+        uid: whose jobs may be named as neighbours; None: everybody's.
+    """
+
+    def __init__(self, snapshot: Snapshot, uid: int | None = None) -> None:
+        self._snapshot, self._uid = snapshot, uid
+        leaders = snapshot.rows
+        self._ranked = {int(row): at for at, row in enumerate(leaders.tolist())}
+        self._at_place = leaders[snapshot.order]
+
+    def job(self, row: int) -> dict[str, Any]:
+        """Return a pending job as `GET /v1/priority` shows it."""
+        snapshot, queue = self._snapshot, self._snapshot.queue
+        at = self._ranked.get(int(self._snapshot.leader[row]))
+        place, number = int(snapshot.place[row]), int(snapshot.numbers[row])
+        return {
+            "job_id": int(queue.job_id[row]),
+            "display_id": display_id(snapshot, row),
+            "user": queue.user[row],
+            "account": queue.account[row],
+            "partition": queue.partition[row],
+            "qos": queue.qos[row],
+            "name": queue.name[row],
+            "submit": _number(queue.submit_s[row]),
+            "eligible": _number(queue.eligible_s[row]),
+            "deadline": _number(queue.deadline_s[row]),
+            "wait_s": self._wait_s(row, at),
+            "place": place or None,
+            "of": len(snapshot.order),
+            "tier": None if at is None else _TIERS[int(snapshot.ranking.tier[at])],
+            "score": None if at is None else _number(snapshot.ranking.score[at]),
+            "site_factor": number or None,
+            "priority": int(queue.priority[row]),
+            "nice": int(queue.nice[row]),
+            "held": bool(queue.held[row]),
+            "dependent": bool(queue.dependent[row]),
+            "fixed": bool(queue.fixed[row]),
+            "reason": queue.reason[row],
+            "terms": [] if at is None else self.terms(at),
+            "predicted": _predicted(snapshot.predicted, row),
+            "shapes": [] if at is None else self._shapes(at),
+            "why": self.why(row),
+        }
+
+    def terms(self, at: int) -> list[dict[str, Any]]:
+        """Return what the score of a ranked job is made of; terms that do not concern it are left out."""
+        found = []
+        for name, term in self._snapshot.ranking.terms.items():
+            value = _number(term.value[at])
+            if value is not None:
+                contribution = None if term.weight is None else term.weight * value
+                found.append(
+                    {
+                        "name": name,
+                        "value": value,
+                        "unit": term.unit,
+                        "weight": term.weight,
+                        "contribution": contribution,
+                    }
+                )
+        return found
+
+    def why(self, row: int) -> str:
+        """Return one sentence: why this job stands where it stands."""
+        snapshot, queue = self._snapshot, self._snapshot.queue
+        at = self._ranked.get(int(self._snapshot.leader[row]))
+        if queue.fixed[row]:
+            return "An administrator gave it a priority of its own, which stays."
+        if at is None:
+            return "Its partition is not among priority.partitions: it keeps Slurm's own order."
+        place = f"{int(snapshot.place[row])} of {len(snapshot.order)} by {snapshot.policy}"
+        return f"{self._free(row)}{place}: {self._because(int(snapshot.leader[row]), at)}."
+
+    def _because(self, row: int, at: int) -> str:
+        snapshot = self._snapshot
+        tier = int(snapshot.ranking.tier[at])
+        if tier == AGED:
+            bound = format_duration(snapshot.options.wait_bound_s)
+            return f"it has waited for longer than {bound} and goes before all others, oldest first"
+        if snapshot.ranking.choice[at] < 0:
+            return "none of its shapes can run now"
+        figures = _figures(snapshot.predicted, row)
+        if tier == URGENT:
+            left = format_duration(float(snapshot.queue.deadline_s[row]) - snapshot.computed)
+            return f"its deadline is in {left}, and {figures}"
+        return figures + self._neighbours(row)
+
+    def _neighbours(self, row: int) -> str:
+        """Tell of the jobs just before and just after, by the figure that policies of energy go by."""
+        place, queue = int(self._snapshot.place[row]), self._snapshot.queue
+        parts = []
+        for other, words in ((place - 1, "before it"), (place + 1, "after it")):
+            if 1 <= other <= len(self._at_place):
+                near = int(self._at_place[other - 1])
+                if self._uid not in (None, int(queue.uid[near])):
+                    continue
+                edp = with_unit(float(self._snapshot.predicted.edp[near]), "J s")
+                parts.append(f"{words} job {int(queue.job_id[near])} ({edp})")
+        return f"; {', '.join(parts)}" if parts else ""
+
+    def _free(self, row: int) -> str:
+        queue = self._snapshot.queue
+        if queue.held[row]:
+            return "Held; once released "
+        if queue.dependent[row]:
+            return "Waits for other jobs or a time; then "
+        return "Place "
+
+    def _wait_s(self, row: int, at: int | None) -> float | None:
+        if at is not None:
+            return float(self._snapshot.scheduled.wait_s[at])
+        submit = _number(self._snapshot.queue.submit_s[row])
+        return None if submit is None else max(0.0, self._snapshot.computed - submit)
+
+    def _shapes(self, at: int) -> list[dict[str, Any]]:
+        shapes, table = self._snapshot.shapes, self._snapshot.shapes.table
+        choice = int(self._snapshot.ranking.choice[at])
+        found = []
+        for row in range(int(table.first[at]), int(table.first[at + 1])):
+            kind, gpus = shapes.gpu_kind[row], int(table.gpus[row])
+            found.append(
+                {
+                    "text": f"gpu:{kind}:{gpus}" if kind else str(gpus),
+                    "gpus": gpus,
+                    "gpu_kind": kind,
+                    "time_s": float(table.time_s[row]),
+                    "power_watts": float(table.power_watts[row]),
+                    "edp": float(table.edp[row]),
+                    "fits": bool(table.possible[row]),
+                    "chosen": row == choice,
+                }
+            )
+        return found
+
+
+def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
+    """Return energy and shares of every association, each account's total before its users."""
+    users = snapshot.users
+    total = float(users.energy_joules.sum())
+    factor, had = fair_share_factor(users.energy_joules, users), had_of_share(users.energy_joules, users)
+    rows = []
+    for at, (account, user) in enumerate(snapshot.associations):
+        joules = float(users.energy_joules[at])
+        rows.append(
+            {
+                "account": account,
+                "user": user,
+                "shares": kept.raw_shares.get((account, user)),
+                "norm_shares": _number(snapshot.shares[at]),
+                "energy_joules": joules,
+                "energy_share": joules / total if total > 0 else 0.0,
+                "gpu_seconds": float(users.gpu_seconds[at]),
+                "had_of_share": float(had[at]),
+                "fair_share_factor": float(factor[at]),
+            }
+        )
+    rows += [_account(name, rows, kept) for name in dict.fromkeys(str(row["account"]) for row in rows)]
+    return sorted(rows, key=lambda row: (row["account"], row["user"] is not None, row["user"] or ""))
+
+
+def state(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the columns that `scheduling` was given, so that it can be asked again and answer the same."""
+    tables = {"jobs": snapshot.scheduled.jobs, "alternatives": snapshot.shapes.table, "users": snapshot.users}
+    found: dict[str, Any] = {
+        name: {
+            field.name: _plain(getattr(table, field.name).tolist())
+            for field in dataclasses.fields(table)  # type: ignore[arg-type]
+        }
+        for name, table in tables.items()
+    }
+    return {
+        "now_s": snapshot.scheduled.now_s,
+        "policy": snapshot.policy,
+        "options": dataclasses.asdict(snapshot.options),
+        **found,
+        "order": snapshot.scheduled.jobs.job_id[snapshot.order].tolist(),
+    }
+
+
+def _account(name: str, rows: Sequence[dict[str, Any]], kept: Kept) -> dict[str, Any]:
+    own = [row for row in rows if row["account"] == name]
+    known = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
+    share, part = sum(known) if known else None, sum(row["energy_share"] for row in own)
+    return {
+        "account": name,
+        "user": None,
+        "shares": kept.raw_shares.get((name, "")),
+        "norm_shares": share,
+        "energy_joules": sum(row["energy_joules"] for row in own),
+        "energy_share": part,
+        "gpu_seconds": sum(row["gpu_seconds"] for row in own),
+        "had_of_share": None,
+        "fair_share_factor": 2.0 ** (-part / share) if share else None,
+    }
+
+
+def _predicted(predicted: Predicted, row: int) -> dict[str, Any]:
+    return {
+        "time_s": float(predicted.time_s[row]),
+        "power_watts": float(predicted.power_watts[row]),
+        "energy_joules": float(predicted.time_s[row] * predicted.power_watts[row]),
+        "edp": float(predicted.power_watts[row] * predicted.time_s[row] ** 2),
+        "source": str(SOURCES[predicted.source[row]]),
+        "runs": int(predicted.runs[row]),
+        "basis": predicted.basis(row),
+    }
+
+
+def _figures(predicted: Predicted, row: int) -> str:
+    time_s, watts = float(predicted.time_s[row]), float(predicted.power_watts[row])
+    return (
+        f"{format_duration(time_s)} at {with_unit(watts, 'W')} are expected, "
+        f"EDP {with_unit(watts * time_s**2, 'J s')} ({shown(predicted.basis(row), 80)})"
+    )
+
+
+def _number(value: Any) -> float | None:
+    """Return a number as JSON can have it: None for NaN and infinity."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _plain(values: list[Any]) -> list[Any]:
+    return [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]

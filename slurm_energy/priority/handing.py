@@ -1,0 +1,84 @@
+"""Handing an order over to slurmctld: through the plugin's table, job by job, or not at all.
+
+Which number a job gets is decided by the engine; how Slurm is asked is the slurm room's matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from slurm_energy.priority import table
+from slurm_energy.priority.engine import Snapshot
+
+
+class Target(Protocol):
+    """Where orders go."""
+
+    def take(self, snapshot: Snapshot) -> str | None:
+        """Hand over; return in one line what could not be done, None if all is well.
+
+        Raises:
+            UnavailableError: nothing could be handed over; the last order stays.
+        """
+        ...
+
+
+class Applier(Protocol):
+    """Sets site factors job by job, see `slurm.queue.update.Updater`."""
+
+    def set_site_factors(self, changes: Mapping[int, int]) -> Any:
+        """Set them in the order given, as many as time allows; the answer has `refused` and `left`."""
+        ...
+
+
+class Nowhere:
+    """Shadow mode: nothing is changed."""
+
+    def take(self, snapshot: Snapshot) -> str | None:
+        """Do nothing."""
+        return None
+
+
+class Table:
+    """Plugin mode: a table of all pending jobs, rewritten every cycle, which also shows that we live.
+
+    Args:
+        path: `priority.table`.
+        stale_s: age at which the plugin disregards it.
+    """
+
+    def __init__(self, path: Path, stale_s: float) -> None:
+        self._path, self._stale_s = path, stale_s
+
+    def take(self, snapshot: Snapshot) -> str | None:
+        """Write the table; jobs submitted until the next one go to the middle of the queue."""
+        job_ids, numbers = snapshot.numbered()
+        table.write(
+            self._path,
+            job_ids,
+            numbers,
+            stale_s=self._stale_s,
+            default=snapshot.default_number,
+            written_unix_s=snapshot.computed,
+        )
+        return None
+
+
+class JobByJob:
+    """Portable mode: changed site factors only, the first to start first."""
+
+    def __init__(self, applier: Applier) -> None:
+        self._applier = applier
+
+    def take(self, snapshot: Snapshot) -> str | None:
+        """Have the changes made; what there is no time for is made in the next cycles."""
+        changes = snapshot.changes()
+        if not changes:
+            return None
+        outcome = self._applier.set_site_factors(changes)
+        if outcome.refused:
+            job, why = next(iter(outcome.refused.items()))
+            return f"{len(outcome.refused)} jobs keep their old place, job {job}: {why}"
+        return None

@@ -1,0 +1,109 @@
+"""Places in the queue as numbers for Slurm: from an order to site factors that fall from job to job. Pure.
+
+Nothing about jobs, scores or Slurm's way of taking the numbers comes in here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Ints
+
+SPACING: Final = 1000
+"""Distance of neighbours where there is room: newcomers go in between, and a nice of that much is a place."""
+
+LOWEST: Final = 1_000_000
+"""Of a ranked job: high enough that a usual nice does not take its priority down to Slurm's least, 1."""
+
+HIGHEST: Final = 2_000_000_000
+"""Slurm adds its site factors to 2^31 in 32 bits without sign."""
+
+_MIDDLE: Final = 1_000_000_000
+_CROWDED: Final = 2
+
+
+def fresh(count: int) -> Ints:
+    """Return numbers for an order that nobody has numbers of yet, the highest first. Shape (count,).
+
+    They lie around the middle of what Slurm takes, as newcomers go to either end.
+    """
+    spacing = min(SPACING, (HIGHEST - LOWEST) // max(1, count))
+    # Of the count only its size matters: the next cycle, with a few more jobs, gives the same numbers.
+    top = min(HIGHEST, _MIDDLE + spacing * (1 << count.bit_length()) // 2)
+    numbers: Ints = top - spacing * np.arange(count, dtype=np.int64)
+    return numbers
+
+
+def kept(old: Ints) -> Ints:
+    """Return numbers for an order, with as few changes as it takes.
+
+    The most jobs keep their numbers that can: a longest subsequence that falls with room for those in
+    between. The others are spread evenly over the gaps. Where an end of the range is used up all get new
+    numbers.
+
+    Args:
+        old: numbers that the jobs have now, first to start first; 0: none. Shape (n,).
+
+    Returns:
+        Strictly falling numbers from `LOWEST` to `HIGHEST`, shape (n,).
+    """
+    count = len(old)
+    place = np.arange(count, dtype=np.int64)
+    usable = (old >= LOWEST + (count - 1 - place)) & (old <= HIGHEST - place)
+    rows = np.flatnonzero(usable)
+    # a stays before b with room for what is in between if old[a] + a >= old[b] + b.
+    stays = rows[longest_falling(old[rows] + rows)]
+    if len(stays) == 0:
+        return fresh(count)
+    first, last = int(stays[0]), int(stays[-1])
+    above = min(HIGHEST + 1, int(old[first]) + SPACING * (first + 1))
+    below = max(LOWEST - 1, int(old[last]) - SPACING * (count - last))
+    at = np.concatenate(([-1], stays, [count]))
+    numbers = np.concatenate(([above], old[stays], [below]))
+    if _crowded(at, numbers):
+        return fresh(count)
+    return _filled(at, numbers)
+
+
+def longest_falling(values: Ints) -> Ints:
+    """Return places of a longest subsequence in which no value is above the one before. O(n log n)."""
+    if len(values) == 0 or np.all(np.diff(values) <= 0):
+        return np.arange(len(values), dtype=np.int64)
+    ends: list[int] = []  # negated last values of the best subsequence of each length
+    end_rows: list[int] = []
+    before = [-1] * len(values)
+    for row, value in enumerate((-values).tolist()):
+        length = bisect_right(ends, value)
+        if length:
+            before[row] = end_rows[length - 1]
+        if length == len(ends):
+            ends.append(value)
+            end_rows.append(row)
+        else:
+            ends[length], end_rows[length] = value, row
+    row = end_rows[-1]
+    found = np.empty(len(ends), np.int64)
+    for place in range(len(ends) - 1, -1, -1):
+        found[place] = row
+        row = before[row]
+    return found
+
+
+def _crowded(at: Ints, numbers: Ints) -> bool:
+    """Whether newcomers at an end stand so close that the next ones will find no room."""
+    new = np.diff(at) - 1
+    steps = -np.diff(numbers) // (new + 1)
+    return bool((new[0] > 0 and steps[0] < _CROWDED) or (new[-1] > 0 and steps[-1] < _CROWDED))
+
+
+def _filled(at: Ints, numbers: Ints) -> Ints:
+    """Return the numbers of places 0 to at[-1] - 1, spread evenly between those given."""
+    place = np.arange(at[-1], dtype=np.int64)
+    left = np.searchsorted(at, place, side="right") - 1
+    room = numbers[left] - numbers[left + 1]
+    between = at[left + 1] - at[left]
+    filled: Ints = numbers[left] - room * (place - at[left]) // between
+    return filled

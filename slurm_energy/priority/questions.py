@@ -1,0 +1,219 @@
+"""Time and watts of every job of a queue: history, the training model, the nameplate; in columns.
+
+The oracles own the arithmetic; here is only who is asked, what, and whose answer counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.config import Config
+from slurm_energy.errors import EnergyError
+from slurm_energy.oracle.answer import Answer, Question, Source
+from slurm_energy.oracle.history import columns as history_columns
+from slurm_energy.oracle.history.levels import LEVELS
+from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
+from slurm_energy.oracle.prediction import TrainingOracle
+from slurm_energy.policies.flags import Request, validate_flags
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.slurm.queue.columns import QueueColumns
+
+SOURCES: Final = (Source.HISTORY, Source.MODEL, Source.NAMEPLATE)
+HISTORY, MODEL, NAMEPLATE = range(3)
+
+Forecaster = Callable[[Mapping[str, Sequence[Any]]], history_columns.Predictions]
+"""`oracle.history.columns.predict_many` for the history in force."""
+
+_LEAST_S: Final = 1e-3
+_MOST_REMEMBERED: Final = 50_000
+_OWN_PROGRAM: Final = tuple(not level.by_limit for level in LEVELS)
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """One value per job in each array, always a number: every job gets an answer.
+
+    Attributes:
+        time_s: mean, above 0 and at most the time limit.
+        power_watts: mean watts of the job.
+        source: place in `SOURCES`.
+        runs: measured runs behind it; 0 for other sources than history.
+        level: place in `oracle.history.levels.LEVELS`, -1 for other sources.
+    """
+
+    time_s: Floats
+    power_watts: Floats
+    source: Ints
+    runs: Ints
+    level: Ints
+
+    @property
+    def energy_joules(self) -> Floats:
+        """Joules as rankings count them, P T."""
+        return self.power_watts * self.time_s
+
+    @property
+    def edp(self) -> Floats:
+        """Energy-delay product P T^2 in joule seconds. Source: thesis, Eq. 5.1."""
+        product: Floats = self.power_watts * np.square(self.time_s)
+        return product
+
+    def basis(self, row: int) -> str:
+        """Return one line for people: what a row's figures rest on."""
+        source = int(self.source[row])
+        if source == HISTORY:
+            runs = int(self.runs[row])
+            return f"{runs} run{'' if runs == 1 else 's'}: {LEVELS[self.level[row]].text}"
+        return "training model" if source == MODEL else "time limit and TDP, nothing measured"
+
+
+class Predictor:
+    """Asks the oracles for whole queues; remembers what does not change.
+
+    Args:
+        config: policies, bounds and defaults, for the jobs' flags.
+        history: answers from measured runs; None: there is no history.
+    """
+
+    def __init__(self, config: Config, history: Forecaster | None = None) -> None:
+        self._config, self._history = config, history
+        self._requests: dict[Any, Request] = {}
+        self._models: dict[Any, tuple[float, float] | None] = {}
+        self._plates: dict[Any, tuple[float, float]] = {}
+        self._training, self._nameplate = TrainingOracle(), NameplateOracle()
+
+    def predict(
+        self,
+        queue: QueueColumns,
+        rows: Ints | None = None,
+        gpus: Ints | None = None,
+        gpu_kind: Sequence[str] | None = None,
+    ) -> Predicted:
+        """Return the predictions for a queue, or for other shapes of its jobs.
+
+        Runs of the same user's programs count most; then the training model, if the job names a model
+        and a kind of GPU; then what is known of the user's, account's and partition's jobs in general; then
+        the nameplate.
+
+        Args:
+            queue: the jobs.
+            rows: which of them, repeated where a job has several shapes, shape (m,); None: all, once.
+            gpus: GPUs of each shape, shape (m,); None: as the job asks.
+            gpu_kind: kind of GPU of each shape likewise.
+        """
+        asked = self._columns(queue, rows, gpus, gpu_kind)
+        count = len(asked["gpus"])
+        limit = np.array([np.inf if value is None else value for value in asked["time_limit_s"]])
+        time_s, watts = np.full(count, np.nan), np.full(count, np.nan)
+        source, runs, level = (np.full(count, value, np.int64) for value in (NAMEPLATE, 0, -1))
+        models = asked.pop("model")
+        if self._history is not None and count:
+            found = self._history(asked)
+            time_s, watts, runs, level = (
+                found.duration_s.copy(),
+                found.power_watts.copy(),
+                found.runs,
+                found.level,
+            )
+            source = np.where(runs > 0, HISTORY, NAMEPLATE)
+        self._ask_model(asked, models, time_s, watts, source, level)
+        runs, level = np.where(source == HISTORY, runs, 0), np.where(source == HISTORY, level, -1)
+        self._ask_nameplate(asked, time_s, watts)
+        return Predicted(np.clip(time_s, _LEAST_S, limit), watts, source, runs, level)
+
+    def _columns(
+        self, queue: QueueColumns, rows: Ints | None, gpus: Ints | None, gpu_kind: Sequence[str] | None
+    ) -> dict[str, list[Any]]:
+        at = list(range(queue.count)) if rows is None else rows.tolist()
+        partitions = [queue.partition[row].partition(",")[0] for row in at]
+        users = [queue.user[row] for row in at]
+        requests = self._requests_of([queue.flags[row] for row in at], users, partitions)
+        limits = queue.time_limit_s[at].tolist()
+        kinds = [queue.gpu_kind[row] for row in at] if gpu_kind is None else gpu_kind
+        return {
+            "user": [user or None for user in users],
+            "account": [queue.account[row] or None for row in at],
+            "partition": [partition or None for partition in partitions],
+            "name": [queue.name[row] or None for row in at],
+            "nodes": queue.nodes[at].tolist(),
+            "cpus": queue.cpus[at].tolist(),
+            "gpus": (queue.gpus[at] if gpus is None else gpus).tolist(),
+            "gpu_kind": [kind or None for kind in kinds],
+            "time_limit_s": [None if limit != limit or limit <= 0 else limit for limit in limits],
+            "policy": [request.policy for request in requests],
+            "cap_watts": [request.cap_watts for request in requests],
+            "gpu_cap_watts": [request.gpu_cap_watts for request in requests],
+            "model": [request.model for request in requests],
+        }
+
+    def _requests_of(
+        self, flags: Iterable[Mapping[str, str]], users: Iterable[str], partitions: Iterable[str]
+    ) -> list[Request]:
+        known, found = _bounded(self._requests), []
+        for given, user, partition in zip(flags, users, partitions, strict=True):
+            key = (tuple(given.items()) if given else (), user, partition)
+            request = known.get(key)
+            if request is None:
+                request = known[key] = self._request(given, user, partition)
+            found.append(request)
+        return found
+
+    def _request(self, flags: Mapping[str, str], user: str, partition: str) -> Request:
+        """Return a job's request; flags that would be refused count as not given, as at the node."""
+        for raw in (flags, {}):
+            try:
+                return validate_flags(raw, self._config, user or None, partition or None)
+            except EnergyError:
+                continue
+        return Request()
+
+    def _ask_model(
+        self,
+        asked: Mapping[str, list[Any]],
+        models: list[str | None],
+        time_s: Floats,
+        watts: Floats,
+        source: Ints,
+        level: Ints,
+    ) -> None:
+        """Put the training model's figures where it knows more than history does."""
+        known = _bounded(self._models)
+        for row, model in enumerate(models):
+            kind = asked["gpu_kind"][row]
+            if not model or not kind or (level[row] >= 0 and _OWN_PROGRAM[level[row]]):
+                continue
+            key = (model, kind, asked["gpus"][row], asked["gpu_cap_watts"][row])
+            if key not in known:
+                question = Question(model=model, gpu_kind=kind, gpus=key[2], gpu_cap_watts=key[3])
+                known[key] = _means(self._training.predict(question))
+            answer = known[key]
+            if answer is not None:
+                (time_s[row], watts[row]), source[row] = answer, MODEL
+
+    def _ask_nameplate(self, asked: Mapping[str, list[Any]], time_s: Floats, watts: Floats) -> None:
+        """Fill in what nobody knows: half the time limit, and a share of the TDP."""
+        known = _bounded(self._plates)
+        columns = ("nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "cap_watts", "gpu_cap_watts")
+        for row in np.flatnonzero(np.isnan(time_s) | np.isnan(watts)).tolist():
+            key = tuple(asked[name][row] for name in columns)
+            answer = known.get(key)
+            if answer is None:
+                found = _means(self._nameplate.predict(Question(**dict(zip(columns, key, strict=True)))))
+                answer = known[key] = found or (NO_LIMIT_S / 2, 0.0)
+            time_s[row] = answer[0] if np.isnan(time_s[row]) else time_s[row]
+            watts[row] = answer[1] if np.isnan(watts[row]) else watts[row]
+
+
+def _means(answer: Answer | None) -> tuple[float, float] | None:
+    return None if answer is None else (answer.duration_s.mean, answer.power_watts.mean)
+
+
+def _bounded(memory: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the memory, emptied if what users write made it too large."""
+    if len(memory) > _MOST_REMEMBERED:
+        memory.clear()
+    return memory

@@ -1,0 +1,147 @@
+"""What users and accounts had so far, fading with time, and what they are entitled to. No SQL, no Slurm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.accounting.consumption import MOST_IDS, Consumed
+from slurm_energy.scheduling import Users
+from slurm_energy.scheduling.queue import Floats, Ints
+
+Association = tuple[str, str]
+"""Account and user."""
+
+REMEMBERED_HALF_LIVES: Final = 12.0
+"""What ended longer ago counts less than 1/4096 and is not read at the start."""
+
+_UNSETTLED_FOR_S: Final = 3600.0
+_LEAST_SHARE: Final = 1e-6  # of the mean: users without any share are not divided by
+
+
+def weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: float) -> Floats:
+    """Return how much of what was used evenly from start to end still counts now, 0 to 1.
+
+    The mean of 2^(-(now - t) / half life) over the time; so it does not jump when a running job becomes a
+    record.
+
+    Args:
+        start_s: Unix seconds, any shape.
+        end_s: same shape.
+        now_s: Unix seconds.
+        half_life_s: as Slurm's PriorityDecayHalfLife.
+    """
+    rate = math.log(2.0) / half_life_s
+    spent = np.maximum(0.0, end_s - start_s) * rate
+    ago = np.maximum(0.0, now_s - end_s) * rate
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(spent > 1e-9, -np.expm1(-spent) / spent, 1.0)
+    counted: Floats = np.exp(-ago) * mean
+    return counted
+
+
+@dataclass(slots=True)
+class Usage:
+    """Energy and GPU seconds by association, kept up to date from records as they arrive.
+
+    Attributes:
+        half_life_s: seconds in which usage counts half.
+        last_row: records up to this row of the database are in it.
+        unknown: records without energy, which count for their GPU seconds only.
+    """
+
+    half_life_s: float
+    last_row: int = 0
+    unknown: int = 0
+    _at_s: float = 0.0
+    _places: dict[Association, int] = field(default_factory=dict)
+    _joules: Floats = field(default_factory=lambda: np.zeros(0))
+    _gpu_seconds: Floats = field(default_factory=lambda: np.zeros(0))
+    _unsettled: dict[int, Consumed] = field(default_factory=dict)
+
+    @property
+    def since_s(self) -> float:
+        """How many seconds back records count."""
+        return REMEMBERED_HALF_LIVES * self.half_life_s
+
+    def unsettled(self) -> list[int]:
+        """Return rows to read again, as Slurm had not told whose they are; `MOST_IDS` at most, in turns."""
+        rows = list(self._unsettled)[:MOST_IDS]
+        for row in rows:
+            self._unsettled[row] = self._unsettled.pop(row)  # to the end: the others' turn next time
+        return rows
+
+    def take(self, records: Iterable[Consumed], now_s: float) -> None:
+        """Count records, new ones or such as were not settled."""
+        self._fade(now_s)
+        final = []
+        for record in records:
+            self.last_row = max(self.last_row, record.row)
+            if record.settled or now_s - record.end > _UNSETTLED_FOR_S:
+                self._unsettled.pop(record.row, None)
+                final.append(record)
+            else:
+                self._unsettled[record.row] = record
+        self.unknown += sum(record.energy_joules is None for record in final)
+        joules, gpu_seconds = self._counted(final, now_s)
+        self._joules, self._gpu_seconds = self._joules + joules, self._gpu_seconds + gpu_seconds
+
+    def places(self, associations: Iterable[Association]) -> Ints:
+        """Return each one's row in the tables, a new row for a new one."""
+        known = self._places
+        found = [known.setdefault(association, len(known)) for association in associations]
+        return np.array(found, np.int64)
+
+    def associations(self) -> list[Association]:
+        """Return all of them, in the order of the rows."""
+        return list(self._places)
+
+    def at(self, now_s: float) -> tuple[Floats, Floats]:
+        """Return joules and GPU seconds of finished jobs as they count now, by row."""
+        self._fade(now_s)
+        joules, gpu_seconds = self._counted(list(self._unsettled.values()), now_s)
+        return self._joules + joules, self._gpu_seconds + gpu_seconds
+
+    def _fade(self, now_s: float) -> None:
+        factor = 2.0 ** (-max(0.0, now_s - self._at_s) / self.half_life_s)
+        self._joules, self._gpu_seconds = self._joules * factor, self._gpu_seconds * factor
+        self._at_s = max(self._at_s, now_s)
+
+    def _counted(self, records: list[Consumed], now_s: float) -> tuple[Floats, Floats]:
+        """Return joules and GPU seconds of some records as they count now; make room for new rows."""
+        rows = self.places((record.account, record.user) for record in records)
+        missing = np.zeros(len(self._places) - len(self._joules))
+        self._joules = np.append(self._joules, missing)
+        self._gpu_seconds = np.append(self._gpu_seconds, missing)
+        start = np.array([record.start for record in records], np.float64)
+        end = np.array([record.end for record in records], np.float64)
+        counted = weight(start, end, now_s, self.half_life_s)
+        used = np.array([record.energy_joules or 0.0 for record in records], np.float64)
+        gpus = np.array([record.gpus for record in records], np.float64)
+        joules, gpu_seconds = np.zeros(len(self._joules)), np.zeros(len(self._joules))
+        np.add.at(joules, rows, used * counted)
+        np.add.at(gpu_seconds, rows, gpus * np.maximum(0.0, end - start) * counted)
+        return joules, gpu_seconds
+
+
+def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
+    """Return the table that policies look at.
+
+    Args:
+        joules: by association.
+        gpu_seconds: by association.
+        shares: normalised; NaN: not known, counts as the mean of those known.
+    """
+    known = shares[~np.isnan(shares)]
+    mean = float(np.mean(known)) if len(known) and np.mean(known) > 0 else 1.0
+    share = np.where(np.isnan(shares), mean, shares)
+    return Users(np.maximum(share, mean * _LEAST_SHARE), gpu_seconds, joules)
+
+
+def shares_of(associations: list[Association], known: Mapping[Association, float]) -> Floats:
+    """Return shares by association, NaN where not known."""
+    return np.array([known.get(association, math.nan) for association in associations], np.float64)

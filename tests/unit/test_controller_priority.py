@@ -1,0 +1,415 @@
+"""The queue engine in senergyctld: cycles, failures, reloads, and what HTTP tells of it. No Slurm."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from queue_examples import Source, queue, running
+from store_examples import Accounting, item, job
+from test_controller import ALICE, BOB, OPERATOR, Controller, refused
+
+from slurm_energy import config as configuration
+from slurm_energy.controller import daemon, identity, priorityparts
+from slurm_energy.controller.priority import PriorityLoop, make_parts
+from slurm_energy.controller.recurring import Recurring
+from slurm_energy.controller.server import Server
+from slurm_energy.errors import ConfigError, UnavailableError
+from slurm_energy.priority import table
+from slurm_energy.priority.engine import Engine, Kept
+from slurm_energy.priority.handing import JobByJob, Nowhere, Table
+from slurm_energy.priority.usage import Usage
+from slurm_energy.scheduling import registry
+
+HOUR = 3600.0
+
+
+def text(directory, mode="plugin", **more):
+    lines = [f'mode = "{mode}"', f'table = "{directory}/out/priority.table"'] + [
+        f"{key} = {json.dumps(value)}" for key, value in more.items()
+    ]
+    return f'[controller]\noperators = ["{OPERATOR}"]\n[priority]\n' + "\n".join(lines)
+
+
+def jobs():
+    now = time.time()
+    return queue(
+        {"time_limit_s": 3 * HOUR, "uid": ALICE, "user": str(ALICE)},
+        {"time_limit_s": HOUR, "uid": BOB, "user": str(BOB)},
+        {"time_limit_s": 2 * HOUR, "uid": ALICE, "user": str(ALICE)},
+        now=now,
+    )
+
+
+class Queueing:
+    """A controller whose queue engine reads a queue of the test's."""
+
+    def __init__(self, directory, **settings):
+        self.directory = directory
+        self.controller = Controller(directory)
+        self.source = Source(jobs())
+        self.target = None
+        self.recurring = Recurring(logging.getLogger("senergyctld"))
+        config = configuration.parse(text(directory, **settings))
+        self.loop = PriorityLoop(
+            config, self.controller.store, self.controller.memory, self.recurring, self.make
+        )
+        access, _ = identity.Access.from_config(config.controller)
+        self.controller.server = Server(
+            config, access, self.controller.store, self.recurring,
+            lambda: {"priority": self.loop.state()}, self.controller.memory, self.loop,
+        )  # fmt: skip
+
+    def make(self, config, memory, kept):
+        made = priorityparts.parts(config, memory, kept)
+        made.source, made.source_name = self.source, "test"
+        made.target = self.target or made.target
+        return made
+
+    def reconfigure(self, **settings):
+        self.loop.take(self.loop.prepared(configuration.parse(text(self.directory, **settings))))
+
+    def session(self, story):
+        try:
+            return self.controller.session(story)
+        finally:
+            self.loop.close()
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    def opened(credential, _socket):
+        uid, _, payload = credential.partition(":")
+        return payload.encode(), int(uid), int(uid)
+
+    monkeypatch.setattr(identity.munge, "decode", opened)
+    (tmp_path / "out").mkdir(mode=0o755)
+    (tmp_path / "out").chmod(0o755)
+    return lambda **settings: Queueing(tmp_path, **settings)
+
+
+def entries(path):
+    data = path.read_bytes()
+    header = np.frombuffer(data, table.HEADER, 1)[0]
+    rows = np.frombuffer(data, table.ENTRY, int(header["count"]), table.HEADER.itemsize)
+    return header, dict(rows.tolist())
+
+
+def test_a_cycle_writes_the_table_and_answers(make):
+    queueing = make(policy="zeus")
+
+    async def story(c):
+        status, before = await c.get("/v1/priority")
+        assert (status, before["jobs"], before["computed"], before["mode"]) == (200, [], None, "plugin")
+        await queueing.loop.cycle()
+        _, answer = await c.get("/v1/priority?state=1")
+        assert [(found["job_id"], found["place"]) for found in answer["jobs"]] == [
+            (102, 1),
+            (103, 2),
+            (101, 3),
+        ]
+        assert (answer["pending"], answer["ranked"], answer["error"], answer["scope"]) == (3, 3, None, "all")
+        assert answer["state"]["order"] == [102, 103, 101]
+        header, numbers = entries(queueing.directory / "out/priority.table")
+        assert sorted(numbers, key=numbers.get, reverse=True) == [102, 103, 101]
+        assert {found["job_id"]: found["site_factor"] for found in answer["jobs"]} == numbers
+        assert header["default"] == numbers[103]
+        _, answer = await c.get("/v1/status")
+        assert answer["priority"]["ranked"] == 3
+        return True
+
+    assert queueing.session(story)
+
+
+def test_users_see_their_own_jobs_and_shares(make):
+    queueing = make(policy="zeus")
+
+    async def story(c):
+        await queueing.loop.cycle()
+        _, answer = await c.get("/v1/priority", uid=ALICE)
+        assert [found["job_id"] for found in answer["jobs"]] == [103, 101]
+        assert (answer["scope"], answer["ranked"], answer["jobs"][0]["place"]) == ("own", 3, 2)
+        for query in (f"user={BOB}", "job=102", "state=1"):
+            assert refused(await c.get(f"/v1/priority?{query}", uid=ALICE), 403, 5, "ask an operator")
+        assert refused(await c.get("/v1/priority?job=x"), 400, 2, "not a job id")
+        assert refused(await c.get("/v1/priority?job=1&job=2"), 400, 2, "twice")
+        _, answer = await c.get("/v1/shares", uid=ALICE)
+        assert [row["user"] for row in answer["rows"]] == [None, str(ALICE)]
+        _, answer = await c.get("/v1/shares")
+        assert [row["user"] for row in answer["rows"]] == [None, str(ALICE), str(BOB)]
+        return True
+
+    assert queueing.session(story)
+
+
+def test_failures_are_told_once_and_the_order_stays(make, caplog):
+    caplog.set_level(logging.INFO, "senergyctld")
+    queueing = make()
+
+    async def story(c):
+        await queueing.loop.cycle()
+        before = queueing.loop.snapshot
+        queueing.source.fails = "torn"
+        for _ in range(3):
+            await queueing.loop.cycle()
+        _, answer = await c.get("/v1/priority")
+        assert answer["error"] == "queue: torn" and len(answer["jobs"]) == 3
+        assert queueing.loop.snapshot is before
+        queueing.source.fails = None
+        await queueing.loop.cycle()
+        assert (await c.get("/v1/priority"))[1]["error"] is None
+        return True
+
+    assert queueing.session(story)
+    assert [record.getMessage() for record in caplog.records] == [
+        "priority: queue: torn",
+        "priority: works again",
+    ]
+
+
+def test_a_table_that_cannot_be_written_does_not_stop_the_ranking(make):
+    queueing = make()
+    (queueing.directory / "out").rmdir()
+    (queueing.directory / "out").write_text("")
+
+    async def story(c):
+        await queueing.loop.cycle()
+        _, answer = await c.get("/v1/priority")
+        assert len(answer["jobs"]) == 3 and "priority" in answer["error"]
+        return True
+
+    assert queueing.session(story)
+
+
+def test_a_reload_changes_policy_and_mode_and_keeps_usage(make):
+    queueing = make(policy="zeus")
+    path = queueing.directory / "out/priority.table"
+
+    async def story(c):
+        await c.post({"items": [item(job_id=1, start=time.time() - 9, end=time.time())]})
+        await queueing.loop.cycle()
+        kept = queueing.loop.kept
+        assert kept.usage.last_row == 1
+        queueing.reconfigure(policy="fcfs", age_weight=0.5)
+        await queueing.loop.cycle()
+        _, answer = await c.get("/v1/priority")
+        assert [found["job_id"] for found in answer["jobs"]] == [101, 102, 103]
+        assert (answer["policy"], answer["age_weight"]) == ("fcfs", 0.5)
+        assert queueing.loop.kept is kept
+        path.unlink()
+        queueing.reconfigure(mode="off")
+        await queueing.loop.cycle()
+        _, answer = await c.get("/v1/priority")
+        assert (answer["mode"], answer["jobs"], path.exists()) == ("off", [], False)
+        queueing.reconfigure(mode="plugin", half_life_s=60.0)
+        await queueing.loop.cycle()
+        assert queueing.loop.kept is not kept and path.exists()
+        return True
+
+    assert queueing.session(story)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"policy": "zeuss"}, "'zeuss' is not known"),
+        ({"policy_file": "/nowhere/policy.py"}, "No such file"),
+    ],
+)
+def test_a_bad_reload_is_refused(make, settings, words):
+    queueing = make()
+
+    async def story(c):
+        with pytest.raises(ConfigError, match=words):
+            queueing.reconfigure(**settings)
+        await queueing.loop.cycle()
+        return queueing.loop.snapshot is not None
+
+    assert queueing.session(story)
+
+
+def test_a_policy_file_that_others_can_write_is_not_run(make, tmp_path):
+    path = tmp_path / "policy.py"
+    path.write_text("raise SystemExit(9)")
+    path.chmod(0o666)
+    queueing = make()
+
+    async def story(c):
+        with pytest.raises(ConfigError, match="expected owner"):
+            queueing.reconfigure(policy_file=str(path))
+        return True
+
+    assert queueing.session(story)
+
+
+def test_a_sites_policy_that_fails_is_one_line(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_policies", dict(registry._policies))
+    folder = tmp_path / "own"
+    folder.mkdir(mode=0o700)
+    path = folder / "own_policy.py"
+    path.write_text(
+        "from slurm_energy.scheduling import register\n"
+        "@register('fails')\ndef rank(queue, options):\n    return 1 / 0\n"
+    )
+    path.chmod(0o600)
+    queueing = make(policy="fails", policy_file=str(path))
+
+    async def story(c):
+        await queueing.loop.cycle()
+        return (await c.get("/v1/priority"))[1]["error"]
+
+    assert queueing.session(story) == "ZeroDivisionError: division by zero"
+
+
+def test_shadow_changes_nothing_and_compares(make, caplog):
+    caplog.set_level(logging.INFO, "senergyctld")
+    queueing = make(mode="shadow", policy="zeus", queue_table=str(os.devnull))
+    queueing.source.columns.priority[:] = [3, 2, 1]
+
+    async def story(c):
+        for _ in range(3):
+            await queueing.loop.cycle()
+        return (await c.get("/v1/status"))[1]["priority"]["agreement"]
+
+    found = queueing.session(story)
+    assert (found["jobs"], found["moved"]) == (3, 1) and found["kendall_tau"] == pytest.approx(-1 / 3)
+    assert not (queueing.directory / "out/priority.table").exists()
+    assert ["of 3 jobs free to start zeus would move 1" in r.getMessage() for r in caplog.records] == [True]
+
+
+def test_usage_follows_the_records(make):
+    queueing = make()
+
+    async def story(c):
+        end = time.time()
+        await c.post({"items": [item(job_id=n, user="carol", start=end - 10, end=end) for n in range(3)]})
+        await queueing.loop.cycle()
+        rows = {(row["account"], row["user"]): row for row in (await c.get("/v1/shares"))[1]["rows"]}
+        assert rows["", "carol"]["energy_joules"] == pytest.approx(150.0, rel=1e-3)
+        Accounting.learn(
+            SimpleNamespace(path=queueing.controller.store.path),
+            *(job(n, start=end - 10, end=end, user="carol") for n in range(3)),
+            now=end,
+        )
+        await queueing.loop.cycle()
+        rows = {(row["account"], row["user"]): row for row in (await c.get("/v1/shares"))[1]["rows"]}
+        assert rows["physics", "carol"]["energy_joules"] == pytest.approx(150.0, rel=1e-3)
+        assert rows["", "carol"]["energy_joules"] == 0
+        return True
+
+    assert queueing.session(story)
+
+
+class Setter:
+    """Takes so many changes at a time, as the rate limit does; job 999 is refused."""
+
+    def __init__(self, most):
+        self.most, self.asked = most, []
+
+    def set_site_factors(self, changes):
+        some = dict(list(changes.items())[: self.most])
+        self.asked.append(some)
+        return SimpleNamespace(refused={999: "Access denied"} if 999 in some else {}, left=())
+
+
+def test_changes_are_handed_over_bit_by_bit_and_then_no_more():
+    config = configuration.parse('[priority]\nmode = "portable"\npolicy = "zeus"')
+    engine, setter = Engine(config, Kept(Usage(HOUR))), Setter(4)
+    target, numbers = JobByJob(setter), {}
+    for cycle in range(5):
+        rows = [
+            {"job_id": 1 + n, "time_limit_s": HOUR * (1 + n * 7 % 10), "site_factor": numbers.get(1 + n, 0)}
+            for n in range(10)
+        ]
+        assert target.take(engine.cycle(queue(*rows), 1e9 + cycle)) is None
+        numbers |= setter.asked[-1]
+    assert [len(some) for some in setter.asked] == [4, 4, 2]
+    places = sorted(numbers, key=numbers.get, reverse=True)
+    assert [HOUR * (1 + (place - 1) * 7 % 10) for place in places] == [HOUR * n for n in range(1, 11)]
+
+
+def test_refused_changes_are_told():
+    config = configuration.parse('[priority]\nmode = "portable"')
+    snapshot = Engine(config, Kept(Usage(HOUR))).cycle(queue({"job_id": 999}), 1e9)
+    assert JobByJob(Setter(9)).take(snapshot) == "1 jobs keep their old place, job 999: Access denied"
+
+
+def test_running_jobs_and_jobs_not_ranked_in_the_table(tmp_path):
+    config = configuration.parse('[priority]\npartitions = ["cpu"]')
+    snapshot = Engine(config, Kept(Usage(HOUR))).cycle(queue({}, {"partition": "x"}, running()), 1e9)
+    tmp_path.chmod(0o755)
+    Table(tmp_path / "t", 300.0).take(snapshot)
+    header, numbers = entries(tmp_path / "t")
+    assert sorted(numbers) == [101, 102] and numbers[102] == 0
+    assert (header["stale_s"], header["written_unix_s"]) == (300, 1_000_000_000)
+
+
+def test_the_check_names_what_the_engine_lacks(tmp_path, monkeypatch):
+    config = configuration.parse('[priority]\nmode = "plugin"\npolicy = "nosuch"')
+    with pytest.raises(ConfigError, match="nosuch"):
+        daemon.check(config)
+    monkeypatch.delattr("slurm_energy.controller.priorityparts")
+    monkeypatch.setitem(sys.modules, "slurm_energy.controller.priorityparts", None)
+    with pytest.raises(ConfigError, match=r"slurm-energy\[scheduling\]"):
+        make_parts(config, None, None)
+
+
+def test_the_loop_ranks_when_slurmctld_has_written(make, monkeypatch):
+    """Without it the next ranking would be an hour away."""
+    monkeypatch.setattr("slurm_energy.controller.priority._LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("slurm_energy.controller.priority._LEAST_PAUSE_S", 0.0)
+    queueing = make(interval_s=3600.0)
+
+    async def until(condition):
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    async def story(c):
+        task = asyncio.create_task(queueing.loop.loop())
+        try:
+            await until(lambda: queueing.loop.snapshot is not None)
+            before = queueing.source.reads
+            monkeypatch.setattr(priorityparts.Parts, "signature", lambda parts: (7,))
+            await until(lambda: queueing.source.reads > before)
+        finally:
+            task.cancel()
+        return True
+
+    assert queueing.session(story)
+
+
+def test_a_queue_that_is_away_at_the_start(make):
+    queueing = make()
+    queueing.source.fails = "away"
+
+    async def story(c):
+        await queueing.loop.cycle()
+        _, answer = await c.get("/v1/priority")
+        assert (answer["jobs"], answer["error"]) == ([], "queue: away")
+        _, answer = await c.get("/v1/shares")
+        assert (answer["rows"], answer["computed"]) == ([], None)
+        return True
+
+    assert queueing.session(story)
+
+
+def test_parts_by_mode(tmp_path):
+    found = priorityparts.parts(configuration.parse(text(tmp_path)), None, None)
+    assert isinstance(found.target, Table) and found.source_name == "queue.table"
+    with pytest.raises(UnavailableError):
+        found.rank()
+    for mode, kind in (("portable", JobByJob), ("shadow", Nowhere)):
+        config = configuration.parse(text(tmp_path, mode, queue_table=str(tmp_path / "queue.table")))
+        found = priorityparts.parts(config, None, None)
+        assert isinstance(found.target, kind) and found.source_name == "squeue"
+        found.stop()
+        with pytest.raises(UnavailableError):
+            found.rank()

@@ -1,0 +1,498 @@
+"""The queue engine without Slurm: predictions, usage, order, numbers, and what it tells about them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from queue_examples import NOW, queue, running
+
+from slurm_energy import config as configuration
+from slurm_energy import scheduling
+from slurm_energy.accounting.consumption import Consumed
+from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
+from slurm_energy.oracle.answer import Question
+from slurm_energy.oracle.history import History, HistoryOracle, Run
+from slurm_energy.oracle.history.columns import predict_many
+from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
+from slurm_energy.oracle.prediction import TrainingOracle
+from slurm_energy.priority import asking, explaining
+from slurm_energy.priority.agreement import agreement, inversions
+from slurm_energy.priority.asking import Wanted
+from slurm_energy.priority.building import waits_since
+from slurm_energy.priority.engine import Engine, Kept
+from slurm_energy.priority.labels import LOWEST, SPACING
+from slurm_energy.priority.questions import HISTORY, MODEL, NAMEPLATE, Predictor
+from slurm_energy.priority.usage import Usage, weight
+from slurm_energy.scheduling import Jobs, Options, Queue, Users
+from slurm_energy.scheduling.queue import Alternatives
+
+HOUR, DAY = 3600.0, 86400.0
+POLICIES = ("zeus", "hades", "themis", "chronos", "aurachronos", "blend", "pollux", "multifactor")
+
+
+def settings(policy="zeus", **more):
+    lines = [f'policy = "{policy}"'] + [f"{key} = {json.dumps(value)}" for key, value in more.items()]
+    return configuration.parse("[priority]\n" + "\n".join(lines))
+
+
+def engine(policy="zeus", kept=None, history=None, **more):
+    remembered = None if history is None else lambda columns: predict_many(history, columns)
+    return Engine(settings(policy, **more), kept or Kept(Usage(7 * DAY)), remembered)
+
+
+def order(snapshot):
+    """Return job ids by falling site factor: what Slurm makes of the snapshot."""
+    ids, numbers = snapshot.numbered()
+    ranked = numbers > 0
+    return ids[ranked][np.argsort(-numbers[ranked], kind="stable")].tolist()
+
+
+def limits(*hours, **more):
+    return [{"time_limit_s": hour * HOUR} | more for hour in hours]
+
+
+# --- predictions -----------------------------------------------------------------------------------------
+
+
+def test_history_then_model_then_general_history_then_nameplate():
+    history = History()
+    for n in range(5):
+        history.learn(
+            Run(
+                end=NOW + n,
+                duration_s=100.0,
+                energy_joules=50_000.0,
+                user="alice",
+                name="fit",
+                nodes=1,
+                cpus=1,
+                gpus=0,
+            )
+        )
+        history.learn(
+            Run(
+                end=NOW + n,
+                duration_s=50.0,
+                energy_joules=5000.0,
+                user="bob",
+                name="x",
+                gpus=1,
+                nodes=1,
+                cpus=1,
+                time_limit_s=HOUR,
+            )
+        )
+    trains = {"gpus": 1, "gpu_kind": "a100", "flags": {"ENERGY_MODEL": "resnet50"}, "time_limit_s": 7 * DAY}
+    asked = queue(
+        {"name": "fit"},
+        trains | {"user": "carol", "account": "art"},
+        trains | {"user": "bob", "name": "new"},
+        {"user": "dora", "account": "art", "partition": "other"},
+        {"user": "bob", "name": "new", "gpus": 1, "account": "art", "partition": "other"},
+    )
+    found = Predictor(settings(), lambda columns: predict_many(history, columns)).predict(asked)
+    assert found.source.tolist() == [HISTORY, MODEL, MODEL, NAMEPLATE, HISTORY]
+    assert found.power_watts[0] == pytest.approx(500.0, rel=0.01)
+    assert found.runs.tolist() == [5, 0, 0, 0, 5]
+    model = TrainingOracle().predict(Question(model="resnet50", gpu_kind="a100", gpus=1))
+    assert found.time_s[1] == model.duration_s.mean and found.power_watts[1] == model.power_watts.mean
+    assert "same user, name and resources" in found.basis(0) and found.basis(1) == "training model"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            *(st.integers(0, 8), st.integers(1, 4), st.integers(0, 64)),
+            st.sampled_from(["", "a100", "h100", "strange"]),
+            st.sampled_from([math.nan, 60.0, 7200.0]),
+            st.sampled_from([{}, {"ENERGY_CAP": "300"}, {"ENERGY_GPU_CAP": "200"}, {"ENERGY_POLICY": "?"}]),
+        ),
+        max_size=6,
+    )
+)
+def test_the_nameplate_says_the_same_in_columns(shapes):
+    names = ("gpus", "nodes", "cpus", "gpu_kind", "time_limit_s", "flags")
+    asked = queue(*(dict(zip(names, shape, strict=True)) for shape in shapes))
+    found = Predictor(settings()).predict(asked)
+    for row, (gpus, nodes, cpus, kind, limit, flags) in enumerate(shapes):
+        caps = {"cap_watts": 300.0} if "ENERGY_CAP" in flags else {}
+        caps |= {"gpu_cap_watts": 200.0} if "ENERGY_GPU_CAP" in flags else {}
+        limit = None if math.isnan(limit) else limit
+        question = Question(
+            nodes=nodes, cpus=cpus, gpus=gpus, gpu_kind=kind or None, time_limit_s=limit, **caps
+        )
+        answer = NameplateOracle().predict(question)
+        assert found.time_s[row] == pytest.approx(answer.duration_s.mean)
+        assert found.power_watts[row] == pytest.approx(answer.power_watts.mean)
+
+
+def test_history_says_the_same_in_columns():
+    history = History()
+    for n in range(9):
+        history.learn(
+            Run(
+                end=NOW + n,
+                duration_s=100.0 + n,
+                energy_joules=5e4 * n if n else None,
+                user="alice",
+                name=f"j{n % 3}",
+                time_limit_s=HOUR,
+            )
+        )
+    asked = queue(*({"name": f"j{n}"} for n in range(4)))
+    found = Predictor(settings(), lambda columns: predict_many(history, columns)).predict(asked)
+    oracle = HistoryOracle(history, NameplateOracle())
+    for row in range(4):
+        question = Question(
+            user="alice", account="physics", partition="cpu", name=f"j{row}", nodes=1, cpus=1, gpus=0,
+            time_limit_s=3600.0, policy="monitor",
+        )  # fmt: skip
+        answer = oracle.predict(question)
+        assert found.time_s[row] == pytest.approx(answer.duration_s.mean)
+        assert found.power_watts[row] == pytest.approx(answer.power_watts.mean)
+
+
+def test_nobody_runs_longer_than_the_limit():
+    trains = {"gpus": 1, "gpu_kind": "a100", "flags": {"ENERGY_MODEL": "resnet50"}, "time_limit_s": 60.0}
+    assert Predictor(settings()).predict(queue(trains)).time_s[0] == 60.0
+
+
+def test_jobs_without_a_limit_and_flags_that_nobody_checked():
+    found = Predictor(settings()).predict(
+        queue(
+            {
+                "time_limit_s": math.nan,
+                "flags": {"ENERGY_CAP": "\x00", "ENERGY_MODEL": "../../etc"},
+                "gpus": 2,
+            }
+        )
+    )
+    assert found.time_s[0] == NO_LIMIT_S / 2 and found.source[0] == NAMEPLATE
+
+
+# --- usage -----------------------------------------------------------------------------------------------
+
+
+def used(
+    row=1, joules=1000.0, start=NOW - HOUR, end=NOW, user="alice", account="physics", gpus=2, settled=True
+):
+    return Consumed(row, user, account, start, end, joules, gpus, settled)
+
+
+def test_usage_halves_in_its_half_life():
+    usage = Usage(DAY)
+    usage.take([used(start=NOW - 1, joules=1000.0)], NOW)
+    usage.places([("physics", "alice")])
+    before, _ = usage.at(NOW)
+    after, gpu_seconds = usage.at(NOW + DAY)
+    assert before[0] == pytest.approx(1000.0, rel=1e-4) and after[0] == pytest.approx(500.0, rel=1e-4)
+    assert gpu_seconds[0] == pytest.approx(1.0, rel=1e-4)
+
+
+@given(
+    st.lists(st.tuples(st.floats(HOUR, 10 * DAY), st.floats(1, DAY)), min_size=1, max_size=8),
+    st.integers(0, 8),
+)
+def test_usage_does_not_depend_on_when_it_is_looked_at(runs, split):
+    records = [used(n, 1e6, NOW - ago - long, NOW - ago, f"u{n % 2}") for n, (ago, long) in enumerate(runs)]
+    whole, parts = Usage(DAY), Usage(DAY)
+    whole.take(records, NOW)
+    parts.take(records[:split], NOW - HOUR)
+    parts.at(NOW - HOUR / 2)
+    parts.take(records[split:], NOW)
+    assert whole.at(NOW)[0] == pytest.approx(parts.at(NOW)[0], rel=1e-3)
+
+
+@given(st.floats(0, 40 * DAY), st.floats(0, 10 * DAY), st.floats(HOUR, 30 * DAY))
+def test_weights_are_the_mean_over_the_time_used(ago, long, half_life):
+    start, end = np.array([NOW - ago - long]), np.array([NOW - ago])
+    times = start + (np.arange(2000) + 0.5) / 2000 * (end - start)
+    exact = np.mean(2.0 ** (-(NOW - times) / half_life))
+    assert weight(start, end, NOW, half_life)[0] == pytest.approx(exact, rel=1e-3, abs=1e-9)
+
+
+def test_records_count_for_the_account_that_slurm_tells_of_later():
+    usage = Usage(DAY)
+    usage.take([used(7, account="", settled=False)], NOW)
+    assert usage.last_row == 7 and usage.unsettled() == [7]
+    early = usage.at(NOW)[0]
+    usage.take([used(7, account="physics")], NOW)
+    late = usage.at(NOW)[0]
+    assert usage.associations() == [("", "alice"), ("physics", "alice")]
+    assert early[0] > 0 and late[0] == 0 and late[1] == pytest.approx(early[0])
+    assert usage.unsettled() == []
+
+
+def test_running_jobs_count_by_their_predicted_watts():
+    found = engine().cycle(
+        queue(running(start_s=NOW - HOUR, user="bob", account="art", gpus=4, gpu_kind="a100"), {}), NOW
+    )
+    row = found.associations.index(("art", "bob"))
+    expected = found.predicted.power_watts[0] * HOUR
+    assert found.users.energy_joules[row] == pytest.approx(expected, rel=0.01)
+    assert found.users.gpu_seconds[row] == pytest.approx(4 * HOUR, rel=0.01)
+
+
+# --- order -----------------------------------------------------------------------------------------------
+
+
+def test_least_edp_first():
+    found = engine().cycle(queue(*limits(3, 1, 2)), NOW)
+    assert order(found) == [102, 103, 101]
+    assert found.place.tolist() == [3, 1, 2]
+    assert found.default_number == found.numbers[2]
+
+
+def test_who_used_most_goes_last():
+    kept = Kept(Usage(7 * DAY))
+    kept.usage.take([used(user="bob", joules=1e9)], NOW)
+    found = engine("hades", kept).cycle(queue({"user": "bob"}, {"user": "carol"}), NOW)
+    assert order(found) == [102, 101]
+
+
+def test_shares_weigh_usage():
+    kept = Kept(Usage(7 * DAY))
+    kept.usage.take([used(1, 1e9, user="bob"), used(2, 2e8, user="carol")], NOW)
+    rows = [{"user": "bob", "shares_norm": 0.9}, {"user": "carol", "shares_norm": 0.1}]
+    assert order(engine("hades", kept).cycle(queue(*rows), NOW)) == [101, 102]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_state_told_gives_the_same_order_again(policy):
+    rows = [
+        {
+            "time_limit_s": HOUR * (1 + n % 7),
+            "cpus": 1 + n % 3,
+            "user": f"u{n % 4}",
+            "submit_s": NOW - 900.0 * n,
+        }
+        | ({"deadline_s": NOW + 9 * HOUR + n} if n % 5 == 0 else {})
+        for n in range(60)
+    ]
+    kept = Kept(Usage(7 * DAY))
+    kept.usage.take([used(n, 1e7 * n, user=f"u{n}") for n in range(4)], NOW)
+    found = engine(policy, kept).cycle(queue(*rows), NOW)
+    told = json.loads(json.dumps(explaining.state(found), allow_nan=False))
+
+    def table(kind, name):
+        types = {"possible": np.bool_} | dict.fromkeys(
+            ("job_id", "user", "first", "gpus", "batch", "hardware"), np.int64
+        )
+        return kind(
+            **{
+                key: np.array([math.nan if v is None else v for v in values], types.get(key, np.float64))
+                for key, values in told[name].items()
+            }
+        )
+
+    again = Queue(
+        told["now_s"], table(Jobs, "jobs"), table(Alternatives, "alternatives"), table(Users, "users")
+    )
+    ranking = scheduling.policy(told["policy"]).rank(again, Options(**told["options"]))
+    ids = again.jobs.job_id
+    assert ids[ranking.order(ids)].tolist() == told["order"] == order(found)
+
+
+def test_who_is_not_ranked_keeps_slurms_order():
+    rows = [{}, {"fixed": True}, {"partition": "gpu"}, {"partition": "gpu,cpu"}, running()]
+    found = engine(partitions=["cpu"]).cycle(queue(*rows), NOW)
+    assert found.place.tolist() == [1, 0, 0, 2, 0]
+    ids, numbers = found.numbered()
+    assert ids.tolist() == [101, 102, 103, 104]
+    assert (numbers > 0).tolist() == [True, False, False, True]
+
+
+def test_held_and_dependent_jobs_have_a_place_and_no_age():
+    rows = [
+        {"submit_s": NOW - DAY * 9, "held": True, "time_limit_s": 2 * HOUR},
+        {"submit_s": NOW - DAY * 9, "dependent": True, "time_limit_s": 3 * HOUR},
+        {"submit_s": NOW - DAY * 9, "held": True, "eligible_s": NOW - DAY * 8},
+        {"submit_s": NOW - 60.0},
+        {"submit_s": NOW - DAY * 9, "eligible_s": NOW + HOUR, "time_limit_s": 9 * HOUR},
+    ]
+    found = engine().cycle(queue(*rows), NOW)
+    assert (NOW - waits_since(found.queue, NOW)).tolist() == [0.0, 0.0, 8 * DAY, 60.0, 0.0]
+    assert order(found) == [103, 104, 101, 102, 105]
+    assert found.free().tolist() == [False, False, False, True, False]
+
+
+def test_components_go_with_their_leader():
+    rows = limits(1, 3, 2, 1)
+    rows[1] |= {"het_job_id": 102, "time_limit_s": HOUR}
+    rows[2] |= {"het_job_id": 102, "time_limit_s": 9 * HOUR}
+    found = engine().cycle(queue(*rows), NOW)
+    assert found.place.tolist() == [1, 3, 3, 2]
+    assert found.numbers[1] == found.numbers[2]
+    alone = engine().cycle(queue({"time_limit_s": 9 * HOUR}, {"time_limit_s": HOUR}), NOW).predicted
+    assert found.predicted.time_s[1] == alone.time_s[0]
+    assert found.predicted.power_watts[1] == alone.power_watts.sum()
+
+
+def test_an_array_has_one_place_and_is_set_as_one():
+    rows = limits(2, 1, 3, 4)
+    rows[0] |= {"job_id": 100, "array_job_id": 100, "tasks": 5, "held": True}
+    rows[3] |= {"array_job_id": 100, "array_task_id": 7}
+    rows.append(running(array_job_id=100, array_task_id=1))
+    found = engine(mode="portable").cycle(queue(*rows), NOW)
+    assert found.leader.tolist() == [3, 1, 2, 3, 4]
+    assert found.place.tolist() == [3, 1, 2, 3, 0]
+    assert list(found.changes()) == [102, 103, 100]
+    assert explaining.Explainer(found).job(0)["predicted"]["time_s"] == HOUR
+    assert "Held; once released" in explaining.Explainer(found).why(0)
+
+
+def test_numbers_stay_where_the_order_does():
+    kept = Kept(Usage(7 * DAY))
+    first = engine(kept=kept).cycle(queue(*limits(1, 2, 4, 5)), NOW)
+    rows = [*limits(1, 2, 4, 5), {"job_id": 200, "time_limit_s": 3 * HOUR}]
+    second = engine(kept=kept).cycle(queue(*rows, now=NOW + 15), NOW + 15)
+    assert second.numbers[:4].tolist() == first.numbers.tolist()
+    assert first.numbers[1] > second.numbers[4] > first.numbers[2]
+
+
+def test_portable_mode_goes_by_the_numbers_that_slurm_shows():
+    rows = limits(1, 2, 3)
+    for row, number in zip(rows, (LOWEST + 30 * SPACING, 0, LOWEST + 20 * SPACING), strict=True):
+        row["site_factor"] = number
+    found = engine(mode="portable").cycle(queue(*rows), NOW)
+    assert list(found.changes()) == [102]
+    again = engine(mode="portable").cycle(
+        queue(*(r | {"site_factor": int(n)} for r, n in zip(rows, found.numbers, strict=True))), NOW
+    )
+    assert again.changes() == {}
+
+
+def test_an_empty_queue():
+    found = engine().cycle(queue(), NOW)
+    assert (found.pending, found.default_number, found.changes()) == (0, 0, {})
+    assert math.isnan(found.against_slurm().kendall_tau)
+
+
+def test_policies_that_are_not_there():
+    with pytest.raises(NotFoundError, match="zeuss"):
+        engine("zeuss")
+
+
+# --- comparison with Slurm -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 40), max_size=40))
+def test_inversions(values):
+    slow = sum(values[i] > values[j] for j in range(len(values)) for i in range(j))
+    assert inversions(np.array(values, np.int64)) == slow
+
+
+def test_agreement():
+    assert agreement(np.arange(5)).kendall_tau == 1.0
+    assert agreement(np.arange(5)[::-1].copy()).kendall_tau == -1.0
+    assert agreement(np.array([1, 2, 3, 4, 0])).moved == 1
+
+
+def test_shadow_compares_the_jobs_that_could_start():
+    rows = limits(1, 2, 3, 4)
+    for row, priority in zip(rows, (10, 20, 30, 99), strict=True):
+        row["priority"] = priority
+    rows[3]["held"] = True
+    found = engine().cycle(queue(*rows), NOW).against_slurm()
+    assert (found.jobs, found.kendall_tau, found.moved) == (3, -1.0, 2)
+
+
+# --- what it tells ---------------------------------------------------------------------------------------
+
+
+def test_a_job_explained():
+    rows = limits(3, 1, 2)
+    rows[0] |= {"array_job_id": 101, "tasks": 4}
+    rows[1] |= {"deadline_s": NOW + 5 * HOUR, "reason": "Priority"}
+    found = engine("blend").cycle(queue(*rows), NOW)
+    job = explaining.Explainer(found).job(2)
+    json.dumps(job, allow_nan=False)
+    assert (job["place"], job["of"], job["tier"], job["deadline"]) == (2, 3, "normal", None)
+    assert [term["name"] for term in job["terms"]] == ["edp", "fair", "deadline", "age"]
+    assert job["score"] == pytest.approx(-sum(term["contribution"] for term in job["terms"]))
+    assert "before it job 102" in job["why"] and "after it job 101" in job["why"]
+    assert job["predicted"]["edp"] == pytest.approx(
+        job["predicted"]["energy_joules"] * job["predicted"]["time_s"]
+    )
+    assert [shape["chosen"] for shape in job["shapes"]] == [True]
+    assert explaining.Explainer(found).job(0)["display_id"] == "101_[4]"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"held": True}, "Held; once released"),
+        ({"dependent": True}, "Waits for other jobs"),
+        ({"fixed": True}, "priority of its own"),
+        ({"partition": "other"}, "priority.partitions"),
+        ({"submit_s": NOW - 2 * DAY}, "waited for longer than 1-00:00:00"),
+        ({"deadline_s": NOW + HOUR}, "its deadline is in 01:00:00"),
+        ({"name": "\x1b[31m\n"}, "Place 1 of"),
+    ],
+)
+def test_why(row, words):
+    found = engine("aurachronos", partitions=["cpu"]).cycle(queue(row), NOW)
+    why = explaining.Explainer(found).why(0)
+    assert words in why and why.endswith(".") and why.isprintable()
+
+
+def test_shares_told():
+    kept = Kept(Usage(7 * DAY))
+    kept.usage.take([used(1, 3e6, user="bob", account="art"), used(2, 1e6)], NOW)
+    found = engine(kept=kept).cycle(
+        queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75}), NOW
+    )
+    rows = explaining.shares_rows(found, kept)
+    assert [(row["account"], row["user"]) for row in rows] == [
+        ("art", None), ("art", "bob"), ("physics", None), ("physics", "alice"),
+    ]  # fmt: skip
+    assert rows[0]["energy_share"] == pytest.approx(0.75) and rows[0]["norm_shares"] == 0.75
+    assert rows[3]["fair_share_factor"] == pytest.approx(0.5)
+
+
+# --- who may see what ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def busy():
+    rows = limits(1, 2, 3, 4, 5)
+    rows[1] |= {"user": "bob", "uid": 7, "account": "art"}
+    rows[3] |= {"array_job_id": 90, "array_task_id": 3}
+    rows[4] |= {"het_job_id": 105}
+    return engine().cycle(queue(*rows, running()), NOW)
+
+
+def ids(snapshot, query, uid=None, name=None):
+    wanted = Wanted.from_query(query)
+    wanted = wanted if uid is None else wanted.limited_to(uid, name)
+    return [int(snapshot.queue.job_id[row]) for row in asking.rows_wanted(snapshot, wanted)]
+
+
+def test_jobs_asked_for(busy):
+    assert ids(busy, {}) == [101, 102, 103, 104, 105]
+    assert ids(busy, {"user": "bob"}) == ids(busy, {"user": "7"}) == ids(busy, {"account": "art"}) == [102]
+    assert ids(busy, {"job": "90_3"}) == ids(busy, {"job": "90"}) == ids(busy, {"job": "104"}) == [104]
+    assert ids(busy, {"job": "105+0,103"}) == [103, 105]
+    assert ids(busy, {"job": "103", "neighbours": "1"}) == [102, 103, 104]
+    assert ids(busy, {"job": "106"}) == ids(busy, {"job": "7"}) == ids(busy, {"partition": "x"}) == []
+
+
+def test_own_jobs_only(busy):
+    assert ids(busy, {}, 64002, "alice") == [101, 103, 104, 105]
+    assert ids(busy, {"user": "alice"}, 64002, "alice") == [101, 103, 104, 105]
+    assert ids(busy, {"job": "103", "neighbours": "1"}, 64002, "alice") == [103, 104]
+    for query in ({"user": "bob"}, {"job": "102"}, {"state": "1"}):
+        with pytest.raises(ForbiddenError):
+            ids(busy, query, 64002, "alice")
+    assert "job 102" not in explaining.Explainer(busy, 64002).why(0)
+
+
+@pytest.mark.parametrize("query", [{"job": "x"}, {"colour": "red"}, {"state": "yes"}, {"user": "a," * 6000}])
+def test_bad_questions(query):
+    with pytest.raises(UsageError):
+        Wanted.from_query(query)
