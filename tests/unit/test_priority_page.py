@@ -1,0 +1,77 @@
+"""The worked example of docs/priority.md is what the code computes, and the page's names are real."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_energy.priority import labels
+from slurm_energy.scheduling import Options, Queue, Users, names, policy
+from slurm_energy.scheduling.queue import alternatives, jobs
+
+PAGE = (Path(__file__).parents[2] / "docs/priority.md").read_text()
+USERS = ["alice", "bob", "carol"]
+
+
+def rows(after: str, count: int) -> list[list[str]]:
+    """Return the cells of the first rows, after the names, of the table that follows some words."""
+    table = PAGE[PAGE.index(after) :].split("\n|", 1)[1]
+    lines = [line for line in f"|{table}".splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2 : 2 + count]]
+
+
+def seconds(clock: str) -> float:
+    hours, minutes, whole = map(int, clock.split(":"))
+    return hours * 3600 + minutes * 60 + whole
+
+
+def the_queue() -> tuple[Queue, list[list[str]]]:
+    told = rows("Four jobs wait", 4)
+    ids, owners = [int(row[0]) for row in told], [USERS.index(row[1]) for row in told]
+    deadlines = [float(hours[0]) * 3600 if (hours := re.findall(r"\d+", row[6])) else np.nan for row in told]
+    table = jobs(
+        np.array(ids),
+        -np.array([seconds(row[5]) for row in told]),
+        user=np.array(owners),
+        deadline_s=np.array(deadlines),
+    )
+    shapes = alternatives(
+        np.arange(5), np.array([seconds(row[2]) for row in told]), np.array([float(row[3]) for row in told])
+    )
+    users = Users(np.array([0.5, 0.25, 0.25]), np.zeros(3), np.array([50.0, 30.0, 20.0]) * 3.6e6)
+    return Queue(0.0, table, shapes, users), told
+
+
+def test_the_example_is_computed() -> None:
+    queue, told = the_queue()
+    ranking = policy("blend").rank(queue, Options())
+    edp = [float(row[4].removesuffix("G")) * 1e9 for row in told]
+    assert queue.alternatives.edp == pytest.approx(edp, rel=0.005)
+    order = ranking.order(queue.jobs.job_id)
+    numbers = labels.fresh(4)
+    for place, row in enumerate(order.tolist()):
+        terms = [ranking.terms[name].contribution for name in ("edp", "fair", "deadline", "age")]
+        cells = [f"{term[row]:.4f}" for term in terms if term is not None]
+        score = f"{ranking.score[row]:.4f}"
+        found = [str(queue.jobs.job_id[row]), *cells, score, str(place + 1), str(numbers[place])]
+        assert found == rows("The score is minus the sum", 4)[place]
+    median = float(np.median(queue.alternatives.edp))
+    assert f"here {median / 1e9:.2f}G" in PAGE
+
+
+def test_the_orders_of_other_policies() -> None:
+    queue, _ = the_queue()
+    told = re.findall(r"`(\w+)` ((?:10\d, ){3}10\d)", PAGE)
+    assert len(told) == 3
+    for name, order in told:
+        ranked = queue.jobs.job_id[policy(name).rank(queue, Options()).order(queue.jobs.job_id)]
+        assert ", ".join(map(str, ranked)) == order
+
+
+def test_every_policy_stands_in_the_table() -> None:
+    listed = {name for row in rows("## Policies and weights", 11) for name in re.findall(r"`(\w+)`", row[0])}
+    assert {name for name in names() if not name.endswith("-printed")} - listed == set()
+    assert listed <= set(names())
