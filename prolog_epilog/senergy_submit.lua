@@ -128,6 +128,8 @@ local function parse_rules(text, user)
             if low and high and after_low == "" and after_high == "" then
                 rules[words[1]] = { low = low, high = high }
             end
+        elseif words[1] == "note-flags" then
+            rules.note_flags = true
         end
     end
     if #rules.names == 0 then
@@ -266,8 +268,8 @@ local function contradiction(values, rules)
     return nil
 end
 
--- Returns the one line to refuse the job with, or nil.
-function M.problem(job_desc)
+-- Returns the one line to refuse the job with, or nil; and, if the policy file wants flags noted, the values.
+local function examine(job_desc)
     local values = energy_values(job_desc.spank_job_env)
     if #values == 0 then
         return nil
@@ -284,12 +286,36 @@ function M.problem(job_desc)
             return item.flag[1] .. ": " .. problem
         end
     end
-    return contradiction(values, rules)
+    return contradiction(values, rules), rules.note_flags and values
+end
+
+-- Returns the one line to refuse the job with, or nil.
+function M.problem(job_desc)
+    return (examine(job_desc))
+end
+
+-- Copies flags to where squeue shows them, for senergyctld in portable mode. Users cannot write there, and what
+-- a site's own job_submit.lua has written stays before it.
+local function note(job_desc, values)
+    local words, seen = {}, {}
+    for _, item in ipairs(values) do
+        if not seen[item.name] and string.match(item.value, "^[%w_.:,/+%%-]+$") then
+            words[#words + 1] = item.name .. "=" .. item.value
+            seen[item.name] = true
+        end
+    end
+    table.sort(words)
+    local before = job_desc.admin_comment
+    local own = "energy-flags: " .. table.concat(words, " ")
+    job_desc.admin_comment = before and before ~= "" and before .. "; " .. own or own
 end
 
 -- For slurm_job_submit: returns slurm.SUCCESS, or slurm.ERROR after telling the user why.
 function M.check(job_desc, submit_uid)
-    local worked, problem = pcall(M.problem, job_desc)
+    local worked, problem, values = pcall(examine, job_desc)
+    if worked and not problem and values then
+        worked, problem = pcall(note, job_desc, values)
+    end
     if not worked then
         local whose = "job of uid " .. tostring(submit_uid) .. " let through"
         slurm.log_error("%s", "senergy_submit: internal error: " .. tostring(problem) .. ": " .. whose)

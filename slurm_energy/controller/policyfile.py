@@ -15,6 +15,8 @@ from slurm_energy.ownership import check_folder
 from slurm_energy.policies import PolicyInfo, catalogue, check_policies
 
 MAX_BYTES: Final = 64 * 1024  # the plugin's limit, spank/policies.h
+SQUEUE_MODES: Final = ("portable", "shadow")
+"""Modes of the queue engine in which it sees no more of a job than squeue shows."""
 _USER: Final = re.compile(r"[^\s,]{1,256}")
 
 
@@ -33,6 +35,8 @@ def policy_file_text(config: Config) -> str:
     for field in dataclasses.fields(config.bounds):
         low, high = getattr(config.bounds, field.name)
         lines.append(f"{field.name} {_decimal(low)} {_decimal(high)}")
+    if config.priority.mode in SQUEUE_MODES:
+        lines.append("note-flags")
     text = "\n".join([*lines, ""])
     if len(text.encode()) > MAX_BYTES:
         raise ConfigError("policies", f"more than {MAX_BYTES} bytes in the policy file", "use shorter lists")

@@ -15,6 +15,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.policies import validate_flags
 from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.quantities import parse_percent, parse_watts
+from slurm_energy.slurm.queue.flagtext import flags_in
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODULE_FOLDER = REPOSITORY / "prolog_epilog"
@@ -337,3 +338,44 @@ def test_shapes_mean_what_they_mean_in_the_rest_of_the_project(values):
             assert not accepted, value
         else:
             assert accepted, value
+
+
+def noted(lua, policy_file, *jobs):
+    """Return the AdminComment of each (what stood there, entries of its environment) after the check."""
+    lines = []
+    for before, *entries in jobs:
+        listed = ", ".join(f'"{entry}"' for entry in entries)
+        lines.append(f"job = {{ user_name = 'a', admin_comment = {before}, spank_job_env = {{ {listed} }} }}")
+        lines.append("check(job, 1) print(job.admin_comment)")
+    return [line for line in run_lua(lua, "\n".join(lines), policy_file) if not line.startswith("user")]
+
+
+def test_flags_are_noted_where_squeue_shows_them(lua, tmp_path):
+    config = configuration.parse('[priority]\nmode = "portable"\n')
+    (tmp_path / "policies").write_text(policy_file_text(config))
+    texts = noted(
+        lua,
+        tmp_path / "policies",
+        ("nil", "ENERGY_POLICY=edp", "X=1", "ENERGY_ALTERNATIVES=gpu:a100:4,gpu:h100:2"),
+        ("'site: x'", "SPANK_ENERGY_TAG=a/b"),
+        ("nil", "X=1"),
+        ("nil", "ENERGY_CAP=nonsense"),
+    )
+    assert texts == [
+        "energy-flags: ENERGY_ALTERNATIVES=gpu:a100:4,gpu:h100:2 ENERGY_POLICY=edp",
+        "site: x; energy-flags: ENERGY_TAG=a/b",
+        "nil",
+        "nil",
+    ]
+    assert [flags_in(text) for text in texts] == [
+        {"ENERGY_POLICY": "edp", "ENERGY_ALTERNATIVES": "gpu:a100:4,gpu:h100:2"},
+        {"ENERGY_TAG": "a/b"},
+        {},
+        {},
+    ]
+
+
+def test_flags_are_not_noted_where_the_engine_reads_them_itself(lua, tmp_path):
+    config = configuration.parse('[priority]\nmode = "plugin"\n')
+    (tmp_path / "policies").write_text(policy_file_text(config))
+    assert noted(lua, tmp_path / "policies", ("nil", "ENERGY_POLICY=edp")) == ["nil"]

@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 MARK: Final = "energy-flags:"
-_ITEM = re.compile(r"(ENERGY_[A-Z_]{1,32})=([A-Za-z0-9_.:,/+-]{1,256})", re.ASCII)
+_ITEM = re.compile(r"(ENERGY_[A-Z_]{1,32})=([A-Za-z0-9_.:,/+%-]{1,512})", re.ASCII)
 
 
 def flags_in(text: str) -> dict[str, str]:
