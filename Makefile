@@ -3,6 +3,7 @@
 # make soak   300 rounds of kill -9 of senergyd at random instants and before every change of a file
 # make lint   ruff, mypy --strict, clang-format
 # make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
+# make plugins  slurmctld's plugin, against the source of the installed Slurm (fetched with apt)
 # make venv   .venv with the package and its development needs;  make build  the C parts
 
 SHELL := /bin/sh
@@ -19,7 +20,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all demo test soak lint fuzz venv build deps-% clean
+.PHONY: all demo test soak lint fuzz venv build plugins deps-% clean
 all: venv build
 
 deps-%:
@@ -48,6 +49,9 @@ venv: $(VENV)/.installed-dev
 build: deps-build
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir || exit 1; done
 
+plugins: deps-build $(VENV)/.installed-lab
+	@$(BIN)/senergy build-plugins
+
 demo: deps-build deps-lab $(VENV)/.installed-lab build
 	@$(BIN)/senergy lab demo
 
@@ -63,6 +67,8 @@ lint: deps-build deps-lint $(VENV)/.installed-dev
 	$(BIN)/mypy
 	clang-format --dry-run --Werror $(C_SOURCES)
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir clean all CFLAGS_EXTRA='-Wall -Wextra -Werror' || exit 1; done
+	@CFLAGS_EXTRA='-Wall -Wextra -Werror' $(BIN)/senergy build-plugins || { \
+		code=$$?; [ $$code = 4 ] && echo "plugins/ not compiled: no source of Slurm"; }
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.installed-dev
@@ -71,4 +77,5 @@ fuzz: $(VENV)/.installed-dev
 
 clean:
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir clean; done
+	rm -f plugins/*.so
 	rm -rf $(VENV) build *.egg-info

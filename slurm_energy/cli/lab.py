@@ -52,6 +52,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[=SHARES]",
         help="who has an account (default: nobody=1)",
     )
+    up.add_argument(
+        "--priority",
+        choices=("off", "plugin", "portable"),
+        default="off",
+        help="who orders the queue: Slurm (default), slurmctld's plugin, or senergyctld with scontrol",
+    )
     up.add_argument("--no-accounting", action="store_true", help="no slurmdbd and database")
     up.add_argument("--no-energy", action="store_true", help="Slurm alone, on the same emulated nodes")
     add("down", "take the lab away, whatever state it is in")
@@ -129,6 +135,7 @@ def _up(args: argparse.Namespace) -> int:
         energy=_energy_settings(args.set_energy),
         accounting=not args.no_accounting,
         product=not args.no_energy,
+        priority=args.priority,
         cpu_share=args.cpu_share,
         **chosen,
     )
@@ -147,10 +154,13 @@ def _bring_up(layout: Layout, spec: LabSpec) -> Lab:
     from slurm_energy.lab import lifecycle
     from slurm_energy.lab.cluster import parts_for
     from slurm_energy.lab.startup import StepError
+    from slurm_energy.slurm import pluginbuild
 
     if spec.product and (absent := parts_for(spec).absent):
         print(f"Not built, left out: {', '.join(absent)} (make build)")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if spec.priority == "plugin":
+        pluginbuild.built(lambda text: print(text, flush=True))
     start = time.monotonic()
     print(f"Bringing up a lab of {len(spec.nodes)} nodes in {layout.root}", flush=True)
     try:

@@ -29,6 +29,7 @@ SUBCOMMANDS = {
     "calibrate": "fit the prediction of one kind of GPU to measured training steps",
     "profile": "measure a command, or gather what a program's sections measured",
     "simulate": "what scheduling policies would do with a workload",
+    "build-plugins": "build slurmctld's plugin for the Slurm that is installed here",
     "config": "check, show or write an example of the configuration",
     "template": "batch scripts and site files from templates",
     "lab": "a real Slurm cluster with emulated power hardware on this machine",
@@ -36,6 +37,11 @@ SUBCOMMANDS = {
 
 EPILOG = """exit codes: 0 ok, 1 failure, 2 bad usage or input, 3 configuration, 4 daemon or device
 unavailable, 5 forbidden, 6 not found, 7 already running"""
+
+
+def module_name(command: str) -> str:
+    """Return the module of a subcommand."""
+    return f"slurm_energy.cli.{command.replace('-', '_')}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     if name in SUBCOMMANDS:
-        module = importlib.import_module(f"slurm_energy.cli.{name}")
+        module = importlib.import_module(module_name(name))
         parser = argparse.ArgumentParser(
             prog=f"senergy {name}",
             description=module.HELP,
@@ -67,7 +73,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"senergy {__version__}")
         return EXIT_OK
-    listing = "\n".join(f"  {command:<10} {text}" for command, text in SUBCOMMANDS.items())
+    listing = "\n".join(f"  {command:<13} {text}" for command, text in SUBCOMMANDS.items())
     usage = f"usage: senergy COMMAND [options]\n\ncommands:\n{listing}"
     page = f"{usage}\n\nsenergy COMMAND --help explains each.\n\n{EPILOG}"
     if name in ("-h", "--help", "help"):

@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 
-from slurm_energy.cli.main import EPILOG, SUBCOMMANDS
+from slurm_energy.cli.main import EPILOG, SUBCOMMANDS, module_name
 from slurm_energy.reports.fields import FIELDS
 
 COMMANDS = tuple(name for name in SUBCOMMANDS if name != "lab")
@@ -18,7 +18,7 @@ COMMANDS = tuple(name for name in SUBCOMMANDS if name != "lab")
 
 def parser_of(command: str) -> argparse.ArgumentParser:
     """Return the parser of one subcommand."""
-    module = importlib.import_module(f"slurm_energy.cli.{command}")
+    module = importlib.import_module(module_name(command))
     parser = argparse.ArgumentParser(prog=f"senergy {command}", description=module.HELP)
     module.configure(parser)
     return parser

@@ -20,6 +20,7 @@ from slurm_energy.lab.model import Profile
 from slurm_energy.lab.namespace import GRES_DIRECTORY
 from slurm_energy.lab.parts import Parts
 from slurm_energy.lab.spec import LabSpec
+from slurm_energy.slurm.pluginbuild import slurm_plugin_directory
 
 CLUSTER = "lab"
 _SETTING = re.compile(r"(?P<key>[A-Za-z]\w*)=[^\n\r]*")
@@ -122,6 +123,8 @@ def render(
         "parts": parts,
         "ports": ports,
         "accounting": spec.accounting,
+        "priority": spec.priority,
+        "slurm_plugins": slurm_plugin_directory() if spec.priority == "plugin" else None,
         "nodes": nodes,
         "gres_directory": GRES_DIRECTORY,
         "partitions": {

@@ -16,6 +16,7 @@ from slurm_energy.lab.nodesfile import NodeSpec
 from slurm_energy.lab.parts import Parts
 from slurm_energy.lab.spec import LabSpec
 from slurm_energy.lab.startup import Step
+from slurm_energy.slurm.pluginbuild import PLUGIN, plugin_sources
 
 _DATABASE_OPTIONS = (
     "--user=root",
@@ -49,6 +50,8 @@ def steps(plan: Plan) -> list[Step]:
     found = [_munge(plan), _nvml(plan), _linker_cache(plan), _task_plugin(plan)]
     if plan.spec.accounting:
         found += _accounting(plan)
+    if plan.spec.priority == "plugin":
+        found.append(_priority_plugin(plan))
     found.append(_slurmctld(plan))
     if plan.parts.controller:
         found.append(_senergyctld(plan, plan.parts.controller))
@@ -122,13 +125,23 @@ def _accounting(plan: Plan) -> list[Step]:
     ]
 
 
+def _priority_plugin(plan: Plan) -> Step:
+    """Everybody reads slurm.conf, so the plugin's directory must be one that everybody may read."""
+    target = plan.layout.slurm_plugins / PLUGIN
+    argv = ["install", "-D", "-m", "0755", str(plugin_sources() / PLUGIN), str(target)]
+    return Step("priority plugin", plan.log("priority-plugin"), argv)
+
+
 def _slurmctld(plan: Plan) -> Step:
     """The cluster registers itself with slurmdbd, which must be there first."""
+    needs = ["munged", "task plugin"]
+    needs += ["slurmdbd"] if plan.spec.accounting else []
+    needs += ["priority plugin"] if plan.spec.priority == "plugin" else []
     return Step(
         "slurmctld",
         plan.log("slurmctld"),
         ["slurmctld", "-D"],
-        needs=("munged", "task plugin", *(["slurmdbd"] if plan.spec.accounting else [])),
+        needs=tuple(needs),
         ready=lambda: processes.listens(plan.ports["slurmctld"]),
     )
 

@@ -89,6 +89,21 @@ class Layout:
         return self.root / "run" / "policies"
 
     @property
+    def priority_table(self) -> Path:
+        """The order of the queue, for slurmctld's plugin."""
+        return self.root / "run" / "senergyctld" / "priority.table"
+
+    @property
+    def queue_table(self) -> Path:
+        """The queue as slurmctld's plugin sees it."""
+        return self.root / "run" / "queue" / "queue.table"
+
+    @property
+    def slurm_plugins(self) -> Path:
+        """Plugins for Slurm, readable for everybody."""
+        return self.root / "lib" / "slurm"
+
+    @property
     def agent_state(self) -> Path:
         """Mount point inside each node of that node's own state directory."""
         return self.root / "state" / "agent"

@@ -23,6 +23,7 @@ from slurm_energy.lab.parts import require_machine
 from slurm_energy.lab.spec import LabRecord, LabSpec, read_record
 from slurm_energy.lab.startup import Report, Step, StepError, ignore
 from slurm_energy.lab.teardown import teardown
+from slurm_energy.slurm import pluginbuild
 
 _PRIVATE, _PUBLIC = 0o700, 0o755
 _BASHRC = """[ -f ~/.bashrc ] && . ~/.bashrc
@@ -46,8 +47,11 @@ def up(layout: Layout, spec: LabSpec, report: Report = ignore) -> Lab:
     Raises:
         AlreadyRunningError: a lab is up there already, or just being changed.
         StepError: a daemon failed; has the last lines of its log.
+        UnavailableError: the plugin is wanted and cannot be built.
     """
     require_machine()
+    if spec.priority == "plugin":
+        pluginbuild.built()
     profiles = {node.name: load_profile(node.profile, node.overrides) for node in spec.nodes}
     with _locked(layout):
         _clear(layout)
@@ -147,6 +151,9 @@ def _make_directories(layout: Layout, spec: LabSpec) -> None:
         layout.state / "slurmctld": _PRIVATE,
         layout.state / "senergyctld": _PRIVATE,
         layout.agent_state: _PRIVATE,
+        layout.slurm_plugins: _PUBLIC,
+        layout.priority_table.parent: _PUBLIC,
+        layout.queue_table.parent: _PUBLIC,
         layout.root / "nodes": _PUBLIC,
     }
     for node in spec.nodes:

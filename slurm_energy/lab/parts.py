@@ -11,9 +11,8 @@ from pathlib import Path
 
 import slurm_energy
 from slurm_energy.errors import ForbiddenError, UnavailableError
+from slurm_energy.slurm.pluginbuild import PARTS_KEY
 
-PARTS_KEY = "SENERGY_PARTS_DIR"
-"""Environment variable naming the directory with `spank/` and `prolog_epilog/`; default: the checkout."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAMS = {
     "slurmctld": "slurmctld",

@@ -9,7 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slurm_energy.errors import UsageError
 from slurm_energy.lab.nodesfile import DEFAULT_PROFILES, NodeSpec, from_profiles
+
+PRIORITIES = ("off", "plugin", "portable")
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,8 @@ class LabSpec:
         slurm: lines `Key=Value` for slurm.conf; a known key is replaced.
         energy: tables to merge into energy.toml, e.g. `{"agent": {"sampling_hz": 10.0}}`.
         accounting: whether slurmdbd and its database run.
+        priority: who orders the queue: `off`: Slurm; `plugin`: slurmctld's plugin by our table;
+            `portable`: senergyctld through scontrol.
         product: whether slurm-energy's own parts run; without them it is Slurm on emulated hardware.
         cpu_share: real cores that all emulated CPUs of a node together are worth; None: the emulator's own.
         users: users of this machine, besides root, with an account of their own, and their raw shares.
@@ -31,6 +36,19 @@ class LabSpec:
     energy: Mapping[str, Any] = field(default_factory=dict)
     accounting: bool = True
     product: bool = True
+    priority: str = "off"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work.
+
+        Raises:
+            UsageError: an unknown way to order the queue, or the plugin without accounting.
+        """
+        if self.priority not in PRIORITIES:
+            raise UsageError(f"priority '{self.priority}'", "unknown", f"one of {', '.join(PRIORITIES)}")
+        if self.priority == "plugin" and not self.accounting:
+            raise UsageError("priority 'plugin'", "slurmctld updates site factors only with slurmdbd")
+
     cpu_share: float | None = None
     users: Mapping[str, int] = field(default_factory=lambda: {"nobody": 1})
 

@@ -29,8 +29,16 @@ def release(run: Runner = run_command) -> Release:
     Raises:
         UnavailableError: no sinfo, no slurm.conf, or an answer without a version.
     """
-    output = run(["sinfo", "-V"])
+    return parse_release(run(["sinfo", "-V"]), "sinfo -V")
+
+
+def parse_release(output: str, command: str) -> Release:
+    """Read what a program of Slurm answers to -V.
+
+    Raises:
+        UnavailableError: an answer without a version.
+    """
     match = _VERSION.search(output)
     if match is None:
-        raise UnavailableError("sinfo -V", f"no version in '{shown(output)}'")
+        raise UnavailableError(command, f"no version in '{shown(output)}'")
     return Release(*(int(part) for part in match.groups()))

@@ -35,6 +35,7 @@ class LabWish:
     accounting: bool = True
     product: bool = True
     users: Mapping[str, int] = field(default_factory=lambda: {"nobody": 1})
+    priority: str = "off"
 
     @classmethod
     def from_marker(cls, arguments: Mapping[str, Any]) -> LabWish:
@@ -43,7 +44,8 @@ class LabWish:
 
     def spec(self) -> LabSpec:
         nodes = tuple(replace(n, overrides=self.overrides) for n in nodesfile.from_profiles(self.profiles))
-        return LabSpec(nodes, self.slurm, self.energy, self.accounting, self.product, users=self.users)
+        more = {"users": self.users, "priority": self.priority}
+        return LabSpec(nodes, self.slurm, self.energy, self.accounting, self.product, **more)
 
 
 class LabDriver:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.cli import reference
+from slurm_energy.cli.main import module_name
 from slurm_energy.config import document
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = [
     (command, line.split("   ")[0].split(" > ")[0].split(" # ")[0].strip())
     for command in reference.COMMANDS
-    for line in (importlib.import_module(f"slurm_energy.cli.{command}").EPILOG or "").splitlines()
+    for line in (importlib.import_module(module_name(command)).EPILOG or "").splitlines()
     if line.startswith("  senergy ")
 ]
 

@@ -1,0 +1,177 @@
+#include "job_facts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define NAME_BYTES 256
+#define LIST_BYTES 512
+#define FLAG_BYTES 512
+#define FLAGS_BYTES 2048
+#define MOST_FLAGS 16
+#define MOST_ENV 1024
+
+static const struct {
+    uint32_t code;
+    const char *word;
+} REASONS[] = {
+    {WAIT_PRIORITY, "Priority"},
+    {WAIT_DEPENDENCY, "Dependency"},
+    {WAIT_RESOURCES, "Resources"},
+    {WAIT_PART_NODE_LIMIT, "PartitionNodeLimit"},
+    {WAIT_PART_TIME_LIMIT, "PartitionTimeLimit"},
+    {WAIT_PART_DOWN, "PartitionDown"},
+    {WAIT_PART_INACTIVE, "PartitionInactive"},
+    {WAIT_HELD, "JobHeldAdmin"},
+    {WAIT_HELD_USER, "JobHeldUser"},
+    {WAIT_TIME, "BeginTime"},
+    {WAIT_LICENSES, "Licenses"},
+    {WAIT_RESERVATION, "Reservation"},
+    {WAIT_NODE_NOT_AVAIL, "ReqNodeNotAvail"},
+    {WAIT_ASSOC_JOB_LIMIT, "AssociationJobLimit"},
+    {WAIT_ASSOC_RESOURCE_LIMIT, "AssociationResourceLimit"},
+    {WAIT_ASSOC_TIME_LIMIT, "AssociationTimeLimit"},
+    {WAIT_QOS_JOB_LIMIT, "QOSJobLimit"},
+    {WAIT_QOS_RESOURCE_LIMIT, "QOSResourceLimit"},
+    {WAIT_QOS_TIME_LIMIT, "QOSTimeLimit"},
+    {WAIT_CLEANING, "Cleaning"},
+    {WAIT_DEP_INVALID, "DependencyNeverSatisfied"},
+    {WAIT_ARRAY_TASK_LIMIT, "JobArrayTaskLimit"},
+    {FAIL_BAD_CONSTRAINTS, "BadConstraints"},
+};
+
+static const char *reason_word(uint32_t code) {
+    for (size_t i = 0; i < sizeof(REASONS) / sizeof(REASONS[0]); i++)
+        if (REASONS[i].code == code)
+            return REASONS[i].word;
+    return "";
+}
+
+bool job_is_listed(const job_record_t *job) {
+    if (job->job_state & (JOB_COMPLETING | JOB_CONFIGURING))
+        return false;
+    return IS_JOB_PENDING(job) || IS_JOB_RUNNING(job);
+}
+
+static void set_text(struct queue_job *facts, int which, const char *text, size_t most) {
+    facts->texts[which] = text ? text : "";
+    facts->entry.lengths[which] = (uint16_t)strnlen(facts->texts[which], most);
+}
+
+/* Copies the energy flags of the job's environment, one a line; they may have SPANK_ before their names. */
+static size_t copy_flags(const job_record_t *job, char *to) {
+    uint32_t count = job->spank_job_env_size < MOST_ENV ? job->spank_job_env_size : MOST_ENV;
+    size_t used = 0;
+    int found = 0;
+
+    for (uint32_t i = 0; job->spank_job_env && i < count && found < MOST_FLAGS; i++) {
+        const char *text = job->spank_job_env[i];
+        size_t length;
+
+        if (!text)
+            continue;
+        if (!strncmp(text, "SPANK_", 6))
+            text += 6;
+        if (strncmp(text, "ENERGY_", 7))
+            continue;
+        length = strnlen(text, FLAG_BYTES);
+        if (length == FLAG_BYTES || memchr(text, '\n', length) || used + length + 1 > FLAGS_BYTES)
+            continue;
+        memcpy(to + used, text, length);
+        used += length;
+        to[used++] = '\n';
+        found++;
+    }
+    return used;
+}
+
+static void set_texts(const job_record_t *job, struct queue_job *facts) {
+    static char gres[4 * LIST_BYTES + 64], flags[FLAGS_BYTES];
+    const char *counted = IS_JOB_RUNNING(job) ? job->tres_fmt_alloc_str : job->tres_fmt_req_str;
+    const struct {
+        const char *what, *text;
+    } asked[] = {
+        {"job", job->tres_per_job},
+        {"node", job->tres_per_node},
+        {"socket", job->tres_per_socket},
+        {"task", job->tres_per_task},
+    };
+    size_t used = 0;
+
+    for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++)
+        if (asked[i].text && asked[i].text[0])
+            used += (size_t)snprintf(gres + used, sizeof(gres) - used, "%s=%.*s;", asked[i].what, LIST_BYTES,
+                                     asked[i].text);
+    gres[used] = 0;
+    set_text(facts, QUEUE_ACCOUNT, job->account, NAME_BYTES);
+    set_text(facts, QUEUE_PARTITION, job->partition, LIST_BYTES);
+    set_text(facts, QUEUE_QOS, job->qos_ptr ? job->qos_ptr->name : NULL, NAME_BYTES);
+    set_text(facts, QUEUE_NAME, job->name, NAME_BYTES);
+    set_text(facts, QUEUE_REASON, IS_JOB_PENDING(job) ? reason_word(job->state_reason) : "", NAME_BYTES);
+    set_text(facts, QUEUE_TRES, counted, LIST_BYTES);
+    set_text(facts, QUEUE_GRES, gres, sizeof(gres));
+    facts->texts[QUEUE_FLAGS] = flags;
+    facts->entry.lengths[QUEUE_FLAGS] = (uint16_t)copy_flags(job, flags);
+}
+
+static uint32_t time_limit(const job_record_t *job) {
+    if (job->time_limit != NO_VAL || !job->part_ptr)
+        return job->time_limit;
+    return job->part_ptr->default_time != NO_VAL ? job->part_ptr->default_time : job->part_ptr->max_time;
+}
+
+/* What is asked for, and what only pending jobs have. */
+static void set_request(const job_record_t *job, struct queue_entry *entry) {
+    const struct job_details *details = job->details;
+
+    if (!details)
+        return;
+    entry->nodes = details->min_nodes;
+    entry->cpus = details->min_cpus;
+    entry->processes = details->num_tasks;
+    entry->submit = details->submit_time;
+    entry->eligible = details->begin_time;
+    entry->nice = details->nice;
+    if (details->requeue)
+        entry->bits |= QUEUE_REQUEUE;
+    if (IS_JOB_PENDING(job) &&
+        ((details->dependency && details->dependency[0]) || details->begin_time > time(NULL)))
+        entry->bits |= QUEUE_DEPENDENT;
+}
+
+static void set_running(const job_record_t *job, struct queue_entry *entry) {
+    entry->state = QUEUE_RUNNING;
+    entry->start = job->start_time;
+    entry->end = job->end_time;
+    entry->nodes = job->node_cnt;
+    entry->cpus = job->total_cpus;
+}
+
+void job_facts(const job_record_t *job, bool released, struct queue_job *facts) {
+    struct queue_entry *entry = &facts->entry;
+
+    memset(facts, 0, sizeof(*facts));
+    entry->job_id = job->job_id;
+    entry->array_job_id = job->array_job_id;
+    entry->array_task_id = job->array_task_id;
+    entry->tasks = job->array_recs ? job->array_recs->task_cnt : 1;
+    entry->het_job_id = job->het_job_id;
+    entry->uid = job->user_id;
+    entry->deadline = job->deadline;
+    entry->time_limit_min = time_limit(job);
+    entry->priority = job->priority == NO_VAL ? 0 : job->priority;
+    entry->site_factor = job->site_factor;
+    entry->nice = NICE_OFFSET;
+    entry->restart_count = job->restart_cnt;
+    entry->shares_norm =
+        job->assoc_ptr && job->assoc_ptr->usage ? job->assoc_ptr->usage->shares_norm : (double)NAN;
+    if (!released && IS_JOB_PENDING(job) && job->priority == 0)
+        entry->bits |= QUEUE_HELD;
+    if (job->direct_set_prio && job->priority != 0 && job->priority != NO_VAL)
+        entry->bits |= QUEUE_FIXED;
+    set_request(job, entry);
+    if (IS_JOB_RUNNING(job))
+        set_running(job, entry);
+    set_texts(job, facts);
+}

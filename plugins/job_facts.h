@@ -1,0 +1,17 @@
+/* What queue.table says of a job, read out of slurmctld's own record under the lock that the caller holds. */
+#ifndef SENERGY_JOB_FACTS_H
+#define SENERGY_JOB_FACTS_H
+
+#include "queue_writer.h"
+#include "slurm_release.h"
+
+/* Whether the job is one for the queue: pending or running, and not just configuring or completing. */
+bool job_is_listed(const job_record_t *job);
+
+/*
+ * Fills in everything but the place in the file. Strings point into the record or into static memory that the
+ * next call writes again. `released`: the job is just being given a priority, whatever it is now.
+ */
+void job_facts(const job_record_t *job, bool released, struct queue_job *facts);
+
+#endif

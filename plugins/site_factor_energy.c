@@ -1,0 +1,158 @@
+/*
+ * site_factor/energy: the order of slurmctld's queue as senergyctld computed it, and the queue written down
+ * for senergyctld. Only what Slurm calls is here; the files are the matter of scores.c and queue_writer.c.
+ *
+ * Slurm calls these functions with its job write lock held, so nothing here takes a lock, allocates or
+ * waits, and every loop is bounded. site_factor_p_set never touches the job list: its caller may be walking
+ * through it with the list's own lock held.
+ */
+#include "complaint.h"
+#include "job_facts.h"
+#include "queue_writer.h"
+#include "scores.h"
+#include "slurm_release.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+FOR_SLURM const char plugin_name[] = "Order of the queue by slurm-energy for Slurm " SLURM_VERSION_STRING;
+FOR_SLURM const char plugin_type[] = "site_factor/energy";
+FOR_SLURM const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+
+#define TABLE_DEFAULT "/run/senergyctld/priority.table"
+#define WHY_BYTES 64
+
+static char table_path[PATH_MAX], queue_path[PATH_MAX];
+static bool queue_wanted;
+static struct complaints about_table = {.subject = table_path};
+static struct complaints about_queue = {.subject = queue_path};
+
+/* Copies the value of `key=` out of PrioritySiteFactorParameters; false: not given or too long. */
+static bool parameter(const char *key, char *to) {
+    const char *at = slurm_conf.site_factor_params;
+    size_t key_length = strlen(key);
+
+    while (at && *at) {
+        size_t length = strcspn(at, ",");
+
+        if (length > key_length && !strncmp(at, key, key_length) && length - key_length < PATH_MAX) {
+            memcpy(to, at + key_length, length - key_length);
+            to[length - key_length] = 0;
+            return true;
+        }
+        at += length + (at[length] == ',');
+    }
+    return false;
+}
+
+static void configure(void) {
+    char table[PATH_MAX] = TABLE_DEFAULT, queue[PATH_MAX] = "";
+
+    (void)parameter("table=", table);
+    (void)parameter("queue=", queue);
+    if (strcmp(table, table_path)) {
+        scores_forget();
+        about_table.told = 0;
+        memcpy(table_path, table, sizeof(table_path));
+    }
+    if (strcmp(queue, queue_path)) {
+        about_queue.told = 0;
+        memcpy(queue_path, queue, sizeof(queue_path));
+        queue_wanted = queue[0] && queue_open(queue_path);
+    }
+}
+
+/* Clients such as sshare load this too: no word, no file. */
+FOR_SLURM extern int init(void) {
+    configure();
+    return SLURM_SUCCESS;
+}
+
+FOR_SLURM extern FINI_TYPE fini(void) {
+    queue_close();
+    FINI_RETURN;
+}
+
+/* Up to 23.11; later releases start a new slurmctld, which calls init. */
+FOR_SLURM extern void site_factor_p_reconfig(void) { configure(); }
+
+static void refresh_table(bool always) {
+    char why[WHY_BYTES];
+    enum scores_trouble trouble = scores_refresh(table_path, always, why);
+
+    if (trouble)
+        complain(&about_table, trouble, "the order stays as it is", why);
+    else
+        settle(&about_table);
+}
+
+static void tell_queue(int error_number) {
+    if (error_number)
+        complain(&about_queue, 0, "senergyctld does not see the queue", strerror(error_number));
+    else
+        settle(&about_queue);
+}
+
+/* Sets what the table says of a job. A priority that an administrator set is left alone. */
+static bool set_factor(job_record_t *job) {
+    int32_t factor;
+
+    if ((job->direct_set_prio && job->priority > 0 && job->priority != NO_VAL) ||
+        !scores_find(job->job_id, &factor))
+        return false;
+    job->site_factor = (uint32_t)((int64_t)NICE_OFFSET + factor);
+    return true;
+}
+
+/* A job gets a priority: at submission, release, requeue, and when it is updated. */
+FOR_SLURM extern void site_factor_p_set(job_record_t *job_ptr) {
+    struct queue_job facts;
+
+    refresh_table(false);
+    if (scores_usable() && !set_factor(job_ptr) && job_ptr->site_factor == NICE_OFFSET)
+        job_ptr->site_factor = (uint32_t)((int64_t)NICE_OFFSET + scores_default());
+    if (queue_wanted && job_is_listed(job_ptr)) {
+        job_facts(job_ptr, true, &facts);
+        tell_queue(queue_note(&facts));
+    }
+}
+
+struct pass {
+    bool factors;
+    bool queue;
+};
+
+static int each_job(void *item, void *arg) {
+    job_record_t *job = item;
+    const struct pass *pass = arg;
+    struct queue_job facts;
+
+    if (pass->factors && IS_JOB_PENDING(job))
+        (void)set_factor(job);
+    if (pass->queue && job_is_listed(job)) {
+        job_facts(job, false, &facts);
+        queue_add(&facts);
+    }
+    return SLURM_SUCCESS;
+}
+
+/* Once per PriorityCalcPeriod, before priority/multifactor computes all priorities. */
+FOR_SLURM extern void site_factor_p_update(void) {
+    struct pass pass = {0};
+    int error_number;
+
+    if (!&job_list || !job_list)
+        return;
+    refresh_table(true);
+    pass.factors = scores_usable();
+    if (queue_wanted) {
+        error_number = queue_begin((uint32_t)list_count(job_list));
+        pass.queue = !error_number;
+        if (error_number)
+            tell_queue(error_number);
+    }
+    (void)list_for_each(job_list, each_job, &pass);
+    if (pass.queue)
+        tell_queue(queue_end());
+}

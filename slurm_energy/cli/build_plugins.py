@@ -1,0 +1,58 @@
+"""`senergy build-plugins`: the parts of slurmctld that need Slurm's own source. Parsing and printing only."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import EXIT_OK, UnavailableError
+
+HELP = "build slurmctld's plugin for the Slurm that is installed here"
+
+EPILOG = """\
+site_factor/energy gives slurmctld the order of the queue that senergyctld computed. Slurm loads it only if
+it was built from the source of exactly the same release, so build it again after every update of Slurm,
+before slurmctld starts. The source is fetched from the Debian archive that /etc/apt names unless
+--slurm-source says where it is; it is configured, not compiled. docs/priority-plugin.md: how to install it.
+
+examples:
+  senergy build-plugins
+  senergy build-plugins --slurm-source /usr/src/slurm-24.11.5 --output /usr/local/lib/slurm-energy
+  senergy build-plugins --json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy build-plugins`."""
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "--slurm-source", type=Path, metavar="DIR", help="source tree of Slurm (default: fetch it)"
+    )
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where to put it (default: plugins/)")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="where fetched sources are kept (default: build/)",
+    )
+    parser.add_argument("--json", action="store_true", help="print path and release as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build and say where the result is."""
+    from slurm_energy.slurm import pluginbuild
+
+    plugin, release = pluginbuild.build(
+        args.output, args.slurm_source, args.cache, lambda text: print(text, file=sys.stderr, flush=True)
+    )
+    if args.json:
+        emit_json({"plugin": str(plugin), "slurm_release": str(release)})
+        return EXIT_OK
+    try:
+        directory = f"{pluginbuild.slurm_plugin_directory()}:"
+    except UnavailableError:
+        directory = "SLURM'S OWN DIRECTORY:"
+    emit([f"{plugin} is for Slurm {release}. In slurm.conf:", f"  PluginDir={directory}{plugin.parent}"])
+    return EXIT_OK

@@ -1,0 +1,130 @@
+"""Slurm's source from Debian's archive: the package that slurmctld came from, without touching /etc/apt.
+
+apt checks the archive's signatures. Nothing is compiled here.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm.command import Runner, run_command
+from slurm_energy.slurm.tools import run_tool
+
+_ONE_LINE: Final = re.compile(r"deb(?:-src)?\s+(?P<options>\[[^]]*\]\s+)?(?P<uri>\S+)\s+(?P<rest>\S.*)")
+_ARCHIVE: Final = re.compile(r"/(debian|ubuntu)(-security)?/?$")
+_APT: Final = Path("/etc/apt")
+
+
+def source_package(run: Runner = run_command) -> tuple[str, str]:
+    """Return name and version of the source package of the installed slurmctld.
+
+    Raises:
+        UnavailableError: slurmctld is not from a Debian package.
+    """
+    try:
+        shown = run(["dpkg-query", "-W", "-f", "${source:Package} ${source:Version}", "slurmctld"])
+    except UnavailableError:
+        raise UnavailableError(
+            "source of slurmctld", "it is not installed from a Debian package", "give --slurm-source DIR"
+        ) from None
+    name, _, version = shown.strip().partition(" ")
+    return name, version
+
+
+def source_lists(etc: Path = _APT) -> str:
+    """Return the archive's entries in `etc` as entries of source packages, in the format of deb822.
+
+    Entries of other publishers are left out: they would only make the download slower and less sure.
+    """
+    stanzas: list[str] = []
+    for path in [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))]:
+        if path.suffix not in (".list", ".sources") or not path.is_file():
+            continue
+        text = path.read_text(errors="replace")
+        stanzas += _from_deb822(text) if path.suffix == ".sources" else _from_lines(text)
+    return "\n\n".join(dict.fromkeys(stanzas)) + "\n"
+
+
+def _from_deb822(text: str) -> Iterator[str]:
+    for stanza in re.split(r"\n\s*\n", text):
+        lines = [line for line in stanza.splitlines() if line.strip() and not line.startswith("#")]
+        keys = {
+            line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines if ":" in line
+        }
+        uris = [uri for uri in keys.get("uris", "").split() if _ARCHIVE.search(uri)]
+        if uris and "main" in keys.get("components", "").split() and keys.get("enabled", "yes") != "no":
+            kept = [
+                line for line in lines if not re.match(r"(types|uris|architectures):", line, re.IGNORECASE)
+            ]
+            yield "\n".join(["Types: deb-src", f"URIs: {' '.join(uris)}", *kept])
+
+
+def _from_lines(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        match = _ONE_LINE.fullmatch(line.partition("#")[0].strip())
+        if match is None or not _ARCHIVE.search(match["uri"]):
+            continue
+        suite, *components = match["rest"].split()
+        if "main" in components:
+            signed = re.search(r"signed-by=(\S+?)[\]\s]", match["options"] or "")
+            key = [f"Signed-By: {signed[1]}"] if signed else []
+            yield "\n".join(
+                ["Types: deb-src", f"URIs: {match['uri']}", f"Suites: {suite}", "Components: main", *key]
+            )
+
+
+def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
+    """Download a source package and unpack it, patched as Debian built it.
+
+    Args:
+        cache: directory to work in; it is made.
+        name: of the source package.
+        version: of the source package.
+        etc: apt's configuration, which names the archive.
+
+    Returns:
+        The unpacked tree, below `cache`.
+
+    Raises:
+        UnavailableError: no archive, no such package in it, or no dpkg-source to unpack it with.
+    """
+    if not shutil.which("dpkg-source"):
+        raise UnavailableError("dpkg-source", "not found", "apt-get install dpkg-dev")
+    lists = source_lists(etc)
+    if not lists.strip():
+        raise UnavailableError(
+            f"source of {name} {version}", f"{etc} names no Debian archive", "give --slurm-source DIR"
+        )
+    apt, fetched = cache / "apt", cache / "fetched"
+    for directory in (apt / "parts", apt / "lists/partial", apt / "cache/archives/partial", fetched):
+        directory.mkdir(parents=True, exist_ok=True)
+    (apt / "parts" / "slurm-energy.sources").write_text(lists)
+    options = {
+        "Dir::Etc::sourcelist": "/dev/null",
+        "Dir::Etc::sourceparts": str(apt / "parts"),
+        "Dir::State::lists": str(apt / "lists"),
+        "Dir::Cache": str(apt / "cache"),
+        "APT::Sandbox::User": "root",  # the directories above are not the user _apt's
+    }
+    command = [
+        "apt-get",
+        "-q",
+        *(word for key, value in options.items() for word in ("-o", f"{key}={value}")),
+    ]
+    what = f"source of {name} {version}"
+    run_tool([*command, "update"], fetched, "list of source packages")
+    run_tool([*command, "source", "--download-only", f"{name}={version}"], fetched, what)
+    tree = cache / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    descriptions = sorted(fetched.glob("*.dsc"))
+    if not descriptions:
+        raise UnavailableError(what, "the archive has no description of it", "give --slurm-source DIR")
+    run_tool(["dpkg-source", "--no-check", "-x", descriptions[-1].name, str(tree)], fetched, what)
+    for directory in (apt, fetched):
+        shutil.rmtree(directory, ignore_errors=True)
+    return tree

@@ -1,0 +1,188 @@
+"""Builds the plugins that need Slurm's own source, of exactly the release that slurmctld is.
+
+Finds or fetches the source, configures it and calls `make` in plugins/. What the plugins do is in there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import slurm_energy
+from slurm_energy.errors import EnergyError, UnavailableError, UsageError
+from slurm_energy.slurm import aptsource
+from slurm_energy.slurm.command import Runner, run_command
+from slurm_energy.slurm.release import Release, parse_release
+from slurm_energy.slurm.tools import run_tool
+
+PLUGIN: Final = "site_factor_energy.so"
+PARTS_KEY: Final = "SENERGY_PARTS_DIR"
+"""Environment variable naming the directory with `plugins/`, `spank/` and `prolog_epilog/`."""
+_META: Final = re.compile(r"^\s*(Major|Minor|Micro):\s*(\d+)\s*$", re.MULTILINE)
+_BUILT_FOR: Final = re.compile(rb"slurm-energy for Slurm (\d+)\.(\d+)\.(\d+)")
+_PROBE: Final = "priority_multifactor.so"
+_PLUGIN_DIRS: Final = (
+    "/usr/lib/*/slurm-wlm",
+    "/usr/lib/*/slurm*",
+    "/usr/lib*/slurm*",
+    "/usr/local/lib*/slurm",
+)
+Say = Callable[[str], None]
+
+
+def plugin_sources() -> Path:
+    """Return the directory `plugins/` of the checkout (or of $SENERGY_PARTS_DIR).
+
+    Raises:
+        UnavailableError: this is an installed package without it.
+    """
+    base = Path(os.environ.get(PARTS_KEY) or Path(slurm_energy.__file__).parent.parent)
+    if not (base / "plugins" / "Makefile").is_file():
+        raise UnavailableError(
+            f"{base}/plugins", "no sources of the plugins", f"name the checkout in ${PARTS_KEY}"
+        )
+    return base / "plugins"
+
+
+def controller_release(run: Runner = run_command) -> Release:
+    """Return the release of the installed slurmctld.
+
+    Raises:
+        UnavailableError: there is none, or it says no version.
+    """
+    program = shutil.which("slurmctld", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if program is None:
+        raise UnavailableError("slurmctld", "not found", "build on the host that runs slurmctld")
+    return parse_release(run([program, "-V"]), "slurmctld -V")
+
+
+def source_release(source: Path) -> Release:
+    """Return the release of a source tree.
+
+    Raises:
+        UsageError: it is no source tree of Slurm.
+    """
+    try:
+        text = (source / "META").read_text(errors="replace")
+    except OSError as error:
+        raise UsageError(
+            f"{source}/META", error.strerror or str(error), "name a source tree of Slurm"
+        ) from None
+    found = dict(_META.findall(text))
+    if set(found) != {"Major", "Minor", "Micro"}:
+        raise UsageError(f"{source}/META", "names no release", "name a source tree of Slurm")
+    return Release(int(found["Major"]), int(found["Minor"]), int(found["Micro"]))
+
+
+def built_for(plugin: Path) -> Release | None:
+    """Return the release that a built plugin is for; None: it is absent or not ours."""
+    try:
+        match = _BUILT_FOR.search(plugin.read_bytes())
+    except OSError:
+        return None
+    return Release(*(int(part) for part in match.groups())) if match else None
+
+
+def slurm_plugin_directory() -> Path:
+    """Return where the installed Slurm keeps its own plugins, for PluginDir.
+
+    Raises:
+        UnavailableError: they are not found.
+    """
+    for pattern in _PLUGIN_DIRS:
+        for directory in sorted(Path("/").glob(pattern.lstrip("/"))):
+            if (directory / _PROBE).exists():
+                return directory
+    raise UnavailableError(_PROBE, "not found below /usr", "name its directory in PluginDir yourself")
+
+
+def build(
+    output: Path | None = None,
+    source: Path | None = None,
+    cache: Path | None = None,
+    say: Say = lambda text: None,
+) -> tuple[Path, Release]:
+    """Build the plugins for the installed slurmctld.
+
+    Args:
+        output: directory for the result; plugins/ if not given.
+        source: source tree of Slurm, configured or not; fetched with apt if not given.
+        cache: where fetched sources are kept; build/ beside plugins/ if not given.
+        say: receives a line before each step that takes time.
+
+    Returns:
+        The plugin's path and the release it is for.
+
+    Raises:
+        UsageError: `source` is of another release, or none of Slurm.
+        UnavailableError: no slurmctld, no source or no compiler.
+        EnergyError: it does not compile.
+    """
+    plugins, release = plugin_sources(), controller_release()
+    for tool in ("make", "gcc"):
+        if not shutil.which(tool):
+            raise UnavailableError(tool, "not found", f"apt-get install {tool}")
+    tree = (
+        source.resolve()
+        if source
+        else _fetched(cache or plugins.parent / "build" / "slurm-source", release, say)
+    )
+    if (found := source_release(tree)) != release:
+        raise UsageError(
+            f"{tree} is Slurm {found}",
+            f"slurmctld is {release}",
+            "Slurm loads plugins of its own release only",
+        )
+    if not (tree / "config.h").exists():
+        say(f"Configuring Slurm {release} (about 15 s; nothing of it is compiled)")
+        _configure(tree)
+    target = (output or plugins).resolve()
+    target.mkdir(parents=True, exist_ok=True)
+    say(f"Building {PLUGIN} for Slurm {release}")
+    plugin = target / PLUGIN
+    plugin.unlink(missing_ok=True)  # make cannot know that it was for another release
+    command = ["make", "--no-print-directory", f"SLURM_SRC={tree}", f"OUTPUT={target}"]
+    run_tool(command, plugins, PLUGIN, EnergyError)
+    if built_for(plugin) != release:
+        raise EnergyError(str(plugin), f"does not say that it is for Slurm {release}")
+    return plugin, release
+
+
+def built(say: Say = lambda text: None) -> Path:
+    """Return the plugin in plugins/, built first if it is older than its sources or of another release.
+
+    Raises:
+        UnavailableError: as `build`.
+    """
+    plugins = plugin_sources()
+    plugin = plugins / PLUGIN
+    if built_for(plugin) == controller_release():
+        newest = max(path.stat().st_mtime for path in plugins.glob("*.[ch]"))
+        if plugin.stat().st_mtime >= newest:
+            return plugin
+    return build(say=say)[0]
+
+
+def _fetched(cache: Path, release: Release, say: Say) -> Path:
+    """Return the source tree of the installed slurmctld, from the cache or the archive."""
+    name, version = aptsource.source_package()
+    place = cache / f"{name}_{version.replace(':', '_')}"
+    tree = place / "tree"
+    if (tree / "config.h").exists():
+        return tree
+    say(f"Fetching the source of {name} {version}, as slurmctld is {release}")
+    return aptsource.download(place, name, version)
+
+
+def _configure(tree: Path) -> None:
+    try:
+        run_tool(
+            ["./configure", "--without-munge", "--disable-dependency-tracking"], tree, "configure of Slurm"
+        )
+    except UnavailableError:
+        (tree / "config.h").unlink(missing_ok=True)
+        raise
