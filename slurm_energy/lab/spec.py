@@ -37,6 +37,8 @@ class LabSpec:
     accounting: bool = True
     product: bool = True
     priority: str = "off"
+    cpu_share: float | None = None
+    users: Mapping[str, int] = field(default_factory=lambda: {"nobody": 1})
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.
@@ -48,9 +50,6 @@ class LabSpec:
             raise UsageError(f"priority '{self.priority}'", "unknown", f"one of {', '.join(PRIORITIES)}")
         if self.priority == "plugin" and not self.accounting:
             raise UsageError("priority 'plugin'", "slurmctld updates site factors only with slurmdbd")
-
-    cpu_share: float | None = None
-    users: Mapping[str, int] = field(default_factory=lambda: {"nobody": 1})
 
 
 @dataclass(frozen=True)
