@@ -65,6 +65,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     show.add_argument("-h", "--noheader", action="store_true", help="no names of columns, no notes")
     show.add_argument("--json", action="store_true", help="print the controller's answer as JSON")
+    show.add_argument(
+        "--state", action="store_true", help="with --json: also what the policy was given; for operators"
+    )
     connection.add_config_option(parser)
     parser.add_argument(
         "-V", "--version", action="version", version=f"senergy {__version__}", help="print the version"
@@ -104,6 +107,8 @@ def query(args: argparse.Namespace) -> dict[str, str]:
     Raises:
         UsageError: not a job id, or a JOBID together with -j.
     """
+    if args.state and not args.json:
+        raise UsageError("--state: it is for --json", todo="senergy prio --json --state")
     if args.job and args.jobs:
         raise UsageError(
             "JOBID and --jobs: give one of them", todo="senergy prio 12, or senergy prio -j 12,13"
@@ -115,6 +120,7 @@ def query(args: argparse.Namespace) -> dict[str, str]:
         "account": args.account or "",
         "partition": args.partition or "",
         "neighbours": "1" if args.job else "",
+        "state": "1" if args.state else "",
     }
     return {key: value for key, value in values.items() if value}
 

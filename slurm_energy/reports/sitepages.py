@@ -90,6 +90,8 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
     lines.append(
         "  slurm     " + _slurm_text(answer.get("enrichment") or {}, now, answer.get("records_without_job"))
     )
+    if answer.get("priority"):
+        lines.append("  queue     " + _queue_text(answer["priority"], now))
     nodes = answer.get("nodes", [])
     lines.append(
         f"  nodes     {len(nodes)} have delivered records"
@@ -98,6 +100,27 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
     )
     lines += [f"    {_node_text(node, now)}" for node in nodes]
     return lines
+
+
+def _queue_text(state: Mapping[str, Any], now: float) -> str:
+    """Return what the engine that orders the queue did last."""
+    if state.get("mode") == "off":
+        return "not ordered here (priority.mode is off)"
+    parts = [f"{state.get('policy')}, {state.get('mode')}"]
+    if state.get("computed") is None:
+        parts.append("not ranked yet")
+    else:
+        took = f" in {state['cycle_s']:.2f} s" if state.get("cycle_s") is not None else ""
+        ranked = f"{state.get('ranked')} of {state.get('pending')} pending jobs ranked"
+        parts.append(f"{ranked} {_ago(now - state['computed'])}{took}")
+    compared = state.get("agreement") or {}
+    if compared.get("kendall_tau") is not None:
+        parts.append(
+            f"{compared['moved']} of {compared['jobs']} would move, tau {compared['kendall_tau']:.2f}"
+        )
+    if state.get("error"):
+        parts.append(f"failed: {state['error']}")
+    return ", ".join(parts)
 
 
 def _slurm_text(state: Mapping[str, Any], now: float, waiting: int | None) -> str:

@@ -10,12 +10,18 @@ import fake_controller
 import golden_files
 import pytest
 import queue_answers as answers
+import queue_examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_energy import config as configuration
+from slurm_energy import scheduling
 from slurm_energy.cli import prio, reference
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UsageError
+from slurm_energy.priority import explaining
+from slurm_energy.priority.engine import Engine, Kept
+from slurm_energy.priority.usage import Usage
 from slurm_energy.reports import queuepage
 from slurm_energy.reports.scaling import figure
 
@@ -70,6 +76,7 @@ def test_json_is_the_controllers_answer(
         (("-u", "alice,bob", "-p", "gpu"), {"user": "alice,bob", "partition": "gpu"}),
         (("-A", "physics"), {"account": "physics"}),
         (("-j", "12_[1-3]", "-j", "14+0"), {"job": "12_1,12_2,12_3,14+0"}),
+        (("--json", "--state"), {"state": "1"}),
         (("12",), {"job": "12", "neighbours": "1"}),
     ],
 )  # fmt: skip
@@ -77,7 +84,7 @@ def test_options_become_the_controllers_query(arguments: tuple[str, ...], expect
     assert prio.query(reference.parser_of("prio").parse_args([*arguments])) == expected
 
 
-@pytest.mark.parametrize("arguments", [("x",), ("12", "-j", "13"), ("-j", ",")])
+@pytest.mark.parametrize("arguments", [("x",), ("12", "-j", "13"), ("-j", ","), ("--state",)])
 def test_what_is_no_job_is_refused(arguments: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
         prio.query(reference.parser_of("prio").parse_args([*arguments]))
@@ -162,3 +169,33 @@ def test_figures_fit_their_columns_and_are_near(value: float) -> None:
     assert len(text) <= 10
     number = float(text[:-1]) * 1000.0 ** (" KMGTP".index(text[-1])) if text[-1] in "KMGTP" else float(text)
     assert number == pytest.approx(value, rel=0.06)
+
+
+@pytest.mark.parametrize("name", scheduling.names())
+def test_the_pages_take_what_the_engine_tells(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under every policy: each term is shown, and a job's page with those next to it."""
+    rows = [
+        {"user": "bob", "time_limit_s": 60.0 * hours, "submit_s": queue_examples.NOW - 100 * hours}
+        for hours in range(1, 6)
+    ]
+    rows[2] |= {"deadline_s": queue_examples.NOW + 7200}
+    rows[3] |= {"fixed": True}
+    rows[4] |= {"held": True, "array_job_id": 100, "tasks": 7}
+    config = configuration.parse(f'[priority]\npolicy = "{name}"')
+    snapshot = Engine(config, Kept(Usage(86400.0))).cycle(queue_examples.queue(*rows), queue_examples.NOW)
+    explainer = explaining.Explainer(snapshot)
+    jobs = [explainer.job(row) for row in explaining.pending_rows(snapshot)]
+    answer = answers.priority(*jobs, policy=name, computed=answers.NOW)
+    lines = show(monkeypatch, capsys, "prio", answer=answer).splitlines()
+    assert len(lines) == 6
+    titles = lines[0].split()
+    for term in snapshot.ranking.terms:
+        assert {term.upper(), f"{term.upper()}TERM"} & {*titles}
+    page = show(monkeypatch, capsys, "prio", "103", answer=answer)
+    assert page.splitlines()[1] == next(job["why"] for job in jobs if job["job_id"] == 103)
+    assert len(page.split("around it\n")[1].splitlines()) in (3, 4)
+    assert "not ranked" in show(monkeypatch, capsys, "prio", "104", answer=answer)
+    assert show(monkeypatch, capsys, "prio", "-w", answer=answer).startswith(f"policy {name}, ")
+    assert show(monkeypatch, capsys, "prio", "-l", answer=answer).count("held") == 1

@@ -147,6 +147,51 @@ def test_the_status_reads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     golden_files.compare("status.txt", capsys.readouterr().out)
 
 
+PRIORITY = {
+    "mode": "shadow",
+    "policy": "blend",
+    "source": "squeue",
+    "computed": None,
+    "cycle_s": None,
+    "pending": None,
+    "ranked": None,
+    "agreement": None,
+    "error": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"mode": "off"}, "queue     not ordered here (priority.mode is off)"),
+        ({}, "queue     blend, shadow, not ranked yet"),
+        (
+            {
+                "computed": 0,
+                "cycle_s": 0.123,
+                "pending": 320,
+                "ranked": 312,
+                "agreement": {"jobs": 300, "kendall_tau": 0.412, "moved": 208},
+            },
+            "queue     blend, shadow, 312 of 320 pending jobs ranked 3 s ago in 0.12 s, "
+            "208 of 300 would move, tau 0.41",
+        ),
+        (
+            {"error": "squeue: timed out"},
+            "queue     blend, shadow, not ranked yet, failed: squeue: timed out",
+        ),
+    ],
+)
+def test_the_status_tells_of_the_queue(changes: dict[str, Any], line: str) -> None:
+    from slurm_energy.reports.sitepages import controller_lines
+
+    now = 1_800_000_000.0
+    state = PRIORITY | changes
+    if state["computed"] is not None:
+        state["computed"] = now - 3
+    assert f"  {line}" in controller_lines("http://c:6828", STATUS | {"priority": state}, now)
+
+
 def test_a_login_node_without_agent_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
