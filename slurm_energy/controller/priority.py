@@ -185,6 +185,10 @@ class PriorityLoop:
         self._signature = parts.signature()
         run = asyncio.get_running_loop().run_in_executor
         self.snapshot = await run(self._thread, parts.rank)
+        if parts.share_error is None:
+            self._recurring.works("priority, shares")
+        else:
+            self._recurring.failed("priority, shares", parts.share_error)
         if self.config.priority.mode == "shadow":
             await self._compare(self.snapshot)
         return await run(self._thread, parts.hand_over, self.snapshot)

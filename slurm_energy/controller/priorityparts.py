@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.controller.prediction import Memory
-from slurm_energy.errors import ConfigError, EnergyError
+from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.oracle.history.columns import Predictions, predict_many
 from slurm_energy.ownership import read_trusted
 from slurm_energy.priority.engine import Engine, Kept, Snapshot
@@ -23,6 +23,7 @@ from slurm_energy.slurm.queue.columns import QueueSource
 from slurm_energy.slurm.queue.commands import SqueueSource
 from slurm_energy.slurm.queue.table import TableSource
 from slurm_energy.slurm.queue.update import Updater
+from slurm_energy.slurm.shares import Shares, ShareSource, read_shares
 
 
 @dataclass(slots=True)
@@ -35,7 +36,9 @@ class Parts:
         source_name: for people.
         target: where the order goes.
         kept: shared with the parts before and after.
+        read_shares: asks for the shares of all associations.
         stops: called at the end.
+        share_error: why shares could not be read the last time, in one line.
     """
 
     engine: Engine
@@ -43,11 +46,27 @@ class Parts:
     source_name: str
     target: Target
     kept: Kept
+    read_shares: Callable[[], Shares]
     stops: Sequence[Callable[[], None]] = ()
+    share_error: str | None = None
+    _shares: ShareSource = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shares = ShareSource(self._read_shares)
 
     def rank(self) -> Snapshot:
         """Read the queue and rank it."""
-        return self.engine.cycle(self.source.read(), time.time())
+        queue = self.source.read()
+        try:
+            self.kept.told = self._shares.current()
+        except UnavailableError as error:
+            self.share_error = str(error)
+        return self.engine.cycle(queue, time.time())
+
+    def _read_shares(self) -> Shares:
+        found = self.read_shares()
+        self.share_error = None  # not before: between tries the last known ones come without an error
+        return found
 
     def hand_over(self, snapshot: Snapshot) -> str | None:
         """Give the order to slurmctld; see `Target.take`."""
@@ -96,7 +115,12 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
     elif settings.mode == "portable":
         updater = Updater(settings.updates_per_s, settings.interval_s, kept.taken)
         target, stops = JobByJob(updater), [stop_reading, updater.stop]
-    return Parts(engine, source, name, target, kept, stops)
+    run = CommandRunner()
+    return Parts(
+        *(engine, source, name, target, kept),
+        read_shares=lambda: read_shares(run, config.cluster.name),
+        stops=[*stops, run.stop],
+    )
 
 
 def _source(config: Config, kept: Kept) -> tuple[QueueSource, str, Callable[[], None]]:

@@ -29,6 +29,7 @@ from slurm_energy.priority.usage import Association, Usage, shares_of, users_tab
 from slurm_energy.scheduling import Options, Policy, Queue, Ranking, Users, load_file, policy
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
+from slurm_energy.slurm.shares import Shares
 
 
 @dataclass(slots=True)
@@ -37,17 +38,21 @@ class Kept:
 
     Attributes:
         usage: of users and accounts.
-        shares: normalised shares by association, as last heard of.
-        raw_shares: as an administrator wrote them, where known.
+        told: shares as an administrator gave them out; empty: not known.
+        seen: without these, normalised shares as the queue showed them last.
         numbers: site factors of the last cycle by job id.
         taken: site factors that slurmctld has taken one by one, by job id.
     """
 
     usage: Usage
-    shares: dict[Association, float] = field(default_factory=dict)
-    raw_shares: dict[Association, int] = field(default_factory=dict)
+    told: Shares = field(default_factory=Shares)
+    seen: dict[Association, float] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
+
+    def shares(self) -> Mapping[Association, float]:
+        """Return normalised shares by association, those that are known."""
+        return {who: share.norm for who, share in self.told.users.items()} or self.seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,22 +221,22 @@ class Engine:
         found = self._kept.usage.places(pairs)
         told = np.flatnonzero(~np.isnan(queue.shares_norm))
         first = told[np.unique(found[told], return_index=True)[1]]
-        self._kept.shares |= {pairs[row]: float(queue.shares_norm[row]) for row in first.tolist()}
+        self._kept.seen |= {pairs[row]: float(queue.shares_norm[row]) for row in first.tolist()}
         return found
 
     def _users(
         self, queue: QueueColumns, predicted: Predicted, association: Ints, now_s: float
     ) -> tuple[Users, Floats]:
         """Return what associations had, running jobs by their predicted watts, and their shares."""
-        usage = self._kept.usage
-        usage.places(self._kept.shares)
+        usage, known = self._kept.usage, self._kept.shares()
+        usage.places(known)
         joules, gpu_seconds = usage.at(now_s)
         at = np.flatnonzero((queue.state == RUNNING) & ~np.isnan(queue.start_s))
         start = np.minimum(queue.start_s[at], now_s)
         counted = (now_s - start) * weight(start, np.full(len(at), now_s), now_s, usage.half_life_s)
         np.add.at(joules, association[at], predicted.power_watts[at] * counted)
         np.add.at(gpu_seconds, association[at], queue.gpus[at] * counted)
-        shares = shares_of(usage.associations(), self._kept.shares)
+        shares = shares_of(usage.associations(), known)
         return users_table(joules, gpu_seconds, shares), shares
 
     def _places(self, queue: QueueColumns, rows: Ints, leader: Ints, order: Ints) -> tuple[Ints, Ints]:
@@ -252,8 +257,3 @@ class Engine:
         if self._settings.mode == "portable" or not known:
             return slurms
         return np.array([known.get(job, 0) for job in queue.job_id[ordered].tolist()], np.int64)
-
-
-def shares_known(kept: Kept, shares: Mapping[Association, float], raw: Mapping[Association, int]) -> None:
-    """Take over shares that Slurm told of all associations."""
-    kept.shares, kept.raw_shares = dict(shares), dict(raw)

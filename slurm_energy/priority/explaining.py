@@ -19,6 +19,7 @@ from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.fairness import fair_share_factor, had_of_share
 from slurm_energy.scheduling.ranking import AGED, URGENT
 from slurm_energy.slurm.queue.columns import PENDING
+from slurm_energy.slurm.shares import Share
 
 _TIERS: Final = ("aged", "urgent", "normal")
 
@@ -197,7 +198,7 @@ def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
             {
                 "account": account,
                 "user": user,
-                "shares": kept.raw_shares.get((account, user)),
+                "shares": _raw(kept.told.users.get((account, user))),
                 "norm_shares": _number(snapshot.shares[at]),
                 "energy_joules": joules,
                 "energy_share": joules / total if total > 0 else 0.0,
@@ -206,7 +207,8 @@ def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
                 "fair_share_factor": float(factor[at]),
             }
         )
-    rows += [_account(name, rows, kept) for name in dict.fromkeys(str(row["account"]) for row in rows)]
+    names = dict.fromkeys([*kept.told.accounts, *(account for account, _ in snapshot.associations)])
+    rows += [_account(name, rows, kept.told.accounts.get(name)) for name in names]
     return sorted(rows, key=lambda row: (row["account"], row["user"] is not None, row["user"] or ""))
 
 
@@ -229,14 +231,16 @@ def state(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _account(name: str, rows: Sequence[dict[str, Any]], kept: Kept) -> dict[str, Any]:
+def _account(name: str, rows: Sequence[dict[str, Any]], told: Share | None) -> dict[str, Any]:
+    """Return an account's row: what its users had, and its own part of the cluster or, unknown, theirs."""
     own = [row for row in rows if row["account"] == name]
     known = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
-    share, part = sum(known) if known else None, sum(row["energy_share"] for row in own)
+    share = told.norm if told else sum(known) if known else None
+    part = sum(row["energy_share"] for row in own)
     return {
         "account": name,
         "user": None,
-        "shares": kept.raw_shares.get((name, "")),
+        "shares": _raw(told),
         "norm_shares": share,
         "energy_joules": sum(row["energy_joules"] for row in own),
         "energy_share": part,
@@ -244,6 +248,10 @@ def _account(name: str, rows: Sequence[dict[str, Any]], kept: Kept) -> dict[str,
         "had_of_share": None,
         "fair_share_factor": 2.0 ** (-part / share) if share else None,
     }
+
+
+def _raw(share: Share | None) -> int | None:
+    return None if share is None else share.raw
 
 
 def _predicted(predicted: Predicted, row: int) -> dict[str, Any]:

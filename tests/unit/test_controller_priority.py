@@ -27,6 +27,7 @@ from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.handing import JobByJob, Nowhere, Table
 from slurm_energy.priority.usage import Usage
 from slurm_energy.scheduling import registry
+from slurm_energy.slurm.shares import Share, Shares
 
 HOUR = 3600.0
 
@@ -55,7 +56,7 @@ class Queueing:
         self.directory = directory
         self.controller = Controller(directory)
         self.source = Source(jobs())
-        self.target = None
+        self.target, self.told, self.share_fails = None, Shares(), False
         self.recurring = Recurring(logging.getLogger("senergyctld"))
         config = configuration.parse(text(directory, **settings))
         self.loop = PriorityLoop(
@@ -70,8 +71,13 @@ class Queueing:
     def make(self, config, memory, kept):
         made = priorityparts.parts(config, memory, kept)
         made.source, made.source_name = self.source, "test"
-        made.target = self.target or made.target
+        made.target, made.read_shares = self.target or made.target, self.shares
         return made
+
+    def shares(self):
+        if self.share_fails:
+            raise UnavailableError("sacctmgr", "no slurmdbd")
+        return self.told
 
     def reconfigure(self, **settings):
         self.loop.take(self.loop.prepared(configuration.parse(text(self.directory, **settings))))
@@ -305,6 +311,25 @@ def test_usage_follows_the_records(make):
         return True
 
     assert queueing.session(story)
+
+
+def test_shares_come_from_sacctmgr_and_stay_while_it_is_away(make, caplog):
+    queueing = make()
+    queueing.told = Shares({"physics": Share(3, 0.5)}, {("physics", str(ALICE)): Share(7, 0.375)})
+    queueing.source.columns.shares_norm[:] = 0.9  # of one level only, under Fair Tree
+
+    async def story(c):
+        for _ in range(3):
+            await queueing.loop.cycle()
+            rows = {row["user"]: row for row in (await c.get("/v1/shares"))[1]["rows"]}
+            assert (rows[str(ALICE)]["norm_shares"], rows[str(ALICE)]["shares"]) == (0.375, 7)
+            assert (rows[None]["norm_shares"], rows[str(BOB)]["norm_shares"]) == (0.5, None)
+            queueing.share_fails = True
+            queueing.loop._parts._shares.refresh()
+        return True
+
+    assert queueing.session(story)
+    assert [r.getMessage() for r in caplog.records] == ["priority, shares: sacctmgr: no slurmdbd"]
 
 
 class Setter:
