@@ -26,6 +26,8 @@ def decayed(usage: Floats, elapsed_s: float, half_life_s: float) -> Floats:
 
 def had_of_share(usage: Floats, users: Users) -> Floats:
     """Return usage per share, on the scale of the usage: with equal shares it is the usage. Shape (u,)."""
+    if len(users.share) == 0:
+        return usage
     share = users.share / np.mean(users.share)
     ratio: Floats = usage / share
     return ratio

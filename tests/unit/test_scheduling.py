@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -255,6 +257,8 @@ def test_usage_decays_by_half_lives_and_is_judged_by_shares():
         decayed(np.array([8.0]), 1, 0)
     users = Users(np.array([3.0, 1.0]), np.zeros(2), np.zeros(2))
     assert had_of_share(np.array([30.0, 10.0]), users) == pytest.approx([20.0, 20.0])
+    with warnings.catch_warnings(action="error"):
+        assert len(had_of_share(np.zeros(0), Users(*[np.zeros(0)] * 3))) == 0
     assert fair_share_factor(np.array([30.0, 10.0]), users) == pytest.approx([0.5, 0.5])
     assert fair_share_factor(np.zeros(2), users) == pytest.approx([1.0, 1.0])
 
