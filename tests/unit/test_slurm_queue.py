@@ -188,6 +188,11 @@ def test_other_states_are_left_out():
     assert queue.job_id.tolist() == [2] and queue.state.tolist() == [PENDING]
 
 
+def test_reason_is_one_word():
+    queue = read(row(Reason="ReqNodeNotAvail, UnavailableNodes:n1") + row(Reason="None"))
+    assert queue.reason == ["ReqNodeNotAvail", ""]
+
+
 def test_unknown_user_is_its_number():
     assert read(row(UserID="3999999999")).user == ["3999999999"]
 

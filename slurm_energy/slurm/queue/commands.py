@@ -114,7 +114,8 @@ class SqueueSource:
             qos=_texts(row["QOS"]),
             name=row["Name"],
             gpu_kind=kinds,
-            reason=_texts(row["Reason"]),
+            # The first word: an array's tasks may differ, and some reasons name nodes.
+            reason=_texts([text.partition(",")[0] for text in row["Reason"]]),
             flags=[flags_in(text) for text in row["admin_comment"]],
         )
 
