@@ -2,9 +2,10 @@
 
 Fitted: the shipped calibration on its own rows. Cap, batch: calibrated again without all rows of one power
 limit (one batch size), from the shipped calibration on. Network: calibrated from nothing without one network,
-which is then predicted as one never measured. Then, for each row of the study, what the predicted best
-power limit for the energy-delay product costs against the measured best. `--data DIR` is the folder with
-summary_power_*.csv.
+which is then predicted as one never measured. Then, for each row of the study (network, batch, optimizer),
+what the predicted best power limit for the energy-delay product costs against the measured best. With one
+limit left out, the choice is among all of them, that one predicted blind; the mean over those left out is
+given. `--data DIR` is the folder with summary_power_*.csv.
 
 Prints a `CLAIM oracle_... ratio=... target=... holds=yes|no` line for each target.
 """
@@ -12,6 +13,7 @@ Prints a `CLAIM oracle_... ratio=... target=... holds=yes|no` line for each targ
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -22,13 +24,14 @@ from typing import Any
 import numpy as np
 
 from slurm_energy.oracle.calibration.fitting import Held, leave_out
+from slurm_energy.oracle.calibration.judging import errors, predicted
 from slurm_energy.oracle.calibration.measurements import Measurement, column, read_measurements
-from slurm_energy.oracle.calibration.problem import Problem, combined
+from slurm_energy.oracle.calibration.problem import combined
 from slurm_energy.oracle.calibration.search import Settings
 from slurm_energy.oracle.calibrations import shipped_calibration
-from slurm_energy.oracle.hardware import find_hardware
-from slurm_energy.oracle.objectives import least
-from slurm_energy.oracle.sweep import TOLERANCE
+from slurm_energy.oracle.choice import CASES, UNSEEN_DOUBT, expected, taken
+from slurm_energy.oracle.hardware import Hardware, find_hardware
+from slurm_energy.oracle.training.parameters import Calibration
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
 DEVICES = {"a40": "tf32", "rtx6000": "fp32"}
@@ -73,9 +76,7 @@ def judge(device: str, what: str, data: Path) -> dict[str, Any]:
     hardware = find_hardware(device)
     shipped = shipped_calibration(hardware.name)
     if what == "fitted":
-        problem = Problem(hardware, rows, shipped.theta, dict(shipped.workloads))
-        seconds, watts, _ = problem.predict([], np.zeros((1, 0)))
-        held = Held(rows, seconds[0], watts[0])
+        held = Held(rows, *predicted(hardware, rows, shipped), {None: shipped})
     elif what == "network":
         held = leave_out(hardware, rows, FOLDS[what], FROM_NOTHING, forget_workload=True)
     else:
@@ -87,7 +88,7 @@ def judge(device: str, what: str, data: Path) -> dict[str, Any]:
         "combined": float(combined(np.array(time_error), np.array(power_error))),
         "by_fold": by_fold(held, FOLDS.get(what, FOLDS["network"])),
         "ratios": ratios(held),
-        "choice": choices(held),
+        "choice": choices(rows, chosen(hardware, held, what)),
     }
 
 
@@ -96,8 +97,8 @@ def by_fold(held: Held, fold: Callable[[Measurement], Any]) -> dict[str, tuple[f
     found = {}
     for name in sorted({fold(row) for row in held.rows}):
         places = [place for place, row in enumerate(held.rows) if fold(row) == name]
-        part = Held([held.rows[place] for place in places], held.seconds[places], held.watts[places])
-        found[str(name)] = part.errors()
+        own = [held.rows[place] for place in places]
+        found[str(name)] = errors(own, held.seconds[places], held.watts[places])
     return found
 
 
@@ -108,27 +109,63 @@ def ratios(held: Held) -> list[float]:
     return [float(value) for ratio in (time, power) for value in np.quantile(ratio, (0.05, 0.95))]
 
 
-def choices(held: Held) -> dict[str, list[float]]:
+def groups(rows: Sequence[Measurement]) -> list[Any]:
+    """Return the places of each row of the study with several limits, in rising order of these."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for place in np.argsort(column(rows, "cap_watts"), kind="stable"):
+        found.setdefault(rows[place].row, []).append(int(place))
+    return [np.array(places) for places in found.values() if len(places) > 2]
+
+
+def chosen(hardware: Hardware, held: Held, what: str) -> dict[tuple[Any, ...], list[int]]:
+    """Return, by row of the study, the place of the limit chosen with each calibration that judges it."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for left, calibration in held.calibrations.items():
+        for places in groups(held.rows):
+            own = [held.rows[place] for place in places]
+            if what not in ("batch", "network") or FOLDS[what](own[0]) == left:
+                found.setdefault(own[0].row, []).append(choice(hardware, own, calibration))
+    return found
+
+
+def choice(hardware: Hardware, own: Sequence[Measurement], calibration: Calibration) -> int:
+    """Return the place of the limit with the least expected energy-delay product, as in `sweep`."""
+    residuals = calibration.residuals.get((own[0].model, own[0].precision))
+    support = np.zeros(len(own)) if residuals is None else residuals.support(column(own, "batch"))
+    doubt = 0.0 if own[0].model in calibration.workloads else UNSEEN_DOUBT
+    products = []
+    for deviation, _ in CASES:
+        more = float(np.exp(deviation * doubt))
+        moved = [dataclasses.replace(row, cap_watts=row.cap_watts / more) for row in own]
+        seconds, watts = predicted(hardware, moved, calibration)
+        products.append(seconds**2 * watts * more)
+    return taken(expected(products), support)
+
+
+def choices(study: Sequence[Measurement], oracle: dict[tuple[Any, ...], list[int]]) -> dict[str, list[float]]:
     """Return (share within one step of 25 W, mean loss, rows) of ways to choose a power limit."""
-    caps = column(held.rows, "cap_watts")
-    measured = column(held.rows, "step_s") ** 2 * column(held.rows, "power_watts")
-    predicted = held.seconds**2 * held.watts
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for place in np.argsort(caps, kind="stable"):
-        groups.setdefault(held.rows[place].row, []).append(int(place))
-    rows = [np.array(places) for places in groups.values() if len(places) > 2]
-    feel = [places for places in rows if not flat(held.rows, places)]
+    caps = column(study, "cap_watts")
+    measured = column(study, "step_s") ** 2 * column(study, "power_watts")
+    rows = groups(study)
+    feel = [places for places in rows if not flat(study, places)]
+    lost = [places for places in rows if flat(study, places)]
+
+    def own(places: Any) -> list[int]:
+        return oracle[study[places[0]].row]
+
     table = {
-        "oracle": score(rows, caps, measured, lambda places: least(predicted[places], TOLERANCE)),
-        "oracle, rows that feel a limit": score(
-            feel, caps, measured, lambda places: least(predicted[places], TOLERANCE)
+        "oracle": score(rows, caps, measured, own),
+        "oracle, rows that feel a limit": score(feel, caps, measured, own),
+        "oracle, rows that feel none": score(lost, caps, measured, own),
+        "no limit": score(rows, caps, measured, lambda places: [len(places) - 1]),
+        "any limit, rows that feel none": score(
+            lost, caps, measured, lambda places: list(range(len(places)))
         ),
-        "no limit": score(rows, caps, measured, lambda places: len(places) - 1),
         "perfect, but the lowest where no limit is felt": score(
             rows,
             caps,
             measured,
-            lambda places: 0 if flat(held.rows, places) else int(np.argmin(measured[places])),
+            lambda places: [0 if flat(study, places) else int(np.argmin(measured[places]))],
         ),
     }
     single = {cap: score(rows, caps, measured, nearest(caps, cap)) for cap in sorted(set(caps))}
@@ -136,9 +173,9 @@ def choices(held: Held) -> dict[str, list[float]]:
     return table | {f"always {best:g} W": single[best]}
 
 
-def nearest(caps: Any, cap: float) -> Callable[[Any], int]:
+def nearest(caps: Any, cap: float) -> Callable[[Any], list[int]]:
     """Return a choice of the limit nearest to `cap`."""
-    return lambda places: int(np.argmin(np.abs(caps[places] - cap)))
+    return lambda places: [int(np.argmin(np.abs(caps[places] - cap)))]
 
 
 def flat(rows: Sequence[Measurement], places: Any) -> bool:
@@ -147,13 +184,13 @@ def flat(rows: Sequence[Measurement], places: Any) -> bool:
     return times[0] < FLAT_SLOWDOWN * float(np.median(times))
 
 
-def score(rows: list[Any], caps: Any, measured: Any, choose: Callable[[Any], int]) -> list[float]:
-    """Return (share within one step, mean loss, rows) of a choice."""
+def score(rows: list[Any], caps: Any, measured: Any, choose: Callable[[Any], list[int]]) -> list[float]:
+    """Return (share within one step, mean loss, rows) of choices, means over those made for the same row."""
     hits, losses = [], []
     for places in rows:
-        chosen, best = choose(places), int(np.argmin(measured[places]))
-        hits.append(abs(caps[places][chosen] - caps[places][best]) <= 25)
-        losses.append(measured[places][chosen] / measured[places][best] - 1)
+        best, own = int(np.argmin(measured[places])), choose(places)
+        hits.append(np.mean(np.abs(caps[places][own] - caps[places][best]) <= 25))
+        losses.append(np.mean(measured[places][own]) / measured[places][best] - 1)
     return [float(np.mean(hits)), float(np.mean(losses)), len(rows)]
 
 
@@ -167,9 +204,8 @@ def report(device: str, what: str, result: dict[str, Any]) -> list[dict[str, Any
     print(
         f"    measured / predicted: time {low:.3f} to {high:.3f}, power {power_low:.3f} to {power_high:.3f}"
     )
-    if what in ("fitted", "network"):
-        for name, (hit, loss, rows) in result["choice"].items():
-            print(f"    {name:<48} within 25 W {hit:6.1%}  loses {loss:6.2%}  of {rows:.0f} rows")
+    for name, (hit, loss, rows) in result["choice"].items():
+        print(f"    {name:<48} within 25 W {hit:6.1%}  loses {loss:6.2%}  of {rows:.0f} rows")
     claims = []
     if what in TARGETS:
         claims.append(

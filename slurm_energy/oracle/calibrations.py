@@ -6,12 +6,14 @@ import dataclasses
 import functools
 import math
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.document import toml
 from slurm_energy.errors import ConfigError
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta, bounds_of
+from slurm_energy.oracle.training.residuals import BEYOND, Residuals
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.quantities import shown
 
@@ -35,7 +37,8 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
     """
     lines = [
         "# Written by senergy calibrate. [theta]: the device; [workloads.*]: factors of single workloads;",
-        "# [known], [unknown]: 5 and 95 % quantiles of measured / predicted, with factors and without.",
+        "# [known], [unknown]: 5 and 95 % quantiles of measured / predicted, with factors and without;",
+        "# [residuals.*]: factors on time and power by batch (rows) and power limit (columns).",
     ]
     plain = {key: getattr(calibration, key) for key in _PLAIN}
     lines += [f"{key} = {toml(value)}" for key, value in plain.items() if value is not None]
@@ -48,10 +51,20 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
     lines += [
         f"{toml(name)} = {float(f'{value:.6g}')!r}" for name, value in calibration.supply_ratios.items()
     ]
+    for (name, precision), residuals in sorted(calibration.residuals.items()):
+        lines += ["", f"[residuals.{toml(name)}.{precision}]"]
+        lines += [f"{key} = {_numbers(value)}" for key, value in dataclasses.asdict(residuals).items()]
     try:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(str(path), error.strerror or str(error), "name a file that you may write") from None
+
+
+def _numbers(values: Any) -> str:
+    """Return a list of numbers, or of such lists, each on a line of its own."""
+    if not isinstance(values[0], (int, float)):
+        return "[\n" + "".join(f"    {_numbers(row)},\n" for row in values) + "]"
+    return "[" + ", ".join(f"{value:.6g}" for value in values) + "]"
 
 
 def load_calibration(path: Path) -> Calibration:
@@ -66,7 +79,7 @@ def load_calibration(path: Path) -> Calibration:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(str(path), reason, "name a file that senergy calibrate wrote") from None
     for key in data:
-        if key not in (*_PLAIN, *_TABLES, "workloads", "supply_ratios"):
+        if key not in (*_PLAIN, *_TABLES, "workloads", "supply_ratios", "residuals"):
             raise ConfigError(f"{path}: {shown(key)}", "unknown key")
     if data.get("saturation", "sigmoid") not in SATURATIONS:
         raise ConfigError(f"{path}: saturation", f"is not one of {', '.join(SATURATIONS)}")
@@ -81,7 +94,46 @@ def load_calibration(path: Path) -> Calibration:
     if not isinstance(ratios, dict) or not all(map(_not_negative, ratios.values())):
         raise ConfigError(f"{path}: supply_ratios", "is no table of numbers from 0 on")
     plain = {key: data[key] for key in _PLAIN if key in data}
-    return Calibration(**plain, **tables, workloads=workloads, supply_ratios=ratios)
+    residuals = _residuals(path, data.get("residuals", {}))
+    return Calibration(**plain, **tables, workloads=workloads, supply_ratios=ratios, residuals=residuals)
+
+
+def _residuals(path: Path, tables: Any) -> dict[tuple[str, str], Residuals]:
+    found = {}
+    for name, by_precision in _entries(f"{path}: residuals", tables):
+        for precision, values in _entries(f"{path}: residuals.{shown(name)}", by_precision):
+            place = f"{path}: residuals.{shown(name)}.{shown(precision)}"
+            given = dict(_entries(place, values))
+            if set(given) != {spec.name for spec in dataclasses.fields(Residuals)}:
+                raise ConfigError(place, "has not exactly batches, caps_watts, time and power")
+            _check_tables(place, given)
+            found[name, precision] = Residuals(**given)
+    return found
+
+
+def _entries(place: str, table: Any) -> Iterable[tuple[str, Any]]:
+    if not isinstance(table, dict):
+        raise ConfigError(place, "is no table")
+    return table.items()
+
+
+def _check_tables(place: str, given: dict[str, Any]) -> None:
+    batches, caps = given["batches"], given["caps_watts"]
+    for key, axis, least in (("batches", batches, 2 * BEYOND + 1), ("caps_watts", caps, 1)):
+        if not _positive(axis) or len(axis) < least or sorted(set(axis)) != axis:
+            raise ConfigError(f"{place}.{key}", f"is not {least} or more rising numbers above 0")
+    for key in ("time", "power"):
+        table = given[key]
+        if not isinstance(table, list) or len(table) != len(batches):
+            raise ConfigError(f"{place}.{key}", "has not one row for each batch")
+        if not all(_positive(row) and len(row) == len(caps) for row in table):
+            raise ConfigError(f"{place}.{key}", "has not one factor above 0 for each limit in each row")
+
+
+def _positive(values: Any) -> bool:
+    return isinstance(values, list) and all(
+        type(value) in (int, float) and 0 < value < math.inf for value in values
+    )
 
 
 def _not_negative(value: Any) -> bool:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.oracle.answer import Answer, Estimate, Question, Source
 from slurm_energy.oracle.calibrations import shipped_calibration
+from slurm_energy.oracle.choice import UNSEEN_DOUBT
 from slurm_energy.oracle.footprint import footprint_bytes
 from slurm_energy.oracle.hardware import PRECISIONS, Hardware, find_hardware
 from slurm_energy.oracle.training.demand import demand
@@ -154,6 +155,25 @@ class TrainingOracle:
         duration, power = updates * step, watts * asked.gpus
         return Predictions(step, duration, power, duration * power, clock, memory, memory <= limit, spread)
 
+    def standing(self, asked: Alternatives) -> tuple[Array, Array]:
+        """Return how well each alternative is known.
+
+        Returns:
+            Standard deviation of the logarithm of measured over predicted power, which a choice between power
+            limits must reckon with (see `choice`), and how far the very job was measured
+            (`Residuals.support`); shape (n,) each.
+        """
+        doubt, support = np.zeros(len(asked)), np.zeros(len(asked))
+        codes = np.stack((asked.profile, asked.kind, asked.precision))
+        for code in np.unique(codes, axis=1).T:
+            rows = (codes == code[:, None]).all(axis=0)
+            profile, calibration = asked.profiles[code[0]], self._calibration_of(asked.kinds[code[1]].name)
+            doubt[rows] = 0.0 if profile.name in calibration.workloads else UNSEEN_DOUBT
+            residuals = calibration.residuals.get((profile.name, PRECISIONS[code[2]]))
+            if residuals is not None:
+                support[rows] = residuals.support(asked.batch[rows])
+        return doubt, support
+
     def _group(self, asked: Alternatives, rows: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
         """Predict alternatives that share profile, kind and precision."""
         profile, kind = asked.profiles[asked.profile[rows[0]]], asked.kinds[asked.kind[rows[0]]]
@@ -177,6 +197,10 @@ class TrainingOracle:
             watts = step_watts(times, theta, scalars, tdp_watts, clock)
             found.append((step_s(times, theta, clock), watts, clock))
         step, power, clock = (averaged(values) for values in zip(*found, strict=True))
+        residuals = calibration.residuals.get((profile.name, precision))
+        if residuals is not None:
+            on_time, on_power = residuals.at(batch, asked.cap_watts[rows])
+            step, power = step * on_time, np.minimum(power * on_power, tdp_watts)
         memory = footprint_bytes(profile, batch, precision, optimizer)
         return step, power, clock, np.asarray(memory)
 

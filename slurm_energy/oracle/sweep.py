@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import UsageError
 from slurm_energy.oracle.answer import Answer
+from slurm_energy.oracle.choice import CASES, expected, taken
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.objectives import OBJECTIVES, Array, edp_js, eds, least, pareto_front
-from slurm_energy.oracle.prediction import Alternatives, TrainingOracle
+from slurm_energy.oracle.prediction import Alternatives, Predictions, TrainingOracle
 from slurm_energy.oracle.workload import Profile
 
-TOLERANCE = 0.02
-"""Alternatives this close to the best (a share) count as equal: the first is taken. Power limits come in
-rising order, so that is the lowest one, which leaves others the most room in a budget."""
 MOST = 100_000
 
 
@@ -97,9 +95,18 @@ def sweep(
     )
     first = (profile, kinds[0], precision, batches[0], gpus[0], samples, np.inf)
     plain = replace(Alternatives.of([first]), accumulation=np.array([accumulation]))
-    reference = oracle.predict_many(plain)
-    found = oracle.predict_many(asked)
-    values = {
+    reference, found = oracle.predict_many(plain), oracle.predict_many(asked)
+    values = _objectives(found, reference, k)
+    able = found.fits if found.fits.any() else np.ones(len(asked), dtype=bool)
+    best = _best(oracle, asked, found, reference, k)
+    front = np.zeros(len(asked), dtype=bool)
+    front[able] = pareto_front(found.duration_s[able], found.energy_joules[able])
+    answers = oracle.answers(asked, found)
+    return Sweep(combinations, answers, found.step_s, found.clock, values, best, front, found.fits)
+
+
+def _objectives(found: Predictions, reference: Predictions, k: float) -> dict[str, Array]:
+    return {
         "time": found.duration_s,
         "energy": found.energy_joules,
         "edp": edp_js(found.duration_s, found.energy_joules),
@@ -111,13 +118,29 @@ def sweep(
             k,
         ),
     }
+
+
+def _best(
+    oracle: TrainingOracle, asked: Alternatives, found: Predictions, reference: Predictions, k: float
+) -> dict[str, int]:
+    """Return the place to take for each objective: least time as predicted, least others as expected.
+
+    What does not fit the memory is left out where something does.
+    """
+    doubt, support = oracle.standing(asked)
     able = found.fits if found.fits.any() else np.ones(len(asked), dtype=bool)
-    best = {name: least(np.where(able, values[name], np.inf), TOLERANCE) for name in OBJECTIVES}
-    best["time"] = least(np.where(able, values["time"], np.inf))
-    front = np.zeros(len(asked), dtype=bool)
-    front[able] = pareto_front(found.duration_s[able], found.energy_joules[able])
-    answers = oracle.answers(asked, found)
-    return Sweep(combinations, answers, found.step_s, found.clock, values, best, front, found.fits)
+    cases = []
+    for deviation, _ in CASES:
+        more = np.exp(deviation * doubt)
+        case = found
+        if (more != 1.0).any():
+            case = oracle.predict_many(replace(asked, cap_watts=asked.cap_watts / more))
+        case = replace(case, energy_joules=case.energy_joules * more)
+        usual = replace(reference, energy_joules=reference.energy_joules * more[0])
+        values = _objectives(case, usual, k)
+        cases.append({name: np.where(able, values[name], np.inf) for name in OBJECTIVES})
+    best = {name: taken(expected([case[name] for case in cases]), support) for name in OBJECTIVES}
+    return best | {"time": least(np.where(able, found.duration_s, np.inf))}
 
 
 def _check_cap(kind: Hardware, cap_watts: float) -> None:

@@ -11,23 +11,22 @@ from pathlib import Path
 import numpy as np
 
 from slurm_energy.errors import UsageError
-from slurm_energy.oracle.calibration.measurements import Measurement
+from slurm_energy.oracle.calibration.judging import circumstances, errors, predicted, spread, waiting
+from slurm_energy.oracle.calibration.kriging import krige
+from slurm_energy.oracle.calibration.measurements import Measurement, column
 from slurm_energy.oracle.calibration.problem import (
     Array,
     Problem,
     Unknown,
     combined,
-    mape,
     start_vector,
     unknowns,
 )
 from slurm_energy.oracle.calibration.search import Progress, Settings, search
 from slurm_energy.oracle.hardware import Hardware
-from slurm_energy.oracle.prediction import device_of
-from slurm_energy.oracle.training.members import averaged, device_sample_s, members
-from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta
-from slurm_energy.oracle.training.timing import Device
-from slurm_energy.oracle.workload import Optimizer, Profile, find_optimizer, find_profile
+from slurm_energy.oracle.training.members import device_sample_s
+from slurm_energy.oracle.training.parameters import Calibration, Scalars, Theta
+from slurm_energy.oracle.workload import find_profile
 
 _ALWAYS = (
     *("beta_alu", "time_memory", "time_optimizer", "kernel_s", "fixed_s", "overlap", "overlap_host"),
@@ -39,8 +38,8 @@ _WITH_CAPS = ("voltage_floor", "voltage_knee", "clock_floor", "memory_knee")
 _WITH_GPUS = ("link_share", "hop_s", "power_link")
 _WITH_16_BITS = ("low_gemm", "low_conv", "low_alu")
 _SCALARS = tuple(spec.name for spec in dataclasses.fields(Scalars))
-_SCALARS_FROM = 8
-"""Measurements of a workload from which on scalars of its own are fitted."""
+_FACTORS_FROM = 8
+"""Measurements of a workload from which on factors of its own are fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +47,16 @@ class Fit:
     """A calibration and how well it does on its own measurements.
 
     Attributes:
-        calibration: parameters and scalars.
+        calibration: parameters, scalars and residuals.
         time_error: MAPE of time, a share.
         power_error: MAPE of power, a share.
+        model_error: combined error of parameters and scalars without residuals.
     """
 
     calibration: Calibration
     time_error: float
     power_error: float
+    model_error: float
 
     @property
     def combined_error(self) -> float:
@@ -73,7 +74,7 @@ def choose_unknowns(rows: Sequence[Measurement]) -> list[Unknown]:
     names += _WITH_GPUS if any(row.gpus > 1 for row in rows) else ()
     names += _WITH_16_BITS if any(row.precision in ("bf16", "fp16") for row in rows) else ()
     models = [row.model for row in rows]
-    workloads = [model for model in sorted(set(models)) if models.count(model) >= _SCALARS_FROM]
+    workloads = [model for model in sorted(set(models)) if models.count(model) >= _FACTORS_FROM]
     return unknowns(names, workloads, _SCALARS)
 
 
@@ -86,6 +87,7 @@ def fit(
     saturation: str = "sigmoid",
     checkpoint: Path | None = None,
     progress: Progress = lambda done, planned, loss: None,
+    residuals: bool = True,
 ) -> Fit:
     """Calibrate a kind of device.
 
@@ -97,6 +99,8 @@ def fit(
         saturation: name of the saturation function.
         checkpoint: see `search`.
         progress: see `search`.
+        residuals: also take up what the measurements say beyond the model. Those of `start` belong to other
+            parameters and are never kept.
 
     Raises:
         UsageError: too few measurements.
@@ -109,32 +113,47 @@ def fit(
     guess = start_vector(found, first.theta, dict(first.workloads))
     vector = search(problem, found, guess, settings, checkpoint, progress)
     theta, workloads = _values(found, vector, first)
-    seconds, watts, _ = problem.predict(found, vector[None])
     calibration = Calibration(
         hardware.name,
         theta,
         workloads,
         saturation=saturation,
-        known=spread(problem.measured_s / seconds[0], problem.measured_watts / watts[0]),
         basis=f"fitted to {len(rows)} measurements of {len(problem.models)} workloads",
         fitted_unix_s=float(round(time.time())),
         rows=len(rows),
     )
     calibration = dataclasses.replace(calibration, supply_ratios=supply_ratios(hardware, rows, calibration))
-    return Fit(
-        calibration,
-        float(mape(seconds[0], problem.measured_s)),
-        float(mape(watts[0], problem.measured_watts)),
-    )
+    plain = errors(rows, *predicted(hardware, rows, calibration))
+    if residuals:
+        calibration = with_residuals(hardware, rows, calibration)
+    else:
+        own = predicted(hardware, rows, calibration)
+        calibration = dataclasses.replace(calibration, known=spread(rows, *own))
+    left = errors(rows, *predicted(hardware, rows, calibration))
+    return Fit(calibration, *left, float(combined(*map(np.asarray, plain))))
 
 
-def spread(time_ratio: Array, power_ratio: Array) -> Spread:
-    """Return the 5 and 95 % quantiles of measured / predicted, 1 always inside."""
-    quantiles = [np.nanquantile(ratio, (0.05, 0.95)) for ratio in (time_ratio, power_ratio)]
-    (time_low, time_high), (power_low, power_high) = (
-        (min(1.0, float(low)), max(1.0, float(high))) for low, high in quantiles
-    )
-    return Spread(time_low, time_high, power_low, power_high)
+def with_residuals(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Calibration:
+    """Return a calibration with what measurements say beyond its parameters, and its spread.
+
+    That is how far each measurement is off when only other batch sizes of its workload count.
+    """
+    plain = dataclasses.replace(calibration, residuals={})
+    seconds, watts = predicted(hardware, rows, plain)
+    on_time, on_power = column(rows, "step_s") / seconds, column(rows, "power_watts") / watts
+    caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
+    kinds = [(row.model, row.precision) for row in rows]
+    found = {}
+    for kind in sorted(set(kinds)):
+        own = np.array([place for place, other in enumerate(kinds) if other == kind])
+        if len(own) < _FACTORS_FROM or kind[0] not in calibration.workloads:
+            continue
+        waits = waiting(hardware, [rows[place] for place in own], calibration)
+        kriged = krige(column(rows, "batch")[own], caps[own], waits, on_time[own], on_power[own])
+        found[kind] = kriged.residuals
+        seconds[own] *= kriged.time_left
+        watts[own] *= kriged.power_left
+    return dataclasses.replace(plain, residuals=found, known=spread(rows, seconds, watts))
 
 
 def _values(found: Sequence[Unknown], vector: Array, first: Calibration) -> tuple[Theta, dict[str, Scalars]]:
@@ -157,17 +176,17 @@ class Held:
         rows: the measurements.
         seconds: predicted seconds per step, in their order.
         watts: predicted watts.
+        calibrations: by fold, the calibration without it.
     """
 
     rows: list[Measurement]
     seconds: Array
     watts: Array
+    calibrations: dict[Hashable, Calibration]
 
     def errors(self) -> tuple[float, float]:
         """Return MAPE of time and of power, as shares."""
-        measured_s = np.array([row.step_s for row in self.rows])
-        measured_watts = np.array([row.power_watts for row in self.rows])
-        return float(mape(self.seconds, measured_s)), float(mape(self.watts, measured_watts))
+        return errors(self.rows, self.seconds, self.watts)
 
 
 def leave_out(
@@ -194,6 +213,7 @@ def leave_out(
     """
     folds = sorted({fold(row) for row in rows}, key=str)
     seconds, watts = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    calibrations: dict[Hashable, Calibration] = {}
     for number, left in enumerate(folds, 1):
         inside = [row for row in rows if fold(row) != left]
         outside = [place for place, row in enumerate(rows) if fold(row) == left]
@@ -202,28 +222,10 @@ def leave_out(
         if forget_workload:
             left_in = {name: values for name, values in result.workloads.items() if name != left}
             result = dataclasses.replace(result, workloads=left_in)
-        seconds[outside], watts[outside] = _predicted(hardware, judged, result)
-        error = float(mape(seconds[outside], np.array([row.step_s for row in judged])))
-        progress(number, len(folds), error)
-    return Held(list(rows), seconds, watts)
-
-
-def _predicted(
-    hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
-) -> tuple[Array, Array]:
-    """Return seconds and watts of rows, workloads without factors averaged over members."""
-    seconds, watts = np.empty(len(rows)), np.empty(len(rows))
-    for model in {row.model for row in rows}:
-        places = [place for place, row in enumerate(rows) if row.model == model]
-        own = [rows[place] for place in places]
-        found = []
-        given = _circumstances(hardware, own[0])
-        for scalars in members(calibration, *given):
-            problem = Problem(hardware, own, calibration.theta, {model: scalars}, calibration.saturation)
-            found.append(problem.predict([], np.zeros((1, 0)))[:2])
-        seconds[places] = averaged([pair[0][0] for pair in found])
-        watts[places] = averaged([pair[1][0] for pair in found])
-    return seconds, watts
+        calibrations[left] = result
+        seconds[outside], watts[outside] = predicted(hardware, judged, result)
+        progress(number, len(folds), errors(judged, seconds[outside], watts[outside])[0])
+    return Held(list(rows), seconds, watts, calibrations)
 
 
 def supply_ratios(
@@ -234,11 +236,6 @@ def supply_ratios(
     for name, factors in calibration.workloads.items():
         own = next((row for row in rows if row.model == name), None)
         if own is not None:
-            busy_s = device_sample_s(calibration, *_circumstances(hardware, own), factors)
+            busy_s = device_sample_s(calibration, *circumstances(hardware, own), factors)
             ratios[name] = factors.sample_s / busy_s
     return {**calibration.supply_ratios, **ratios}
-
-
-def _circumstances(hardware: Hardware, row: Measurement) -> tuple[Profile, Device, str, Optimizer]:
-    device = device_of(hardware, row.precision)
-    return find_profile(row.model), device, row.precision, find_optimizer(row.optimizer)

@@ -19,7 +19,7 @@ from slurm_energy.oracle.training.demand import Demand, demand
 from slurm_energy.oracle.training.parameters import Bound, Scalars, Theta, bounds_of
 from slurm_energy.oracle.training.power import clock_under, step_watts
 from slurm_energy.oracle.training.saturation import SATURATIONS
-from slurm_energy.oracle.training.timing import Device, step_s, step_times
+from slurm_energy.oracle.training.timing import Device, device_s, step_s, step_times
 from slurm_energy.oracle.workload import find_optimizer, find_profile
 
 Array = NDArray[np.float64]
@@ -134,6 +134,13 @@ class Problem:
         seconds, watts = step_s(times, theta, clock), step_watts(times, theta, scalars, tdp_watts, clock)
         shape = (len(vectors), len(self.rows))
         return np.broadcast_to(seconds, shape), np.broadcast_to(watts, shape), np.broadcast_to(clock, shape)
+
+    def waiting(self) -> Array:
+        """Return the share of each step that the device waits for its host, without limits and unknowns."""
+        theta, scalars = self.parameters([], np.zeros((1, 0)))
+        times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
+        share = 1.0 - (device_s(times, theta) + times.link_s) / step_s(times, theta)
+        return np.asarray(np.broadcast_to(share, len(self.rows)))
 
     def errors(self, found: Sequence[Unknown], vectors: Array) -> tuple[Array, Array]:
         """Return MAPE of time and of power for each vector."""

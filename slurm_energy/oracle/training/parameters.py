@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slurm_energy.oracle.training.residuals import Residuals
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,7 @@ class Calibration:
         theta: its parameters, plain numbers.
         workloads: scalars of workloads measured on it, by profile.
         supply_ratios: by profile, the host's seconds per sample over the device's, at batch 32.
+        residuals: by profile and precision, what measurements say beyond these parameters.
         saturation: name in `SATURATIONS`.
         known: spread for workloads in `workloads`.
         unknown: spread for others.
@@ -152,6 +156,7 @@ class Calibration:
     theta: Theta = field(default_factory=Theta)
     workloads: Mapping[str, Scalars] = field(default_factory=dict)
     supply_ratios: Mapping[str, float] = field(default_factory=dict)
+    residuals: Mapping[tuple[str, str], Residuals] = field(default_factory=dict)
     saturation: str = "sigmoid"
     known: Spread = UNMEASURED
     unknown: Spread = UNMEASURED

@@ -1,0 +1,66 @@
+"""What a calibration says of measurements, and how far that is off. Nothing is fitted here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_energy.oracle.calibration.measurements import Measurement, column
+from slurm_energy.oracle.calibration.problem import Array, Problem, mape
+from slurm_energy.oracle.hardware import Hardware
+from slurm_energy.oracle.prediction import device_of
+from slurm_energy.oracle.training.members import averaged, members
+from slurm_energy.oracle.training.parameters import Calibration, Spread
+from slurm_energy.oracle.training.timing import Device
+from slurm_energy.oracle.workload import Optimizer, Profile, find_optimizer, find_profile
+
+
+def predicted(
+    hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
+) -> tuple[Array, Array]:
+    """Return seconds per step and watts of rows, workloads without factors averaged over members."""
+    seconds, watts = np.empty(len(rows)), np.empty(len(rows))
+    for kind in {(row.model, row.precision) for row in rows}:
+        places = [place for place, row in enumerate(rows) if (row.model, row.precision) == kind]
+        own = [rows[place] for place in places]
+        found = []
+        for scalars in members(calibration, *circumstances(hardware, own[0])):
+            problem = Problem(hardware, own, calibration.theta, {kind[0]: scalars}, calibration.saturation)
+            found.append(problem.predict([], np.zeros((1, 0)))[:2])
+        seconds[places] = averaged([pair[0][0] for pair in found])
+        watts[places] = averaged([pair[1][0] for pair in found])
+        residuals = calibration.residuals.get(kind)
+        if residuals is not None:
+            on_time, on_power = residuals.at(column(own, "batch"), column(own, "cap_watts"))
+            seconds[places] *= on_time
+            watts[places] = np.minimum(watts[places] * on_power, hardware.tdp_watts)
+    return seconds, watts
+
+
+def waiting(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Array:
+    """Return the share of each step that the device waits for its host, without a power limit."""
+    return Problem(
+        hardware, rows, calibration.theta, dict(calibration.workloads), calibration.saturation
+    ).waiting()
+
+
+def errors(rows: Sequence[Measurement], seconds: Array, watts: Array) -> tuple[float, float]:
+    """Return MAPE of time and of power, as shares."""
+    return float(mape(seconds, column(rows, "step_s"))), float(mape(watts, column(rows, "power_watts")))
+
+
+def spread(rows: Sequence[Measurement], seconds: Array, watts: Array) -> Spread:
+    """Return the 5 and 95 % quantiles of measured / predicted, 1 always inside."""
+    ratios = column(rows, "step_s") / seconds, column(rows, "power_watts") / watts
+    (time_low, time_high), (power_low, power_high) = (
+        (min(1.0, float(low)), max(1.0, float(high)))
+        for low, high in (np.nanquantile(ratio, (0.05, 0.95)) for ratio in ratios)
+    )
+    return Spread(time_low, time_high, power_low, power_high)
+
+
+def circumstances(hardware: Hardware, row: Measurement) -> tuple[Profile, Device, str, Optimizer]:
+    """Return what else a prediction of a row depends on: profile, device, precision, optimizer."""
+    device = device_of(hardware, row.precision)
+    return find_profile(row.model), device, row.precision, find_optimizer(row.optimizer)

@@ -1,0 +1,155 @@
+"""From the model's errors on one workload to its residuals: kriging over batch size and power limit.
+
+Needs numpy and scipy. No model, no files: arrays in, factors out.
+
+The logarithm of measured over predicted is taken as a Gaussian process: a part that depends on the batch,
+a part that depends on batch and limit together, both fading with distance (Matern, 3/2), and noise of each
+measurement, which grows with the share of the step that the device waits for its host. How large and how
+wide each is, is what makes the measurements likeliest (Rasmussen and Williams, Gaussian Processes for Machine
+Learning, Eq. 5.8 and 5.9), held by a wide prior. The result is the mean of the process given the measurements
+(Eq. 2.25): noise is shrunk away, and far from all measurements the factor is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
+
+from slurm_energy.oracle.training.residuals import Residuals
+
+Array = NDArray[np.float64]
+_USUAL = np.log([0.05, 0.05, 1.5, 0.25, 0.02, 0.03])
+"""Logarithms of: size of the part of the batch, of the part of both, doublings over which they fade, distance
+of the logarithm of the limit over which the second does, noise, noise where the device only waits."""
+_WIDTH = np.array([1.0, 1.0, 0.7, 0.7, 1.0, 1.0])
+"""Standard deviations of those logarithms."""
+_BOUNDS = np.log([(1e-3, 1), (1e-3, 1), (0.3, 8), (0.05, 2), (2e-3, 0.3), (1e-3, 0.3)])
+_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Kriged:
+    """Result for one workload.
+
+    Attributes:
+        residuals: factors to look up.
+        time_left: factor on time of each measurement, from those of other batches alone.
+        power_left: likewise on power.
+    """
+
+    residuals: Residuals
+    time_left: Array
+    power_left: Array
+
+
+def krige(batch: Array, cap_watts: Array, waiting: Array, time: Array, power: Array) -> Kriged:
+    """Return what measurements say beyond the model.
+
+    Args:
+        batch: samples per device and step, shape (n,).
+        cap_watts: power limits, finite.
+        waiting: share of the step that the device waits for its host without a limit.
+        time: measured over predicted seconds.
+        power: measured over predicted watts; NaN where not measured.
+    """
+    low, high = float(batch.min()), float(batch.max())
+    batches = np.array([low / 4, low / 2, *np.unique(batch), high * 2, high * 4])
+    caps = np.unique(cap_watts)
+    rows, columns = (axis.ravel() for axis in np.meshgrid(batches, caps, indexing="ij"))
+    tables, left = [], []
+    for ratio in (time, power):
+        known = np.isfinite(ratio)
+        field = _Field(batch[known], cap_watts[known], waiting[known], np.log(ratio[known]))
+        table = np.exp(field.mean(rows, columns)).reshape(len(batches), len(caps))
+        table[[0, -1]] = 1.0
+        tables.append(tuple(map(tuple, np.round(table, _DIGITS).tolist())))
+        factors = np.ones(len(ratio))
+        factors[known] = np.exp(field.without_own_batch())
+        left.append(factors)
+    residuals = Residuals(tuple(batches.tolist()), tuple(caps.tolist()), *tables)
+    return Kriged(residuals, *left)
+
+
+class _Field:
+    """A Gaussian process over the logarithms of batch and limit, fitted to n measurements (n may be 0)."""
+
+    def __init__(self, batch: Array, cap_watts: Array, waiting: Array, values: Array) -> None:
+        self._batch, self._cap, self._waiting, self._values = (
+            np.log2(batch),
+            np.log(cap_watts),
+            waiting,
+            values,
+        )
+        self._sizes = _USUAL
+        if len(values):
+            found = minimize(self._surprise, _USUAL, jac=True, method="L-BFGS-B", bounds=_BOUNDS)
+            self._sizes = found.x
+
+    def mean(self, batch: Array, cap_watts: Array) -> Array:
+        """Return the mean given the measurements, at other places."""
+        if not len(self._values):
+            return np.zeros(len(batch))
+        parts = _parts(np.log2(batch), np.log(cap_watts), self._batch, self._cap, self._sizes)
+        return np.asarray(sum(parts[:2]) @ np.linalg.solve(self._covariance(), self._values))
+
+    def without_own_batch(self) -> Array:
+        """Return the mean at each measurement given those of other batches alone.
+
+        Source: Rasmussen and Williams, section 5.4.2, for blocks.
+        """
+        if not len(self._values):
+            return np.zeros(0)
+        inverse = np.linalg.inv(self._covariance())
+        weighted, means = inverse @ self._values, np.empty(len(self._values))
+        for own in np.unique(self._batch):
+            at = np.flatnonzero(self._batch == own)
+            means[at] = self._values[at] - np.linalg.solve(inverse[np.ix_(at, at)], weighted[at])
+        return means
+
+    def _covariance(self) -> Array:
+        parts = _parts(self._batch, self._cap, self._batch, self._cap, self._sizes)
+        return np.asarray(parts[0] + parts[1] + np.diag(sum(_noises(self._sizes, self._waiting))))
+
+    def _surprise(self, sizes: Array) -> tuple[float, Array]:
+        """Return minus the logarithm of likelihood times prior, up to a constant, and its slope."""
+        of_batch, of_both, wider_batch, wider_cap = _parts(
+            self._batch, self._cap, self._batch, self._cap, sizes
+        )
+        noises = _noises(sizes, self._waiting)
+        factor = cho_factor(of_batch + of_both + np.diag(sum(noises)), lower=True)
+        weighted = cho_solve(factor, self._values)
+        away = (sizes - _USUAL) / _WIDTH
+        total = 0.5 * self._values @ weighted + np.log(np.diag(factor[0])).sum() + 0.5 * away @ away
+        pull = 0.5 * (cho_solve(factor, np.eye(len(self._values))) - np.outer(weighted, weighted))
+        slopes = [np.sum(pull * part) for part in (2 * of_batch, 2 * of_both, wider_batch, wider_cap)]
+        slopes += [np.diag(pull) @ (2 * noise) for noise in noises[:2]]
+        return float(total), np.array(slopes) + away / _WIDTH
+
+
+def _parts(batch: Array, cap: Array, to_batch: Array, to_cap: Array, sizes: Array) -> tuple[Array, ...]:
+    """Return both parts of the covariance and the slopes over the logarithms of both ranges."""
+    of_batch, of_both, batch_range, cap_range = np.exp(sizes[:4])
+    near, wider = _matern(batch, to_batch, batch_range)
+    along, wider_along = _matern(cap, to_cap, cap_range)
+    own = of_batch**2 + of_both**2 * along
+    return of_batch**2 * near, of_both**2 * near * along, wider * own, of_both**2 * near * wider_along
+
+
+def _matern(places: Array, others: Array, reach: float) -> tuple[Array, Array]:
+    """Return the Matern function (3/2) of all distances, and its slope over the logarithm of `reach`.
+
+    Source: Rasmussen and Williams, Eq. 4.17.
+    """
+    far = np.sqrt(3.0) / reach * np.abs(np.subtract.outer(places, others))
+    return (1.0 + far) * np.exp(-far), far * far * np.exp(-far)
+
+
+def _noises(sizes: Array, waiting: Array) -> Sequence[Array]:
+    """Return variances: of every measurement, of what the host adds, and a little for the numerics."""
+    plain, of_host = np.exp(2 * sizes[4:6])
+    return np.full(len(waiting), plain), of_host * waiting**2, np.full(len(waiting), 1e-8)
