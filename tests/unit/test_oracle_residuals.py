@@ -124,13 +124,14 @@ def test_a_fit_takes_up_what_its_parameters_cannot_say() -> None:
     assert not plain.calibration.residuals
 
 
-def test_the_oracle_predicts_with_residuals() -> None:
+def test_the_oracle_predicts_with_residuals_of_the_same_precision() -> None:
     rows = as_measured(OWN, lambda batch, cap: 1.1)
     own = with_residuals(A40, rows, OWN)
     oracle, plain = TrainingOracle(lambda name: own), TrainingOracle(lambda name: OWN)
     asked = Alternatives.of((RESNET, A40, "tf32", row.batch, 1.0, 1e5, row.cap_watts) for row in rows)
     ratio = oracle.predict_many(asked).step_s / plain.predict_many(asked).step_s
     assert ratio == pytest.approx(np.full(len(rows), 1.1), rel=0.01)
+    assert with_residuals(A40, rows, own) == own  # never on top of older ones
     other = Alternatives.of([(RESNET, A40, "fp32", 32.0, 1.0, 1e5, 200.0)])  # nothing measured in FP32
     assert oracle.predict_many(other).step_s == plain.predict_many(other).step_s
 
