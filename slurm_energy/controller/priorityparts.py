@@ -23,6 +23,7 @@ from slurm_energy.slurm.queue.columns import QueueSource
 from slurm_energy.slurm.queue.commands import SqueueSource
 from slurm_energy.slurm.queue.table import TableSource
 from slurm_energy.slurm.queue.update import Updater
+from slurm_energy.slurm.queue.weights import check_weights
 from slurm_energy.slurm.shares import Shares, ShareSource, read_shares
 
 
@@ -109,13 +110,14 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         raise ConfigError("priority.policy", str(error)) from None
     source, name, stop_reading = _source(config, kept)
     target: Target = Nowhere()
+    run = CommandRunner()
     stops = [stop_reading]
     if settings.mode == "plugin":
         target = Table(settings.table, settings.stale_s)
     elif settings.mode == "portable":
         updater = Updater(settings.updates_per_s, settings.interval_s, kept.taken)
-        target, stops = JobByJob(updater), [stop_reading, updater.stop]
-    run = CommandRunner()
+        target = JobByJob(updater, lambda: check_weights(run))
+        stops = [stop_reading, updater.stop]
     return Parts(
         *(engine, source, name, target, kept),
         read_shares=lambda: read_shares(run, config.cluster.name),

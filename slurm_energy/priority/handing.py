@@ -5,12 +5,15 @@ Which number a job gets is decided by the engine; how Slurm is asked is the slur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from slurm_energy.priority import table
 from slurm_energy.priority.engine import Snapshot
+
+_CHECK_INTERVAL_S: Final = 600.0
 
 
 class Target(Protocol):
@@ -67,16 +70,25 @@ class Table:
 
 
 class JobByJob:
-    """Portable mode: changed site factors only, the first to start first."""
+    """Portable mode: changed site factors only, the first to start first.
 
-    def __init__(self, applier: Applier) -> None:
-        self._applier = applier
+    Args:
+        applier: sets them.
+        check: raises ConfigError where slurm.conf has site factors decide nothing; asked now and then.
+    """
+
+    def __init__(self, applier: Applier, check: Callable[[], None] = lambda: None) -> None:
+        self._applier, self._check = applier, check
+        self._checked_s = -float("inf")
 
     def take(self, snapshot: Snapshot) -> str | None:
         """Have the changes made; what there is no time for is made in the next cycles."""
         changes = snapshot.changes()
         if not changes:
             return None
+        if time.monotonic() - self._checked_s > _CHECK_INTERVAL_S:
+            self._check()
+            self._checked_s = time.monotonic()
         outcome = self._applier.set_site_factors(changes)
         if outcome.refused:
             job, why = next(iter(outcome.refused.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import stat
@@ -14,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.errors import ConfigError, UnavailableError, UsageError
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING
 from slurm_energy.slurm.queue.commands import SqueueSource
 from slurm_energy.slurm.queue.flagtext import flags_in
 from slurm_energy.slurm.queue.update import SITE_FACTOR_MAX, Updater
+from slurm_energy.slurm.queue.weights import check_weights
 
 RECORDED = Path(__file__).parent / "slurm_outputs"
 RECORDED_DELIMITER = "<~x~>"
@@ -252,6 +254,20 @@ class TestSiteFactor:
         read(row(), known=known)
         assert known == {7: 1}
 
+    def test_records_of_an_array_or_heterogeneous_job_share_it(self):
+        tasks = row(JobID="14", ArrayJobID="2", ArrayTaskID="1", PriorityLong="900")
+        queue = read(
+            row(JobID="2", ArrayJobID="2", ArrayTaskID="3-5", PriorityLong="0")
+            + tasks
+            + row(JobID="21", HetJobID="20", PriorityLong="0"),
+            known={2: 900, 20: 800},
+        )
+        assert queue.site_factor.tolist() == [900, 900, 800]
+        assert queue.fixed.tolist() == [False, False, False]
+        known = {2: 900}
+        read(tasks, known=known)
+        assert known == {2: 900}
+
     def test_a_failed_reading_forgets_nothing(self):
         known = {7: 1}
         with pytest.raises(UnavailableError):
@@ -414,3 +430,43 @@ def test_no_second_command_in_a_value(scontrol, value):
     with pytest.raises(UsageError):
         scontrol.updater().set_fields(5, {"Gres": value})
     assert scontrol.lines == []
+
+
+CONFIG = """\
+Configuration data as of 2026-11-21T21:54:35
+PriorityFlags           = {flags}
+PriorityType            = {kind}
+PriorityWeightAge       = {age}
+PriorityWeightTRES      = {tres}
+PrioritySiteFactorPlugin = {plugin}
+"""
+GOOD = {"flags": "", "kind": "priority/multifactor", "age": "0", "tres": "(null)", "plugin": "(null)"}
+
+
+def test_weights_of_nothing_but_zeros_are_fine():
+    check_weights(lambda argv: CONFIG.format(**GOOD))
+    check_weights(
+        lambda argv: CONFIG.format(**GOOD | {"tres": "CPU=0.0,Mem=0", "flags": "CALCULATE_RUNNING"})
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("kind", "priority/basic", "PriorityType=priority/basic"),
+        ("age", "1000", "PriorityWeightAge=1000"),
+        ("tres", "CPU=0,GRES/gpu=0.5", "PriorityWeightTRES=CPU=0,GRES/gpu=0.5"),
+        ("flags", "INCR_ONLY,FAIR_TREE", "PriorityFlags=INCR_ONLY"),
+        ("plugin", "site_factor/other", "PrioritySiteFactorPlugin=site_factor/other"),
+    ],
+)
+def test_what_would_move_jobs_from_their_places_is_named(key, value, named):
+    with pytest.raises(ConfigError) as caught:
+        check_weights(lambda argv: CONFIG.format(**GOOD | {key: value}))
+    assert str(caught.value).startswith(f"{named}: ")
+
+
+@given(st.text())
+def test_any_configuration_is_read_or_refused(text):
+    with contextlib.suppress(ConfigError):
+        check_weights(lambda argv: text)

@@ -64,7 +64,8 @@ class SqueueSource:
             queue = self._queue(taken_unix_s, row)
         except (ValueError, OverflowError) as error:
             raise UnavailableError("squeue", f"its answer cannot be read: {shown(str(error), 80)}") from None
-        for job_id in self._known.keys() - set(queue.job_id.tolist()):
+        present = addresses(queue.job_id, queue.array_job_id, queue.het_job_id)
+        for job_id in self._known.keys() - set(present.tolist()):
             del self._known[job_id]
         return queue
 
@@ -73,10 +74,13 @@ class SqueueSource:
         running = state == RUNNING
         job_id, priority, nice = (_ints(row[name]) for name in ("JobID", "PriorityLong", "Nice"))
         held = ~running & (priority == 0)
-        site_factor, fixed = self._site_factors(job_id, priority, nice, held)
         tasks = [_task_count(text) for text in row["ArrayTaskID"]]
         single = np.array([text.isdecimal() for text in row["ArrayTaskID"]], np.bool_)
         array = single | np.array([count > 0 for count in tasks], np.bool_)
+        array_job_id = np.where(array, _ints(row["ArrayJobID"]), 0)
+        het_job_id = _ints(row["HetJobID"])
+        address = addresses(job_id, array_job_id, het_job_id)
+        site_factor, fixed = self._site_factors(address, priority, nice, held)
         start_s, end_s = _times(row["StartTime"]), _times(row["EndTime"])
         eligible_s = _times(row["EligibleTime"])
         waits = np.array([text not in _NOTHING for text in row["Dependency"]], np.bool_)
@@ -84,10 +88,10 @@ class SqueueSource:
         return queue_columns(
             taken_unix_s,
             job_id,
-            array_job_id=np.where(array, _ints(row["ArrayJobID"]), 0),
+            array_job_id=array_job_id,
             array_task_id=[int(text) if text.isdecimal() else -1 for text in row["ArrayTaskID"]],
             tasks=np.maximum(tasks, 1),
-            het_job_id=_ints(row["HetJobID"]),
+            het_job_id=het_job_id,
             uid=_ints(row["UserID"]),
             state=state,
             held=held,
@@ -120,7 +124,7 @@ class SqueueSource:
         )
 
     def _site_factors(
-        self, job_id: np.ndarray, priority: np.ndarray, nice: np.ndarray, held: np.ndarray
+        self, address: np.ndarray, priority: np.ndarray, nice: np.ndarray, held: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return site factors and whether the priority is another's doing, shape (n,) each.
 
@@ -128,7 +132,7 @@ class SqueueSource:
         A priority that does not follow from what slurmctld took from us was set by an administrator
         (`scontrol update priority=`, or a site factor of theirs), and stays theirs.
         """
-        ours = [self._known.get(job) for job in job_id.tolist()]
+        ours = [self._known.get(job) for job in address.tolist()]
         known = np.array([factor is not None for factor in ours], np.bool_)
         factor = np.array([0 if factor is None else factor for factor in ours], np.int64)
         expected = np.maximum(factor - nice, _LEAST_PRIORITY)
@@ -143,6 +147,15 @@ class SqueueSource:
             with contextlib.suppress(KeyError, ValueError, OverflowError):
                 self._users[uid] = pwd.getpwuid(int(uid)).pw_name
         return self._users.get(uid, uid)
+
+
+def addresses(job_id: np.ndarray, array_job_id: np.ndarray, het_job_id: np.ndarray) -> np.ndarray:
+    """Return the number that scontrol takes for all records that belong together; shapes (n,).
+
+    What is set for an array goes for each of its tasks, for a heterogeneous job for each component.
+    """
+    group = np.maximum(array_job_id, het_job_id)
+    return np.where(group > 0, group, job_id)
 
 
 def _command(delimiter: str) -> list[str]:
