@@ -31,7 +31,8 @@ Batch is samples per GPU and step,
 caps are watts per GPU; watts and energy are those of the GPUs together. The job works through --epochs of the
 model's usual data set, or --samples. RANGE: where 90 in 100 such jobs should end. FRONT: nothing else is
 better in time and energy. BEST: least time, energy, energy-delay product (EDP) and energy-delay sum (EDS; the
-first alternative without a limit has 1).
+first alternative without a limit has 1). Where the very job was never measured, alternatives within 2 % count
+as equal and the first is taken; where its model was not, tight limits count as a risk.
 
 examples:
   senergy predict job.sh input.dat
