@@ -107,6 +107,20 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE INDEX history_kind ON history (kind, "end");
     CREATE INDEX history_end ON history ("end");
     """,
+    """
+    CREATE TABLE decisions (
+        id INTEGER PRIMARY KEY,
+        cluster TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        submit REAL NOT NULL,
+        time REAL NOT NULL,
+        kind TEXT NOT NULL,
+        why TEXT NOT NULL,
+        details TEXT NOT NULL
+    );
+    CREATE INDEX decisions_job ON decisions (job_id, submit);
+    CREATE INDEX decisions_time ON decisions (time);
+    """,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 

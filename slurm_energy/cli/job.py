@@ -7,7 +7,7 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
 from slurm_energy.cli.acct import job_ids
@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     if any("." in job_id for job_id in ids):
         raise UsageError("senergy job", "it takes jobs, not steps", "senergy acct -j 12.batch shows a step")
     try:
-        runs = [run for job_id in dict.fromkeys(ids) for run in _fetch(args, job_id)]
+        decided: dict[int, list[dict[str, Any]]] = {}
+        runs = [run for job_id in dict.fromkeys(ids) for run in _fetch(args, job_id, decided)]
     except NotFoundError:
         if _still_running(args, ids):
             return EXIT_OK
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         from slurm_energy.reports.jsonview import document
 
-        emit_json(document(jobs))
+        emit_json(document(jobs, decided))
     if args.html:
         from slurm_energy.reports.page import page
 
@@ -88,12 +89,17 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--png", f"it shows one job, not {len(jobs)}", "use --html to compare")
         write_png(jobs[0], args.png)
     if not (args.json or args.html or args.png):
-        _print_labels(args, runs)
+        _print_labels(args, runs, decided)
     return EXIT_OK
 
 
-def _fetch(args: argparse.Namespace, job_id: str) -> list[list[Usage]]:
-    """Return the runs of each job that the id means (an array has several jobs), oldest run first."""
+def _fetch(
+    args: argparse.Namespace, job_id: str, decided: dict[int, list[dict[str, Any]]]
+) -> list[list[Usage]]:
+    """Return the runs of each job that the id means (an array has several jobs), oldest run first.
+
+    What the queue engine decided about them is added to `decided`, by job id.
+    """
     from slurm_energy.reports.usage import Answer, summarise
 
     answer = connection.connect(args).get(f"/v1/jobs/{job_id}", {"duplicates": "1"})
@@ -102,10 +108,14 @@ def _fetch(args: argparse.Namespace, job_id: str) -> list[list[Usage]]:
         jobs.setdefault((usage.first.cluster, usage.first.job_id), []).append(usage)
     if not jobs:
         raise NotFoundError(f"job {job_id}", "no record of it")
+    for made in answer.get("decisions", []):
+        decided.setdefault(int(made["job_id"]), []).append(made)
     return list(jobs.values())
 
 
-def _print_labels(args: argparse.Namespace, runs: list[list[Usage]]) -> None:
+def _print_labels(
+    args: argparse.Namespace, runs: list[list[Usage]], decided: dict[int, list[dict[str, Any]]]
+) -> None:
     from slurm_energy.reports.fields import Style
     from slurm_energy.reports.label import label
     from slurm_energy.reports.textplot import ASCII, glyphs_for
@@ -115,7 +125,8 @@ def _print_labels(args: argparse.Namespace, runs: list[list[Usage]]) -> None:
     for number, runs_of_job in enumerate(runs):
         if number:
             emit([""])
-        emit(label(runs_of_job[-1], glyphs, style, runs_of_job[:-1]))
+        job = runs_of_job[-1]
+        emit(label(job, glyphs, style, runs_of_job[:-1], decided.get(job.first.job_id, ())))
 
 
 def _still_running(args: argparse.Namespace, ids: list[str]) -> bool:

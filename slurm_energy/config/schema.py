@@ -112,7 +112,9 @@ class ControllerConfig:
     )
     trace_retention_days: float = key(90.0, "Days to keep power traces.", check=between(0, 36500))
     history_days: float = key(
-        365.0, "Days to predict jobs from the runs of jobs before them.", check=between(0, 36500)
+        365.0,
+        "Days to predict jobs from the runs of jobs before them, and to keep what was decided about jobs.",
+        check=between(0, 36500),
     )
 
 

@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from slurm_energy import __version__
 from slurm_energy import config as configuration
-from slurm_energy.accounting import database, retention
+from slurm_energy.accounting import database, decisions, retention
 from slurm_energy.config import Config
 from slurm_energy.controller.enrichment import Enrichment
 from slurm_energy.controller.identity import Access
@@ -170,6 +170,8 @@ class _Daemon:
             try:
                 while await self._store.write(retention.drop_old_traces, before) == retention.BATCH:
                     await asyncio.sleep(0)
+                kept_s = self._config.controller.history_days * 86400
+                await self._store.write(decisions.drop_before, time.time() - kept_s)
                 self._recurring.works("trace retention")
             except EnergyError as error:
                 self._recurring.failed("trace retention", str(error))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from slurm_energy.accounting import consumption
+from slurm_energy.accounting import consumption, decisions
 from slurm_energy.config import Config
 from slurm_energy.controller.prediction import Memory
 from slurm_energy.controller.recurring import Recurring
@@ -28,6 +28,7 @@ OFF: Final = "off"
 _LOOK_INTERVAL_S: Final = 1.0
 _LEAST_PAUSE_S: Final = 2.0
 _AGREEMENT_INTERVAL_S: Final = 600.0
+_REMEMBERED_S: Final = 30 * 86400.0
 log = logging.getLogger("senergyctld")
 
 MakeParts = Callable[[Config, "Memory | None", "Kept | None"], "Parts"]
@@ -191,7 +192,22 @@ class PriorityLoop:
             self._recurring.failed("priority, shares", parts.share_error)
         if self.config.priority.mode == "shadow":
             await self._compare(self.snapshot)
-        return await run(self._thread, parts.hand_over, self.snapshot)
+        problem = await run(self._thread, parts.hand_over, self.snapshot)
+        await self._intervene(parts, self.snapshot)
+        return problem
+
+    async def _intervene(self, parts: Parts, snapshot: Snapshot) -> None:
+        """Change shapes and make way; what was done is kept in the database."""
+        acted, cluster = parts.kept.acted, self.config.cluster.name
+        if not acted.loaded:
+            before = time.time() - _REMEMBERED_S
+            acted.load(await self._store.read(decisions.since, cluster, before))
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, parts.intervene, snapshot)
+        finally:
+            if made := list(acted.unsaved):
+                await self._store.write(decisions.save, cluster, made)
+                del acted.unsaved[: len(made)]
 
     async def _compare(self, snapshot: Snapshot) -> None:
         """Compare with Slurm's own order, and say so in the log now and then."""

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
+from slurm_energy.controller.interventions import Interventions
 from slurm_energy.controller.prediction import Memory
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.oracle.history.columns import Predictions, predict_many
 from slurm_energy.ownership import read_trusted
+from slurm_energy.priority.acted import Acted
+from slurm_energy.priority.alternatives import Alternatives
 from slurm_energy.priority.engine import Engine, Kept, Snapshot
 from slurm_energy.priority.handing import JobByJob, Nowhere, Table, Target
-from slurm_energy.priority.questions import Forecaster
+from slurm_energy.priority.questions import Forecaster, Predictor
 from slurm_energy.priority.usage import Usage
-from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.slurm.command import CommandRunner, Runner
 from slurm_energy.slurm.queue.columns import QueueSource
 from slurm_energy.slurm.queue.commands import SqueueSource
 from slurm_energy.slurm.queue.table import TableSource
@@ -38,6 +41,8 @@ class Parts:
         target: where the order goes.
         kept: shared with the parts before and after.
         read_shares: asks for the shares of all associations.
+        interventions: shapes before jobs start, jobs that make way.
+        changes: Slurm may be changed at all.
         stops: called at the end.
         share_error: why shares could not be read the last time, in one line.
     """
@@ -48,6 +53,8 @@ class Parts:
     target: Target
     kept: Kept
     read_shares: Callable[[], Shares]
+    interventions: Interventions
+    changes: bool = True
     stops: Sequence[Callable[[], None]] = ()
     share_error: str | None = None
     _shares: ShareSource = field(init=False)
@@ -57,6 +64,7 @@ class Parts:
 
     def rank(self) -> Snapshot:
         """Read the queue and rank it."""
+        self.interventions.begin()
         queue = self.source.read()
         try:
             self.kept.told = self._shares.current()
@@ -72,6 +80,11 @@ class Parts:
     def hand_over(self, snapshot: Snapshot) -> str | None:
         """Give the order to slurmctld; see `Target.take`."""
         return self.target.take(snapshot)
+
+    def intervene(self, snapshot: Snapshot) -> None:
+        """Change shapes of jobs, and have jobs make way; what was done is in `Acted.unsaved`."""
+        if self.changes:
+            self.interventions.act(snapshot, preempts=self.engine.policy.preempts)
 
     def signature(self) -> tuple[int, ...] | None:
         """Return what changes when slurmctld tells of new jobs; None where it does not."""
@@ -96,11 +109,15 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
     """
     settings = config.priority
     if kept is None or kept.usage.half_life_s != settings.half_life_s:
-        kept = Kept(Usage(settings.half_life_s))
+        kept = Kept(Usage(settings.half_life_s), acted=kept.acted if kept else Acted())
     try:
         if settings.policy_file is not None:
             read_trusted(settings.policy_file)  # it is run as root
-        engine = Engine(config, kept, _forecaster(memory))
+        run, history = CommandRunner(), _forecaster(memory)
+        updater = Updater(settings.updates_per_s, settings.interval_s, kept.taken)
+        interventions = Interventions(config, updater, run, kept.acted)
+        shaper = Alternatives(Predictor(config, history), interventions.nodes, kept.acted.doubts)
+        engine = Engine(config, kept, history, shaper)
     except OSError as error:
         where = f"priority.policy_file {settings.policy_file}"
         raise ConfigError(where, error.strerror or str(error)) from None
@@ -108,30 +125,28 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         raise
     except EnergyError as error:
         raise ConfigError("priority.policy", str(error)) from None
-    source, name, stop_reading = _source(config, kept)
+    source, name = _source(config, kept, run)
     target: Target = Nowhere()
-    run = CommandRunner()
-    stops = [stop_reading]
     if settings.mode == "plugin":
         target = Table(settings.table, settings.stale_s)
     elif settings.mode == "portable":
-        updater = Updater(settings.updates_per_s, settings.interval_s, kept.taken)
         target = JobByJob(updater, lambda: check_weights(run))
-        stops = [stop_reading, updater.stop]
     return Parts(
         *(engine, source, name, target, kept),
         read_shares=lambda: read_shares(run, config.cluster.name),
-        stops=[*stops, run.stop],
+        interventions=interventions,
+        changes=settings.mode != "shadow",
+        stops=(run.stop, updater.stop),
     )
 
 
-def _source(config: Config, kept: Kept) -> tuple[QueueSource, str, Callable[[], None]]:
-    """Return where the queue is read, its name, and what ends a reading."""
-    settings, run = config.priority, CommandRunner()
+def _source(config: Config, kept: Kept, run: Runner) -> tuple[QueueSource, str]:
+    """Return where the queue is read and its name."""
+    settings = config.priority
     table = settings.mode == "plugin" or (settings.mode == "shadow" and _exists(settings.queue_table))
     if table:
-        return TableSource(settings.queue_table), "queue.table", run.stop
-    return SqueueSource(run, kept.taken), "squeue", run.stop
+        return TableSource(settings.queue_table), "queue.table"
+    return SqueueSource(run, kept.taken), "squeue"
 
 
 def _exists(path: Path) -> bool:

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from slurm_energy import __version__
-from slurm_energy.accounting import ingest, queries
+from slurm_energy.accounting import decisions, ingest, queries
 from slurm_energy.accounting.selection import JobSelector, Selection
 from slurm_energy.config import Config
 from slurm_energy.controller import prioritypages
@@ -152,7 +152,9 @@ class Server:
         ids = await self._store.read(_find, self._scoped(caller, wanted))
         if not len(ids):
             raise NotFoundError(f"job {job.text}", "no energy record", _why_not_found(job))
-        return await self._stream(request, ids, '{"records":[', _TRACES_CHUNK, True)
+        made = await self._store.read(decisions.of_records, ids)
+        head = f'{{"decisions":{json.dumps(made)},"records":['
+        return await self._stream(request, ids, head, _TRACES_CHUNK, True)
 
     async def _get_priority(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         query, operator = _query(request), caller.uid in self.access.operators

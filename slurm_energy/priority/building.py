@@ -27,6 +27,15 @@ class Shapes:
     gpu_kind: list[str]
     predicted: Predicted
 
+    def text(self, row: int) -> str:
+        """Return a shape for people."""
+        gpus, kind = int(self.table.gpus[row]), self.gpu_kind[row]
+        return f"gpu:{kind}:{gpus}" if kind else str(gpus)
+
+    def fits_now(self, row: int) -> bool:
+        """Return whether what is free is enough for a shape, as far as that is known."""
+        return bool(self.table.possible[row])
+
 
 class Shaper(Protocol):
     """Finds the shapes of jobs."""

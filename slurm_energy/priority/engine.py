@@ -13,6 +13,7 @@ import numpy as np
 
 from slurm_energy.config import Config
 from slurm_energy.priority import labels
+from slurm_energy.priority.acted import Acted
 from slurm_energy.priority.agreement import Agreement, agreement
 from slurm_energy.priority.building import (
     AsAsked,
@@ -42,6 +43,7 @@ class Kept:
         seen: without these, normalised shares as the queue showed them last.
         numbers: site factors of the last cycle by job id.
         taken: site factors that slurmctld has taken one by one, by job id.
+        acted: what was changed about jobs beside their place.
     """
 
     usage: Usage
@@ -49,6 +51,7 @@ class Kept:
     seen: dict[Association, float] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
+    acted: Acted = field(default_factory=Acted)
 
     def shares(self) -> Mapping[Association, float]:
         """Return normalised shares by association, those that are known."""

@@ -90,7 +90,7 @@ class Explainer:
             "fixed": bool(queue.fixed[row]),
             "reason": queue.reason[row],
             "terms": [] if at is None else self.terms(at),
-            "predicted": _predicted(snapshot.predicted, row),
+            "predicted": _predicted(*self._best(row)),
             "shapes": [] if at is None else self._shapes(at),
             "why": self.why(row),
         }
@@ -132,11 +132,17 @@ class Explainer:
             return f"it has waited for longer than {bound} and goes before all others, oldest first"
         if snapshot.ranking.choice[at] < 0:
             return "none of its shapes can run now"
-        figures = _figures(snapshot.predicted, row)
+        figures = _figures(*self._best(row))
         if tier == URGENT:
             left = format_duration(float(snapshot.queue.deadline_s[row]) - snapshot.computed)
             return f"its deadline is in {left}, and {figures}"
         return figures + self._neighbours(row)
+
+    def _best(self, row: int) -> tuple[Predicted, int]:
+        """Return whose figures count for a job, and where: of the shape that it is ranked by."""
+        at = self._ranked.get(row)
+        choice = -1 if at is None else int(self._snapshot.ranking.choice[at])
+        return (self._snapshot.predicted, row) if choice < 0 else (self._snapshot.shapes.predicted, choice)
 
     def _neighbours(self, row: int) -> str:
         """Tell of the jobs just before and just after, by the figure that policies of energy go by."""
@@ -170,16 +176,15 @@ class Explainer:
         choice = int(self._snapshot.ranking.choice[at])
         found = []
         for row in range(int(table.first[at]), int(table.first[at + 1])):
-            kind, gpus = shapes.gpu_kind[row], int(table.gpus[row])
             found.append(
                 {
-                    "text": f"gpu:{kind}:{gpus}" if kind else str(gpus),
-                    "gpus": gpus,
-                    "gpu_kind": kind,
+                    "text": shapes.text(row),
+                    "gpus": int(table.gpus[row]),
+                    "gpu_kind": shapes.gpu_kind[row],
                     "time_s": float(table.time_s[row]),
                     "power_watts": float(table.power_watts[row]),
                     "edp": float(table.edp[row]),
-                    "fits": bool(table.possible[row]),
+                    "fits": shapes.fits_now(row),
                     "chosen": row == choice,
                 }
             )

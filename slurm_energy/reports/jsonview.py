@@ -5,7 +5,7 @@ Keys are only ever added. Unknown is null. Documented in docs/reference/json.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_energy import __version__
@@ -15,11 +15,17 @@ from slurm_energy.reports.usage import Usage
 FORMAT_VERSION = 1
 
 
-def document(jobs: Sequence[Usage]) -> dict[str, Any]:
-    """Return what `senergy acct --json` prints."""
+def document(
+    jobs: Sequence[Usage], decisions: Mapping[int, Sequence[Mapping[str, Any]]] | None = None
+) -> dict[str, Any]:
+    """Return what `senergy acct --json` prints; `senergy job --json` with what was decided, by job id."""
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},
-        "jobs": [job_object(job) for job in jobs],
+        "jobs": [
+            job_object(job)
+            | ({} if decisions is None else {"decisions": list(decisions.get(job.first.job_id, ()))})
+            for job in jobs
+        ],
     }
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from slurm_energy.quantities import format_duration
 from slurm_energy.records import AppliedSetting, Quality
@@ -28,7 +29,13 @@ _MARGIN = 11
 _MOST_NODES = 16
 
 
-def label(job: Usage, glyphs: Glyphs, style: Style, earlier_runs: Sequence[Usage] = ()) -> list[str]:
+def label(
+    job: Usage,
+    glyphs: Glyphs,
+    style: Style,
+    earlier_runs: Sequence[Usage] = (),
+    decisions: Sequence[Mapping[str, Any]] = (),
+) -> list[str]:
     """Return the lines of the label.
 
     Args:
@@ -36,6 +43,7 @@ def label(job: Usage, glyphs: Glyphs, style: Style, earlier_runs: Sequence[Usage
         glyphs: character repertoire of the terminal.
         style: form of points in time.
         earlier_runs: runs of the same job before Slurm requeued it.
+        decisions: what the queue engine changed about it, as `GET /v1/jobs/ID` has it.
     """
     sections = [
         _title(f"Energy label of job {job.display_id}", "="),
@@ -43,12 +51,23 @@ def label(job: Usage, glyphs: Glyphs, style: Style, earlier_runs: Sequence[Usage
         _title("Energy", "-"),
         _energy(job, glyphs),
         *_optional("Settings", _settings(job, glyphs)),
+        *_optional("Queue", [line for made in decisions for line in _decision(made, style)]),
         *_optional("Nodes", _nodes(job)),
         *_optional("Steps", _steps(job)),
         *_optional("Power over time", _power(job, glyphs)),
         *_optional("Notes", _notes([*notes(job), *_earlier(job, earlier_runs)])),
     ]
     return [line.rstrip() for section in sections for line in section] + ["=" * WIDTH]
+
+
+def _decision(made: Mapping[str, Any], style: Style) -> list[str]:
+    """Return the lines about one change that the queue engine made."""
+    at = format_time(float(made["time"]), style.time_format, style.now)
+    if made["kind"] == "shape":
+        what = f"set {made.get('chosen')}; offered were {', '.join(made.get('offered', []))}"
+    else:
+        what = f"put back into the queue for job {made.get('for_job')}"
+    return textwrap.wrap(f"{at}  {what}: {made['why']}", WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _title(text: str, rule: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
@@ -24,10 +24,7 @@ def position(node: str, hostlist: str) -> int | None:
     """
     if not _NAME.fullmatch(node):  # it would be read as a host list of its own
         return None
-    if any(
-        len(span[2]) > 9 or int(span[2]) - int(span[1]) > _MOST_NODES for span in _SPAN.finditer(hostlist)
-    ):
-        raise UsageError(f"host list '{shown(hostlist)}'", f"more than {_MOST_NODES} nodes")
+    _check_spans(hostlist)
     offset = 0
     for group in _groups(hostlist):
         try:
@@ -63,6 +60,13 @@ def uniform(counts: str) -> bool:
     return _COUNT.fullmatch(counts.strip()) is not None
 
 
+def _check_spans(hostlist: str) -> None:
+    if any(
+        len(span[2]) > 9 or int(span[2]) - int(span[1]) > _MOST_NODES for span in _SPAN.finditer(hostlist)
+    ):
+        raise UsageError(f"host list '{shown(hostlist)}'", f"more than {_MOST_NODES} nodes")
+
+
 def _groups(hostlist: str) -> Iterator[str]:
     """Split at commas outside brackets; the order of the list is that of Slurm's counts."""
     depth, start = 0, 0
@@ -72,3 +76,23 @@ def _groups(hostlist: str) -> Iterator[str]:
             yield hostlist[start:end]
             start = end + 1
     yield hostlist[start:]
+
+
+def folded(names: Iterable[str]) -> str:
+    """Write node names as one host list, `n[1-4],login`; names that are none are left out."""
+    nodes = NodeSet.fromlist((name for name in names if _NAME.fullmatch(name)), resolver=RESOLVER_NOGROUP)
+    nodes.fold_axis = (-1,)  # one bracket a name, which every release reads
+    return str(nodes)
+
+
+def expanded(hostlist: str) -> tuple[str, ...]:
+    """Return the names in a host list.
+
+    Raises:
+        UsageError: not a host list, or an absurdly long one.
+    """
+    _check_spans(hostlist)
+    try:
+        return tuple(NodeSet(hostlist, resolver=RESOLVER_NOGROUP))
+    except NodeSetException as error:
+        raise UsageError(f"host list '{shown(hostlist)}'", shown(str(error), 100)) from None

@@ -63,6 +63,42 @@ def test_json_has_the_form_of_acct(
     ]
 
 
+DECISIONS = [
+    {
+        "job_id": 123,
+        "submit": 1.0,
+        "time": 1_800_000_000.0,
+        "kind": "shape",
+        "chosen": "gpu:h100:2",
+        "offered": ["gpu:a100:4", "gpu:h100:2"],
+        "why": "zeus takes gpu:h100:2",
+    },
+    {
+        "job_id": 123,
+        "submit": 1.0,
+        "time": 1_800_000_060.0,
+        "kind": "requeue",
+        "for_job": 7,
+        "why": "least energy lost",
+        "lost_joules": 5.0,
+    },
+]
+
+
+def test_what_the_queue_engine_decided_is_shown(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_id = examples.cpu_job()[0]["job_id"]
+    made = [one | {"job_id": job_id} for one in DECISIONS]
+    controller.answers["/v1/jobs/11"] = {"records": examples.cpu_job(), "decisions": made}
+    assert main(["job", "11", "--ascii"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "set gpu:h100:2; offered were gpu:a100:4, gpu:h100:2: zeus takes gpu:h100:2" in text
+    assert "put back into the queue for job 7: least energy lost" in text
+    assert main(["job", "11", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"][0]["decisions"] == made
+
+
 def test_pages_and_pictures_go_to_files_and_nothing_to_the_terminal(
     controller: fake_controller.FakeController, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from slurm_energy.slurm.command import TIMEOUT_S, command_environment
 SITE_FACTOR_MAX: Final = 2147483645
 """Largest amount of a site factor that scontrol takes, of either sign."""
 _POLL_S: Final = 0.2
-_VALUE = re.compile(r"[A-Za-z0-9_.:,=/+\[\]*-]{1,512}", re.ASCII)
+_VALUE = re.compile(r"[A-Za-z0-9_.:,=/+\[\]*-]{0,4096}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z]{1,32}", re.ASCII)
 # The job has left the queue, or not yet entered it, since the queue was read.
 _GONE = re.compile(
@@ -97,7 +97,7 @@ class Updater:
         return self._batch(wanted, lambda job: self._known.__setitem__(job, changes[job]))
 
     def set_fields(self, job_id: int, fields: Mapping[str, str]) -> Outcome:
-        """Change a pending job, for example `{"Gres": "gpu:h100:2", "NumNodes": "1"}`.
+        """Change a pending job, for example `{"Gres": "gpu:h100:2", "ExcNodeList": ""}`.
 
         Raises:
             UnavailableError: as in `set_site_factors`.

@@ -1,0 +1,211 @@
+"""What the queue engine does to jobs beside their place: shapes before they start, jobs that make way.
+
+Who and what is decided in the priority room; here it is asked of Slurm, bounded, and written down.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from slurm_energy.accounting.decisions import REQUEUE, SHAPE, Decision
+from slurm_energy.config import Config
+from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.policies.shapes import Shape
+from slurm_energy.priority.acted import SPARED_S, Acted, Given
+from slurm_energy.priority.alternatives import Choice, choices, offer
+from slurm_energy.priority.engine import Snapshot
+from slurm_energy.priority.preempting import MARGIN_S, Rescue, Rules, rescues, urgent_rows
+from slurm_energy.slurm.command import Runner
+from slurm_energy.slurm.hostlist import folded
+from slurm_energy.slurm.queue import shaping
+from slurm_energy.slurm.queue.nodes import Node, read_nodes
+from slurm_energy.slurm.queue.running import forbidding_partitions, read_places
+from slurm_energy.slurm.queue.update import Outcome
+from slurm_energy.slurm.release import Release, release
+
+MOST_SHAPES: Final = 8
+"""Jobs whose shape one cycle looks at: each costs slurmctld a question and perhaps a change."""
+DOUBT_AFTER_S: Final = 120.0
+"""A job that did not start for so long in a shape that seemed to fit: something else is in its way."""
+_DOUBTED_S: Final = 600.0
+_WAITING_S: Final = 120.0
+_MODES_KEPT_S: Final = 3600.0
+log = logging.getLogger("senergyctld")
+
+
+class Changer(Protocol):
+    """Changes jobs, see `slurm.queue.update.Updater`."""
+
+    def set_fields(self, job_id: int, fields: Mapping[str, str]) -> Outcome:
+        """Change a pending job."""
+        ...
+
+    def requeue(self, job_ids: Sequence[int]) -> Outcome:
+        """Put running jobs back into the queue."""
+        ...
+
+
+class Interventions:
+    """Acts on one snapshot after the other, all in one thread.
+
+    Args:
+        config: mode, policy's permission to preempt, interval.
+        changer: how Slurm is asked for changes.
+        run: how Slurm is asked questions.
+        acted: what was done before; kept up to date.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        changer: Changer,
+        run: Runner,
+        acted: Acted,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings, self._changer, self._run, self._acted = config.priority, changer, run, acted
+        self._clock = clock
+        self._nodes: list[Node] | None = None
+        self._release: Release | None = None
+        self._modes: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
+
+    def begin(self) -> None:
+        """Begin a cycle: what nodes have is asked anew, if anybody wants to know."""
+        self._nodes = None
+
+    def nodes(self) -> list[Node] | None:
+        """Return what nodes have, asked at most once a cycle; None: slurmctld does not tell."""
+        if self._nodes is None:
+            try:
+                self._nodes = read_nodes(self._run)
+            except UnavailableError as error:
+                log.warning("shapes of jobs: %s", error)
+        return self._nodes
+
+    def act(self, snapshot: Snapshot, *, preempts: bool) -> None:
+        """Change what is to be changed after a cycle; what was done is in `Acted.unsaved`.
+
+        Args:
+            snapshot: the cycle's outcome.
+            preempts: the policy may interrupt jobs; `priority.preempt` must allow it too.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        self._acted.forget(self._clock(), snapshot.queue.job_id.tolist())
+        self._put_right(snapshot)
+        for choice in choices(snapshot)[:MOST_SHAPES]:
+            self._give(snapshot, choice)
+        if preempts and self._settings.preempt:
+            self._make_way(snapshot)
+
+    def _give(self, snapshot: Snapshot, choice: Choice) -> None:
+        """Give a job its shape, if it has another one and still waits."""
+        now, acted = self._clock(), self._acted
+        row = int((snapshot.queue.job_id == choice.job_id).argmax())
+        given = acted.given_to(choice.job_id, choice.submit_s, int(snapshot.queue.restart_count[row]))
+        if given is not None and given.shape in (choice.shape, None):
+            if given.shape is not None and now - given.since_s > DOUBT_AFTER_S:
+                acted.doubts[choice.job_id, choice.shape] = now + _DOUBTED_S
+            return
+        try:
+            asked = shaping.ask(choice.job_id, self._run)
+        except UnavailableError:  # gone, or slurmctld is: the next cycle will see
+            return
+        if not asked.pending:
+            return
+        excluded = given.excluded if given else asked.excluded
+        before = given.asked if given else asked.gres
+        shape: Shape | None = choice.shape
+        why = choice.why
+        try:
+            fields = self._fields(asked, choice, excluded)
+            outcome = self._changer.set_fields(choice.job_id, fields) if fields else Outcome((choice.job_id,))
+            refusal = outcome.refused.get(choice.job_id)
+        except UsageError as error:
+            outcome, refusal = Outcome(), str(error)
+        if refusal is not None:
+            shape, why = None, refusal
+        elif not outcome.done:  # it started in what it had
+            return
+        log.info("job %d %s: %s", choice.job_id, f"gets {shape.text}" if shape else "keeps its shape", why)
+        self._note(choice.job_id, Given(choice.submit_s, shape, now, before, excluded), choice.offered, why)
+
+    def _note(self, job_id: int, given: Given, offered: Sequence[Shape], why: str) -> None:
+        self._acted.given[job_id] = given
+        details: dict[str, Any] = {
+            "offered": [shape.text for shape in offered],
+            "chosen": given.shape.text if given.shape else None,
+            "asked": given.asked,
+            "excluded": given.excluded,
+        }
+        self._acted.unsaved.append(Decision(job_id, given.submit_s, given.since_s, SHAPE, why, details))
+
+    def _fields(self, asked: shaping.Asked, choice: Choice, excluded: str) -> dict[str, str]:
+        """Return what is to be changed; nothing where the job has this shape."""
+        if self._release is None:
+            self._release = release(self._run)
+        kind = choice.shape.gpu_kind
+        others = (
+            node.name
+            for node in self._nodes or ()
+            if node.in_any(choice.partitions) and any(node.gpus.get(k, 0) for k in node.gpus if k != kind)
+        )
+        fields = shaping.changes(asked, kind, choice.shape.gpus, self._release, folded(others), excluded)
+        same = fields["Gres"] == asked.gres and fields.get("ExcNodeList", asked.excluded) == asked.excluded
+        return {} if same else fields
+
+    def _put_right(self, snapshot: Snapshot) -> None:
+        """Give jobs back what they asked for where Slurm cannot run them as they are now.
+
+        It holds such a job, with the reason BadConstraints, until its request is changed again.
+        """
+        queue, now = snapshot.queue, self._clock()
+        for row, reason in enumerate(queue.reason if self._acted.given else ()):
+            if reason != "BadConstraints":
+                continue
+            job_id, submit_s = int(queue.job_id[row]), float(queue.submit_s[row])
+            given = self._acted.given_to(job_id, submit_s, int(queue.restart_count[row]))
+            if given is None or given.shape is None or not given.asked:
+                continue
+            fields = {"Gres": given.asked, "ExcNodeList": given.excluded}
+            if not self._changer.set_fields(job_id, fields).done:
+                continue
+            why = f"Slurm cannot run it with {given.shape.text}; it has again what it asked for"
+            log.warning("job %d: %s", job_id, why)
+            again = Given(submit_s, None, now, given.asked, given.excluded)
+            self._note(job_id, again, offer(queue, row), why)
+
+    def _make_way(self, snapshot: Snapshot) -> None:
+        acted, now = self._acted, self._clock()
+        margin_s = MARGIN_S + self._settings.interval_s
+        rules = Rules(margin_s, spared=acted.spared, waiting=acted.waiting)
+        if not urgent_rows(snapshot, rules):
+            return
+        nodes = self.nodes()
+        if nodes is None:
+            return
+        if now - self._modes[0] > _MODES_KEPT_S:
+            self._modes = (now, forbidding_partitions(self._run))
+        rules = replace(rules, spared_partitions=self._modes[1])
+        for rescue in rescues(snapshot, nodes, read_places(self._run), rules):
+            self._requeue(snapshot, rescue, now)
+
+    def _requeue(self, snapshot: Snapshot, rescue: Rescue, now: float) -> None:
+        outcome = self._changer.requeue(rescue.victims)
+        self._acted.waiting[rescue.job_id] = now + max(_WAITING_S, 2 * self._settings.interval_s)
+        self._acted.spared |= dict.fromkeys((*outcome.done, *outcome.refused), now + SPARED_S)
+        for job_id, why in outcome.refused.items():
+            log.warning("job %d cannot make way for job %d: %s", job_id, rescue.job_id, why)
+        queue = snapshot.queue
+        for job_id in outcome.done:
+            row = int((queue.job_id == job_id).argmax())
+            log.info("job %d makes way for job %d: %s", job_id, rescue.job_id, rescue.why)
+            details = {"for_job": rescue.job_id, "lost_joules": rescue.lost_joules}
+            made = Decision(job_id, float(queue.submit_s[row]), now, REQUEUE, rescue.why, details)
+            self._acted.unsaved.append(made)

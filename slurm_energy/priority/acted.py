@@ -1,0 +1,97 @@
+"""What was changed about jobs, as far as later cycles must know it. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from slurm_energy.accounting.decisions import REQUEUE, SHAPE, Decision
+from slurm_energy.errors import UsageError
+from slurm_energy.policies.shapes import Shape, parse_shapes
+
+K = TypeVar("K")
+SPARED_S: Final = 1800.0
+"""A job that made way is not asked again for so long, nor is one that Slurm would not requeue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A shape that a job was given.
+
+    Attributes:
+        submit_s: when the job was submitted.
+        shape: what it has now; None: what it asked for.
+        since_s: Unix seconds.
+        asked: generic resources that it asked for itself, as scontrol takes them.
+        excluded: nodes that its owner excluded.
+    """
+
+    submit_s: float
+    shape: Shape | None
+    since_s: float
+    asked: str = ""
+    excluded: str = ""
+
+
+@dataclass(slots=True)
+class Acted:
+    """Lives from cycle to cycle and over a reload; filled from the database when senergyctld starts.
+
+    Attributes:
+        loaded: the database was asked.
+        given: shapes by job.
+        doubts: shapes that count as not fitting, until a Unix second.
+        spared: jobs that are not to be interrupted, until a Unix second.
+        waiting: jobs with deadlines for which others make way, until a Unix second.
+        unsaved: what was done and is not in the database yet.
+    """
+
+    loaded: bool = False
+    given: dict[int, Given] = field(default_factory=dict)
+    doubts: dict[tuple[int, Shape], float] = field(default_factory=dict)
+    spared: dict[int, float] = field(default_factory=dict)
+    waiting: dict[int, float] = field(default_factory=dict)
+    unsaved: list[Decision] = field(default_factory=list)
+
+    def load(self, made: Iterable[Decision]) -> None:
+        """Take over what was decided before this process began."""
+        self.loaded = True
+        for one in made:
+            if one.kind == REQUEUE:
+                self.spared[one.job_id] = one.time + SPARED_S
+            elif one.kind == SHAPE:
+                asked, excluded = (str(one.details.get(key) or "") for key in ("asked", "excluded"))
+                shape = _shape(one.details.get("chosen"))
+                self.given[one.job_id] = Given(one.submit, shape, one.time, asked, excluded)
+
+    def given_to(self, job_id: int, submit_s: float, restarts: int) -> Given | None:
+        """Return what a job was given; None: nothing, or it was another job of this number.
+
+        Slurm gives a requeued job a new time of submission.
+        """
+        found = self.given.get(job_id)
+        same = found is not None and (abs(found.submit_s - submit_s) < 1.5 or restarts > 0)
+        return found if same else None
+
+    def forget(self, now_s: float, jobs: Iterable[int]) -> None:
+        """Drop what is over, and shapes of jobs that are not among these any more."""
+        _drop(self.doubts, now_s)
+        _drop(self.spared, now_s)
+        _drop(self.waiting, now_s)
+        if self.given:
+            there = set(jobs)
+            self.given = {job: given for job, given in self.given.items() if job in there}
+
+
+def _drop(until: dict[K, float], now_s: float) -> None:
+    for key in [key for key, end in until.items() if end <= now_s]:
+        del until[key]
+
+
+def _shape(text: object) -> Shape | None:
+    try:
+        found = parse_shapes(text) if isinstance(text, str) else ()
+    except UsageError:
+        return None
+    return found[0] if found else None

@@ -1,0 +1,281 @@
+"""Jobs that offer several shapes: rows for `scheduling`, what fits now, and which shape a job should get.
+
+Setting it in Slurm is done elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.policies.shapes import Shape, parse_shapes
+from slurm_energy.priority.building import AsAsked, Shapes, numbered
+from slurm_energy.priority.engine import Snapshot
+from slurm_energy.priority.questions import Predicted, Predictor
+from slurm_energy.reports.scaling import with_unit
+from slurm_energy.scheduling.admission import admit
+from slurm_energy.scheduling.queue import Bools, Ints, alternatives
+from slurm_energy.scheduling.ranking import NORMAL, Ranking
+from slurm_energy.slurm.queue.columns import QueueColumns
+from slurm_energy.slurm.queue.nodes import Node
+
+ENDLESS: Final = np.iinfo(np.int64).max // 4
+"""Free units of what is not counted here: Slurm decides about it."""
+
+Doubt = tuple[int, Shape]
+"""A job and a shape that did not let it start although it seemed to fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered(Shapes):
+    """Shapes of which some are alternatives of one job.
+
+    Attributes:
+        shape: by row; None: as the job asked.
+        fits: whether what is free now is enough for it, shape (m,).
+        offers: what jobs offer, by place among the ranked jobs; nothing of jobs that offer nothing.
+        gpus_free: free GPUs by kind, as they were when this was made.
+    """
+
+    shape: list[Shape | None] = field(default_factory=list)
+    fits: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    offers: Mapping[int, tuple[Shape, ...]] = field(default_factory=dict)
+    gpus_free: Mapping[str, int] = field(default_factory=dict)
+
+    def text(self, row: int) -> str:
+        """Return a shape as its job's owner wrote it."""
+        shape = self.shape[row]
+        return super(Offered, self).text(row) if shape is None else shape.text
+
+    def fits_now(self, row: int) -> bool:
+        """Return whether what is free is enough for a shape."""
+        return bool(self.fits[row])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The shape that a job should have now.
+
+    Attributes:
+        job_id: the job.
+        submit_s: when it was submitted; with the number it means one job only.
+        partitions: those it may run in.
+        shape: one of those it offers.
+        offered: all of them.
+        why: one line.
+    """
+
+    job_id: int
+    submit_s: float
+    partitions: tuple[str, ...]
+    shape: Shape
+    offered: tuple[Shape, ...]
+    why: str
+
+
+class Alternatives:
+    """Finds the shapes of jobs that offer several; the others have one each, as they asked.
+
+    Args:
+        predictor: time and watts of each shape.
+        nodes: what is free; called at most once a queue, and only if some job offers shapes. None: not known.
+        doubts: shapes that count as not fitting.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        nodes: Callable[[], Sequence[Node] | None],
+        doubts: Collection[Doubt] = (),
+    ) -> None:
+        self._predictor, self._nodes, self._doubts = predictor, nodes, doubts
+
+    def shapes(self, queue: QueueColumns, rows: Ints, predicted: Predicted) -> Shapes:
+        """Return at least one shape for each job; see `building.Shaper`.
+
+        Shapes that no node of the job's partitions has are left out. Of the others those are possible that
+        fit now; if none does, all are, so that the job is ranked by its best one while it waits.
+        """
+        wanted = {place: found for place, row in enumerate(rows.tolist()) if (found := offer(queue, row))}
+        nodes = self._nodes() if wanted else None
+        as_asked = AsAsked().shapes(queue, rows, predicted)
+        if nodes is None:
+            return as_asked
+        space = _Space(nodes)
+        offers: dict[int, tuple[Shape, ...]] = {}
+        for place, shapes in wanted.items():
+            need = _need(queue, int(rows[place]))
+            if could := tuple(shape for shape in shapes if space.could(need, shape)):
+                offers[place] = could
+        return self._side_by_side(queue, rows, as_asked, offers, space)
+
+    def _side_by_side(
+        self,
+        queue: QueueColumns,
+        rows: Ints,
+        as_asked: Shapes,
+        offers: Mapping[int, tuple[Shape, ...]],
+        space: _Space,
+    ) -> Shapes:
+        counts = np.ones(len(rows), np.int64)
+        for place, shapes in offers.items():
+            counts[place] = len(shapes)
+        first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        at = np.repeat(np.arange(len(rows)), counts)
+        gpus, kinds = as_asked.table.gpus[at], [as_asked.gpu_kind[place] for place in at.tolist()]
+        shape: list[Shape | None] = [None] * len(at)
+        fits = np.ones(len(at), np.bool_)
+        for place, shapes in offers.items():
+            row, need = int(rows[place]), _need(queue, int(rows[place]))
+            job_id = int(queue.job_id[row])
+            for number, one in enumerate(shapes, int(first[place])):
+                shape[number], kinds[number] = one, one.gpu_kind
+                gpus[number] = one.gpus * need.nodes
+                fits[number] = (job_id, one) not in self._doubts and space.fits(need, one)
+        some = np.repeat(np.logical_or.reduceat(fits, first[:-1]), counts) if len(at) else fits
+        predicted = self._predicted(queue, rows, as_asked.predicted, at, gpus, kinds, shape)
+        table = alternatives(
+            first,
+            predicted.time_s,
+            predicted.power_watts,
+            gpus=gpus,
+            hardware=numbered(kinds),
+            possible=fits | ~some,
+        )
+        return Offered(table, kinds, predicted, shape, fits, offers, space.gpus_free)
+
+    def _predicted(
+        self,
+        queue: QueueColumns,
+        rows: Ints,
+        as_asked: Predicted,
+        at: Ints,
+        gpus: Ints,
+        kinds: list[str],
+        shape: list[Shape | None],
+    ) -> Predicted:
+        """Return the figures by row: new ones for offered shapes, those of the jobs as they asked else."""
+        offered = np.array([row for row, one in enumerate(shape) if one is not None], np.int64)
+        asked = self._predictor.predict(queue, rows[at[offered]], gpus[offered], [kinds[i] for i in offered])
+        figures = []
+        for name in ("time_s", "power_watts", "source", "runs", "level"):
+            column = getattr(as_asked, name)[at]
+            column[offered] = getattr(asked, name)
+            figures.append(column)
+        return Predicted(*figures)
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What a job needs beside its GPUs."""
+
+    partitions: tuple[str, ...]
+    nodes: int
+    cpus_per_node: int
+
+
+def _need(queue: QueueColumns, row: int) -> _Need:
+    nodes = max(1, int(queue.nodes[row]))
+    cpus = -(-int(queue.cpus[row]) // nodes)
+    return _Need(tuple(queue.partition[row].split(",")), nodes, cpus)
+
+
+class _Space:
+    """What nodes have and what is free of them, asked by jobs; the same question is answered once."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self.gpus_free: dict[str, int] = {}
+        for node in nodes:
+            for kind, count in node.gpus_free.items() if node.usable else ():
+                self.gpus_free[kind] = self.gpus_free.get(kind, 0) + count
+        self.could = lru_cache(maxsize=4096)(self._could)
+        self.fits = lru_cache(maxsize=4096)(self._fits)
+
+    def _could(self, need: _Need, shape: Shape) -> bool:
+        """Return whether the partition has such nodes at all."""
+        able = (
+            node.in_any(need.partitions) and node.cpus >= need.cpus_per_node
+            for node in self._nodes
+            if node.gpus.get(shape.gpu_kind, 0) >= shape.gpus
+        )
+        return sum(able) >= need.nodes
+
+    def _fits(self, need: _Need, shape: Shape) -> bool:
+        """Return whether enough is free now."""
+        able = (
+            node.usable and node.in_any(need.partitions) and node.cpus_free >= need.cpus_per_node
+            for node in self._nodes
+            if node.gpus_free.get(shape.gpu_kind, 0) >= shape.gpus
+        )
+        return sum(able) >= need.nodes
+
+
+def offer(queue: QueueColumns, row: int) -> tuple[Shape, ...]:
+    """Return the shapes that a job offers; none for what is not a good list.
+
+    Records of several array tasks and components of heterogeneous jobs keep what they asked for: one
+    change would concern others too.
+    """
+    text = queue.flags[row].get("ENERGY_ALTERNATIVES")
+    if not text or queue.tasks[row] > 1 or queue.het_job_id[row]:
+        return ()
+    return _parsed(text)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> tuple[Shape, ...]:
+    try:
+        return parse_shapes(text)
+    except UsageError:
+        return ()
+
+
+def choices(snapshot: Snapshot) -> list[Choice]:
+    """Return the shape for each job that offers several and whose turn it is, first to start first.
+
+    Its turn: going through the queue in order, with what is free now, it would start. A job that fits in no
+    shape waits as it is.
+    """
+    shapes = snapshot.shapes
+    if not isinstance(shapes, Offered) or not shapes.offers:
+        return []
+    free = snapshot.free()[snapshot.rows]
+    ranking = Ranking(
+        tier=np.where(free, snapshot.ranking.tier, NORMAL),
+        score=np.where(free, snapshot.ranking.score, np.inf),
+        choice=np.where(free, snapshot.ranking.choice, -1),
+    )
+    count = int(shapes.table.hardware.max(initial=0)) + 1
+    units = np.full(count, ENDLESS)
+    for kind, number in zip(shapes.gpu_kind, shapes.table.hardware.tolist(), strict=True):
+        units[number] = shapes.gpus_free.get(kind, 0) if kind else ENDLESS
+    job_id = snapshot.queue.job_id[snapshot.rows]
+    started = admit(ranking, job_id, shapes.table, units, np.zeros(len(shapes.gpu_kind)))
+    chosen = ((place, int(ranking.choice[place])) for place in started if place in shapes.offers)
+    return [_choice(snapshot, shapes, place, row) for place, row in chosen if shapes.fits[row]]
+
+
+def _choice(snapshot: Snapshot, shapes: Offered, place: int, row: int) -> Choice:
+    queue, at = snapshot.queue, int(snapshot.rows[place])
+    shape = shapes.shape[row]
+    assert shape is not None
+    words = []
+    for other in range(int(shapes.table.first[place]), int(shapes.table.first[place + 1])):
+        one = shapes.shape[other]
+        assert one is not None
+        free = "" if shapes.fits[other] else ", does not fit now"
+        words.append(f"{one.text} {with_unit(float(shapes.table.edp[other]), 'J s')}{free}")
+    return Choice(
+        job_id=int(queue.job_id[at]),
+        submit_s=float(queue.submit_s[at]),
+        partitions=tuple(queue.partition[at].split(",")),
+        shape=shape,
+        offered=shapes.offers[place],
+        why=f"{snapshot.policy} takes {shape.text}; predicted energy-delay products: {'; '.join(words)}",
+    )

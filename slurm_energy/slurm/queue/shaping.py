@@ -1,0 +1,130 @@
+"""How a pending job gets other GPUs: what it asks for now, and the fields that scontrol has to change.
+
+Which shape it gets is decided elsewhere. Tried on 22.05; what later releases do is from their source.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.slurm.command import Runner, run_command
+
+_KEYS: Final = frozenset({"JobState", "ReqNodeList", "ExcNodeList", "Features"}) | {
+    f"TresPer{what}" for what in ("Job", "Node", "Socket", "Task")
+}
+_GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z0-9][A-Za-z0-9_.+-]*?))??(?::(?P<count>\d{1,6}))?")
+_HOSTLIST: Final = re.compile(r"[A-Za-z0-9_.,+\[\]-]{1,16384}")
+_NONE: Final = ("", "(null)", "N/A")
+
+KINDS_CHANGE: Final = (23, 2)
+"""From this release on an update may name another type of GPU. Before it slurmctld keeps the old type beside
+the new one, and no node has both (SchedMD's bug 13899)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a job asks for, as far as it matters here.
+
+    Attributes:
+        pending: it waits.
+        gpu_kind: type of GPU, empty if none is named.
+        gpus: per node; 0: none.
+        others: generic resources per node beside GPUs, as they are written.
+        excluded: host list that it must not run on; empty: none.
+        obstacle: why its GPUs cannot be changed; empty: they can.
+    """
+
+    pending: bool
+    gpu_kind: str = ""
+    gpus: int = 0
+    others: tuple[str, ...] = ()
+    excluded: str = ""
+    obstacle: str = ""
+
+    @property
+    def gres(self) -> str:
+        """All generic resources per node, as scontrol takes them."""
+        kind = f":{self.gpu_kind}" if self.gpu_kind else ""
+        return ",".join([*([f"gpu{kind}:{self.gpus}"] if self.gpus else []), *self.others])
+
+
+def ask(job_id: int, run: Runner = run_command) -> Asked:
+    """Ask slurmctld for one job.
+
+    Raises:
+        UnavailableError: the job is gone, or slurmctld does not answer.
+    """
+    return parse(run(["scontrol", "show", "job", str(job_id)]))
+
+
+def parse(text: str) -> Asked:
+    """Read what `scontrol show job` prints. Its owner can only have made up what concerns this job."""
+    values = {key: value for key, value in _fields(text).items() if value not in _NONE}
+    obstacle = ""
+    kind, gpus, others = "", 0, []
+    found = 0
+    for item in values.get("TresPerNode", "").split(","):
+        plain = re.sub(r"^gres[:/]", "", item)
+        match = _GPU.fullmatch(plain)
+        if match:
+            kind, gpus, found = match["kind"] or "", int(match["count"] or 1), found + 1
+        elif plain:
+            others.append(plain)
+    if found > 1:
+        obstacle = "it asks for two kinds of GPU at once"
+    if any(f"TresPer{what}" in values for what in ("Job", "Socket", "Task")):
+        obstacle = "it asks for GPUs by job, socket or task: only --gres and --gpus-per-node can be changed"
+    elif "Features" in values or "ReqNodeList" in values:
+        obstacle = "it names its nodes or their features itself"
+    excluded = values.get("ExcNodeList", "")
+    if excluded and not _HOSTLIST.fullmatch(excluded):
+        obstacle = "its list of excluded nodes cannot be read"
+    return Asked(values.get("JobState") == "PENDING", kind, gpus, tuple(others), excluded, obstacle)
+
+
+def _fields(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in text.split():
+        key, equals, value = word.partition("=")
+        if equals and key in _KEYS:
+            found.setdefault(key, value)
+    return found
+
+
+def changes(
+    asked: Asked, gpu_kind: str, gpus: int, release: tuple[int, ...], without_kind: str, excluded: str
+) -> dict[str, str]:
+    """Return the fields to give to scontrol so that a job gets this shape.
+
+    Before `KINDS_CHANGE` the kind is chosen by excluding the nodes that do not have it.
+
+    Args:
+        asked: what it asks for now.
+        gpu_kind: Slurm's type of GPU.
+        gpus: how many per node.
+        release: Slurm's release.
+        without_kind: host list of the partition's nodes that do not have this kind; empty: all have it.
+        excluded: host list that the job's owner excluded.
+
+    Raises:
+        UsageError: this job cannot get it; the message says why.
+    """
+    if asked.obstacle or asked.gpus == 0:
+        raise UsageError("its GPUs stay", asked.obstacle or "it asks for none by --gres or --gpus-per-node")
+    named = release >= KINDS_CHANGE or asked.gpu_kind == gpu_kind
+    if asked.gpu_kind and not named:
+        raise UsageError(
+            "its GPUs stay",
+            f"Slurm before 23.02 cannot turn gpu:{asked.gpu_kind} into another kind",
+            "submit with --gres=gpu:COUNT without a kind",
+        )
+    shape = f"gpu:{gpu_kind}:{gpus}" if named else f"gpu:{gpus}"
+    fields = {"Gres": ",".join([shape, *asked.others])}
+    if not named:
+        fields["ExcNodeList"] = ",".join(part for part in (excluded, without_kind) if part)
+    elif asked.excluded != excluded:
+        fields["ExcNodeList"] = excluded
+    return fields

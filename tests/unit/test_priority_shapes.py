@@ -1,0 +1,173 @@
+"""Jobs that offer several shapes: how they are ranked, which shape is chosen, never more than offered."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from queue_examples import NOW, queue, running
+
+from slurm_energy import config as configuration
+from slurm_energy.policies.shapes import Shape
+from slurm_energy.priority import explaining
+from slurm_energy.priority.alternatives import Alternatives, choices
+from slurm_energy.priority.engine import Engine, Kept
+from slurm_energy.priority.questions import Predictor
+from slurm_energy.priority.usage import Usage
+from slurm_energy.slurm.queue.nodes import Node
+
+A4, A2, H2, H1 = Shape("a100", 4), Shape("a100", 2), Shape("h100", 2), Shape("h100", 1)
+BOTH = "gpu:a100:4,gpu:h100:2"
+
+
+def node(name, kind, gpus, free, partition="gpu", cpus_free=64, **more):
+    return Node(name, frozenset({partition}), True, 64, cpus_free, {kind: gpus}, {kind: free}, **more)
+
+
+def nodes(a100=4, h100=8):
+    return [node("a1", "a100", 4, a100), node("h1", "h100", 8, h100)]
+
+
+def offering(text=BOTH, **more):
+    flags = {"ENERGY_ALTERNATIVES": text, "ENERGY_MODEL": "resnet50"}
+    return {"partition": "gpu", "gpus": 4, "gpu_kind": "a100", "flags": flags} | more
+
+
+def cycle(columns, found, policy="zeus", doubts=()):
+    config = configuration.parse(f'[priority]\npolicy = "{policy}"\n')
+    shaper = Alternatives(Predictor(config), lambda: found, doubts)
+    return Engine(config, Kept(Usage(3600.0)), None, shaper).cycle(columns, NOW)
+
+
+def chosen(snapshot):
+    return {choice.job_id: choice.shape for choice in choices(snapshot)}
+
+
+def test_of_what_fits_the_least_energy_delay_product_is_chosen():
+    columns = queue(offering())
+    assert chosen(cycle(columns, nodes())) == {101: H2}
+    assert chosen(cycle(columns, nodes(h100=1))) == {101: A4}
+    assert chosen(cycle(columns, nodes(a100=3))) == {101: H2}
+    assert chosen(cycle(columns, nodes(a100=3, h100=1))) == {}
+
+
+def test_each_shape_is_predicted_for_its_own_gpus():
+    snapshot = cycle(queue(offering("gpu:a100:2,gpu:a100:4,gpu:h100:2")), nodes())
+    table = snapshot.shapes.table
+    two, four, other = table.time_s.tolist()
+    assert two == pytest.approx(2 * four, rel=0.1)
+    assert other < two
+    assert [snapshot.shapes.text(row) for row in range(3)] == ["gpu:a100:2", "gpu:a100:4", "gpu:h100:2"]
+
+
+def test_a_job_that_fits_nowhere_keeps_its_place_by_its_best_shape():
+    plain = {"partition": "gpu", "time_limit_s": 10.0, "gpus": 1, "gpu_kind": "a100"}
+    columns = queue(plain | {"job_id": 7}, offering(job_id=8), plain | {"job_id": 9, "time_limit_s": 3e6})
+    for found in (nodes(0, 0), nodes()):
+        snapshot = cycle(columns, found)
+        assert snapshot.queue.job_id[snapshot.rows[snapshot.order]].tolist() == [7, 8, 9]
+    told = explaining.Explainer(cycle(columns, nodes(0, 2))).job(1)
+    assert [(s["text"], s["fits"], s["chosen"]) for s in told["shapes"]] == [
+        ("gpu:a100:4", False, False),
+        ("gpu:h100:2", True, True),
+    ]
+    assert told["predicted"]["edp"] == pytest.approx(told["shapes"][1]["edp"])
+
+
+def test_what_jobs_before_it_will_take_does_not_count_as_free():
+    first = {"partition": "gpu", "gpus": 7, "gpu_kind": "h100", "time_limit_s": 1.0}
+    assert chosen(cycle(queue(first, offering()), nodes())) == {}  # not there at its turn
+    assert chosen(cycle(queue(first | {"held": True}, offering()), nodes())) == {102: H2}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"held": True},
+        {"dependent": True},
+        {"eligible_s": NOW + 60},
+        {"fixed": True},
+        {"tasks": 3, "array_job_id": 101},
+        {"het_job_id": 101},
+        {"partition": "cpu"},
+        {"cpus": 65},
+        {"nodes": 2},
+        {"flags": {"ENERGY_ALTERNATIVES": "gpu:h100:2;gpu:h100:64"}},
+        {"flags": {}},
+        running(start_s=NOW - 5),
+    ],
+)
+def test_a_job_that_could_not_start_in_it_gets_no_shape(change):
+    assert chosen(cycle(queue(offering(**change)), nodes())) == {}
+
+
+def test_free_gpus_must_be_on_one_node_and_it_must_be_up():
+    spread = [node("h1", "h100", 8, 1), node("h2", "h100", 8, 1)]
+    assert chosen(cycle(queue(offering()), spread)) == {}
+    assert chosen(cycle(queue(offering("gpu:h100:1", nodes=2)), spread)) == {101: H1}
+    down = Node("h1", frozenset({"gpu"}), False, 64, 64, {"h100": 8}, {"h100": 8})
+    assert chosen(cycle(queue(offering()), [down, nodes()[0]])) == {101: A4}
+
+
+def test_nodes_are_asked_once_and_only_for_jobs_that_offer_shapes():
+    asked = []
+    config = configuration.parse('[priority]\npolicy = "zeus"\n')
+    shaper = Alternatives(Predictor(config), lambda: asked.append(1) or nodes())
+    made = Engine(config, Kept(Usage(3600.0)), None, shaper)
+    made.cycle(queue({}, {"partition": "gpu", "gpus": 1}), NOW)
+    assert asked == []
+    made.cycle(queue(offering(), offering(), {}), NOW)
+    assert asked == [1]
+
+
+def test_without_knowledge_of_nodes_jobs_are_ranked_as_they_asked():
+    snapshot = cycle(queue(offering(), {}), None)
+    assert len(snapshot.shapes.gpu_kind) == 2
+    assert choices(snapshot) == []
+
+
+def test_a_shape_in_doubt_counts_as_not_fitting():
+    assert chosen(cycle(queue(offering()), nodes(), doubts={(101, H2): NOW})) == {101: A4}
+
+
+def test_a_deadline_takes_the_fastest_shape():
+    slow = offering("gpu:h100:1,gpu:a100:4", deadline_s=NOW + 3000.0)
+    assert chosen(cycle(queue(slow), nodes(), "aurachronos")) == {101: A4}
+
+
+KINDS = st.sampled_from(["a100", "h100", "v100", ""])
+SHAPE = st.tuples(st.sampled_from(["a100", "h100", "v100"]), st.integers(1, 9)).map(lambda s: Shape(*s))
+JOB = st.builds(
+    lambda shapes, limit, gpus, kind, nodes: offering(
+        ",".join(shape.text for shape in shapes), time_limit_s=limit, gpus=gpus, gpu_kind=kind, nodes=nodes
+    ),
+    st.lists(SHAPE, max_size=8),
+    st.floats(1, 1e6),
+    st.integers(0, 9),
+    KINDS,
+    st.integers(1, 3),
+)
+NODE = st.builds(
+    lambda kind, gpus, free: (kind, gpus, min(free, gpus)), KINDS, st.integers(0, 8), st.integers(0, 8)
+)
+
+
+@given(
+    st.lists(JOB, max_size=6), st.lists(NODE, max_size=4), st.sampled_from(["zeus", "blend", "aurachronos"])
+)
+def test_never_more_than_was_offered_nor_than_is_free(jobs, there, policy):
+    found = [node(f"n{number}", *one) for number, one in enumerate(there)]
+    snapshot = cycle(queue(*jobs), found, policy)
+    taken = {}
+    for choice in choices(snapshot):
+        row = choice.job_id - 101
+        assert choice.shape.text in jobs[row]["flags"]["ENERGY_ALTERNATIVES"].split(",")
+        able = [n for n in found if n.gpus_free.get(choice.shape.gpu_kind, 0) >= choice.shape.gpus]
+        assert len(able) >= jobs[row]["nodes"]
+        kind = choice.shape.gpu_kind
+        taken[kind] = taken.get(kind, 0) + choice.shape.gpus * jobs[row]["nodes"]
+        assert "\n" not in choice.why
+    for kind, count in taken.items():
+        assert count <= sum(n.gpus_free.get(kind, 0) for n in found)
+    assert np.all(np.isfinite(snapshot.shapes.table.time_s))
