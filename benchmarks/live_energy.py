@@ -1,7 +1,8 @@
 """Energy of a live queue under three orders, and how well the simulator foretells it.
 
 A lab with eight A100 and eight H100 runs the same 80 jobs of the thesis' mix, 80 times as fast, under Slurm's
-multifactor and under policies of ours. Every kind of job runs once before, as it would have on a site with a
+multifactor and under policies of ours: `zeus` orders the queue and chooses among the shapes that jobs offer,
+`zeus-order` orders it and leaves each job in the shape that its user named. Every kind of job runs once before, as it would have on a site with a
 history: this is all that the predictions rest on, those of the live engine and those of the simulation.
 
 Every step's results are kept in --out; the same command goes on where it stopped. Prints both tables and, for
@@ -23,7 +24,8 @@ from claims import Claim, claim, tell
 from live import cluster, replay, tables, workload
 
 Json = dict[str, Any]
-POLICIES = ("multifactor", "pollux", "zeus")
+POLICIES = ("multifactor", "pollux-order", "zeus-order", "pollux", "zeus")
+_ORDER = "-order"
 WITHIN = 0.08
 
 
@@ -37,7 +39,6 @@ def main() -> int:
         "--load", type=float, default=1.0, help="arrivals against the thesis' 0.005/s (default 1)"
     )
     parser.add_argument("--mode", choices=("portable", "plugin"), default="portable", help="%(default)s")
-    parser.add_argument("--rigid", action="store_true", help="jobs offer no other shapes")
     parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
@@ -45,19 +46,9 @@ def main() -> int:
         return 2
     names = [name for name in arguments.policies.split(",") if name]
     jobs = workload.draw(arguments.jobs, arguments.seed, arguments.load)
-    setting = [arguments.jobs, arguments.seed, arguments.load, arguments.mode, arguments.rigid]
+    setting = [arguments.jobs, arguments.seed, arguments.load, arguments.mode]
     runs = measured(arguments.out, setting, names, jobs)
-    simulated = {}
-    for name in names:
-        shapes = not arguments.rigid and name != "multifactor"
-        scenario = replay.write(
-            arguments.out / name,
-            runs["calibration"],
-            jobs,
-            shapes=shapes,
-            interval_s=cluster.CYCLE_S,
-        )
-        simulated[name] = replay.simulate(scenario, name)
+    simulated = {name: replayed(arguments.out / name, runs[name], name, jobs) for name in names}
     print("\n".join(tables.lines({name: runs[name] for name in names}, simulated)))
     return tell(
         [entry for name in names for entry in judged(name, runs[name], simulated[name])], arguments.json
@@ -67,26 +58,38 @@ def main() -> int:
 def measured(
     folder: Path, setting: list[Any], names: Sequence[str], jobs: Sequence[workload.LiveJob]
 ) -> Json:
-    """Return calibration and runs by name; what the folder has of the same setting is not run again."""
+    """Return the runs by name; what the folder has of the same setting is not run again."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {
-        name: kept for name in ("calibration", *names) if (kept := _kept(folder / f"{name}.json", setting))
-    }
+    found = {name: kept for name in names if (kept := _kept(folder / f"{name}.json", setting))}
     todo = [name for name in names if name not in found]
-    if not todo and "calibration" in found:
+    if not todo:
         return found
-    mode, rigid = setting[3], setting[4]
-    with cluster.cluster(mode, cluster.tell) as on:
+    with cluster.cluster(cluster.tell) as on:
         cluster.tell("every kind of job once")
-        found["calibration"] = cluster.calibrate(on, cluster.tell)
-        _keep(folder / "calibration.json", setting, found["calibration"])
+        calibration = cluster.calibrate(on, cluster.tell)
         for number, name in enumerate(todo, 1):
             cluster.tell(f"run {number} of {len(todo)}: {name}")
-            on.order_by(name, mode)
-            shapes = not rigid and name != "multifactor"
-            found[name] = cluster.run(on, jobs, shapes=shapes, progress=cluster.tell)
+            on.order_by(_policy(name), setting[3])
+            run = cluster.run(on, jobs, shapes=_shapes(name), progress=cluster.tell)
+            found[name] = {**run, "calibration": calibration}
             _keep(folder / f"{name}.json", setting, found[name])
     return found
+
+
+def replayed(folder: Path, run: Json, name: str, jobs: Sequence[workload.LiveJob]) -> Json:
+    """Return the simulator's summary of the same submissions; the folder gets what it was told."""
+    scenario = replay.write(
+        folder, run["calibration"], jobs, shapes=_shapes(name), interval_s=cluster.CYCLE_S
+    )
+    return replay.simulate(scenario, _policy(name))
+
+
+def _policy(name: str) -> str:
+    return name.removesuffix(_ORDER)
+
+
+def _shapes(name: str) -> bool:
+    return name != "multifactor" and not name.endswith(_ORDER)
 
 
 def judged(name: str, run: Json, simulated: Json) -> list[Claim]:

@@ -122,7 +122,7 @@ class Cluster:
 
 
 @contextmanager
-def cluster(mode: str, progress: Progress) -> Iterator[Cluster]:
+def cluster(progress: Progress) -> Iterator[Cluster]:
     """Bring a lab up for a while."""
     place = layout.locate(tempfile.mkdtemp(prefix="senergy-live-", dir="/var/tmp"))
     spec = LabSpec(workload.NODES, _SETTINGS, cpu_share=CPU_SHARE)
