@@ -2,8 +2,9 @@
 
 A lab with eight A100 and eight H100 runs the same 80 jobs of the thesis' mix, 80 times as fast, under Slurm's
 multifactor and under policies of ours: `zeus` orders the queue and chooses among the shapes that jobs offer,
-`zeus-order` orders it and leaves each job in the shape that its user named. Every kind of job runs once before, as it would have on a site with a
-history: this is all that the predictions rest on, those of the live engine and those of the simulation.
+`zeus-order` orders it and leaves each job in the shape that its user named. Every kind of job runs once
+before, as it would have on a site with a history: this is all that the predictions rest on, those of the
+live engine and those of the simulation.
 
 Every step's results are kept in --out; the same command goes on where it stopped. Prints both tables and, for
 each policy, `CLAIM replay_makespan_POLICY ratio=...` and `replay_energy_POLICY`: simulated over measured,
