@@ -20,7 +20,7 @@ room in a budget."""
 UNSEEN_DOUBT = 0.17
 """Standard deviation of the logarithm of measured over predicted power of a workload never measured. Networks
 left out have root mean square errors of 0.15 (A40) and 0.13 (RTX 6000) in rows that feel a limit; wider by
-sqrt(6 / 4), as they are six (variance of Student's t)."""
+sqrt(6 / 4), as they are six (variance of Student's t). Other estimates differ: docs/oracle.md."""
 CASES = ((-(3.0**0.5), 1 / 6), (0.0, 2 / 3), (3.0**0.5, 1 / 6))
 """Standard deviations from the prediction, and the probability that each stands for: Gauss-Hermite quadrature
 with three points."""
