@@ -199,6 +199,8 @@ def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
     rows = []
     for at, (account, user) in enumerate(snapshot.associations):
         joules = float(users.energy_joules[at])
+        if not account and not joules:
+            continue  # its records have found their account
         rows.append(
             {
                 "account": account,
@@ -212,7 +214,7 @@ def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
                 "fair_share_factor": float(factor[at]),
             }
         )
-    names = dict.fromkeys([*kept.told.accounts, *(account for account, _ in snapshot.associations)])
+    names = dict.fromkeys([*kept.told.accounts, *(str(row["account"]) for row in rows)])
     rows += [_account(name, rows, kept.told.accounts.get(name)) for name in names]
     return sorted(rows, key=lambda row: (row["account"], row["user"] is not None, row["user"] or ""))
 

@@ -143,5 +143,10 @@ def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
 
 
 def shares_of(associations: list[Association], known: Mapping[Association, float]) -> Floats:
-    """Return shares by association, NaN where not known."""
-    return np.array([known.get(association, math.nan) for association in associations], np.float64)
+    """Return shares by association, NaN where not known.
+
+    Where some are known, records whose account is not told yet have none: they would thin out the others'.
+    """
+    unknown = {"": 0.0} if known else {}
+    found = [known.get(pair, unknown.get(pair[0], math.nan)) for pair in associations]
+    return np.array(found, np.float64)

@@ -455,6 +455,20 @@ def test_shares_told():
     assert rows[3]["fair_share_factor"] == pytest.approx(0.5)
 
 
+def test_records_without_account_do_not_thin_out_the_shares():
+    kept = Kept(Usage(7 * DAY))
+    early = used(1, 3e6, user="bob", account="")
+    kept.usage.take([early._replace(settled=False)], NOW)
+    told = queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75})
+    rows = explaining.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
+    assert [row["norm_shares"] for row in rows if row["account"] == ""] == [0.0, 0.0]
+    kept.usage.take([early._replace(account="art", settled=True)], NOW)
+    rows = explaining.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
+    assert {row["account"] for row in rows} == {"art", "physics"}
+    factors = {row["user"]: row["fair_share_factor"] for row in rows if row["user"]}
+    assert factors == pytest.approx({"alice": 1.0, "bob": 2 ** (-1 / 0.75)}, rel=1e-5)
+
+
 # --- who may see what ------------------------------------------------------------------------------------
 
 

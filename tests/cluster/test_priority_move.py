@@ -1,0 +1,129 @@
+"""docs/priority.md's way over and back on a real cluster; `senergy prio | share | report` there."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab_driver import LabDriver
+
+PAGE = Path(__file__).parents[2] / "docs/priority.md"
+OLD_WEIGHT = "PriorityWeightAge=1000"
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.lab(
+        profiles=["xeon-8358"],
+        slurm=["PriorityType=priority/multifactor", OLD_WEIGHT, "PriorityCalcPeriod=1"],
+        energy={"priority": {"mode": "shadow", "policy": "zeus"}},
+    ),
+]
+
+
+def until(condition: Callable[[], Any], what: Callable[[], Any]) -> Any:
+    """Return the first true value; fail with what was there instead."""
+    deadline = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.3)
+    return found
+
+
+def asked(lab: LabDriver, *command: str) -> dict[str, Any]:
+    return json.loads(lab.run("senergy", *command, "--json").stdout)
+
+
+def slurms_order(lab: LabDriver) -> list[int]:
+    lines = lab.run("squeue", "-h", "-t", "PD", "-S", "-p,i", "-o", "%A").stdout.split()
+    return [int(line) for line in lines]
+
+
+def our_order(lab: LabDriver) -> list[int]:
+    return [job["job_id"] for job in asked(lab, "prio")["jobs"]]
+
+
+def change(lab: LabDriver, path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    if path.name == "slurm.conf":
+        lab.run("scontrol", "reconfigure")
+    else:
+        lab.kill("senergyctld", how=signal.SIGHUP)
+
+
+def commands_of(heading: str) -> str:
+    """Return what a section of the page says to type."""
+    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    (block,) = re.findall(r"```\n(.*?)```", section, re.S)
+    return block
+
+
+def test_shadow_then_portable_then_back(lab: LabDriver) -> None:
+    running = lab.sbatch("sleep 300", "--exclusive", "-t", "10")
+    until(lambda: lab.job(running)["JobState"] == "RUNNING", lambda: lab.job(running))
+    long, short, middle = (lab.sbatch("true", "--exclusive", "-t", limit) for limit in ("40", "10", "20"))
+    by_edp = [short, middle, long]
+
+    until(lambda: our_order(lab) == by_edp, lambda: asked(lab, "prio"))
+    assert slurms_order(lab) == [long, short, middle]
+    assert lab.run("sprio", "-h", "-o", "%S").stdout.split() == ["0"] * 3
+    assert "note: shadow mode" in lab.run("senergy", "prio").stdout
+    compared = until(
+        lambda: asked(lab, "status")["controller"]["priority"]["agreement"], lambda: "no agreement"
+    )
+    assert (compared["jobs"], compared["moved"]) == (3, 1)
+    page = lab.run("senergy", "prio", str(middle)).stdout
+    assert f"job {middle} (wrap, root, " in page
+    assert "place 2 of 3, policy zeus" in page
+    assert re.search(rf"^\* {middle} .*\n  {long} ", page, re.M)
+
+    energy, slurm = lab.layout.etc / "energy.toml", lab.layout.etc / "slurm.conf"
+    change(lab, slurm, OLD_WEIGHT, "PriorityWeightAge=0")
+    change(lab, energy, 'mode = "shadow"', 'mode = "portable"')
+    until(lambda: slurms_order(lab) == by_edp, lambda: lab.run("sprio").stdout)
+    shown = {job["job_id"]: job["site_factor"] for job in asked(lab, "prio")["jobs"]}
+    sites = lab.run("sprio", "-h", "-o", "%i %S").stdout.split()
+    assert dict(zip(map(int, sites[::2]), map(int, sites[1::2]), strict=True)) == shown
+    newcomer = lab.sbatch("true", "--exclusive", "-t", "5")
+    until(lambda: slurms_order(lab) == [newcomer, *by_edp], lambda: lab.run("sprio").stdout)
+
+    change(lab, energy, 'mode = "portable"', 'mode = "off"')
+    until(lambda: asked(lab, "prio")["mode"] == "off", lambda: lab.log("senergyctld"))
+    change(lab, slurm, "PriorityWeightAge=0", OLD_WEIGHT)
+    lab.run("bash", "-c", commands_of("Going back"))
+    assert slurms_order(lab) == [long, short, middle, newcomer]
+    assert lab.run("sprio", "-h", "-o", "%S").stdout.split() == ["0"] * 4
+
+    change(lab, energy, 'mode = "off"', 'mode = "shadow"')
+    lab.run("scancel", str(running))
+    for job in (*by_edp, newcomer):
+        lab.wait(job)
+    report = until(lambda: _told(lab, 4), lambda: asked(lab, "report", "-a"))
+    assert report["total"]["job_energy_joules"] > 0
+    assert [group["name"] for group in report["groups"]] == ["root"]
+    had = until(lambda: _used(lab), lambda: asked(lab, "share"))
+    assert had == pytest.approx(report["total"]["job_energy_joules"], rel=0.01)
+
+
+def _told(lab: LabDriver, completed: int) -> dict[str, Any] | None:
+    """Return the report once all records and Slurm's facts of them are there."""
+    report = asked(lab, "report", "-a", "--by", "user")
+    states = report["total"]["states"]
+    return report if states == {"COMPLETED": completed, "CANCELLED": 1} else None
+
+
+def _used(lab: LabDriver) -> float | None:
+    """Return root's energy once the engine counts the records of all five jobs."""
+    rows = asked(lab, "share")["rows"]
+    assert {row["account"] for row in rows} >= {"root", "lab"}
+    found = [row["energy_joules"] for row in rows if (row["account"], row["user"]) == ("root", "root")]
+    total = asked(lab, "report", "-a")["total"]["job_energy_joules"]
+    return found[0] if found and found[0] > 0.99 * total else None
