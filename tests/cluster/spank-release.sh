@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the C parts on another Slurm release and runs their tests there on a real cluster.
+# Builds the C parts on another Slurm release and runs their tests there on a real cluster, and those of the
+# portable order of the queue.
 #   tests/cluster/spank-release.sh 22.05|24.11|26.05
 #
 # Uses this machine's Slurm if it is that release, else a root of the Debian suite that has it, made with
@@ -22,11 +23,11 @@ esac
 
 repository=$(cd "$(dirname "$0")/../.." && pwd)
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-packages="slurmctld slurmd slurm-client munge libmunge2 libslurm-dev gcc libc6-dev make python3-pytest"
+packages="slurmctld slurmd slurm-client munge libmunge2 libslurm-dev gcc libc6-dev make python3-pytest python3-numpy"
 work=$(mktemp -d /var/tmp/spank-release.XXXXXX)
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' HUP INT TERM
-tests="tests/cluster/test_spank_flags_on_slurm.py"
+tests="tests/cluster/test_spank_flags_on_slurm.py tests/cluster/test_priority_portable.py"
 
 fail() {
     echo "spank-release: $1" >&2
@@ -100,11 +101,16 @@ esac
 
 mkdir -p "$source/tests/cluster"
 chmod 755 "$work"
-cp -R "$repository/spank" "$repository/prolog_epilog" "$source"
-cp "$repository/tests/cluster/small_cluster.py" "$repository/$tests" "$source/tests/cluster"
+cp -R "$repository/spank" "$repository/prolog_epilog" "$repository/slurm_energy" "$source"
+cp "$repository/tests/cluster/small_cluster.py" "$source/tests/cluster"
+for file in $tests; do
+    cp "$repository/$file" "$source/tests/cluster"
+done
 echo "Testing on Slurm $version, $(chroot "$root" gcc --version | head -n 1)"
-inside "$root" TMPDIR="$scratch" "$python" -m pytest -q -ra -p no:cacheprovider -W ignore "${source#"${root%/}"}/$tests" \
-    >"$work/result" 2>&1 || fail "tests on Slurm $version failed:" "$work/result"
+seen=${source#"${root%/}"} # as it is called inside
+# shellcheck disable=SC2086 # one word per file
+inside "$root" TMPDIR="$scratch" PYTHONPATH="$seen" /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$seen" \
+    "$python" -m pytest -q -ra -p no:cacheprovider -W ignore $tests >"$work/result" 2>&1 || fail "tests on Slurm $version failed:" "$work/result"
 cat "$work/result"
 ! grep -q skipped "$work/result" || fail "tests were skipped, so they say nothing about Slurm $version"
 echo "Slurm $version: built without warnings, tests passed"

@@ -1,0 +1,242 @@
+"""Portable mode on a real Slurm, any release: squeue, scontrol and the engine between them, no slurmdbd.
+
+Runs on whatever Slurm is installed; spank-release.sh runs it in a bare root with another release. Needs only
+pytest and numpy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_cluster import SmallCluster, wait_until
+
+from slurm_energy import config as configuration
+from slurm_energy.controller import priorityparts
+from slurm_energy.errors import ConfigError, UnavailableError
+from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.slurm.queue.commands import SqueueSource
+from slurm_energy.slurm.queue.update import Updater
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
+missing = [name for name in PROGRAMS if not shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin")]
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+    pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"),
+]
+
+SLURM = "PriorityType=priority/multifactor\nGresTypes=gpu\nJobRequeue=1"
+AWKWARD = "a|b <~x~>,\n%j `q` ünï"
+BUSY = ("-w", "n1", "-n4", "-t5")
+"""What keeps a job waiting while `busy` has node n1."""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="queue-") as directory:
+        plugin, hook = REPOSITORY / "spank" / "energy.so", REPOSITORY / "prolog_epilog" / "senergy-hook"
+        with SmallCluster(Path(directory), plugin, hook, SLURM) as running:
+            (running.directory / "starts").touch()
+            (running.directory / "starts").chmod(0o666)
+            patch.setenv("SLURM_CONF", running.environment["SLURM_CONF"])
+            yield running
+
+
+@pytest.fixture
+def sbatch(cluster):
+    """Submit; at the end of the test all jobs go."""
+
+    jobs = []
+
+    def submit(*options, user=None, script="sleep 100"):
+        quiet = ("--parsable", "--output=/dev/null")
+        done = cluster.run("sbatch", *quiet, *options, cluster.script(script), user=user)
+        assert done.returncode == 0, done.stderr
+        jobs.append(done.stdout.strip())
+        return int(jobs[-1])
+
+    yield submit
+    cluster.run("scancel", *jobs)
+    wait_until(lambda: SqueueSource().read().count == 0, "no job")
+
+
+@pytest.fixture
+def busy(cluster, sbatch):
+    """A job that keeps node n1 until `cluster.run("scancel", ...)`."""
+    job = sbatch(*BUSY)
+    wait_until(lambda: row_of(SqueueSource().read(), job)["state"] == 1, "the job before", cluster)
+    return job
+
+
+def row_of(queue, job_id):
+    """One job's columns by name."""
+    (at,) = np.flatnonzero(queue.job_id == job_id)
+    return {name: getattr(queue, name)[at] for name in queue.__slots__[1:]}
+
+
+def engine(policy, **keys):
+    """The engine in portable mode, as senergyctld has it."""
+    lines = [f"{key} = {value}" for key, value in keys.items()]
+    text = "\n".join(['[priority]\nmode = "portable"', f'policy = "{policy}"', *lines])
+    return priorityparts.parts(configuration.parse(text), None, None)
+
+
+@pytest.mark.parametrize("policy", ["zeus", "blend"])
+def test_order_of_starts_is_the_order_of_scheduling(cluster, sbatch, busy, policy):
+    starts = cluster.directory / "starts"
+    starts.write_text("")
+    record = f"echo $SLURM_JOB_ID >>{starts}"
+    jobs = [
+        sbatch("-w", "n1", "--exclusive", *options, user=user, script=record)
+        for user, options in [
+            (None, ("-t3", "-n1")),
+            ("nobody", ("-t1", "-n3", "-H")),
+            (None, ("-t5", "-n2", "-H")),
+            ("nobody", ("-t2", "-n4")),
+            (None, ("-t1", "-n1")),
+            ("nobody", ("-t4", "-n1", "-H")),
+            (None, ("-t2", "-n2", "-H")),
+            ("nobody", ("-t5", "-n4")),
+        ]
+    ]
+    parts = engine(policy)
+    assert parts.hand_over(parts.rank()) is None
+    for job in jobs:  # held jobs have their places when they get free
+        cluster.run("scontrol", "release", str(job))
+    snapshot = parts.rank()
+    assert snapshot.changes() == {}
+    ranking = parts.engine.policy.rank(snapshot.scheduled, snapshot.options)
+    expected = snapshot.scheduled.jobs.job_id[ranking.order(snapshot.scheduled.jobs.job_id)].tolist()
+    assert sorted(expected) == sorted(jobs) != expected
+    cluster.run("scancel", str(busy))
+    wait_until(lambda: len(starts.read_text().split()) == len(jobs), "all jobs", cluster, 90)
+    assert [int(word) for word in starts.read_text().split()] == expected
+
+
+def test_queue_is_read_as_it_is(sbatch, busy):
+    array = sbatch(*BUSY, "--array=1-5,7-90:2%2")
+    plain = sbatch(*BUSY, "-J", AWKWARD, "--nice=50", "--no-requeue", "--deadline=now+1hour", user="nobody")
+    begin = sbatch(*BUSY, "--begin=now+1hour")
+    after = sbatch(*BUSY, f"--dependency=afterok:{begin}")
+    gpus = sbatch("-H", "-t1", "-N2-3", "--gpus-per-node=a100:2")
+    per_task = sbatch("-H", "-t1", "-n3", "--gpus-per-task=h100:1")
+    leader = sbatch("-H", "-t1", "-n1", ":", "-n2")
+    queue = SqueueSource().read()
+    found = {job: row_of(queue, job) for job in queue.job_id.tolist()}
+    assert (found[array]["tasks"], found[array]["array_job_id"]) == (47, array)
+    job = found[plain]
+    assert (job["name"], job["user"], job["nice"], job["requeue"]) == (AWKWARD, "nobody", 50, False)
+    assert job["deadline_s"] - job["submit_s"] == pytest.approx(3600, abs=2)
+    assert (job["time_limit_s"], job["cpus"], job["nodes"], job["held"]) == (300, 4, 1, False)
+    assert found[begin]["dependent"] and found[after]["dependent"] and not job["dependent"]
+    assert (found[gpus]["gpus"], found[gpus]["gpu_kind"], found[gpus]["held"]) == (4, "a100", True)
+    assert (found[per_task]["gpus"], found[per_task]["gpu_kind"]) == (3, "h100")
+    assert [row["het_job_id"] for row in found.values()].count(leader) == 2
+    running = found[busy]
+    assert running["end_s"] - running["start_s"] == 300
+
+
+def test_holds_nice_and_explicit_priorities_stay(cluster, sbatch, busy):
+    held = sbatch(*BUSY, "-H")
+    nice = sbatch(*BUSY, "--nice=50")
+    explicit = sbatch(*BUSY)
+    array = sbatch(*BUSY, "--array=1-3")
+    leader = sbatch("-H", "-t1", "-n1", ":", "-n2")
+    late = sbatch(*BUSY, "--begin=now+1hour")
+    gone = sbatch(*BUSY)
+    parts = engine("fcfs")
+    snapshot = parts.rank()
+    cluster.run("scancel", str(gone))  # between reading and setting: no fault
+    assert parts.hand_over(snapshot) is None
+    cluster.run("scontrol", "update", f"JobId={explicit}", "Priority=99")
+    snapshot = parts.rank()
+    queue = snapshot.queue
+    factor = dict(zip(queue.job_id.tolist(), queue.site_factor.tolist(), strict=True))
+    assert row_of(queue, held)["priority"] == 0 and factor[held] > 0
+    assert row_of(queue, nice)["priority"] == factor[nice] - 50
+    assert row_of(queue, array)["priority"] == factor[array] > factor[late] > 0
+    assert factor[leader] == factor[leader + 1] > 0
+    assert row_of(queue, explicit)["fixed"] and row_of(queue, explicit)["priority"] == 99
+    assert explicit not in snapshot.scheduled.jobs.job_id
+    assert gone not in queue.job_id
+    assert snapshot.changes() == {}
+    cluster.run("scontrol", "release", str(explicit))  # gives an explicit priority back
+    assert not row_of(parts.rank().queue, explicit)["fixed"]
+
+
+def test_requeue_takes_running_jobs_only(cluster, sbatch):
+    runs, stays = sbatch("-w", "n2", "-t5"), sbatch("-w", "n2", "-t5", "--no-requeue")
+    over = sbatch("-w", "n2", "-t5", script="true")
+    wait_until(lambda: "n2" in cluster.run("squeue", "-ho%N", "-tR", f"-j{stays}").stdout, "job", cluster)
+    wait_until(
+        lambda: "COMPLETED" in cluster.run("scontrol", "show", "job", str(over)).stdout, "end", cluster
+    )
+    updater = Updater(100.0)
+    updater.set_site_factors({runs: 5000})
+    outcome = updater.requeue([runs, stays, over, 4_000_000])
+    assert outcome.done[:1] == (runs,)
+    assert list(outcome.refused) == [stays]
+    assert 4_000_000 in outcome.gone
+    wait_until(lambda: runs in SqueueSource().read().job_id, "the job's return", cluster)
+    again = row_of(SqueueSource().read(), runs)  # as after a restart: what was set is read off
+    assert (again["restart_count"], again["site_factor"]) == (1, 5000)
+    assert "Restarts=0" in cluster.run("scontrol", "show", "job", str(over)).stdout
+    assert "COMPLETED" in cluster.run("scontrol", "show", "job", str(over)).stdout
+
+
+def test_requests_to_slurmctld(cluster, sbatch, busy):
+    """Of one cycle: squeue's one (it asks for the partitions besides), and one for each job that changed."""
+    jobs = [sbatch(*BUSY) for _ in range(3)]
+
+    def requests(action):
+        cluster.run("sdiag", "--reset")
+        action()
+        lines = cluster.run("sdiag").stdout.splitlines()
+        words = [line.split() for line in lines if line.startswith("\tREQUEST_") and "count:" in line]
+        counts = {line[0]: int(next(w for w in line if w.startswith("count:"))[6:]) for line in words}
+        return {name: count for name, count in counts.items() if name != "REQUEST_STATS_INFO"}
+
+    assert requests(SqueueSource().read) == {"REQUEST_JOB_INFO": 1, "REQUEST_PARTITION_INFO": 1}
+    changes = dict.fromkeys(jobs, 5000)
+    assert requests(lambda: Updater(100.0).set_site_factors(changes)) == {"REQUEST_UPDATE_JOB": 3}
+
+
+def test_other_weights_are_refused(cluster, sbatch, busy):
+    sbatch(*BUSY)
+    conf = cluster.directory / "slurm.conf"
+    before = conf.read_text()
+    conf.write_text(before + "PriorityWeightAge=1000\n")
+    cluster.run("scontrol", "reconfigure")
+    try:
+        parts = engine("fcfs")
+        with pytest.raises(ConfigError, match="PriorityWeightAge=1000: it would move jobs"):
+            parts.hand_over(parts.rank())
+    finally:
+        conf.write_text(before)
+        cluster.run("scontrol", "reconfigure")
+    parts = engine("fcfs")
+    assert parts.hand_over(parts.rank()) is None
+
+
+def test_without_slurmctld_nothing_is_lost(cluster, sbatch, busy, tmp_path, monkeypatch):
+    job = sbatch(*BUSY)
+    parts = engine("fcfs")
+    assert parts.hand_over(parts.rank()) is None
+    known = dict(parts.kept.taken)
+    assert known[job] > 0
+    conf = (cluster.directory / "slurm.conf").read_text()
+    lines = [line for line in conf.splitlines() if not line.startswith("SlurmctldPort=")]
+    (tmp_path / "slurm.conf").write_text("\n".join([*lines, "SlurmctldPort=1", "SlurmctldTimeout=1", ""]))
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    source = SqueueSource(CommandRunner(1.0), known)
+    with pytest.raises(UnavailableError, match="squeue"):
+        source.read()
+    assert known == parts.kept.taken
