@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from slurm_energy.accounting.decisions import REQUEUE, SHAPE, Decision
@@ -19,6 +20,7 @@ from slurm_energy.priority.acted import SPARED_S, Acted, Given
 from slurm_energy.priority.alternatives import Choice, choices, offer
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.preempting import MARGIN_S, Rescue, Rules, rescues, urgent_rows
+from slurm_energy.scheduling import Policy
 from slurm_energy.slurm.command import Runner
 from slurm_energy.slurm.hostlist import folded
 from slurm_energy.slurm.queue import shaping
@@ -87,32 +89,44 @@ class Interventions:
                 log.warning("shapes of jobs: %s", error)
         return self._nodes
 
-    def act(self, snapshot: Snapshot, *, preempts: bool) -> None:
+    def act(self, snapshot: Snapshot, policy: Policy) -> None:
         """Change what is to be changed after a cycle; what was done is in `Acted.unsaved`.
 
         Args:
             snapshot: the cycle's outcome.
-            preempts: the policy may interrupt jobs; `priority.preempt` must allow it too.
+            policy: that made it. If it preempts and `priority.preempt` allows it, jobs make way.
 
         Raises:
             UnavailableError: slurmctld does not answer.
         """
         self._acted.forget(self._clock(), snapshot.queue.job_id.tolist())
         self._put_right(snapshot)
-        for choice in choices(snapshot)[:MOST_SHAPES]:
+        wanted = (choice for choice in choices(snapshot, policy.rank) if self._differs(snapshot, choice))
+        for choice in islice(wanted, MOST_SHAPES):
             self._give(snapshot, choice)
-        if preempts and self._settings.preempt:
+        if policy.preempts and self._settings.preempt:
             self._make_way(snapshot)
 
-    def _give(self, snapshot: Snapshot, choice: Choice) -> None:
-        """Give a job its shape, if it has another one and still waits."""
-        now, acted = self._clock(), self._acted
+    def _differs(self, snapshot: Snapshot, choice: Choice) -> bool:
+        """Return whether a job has another shape, as far as is known here; doubt one that does not help."""
+        given = self._given(snapshot, choice)
+        if given is None:
+            return True
+        now, turns = self._clock(), self._acted.turns
+        if given.shape != choice.shape or not choice.turn:
+            turns.pop(choice.job_id, None)
+        elif now - turns.setdefault(choice.job_id, now) > DOUBT_AFTER_S:
+            self._acted.doubts[choice.job_id, choice.shape] = now + _DOUBTED_S
+        return given.shape is not None and given.shape != choice.shape
+
+    def _given(self, snapshot: Snapshot, choice: Choice) -> Given | None:
         row = int((snapshot.queue.job_id == choice.job_id).argmax())
-        given = acted.given_to(choice.job_id, choice.submit_s, int(snapshot.queue.restart_count[row]))
-        if given is not None and given.shape in (choice.shape, None):
-            if given.shape is not None and now - given.since_s > DOUBT_AFTER_S:
-                acted.doubts[choice.job_id, choice.shape] = now + _DOUBTED_S
-            return
+        restarts = int(snapshot.queue.restart_count[row])
+        return self._acted.given_to(choice.job_id, choice.submit_s, restarts)
+
+    def _give(self, snapshot: Snapshot, choice: Choice) -> None:
+        """Give a job its shape, if it still waits."""
+        now, given = self._clock(), self._given(snapshot, choice)
         try:
             asked = shaping.ask(choice.job_id, self._run)
         except UnavailableError:  # gone, or slurmctld is: the next cycle will see

@@ -84,7 +84,7 @@ class Parts:
     def intervene(self, snapshot: Snapshot) -> None:
         """Change shapes of jobs, and have jobs make way; what was done is in `Acted.unsaved`."""
         if self.changes:
-            self.interventions.act(snapshot, preempts=self.engine.policy.preempts)
+            self.interventions.act(snapshot, self.engine.policy)
 
     def signature(self) -> tuple[int, ...] | None:
         """Return what changes when slurmctld tells of new jobs; None where it does not."""

@@ -44,6 +44,7 @@ class Acted:
         doubts: shapes that count as not fitting, until a Unix second.
         spared: jobs that are not to be interrupted, until a Unix second.
         waiting: jobs with deadlines for which others make way, until a Unix second.
+        turns: since when jobs could start in the shape that they have, Unix seconds.
         unsaved: what was done and is not in the database yet.
     """
 
@@ -52,6 +53,7 @@ class Acted:
     doubts: dict[tuple[int, Shape], float] = field(default_factory=dict)
     spared: dict[int, float] = field(default_factory=dict)
     waiting: dict[int, float] = field(default_factory=dict)
+    turns: dict[int, float] = field(default_factory=dict)
     unsaved: list[Decision] = field(default_factory=list)
 
     def load(self, made: Iterable[Decision]) -> None:
@@ -82,6 +84,7 @@ class Acted:
         if self.given:
             there = set(jobs)
             self.given = {job: given for job, given in self.given.items() if job in there}
+            self.turns = {job: since for job, since in self.turns.items() if job in there}
 
 
 def _drop(until: dict[K, float], now_s: float) -> None:

@@ -6,7 +6,7 @@ Setting it in Slurm is done elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -21,6 +21,7 @@ from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.admission import admit
 from slurm_energy.scheduling.queue import Bools, Ints, alternatives
 from slurm_energy.scheduling.ranking import NORMAL, Ranking
+from slurm_energy.scheduling.registry import Rank
 from slurm_energy.slurm.queue.columns import QueueColumns
 from slurm_energy.slurm.queue.nodes import Node
 
@@ -67,6 +68,7 @@ class Choice:
         partitions: those it may run in.
         shape: one of those it offers.
         offered: all of them.
+        turn: it fits, and the job's turn has come.
         why: one line.
     """
 
@@ -75,6 +77,7 @@ class Choice:
     partitions: tuple[str, ...]
     shape: Shape
     offered: tuple[Shape, ...]
+    turn: bool
     why: str
 
 
@@ -236,15 +239,36 @@ def _parsed(text: str) -> tuple[Shape, ...]:
         return ()
 
 
-def choices(snapshot: Snapshot) -> list[Choice]:
-    """Return the shape for each job that offers several and whose turn it is, first to start first.
+def choices(snapshot: Snapshot, rank: Rank) -> list[Choice]:
+    """Return the shape for each job that offers several, first to start first.
 
-    Its turn: going through the queue in order, with what is free now, it would start. A job that fits in no
-    shape waits as it is.
+    If its turn has come, that of the policy among those that fit. Its turn: going through the queue in order,
+    with what is free now, it would start. Else that of the policy among all: once this one becomes free Slurm
+    may start the job at once, before anybody has looked again.
+
+    Args:
+        snapshot: the ranked queue.
+        rank: the policy.
     """
     shapes = snapshot.shapes
     if not isinstance(shapes, Offered) or not shapes.offers:
         return []
+    all_possible = replace(shapes.table, possible=np.ones_like(shapes.table.possible))
+    best = rank(replace(snapshot.scheduled, alternatives=all_possible), snapshot.options).choice
+    started = _started(snapshot, shapes)
+    found = []
+    for place in snapshot.order.tolist():
+        if place in shapes.offers:
+            now = int(snapshot.ranking.choice[place])
+            turn = place in started and bool(shapes.fits[now])
+            row = now if turn else int(best[place])
+            if row >= 0:
+                found.append(_choice(snapshot, shapes, place, row, turn))
+    return found
+
+
+def _started(snapshot: Snapshot, shapes: Offered) -> set[int]:
+    """Return which ranked jobs would start now, in order and with what is free, by place among them."""
     free = snapshot.free()[snapshot.rows]
     ranking = Ranking(
         tier=np.where(free, snapshot.ranking.tier, NORMAL),
@@ -256,12 +280,10 @@ def choices(snapshot: Snapshot) -> list[Choice]:
     for kind, number in zip(shapes.gpu_kind, shapes.table.hardware.tolist(), strict=True):
         units[number] = shapes.gpus_free.get(kind, 0) if kind else ENDLESS
     job_id = snapshot.queue.job_id[snapshot.rows]
-    started = admit(ranking, job_id, shapes.table, units, np.zeros(len(shapes.gpu_kind)))
-    chosen = ((place, int(ranking.choice[place])) for place in started if place in shapes.offers)
-    return [_choice(snapshot, shapes, place, row) for place, row in chosen if shapes.fits[row]]
+    return set(admit(ranking, job_id, shapes.table, units, np.zeros(len(shapes.gpu_kind))))
 
 
-def _choice(snapshot: Snapshot, shapes: Offered, place: int, row: int) -> Choice:
+def _choice(snapshot: Snapshot, shapes: Offered, place: int, row: int, turn: bool) -> Choice:
     queue, at = snapshot.queue, int(snapshot.rows[place])
     shape = shapes.shape[row]
     assert shape is not None
@@ -277,5 +299,6 @@ def _choice(snapshot: Snapshot, shapes: Offered, place: int, row: int) -> Choice
         partitions=tuple(queue.partition[at].split(",")),
         shape=shape,
         offered=shapes.offers[place],
-        why=f"{snapshot.policy} takes {shape.text}; predicted energy-delay products: {'; '.join(words)}",
+        turn=turn,
+        why=f"{snapshot.policy} {'takes' if turn else 'waits for'} it; predicted EDP: {'; '.join(words)}",
     )

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from queue_examples import NOW, queue, running
 
 from slurm_energy import config as configuration
+from slurm_energy import scheduling
 from slurm_energy.policies.shapes import Shape
-from slurm_energy.priority import explaining
-from slurm_energy.priority.alternatives import Alternatives, choices
+from slurm_energy.priority import alternatives, explaining
+from slurm_energy.priority.alternatives import Alternatives
 from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.questions import Predictor
 from slurm_energy.priority.usage import Usage
@@ -40,8 +41,18 @@ def cycle(columns, found, policy="zeus", doubts=()):
     return Engine(config, Kept(Usage(3600.0)), None, shaper).cycle(columns, NOW)
 
 
+def choices(snapshot):
+    return alternatives.choices(snapshot, scheduling.policy(snapshot.policy).rank)
+
+
 def chosen(snapshot):
-    return {choice.job_id: choice.shape for choice in choices(snapshot)}
+    """Return the shapes of jobs whose turn has come."""
+    return {choice.job_id: choice.shape for choice in choices(snapshot) if choice.turn}
+
+
+def waiting(snapshot):
+    """Return the shapes that the other jobs wait in."""
+    return {choice.job_id: choice.shape for choice in choices(snapshot) if not choice.turn}
 
 
 def test_of_what_fits_the_least_energy_delay_product_is_chosen():
@@ -50,6 +61,12 @@ def test_of_what_fits_the_least_energy_delay_product_is_chosen():
     assert chosen(cycle(columns, nodes(h100=1))) == {101: A4}
     assert chosen(cycle(columns, nodes(a100=3))) == {101: H2}
     assert chosen(cycle(columns, nodes(a100=3, h100=1))) == {}
+
+
+def test_a_job_waits_in_the_best_of_all_its_shapes():
+    assert waiting(cycle(queue(offering()), nodes(a100=3, h100=1))) == {101: H2}
+    assert waiting(cycle(queue(offering(held=True)), nodes(h100=1))) == {101: H2}
+    assert waiting(cycle(queue(offering()), nodes())) == {}
 
 
 def test_each_shape_is_predicted_for_its_own_gpus():
@@ -162,7 +179,11 @@ def test_never_more_than_was_offered_nor_than_is_free(jobs, there, policy):
     taken = {}
     for choice in choices(snapshot):
         row = choice.job_id - 101
+        there = [n for n in found if n.gpus.get(choice.shape.gpu_kind, 0) >= choice.shape.gpus]
+        assert len(there) >= jobs[row]["nodes"]
         assert choice.shape.text in jobs[row]["flags"]["ENERGY_ALTERNATIVES"].split(",")
+        if not choice.turn:
+            continue
         able = [n for n in found if n.gpus_free.get(choice.shape.gpu_kind, 0) >= choice.shape.gpus]
         assert len(able) >= jobs[row]["nodes"]
         kind = choice.shape.gpu_kind
