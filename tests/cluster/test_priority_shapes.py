@@ -1,0 +1,146 @@
+"""Jobs that offer several shapes, jobs that make way for a deadline: a real slurmctld, two kinds of GPU."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+MODEL = ["--energy-model=resnet50", "--time=5"]
+BOTH = "--energy-alternatives=gpu:a100:4,gpu:h100:2"
+LOOK_S = 60.0
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.lab(
+        profiles=["epyc-7513-a100", "xeon-h100"],
+        priority="portable",
+        energy={"priority": {"policy": "aurachronos", "interval_s": 1.0, "preempt": True}},
+    ),
+]
+
+
+def until(condition, what):
+    """Wait until something holds, and return it."""
+    deadline = time.monotonic() + LOOK_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.2)
+    return found
+
+
+def waits_as(lab, job_id, **fields):
+    """Wait until a pending job has these fields."""
+
+    def has():
+        job = lab.job(job_id)
+        assert job["JobState"] == "PENDING", job
+        return all(job.get(key) == value for key, value in fields.items())
+
+    until(has, lambda: lab.job(job_id))
+
+
+def runs(lab, job_id):
+    """Wait until a job runs; return what scontrol says."""
+    until(lambda: lab.job(job_id)["JobState"] == "RUNNING", lambda: lab.job(job_id))
+    return lab.job(job_id)
+
+
+def block(lab, node, *options):
+    """Occupy a node until the job is cancelled."""
+    job_id = lab.sbatch("sleep 600", "--exclusive", f"-w{node}", *options)
+    runs(lab, job_id)
+    return job_id
+
+
+def decisions(lab, job_id):
+    """Return what `senergy job` tells of a job that is over, once Slurm has told senergyctld of it."""
+
+    def told():
+        done = lab.run("senergy", "job", str(job_id), "--json", check=False)
+        found = json.loads(done.stdout)["jobs"][0] if done.returncode == 0 else {}
+        return found.get("decisions") or None
+
+    return until(told, lambda: lab.log("senergyctld"))
+
+
+@pytest.fixture
+def gpus(tmp_path):
+    """Return a script that writes down which GPUs it has, and what it wrote."""
+    path = tmp_path / "gpus"
+    tmp_path.chmod(0o777)
+    script = (
+        f'#!/bin/sh\necho "$(hostname) $SLURM_GPUS_ON_NODE" >{path}.part; mv {path}.part {path}; sleep 1\n'
+    )
+    return script, lambda: path.read_text().split()
+
+
+def test_a_job_waits_in_the_best_shape_and_starts_in_it(lab, gpus):
+    script, found = gpus
+    first, second = block(lab, "n1"), block(lab, "n2")
+    job_id = lab.sbatch(script, "--gres=gpu:4", BOTH, *MODEL)
+    waits_as(lab, job_id, TresPerNode="gres:gpu:2", ExcNodeList="n1")
+    (job,) = json.loads(lab.run("senergy", "prio", "-j", str(job_id), "--json").stdout)["jobs"]
+    assert {s["text"]: (s["chosen"], s["fits"]) for s in job["shapes"]} == {
+        "gpu:a100:4": (False, False),
+        "gpu:h100:2": (True, False),
+    }
+    lab.run("scancel", str(first), str(second))
+    assert lab.wait(job_id) == "COMPLETED"
+    assert found() == ["n2", "2"]
+    (made,) = decisions(lab, job_id)
+    assert (made["kind"], made["chosen"], made["offered"]) == (
+        "shape",
+        "gpu:h100:2",
+        ["gpu:a100:4", "gpu:h100:2"],
+    )
+
+
+def test_a_job_takes_the_shape_that_fits(lab, gpus):
+    script, found = gpus
+    free, _ = block(lab, "n1"), block(lab, "n2")
+    job_id = lab.sbatch(script, "--gres=gpu:4", BOTH, *MODEL)
+    waits_as(lab, job_id, TresPerNode="gres:gpu:2", ExcNodeList="n1")
+    lab.run("scancel", str(free))
+    assert lab.wait(job_id) == "COMPLETED"
+    assert found() == ["n1", "4"]
+    assert [made["chosen"] for made in decisions(lab, job_id)] == ["gpu:h100:2", "gpu:a100:4"]
+
+
+def test_a_shape_that_slurm_cannot_run_is_taken_back(lab, gpus):
+    script, found = gpus
+    blocker = block(lab, "n1")
+    job_id = lab.sbatch(script, "--gres=gpu:3", "--exclude=n2", "--energy-alternatives=gpu:h100:2", *MODEL)
+    until(lambda: "it has again what it asked for" in lab.log("senergyctld"), lambda: lab.job(job_id))
+    waits_as(lab, job_id, TresPerNode="gres:gpu:3", ExcNodeList="n2")
+    lab.run("scancel", str(blocker))
+    assert lab.wait(job_id) == "COMPLETED"
+    assert found() == ["n1", "3"]
+
+
+def test_a_named_kind_stays_where_slurm_cannot_change_it(lab, gpus):
+    script, found = gpus
+    first, second = block(lab, "n1"), block(lab, "n2")
+    job_id = lab.sbatch(script, "--gres=gpu:a100:4", BOTH, *MODEL)
+    until(lambda: f"job {job_id} keeps its shape" in lab.log("senergyctld"), lambda: lab.log("senergyctld"))
+    lab.run("scancel", str(first), str(second))
+    assert lab.wait(job_id) == "COMPLETED"
+    assert found() == ["n1", "4"]
+    (made,) = decisions(lab, job_id)
+    assert made["chosen"] is None
+    assert "submit with --gres=gpu:COUNT" in made["why"]
+
+
+def test_a_job_makes_way_for_a_deadline_and_one_that_may_not_is_left_alone(lab):
+    there = block(lab, "n1", "--requeue", "--gres=gpu:a100:4")
+    stays = block(lab, "n2", "--no-requeue", "--gres=gpu:h100:8")
+    urgent = lab.sbatch("sleep 1", "--gres=gpu:a100:2", "--deadline=now+120", "--time=1")
+    hopeless = lab.sbatch("sleep 1", "--gres=gpu:h100:2", "--deadline=now+120", "--time=1")
+    assert lab.wait(urgent) == "COMPLETED"
+    assert lab.job(there)["Restarts"] == "1"
+    assert lab.job(hopeless)["JobState"] == "PENDING"
+    assert (lab.job(stays)["JobState"], lab.job(stays)["Restarts"]) == ("RUNNING", "0")
+    lab.run("scancel", str(hopeless))
+    (made,) = decisions(lab, there)
+    assert (made["kind"], made["for_job"]) == ("requeue", urgent)
