@@ -14,6 +14,7 @@ import numpy as np
 
 from slurm_energy.priority.engine import Kept, Snapshot
 from slurm_energy.priority.questions import SOURCES, Predicted
+from slurm_energy.priority.reasons import reason
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.fairness import fair_share_factor, had_of_share
@@ -135,8 +136,8 @@ class Explainer:
         figures = _figures(*self._best(row))
         if tier == URGENT:
             left = format_duration(float(snapshot.queue.deadline_s[row]) - snapshot.computed)
-            return f"its deadline is in {left}, and {figures}"
-        return figures + self._neighbours(row)
+            figures = f"its deadline is in {left}, and {figures}"
+        return figures + self._neighbours(row, at)
 
     def _best(self, row: int) -> tuple[Predicted, int]:
         """Return whose figures count for a job, and where: of the shape that it is ranked by."""
@@ -144,18 +145,24 @@ class Explainer:
         choice = -1 if at is None else int(self._snapshot.ranking.choice[at])
         return (self._snapshot.predicted, row) if choice < 0 else (self._snapshot.shapes.predicted, choice)
 
-    def _neighbours(self, row: int) -> str:
-        """Tell of the jobs just before and just after, by the figure that policies of energy go by."""
-        place, queue = int(self._snapshot.place[row]), self._snapshot.queue
+    def _neighbours(self, row: int, at: int) -> str:
+        """Tell what puts the job just before before it, and it before the job just after."""
+        snapshot, place = self._snapshot, int(self._snapshot.place[row])
         parts = []
-        for other, words in ((place - 1, "before it"), (place + 1, "after it")):
-            if 1 <= other <= len(self._at_place):
-                near = int(self._at_place[other - 1])
-                if self._uid not in (None, int(queue.uid[near])):
-                    continue
-                edp = with_unit(float(self._snapshot.predicted.edp[near]), "J s")
-                parts.append(f"{words} job {int(queue.job_id[near])} ({edp})")
-        return f"; {', '.join(parts)}" if parts else ""
+        if near := self._neighbour(place - 1):
+            parts.append(f"job {near[0]} goes before it {reason(snapshot.ranking, near[1], at)}")
+        if near := self._neighbour(place + 1):
+            parts.append(f"it goes before job {near[0]} {reason(snapshot.ranking, at, near[1])}")
+        return f"; {', and '.join(parts)}" if parts else ""
+
+    def _neighbour(self, place: int) -> tuple[int, int] | None:
+        """Return number and ranked row of the job at a place, if there is one that may be named."""
+        if not 1 <= place <= len(self._at_place):
+            return None
+        queue, row = self._snapshot.queue, int(self._at_place[place - 1])
+        if self._uid not in (None, int(queue.uid[row])):
+            return None
+        return int(queue.job_id[row]), int(self._snapshot.order[place - 1])
 
     def _free(self, row: int) -> str:
         queue = self._snapshot.queue

@@ -44,11 +44,13 @@ class Term:
         value: shape (n,); NaN for a job that it does not concern.
         unit: of the value; empty for a factor.
         weight: what the value is multiplied with where the score is a sum; None where it is not.
+        power: to which the value is raised where the score is a product; None where it is not.
     """
 
     value: Floats
     unit: str = ""
     weight: float | None = None
+    power: float | None = None
 
     @property
     def contribution(self) -> Floats | None:
@@ -65,7 +67,8 @@ class Ranking:
         score: within a tier the lower score goes first; +inf for a job that cannot run now.
         choice: row of the alternative to run; -1 if none is possible now.
         terms: what the score is made of, by name, before jobs beyond the bound on waiting are put first.
-            Where all have weights, the score is minus the sum of their contributions.
+            The score is minus the sum of the contributions of those with weights, or the product of those
+            with powers; terms without either are for comparison.
     """
 
     tier: Ints
@@ -130,7 +133,7 @@ def ranked(
 
 def edp_term(edp: Floats) -> Term:
     """Return the term that most policies have: the energy-delay product."""
-    return Term(edp, "J s")
+    return Term(edp, "J s", power=1.0)
 
 
 def minus_sum(terms: Mapping[str, Term]) -> Floats:

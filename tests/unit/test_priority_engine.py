@@ -415,7 +415,8 @@ def test_a_job_explained():
     assert (job["place"], job["of"], job["tier"], job["deadline"]) == (2, 3, "normal", None)
     assert [term["name"] for term in job["terms"]] == ["edp", "fair", "deadline", "age"]
     assert job["score"] == pytest.approx(-sum(term["contribution"] for term in job["terms"]))
-    assert "before it job 102" in job["why"] and "after it job 101" in job["why"]
+    assert "job 102 goes before it for energy-delay product (" in job["why"]
+    assert "and it goes before job 101 for energy-delay product (" in job["why"]
     assert job["predicted"]["edp"] == pytest.approx(
         job["predicted"]["energy_joules"] * job["predicted"]["time_s"]
     )

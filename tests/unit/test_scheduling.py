@@ -151,33 +151,21 @@ def test_blend_adds_its_terms():
     assert ranking.terms["age"].value == pytest.approx([0.1, 0.5, 0.01])
 
 
-WEIGHTED = ["fcfs", "sjf", "pollux", "chronos", "blend", "multifactor"]
-PRODUCTS = {
-    "zeus": lambda t: t["edp"] / t["ageing"],
-    "charon": lambda t: t["edp"] / t["ageing"],
-    "themis": lambda t: t["time"] * t["had"],
-    "themis-printed": lambda t: t["time"] / t["had"],
-    "hades": lambda t: t["edp"] * t["had"],
-    "hades-printed": lambda t: t["edp"] / t["had"],
-    "aurachronos": lambda t: np.where(np.isnan(t["slack"]), t["edp"] / t["ageing"], t["slack"]),
-    "kairos": lambda t: t["edp"],
-}
-
-
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_terms_tell_the_score(name):
-    """What people are shown is what decides: weights add up, others follow their formula."""
+    """What people are shown is what decides: weighted terms add up, others multiply with their powers."""
     options = Options(weights={"edp": 0.7, "deadline": 1.5, "qos": 3.0, "age": 2.0})
     ranking = policy(name).rank(example(), options)
-    assert all(term.value.shape == (3,) for term in ranking.terms.values())
-    if name in PRODUCTS:
-        assert all(term.contribution is None for term in ranking.terms.values())
-        values = {term: found.value for term, found in ranking.terms.items()}
-        assert ranking.score == pytest.approx(PRODUCTS[name](values))
-    else:
-        assert name in WEIGHTED
-        contributions = [term.contribution for term in ranking.terms.values()]
-        assert -ranking.score == pytest.approx(np.nansum(contributions, axis=0))
+    terms = list(ranking.terms.values())
+    assert all(term.value.shape == (3,) for term in terms)
+    assert not any(term.weight is not None and term.power is not None for term in terms)
+    sums = [-term.contribution for term in terms if term.weight is not None]
+    factors = [term.value**term.power for term in terms if term.power is not None]
+    expected = np.nansum(sums, axis=0) if sums else np.zeros(3)
+    if factors:
+        products = np.prod(factors, axis=0)
+        expected = np.where(np.isnan(products), expected, products)
+    assert ranking.score == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -34,9 +34,9 @@ def rank(queue: Queue, options: Options) -> Ranking:
     slack = slack_s(queue, chosen(table.time_s, fastest))
     ageing = 1.0 + options.age_weight * queue.wait_s
     terms = {
-        "slack": Term(slack, "s"),
+        "slack": Term(slack, "s", -1.0),
         "edp": edp_term(np.where(urgent, np.nan, edp)),
-        "ageing": Term(np.where(urgent, np.nan, ageing)),
+        "ageing": Term(np.where(urgent, np.nan, ageing), power=-1.0),
     }
     score = np.where(urgent, slack, edp / ageing)
     choice = np.where(urgent, fastest, leanest)

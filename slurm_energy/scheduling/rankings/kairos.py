@@ -42,5 +42,5 @@ def rank(queue: Queue, options: Options) -> Ranking:
     waits = (queue.wait_s < patient_s) & ~queue.jobs.urgent
     choice = np.where((good_now < 0) & ~waits, any_now, good_now)
     edp = chosen(table.edp, choice)
-    terms = {"edp": edp_term(edp), "least": edp_term(leanest), "patience": Term(patient_s, "s")}
+    terms = {"edp": edp_term(edp), "least": Term(leanest, "J s"), "patience": Term(patient_s, "s")}
     return ranked(queue, options, choice, edp, urgent_first=True, terms=terms)

@@ -16,5 +16,5 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)
     ageing = 1.0 + options.age_weight * queue.wait_s
-    terms = {"edp": edp_term(edp), "ageing": Term(ageing)}
+    terms = {"edp": edp_term(edp), "ageing": Term(ageing, power=-1.0)}
     return ranked(queue, options, choice, edp / ageing, terms=terms)
