@@ -142,6 +142,14 @@ def test_recorded_waiting_and_running(recorded):
     assert (queue.start_s[running], queue.end_s[running]) == (submitted, submitted + 300)
 
 
+def test_what_squeue_expects_is_not_what_is(recorded):
+    """Of the first waiting jobs squeue shows the start and end that backfill planned."""
+    queue = recorded[1]
+    waiting = queue.state == PENDING
+    assert np.isnan(queue.start_s[waiting]).all() and np.isnan(queue.end_s[waiting]).all()
+    assert "Resources" in queue.reason
+
+
 def test_recorded_heterogeneous_job(recorded):
     queue = recorded[1]
     leaders = set(queue.het_job_id[queue.het_job_id > 0].tolist())
@@ -285,6 +293,7 @@ class TestSiteFactor:
             "x; energy-flags: ENERGY_MODEL=a/b:1,2 ENERGY_TAG=t; y",
             {"ENERGY_MODEL": "a/b:1,2", "ENERGY_TAG": "t"},
         ),
+        ("energy-flags: ENERGY_TAG=mine; energy-flags: ENERGY_CAP=9", {"ENERGY_CAP": "9"}),
         ("energy-flags: PATH=/evil ENERGY_CAP=$(x) ENERGY_=1", {}),
     ],
 )
