@@ -168,6 +168,9 @@ def test_holds_nice_and_explicit_priorities_stay(cluster, sbatch, busy):
     assert explicit not in snapshot.scheduled.jobs.job_id
     assert gone not in queue.job_id
     assert snapshot.changes() == {}
+    later = engine("fcfs")  # as senergyctld started anew
+    assert later.hand_over(later.rank()) is None
+    assert row_of(later.rank().queue, explicit)["fixed"]
     cluster.run("scontrol", "release", str(explicit))  # gives an explicit priority back
     assert not row_of(parts.rank().queue, explicit)["fixed"]
 
