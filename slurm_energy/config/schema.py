@@ -232,8 +232,12 @@ class PriorityConfig:
         Path("/run/senergyctld/queue/queue.table"),
         "The queue as slurmctld's plugin sees it; its directory belongs to SlurmUser.",
     )
+    nudge: bool = key(
+        True,
+        "plugin: have slurmctld look up new jobs at once (one scontrol), not at its next pass, each minute.",
+    )
     updates_per_s: float = key(
-        50.0, "portable: most changes that slurmctld is asked for, each second.", between(0.1, 10000)
+        50.0, "Most changes that slurmctld is asked for, each second.", between(0.1, 10000)
     )
     preempt: bool = key(
         False, "Whether policies that preempt may requeue running jobs for jobs with a deadline."

@@ -163,6 +163,9 @@ class PriorityLoop:
         self._signature = self._error = self._agreement = None
         if self._parts is None:
             self.snapshot = None
+            return
+        settings = self.config.priority
+        log.info("priority: %s, by %s from %s", settings.mode, settings.policy, self._parts.source_name)
 
     def _due(self) -> bool:
         passed_s = time.monotonic() - self._began

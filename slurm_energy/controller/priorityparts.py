@@ -114,7 +114,8 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         if settings.policy_file is not None:
             read_trusted(settings.policy_file)  # it is run as root
         run, history = CommandRunner(), _forecaster(memory)
-        updater = Updater(settings.updates_per_s, settings.interval_s, kept.taken)
+        taken = kept.taken if settings.mode == "portable" else None
+        updater = Updater(settings.updates_per_s, settings.interval_s, taken)
         interventions = Interventions(config, updater, run, kept.acted)
         shaper = Alternatives(Predictor(config, history), interventions.nodes, kept.acted.doubts)
         engine = Engine(config, kept, history, shaper)
@@ -128,7 +129,7 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
     source, name = _source(config, kept, run)
     target: Target = Nowhere()
     if settings.mode == "plugin":
-        target = Table(settings.table, settings.stale_s)
+        target = Table(settings.table, settings.stale_s, updater if settings.nudge else None)
     elif settings.mode == "portable":
         target = JobByJob(updater, lambda: check_weights(run))
     return Parts(

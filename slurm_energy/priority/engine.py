@@ -41,7 +41,7 @@ class Kept:
         usage: of users and accounts.
         told: shares as an administrator gave them out; empty: not known.
         seen: without these, normalised shares as the queue showed them last.
-        numbers: site factors of the last cycle by job id.
+        numbers: site factors of the last cycle by job id; None before the first.
         taken: site factors that slurmctld has taken one by one, by job id.
         acted: what was changed about jobs beside their place.
     """
@@ -49,7 +49,7 @@ class Kept:
     usage: Usage
     told: Shares = field(default_factory=Shares)
     seen: dict[Association, float] = field(default_factory=dict)
-    numbers: dict[int, int] = field(default_factory=dict)
+    numbers: dict[int, int] | None = None
     taken: dict[int, int] = field(default_factory=dict)
     acted: Acted = field(default_factory=Acted)
 
@@ -77,6 +77,7 @@ class Snapshot:
         order: places in `rows`, first to start first, shape (r,).
         place: 1 for the first to start; 0: not ranked. Shape (n,).
         numbers: site factors; 0: none of ours. Shape (n,).
+        new: rows that have a number and had none in the cycle before; none in the first.
         associations: account and user by row of `scheduled.users`.
         association: row of `associations` by job, shape (n,).
         users: energy and GPU seconds of associations, running jobs included.
@@ -97,6 +98,7 @@ class Snapshot:
     order: Ints
     place: Ints
     numbers: Ints
+    new: Ints
     associations: list[Association]
     association: Ints
     users: Users
@@ -114,14 +116,19 @@ class Snapshot:
             return 0
         return int(self.numbers[self.rows[self.order[len(self.order) // 2]]])
 
-    def changes(self) -> dict[int, int]:
+    def changes(self, new_only: bool = False) -> dict[int, int]:
         """Return the new site factors where Slurm has other ones, first to start first.
 
         By the numbers that Slurm takes: of arrays and heterogeneous jobs their own, which goes for all their
         records.
+
+        Args:
+            new_only: only of jobs that came since the last cycle and are not held.
         """
         at = self._by_place()
         at = at[self.numbers[at] != self.queue.site_factor[at]]
+        if new_only:
+            at = at[np.isin(at, self.new) & ~self.queue.held[at]]
         group = np.maximum(self.queue.het_job_id[at], self.queue.array_job_id[at])
         address = np.where(group > 0, group, self.queue.job_id[at])
         return dict(zip(address.tolist(), self.numbers[at].tolist(), strict=True))
@@ -196,7 +203,7 @@ class Engine:
         scheduled = Queue(now_s, table, shapes.table, users)
         ranking = self.policy.rank(scheduled, self.options)
         order = ranking.order(table.job_id)
-        place, numbers = self._places(queue, rows, leader, order)
+        place, numbers, new = self._places(queue, rows, leader, order)
         return Snapshot(
             computed=now_s,
             took_s=time.perf_counter() - began,
@@ -212,6 +219,7 @@ class Engine:
             order=order,
             place=place,
             numbers=numbers,
+            new=new,
             associations=self._kept.usage.associations(),
             association=association,
             users=users,
@@ -242,16 +250,19 @@ class Engine:
         shares = shares_of(usage.associations(), known)
         return users_table(joules, gpu_seconds, shares), shares
 
-    def _places(self, queue: QueueColumns, rows: Ints, leader: Ints, order: Ints) -> tuple[Ints, Ints]:
-        """Return places and site factors of all jobs; keep the numbers that the order allows."""
+    def _places(self, queue: QueueColumns, rows: Ints, leader: Ints, order: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return places and site factors of all jobs, and which are new; keep what the order allows."""
         place, numbers = np.zeros(queue.count, np.int64), np.zeros(queue.count, np.int64)
         ordered = rows[order]
         old = self._old_numbers(queue, ordered)
         place[ordered], numbers[ordered] = np.arange(1, len(ordered) + 1), labels.kept(old)
         place, numbers = place[leader], numbers[leader]
         ranked = np.flatnonzero(numbers)
-        self._kept.numbers = dict(zip(queue.job_id[ranked].tolist(), numbers[ranked].tolist(), strict=True))
-        return place, numbers
+        before = self._kept.numbers
+        now = dict(zip(queue.job_id[ranked].tolist(), numbers[ranked].tolist(), strict=True))
+        came = [] if before is None else now.keys() - before.keys()
+        self._kept.numbers = now
+        return place, numbers, np.flatnonzero(np.isin(queue.job_id, list(came)))
 
     def _old_numbers(self, queue: QueueColumns, ordered: Ints) -> Ints:
         """Return the numbers that jobs have: as Slurm shows them where it was told job by job, else ours."""

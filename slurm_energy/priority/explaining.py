@@ -26,13 +26,13 @@ _TIERS: Final = ("aged", "urgent", "normal")
 
 
 def display_id(snapshot: Snapshot, row: int) -> str:
-    """Return a job's id as squeue shows it: `12`, `12_3`, `12_[5]` for a record of 5 tasks, `14+1`."""
+    """Return a job's id as squeue shows it: `12`, `12_3`, `12_[*]` for several tasks, `14+1`."""
     queue = snapshot.queue
     job, array = int(queue.job_id[row]), int(queue.array_job_id[row])
     if array and queue.array_task_id[row] >= 0:
         return f"{array}_{int(queue.array_task_id[row])}"
     if array:
-        return f"{array}_[{int(queue.tasks[row])}]"
+        return f"{array}_[*]"
     leader = int(queue.het_job_id[row])
     return f"{leader}+{job - leader}" if leader else str(job)
 

@@ -47,13 +47,17 @@ class Nowhere:
 class Table:
     """Plugin mode: a table of all pending jobs, rewritten every cycle, which also shows that we live.
 
+    slurmctld looks all jobs up once a minute, and one job when something about it is set. So new jobs, which
+    would stand in the middle of the queue for up to a minute, are nudged.
+
     Args:
         path: `priority.table`.
         stale_s: age at which the plugin disregards it.
+        nudge: sets something about a job; None: new jobs wait for the next minute.
     """
 
-    def __init__(self, path: Path, stale_s: float) -> None:
-        self._path, self._stale_s = path, stale_s
+    def __init__(self, path: Path, stale_s: float, nudge: Applier | None = None) -> None:
+        self._path, self._stale_s, self._nudge = path, stale_s, nudge
 
     def take(self, snapshot: Snapshot) -> str | None:
         """Write the table; jobs submitted until the next one go to the middle of the queue."""
@@ -66,7 +70,7 @@ class Table:
             default=snapshot.default_number,
             written_unix_s=snapshot.computed,
         )
-        return None
+        return None if self._nudge is None else _set(self._nudge, snapshot.changes(new_only=True))
 
 
 class JobByJob:
@@ -84,13 +88,17 @@ class JobByJob:
     def take(self, snapshot: Snapshot) -> str | None:
         """Have the changes made; what there is no time for is made in the next cycles."""
         changes = snapshot.changes()
-        if not changes:
-            return None
-        if time.monotonic() - self._checked_s > _CHECK_INTERVAL_S:
+        if changes and time.monotonic() - self._checked_s > _CHECK_INTERVAL_S:
             self._check()
             self._checked_s = time.monotonic()
-        outcome = self._applier.set_site_factors(changes)
-        if outcome.refused:
-            job, why = next(iter(outcome.refused.items()))
-            return f"{len(outcome.refused)} jobs keep their old place, job {job}: {why}"
+        return _set(self._applier, changes)
+
+
+def _set(applier: Applier, changes: Mapping[int, int]) -> str | None:
+    if not changes:
         return None
+    outcome = applier.set_site_factors(changes)
+    if outcome.refused:
+        job, why = next(iter(outcome.refused.items()))
+        return f"{len(outcome.refused)} jobs keep their old place, job {job}: {why}"
+    return None

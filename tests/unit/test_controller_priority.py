@@ -175,6 +175,7 @@ def test_failures_are_told_once_and_the_order_stays(make, caplog):
 
     assert queueing.session(story)
     assert [record.getMessage() for record in caplog.records] == [
+        "priority: plugin, by blend from test",
         "priority: queue: torn",
         "priority: works again",
     ]
@@ -287,7 +288,8 @@ def test_shadow_changes_nothing_and_compares(make, caplog):
     found = queueing.session(story)
     assert (found["jobs"], found["moved"]) == (3, 1) and found["kendall_tau"] == pytest.approx(-1 / 3)
     assert not (queueing.directory / "out/priority.table").exists()
-    assert ["of 3 jobs free to start zeus would move 1" in r.getMessage() for r in caplog.records] == [True]
+    told = [record.getMessage() for record in caplog.records][1:]
+    assert ["of 3 jobs free to start zeus would move 1" in message for message in told] == [True]
 
 
 def test_usage_follows_the_records(make):
@@ -358,6 +360,19 @@ def test_changes_are_handed_over_bit_by_bit_and_then_no_more():
     assert [len(some) for some in setter.asked] == [4, 4, 2]
     places = sorted(numbers, key=numbers.get, reverse=True)
     assert [HOUR * (1 + (place - 1) * 7 % 10) for place in places] == [HOUR * n for n in range(1, 11)]
+
+
+def test_new_jobs_are_nudged_once(tmp_path):
+    config = configuration.parse('[priority]\nmode = "plugin"\npolicy = "zeus"')
+    engine, setter = Engine(config, Kept(Usage(HOUR))), Setter(9)
+    tmp_path.chmod(0o755)
+    target = Table(tmp_path / "t", 300.0, setter)
+    first = [{"job_id": 1}, {"job_id": 2}]
+    for rows in (first, [*first, {"job_id": 7, "time_limit_s": 9.0}, {"job_id": 8, "held": True}]):
+        for _ in range(2):
+            snapshot = engine.cycle(queue(*rows), 1e9)
+            assert target.take(snapshot) is None
+    assert setter.asked == [{7: int(snapshot.numbers[2])}]
 
 
 def test_refused_changes_are_told():

@@ -421,7 +421,7 @@ def test_a_job_explained():
         job["predicted"]["energy_joules"] * job["predicted"]["time_s"]
     )
     assert [shape["chosen"] for shape in job["shapes"]] == [True]
-    assert explaining.Explainer(found).job(0)["display_id"] == "101_[4]"
+    assert explaining.Explainer(found).job(0)["display_id"] == "101_[*]"
 
 
 @pytest.mark.parametrize(
