@@ -28,7 +28,8 @@ class Running:
 def victims(running: Iterable[Running], hardware: int, needed: int, free: int) -> Sequence[int] | None:
     """Choose jobs to interrupt so that enough of a kind of hardware becomes free.
 
-    The cheapest are taken first; then those are spared that turn out not to be needed, the dearest first.
+    Of all sets that suffice the one that loses the least energy; of equals the one with fewer jobs. Time and
+    space grow with the number of jobs times what is missing.
 
     Args:
         running: all running jobs.
@@ -37,20 +38,24 @@ def victims(running: Iterable[Running], hardware: int, needed: int, free: int) -
         free: how much is free already.
 
     Returns:
-        Job ids, the cheapest first; empty if nothing is to be done; None if even all would not do.
+        Job ids, those that cost least by what they free first; empty if nothing is to be done; None if even
+        all would not do.
     """
-    missing = needed - free
-    taken: list[Running] = []
+    missing = max(0, needed - free)
     candidates = [job for job in running if job.preemptible and job.hardware == hardware and job.gpus > 0]
-    for job in sorted(candidates, key=lambda job: (job.lost_joules / job.gpus, job.job_id)):
-        if missing <= 0:
-            break
-        taken.append(job)
-        missing -= job.gpus
-    if missing > 0:
+    candidates.sort(key=lambda job: (job.lost_joules / job.gpus, job.job_id))
+    if sum(job.gpus for job in candidates) < missing:
         return None
-    for job in sorted(taken, key=lambda job: (-job.lost_joules, job.job_id)):
-        if missing + job.gpus <= 0:
-            taken.remove(job)
-            missing += job.gpus
-    return [job.job_id for job in taken]
+    nothing = (0.0, 0, ())
+    # The cheapest way to free at least so much: joules, number of jobs, which of the candidates.
+    ways: list[tuple[float, int, tuple[int, ...]] | None] = [nothing, *([None] * missing)]
+    for place, job in enumerate(candidates):
+        for amount in range(missing, 0, -1):
+            before, known = ways[max(0, amount - job.gpus)], ways[amount]
+            if before is None:
+                continue
+            way = (before[0] + job.lost_joules, before[1] + 1, (*before[2], place))
+            if known is None or way[:2] < known[:2]:
+                ways[amount] = way
+    best = ways[missing]
+    return None if best is None else [candidates[place].job_id for place in best[2]]

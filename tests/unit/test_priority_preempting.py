@@ -1,0 +1,178 @@
+"""Which running jobs make way for a deadline: none that may not, none in vain, the least energy lost."""
+
+from __future__ import annotations
+
+from itertools import chain, combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from queue_examples import NOW, queue, running
+
+from slurm_energy import config as configuration
+from slurm_energy.priority.engine import Engine, Kept
+from slurm_energy.priority.preempting import Rules, rescues, urgent_rows
+from slurm_energy.priority.usage import Usage
+from slurm_energy.slurm.queue.nodes import Node
+
+RULES = Rules(margin_s=60.0)
+
+
+def cycle(*rows):
+    config = configuration.parse('[priority]\npolicy = "aurachronos"\n')
+    return Engine(config, Kept(Usage(3600.0))).cycle(queue(*rows), NOW)
+
+
+def urgent(**more):
+    plain = {
+        "partition": "gpu",
+        "gpus": 2,
+        "gpu_kind": "h100",
+        "time_limit_s": 600.0,
+        "deadline_s": NOW + 650.0,
+    }
+    return plain | more
+
+
+def guest(**more):
+    plain = {"partition": "gpu", "gpus": 1, "gpu_kind": "h100", "start_s": NOW - 100.0, "cpus": 4}
+    return running(**(plain | more))
+
+
+def node(name="h1", gpus=4, free=0, cpus_free=0, usable=True, kind="h100"):
+    return Node(name, frozenset({"gpu"}), usable, 16, cpus_free, {kind: gpus}, {kind: free})
+
+
+def made(snapshot, nodes=None, at=None, rules=RULES):
+    """Return the victims by the job that they make way for."""
+    running_jobs = [
+        int(job) for job, state in zip(snapshot.queue.job_id, snapshot.queue.state, strict=True) if state
+    ]
+    places = {job: ["h1"] for job in running_jobs} | (at or {})
+    return {one.job_id: one.victims for one in rescues(snapshot, nodes or [node()], places, rules)}
+
+
+def test_the_least_energy_lost_makes_way():
+    columns = [urgent(), guest(start_s=NOW - 500), guest(start_s=NOW - 100), guest(start_s=NOW - 200)]
+    assert made(cycle(*columns)) == {101: (103, 104)}
+    found = rescues(cycle(*columns), [node(free=1)], {102: ["h1"], 103: ["h1"], 104: ["h1"]}, RULES)
+    assert [one.victims for one in found] == [(103,)]
+    assert found[0].lost_joules == pytest.approx(100 * cycle(*columns).predicted.power_watts[2])
+    assert "least energy lost" in found[0].why
+
+
+def test_only_a_job_that_would_soon_be_too_late_is_helped():
+    assert made(cycle(urgent(deadline_s=NOW + 661.0), guest(), guest())) == {}
+    assert made(cycle(urgent(deadline_s=NOW + 659.0), guest(), guest())) == {101: (102, 103)}
+    assert made(cycle(urgent(deadline_s=float("nan")), guest(), guest())) == {}
+    assert made(cycle(urgent(deadline_s=NOW - 1.0), guest(), guest())) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"held": True}, {"dependent": True}, {"eligible_s": NOW + 9.0}, {"fixed": True}, {"gpu_kind": ""}],
+)
+def test_nobody_makes_way_for_a_job_that_could_not_start(change):
+    assert made(cycle(urgent(**change), guest(), guest())) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"requeue": False},
+        {"deadline_s": NOW + 9e5},
+        {"het_job_id": 102},
+        {"gpu_kind": "a100"},
+        {"start_s": float("nan")},
+    ],
+)
+def test_a_job_that_may_not_be_interrupted_is_left_alone(change):
+    assert made(cycle(urgent(), guest(gpus=2, **change))) == {}
+    assert made(cycle(urgent(), guest(gpus=2, **change), guest(gpus=3, start_s=NOW - 9e5))) == {101: (103,)}
+
+
+def test_nobody_makes_way_where_enough_is_free_or_all_would_not_do():
+    assert made(cycle(urgent(), guest(), guest()), [node(free=2)]) == {}
+    assert made(cycle(urgent(gpus=3), guest(), guest())) == {}
+    assert made(cycle(urgent(), guest(), guest()), [node(usable=False)]) == {}
+    assert made(cycle(urgent(partition="other"), guest(), guest())) == {}
+
+
+def test_what_becomes_free_is_on_one_node():
+    columns = cycle(urgent(), guest(), guest(), guest(start_s=NOW - 900), guest(start_s=NOW - 900))
+    nodes, at = [node("h1"), node("h2")], {102: ["h1"], 103: ["h2"], 104: ["h2"], 105: ["h1"]}
+    assert set(made(columns, nodes, at)[101]) == {102, 105}
+    assert made(columns, nodes, at | {105: ["h3"]}) == {101: (103, 104)}
+    wide = cycle(urgent(nodes=2), guest(), guest(), guest(start_s=NOW - 900), guest(start_s=NOW - 900))
+    assert set(made(wide, nodes, at)[101]) == {102, 103}
+
+
+def test_jobs_and_partitions_are_spared():
+    columns = cycle(
+        urgent(), guest(gpus=2), guest(gpus=2, start_s=NOW - 900), guest(gpus=2, start_s=NOW - 990)
+    )
+    assert made(columns, rules=Rules(60.0, spared={102: NOW})) == {101: (103,)}
+    assert made(columns, rules=Rules(60.0, spared_partitions={"gpu"})) == {}
+    assert made(columns, rules=Rules(60.0, waiting={101: NOW})) == {}
+    assert made(columns, at={102: []}) == {101: (103,)}
+
+
+def test_a_cycle_interrupts_only_so_many():
+    columns = cycle(urgent(job_id=1, gpus=2), urgent(job_id=2, gpus=2), *(guest() for _ in range(4)))
+    assert {len(v) for v in made(columns, rules=Rules(60.0, most=2)).values()} == {2}
+    assert len(made(columns, rules=Rules(60.0, most=2))) == 1
+    assert made(columns, rules=Rules(60.0, most=1)) == {}
+    both = made(columns)
+    assert set(both) == {1, 2}
+    assert not set(both[1]) & set(both[2])
+
+
+def test_what_is_freed_for_one_job_is_not_promised_to_another():
+    columns = cycle(urgent(job_id=1), urgent(job_id=2), guest(job_id=7, gpus=3))
+    assert made(columns, [node(gpus=4, free=1)]) == {1: (7,)}
+    columns = cycle(urgent(job_id=1), urgent(job_id=2), guest(job_id=7, gpus=4))
+    assert made(columns, [node()]) == {1: (7,)}  # and what remains of it is enough for the other one
+    assert len(urgent_rows(columns, RULES)) == 2
+
+
+def test_jobs_without_gpus_are_helped_to_cores():
+    needs = {"partition": "gpu", "cpus": 6, "time_limit_s": 600.0, "deadline_s": NOW + 610.0}
+    columns = cycle(needs, guest(cpus=4), guest(cpus=8, start_s=NOW - 1.0))
+    assert made(columns) == {101: (103,)}
+    assert made(columns, [node(cpus_free=6)]) == {}
+
+
+GUESTS = st.lists(
+    st.tuples(st.integers(1, 4), st.booleans(), st.integers(0, 10_000), st.sampled_from(["h1", "h2"])),
+    max_size=6,
+)
+
+
+@given(GUESTS, st.integers(1, 4), st.integers(0, 2))
+def test_victims_may_be_requeued_free_enough_and_none_of_them_is_spare(guests, gpus, free):
+    rows = [guest(gpus=g, requeue=may, start_s=NOW - ran) for g, may, ran, _ in guests]
+    snapshot = cycle(urgent(gpus=gpus), *rows)
+    at = {102 + number: [name] for number, (*_, name) in enumerate(guests)}
+    nodes = [node("h1", 8, free), node("h2", 8, free)]
+    found = rescues(snapshot, nodes, at, Rules(60.0, most=9))
+    held = {102 + number: g for number, (g, _, _, _) in enumerate(guests)}
+    may = {102 + number for number, (_, may, _, _) in enumerate(guests) if may}
+
+    def enough(jobs):
+        return any(free + sum(held[j] for j in jobs if at[j] == [name]) >= gpus for name in ("h1", "h2"))
+
+    if not found:
+        assert enough([]) or not enough(may)
+        return
+    (one,) = found
+    victims = set(one.victims)
+    assert victims <= may
+    assert not enough([])
+    assert enough(victims)
+    assert not any(enough(victims - {job}) for job in victims)
+    watts = dict(zip(snapshot.queue.job_id.tolist(), snapshot.predicted.power_watts.tolist(), strict=True))
+    lost = {job: watts[job] * guests[job - 102][2] for job in may}
+    assert one.lost_joules == pytest.approx(sum(lost[job] for job in victims), abs=1e-6)
+    sets = chain.from_iterable(combinations(sorted(may), n) for n in range(1, len(may) + 1))
+    least = min(sum(lost[job] for job in jobs) for jobs in sets if enough(jobs))
+    assert one.lost_joules == pytest.approx(least, abs=1e-6)
