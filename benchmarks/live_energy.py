@@ -1,10 +1,10 @@
 """Energy of a live queue under three orders, and how well the simulator foretells it.
 
 A lab with eight A100 and eight H100 runs the same 80 jobs of the thesis' mix, 80 times as fast, under Slurm's
-multifactor and under policies of ours: `zeus` orders the queue and chooses among the shapes that jobs offer,
-`zeus-order` orders it and leaves each job in the shape that its user named. Every kind of job runs once
-before, as it would have on a site with a history: this is all that the predictions rest on, those of the
-live engine and those of the simulation.
+multifactor and under policies of ours. `multifactor`, `zeus-order`: every user names a kind of GPU.
+`multifactor-any`: none does, Slurm takes what is free. `pollux`, `zeus`: users offer four shapes, and the
+policy chooses. Every kind of job runs once before, as it would have on a site with a history: this is all
+that the predictions rest on, those of the live engine and those of the simulation.
 
 Every step's results are kept in --out; the same command goes on where it stopped. Prints both tables and, for
 each policy, `CLAIM replay_makespan_POLICY ratio=...` and `replay_energy_POLICY`: simulated over measured,
@@ -23,17 +23,24 @@ from typing import Any
 
 from claims import Claim, claim, tell
 from live import cluster, replay, tables, workload
+from live.workload import Wish
 
 Json = dict[str, Any]
-POLICIES = ("multifactor", "pollux-order", "zeus-order", "pollux", "zeus")
-_ORDER = "-order"
+RUNS = {
+    "multifactor": ("multifactor", Wish.KIND),
+    "multifactor-any": ("multifactor", Wish.ANY),
+    "zeus-order": ("zeus", Wish.KIND),
+    "pollux": ("pollux", Wish.SHAPES),
+    "zeus": ("zeus", Wish.SHAPES),
+}
+"""Policy, and what users say, by the run's name."""
 WITHIN = 0.08
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("live-energy"), help="%(default)s")
-    parser.add_argument("--policies", metavar="A,B", default=",".join(POLICIES), help="%(default)s")
+    parser.add_argument("--runs", metavar="A,B", default=",".join(RUNS), help="%(default)s")
     parser.add_argument("--jobs", type=int, default=80, help="number of jobs (default 80)")
     parser.add_argument("--seed", type=int, default=1, help="of the jobs (default 1)")
     parser.add_argument(
@@ -45,7 +52,7 @@ def main() -> int:
     if os.geteuid() != 0:
         print("live_energy.py: error: a lab needs root: run it with sudo", file=sys.stderr)
         return 2
-    names = [name for name in arguments.policies.split(",") if name]
+    names = [name for name in arguments.runs.split(",") if name]
     jobs = workload.draw(arguments.jobs, arguments.seed, arguments.load)
     setting = [arguments.jobs, arguments.seed, arguments.load, arguments.mode]
     runs = measured(arguments.out, setting, names, jobs)
@@ -70,8 +77,9 @@ def measured(
         calibration = cluster.calibrate(on, cluster.tell)
         for number, name in enumerate(todo, 1):
             cluster.tell(f"run {number} of {len(todo)}: {name}")
-            on.order_by(_policy(name), setting[3])
-            run = cluster.run(on, jobs, shapes=_shapes(name), progress=cluster.tell)
+            policy, wish = RUNS[name]
+            on.order_by(policy, setting[3])
+            run = cluster.run(on, jobs, wish, cluster.tell)
             found[name] = {**run, "calibration": calibration}
             _keep(folder / f"{name}.json", setting, found[name])
     return found
@@ -79,18 +87,9 @@ def measured(
 
 def replayed(folder: Path, run: Json, name: str, jobs: Sequence[workload.LiveJob]) -> Json:
     """Return the simulator's summary of the same submissions; the folder gets what it was told."""
-    scenario = replay.write(
-        folder, run["calibration"], jobs, shapes=_shapes(name), interval_s=cluster.CYCLE_S
-    )
-    return replay.simulate(scenario, _policy(name))
-
-
-def _policy(name: str) -> str:
-    return name.removesuffix(_ORDER)
-
-
-def _shapes(name: str) -> bool:
-    return name != "multifactor" and not name.endswith(_ORDER)
+    policy, wish = RUNS[name]
+    scenario = replay.write(folder, run["calibration"], jobs, wish, cluster.CYCLE_S)
+    return replay.simulate(scenario, policy)
 
 
 def judged(name: str, run: Json, simulated: Json) -> list[Claim]:

@@ -36,7 +36,7 @@ _SETTINGS = (
     "PriorityType=priority/multifactor",
     "PriorityMaxAge=1-0",
     "AccountingStorageTRES=gres/gpu,gres/gpu:a100,gres/gpu:h100",
-    "SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_min_interval=50000",
+    "SchedulerParameters=defer,batch_sched_delay=2,bf_interval=2,sched_min_interval=50000",
 )
 
 
@@ -146,12 +146,12 @@ def calibrate(on: Cluster, progress: Progress) -> Json:
     idle = {node: told["power_watts"] for node, told in on.truth().items()}
     probes = []
     for _ in range(5):
-        probes.append(on.submit("ViT-B", 0, workload.options("ViT-B", workload.Shape("h100", 8))))
+        probes.append(on.submit("ViT-B", 0, workload.options("ViT-B", "gpu:h100:8")))
         _drain(on, [probes[-1]], lambda line: None)
     begun = on.records(probes)
     waits = [job["start"] - probe.at_unix_s for job, probe in zip(begun, probes, strict=True)]
     todo = list(workload.kinds_of_jobs())
-    sent = [on.submit(model, 0, workload.options(model, shape)) for model, shape in todo]
+    sent = [on.submit(model, 0, workload.options(model, shape.text)) for model, shape in todo]
     _drain(on, sent, progress)
     jobs = [
         {"model": model, "shape": shape.text, "record": record}
@@ -160,7 +160,7 @@ def calibrate(on: Cluster, progress: Progress) -> Json:
     return {"idle_watts": idle, "launch_s": statistics.median(waits), "waits_s": waits, "jobs": jobs}
 
 
-def run(on: Cluster, jobs: Sequence[workload.LiveJob], *, shapes: bool, progress: Progress) -> Json:
+def run(on: Cluster, jobs: Sequence[workload.LiveJob], wish: workload.Wish, progress: Progress) -> Json:
     """Submit the jobs at their times and wait for their end.
 
     Returns:
@@ -171,7 +171,7 @@ def run(on: Cluster, jobs: Sequence[workload.LiveJob], *, shapes: bool, progress
     origin = time.time()
     for job in jobs:
         time.sleep(max(0.0, origin + job.submit_s - time.time()))
-        sent.append(on.submit(job.model, job.number, job.sbatch(alternatives=shapes)))
+        sent.append(on.submit(job.model, job.number, job.sbatch(wish)))
         if job.number % 10 == 0:
             progress(f"{job.number} of {len(jobs)} jobs sent, {on.queued()} queued or running")
     _drain(on, sent, progress)

@@ -21,7 +21,11 @@ _COLUMNS = ("job_id", "submit_s", "name", "hardware", "units", "time_s", "power_
 
 
 def write(
-    folder: Path, calibration: Json, jobs: Sequence[workload.LiveJob], *, shapes: bool, interval_s: float
+    folder: Path,
+    calibration: Json,
+    jobs: Sequence[workload.LiveJob],
+    wish: workload.Wish,
+    interval_s: float,
 ) -> Path:
     """Write `submissions.csv` and the scenario `replay.toml`; return the latter's path."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,12 +35,11 @@ def write(
         table = csv.DictWriter(file, _COLUMNS)
         table.writeheader()
         for job in jobs:
-            offered = sorted(workload.SHAPES, key=lambda shape: shape != job.home) if shapes else [job.home]
-            for shape in offered:
+            for shape in job.offered(wish):
                 record = taken[job.model, shape.text]
                 table.writerow(_row(job, shape, record, nodes[shape.kind], calibration["launch_s"]))
     path = folder / "replay.toml"
-    path.write_text(_scenario(nodes, shapes=shapes, interval_s=interval_s))
+    path.write_text(_scenario(nodes, wish, interval_s))
     return path
 
 
@@ -90,11 +93,11 @@ def _row(job: workload.LiveJob, shape: workload.Shape, record: Json, node: Node,
     }
 
 
-def _scenario(nodes: Mapping[str, Node], *, shapes: bool, interval_s: float) -> str:
+def _scenario(nodes: Mapping[str, Node], wish: workload.Wish, interval_s: float) -> str:
     """Return the text of the scenario.
 
-    With shapes the engine gives a job at the front a shape that fits now: `packing`. Without, slurmctld
-    starts in order and lets others pass where its backfill sees no delay: `conservative`.
+    Where a job may run in several shapes it gets one that fits now: `packing`. Else slurmctld starts jobs
+    in order and lets others pass where its backfill sees no delay: `conservative`.
     """
     lines = ['title = "The live experiment, simulated"']
     for kind, node in nodes.items():
@@ -105,8 +108,11 @@ def _scenario(nodes: Mapping[str, Node], *, shapes: bool, interval_s: float) -> 
             f"unit_idle_watts = {node.unit_watts:.2f}",
         ]
     lines += ["[workload]", 'file = "submissions.csv"', "[schedule]"]
-    lines += [f'discipline = "{"packing" if shapes else "conservative"}"', "preemption = false"]
-    lines += [f"interval_s = {interval_s if shapes else 0.0}", "age_weight = 0.01"]
+    lines += [
+        f'discipline = "{"conservative" if wish == workload.Wish.KIND else "packing"}"',
+        "preemption = false",
+    ]
+    lines += [f"interval_s = {interval_s}", "age_weight = 0.01"]
     return "\n".join(lines) + "\n"
 
 

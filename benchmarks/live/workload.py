@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
@@ -61,6 +62,18 @@ SHAPES = (Shape("a100", 4), Shape("a100", 8), Shape("h100", 2), Shape("h100", 4)
 """What every job could run in."""
 
 
+class Wish(StrEnum):
+    """What users say of the GPUs that they want.
+
+    KIND: four of the kind that they are used to. ANY: four, whatever kind. SHAPES: four, and that any of
+    `SHAPES` would do; no kind is named then, as Slurm before 23.02 cannot turn one into another.
+    """
+
+    KIND = "kind"
+    ANY = "any"
+    SHAPES = "shapes"
+
+
 @dataclass(frozen=True, slots=True)
 class LiveJob:
     """A job as its user submits it.
@@ -69,7 +82,7 @@ class LiveJob:
         number: in order of submission, from 1.
         model: what it trains.
         submit_s: seconds after the first one.
-        home: the shape that the user asks for.
+        home: the shape that the user is used to.
     """
 
     number: int
@@ -77,17 +90,25 @@ class LiveJob:
     submit_s: float
     home: Shape
 
-    def sbatch(self, *, alternatives: bool) -> list[str]:
-        """Return the arguments of sbatch; with `alternatives` the job may run in any of `SHAPES`."""
-        others = [shape for shape in SHAPES if shape != self.home]
-        offer = ",".join(shape.text for shape in (self.home, *others))
-        return options(self.model, self.home) + ([f"--energy-alternatives={offer}"] if alternatives else [])
+    def sbatch(self, wish: Wish) -> list[str]:
+        """Return the arguments of sbatch."""
+        if wish == Wish.KIND:
+            return options(self.model, self.home.text)
+        offer = ",".join(shape.text for shape in SHAPES)
+        flags = [f"--energy-alternatives={offer}"] if wish == Wish.SHAPES else []
+        return options(self.model, f"gpu:{self.home.gpus}") + flags
+
+    def offered(self, wish: Wish) -> list[Shape]:
+        """Return the shapes in which it may run."""
+        if wish == Wish.KIND:
+            return [self.home]
+        return [shape for shape in SHAPES if wish == Wish.SHAPES or shape.gpus == self.home.gpus]
 
 
-def options(model: str, shape: Shape) -> list[str]:
-    """Return sbatch's options for a model in a shape."""
+def options(model: str, gres: str) -> list[str]:
+    """Return sbatch's options for a model with these GPUs."""
     fixed = [f"--cpus-per-task={CPUS}", f"--time={LIMIT_MINUTES}", "--output=/dev/null", "--partition=all"]
-    return [f"--job-name={model}", f"--gres={shape.text}", *fixed]
+    return [f"--job-name={model}", f"--gres={gres}", *fixed]
 
 
 def script(model: str) -> str:
