@@ -46,15 +46,17 @@ def main() -> int:
     parser.add_argument(
         "--load", type=float, default=1.0, help="arrivals against the thesis' 0.005/s (default 1)"
     )
-    parser.add_argument("--mode", choices=("portable", "plugin"), default="portable", help="%(default)s")
     parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         print("live_energy.py: error: a lab needs root: run it with sudo", file=sys.stderr)
         return 2
     names = [name for name in arguments.runs.split(",") if name]
+    if unknown := sorted(set(names) - set(RUNS)):
+        print(f"live_energy.py: error: no run {unknown[0]!r}: one of {', '.join(RUNS)}", file=sys.stderr)
+        return 2
     jobs = workload.draw(arguments.jobs, arguments.seed, arguments.load)
-    setting = [arguments.jobs, arguments.seed, arguments.load, arguments.mode]
+    setting = [arguments.jobs, arguments.seed, arguments.load]
     runs = measured(arguments.out, setting, names, jobs)
     simulated = {name: replayed(arguments.out / name, runs[name], name, jobs) for name in names}
     print("\n".join(tables.lines({name: runs[name] for name in names}, simulated)))
@@ -78,7 +80,7 @@ def measured(
         for number, name in enumerate(todo, 1):
             cluster.tell(f"run {number} of {len(todo)}: {name}")
             policy, wish = RUNS[name]
-            on.order_by(policy, setting[3])
+            on.order_by(policy)
             run = cluster.run(on, jobs, wish, cluster.tell)
             found[name] = {**run, "calibration": calibration}
             _keep(folder / f"{name}.json", setting, found[name])

@@ -78,7 +78,7 @@ class Cluster:
             raise SystemExit(f"live_energy.py: {' '.join(argv[:3])}: {done.stderr.strip()}")
         return done.stdout
 
-    def order_by(self, policy: str, mode: str) -> None:
+    def order_by(self, policy: str) -> None:
         """Let the queue be ordered by Slurm's own formula (`multifactor`), or by a policy of ours."""
         ours = policy != "multifactor"
         weights = [f"PriorityWeight{item.partition('=')[0] if ours else item}" for item in USUAL]
@@ -87,7 +87,7 @@ class Cluster:
         path.write_text(conf.with_settings(path.read_text(), settings))
         self.call("scontrol", "reconfigure")
         path = self.lab.layout.energy_toml
-        table = {"mode": mode, "policy": policy} if ours else {"mode": "off"}
+        table = {"mode": "portable", "policy": policy} if ours else {"mode": "off"}
         more = {"priority": {**table, "interval_s": CYCLE_S, "age_weight": 0.01}}
         path.write_text(conf.toml_document(conf.merged(tomllib.loads(path.read_text()), more)))
         pid = self.lab.daemon_pid("senergyctld")

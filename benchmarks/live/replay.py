@@ -108,10 +108,8 @@ def _scenario(nodes: Mapping[str, Node], wish: workload.Wish, interval_s: float)
             f"unit_idle_watts = {node.unit_watts:.2f}",
         ]
     lines += ["[workload]", 'file = "submissions.csv"', "[schedule]"]
-    lines += [
-        f'discipline = "{"conservative" if wish == workload.Wish.KIND else "packing"}"',
-        "preemption = false",
-    ]
+    discipline = "conservative" if wish == workload.Wish.KIND else "packing"
+    lines += [f'discipline = "{discipline}"', "preemption = false"]
     lines += [f"interval_s = {interval_s}", "age_weight = 0.01"]
     return "\n".join(lines) + "\n"
 
