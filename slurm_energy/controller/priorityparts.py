@@ -67,7 +67,7 @@ class Parts:
         self.interventions.begin()
         queue = self.source.read()
         try:
-            self.kept.told = self._shares.current()
+            self.kept.told = self._shares.current(zip(queue.account, queue.user, strict=True))
         except UnavailableError as error:
             self.share_error = str(error)
         return self.engine.cycle(queue, time.time())

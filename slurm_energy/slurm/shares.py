@@ -87,18 +87,24 @@ class ShareSource:
         self._read = read
         self._max_age_s = max_age_s
         self._clock = clock
-        self._next_s = -float("inf")
+        self._next_s = self._soonest_s = -float("inf")
         self._known = Shares()
 
-    def current(self) -> Shares:
+    def current(self, wanted: Iterable[tuple[str, str]] = ()) -> Shares:
         """Return the shares, at most `max_age_s` old.
+
+        Args:
+            wanted: pairs of account and user; one that is not known, as of a new user or before slurmdbd was
+                up, lets all be read again, once in a sixtieth of `max_age_s` at most.
 
         Raises:
             UnavailableError: they could not be read again; until the next try, a tenth of `max_age_s` later,
                 the last known ones are returned, none at first.
         """
-        if self._clock() >= self._next_s:
-            self._next_s = self._clock() + self._max_age_s / 10
+        now_s = self._clock()
+        if now_s >= self._next_s or (now_s >= self._soonest_s and not self._knows(wanted)):
+            self._next_s = now_s + self._max_age_s / 10
+            self._soonest_s = now_s + self._max_age_s / 60
             self._known = self._read()
             self._next_s = self._clock() + self._max_age_s
         return self._known
@@ -106,6 +112,9 @@ class ShareSource:
     def refresh(self) -> None:
         """Read again at the next call, as after a change with sacctmgr."""
         self._next_s = -float("inf")
+
+    def _knows(self, wanted: Iterable[tuple[str, str]]) -> bool:
+        return all(pair in self._known.users for pair in wanted)
 
 
 def normalised(associations: Iterable[Association]) -> Shares:

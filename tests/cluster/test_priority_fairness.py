@@ -75,6 +75,7 @@ def ageing(lab):
 
 
 def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
+    lab.kill("senergyctld", how=signal.SIGHUP)  # shares are read at its start, accounts may have come later
     lab.sbatch("sleep 10", "--exclusive", "--job-name=blocker")
     owner = {}
     for user, count in JOBS.items():  # whoever submits most is first in the queue, too

@@ -121,3 +121,16 @@ class TestShareSource:
         self.now = 110.0
         assert source.current() is known
         assert self.count == 3
+
+    def test_somebody_unknown_has_them_read_again_but_not_in_every_cycle(self):
+        known = Shares(users={("lab", "alice"): Share(1, 1.0)})
+        source = self.make([Shares(), known])
+        alice, bob = ("lab", "alice"), ("lab", "bob")
+        counts = []
+        for self.now in (0.0, 1.0, 2.0, 3.0, 5.0, 50.0):
+            source.current([alice])
+            counts.append(self.count)
+        assert counts == [1, 1, 2, 2, 2, 2]
+        source.current([alice, bob])
+        source.current([bob])
+        assert self.count == 3
