@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 from datetime import datetime
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_energy.cli import acct, connection
@@ -35,7 +36,7 @@ examples:
   senergy report -a --by policy --tag exp1        jobs with --energy-tag=exp1
   senergy report -a --by tag --tag 'run-*'        runs side by side
   senergy report -a -S 1101 -E 1201 --by gpu -P   by kind of GPU, for a script
-  senergy report -a --by user --json
+  senergy report -a --by user --json --png users.png
 """
 
 
@@ -50,6 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show.add_argument("-n", "--noheader", action="store_true", help="no title, names and notes")
     show.add_argument(
         "-P", "--parsable2", dest="parsable", action="store_true", help="values between |, none at the end"
+    )
+    show.add_argument(
+        "--png", metavar="FILE", type=Path, help="also draw energy, throughput, JCT and EDP of the groups"
     )
     show.add_argument("--json", action="store_true", help="print one JSON object")
     connection.add_config_option(parser)
@@ -68,6 +72,10 @@ def run(args: argparse.Namespace) -> int:
     start, end = (float(query[key]) if key in query else None for key in ("start", "end"))
     jobs = _chosen(whole_jobs(summarise(answers, duplicates=True)), start, end, args.tag)
     report = summarypage.Report(start, end, args.by, grouped(jobs, args.by), totals(jobs))
+    if args.png:
+        from slurm_energy.reports.summarypng import write_png
+
+        write_png(report, args.png)
     if args.json:
         emit_json(summarypage.document(report))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import fake_controller
@@ -121,6 +122,41 @@ def test_jobs_that_ended_outside_the_window_do_not_count(
     window = ("-a", "-S", f"uts{START + 100:.0f}", "-E", f"uts{START + 310:.0f}")
     total = json.loads(show(monkeypatch, capsys, *window, "--json"))["total"]
     assert total["states"] == {"COMPLETED": 1, "unknown": 1}
+
+
+def test_the_picture_has_every_group(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "r.png"
+    show(monkeypatch, capsys, *ALL_TIMES, "--by", "user", "--png", str(picture))
+    few = picture.read_bytes()
+    assert few.startswith(b"\x89PNG")
+    many = [
+        a_job(i, START, START + 1, START + 2, None if i == 3 else 5.0 * i, user=f"$u{i}_")
+        for i in range(1, 40)
+    ]
+    show(monkeypatch, capsys, *ALL_TIMES, "--by", "user", "--png", str(picture), answers=many)
+
+    def height(png: bytes) -> int:
+        return int.from_bytes(png[20:24], "big")
+
+    assert height(few) < height(picture.read_bytes()) < 2 * height(few) + 800
+
+
+@pytest.mark.parametrize(("target", "answers", "code"), [("/nowhere/x.png", None, 1), ("x.png", [], 6)])
+def test_what_cannot_be_drawn_is_said_in_one_line(
+    target: str,
+    answers: Any,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    records = mixed() if answers is None else answers
+    fake_controller.install(monkeypatch, {"/v1/records": {"records": records}})
+    assert main(["report", *ALL_TIMES, "--png", target]) == code
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_ids_used_again_are_other_jobs() -> None:
