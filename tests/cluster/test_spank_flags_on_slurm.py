@@ -239,6 +239,18 @@ def test_good_flags_arrive_in_the_hooks_in_their_plain_form(cluster, way):
         assert environment["SPANK_ENERGY_CAP"] == "1600"
 
 
+def test_flags_are_noted_where_squeue_shows_them_if_the_policy_file_says_so(cluster):
+    def comment(*options):
+        job_id = cluster.batch(*options, "--wrap=true", user="nobody")
+        return cluster.run("squeue", "-h", "-tall", f"-j{job_id}", "-Oadmin_comment:;").stdout.strip()
+
+    flags = ("--energy-policy=edp", "--energy-tag=a/b:1", "--comment=energy-flags: ENERGY_POLICY=night")
+    assert comment(*flags) == "(null);"
+    cluster.policy_file.write_text(POLICIES + "note-flags\n")
+    assert comment(*flags) == "energy-flags: ENERGY_POLICY=edp ENERGY_TAG=a/b:1;"
+    assert comment("--comment=energy-flags: ENERGY_POLICY=edp") == "(null);"
+
+
 def test_the_last_of_two_wins_and_the_command_line_over_the_script(cluster):
     script = cluster.script("#SBATCH --energy-cap=300", "#SBATCH --energy-tag=script", "true")
     twice = cluster.batch("--energy-cap=400", "--energy-cap=500", cluster.script("true", name="plain.sh"))

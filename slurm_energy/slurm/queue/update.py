@@ -31,7 +31,8 @@ _GONE = re.compile(
     re.IGNORECASE,
 )
 _AWAY = re.compile(
-    "contact slurm controller|socket timed out|zero bytes|communication|authentication|connection",
+    "contact slurm controller|unexpected message|socket timed out|zero bytes|communication|authentication"
+    "|connection",
     re.IGNORECASE,
 )
 _ARRAY_TASK = re.compile(r"\d+_\S+: ")
