@@ -28,7 +28,9 @@ USUAL = ("Age=1000", "Fairshare=10000", "JobSize=1000", "Partition=1000", "QOS=0
 CPU_SHARE = 16.0
 """Real cores that a node's emulated ones are worth, so that a job's start is not what is measured."""
 CYCLE_S = 1.0
-"""Seconds between two rankings: 80 of the experiment's time, as a site's 15 s would be a fifth of one."""
+"""Seconds between two rankings."""
+LOOK_S = 2
+"""Seconds between slurmctld's looks at the queue: twice as many as between rankings, as with the defaults."""
 LONGEST_S = 900.0
 QUIET_S = 14.0
 """Long enough for senergyd to learn what the idle nodes draw."""
@@ -36,7 +38,7 @@ _SETTINGS = (
     "PriorityType=priority/multifactor",
     "PriorityMaxAge=1-0",
     "AccountingStorageTRES=gres/gpu,gres/gpu:a100,gres/gpu:h100",
-    "SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_min_interval=50000",
+    f"SchedulerParameters=defer,batch_sched_delay={LOOK_S},bf_interval={LOOK_S},sched_min_interval=50000",
 )
 
 _WEIGHTS = {"a1": 10, "h1": 1}

@@ -110,10 +110,7 @@ def _scenario(nodes: Mapping[str, Node], wish: workload.Wish, interval_s: float)
     lines += ["[workload]", 'file = "submissions.csv"', "[schedule]"]
     discipline = "conservative" if wish == workload.Wish.KIND else "packing"
     lines += [f'discipline = "{discipline}"', "preemption = false"]
-    pass_s = (
-        interval_s if wish == workload.Wish.SHAPES else 0.0
-    )  # slurmctld looks at once, the engine in cycles
-    lines += [f"interval_s = {pass_s}", "age_weight = 0.01"]
+    lines += [f"interval_s = {interval_s}", "age_weight = 0.01"]
     return "\n".join(lines) + "\n"
 
 
