@@ -223,10 +223,10 @@ def offer(queue: QueueColumns, row: int) -> tuple[Shape, ...]:
     """Return the shapes that a job offers; none for what is not a good list.
 
     Records of several array tasks and components of heterogeneous jobs keep what they asked for: one
-    change would concern others too.
+    change would concern others too. So do jobs that Slurm cannot run for another reason.
     """
     text = queue.flags[row].get("ENERGY_ALTERNATIVES")
-    if not text or queue.tasks[row] > 1 or queue.het_job_id[row]:
+    if not text or queue.reason[row] == "BadConstraints" or queue.tasks[row] > 1 or queue.het_job_id[row]:
         return ()
     return _parsed(text)
 

@@ -133,6 +133,8 @@ def test_what_is_freed_for_one_job_is_not_promised_to_another():
     columns = cycle(urgent(job_id=1), urgent(job_id=2), guest(job_id=7, gpus=4))
     assert made(columns, [node()]) == {1: (7,)}  # and what remains of it is enough for the other one
     assert len(urgent_rows(columns, RULES)) == 2
+    columns = cycle(urgent(job_id=1), urgent(job_id=2), guest(job_id=7), guest(job_id=8, start_s=NOW - 200.0))
+    assert made(columns, [node(gpus=4, free=1)]) == {1: (7,)}
 
 
 def test_jobs_without_gpus_are_helped_to_cores():

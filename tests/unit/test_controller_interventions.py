@@ -1,0 +1,329 @@
+"""Shapes and requeues as they are asked of Slurm: what is sent, what not twice, what is written down."""
+
+from __future__ import annotations
+
+import pytest
+from queue_examples import NOW, queue, running
+from store_examples import Accounting, item, job
+
+from slurm_energy import config as configuration
+from slurm_energy.accounting import database, decisions
+from slurm_energy.accounting.decisions import Decision
+from slurm_energy.controller.interventions import DOUBT_AFTER_S, MOST_SHAPES, Interventions
+from slurm_energy.errors import UnavailableError
+from slurm_energy.policies.shapes import Shape
+from slurm_energy.priority.acted import SPARED_S, Acted
+from slurm_energy.priority.alternatives import Alternatives
+from slurm_energy.priority.engine import Engine, Kept
+from slurm_energy.priority.questions import Predictor
+from slurm_energy.priority.usage import Usage
+from slurm_energy.slurm.queue.update import Outcome
+
+A4, H2 = Shape("a100", 4), Shape("h100", 2)
+NODES = """\
+NodeName=a1 CPUTot=64 CPUAlloc=0 Gres=gpu:a100:4 GresUsed=gpu:a100:{a} State=MIXED Partitions=gpu
+NodeName=h1 CPUTot=64 CPUAlloc=0 Gres=gpu:h100:8 GresUsed=gpu:h100:{h} State=MIXED Partitions=gpu
+NodeName=x1 CPUTot=64 CPUAlloc=0 Gres=gpu:h100:8 GresUsed=gpu:h100:8 State=MIXED Partitions=other
+"""
+
+
+class Slurm:
+    """A slurmctld with one job's request to show; remembers what it was asked."""
+
+    def __init__(self, version="22.05.8"):
+        self.version, self.asked, self.changed, self.requeued = version, [], [], []
+        self.used = {"a": 0, "h": 0}
+        self.gres, self.excluded, self.state = "gres:gpu:4", "(null)", "PENDING"
+        self.outcome = None
+        self.places, self.modes = "", "PreemptMode = OFF"
+
+    def __call__(self, argv):
+        self.asked.append(argv)
+        if argv[0] == "sinfo":
+            return f"slurm-wlm {self.version}\n"
+        if argv[0] == "squeue":
+            return self.places
+        if argv[-1] == "node":
+            return NODES.format(**self.used)
+        if argv[-1] == "config":
+            return self.modes
+        if argv[-1] == "partition":
+            return "PartitionName=gpu State=UP PreemptMode=OFF"
+        if self.state is None:
+            raise UnavailableError("scontrol", "Invalid job id specified")
+        return f"JobState={self.state} ExcNodeList={self.excluded}\n   TresPerNode={self.gres}"
+
+    def set_fields(self, job_id, fields):
+        self.changed.append((job_id, fields))
+        return self.outcome or Outcome((job_id,))
+
+    def requeue(self, job_ids):
+        self.requeued.append(tuple(job_ids))
+        return self.outcome or Outcome(tuple(job_ids))
+
+
+class Controller:
+    """Engine and interventions as they are wired, with a clock that the test turns."""
+
+    def __init__(self, slurm, policy="zeus", acted=None, **more):
+        lines = [f"{key} = {str(value).lower()}" for key, value in more.items()]
+        config = configuration.parse(f'[priority]\npolicy = "{policy}"\n' + "\n".join(lines))
+        self.slurm, self.now = slurm, NOW
+        self.kept = Kept(Usage(3600.0), acted=acted or Acted())
+        self.acted = self.kept.acted
+        self.made = Interventions(config, slurm, slurm, self.acted, lambda: self.now)
+        shaper = Alternatives(Predictor(config), self.made.nodes, self.acted.doubts)
+        self.engine = Engine(config, self.kept, None, shaper)
+
+    def cycle(self, *rows):
+        self.made.begin()
+        self.made.act(self.engine.cycle(queue(*rows), self.now), self.engine.policy)
+        return self.slurm.changed
+
+
+def offering(text="gpu:a100:4,gpu:h100:2", **more):
+    flags = {"ENERGY_ALTERNATIVES": text, "ENERGY_MODEL": "resnet50"}
+    return {"partition": "gpu", "gpus": 4, "flags": flags} | more
+
+
+FIELDS = {H2: {"Gres": "gpu:2", "ExcNodeList": "a1"}, A4: {"Gres": "gpu:4", "ExcNodeList": "h1"}}
+
+
+def test_the_chosen_shape_is_set_once_and_written_down():
+    controller = Controller(Slurm())
+    for _ in range(3):
+        assert controller.cycle(offering()) == [(101, FIELDS[H2])]
+    (made,) = controller.acted.unsaved
+    assert (made.job_id, made.submit, made.kind) == (101, NOW, "shape")
+    assert made.details == {
+        "offered": ["gpu:a100:4", "gpu:h100:2"],
+        "chosen": "gpu:h100:2",
+        "asked": "gpu:4",
+        "excluded": "",
+    }
+    assert controller.cycle({"job_id": 5}) == [(101, FIELDS[H2])]
+    assert controller.acted.given == {}
+
+
+def test_from_23_02_on_the_kind_is_named():
+    assert Controller(Slurm("24.11.5")).cycle(offering()) == [(101, {"Gres": "gpu:h100:2"})]
+
+
+def test_another_shape_is_set_when_only_that_fits_and_the_owners_exclusions_stay():
+    slurm = Slurm()
+    controller = Controller(slurm)
+    slurm.excluded, slurm.used = "n9", {"a": 1, "h": 7}
+    controller.cycle(offering())
+    slurm.gres, slurm.excluded, slurm.used = "gres:gpu:2", "n9,a1", {"a": 0, "h": 7}
+    controller.cycle(offering())
+    wanted = [{"Gres": "gpu:2", "ExcNodeList": "n9,a1"}, {"Gres": "gpu:4", "ExcNodeList": "n9,h1"}]
+    assert [fields for _, fields in slurm.changed] == wanted
+
+
+def test_a_job_that_has_its_shape_is_not_changed_but_the_choice_is_written_down():
+    slurm = Slurm()
+    slurm.gres = "gres:gpu:h100:2"
+    controller = Controller(slurm)
+    assert controller.cycle(offering()) == []
+    assert [made.details["chosen"] for made in controller.acted.unsaved] == ["gpu:h100:2"]
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"), [("RUNNING", None), (None, None), ("PENDING", Outcome(gone=(101,)))]
+)
+def test_a_job_that_started_before_is_no_failure(state, outcome):
+    slurm = Slurm()
+    slurm.state, slurm.outcome = state, outcome
+    controller = Controller(slurm)
+    controller.cycle(offering())
+    assert controller.acted.unsaved == []
+    assert controller.acted.given == {}
+
+
+@pytest.mark.parametrize("how", ["refused", "typed"])
+def test_a_job_whose_shape_cannot_be_changed_is_told_why_once(how):
+    slurm = Slurm()
+    if how == "refused":
+        slurm.outcome = Outcome(refused={101: "Invalid generic resource"})
+    else:
+        slurm.gres = "gres:gpu:a100:4"
+    controller = Controller(slurm)
+    for _ in range(3):
+        controller.cycle(offering())
+    (made,) = controller.acted.unsaved
+    assert made.details["chosen"] is None
+    assert ("Invalid generic" if how == "refused" else "cannot turn gpu:a100") in made.why
+    assert len(slurm.changed) == (how == "refused")
+
+
+def test_a_shape_that_does_not_let_the_job_start_is_doubted_for_a_while():
+    slurm = Slurm()
+    controller = Controller(slurm)
+    controller.cycle(offering())
+    for after in (1.0, DOUBT_AFTER_S + 2.0, DOUBT_AFTER_S + 3.0):
+        controller.now = NOW + after
+        controller.cycle(offering(submit_s=NOW))
+    assert [fields for _, fields in slurm.changed] == [FIELDS[H2], FIELDS[A4]]
+
+
+def test_a_job_that_waited_long_for_its_turn_is_not_doubted():
+    slurm = Slurm()
+    controller = Controller(slurm)
+    slurm.used = {"a": 4, "h": 8}
+    controller.cycle(offering())
+    slurm.used = {"a": 0, "h": 0}
+    for after in (DOUBT_AFTER_S + 2.0, DOUBT_AFTER_S + 9.0):
+        controller.now = NOW + after
+        controller.cycle(offering(submit_s=NOW))
+    assert slurm.changed == [(101, FIELDS[H2])]
+    assert controller.acted.doubts == {}
+
+
+def test_a_turn_that_was_lost_begins_anew():
+    slurm = Slurm()
+    controller = Controller(slurm)
+    full, free = {"a": 4, "h": 8}, {"a": 0, "h": 0}
+    for after, slurm.used in (
+        (0, free),
+        (1, free),
+        (2, full),
+        (DOUBT_AFTER_S + 9, free),
+        (DOUBT_AFTER_S + 19, free),
+    ):
+        controller.now = NOW + after
+        controller.cycle(offering(submit_s=NOW))
+    assert controller.acted.doubts == {}
+
+
+def test_what_slurm_cannot_run_is_taken_back_and_left():
+    slurm = Slurm()
+    controller = Controller(slurm)
+    controller.cycle(offering())
+    stuck = offering(reason="BadConstraints", held=True)
+    slurm.outcome = Outcome(refused={101: "busy"})
+    controller.cycle(stuck)
+    slurm.outcome = None
+    controller.cycle(stuck)
+    assert [fields for _, fields in slurm.changed[1:]] == [{"Gres": "gpu:4", "ExcNodeList": ""}] * 2
+    controller.cycle(offering())
+    assert len(slurm.changed) == 3
+    assert [made.details["chosen"] for made in controller.acted.unsaved] == ["gpu:h100:2", None]
+    Controller(slurm).cycle(stuck)  # nothing was changed about this one: Slurm's own reason stays
+    assert len(slurm.changed) == 3
+
+
+def test_a_requeued_job_is_known_again_and_another_of_its_number_is_not():
+    slurm = Slurm()
+    controller = Controller(slurm)
+    slurm.excluded = "n9"
+    controller.cycle(offering())
+    slurm.excluded = "n9,a1"
+    controller.cycle(offering(submit_s=NOW + 60, restart_count=1))
+    assert len(slurm.changed) == 1
+    slurm.excluded = "(null)"
+    controller.cycle(offering(submit_s=NOW + 90))
+    assert slurm.changed[1:] == [(101, FIELDS[H2])]
+
+
+def test_one_cycle_looks_at_so_many_jobs_only():
+    slurm = Slurm()
+    controller = Controller(slurm)
+    slurm.used = {"a": 4, "h": 8}
+    rows = [offering() for _ in range(2 * MOST_SHAPES + 1)]
+    counts = []
+    for _ in range(4):
+        controller.cycle(*rows)
+        counts.append(len(slurm.changed))
+    assert counts == [MOST_SHAPES, 2 * MOST_SHAPES, 2 * MOST_SHAPES + 1, 2 * MOST_SHAPES + 1]
+    assert sum(argv[-1] == "node" for argv in slurm.asked) == 4
+
+
+def test_decisions_survive_a_restart(tmp_path):
+    accounting = Accounting(tmp_path)
+    slurm = Slurm()
+    slurm.excluded = "n9"
+    controller = Controller(slurm)
+    controller.cycle(offering())
+    with database.connect(accounting.path) as connection:
+        decisions.save(connection, "c1", controller.acted.unsaved)
+        decisions.save(
+            connection, "c2", [Decision(101, NOW, NOW, "shape", "elsewhere", {"chosen": "gpu:x:1"})]
+        )
+        acted = Acted()
+        acted.load(decisions.since(connection, "c1", NOW - 60))
+        assert decisions.since(connection, "c1", NOW + 60) == []
+    assert acted.given == controller.acted.given
+    slurm.excluded = "n9,a1"
+    assert len(Controller(slurm, acted=acted).cycle(offering())) == 1
+
+
+def test_decisions_are_shown_with_their_job_only(tmp_path):
+    accounting = Accounting(tmp_path)
+    accounting.deliver(item(job_id=7), item(job_id=8))
+    accounting.learn(job(7, submit=900.0), job(8, submit=900.0))
+    made = [
+        Decision(7, 900.4, 950.0, "shape", "least", {"chosen": "gpu:h100:2"}),
+        Decision(7, 100.0, 150.0, "shape", "an older job of this number"),
+        Decision(9, 900.0, 950.0, "requeue", "another"),
+    ]
+    with database.connect(accounting.path) as connection:
+        decisions.save(connection, "c1", made)
+        records = [row[0] for row in connection.execute("SELECT id FROM records")]
+        shown = decisions.of_records(connection, records)
+        assert [(one["job_id"], one["why"], one["chosen"]) for one in shown] == [(7, "least", "gpu:h100:2")]
+        assert decisions.drop_before(connection, 200.0) == 1
+
+
+URGENT = {"partition": "gpu", "gpus": 2, "gpu_kind": "h100", "time_limit_s": 600.0, "deadline_s": NOW + 640.0}
+GUEST = running(partition="gpu", gpus=8, gpu_kind="h100", start_s=NOW - 50.0, submit_s=NOW - 90.0)
+
+
+def rescuing(slurm, **more):
+    slurm.used, slurm.places = {"a": 0, "h": 8}, "102 h1\n103 h[2-3]\nnonsense\n"
+    return Controller(slurm, "aurachronos", **{"preempt": True, **more})
+
+
+def test_a_job_makes_way_once_and_it_is_written_down():
+    slurm = Slurm()
+    controller = rescuing(slurm)
+    for _ in range(3):
+        controller.cycle(URGENT, GUEST)
+    assert slurm.requeued == [(102,)]
+    (made,) = controller.acted.unsaved
+    assert (made.job_id, made.submit, made.kind, made.details["for_job"]) == (102, NOW - 90.0, "requeue", 101)
+    controller.now = NOW + 200.0  # the way is free again, but not by the same job
+    controller.cycle(URGENT | {"deadline_s": NOW + 840.0}, GUEST)
+    assert len(slurm.requeued) == 1
+    controller.now = NOW + SPARED_S + 1
+    controller.cycle(URGENT | {"deadline_s": NOW + SPARED_S + 640.0}, GUEST)
+    assert len(slurm.requeued) == 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"preempt": False}, {"policy": "zeus"}, {"modes": "PreemptMode = REQUEUE"}]
+)
+def test_nobody_makes_way_where_the_site_does_not_say_so(change):
+    slurm = Slurm()
+    slurm.modes = change.get("modes", slurm.modes)
+    controller = rescuing(slurm, **{k: v for k, v in change.items() if k == "preempt"})
+    if "policy" in change:
+        controller = Controller(slurm, change["policy"], preempt=True)
+    controller.cycle(URGENT, GUEST)
+    assert slurm.requeued == []
+
+
+def test_slurm_is_asked_where_jobs_run_only_for_a_deadline_at_risk():
+    slurm = Slurm()
+    rescuing(slurm).cycle(URGENT | {"deadline_s": NOW + 9e5}, GUEST)
+    assert slurm.asked == []
+
+
+def test_a_job_that_slurm_does_not_requeue_is_not_asked_again():
+    slurm = Slurm()
+    controller = rescuing(slurm)
+    slurm.outcome = Outcome(refused={102: "Requested operation not supported"})
+    controller.cycle(URGENT, GUEST)
+    controller.now = NOW + 200.0
+    controller.cycle(URGENT | {"deadline_s": NOW + 840.0}, GUEST)
+    assert slurm.requeued == [(102,)]
+    assert controller.acted.unsaved == []
