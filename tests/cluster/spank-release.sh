@@ -23,7 +23,8 @@ esac
 
 repository=$(cd "$(dirname "$0")/../.." && pwd)
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-packages="slurmctld slurmd slurm-client munge libmunge2 libslurm-dev gcc libc6-dev make python3-pytest python3-numpy"
+packages="slurmctld slurmd slurm-client munge libmunge2 libslurm-dev gcc libc6-dev make python3-pytest"
+packages="$packages python3-numpy python3-clustershell"
 work=$(mktemp -d /var/tmp/spank-release.XXXXXX)
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' HUP INT TERM
@@ -110,7 +111,8 @@ echo "Testing on Slurm $version, $(chroot "$root" gcc --version | head -n 1)"
 seen=${source#"${root%/}"} # as it is called inside
 # shellcheck disable=SC2086 # one word per file
 inside "$root" TMPDIR="$scratch" PYTHONPATH="$seen" /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$seen" \
-    "$python" -m pytest -q -ra -p no:cacheprovider -W ignore $tests >"$work/result" 2>&1 || fail "tests on Slurm $version failed:" "$work/result"
+    "$python" -m pytest -q -ra -p no:cacheprovider -W ignore $tests >"$work/result" 2>&1 ||
+    fail "tests on Slurm $version failed:" "$work/result"
 cat "$work/result"
 ! grep -q skipped "$work/result" || fail "tests were skipped, so they say nothing about Slurm $version"
 echo "Slurm $version: built without warnings, tests passed"

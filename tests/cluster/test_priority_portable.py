@@ -1,7 +1,7 @@
 """Portable mode on a real Slurm, any release: squeue, scontrol and the engine between them, no slurmdbd.
 
 Runs on whatever Slurm is installed; spank-release.sh runs it in a bare root with another release. Needs only
-pytest and numpy.
+pytest, numpy and ClusterShell.
 """
 
 from __future__ import annotations
