@@ -28,6 +28,9 @@ Jobs/h and Makespan run from the first submission of a group's jobs to their las
 submission to end, Wait that to the first start, both of completed jobs. EDP is energy times mean JCT. The
 words and definitions are those of senergy simulate, whose job_kwh and job_edp leave out idle nodes too.
 
+--by gpu goes by the type that a job asked for, which Slurm's accounting knows if AccountingStorageTRES in
+slurm.conf names it (gres/gpu:a100); else "any".
+
 times: as senergy acct has them, for example now-7days, 1120, 2026-11-20T08:00
 
 examples:
