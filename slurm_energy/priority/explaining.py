@@ -61,6 +61,7 @@ class Explainer:
         leaders = snapshot.rows
         self._ranked = {int(row): at for at, row in enumerate(leaders.tolist())}
         self._at_place = leaders[snapshot.order]
+        self._waited_s = snapshot.scheduled.wait_s
 
     def job(self, row: int) -> dict[str, Any]:
         """Return a pending job as `GET /v1/priority` shows it."""
@@ -174,7 +175,7 @@ class Explainer:
 
     def _wait_s(self, row: int, at: int | None) -> float | None:
         if at is not None:
-            return float(self._snapshot.scheduled.wait_s[at])
+            return float(self._waited_s[at])
         submit = _number(self._snapshot.queue.submit_s[row])
         return None if submit is None else max(0.0, self._snapshot.computed - submit)
 
@@ -190,7 +191,7 @@ class Explainer:
                     "gpu_kind": shapes.gpu_kind[row],
                     "time_s": float(table.time_s[row]),
                     "power_watts": float(table.power_watts[row]),
-                    "edp": float(table.edp[row]),
+                    "edp": float(table.power_watts[row] * table.time_s[row] ** 2),
                     "fits": shapes.fits_now(row),
                     "chosen": row == choice,
                 }
