@@ -164,12 +164,10 @@ class Predictor:
 
     def _request(self, flags: Mapping[str, str], user: str, partition: str) -> Request:
         """Return a job's request; flags that would be refused count as not given, as at the node."""
-        for raw in (flags, {}):
-            try:
-                return validate_flags(raw, self._config, user or None, partition or None)
-            except EnergyError:
-                continue
-        return Request()
+        try:
+            return validate_flags(flags, self._config, user or None, partition or None)
+        except EnergyError:
+            return Request()
 
     def _ask_model(
         self,

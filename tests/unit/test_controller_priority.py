@@ -306,7 +306,8 @@ def test_usage_follows_the_records(make):
             *(job(n, start=end - 10, end=end, user="carol") for n in range(3)),
             now=end,
         )
-        await queueing.loop.cycle()
+        for _ in range(2):
+            await queueing.loop.cycle()
         rows = {(row["account"], row["user"]): row for row in (await c.get("/v1/shares"))[1]["rows"]}
         assert rows["physics", "carol"]["energy_joules"] == pytest.approx(150.0, rel=1e-3)
         assert ("", "carol") not in rows
@@ -316,22 +317,26 @@ def test_usage_follows_the_records(make):
 
 
 def test_shares_come_from_sacctmgr_and_stay_while_it_is_away(make, caplog):
+    caplog.set_level(logging.INFO, "senergyctld")
     queueing = make()
     queueing.told = Shares({"physics": Share(3, 0.5)}, {("physics", str(ALICE)): Share(7, 0.375)})
     queueing.source.columns.shares_norm[:] = 0.9  # of one level only, under Fair Tree
 
     async def story(c):
-        for _ in range(3):
+        for queueing.share_fails in (False, True, True, False):
             await queueing.loop.cycle()
             rows = {row["user"]: row for row in (await c.get("/v1/shares"))[1]["rows"]}
             assert (rows[str(ALICE)]["norm_shares"], rows[str(ALICE)]["shares"]) == (0.375, 7)
             assert (rows[None]["norm_shares"], rows[str(BOB)]["norm_shares"]) == (0.5, None)
-            queueing.share_fails = True
             queueing.loop._parts._shares.refresh()
         return True
 
     assert queueing.session(story)
-    assert [r.getMessage() for r in caplog.records] == ["priority, shares: sacctmgr: no slurmdbd"]
+    told = [record.getMessage() for record in caplog.records]
+    assert [message for message in told if "shares" in message] == [
+        "priority, shares: sacctmgr: no slurmdbd",
+        "priority, shares: works again",
+    ]
 
 
 class Setter:
