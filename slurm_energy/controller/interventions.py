@@ -42,11 +42,11 @@ log = logging.getLogger("senergyctld")
 class Changer(Protocol):
     """Changes jobs, see `slurm.queue.update.Updater`."""
 
-    def set_fields(self, job_id: int, fields: Mapping[str, str]) -> Outcome:
+    def set_fields(self, job_id: int, fields: Mapping[str, str], name: str = "") -> Outcome:
         """Change a pending job."""
         ...
 
-    def requeue(self, job_ids: Sequence[int]) -> Outcome:
+    def requeue(self, names: Mapping[int, str]) -> Outcome:
         """Put running jobs back into the queue."""
         ...
 
@@ -128,7 +128,7 @@ class Interventions:
         """Give a job its shape, if it still waits."""
         now, given = self._clock(), self._given(snapshot, choice)
         try:
-            asked = shaping.ask(choice.job_id, self._run)
+            asked = shaping.ask(choice.name, self._run)
         except UnavailableError:  # gone, or slurmctld is: the next cycle will see
             return
         if not asked.pending:
@@ -139,7 +139,9 @@ class Interventions:
         why = choice.why
         try:
             fields = self._fields(asked, choice, excluded)
-            outcome = self._changer.set_fields(choice.job_id, fields) if fields else Outcome((choice.job_id,))
+            outcome = Outcome((choice.job_id,))
+            if fields:
+                outcome = self._changer.set_fields(choice.job_id, fields, choice.name)
             refusal = outcome.refused.get(choice.job_id)
         except UsageError as error:
             outcome, refusal = Outcome(), str(error)
@@ -188,7 +190,11 @@ class Interventions:
             if given is None or given.shape is None or not given.asked:
                 continue
             fields = {"Gres": given.asked, "ExcNodeList": given.excluded}
-            if not self._changer.set_fields(job_id, fields).done:
+            try:
+                done = self._changer.set_fields(job_id, fields, queue.name_of(row)).done
+            except UsageError:  # its owner's words; the other jobs must not suffer from them
+                continue
+            if not done:
                 continue
             why = f"Slurm cannot run it with {given.shape.text}; it has again what it asked for"
             log.warning("job %d: %s", job_id, why)
@@ -211,15 +217,15 @@ class Interventions:
             self._requeue(snapshot, rescue, now)
 
     def _requeue(self, snapshot: Snapshot, rescue: Rescue, now: float) -> None:
-        outcome = self._changer.requeue(rescue.victims)
+        queue = snapshot.queue
+        rows = {job_id: int((queue.job_id == job_id).argmax()) for job_id in rescue.victims}
+        outcome = self._changer.requeue({job_id: queue.name_of(row) for job_id, row in rows.items()})
         self._acted.waiting[rescue.job_id] = now + max(_WAITING_S, 2 * self._settings.interval_s)
         self._acted.spared |= dict.fromkeys((*outcome.done, *outcome.refused), now + SPARED_S)
         for job_id, why in outcome.refused.items():
             log.warning("job %d cannot make way for job %d: %s", job_id, rescue.job_id, why)
-        queue = snapshot.queue
         for job_id in outcome.done:
-            row = int((queue.job_id == job_id).argmax())
             log.info("job %d makes way for job %d: %s", job_id, rescue.job_id, rescue.why)
             details = {"for_job": rescue.job_id, "lost_joules": rescue.lost_joules}
-            made = Decision(job_id, float(queue.submit_s[row]), now, REQUEUE, rescue.why, details)
+            made = Decision(job_id, float(queue.submit_s[rows[job_id]]), now, REQUEUE, rescue.why, details)
             self._acted.unsaved.append(made)

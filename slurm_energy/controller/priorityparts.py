@@ -117,7 +117,10 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         taken = kept.taken if settings.mode == "portable" else None
         updater = Updater(settings.updates_per_s, settings.interval_s, taken)
         interventions = Interventions(config, updater, run, kept.acted)
-        shaper = Alternatives(Predictor(config, history), interventions.nodes, kept.acted.doubts)
+        acted = kept.acted
+        shaper = Alternatives(
+            Predictor(config, history), interventions.nodes, acted.doubts, acted.keeps_shape
+        )
         engine = Engine(config, kept, history, shaper)
     except OSError as error:
         where = f"priority.policy_file {settings.policy_file}"

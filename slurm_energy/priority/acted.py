@@ -76,6 +76,11 @@ class Acted:
         same = found is not None and (abs(found.submit_s - submit_s) < 1.5 or restarts > 0)
         return found if same else None
 
+    def keeps_shape(self, job_id: int, submit_s: float, restarts: int) -> bool:
+        """Return whether it turned out that a job keeps what it asked for, whatever it offers."""
+        given = self.given_to(job_id, submit_s, restarts)
+        return given is not None and given.shape is None
+
     def forget(self, now_s: float, jobs: Iterable[int]) -> None:
         """Drop what is over, and shapes of jobs that are not among these any more."""
         _drop(self.doubts, now_s)

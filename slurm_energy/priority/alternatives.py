@@ -64,6 +64,7 @@ class Choice:
 
     Attributes:
         job_id: the job.
+        name: what means this record alone to scontrol.
         submit_s: when it was submitted; with the number it means one job only.
         partitions: those it may run in.
         shape: one of those it offers.
@@ -73,6 +74,7 @@ class Choice:
     """
 
     job_id: int
+    name: str
     submit_s: float
     partitions: tuple[str, ...]
     shape: Shape
@@ -88,6 +90,8 @@ class Alternatives:
         predictor: time and watts of each shape.
         nodes: what is free; called at most once a queue, and only if some job offers shapes. None: not known.
         doubts: shapes that count as not fitting.
+        keeps: tells of a job (number, time of submission, restarts) that it keeps what it asked for. It is
+            ranked by that: else it could get a place by a shape that it will never have.
     """
 
     def __init__(
@@ -95,8 +99,9 @@ class Alternatives:
         predictor: Predictor,
         nodes: Callable[[], Sequence[Node] | None],
         doubts: Collection[Doubt] = (),
+        keeps: Callable[[int, float, int], bool] = lambda job_id, submit_s, restarts: False,
     ) -> None:
-        self._predictor, self._nodes, self._doubts = predictor, nodes, doubts
+        self._predictor, self._nodes, self._doubts, self._keeps = predictor, nodes, doubts, keeps
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: Predicted) -> Shapes:
         """Return at least one shape for each job; see `building.Shaper`.
@@ -104,7 +109,11 @@ class Alternatives:
         Shapes that no node of the job's partitions has are left out. Of the others those are possible that
         fit now; if none does, all are, so that the job is ranked by its best one while it waits.
         """
-        wanted = {place: found for place, row in enumerate(rows.tolist()) if (found := offer(queue, row))}
+        wanted = {
+            place: found
+            for place, row in enumerate(rows.tolist())
+            if (found := offer(queue, row)) and not self._keeps_shape(queue, row)
+        }
         nodes = self._nodes() if wanted else None
         as_asked = AsAsked().shapes(queue, rows, predicted)
         if nodes is None:
@@ -116,6 +125,9 @@ class Alternatives:
             if could := tuple(shape for shape in shapes if space.could(need, shape)):
                 offers[place] = could
         return self._side_by_side(queue, rows, as_asked, offers, space)
+
+    def _keeps_shape(self, queue: QueueColumns, row: int) -> bool:
+        return self._keeps(int(queue.job_id[row]), float(queue.submit_s[row]), int(queue.restart_count[row]))
 
     def _side_by_side(
         self,
@@ -295,6 +307,7 @@ def _choice(snapshot: Snapshot, shapes: Offered, place: int, row: int, turn: boo
         words.append(f"{one.text} {with_unit(float(shapes.table.edp[other]), 'J s')}{free}")
     return Choice(
         job_id=int(queue.job_id[at]),
+        name=queue.name_of(at),
         submit_s=float(queue.submit_s[at]),
         partitions=tuple(queue.partition[at].split(",")),
         shape=shape,

@@ -184,7 +184,7 @@ def test_requeue_takes_running_jobs_only(cluster, sbatch):
     )
     updater = Updater(100.0)
     updater.set_site_factors({runs: 5000})
-    outcome = updater.requeue([runs, stays, over, 4_000_000])
+    outcome = updater.requeue({job: str(job) for job in (runs, stays, over, 4_000_000)})
     assert outcome.done[:1] == (runs,)
     assert list(outcome.refused) == [stays]
     assert 4_000_000 in outcome.gone

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from queue_examples import NOW, queue, running
 from store_examples import Accounting, item, job
@@ -10,7 +12,7 @@ from slurm_energy import config as configuration
 from slurm_energy.accounting import database, decisions
 from slurm_energy.accounting.decisions import Decision
 from slurm_energy.controller.interventions import DOUBT_AFTER_S, MOST_SHAPES, Interventions
-from slurm_energy.errors import UnavailableError
+from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import Shape
 from slurm_energy.priority.acted import SPARED_S, Acted
 from slurm_energy.priority.alternatives import Alternatives
@@ -31,7 +33,7 @@ class Slurm:
     """A slurmctld with one job's request to show; remembers what it was asked."""
 
     def __init__(self, version="22.05.8"):
-        self.version, self.asked, self.changed, self.requeued = version, [], [], []
+        self.version, self.asked, self.changed, self.requeued, self.names = version, [], [], [], []
         self.used = {"a": 0, "h": 0}
         self.gres, self.excluded, self.state = "gres:gpu:4", "(null)", "PENDING"
         self.outcome = None
@@ -53,13 +55,15 @@ class Slurm:
             raise UnavailableError("scontrol", "Invalid job id specified")
         return f"JobState={self.state} ExcNodeList={self.excluded}\n   TresPerNode={self.gres}"
 
-    def set_fields(self, job_id, fields):
+    def set_fields(self, job_id, fields, name=""):
+        self.names.append(name)
         self.changed.append((job_id, fields))
         return self.outcome or Outcome((job_id,))
 
-    def requeue(self, job_ids):
-        self.requeued.append(tuple(job_ids))
-        return self.outcome or Outcome(tuple(job_ids))
+    def requeue(self, names):
+        self.names += names.values()
+        self.requeued.append(tuple(names))
+        return self.outcome or Outcome(tuple(names))
 
 
 class Controller:
@@ -72,7 +76,7 @@ class Controller:
         self.kept = Kept(Usage(3600.0), acted=acted or Acted())
         self.acted = self.kept.acted
         self.made = Interventions(config, slurm, slurm, self.acted, lambda: self.now)
-        shaper = Alternatives(Predictor(config), self.made.nodes, self.acted.doubts)
+        shaper = Alternatives(Predictor(config), self.made.nodes, self.acted.doubts, self.acted.keeps_shape)
         self.engine = Engine(config, self.kept, None, shaper)
 
     def cycle(self, *rows):
@@ -210,6 +214,44 @@ def test_what_slurm_cannot_run_is_taken_back_and_left():
     assert [made.details["chosen"] for made in controller.acted.unsaved] == ["gpu:h100:2", None]
     Controller(slurm).cycle(stuck)  # nothing was changed about this one: Slurm's own reason stays
     assert len(slurm.changed) == 3
+
+
+def test_words_of_one_job_that_scontrol_cannot_take_do_not_keep_others_from_their_shapes():
+    class Strict(Slurm):
+        def set_fields(self, job_id, fields, name=""):
+            if "n9" in fields.get("ExcNodeList", ""):
+                raise UsageError("cannot be given to scontrol")
+            return super().set_fields(job_id, fields, name)
+
+    slurm = Strict()
+    controller = Controller(slurm)
+    controller.cycle(offering())
+    given = controller.acted.given[101]
+    controller.acted.given[101] = replace(given, excluded="n9")
+    controller.cycle(offering(reason="BadConstraints", held=True), offering())
+    assert [job_id for job_id, _ in slurm.changed] == [101, 102]
+
+
+def test_a_job_that_keeps_what_it_asked_for_is_ranked_by_that():
+    slurm = Slurm()
+    slurm.outcome = Outcome(refused={101: "Invalid generic resource"})
+    controller = Controller(slurm)
+    cheap = offering("gpu:h100:1", gpu_kind="a100")
+    controller.cycle(cheap)
+    assert controller.engine.cycle(queue(cheap), NOW).shapes.gpu_kind == ["a100"]
+    another = cheap | {"submit_s": NOW + 60.0}
+    assert controller.engine.cycle(queue(another), NOW + 60.0).shapes.gpu_kind == ["h100"]
+
+
+def test_an_arrays_last_task_is_never_named_by_the_arrays_number():
+    slurm = Slurm()
+    task = {"job_id": 102, "array_job_id": 102, "array_task_id": 7}
+    rescuing(slurm).cycle(URGENT, GUEST | task)
+    assert (slurm.requeued, slurm.names) == ([(102,)], ["102_7"])
+    slurm = Slurm()
+    Controller(slurm).cycle(offering(**task))
+    assert slurm.names == ["102_7"]
+    assert ["scontrol", "show", "job", "102_7"] in slurm.asked
 
 
 def test_a_requeued_job_is_known_again_and_another_of_its_number_is_not():

@@ -34,7 +34,7 @@ def test_what_a_job_asks_for_is_read_as_releases_write_it():
     assert job("") == Asked(True)
     asked = []
     text = TEXT.format(tres="", excluded="x", features="x").replace("PENDING", "RUNNING")
-    assert not ask(9, lambda argv: asked.append(argv) or text).pending
+    assert not ask("9", lambda argv: asked.append(argv) or text).pending
     assert asked == [["scontrol", "show", "job", "9"]]
 
 

@@ -320,6 +320,8 @@ while read -r line; do
     senergy-*) echo "invalid keyword: $line" >&2 ;;
     *"JobId=99 "* | *" 99") echo "Invalid job id specified for job 99" >&2 ;;
     *JobId=98*) printf 'Access/permission denied for job 98\\nRequest aborted\\n' >&2 ;;
+    *97_2*) echo "97_2: Requested operation is presently disabled" >&2 ;;
+    *97_3*) echo "97_3: Job has already finished" >&2 ;;
     *JobId=97*) echo "97_1: Job has already finished" >&2 ;;
     *JobId=96*) echo "slurm_update error: Unable to contact slurm controller (connect failure)" >&2 ;;
     *JobId=95*) exit 1 ;;
@@ -425,9 +427,16 @@ def test_site_factor_out_of_range(scontrol, value):
 
 
 def test_finished_jobs_are_not_run_again(scontrol):
-    outcome = scontrol.updater().requeue([5, 99])
+    outcome = scontrol.updater().requeue({5: "5", 99: "99"})
     assert (outcome.done, outcome.gone) == ((5,), (99,))
     assert scontrol.lines == ["requeue Incomplete 5", "requeue Incomplete 99"]
+
+
+def test_the_reply_to_one_task_of_an_array_is_its_own(scontrol):
+    outcome = scontrol.updater().requeue({97: "97_1", 92: "97_2", 91: "97_3"})
+    assert (outcome.done, outcome.gone) == ((97,), (91,))
+    assert outcome.refused == {92: "Requested operation is presently disabled"}
+    assert scontrol.updater().set_fields(91, {"Gres": "gpu:1"}, "97_3").gone == (91,)
 
 
 def test_fields_of_a_pending_job(scontrol):

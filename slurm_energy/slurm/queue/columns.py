@@ -92,6 +92,14 @@ class QueueColumns:
         """Number of rows."""
         return len(self.job_id)
 
+    def name_of(self, row: int) -> str:
+        """Return what means this record alone to scontrol: `12`, and `12_3` of a single task of an array.
+
+        The last task of an array has the array's own number, by which scontrol takes all of its tasks.
+        """
+        array, task = int(self.array_job_id[row]), int(self.array_task_id[row])
+        return f"{array}_{task}" if array and task >= 0 else str(int(self.job_id[row]))
+
 
 _FLOATS: Final = ("submit_s", "eligible_s", "start_s", "end_s", "deadline_s", "time_limit_s", "shares_norm")
 _BOOLS: Final = ("held", "dependent", "fixed", "requeue")

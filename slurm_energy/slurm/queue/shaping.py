@@ -51,13 +51,13 @@ class Asked:
         return ",".join([*([f"gpu{kind}:{self.gpus}"] if self.gpus else []), *self.others])
 
 
-def ask(job_id: int, run: Runner = run_command) -> Asked:
-    """Ask slurmctld for one job.
+def ask(name: str, run: Runner = run_command) -> Asked:
+    """Ask slurmctld for one job, by the name that means it alone.
 
     Raises:
         UnavailableError: the job is gone, or slurmctld does not answer.
     """
-    return parse(run(["scontrol", "show", "job", str(job_id)]))
+    return parse(run(["scontrol", "show", "job", name]))
 
 
 def parse(text: str) -> Asked:

@@ -12,8 +12,9 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from slurm_energy.errors import UnavailableError, UsageError
@@ -97,8 +98,13 @@ class Updater:
         wanted = [(job, f"update JobId={job} SiteFactor={value}") for job, value in changes.items()]
         return self._batch(wanted, lambda job: self._known.__setitem__(job, changes[job]))
 
-    def set_fields(self, job_id: int, fields: Mapping[str, str]) -> Outcome:
+    def set_fields(self, job_id: int, fields: Mapping[str, str], name: str = "") -> Outcome:
         """Change a pending job, for example `{"Gres": "gpu:h100:2", "ExcNodeList": ""}`.
+
+        Args:
+            job_id: the job.
+            fields: new values by scontrol's names.
+            name: what means this record alone, see `QueueColumns.name_of`; empty: its number.
 
         Raises:
             UnavailableError: as in `set_site_factors`.
@@ -108,23 +114,31 @@ class Updater:
             if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
                 raise UsageError(f"job {job_id}: {key!r}={value!r} cannot be given to scontrol")
         words = " ".join(f"{key}={value}" for key, value in fields.items())
-        return self._batch([(job_id, f"update JobId={job_id} {words}")])
+        names = {job_id: name or str(job_id)}
+        return self._batch([(job_id, f"update JobId={names[job_id]} {words}")], names=names)
 
-    def requeue(self, job_ids: Iterable[int]) -> Outcome:
+    def requeue(self, names: Mapping[int, str]) -> Outcome:
         """Put running batch jobs back into the queue; one that has ended in the meantime stays ended.
+
+        Args:
+            names: by job, what means this record alone: the number of an array's last task is also that of
+                the whole array. See `QueueColumns.name_of`.
 
         Raises:
             UnavailableError: as in `set_site_factors`.
         """
         # Without "Incomplete" Slurm runs a finished job once more.
-        return self._batch([(job, f"requeue Incomplete {job}") for job in job_ids])
+        return self._batch([(job, f"requeue Incomplete {name}") for job, name in names.items()], names=names)
 
     def stop(self) -> None:
         """End a batch that runs in another thread, and refuse further ones."""
         self._stopped.set()
 
     def _batch(
-        self, commands: Sequence[tuple[int, str]], took: Callable[[int], None] = lambda job: None
+        self,
+        commands: Sequence[tuple[int, str]],
+        took: Callable[[int], None] = lambda job: None,
+        names: Mapping[int, str] = MappingProxyType({}),
     ) -> Outcome:
         if not commands:
             return Outcome()
@@ -138,7 +152,7 @@ class Updater:
                     return Outcome(
                         tuple(done), tuple(gone), refused, tuple(job for job, _ in commands[place:])
                     )
-                why = _reason(session.ask(text))
+                why = _reason(session.ask(text), names.get(job_id, ""))
                 if why is not None and _AWAY.search(why):
                     raise UnavailableError(self._command[0], why)
                 if why is None:
@@ -151,9 +165,10 @@ class Updater:
         return Outcome(tuple(done), tuple(gone), refused)
 
 
-def _reason(lines: Sequence[str]) -> str | None:
-    """Return why a command failed. An array's tasks that cannot be changed (any more) are no failure."""
+def _reason(lines: Sequence[str], name: str) -> str | None:
+    """Return why a command failed. Tasks of a whole array that cannot be changed any more are no failure."""
     words = [line.removeprefix("scontrol: ").removeprefix("error: ") for line in lines]
+    words = [word.removeprefix(f"{name}: ") for word in words]
     words = [word for word in words if not _ARRAY_TASK.match(word)]
     return words[0] if words else None
 
