@@ -177,17 +177,16 @@ class PriorityLoop:
 
     async def _rank(self, parts: Parts) -> str | None:
         now = time.time()
-        usage = parts.kept.usage
+        usage, run = parts.kept.usage, asyncio.get_running_loop().run_in_executor
         while True:
             records = await self._store.read(consumption.consumed, usage.last_row, now - usage.since_s)
-            usage.take(records, now)
+            await run(self._thread, usage.take, records, now)
             if len(records) < consumption.CHUNK:
                 break
         if again := usage.unsettled():
             usage.take(await self._store.read(consumption.consumed_again, again), now)
         # Before the queue is read: what is written from here on is a reason to rank again.
         self._signature = parts.signature()
-        run = asyncio.get_running_loop().run_in_executor
         self.snapshot = await run(self._thread, parts.rank)
         if parts.share_error is None:
             self._recurring.works("priority, shares")

@@ -68,6 +68,7 @@ def _head(priority: PriorityLoop) -> dict[str, Any]:
     weights = snapshot.options.weights if snapshot else settings.weights
     return {
         **{key: state[key] for key in ("mode", "policy", "computed", "source", "pending", "ranked", "error")},
+        "taken": snapshot.queue.taken_unix_s if snapshot else None,
         "interval_s": settings.interval_s,
         "weights": weights,
         "age_weight": settings.age_weight,
