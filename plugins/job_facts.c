@@ -123,7 +123,7 @@ static uint32_t time_limit(const job_record_t *job) {
 
 /* What is asked for, and what only pending jobs have. */
 static void set_request(const job_record_t *job, struct queue_entry *entry) {
-    const struct job_details *details = job->details;
+    const __typeof__(*job->details) *details = job->details; /* its tag differs between releases */
 
     if (!details)
         return;

@@ -65,17 +65,17 @@ void scores_forget(void) {
     rest_until_ns = 0;
 }
 
-static bool is_safe(const struct stat *status, char *why) {
+static enum scores_trouble check_file(const struct stat *status, char *why) {
     if (!S_ISREG(status->st_mode)) {
         snprintf(why, WHY_BYTES, "not a plain file");
-        return false;
+        return SCORES_NOT_PLAIN;
     }
     if (status->st_uid != 0 || (status->st_mode & (S_IWGRP | S_IWOTH))) {
         snprintf(why, WHY_BYTES, "owner uid %u, mode %04o: root alone may write it", (unsigned)status->st_uid,
                  (unsigned)(status->st_mode & 07777));
-        return false;
+        return SCORES_UNSAFE;
     }
-    return true;
+    return SCORES_GOOD;
 }
 
 /* Reads exactly `bytes`; false when the file ends before. */
@@ -116,7 +116,7 @@ static bool is_sound(struct table *table) {
 static enum scores_trouble check_header(const struct header *header, off_t size, char *why) {
     if (memcmp(header->magic, MAGIC, sizeof(header->magic))) {
         snprintf(why, WHY_BYTES, "is no priority table");
-        return SCORES_TORN;
+        return SCORES_FOREIGN;
     }
     if (header->version != VERSION || header->header_bytes != sizeof(*header)) {
         snprintf(why, WHY_BYTES, "version %u, this plugin reads %u", header->version, VERSION);
@@ -130,6 +130,18 @@ static enum scores_trouble check_header(const struct header *header, off_t size,
     return SCORES_GOOD;
 }
 
+static enum scores_trouble check_age(const struct header *header, char *why) {
+    int64_t age_s;
+
+    if (__builtin_sub_overflow((int64_t)time(NULL), header->written_unix_s, &age_s))
+        age_s = header->written_unix_s < 0 ? INT64_MAX : -INT64_MAX;
+    if (age_s <= (int64_t)header->stale_s && age_s >= -(int64_t)header->stale_s)
+        return SCORES_GOOD;
+    snprintf(why, WHY_BYTES, "written %lld s %s, used up to %u s", (long long)(age_s < 0 ? -age_s : age_s),
+             age_s < 0 ? "ahead" : "ago", header->stale_s);
+    return age_s < 0 ? SCORES_AHEAD : SCORES_STALE;
+}
+
 /* Reads the open file into the spare table and makes it the current one. */
 static enum scores_trouble load(int fd, char *why) {
     struct table *spare = &tables[!current];
@@ -140,8 +152,9 @@ static enum scores_trouble load(int fd, char *why) {
         snprintf(why, WHY_BYTES, "%s", strerror(errno));
         return SCORES_UNREADABLE;
     }
-    if (!is_safe(&status, why))
-        return SCORES_UNSAFE;
+    trouble = check_file(&status, why);
+    if (trouble)
+        return trouble;
     if (!read_all(fd, &spare->header, sizeof(spare->header), 0)) {
         snprintf(why, WHY_BYTES, "%lld bytes: torn", (long long)status.st_size);
         return SCORES_TORN;
@@ -157,24 +170,16 @@ static enum scores_trouble load(int fd, char *why) {
         snprintf(why, WHY_BYTES, "torn: its checksum is wrong");
         return SCORES_TORN;
     }
+    trouble = check_age(&spare->header, why);
+    if (trouble)
+        return trouble;
     current = !current;
     loaded = true;
     return SCORES_GOOD;
 }
 
-static enum scores_trouble check_age(char *why) {
-    const struct header *header = &tables[current].header;
-    int64_t age_s;
-
-    if (!loaded)
-        return SCORES_UNREADABLE;
-    if (__builtin_sub_overflow((int64_t)time(NULL), header->written_unix_s, &age_s))
-        age_s = INT64_MAX;
-    if (age_s <= (int64_t)header->stale_s && age_s >= -(int64_t)header->stale_s)
-        return SCORES_GOOD;
-    snprintf(why, WHY_BYTES, "written %lld s %s, used up to %u s", (long long)(age_s < 0 ? -age_s : age_s),
-             age_s < 0 ? "ahead" : "ago", header->stale_s);
-    return SCORES_STALE;
+static enum scores_trouble current_age(char *why) {
+    return loaded ? check_age(&tables[current].header, why) : SCORES_UNREADABLE;
 }
 
 enum scores_trouble scores_refresh(const char *path, bool always, char *why) {
@@ -184,26 +189,26 @@ enum scores_trouble scores_refresh(const char *path, bool always, char *why) {
 
     why[0] = 0;
     if (!always && start_ns < rest_until_ns)
-        return check_age(why);
+        return current_age(why);
     /* Not blocking: a FIFO in its place must not stop slurmctld. */
     fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) {
         int reason = errno;
 
         snprintf(why, WHY_BYTES, "%s", reason == ELOOP ? "is a symbolic link" : strerror(reason));
-        return reason == ELOOP ? SCORES_UNSAFE : SCORES_UNREADABLE;
+        return reason == ELOOP ? SCORES_LINK : SCORES_UNREADABLE;
     }
     trouble = load(fd, why);
     close(fd);
     rest_until_ns = monotonic_ns();
     rest_until_ns += REST_TIMES * (rest_until_ns - start_ns);
-    return trouble ? trouble : check_age(why);
+    return trouble ? trouble : current_age(why);
 }
 
 bool scores_usable(void) {
     char why[WHY_BYTES];
 
-    return check_age(why) == SCORES_GOOD;
+    return current_age(why) == SCORES_GOOD;
 }
 
 bool scores_find(uint32_t job_id, int32_t *factor) {

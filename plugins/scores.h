@@ -16,10 +16,14 @@
 enum scores_trouble {
     SCORES_GOOD,
     SCORES_UNREADABLE, /* missing, or an error of the file system */
-    SCORES_UNSAFE,     /* not a plain file, or others than root can write it */
+    SCORES_LINK,       /* a symbolic link */
+    SCORES_NOT_PLAIN,  /* a FIFO, a directory, ... */
+    SCORES_UNSAFE,     /* others than root can write it */
+    SCORES_FOREIGN,    /* something else than a table */
     SCORES_VERSION,    /* of another version of slurm-energy */
-    SCORES_TORN,       /* truncated or garbage */
-    SCORES_STALE,      /* written too long ago, or in the future */
+    SCORES_TORN,       /* cut off or changed */
+    SCORES_STALE,      /* written too long ago */
+    SCORES_AHEAD,      /* written in the future: the clock was set back */
 };
 
 /*

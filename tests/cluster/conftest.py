@@ -11,9 +11,10 @@ from __future__ import annotations
 import pytest
 from lab_driver import LabDriver, LabWish, sweep
 
-from slurm_energy.errors import EnergyError
+from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.lab.parts import require_machine
 from slurm_energy.lab.startup import StepError
+from slurm_energy.slurm import pluginbuild
 
 
 def pytest_configure(config):
@@ -48,6 +49,13 @@ def machine():
         pytest.skip(f"no lab possible here: {error}")
 
 
+def _build_plugin() -> None:
+    try:
+        pluginbuild.built()
+    except UnavailableError as error:
+        pytest.skip(f"slurmctld's plugin cannot be built here: {error}")
+
+
 class _Pool:
     def __init__(self):
         self.current = None
@@ -55,6 +63,8 @@ class _Pool:
     def get(self, wish: LabWish) -> LabDriver:
         if self.current is None or self.current.wish != wish:
             self.close()
+            if wish.priority == "plugin":
+                _build_plugin()
             try:
                 self.current = LabDriver(wish)
             except StepError as error:

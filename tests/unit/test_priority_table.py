@@ -15,7 +15,7 @@ from queue_files import entry, header, journal, record, snapshot
 from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.priority import table
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING
-from slurm_energy.slurm.queue.layout import ENTRY, HELD, JOURNAL, REQUEUE, checksum
+from slurm_energy.slurm.queue.layout import ENTRY, HEADER, HELD, JOURNAL, REQUEUE, SNAPSHOT, checksum
 from slurm_energy.slurm.queue.table import TableSource, journal_path
 
 ANYWHERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -230,6 +230,21 @@ def test_any_strings_are_columns_or_unavailable(place, text, lengths):
     head["checksum"] = 0
     head["checksum"] = checksum(np.frombuffer(head.tobytes() + row.tobytes(), "<u8"))
     _readable(put(place, head.tobytes() + row.tobytes() + text))
+
+
+def test_strings_that_share_their_bytes_are_refused(place):
+    """A small file would become a great many strings."""
+    rows = np.concatenate([entry(job, name="n" * 60000)[0] for job in (1, 2, 3)])
+    for count in (1, 3):
+        start = HEADER.itemsize + count * ENTRY.itemsize
+        head = header(SNAPSHOT, 1, count=count, heap_offset=start, heap_bytes=60000)
+        head["checksum"] = checksum(np.frombuffer(head.tobytes() + rows[:count].tobytes(), "<u8"))
+        source = put(place, head.tobytes() + rows[:count].tobytes() + b"n" * 60000)
+        if count == 1:
+            assert source.read().name == ["n" * 60000]
+        else:
+            with pytest.raises(UnavailableError, match="outside"):
+                source.read()
 
 
 def test_only_files_of_slurmctld_are_read(place, tmp_path):

@@ -1,0 +1,67 @@
+"""What tests of slurmctld's plugin share: jobs that note when they start, tables by hand, priorities."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lab_driver import LabDriver
+
+from slurm_energy.priority import table
+from slurm_energy.slurm.queue.columns import QueueColumns
+from slurm_energy.slurm.queue.table import TableSource
+
+WISH: dict[str, Any] = {
+    "profiles": ["xeon-8358"],
+    "priority": "plugin",
+    "energy": {"priority": {"mode": "off"}},  # the tests write the table
+}
+PASS_S = 75
+"""The longest wait for slurmctld's pass over all priorities: PriorityCalcPeriod is at least a minute."""
+
+
+def write(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
+    """Write the table that the plugin reads."""
+    table.write(lab.layout.priority_table, list(factors), list(factors.values()), **options)
+
+
+def held(lab: LabDriver, command: str = "true", **more: Any) -> int:
+    """Submit a held job that takes the whole node."""
+    return lab.sbatch(command, "-H", "--exclusive", "-wn1", "-t5", **more)
+
+
+def release(lab: LabDriver, *jobs: int) -> None:
+    """Let held jobs go: each gets its priority at once."""
+    lab.run("scontrol", "release", ",".join(map(str, jobs)))
+
+
+def blocker(lab: LabDriver) -> int:
+    """Fill the node until the job is cancelled."""
+    job = lab.sbatch("exec sleep 600", "--exclusive", "-wn1", "-t20", "--nice=-100000")
+    until(lambda: lab.job(job)["JobState"] == "RUNNING", "the node is full")
+    return job
+
+
+def priorities(lab: LabDriver) -> dict[int, int]:
+    """Return what squeue says of pending jobs."""
+    lines = lab.run("squeue", "-h", "-tPD", "-o", "%A %Q").stdout.splitlines()
+    return {int(job): int(priority) for job, priority in (line.split() for line in lines)}
+
+
+def queue(lab: LabDriver) -> QueueColumns:
+    """Read what the plugin wrote."""
+    return TableSource(lab.layout.queue_table).read()
+
+
+def complaints(lab: LabDriver) -> list[str]:
+    """Return what the plugin said in slurmctld's log."""
+    return [line for line in lab.log("slurmctld").splitlines() if "site_factor/energy" in line]
+
+
+def until(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> None:
+    """Wait for a condition; fail with `what` when it does not come."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.1)

@@ -1,0 +1,207 @@
+"""slurmctld with site_factor/energy and bad files: missing, hostile, of another time; without slurmdbd."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from lab_driver import LabDriver
+from ordering import PASS_S, WISH, blocker, complaints, held, priorities, queue, release, until, write
+
+from slurm_energy.priority import table
+
+pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.lab(**WISH)]
+NOBODY = 65534
+
+
+def _replace(path: Path, data: bytes) -> None:
+    aside = path.with_name("aside")
+    aside.write_bytes(data)
+    aside.chmod(0o644)
+    aside.replace(path)
+
+
+def _good(job: int, factor: int, written_unix_s: float | None = None) -> bytes:
+    now = time.time() if written_unix_s is None else written_unix_s
+    return table.encode([job], [factor], sequence=time.time_ns(), written_unix_s=now)
+
+
+def _missing(path: Path, job: int) -> None:
+    path.unlink()
+
+
+def _garbage(path: Path, job: int) -> None:
+    _replace(path, os.urandom(4096))
+
+
+def _truncated_in_use(path: Path, job: int) -> None:
+    os.truncate(path, 70)
+
+
+def _other_version(path: Path, job: int) -> None:
+    data = bytearray(_good(job, 9))
+    struct.pack_into("<I", data, 8, 2)
+    _replace(path, bytes(data))
+
+
+def _old(path: Path, job: int) -> None:
+    _replace(path, _good(job, 9, time.time() - 3600))
+
+
+def _from_the_future(path: Path, job: int) -> None:
+    """The clock was set back since."""
+    _replace(path, _good(job, 9, time.time() + 3600))
+
+
+def _of_a_user(path: Path, job: int) -> None:
+    _replace(path, _good(job, 9))
+    os.chown(path, NOBODY, NOBODY)
+
+
+def _link(path: Path, job: int) -> None:
+    target = path.with_name("target")
+    _replace(target, _good(job, 9))
+    path.unlink()
+    path.symlink_to(target)
+
+
+def _fifo(path: Path, job: int) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+FAULTS = {
+    _missing: "No such file",
+    _garbage: "is no priority table",
+    _truncated_in_use: "torn",
+    _other_version: "version 2",
+    _old: "written 3600 s ago",
+    _from_the_future: "s ahead",
+    _of_a_user: "owner uid 65534",
+    _link: "symbolic link",
+    _fifo: "not a plain file",
+}
+
+
+def _clear(path: Path) -> None:
+    for name in (path.name, "target", "aside"):
+        path.with_name(name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def table_path(lab: LabDriver):
+    yield lab.layout.priority_table
+    _clear(lab.layout.priority_table)
+
+
+def test_a_bad_table_changes_nothing(lab: LabDriver, table_path: Path):
+    """Every number in a bad table is 9; the good one before it says 5000 and 4000."""
+    before = lab.pid("slurmctld")
+    blocker(lab)
+    for spoil, text in FAULTS.items():
+        jobs = [held(lab) for _ in range(3)]
+        _clear(table_path)
+        write(lab, dict.fromkeys(jobs[:2], 5000) | {jobs[2]: 4000})
+        time.sleep(0.1)  # the plugin reads again only after twenty times as long as it read
+        release(lab, jobs[0])
+        spoil(table_path, jobs[1])
+        time.sleep(0.1)
+        release(lab, *jobs[1:])
+        shown = priorities(lab)
+        assert [shown[job] for job in jobs] == [5000, 5000, 4000], text
+        assert lab.pid("slurmctld") == before, text
+        assert sum(text in line for line in complaints(lab)) == 1, text
+        lab.run("scancel", *map(str, jobs))
+
+
+def test_a_table_replaced_a_thousand_times_a_second(lab: LabDriver, table_path: Path):
+    """Whatever moment it is read at, a job gets the number of one whole table."""
+    before = lab.pid("slurmctld")
+    blocker(lab)
+    jobs = [held(lab) for _ in range(10)]
+    write(lab, dict.fromkeys(jobs, 1000))
+    stop, written = threading.Event(), [0]
+
+    def replace() -> None:
+        while not stop.is_set():
+            written[0] += 1
+            write(lab, dict.fromkeys(jobs, 1000 + written[0] % 1000))
+            if written[0] % 7 == 0:
+                os.truncate(table_path, 100)
+
+    writer = threading.Thread(target=replace)
+    start = time.monotonic()
+    writer.start()
+    try:
+        for job in jobs:
+            release(lab, job)
+            lab.run("scontrol", "hold", str(job))
+            lab.run("scontrol", "release", str(job))
+    finally:
+        stop.set()
+        writer.join()
+    rate = written[0] / (time.monotonic() - start)
+    print(f"{rate:.0f} tables a second")
+    shown = priorities(lab)
+    assert set(shown) == set(jobs)
+    assert all(1000 <= priority < 2000 for priority in shown.values())
+    assert lab.pid("slurmctld") == before
+
+
+def _restart(lab: LabDriver) -> None:
+    lab.kill("slurmctld", how=signal.SIGTERM)
+    lab.start("slurmctld")
+    until(lambda: lab.run("scontrol", "ping", check=False).returncode == 0, "slurmctld answers")
+
+
+def test_reconfigure_and_restart_keep_the_order(lab: LabDriver, table_path: Path):
+    blocker(lab)
+    jobs = [held(lab) for _ in range(3)]
+    write(lab, {jobs[0]: 100, jobs[1]: 300, jobs[2]: 200})
+    release(lab, jobs[0], jobs[1])
+    table_path.unlink()
+    lab.run("scontrol", "reconfigure")
+    assert priorities(lab) == {jobs[0]: 100, jobs[1]: 300, jobs[2]: 0}
+    _restart(lab)
+    assert priorities(lab) == {jobs[0]: 100, jobs[1]: 300, jobs[2]: 0}
+    write(lab, {jobs[0]: 110, jobs[1]: 90, jobs[2]: 200})
+    release(lab, jobs[2])
+    assert priorities(lab)[jobs[2]] == 200
+
+
+def test_slurmctld_orders_its_queue_without_slurmdbd(lab: LabDriver, table_path: Path):
+    blocker(lab)
+    jobs = [held(lab) for _ in range(2)]
+    lab.kill("slurmdbd")
+    try:
+        write(lab, {jobs[0]: 100, jobs[1]: 300})
+        release(lab, *jobs)
+        assert priorities(lab) == {jobs[0]: 100, jobs[1]: 300}
+        write(lab, {jobs[0]: 400, jobs[1]: 300})
+        until(lambda: priorities(lab)[jobs[0]] == 400, "the pass", PASS_S)
+        assert set(jobs) <= set(queue(lab).job_id)
+    finally:
+        lab.start("slurmdbd")
+
+
+def test_a_queue_that_cannot_be_written_holds_nothing_up(lab: LabDriver, table_path: Path):
+    place, running = lab.layout.queue_table.parent, len(complaints(lab))
+    aside = place.with_name("queue-aside")
+    place.rename(aside)
+    try:
+        _restart(lab)
+        job, other = held(lab), held(lab)
+        blocking = blocker(lab)
+        write(lab, {job: 700, other: 800})
+        release(lab, job, other)
+        assert priorities(lab) == {job: 700, other: 800}
+        said = [line for line in complaints(lab)[running:] if "does not see the queue" in line]
+        assert len(said) == 1, said
+        assert lab.job(blocking)["JobState"] == "RUNNING"
+    finally:
+        aside.rename(place)

@@ -1,0 +1,215 @@
+"""The plugin's reading of priority.table and writing of queue.table, under sanitizers and without Slurm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_energy.priority import table
+from slurm_energy.slurm.queue.table import TableSource, journal_path
+
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
+DRIVER = Path(__file__).parent / "native" / "tables_driver.c"
+GOOD, UNREADABLE, LINK, NOT_PLAIN, UNSAFE, FOREIGN, VERSION, TORN, STALE, AHEAD = map(str, range(10))
+NOBODY = 65534
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a table is believed only if it is root's"),
+]
+ANYWHERE = settings(
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    program = tmp_path_factory.mktemp("tables") / "driver"
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    sources = [PLUGINS / "scores.c", PLUGINS / "queue_writer.c", DRIVER]
+    subprocess.run(["gcc", *flags, "-I", PLUGINS, "-o", program, *sources], check=True, timeout=60)
+    return program
+
+
+class Plugin:
+    """A process that keeps the plugin's state between commands."""
+
+    def __init__(self, program: Path) -> None:
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __call__(self, *words: object) -> list[str]:
+        self.process.stdin.write(" ".join(str(word) for word in words) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, "the driver ended"
+        return answer.split()
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        assert self.process.wait(20) == 0
+
+
+@pytest.fixture
+def plugin(program):
+    plugin = Plugin(program)
+    yield plugin
+    plugin.close()
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    tmp_path.chmod(0o755)
+    return tmp_path / "priority.table"
+
+
+@ANYWHERE
+@given(jobs=st.dictionaries(st.integers(1, 2**32 - 1), st.integers(-(2**31) + 4, 2**31 - 4), max_size=60))
+def test_finds_what_python_wrote(plugin, path, jobs):
+    table.write(path, list(jobs), list(jobs.values()), default=-3)
+    others = [1, 2, 2**32 - 1, *(job + 1 for job in jobs if job < 2**32 - 1)]
+    asked = [*others, *jobs, *sorted(jobs)]
+    assert plugin("read", path, *asked) == [GOOD, "1", "-3", *(str(jobs.get(job, "-")) for job in asked)]
+
+
+def test_the_last_good_table_stays_when_the_file_goes_bad(plugin, path):
+    table.write(path, [7], [70])
+    whole = path.read_bytes()
+    assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "70"]
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert plugin("read", path, 7)[:4] == [TORN, "1", "0", "70"]
+    path.write_bytes(b"x" * 100)
+    assert plugin("read", path, 7)[:4] == [FOREIGN, "1", "0", "70"]
+    path.write_bytes(whole[:8] + b"\x02" + whole[9:])
+    assert plugin("read", path, 7)[0] == VERSION
+    path.unlink()
+    assert plugin("read", path, 7)[:4] == [UNREADABLE, "1", "0", "70"]
+    table.write(path, [7], [71])
+    assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "71"]
+
+
+def test_what_others_than_root_could_have_written_is_refused(plugin, path, tmp_path):
+    table.write(path, [7], [70])
+    os.chown(path, NOBODY, NOBODY)
+    assert plugin("read", path)[0] == UNSAFE
+    os.chown(path, 0, 0)
+    for mode in (0o664, 0o646):
+        path.chmod(mode)
+        assert plugin("read", path)[0] == UNSAFE
+    path.chmod(0o644)
+    target = tmp_path / "elsewhere"
+    path.rename(target)
+    path.symlink_to(target)
+    assert plugin("read", path)[:2] == [LINK, "0"]
+    path.unlink()
+    os.mkfifo(path)
+    assert plugin("read", path)[0] == NOT_PLAIN
+    path.unlink()
+    path.mkdir()
+    assert plugin("read", path)[0] == NOT_PLAIN
+
+
+@pytest.mark.parametrize("age_s", [61, -61, 2**62, -(2**62)])
+def test_a_table_of_another_time_is_not_used(plugin, path, age_s):
+    now = int(time.time())
+    table.write(path, [7], [70], stale_s=60, written_unix_s=now - age_s)
+    assert plugin("read", path, 7)[:2] == [STALE if age_s > 0 else AHEAD, "0"]
+    table.write(path, [7], [70], stale_s=60, written_unix_s=now - (age_s > 0) * 30)
+    assert plugin("read", path, 7)[:2] == [GOOD, "1"]
+    table.write(path, [7], [71], stale_s=60, written_unix_s=now - age_s)
+    assert plugin("read", path, 7)[1:4] == ["1", "0", "70"]  # the last good one
+
+
+def test_changed_bytes_are_never_believed(plugin, path, tmp_path):
+    table.write(path, range(1, 40), range(39))
+    assert plugin("fuzz", path, tmp_path / "scratch", 20000) == ["0"]
+
+
+def test_a_table_replaced_all_the_time_is_read_whole(plugin, path):
+    stop = threading.Event()
+    table.write(path, range(1, 2000), [1] * 1999)
+    written = 0
+
+    def replace() -> None:
+        nonlocal written
+        while not stop.is_set():
+            written += 1
+            table.write(path, range(1, 2000), [written] * 1999)
+
+    def spoil() -> None:
+        """Write into the file itself, as nobody should."""
+        while not stop.is_set():
+            data = table.encode(
+                range(1, 2000), [-1] * 1999, sequence=time.time_ns(), written_unix_s=time.time()
+            )
+            with path.open("r+b") as file:
+                file.write(data)
+                file.truncate(1000)
+
+    threads = [threading.Thread(target=replace), threading.Thread(target=spoil)]
+    for thread in threads:
+        thread.start()
+    try:
+        believed, torn = (int(word) for word in plugin("hammer", path, 3000))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert torn == 0
+    assert believed > 0
+    assert written > 0
+
+
+@pytest.mark.parametrize(("count", "room"), [(0, 0), (1, 1), (3000, 3000), (3000, 5000), (50, 20)])
+def test_python_reads_the_queue_that_the_plugin_wrote(plugin, tmp_path, count, room):
+    tmp_path.chmod(0o755)
+    path = tmp_path / "queue.table"
+    assert plugin("write", path, count, room) == ["ok"]
+    queue = TableSource(path).read()
+    ids = list(range(1, min(count, room) + 1))
+    assert queue.job_id.tolist() == ids
+    assert queue.name == [f"{job:040}"[: job % 41] for job in ids]
+    assert abs(queue.taken_unix_s - time.time()) < 60
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["queue.table", "queue.table.new"]
+
+
+def test_the_journal_follows_a_snapshot(plugin, tmp_path):
+    tmp_path.chmod(0o755)
+    path = tmp_path / "queue.table"
+    assert plugin("open", path, 5, 7) == ["ok"]  # none yet: an empty one is made
+    assert TableSource(path).read().job_id.tolist() == [5, 6, 7]
+    plugin("write", path, 3, 3)
+    assert TableSource(path).read().job_id.tolist() == [1, 2, 3]
+    plugin("note", path, 3, 9)
+    queue = TableSource(path).read()
+    assert queue.job_id.tolist() == list(range(1, 10))
+    assert queue.account[8] == "0" * 9
+    plugin("open", path, 20, 20)  # a plugin that starts again, with the last one's snapshot
+    assert TableSource(path).read().job_id.tolist() == [1, 2, 3, 20]
+
+
+def test_the_journal_is_bounded(plugin, tmp_path):
+    tmp_path.chmod(0o755)
+    path = tmp_path / "queue.table"
+    assert plugin("open", path, 1, 60000) == ["ok"]
+    assert journal_path(path).stat().st_size <= 8 << 20
+    assert TableSource(path).read().count > 10000
+
+
+def test_where_nothing_can_be_written_the_plugin_says_so(plugin, tmp_path):
+    assert plugin("write", tmp_path / "none" / "queue.table", 3, 3)[0] == "error"
+    assert plugin("open", tmp_path / "none" / "queue.table", 3, 3)[0] == "error"
+    path = tmp_path / "queue.table"
+    assert plugin("write", path, 3, 3) == ["ok"]
+    path.unlink()
+    path.mkdir()
+    assert plugin("write", path, 3, 3)[0] == "error"
