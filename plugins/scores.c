@@ -70,9 +70,10 @@ static enum scores_trouble check_file(const struct stat *status, char *why) {
         snprintf(why, WHY_BYTES, "not a plain file");
         return SCORES_NOT_PLAIN;
     }
-    if (status->st_uid != 0 || (status->st_mode & (S_IWGRP | S_IWOTH))) {
-        snprintf(why, WHY_BYTES, "owner uid %u, mode %04o: root alone may write it", (unsigned)status->st_uid,
-                 (unsigned)(status->st_mode & 07777));
+    /* SlurmUser, whom slurmctld runs as and senergyctld too, has slurmctld in hand anyway. */
+    if ((status->st_uid != 0 && status->st_uid != geteuid()) || (status->st_mode & (S_IWGRP | S_IWOTH))) {
+        snprintf(why, WHY_BYTES, "owner uid %u, mode %04o: not only root's or SlurmUser's",
+                 (unsigned)status->st_uid, (unsigned)(status->st_mode & 07777));
         return SCORES_UNSAFE;
     }
     return SCORES_GOOD;

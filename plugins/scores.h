@@ -18,7 +18,7 @@ enum scores_trouble {
     SCORES_UNREADABLE, /* missing, or an error of the file system */
     SCORES_LINK,       /* a symbolic link */
     SCORES_NOT_PLAIN,  /* a FIFO, a directory, ... */
-    SCORES_UNSAFE,     /* others than root can write it */
+    SCORES_UNSAFE,     /* others than root and this process's user can write it */
     SCORES_FOREIGN,    /* something else than a table */
     SCORES_VERSION,    /* of another version of slurm-energy */
     SCORES_TORN,       /* cut off or changed */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -95,6 +96,19 @@ def test_the_last_good_table_stays_when_the_file_goes_bad(plugin, path):
     assert plugin("read", path, 7)[:4] == [UNREADABLE, "1", "0", "70"]
     table.write(path, [7], [71])
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "71"]
+
+
+def test_a_table_of_slurm_user_is_good_where_slurmctld_runs_as_it(program):
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        path, driver = Path(folder) / "priority.table", shutil.copy(program, folder)
+        table.write(path, [7], [70])
+        for owner, trouble in ((0, GOOD), (NOBODY, GOOD), (NOBODY - 1, UNSAFE)):
+            os.chown(path, owner, owner)
+            done = subprocess.run(
+                [driver], input=f"read {path} 7\n", user=NOBODY, capture_output=True, text=True, check=True
+            )
+            assert done.stdout.split()[0] == trouble
 
 
 def test_what_others_than_root_could_have_written_is_refused(plugin, path, tmp_path):
