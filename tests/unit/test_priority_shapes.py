@@ -12,6 +12,7 @@ from slurm_energy import config as configuration
 from slurm_energy import scheduling
 from slurm_energy.policies.shapes import Shape
 from slurm_energy.priority import alternatives, explaining
+from slurm_energy.priority.acted import Acted, Given
 from slurm_energy.priority.alternatives import Alternatives
 from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.questions import Predictor
@@ -35,9 +36,10 @@ def offering(text=BOTH, **more):
     return {"partition": "gpu", "gpus": 4, "gpu_kind": "a100", "flags": flags} | more
 
 
-def cycle(columns, found, policy="zeus", doubts=()):
+def cycle(columns, found, policy="zeus", acted=None):
     config = configuration.parse(f'[priority]\npolicy = "{policy}"\n')
-    shaper = Alternatives(Predictor(config), lambda: found, doubts)
+    acted = acted or Acted()
+    shaper = Alternatives(Predictor(config), lambda: found, acted.doubts, acted.keeps_shape)
     return Engine(config, Kept(Usage(3600.0)), None, shaper).cycle(columns, NOW)
 
 
@@ -145,7 +147,15 @@ def test_without_knowledge_of_nodes_jobs_are_ranked_as_they_asked():
 
 
 def test_a_shape_in_doubt_counts_as_not_fitting():
-    assert chosen(cycle(queue(offering()), nodes(), doubts={(101, H2): NOW})) == {101: A4}
+    acted = Acted(doubts={(101, H2): NOW})
+    assert chosen(cycle(queue(offering()), nodes(), acted=acted)) == {101: A4}
+
+
+def test_a_job_that_keeps_what_it_asked_for_is_ranked_by_that():
+    acted = Acted(given={101: Given(NOW, None, NOW)})
+    snapshot = cycle(queue(offering()), nodes(), acted=acted)
+    assert choices(snapshot) == []
+    assert snapshot.shapes.table.gpus.tolist() == [4]
 
 
 def test_a_deadline_takes_the_fastest_shape():
