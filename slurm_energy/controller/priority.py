@@ -125,7 +125,7 @@ class PriorityLoop:
             self._error = await self._rank(self._parts)
         except EnergyError as error:
             self._error = str(error)
-        except Exception as error:  # whatever a site's own policy raises
+        except (Exception, SystemExit) as error:  # whatever a site's own policy raises
             self._error = f"{type(error).__name__}: {shown(str(error), 120)}"
         if self._error is None:
             self._recurring.works("priority")

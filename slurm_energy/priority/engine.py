@@ -27,7 +27,7 @@ from slurm_energy.priority.building import (
 )
 from slurm_energy.priority.questions import Forecaster, Predicted, Predictor
 from slurm_energy.priority.usage import Association, Usage, shares_of, users_table, weight
-from slurm_energy.scheduling import Options, Policy, Queue, Ranking, Users, load_file, policy
+from slurm_energy.scheduling import Options, Policy, Queue, Ranking, Users, check_weights, load_file, policy
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
 from slurm_energy.slurm.shares import Shares
@@ -169,7 +169,7 @@ class Engine:
 
     Raises:
         NotFoundError: the policy is not known.
-        UsageError: the site's own policies cannot be loaded.
+        UsageError: the site's own policies cannot be loaded, or a weight is unknown.
     """
 
     def __init__(
@@ -179,6 +179,7 @@ class Engine:
         if settings.policy_file is not None:
             load_file(settings.policy_file)
         self.policy: Policy = policy(settings.policy)
+        check_weights(settings.weights)
         self.options = Options(settings.age_weight, settings.wait_bound_s, dict(settings.weights))
         self.predictor = Predictor(config, history)
         self._settings, self._kept = settings, kept

@@ -6,7 +6,7 @@ comes in here.
 
 from slurm_energy.scheduling.queue import Alternatives, Jobs, Queue, Users
 from slurm_energy.scheduling.ranking import Options, Ranking
-from slurm_energy.scheduling.registry import Policy, load_file, names, policy, register
+from slurm_energy.scheduling.registry import Policy, check_weights, load_file, names, policy, register
 
 __all__ = [
     "Alternatives",
@@ -16,6 +16,7 @@ __all__ = [
     "Queue",
     "Ranking",
     "Users",
+    "check_weights",
     "load_file",
     "names",
     "policy",

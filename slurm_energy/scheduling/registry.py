@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,6 +28,7 @@ class Policy:
         summary: first line of its documentation.
         keeps_budget: starts a job only if the predicted power stays below the cluster's budget.
         preempts: may interrupt jobs without deadline for jobs with one.
+        weights: names of the weights that it looks at; None: whatever its author knows.
     """
 
     name: str
@@ -35,13 +36,27 @@ class Policy:
     summary: str
     keeps_budget: bool = False
     preempts: bool = False
+    weights: frozenset[str] | None = None
 
 
+_BUILT_IN = "slurm_energy.scheduling.rankings."
 _policies: dict[str, Policy] = {}
 
 
-def register(name: str, *, keeps_budget: bool = False, preempts: bool = False) -> Callable[[Rank], Rank]:
+def register(
+    name: str,
+    *,
+    keeps_budget: bool = False,
+    preempts: bool = False,
+    weights: Collection[str] | None = None,
+) -> Callable[[Rank], Rank]:
     """Return a decorator that makes a function the policy of that name.
+
+    Args:
+        name: for commands and configuration.
+        keeps_budget: see `Policy`.
+        preempts: see `Policy`.
+        weights: names of the weights that the function looks at; None: not said.
 
     Raises:
         UsageError: another function has that name.
@@ -52,7 +67,8 @@ def register(name: str, *, keeps_budget: bool = False, preempts: bool = False) -
         if known is not None and known.rank.__module__ != rank.__module__:
             raise UsageError(f"policy '{shown(name)}' is there already", f"in {known.rank.__module__}")
         summary = (rank.__doc__ or "").strip().partition("\n")[0]
-        _policies[name] = Policy(name, rank, summary, keeps_budget, preempts)
+        names = None if weights is None else frozenset(weights)
+        _policies[name] = Policy(name, rank, summary, keeps_budget, preempts, names)
         return rank
 
     return keep
@@ -78,6 +94,21 @@ def names() -> list[str]:
     return sorted(_policies)
 
 
+def check_weights(weights: Collection[str]) -> None:
+    """Refuse a weight that no policy looks at, unless a site's own policies are there: they may have any.
+
+    Raises:
+        UsageError: naming it.
+    """
+    _load_built_in()
+    own = [found for found in _policies.values() if not found.rank.__module__.startswith(_BUILT_IN)]
+    known = frozenset().union(*(found.weights for found in _policies.values() if found.weights))
+    unknown = sorted(set(weights) - known)
+    if unknown and not own:
+        names = ", ".join(sorted(known))
+        raise UsageError(f"weights: '{shown(unknown[0])}' belongs to no policy", todo=f"known: {names}")
+
+
 def load_file(path: Path) -> list[str]:
     """Load a site's or researcher's own policies from a Python file, which is run.
 
@@ -94,7 +125,7 @@ def load_file(path: Path) -> list[str]:
         raise UsageError(f"{path}: not a Python file")
     try:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    except Exception as error:  # whatever somebody else's file raises
+    except (Exception, SystemExit) as error:  # whatever somebody else's file raises
         line = _line(error, path)
         raise UsageError(f"{path}{line}", f"{type(error).__name__}: {shown(str(error), 120)}") from None
     new = [name for name, found in _policies.items() if before.get(name) is not found]
@@ -103,7 +134,7 @@ def load_file(path: Path) -> list[str]:
     return new
 
 
-def _line(error: Exception, path: Path) -> str:
+def _line(error: BaseException, path: Path) -> str:
     """Return `:LINE` of the place in the file where an error came from, if it is known."""
     line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
     trace = error.__traceback__

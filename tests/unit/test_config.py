@@ -46,6 +46,10 @@ def test_filled_example_reads_back_equal():
         ("[bounds]\ncap_watts = [300, 200]\n", ["bounds.cap_watts", "low <= high"]),
         ("[bounds]\ncap_watts = [300]\n", ["list of 2 numbers"]),
         ("[agnet]\n", ["x.toml:1", "agnet", "did you mean 'agent'"]),
+        (
+            "[priority]\nweights = {edp = nan}\n",
+            ["x.toml:2", "priority.weights", "'edp' must be a finite number"],
+        ),
         ("[policies.'Bad Name']\nbase='cap'\n", ["policies.Bad Name"]),
         ("[policies.night]\nwatts = 5\n", ["x.toml:2", "policies.night.watts"]),
         ("[edp]\n", ["[[edp]]"]),

@@ -228,6 +228,8 @@ def test_a_reload_changes_policy_and_mode_and_keeps_usage(make):
     [
         ({"policy": "zeuss"}, "'zeuss' is not known"),
         ({"policy_file": "/nowhere/policy.py"}, "No such file"),
+        ({"weights.edpp": 1.0}, "'edpp' belongs to no policy: known: age, "),
+        ({"mode": "plugin", "interval_s": 120.0}, "stale_s 300: the table is written every 120 s"),
     ],
 )
 def test_a_bad_reload_is_refused(make, settings, words):
@@ -242,6 +244,11 @@ def test_a_bad_reload_is_refused(make, settings, words):
     assert queueing.session(story)
 
 
+def test_the_two_tables_are_two_files(make, tmp_path):
+    with pytest.raises(ConfigError, match="name another file"):
+        make(queue_table=f"{tmp_path}/out/priority.table")
+
+
 def test_a_policy_file_that_others_can_write_is_not_run(make, tmp_path):
     path = tmp_path / "policy.py"
     path.write_text("raise SystemExit(9)")
@@ -250,6 +257,24 @@ def test_a_policy_file_that_others_can_write_is_not_run(make, tmp_path):
 
     async def story(c):
         with pytest.raises(ConfigError, match="expected owner"):
+            queueing.reconfigure(policy_file=str(path))
+        return True
+
+    assert queueing.session(story)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("raise SystemExit(9)", "SystemExit: 9"), ("1 +", "SyntaxError"), ("", "registers no policy")],
+)
+def test_a_policy_file_ends_no_daemon(make, tmp_path, code, words):
+    path = tmp_path / "policy.py"
+    path.write_text(code)
+    path.chmod(0o600)
+    queueing = make()
+
+    async def story(c):
+        with pytest.raises(ConfigError, match=words):
             queueing.reconfigure(policy_file=str(path))
         return True
 
@@ -410,7 +435,7 @@ def test_the_loop_ranks_when_slurmctld_has_written(make, monkeypatch):
     """Without it the next ranking would be an hour away."""
     monkeypatch.setattr("slurm_energy.controller.priority._LOOK_INTERVAL_S", 0.01)
     monkeypatch.setattr("slurm_energy.controller.priority._LEAST_PAUSE_S", 0.0)
-    queueing = make(interval_s=3600.0)
+    queueing = make(interval_s=3600.0, stale_s=86400.0)
 
     async def until(condition):
         async with asyncio.timeout(20):

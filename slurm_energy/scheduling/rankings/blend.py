@@ -12,7 +12,7 @@ from slurm_energy.scheduling.registry import register
 _WEIGHTS = {"edp": 1.0, "fair": 0.5, "deadline": 2.0, "age": 0.5}
 
 
-@register("blend")
+@register("blend", weights=_WEIGHTS)
 def rank(queue: Queue, options: Options) -> Ranking:
     """Weighted sum of four factors from 0 to 1; the higher first.
 

@@ -21,7 +21,7 @@ from slurm_energy.scheduling.registry import register
 _WEIGHTS = {"excess": 1.8, "patience": 8.0}
 
 
-@register("kairos", preempts=True)
+@register("kairos", preempts=True, weights=_WEIGHTS)
 def rank(queue: Queue, options: Options) -> Ranking:
     """Zeus, but a job waits for a shape of low energy-delay product rather than take a poor one that is free.
 

@@ -12,7 +12,7 @@ from slurm_energy.scheduling.registry import register
 _WEIGHTS = {"age": 1000.0, "fairshare": 10_000.0, "jobsize": 1000.0, "partition": 1000.0, "qos": 0.0}
 
 
-@register("multifactor")
+@register("multifactor", weights=_WEIGHTS)
 def rank(queue: Queue, options: Options) -> Ranking:
     """Slurm's priority/multifactor: weighted sum of age, fair share, job size, partition and QOS.
 
