@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OFF: Final = "off"
 _LOOK_INTERVAL_S: Final = 1.0
 _LEAST_PAUSE_S: Final = 2.0
+_PAUSES: Final = 4.0  # of as many times the last cycle, so that a long queue takes a fifth of a core at most
 _AGREEMENT_INTERVAL_S: Final = 600.0
 _REMEMBERED_S: Final = 30 * 86400.0
 log = logging.getLogger("senergyctld")
@@ -80,6 +81,7 @@ class PriorityLoop:
         self._parts: Parts | None = None
         self._next: tuple[Config, Parts | None] | None = None
         self._began = self._agreement_told = float("-inf")
+        self._took_s = 0.0
         self._signature: tuple[int, ...] | None = None
         self._error: str | None = None
         self._agreement: dict[str, Any] | None = None
@@ -171,7 +173,7 @@ class PriorityLoop:
         passed_s = time.monotonic() - self._began
         if self._next is not None or passed_s >= self.config.priority.interval_s:
             return True
-        if self._parts is None or passed_s < _LEAST_PAUSE_S:
+        if self._parts is None or passed_s < max(_LEAST_PAUSE_S, (1.0 + _PAUSES) * self._took_s):
             return False
         return self._parts.signature() != self._signature
 
@@ -188,6 +190,7 @@ class PriorityLoop:
         # Before the queue is read: what is written from here on is a reason to rank again.
         self._signature = parts.signature()
         self.snapshot = await run(self._thread, parts.rank)
+        self._took_s = time.monotonic() - self._began
         if parts.share_error is None:
             self._recurring.works("priority, shares")
         else:

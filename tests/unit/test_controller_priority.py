@@ -24,7 +24,7 @@ from slurm_energy.controller.server import Server
 from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.priority import table
 from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.handing import JobByJob, Nowhere, Table
+from slurm_energy.priority.handing import MOST_NUDGED, JobByJob, Nowhere, Table
 from slurm_energy.priority.usage import Usage
 from slurm_energy.scheduling import registry
 from slurm_energy.slurm.shares import Share, Shares
@@ -403,6 +403,16 @@ def test_new_jobs_are_nudged_once(tmp_path):
             snapshot = engine.cycle(queue(*rows), 1e9)
             assert target.take(snapshot) is None
     assert setter.asked == [{7: int(snapshot.numbers[2])}]
+
+
+def test_of_many_new_jobs_those_that_start_first_are_nudged(tmp_path):
+    config = configuration.parse('[priority]\nmode = "plugin"\npolicy = "sjf"')
+    engine, setter = Engine(config, Kept(Usage(HOUR))), Setter(9999)
+    tmp_path.chmod(0o755)
+    engine.cycle(queue(), 1e9)
+    many = [{"job_id": 1000 - n, "time_limit_s": 60.0 + n} for n in range(MOST_NUDGED + 50)]
+    Table(tmp_path / "t", 300.0, setter).take(engine.cycle(queue(*many), 1e9))
+    assert list(setter.asked[0]) == [1000 - n for n in range(MOST_NUDGED)]
 
 
 def test_refused_changes_are_told():
