@@ -16,7 +16,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 TIMEOUT_S = 40.0
@@ -120,13 +120,22 @@ class SmallCluster:
         plugin: the built energy.so.
         hook: the built senergy-hook.
         extra: further lines of slurm.conf.
+        gpus: kind and number of GPUs by node, such as `a100:4`; plain files stand for them.
     """
 
-    def __init__(self, directory: Path, plugin: Path, hook: Path, extra: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        plugin: Path,
+        hook: Path,
+        extra: str = "",
+        gpus: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
         self.plugin = plugin
         self.hook = hook
         self.extra = extra
+        self.gpus = gpus or {}
         self.daemons: list[subprocess.Popen[bytes]] = []
         self.agent: FakeAgent | None = None
 
@@ -227,12 +236,13 @@ class SmallCluster:
             "host": host,
             "controller_port": ports[0],
             "nodes": "\n".join(
-                NODE_LINE.format(name=name, host=host, port=port)
+                NODE_LINE.format(name=name, host=host, port=port) + self._gres(name)
                 for name, port in zip(NODES, ports[1:], strict=True)
             ),
             "extra": self.extra.format(dir=d),
         }
         (d / "slurm.conf").write_text(SLURM_CONF.format(**values))
+        (d / "gres.conf").write_text("\n".join(self._gres_line(name) for name in self.gpus) + "\n")
         (d / "cgroup.conf").write_text(f"{cgroup_line()}\n")
         self.write_plugstack()
         for name, operation in (("prolog", "begin"), ("epilog", "end")):
@@ -241,6 +251,16 @@ class SmallCluster:
             path.chmod(0o755)
         (d / "munge.key").write_bytes(os.urandom(64))
         (d / "munge.key").chmod(0o400)
+
+    def _gres(self, node: str) -> str:
+        return f" Gres=gpu:{self.gpus[node]}" if node in self.gpus else ""
+
+    def _gres_line(self, node: str) -> str:
+        kind, _, count = self.gpus[node].partition(":")
+        for number in range(int(count)):
+            (self.directory / f"gpu{number}").touch()
+        files = f"{self.directory}/gpu[0-{int(count) - 1}]"
+        return f"NodeName={node} Name=gpu Type={kind} File={files}"
 
     def _start(self) -> None:
         d = self.directory

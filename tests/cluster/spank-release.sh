@@ -29,6 +29,7 @@ work=$(mktemp -d /var/tmp/spank-release.XXXXXX)
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 tests="tests/cluster/test_spank_flags_on_slurm.py tests/cluster/test_priority_portable.py"
+tests="$tests tests/cluster/test_shapes_on_slurm.py"
 
 fail() {
     echo "spank-release: $1" >&2

@@ -1,0 +1,125 @@
+"""Changing the GPUs of a pending job, on whatever Slurm is installed: what `slurm.queue.shaping` relies on.
+
+spank-release.sh runs it in a bare root with another release.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from small_cluster import SmallCluster, wait_until
+
+from slurm_energy.errors import UsageError
+from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.slurm.queue import shaping
+from slurm_energy.slurm.queue.nodes import read_nodes
+from slurm_energy.slurm.queue.update import Updater
+from slurm_energy.slurm.release import release
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
+missing = [name for name in PROGRAMS if not shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin")]
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+    pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="shapes-") as directory:
+        plugin, hook = REPOSITORY / "spank" / "energy.so", REPOSITORY / "prolog_epilog" / "senergy-hook"
+        gpus = {"n1": "a100:4", "n2": "h100:8"}
+        with SmallCluster(Path(directory), plugin, hook, "GresTypes=gpu", gpus) as running:
+            patch.setenv("SLURM_CONF", running.environment["SLURM_CONF"])
+            yield running
+
+
+@pytest.fixture
+def submit(cluster):
+    """Submit a held job; its script tells where it ran and on how many GPUs."""
+    told = cluster.directory / "told"
+    told.unlink(missing_ok=True)
+    script = cluster.script(
+        f'echo "$SLURMD_NODENAME $SLURM_GPUS_ON_NODE" >{told}.part', f"mv {told}.part {told}"
+    )
+    jobs = []
+
+    def held(*options):
+        done = cluster.run("sbatch", "--parsable", "--hold", "--output=/dev/null", *options, script)
+        assert done.returncode == 0, done.stderr
+        jobs.append(done.stdout.strip())
+        return int(jobs[-1])
+
+    def ran(job_id):
+        assert cluster.run("scontrol", "release", str(job_id)).returncode == 0
+        wait_until(told.exists, f"job {job_id}", cluster)
+        return told.read_text().split()
+
+    yield held, ran
+    cluster.run("scancel", *jobs)
+
+
+def give(job_id, kind, count, excluded=""):
+    """Give a job a shape, as senergyctld does."""
+    asked = shaping.ask(str(job_id), CommandRunner())
+    other = {"a100": "n2", "h100": "n1"}[kind]
+    fields = shaping.changes(asked, kind, count, release(), other, excluded)
+    assert Updater(50.0).set_fields(job_id, fields).done == (job_id,)
+
+
+def test_nodes_tell_kinds_and_what_is_free(cluster):
+    found = {node.name: (node.usable, dict(node.gpus), dict(node.gpus_free)) for node in read_nodes()}
+    assert found == {
+        "n1": (True, {"a100": 4}, {"a100": 4}),
+        "n2": (True, {"h100": 8}, {"h100": 8}),
+        "n3": (True, {}, {}),
+    }
+
+
+def test_a_job_that_names_no_kind_gets_any(submit):
+    held, ran = submit
+    job_id = held("--gres=gpu:4")
+    for kind, count in (("h100", 5), ("a100", 3), ("h100", 2)):
+        give(job_id, kind, count)
+    assert ran(job_id) == ["n2", "2"]
+
+
+def test_a_job_that_named_a_kind_gets_another_where_slurm_can(submit):
+    held, ran = submit
+    job_id = held("--gpus-per-node=a100:4")
+    if release() >= shaping.KINDS_CHANGE:
+        give(job_id, "h100", 2)
+        give(job_id, "a100", 3)
+        give(job_id, "h100", 1)
+        assert ran(job_id) == ["n2", "1"]
+    else:
+        with pytest.raises(UsageError, match="cannot turn gpu:a100"):
+            give(job_id, "h100", 2)
+        give(job_id, "a100", 2)
+        assert ran(job_id) == ["n1", "2"]
+
+
+def test_nodes_that_the_owner_excluded_stay_excluded(cluster, submit):
+    held, ran = submit
+    job_id = held("--gres=gpu:1", "--exclude=n3")
+    give(job_id, "h100", 2, "n3")
+    assert "n3" in shaping.ask(str(job_id), CommandRunner()).excluded
+    assert ran(job_id) == ["n2", "2"]
+
+
+@pytest.mark.parametrize(
+    "options", [["--gpus=2"], ["--gpus-per-task=1", "-n1"], ["--gres=gpu:1", "-wn1"], []]
+)
+def test_a_job_that_asks_in_another_way_keeps_its_gpus(submit, options):
+    held, _ = submit
+    job_id = held(*options)
+    with pytest.raises(UsageError, match="its GPUs stay"):
+        give(job_id, "h100", 2)
