@@ -77,7 +77,8 @@ class Snapshot:
         order: places in `rows`, first to start first, shape (r,).
         place: 1 for the first to start; 0: not ranked. Shape (n,).
         numbers: site factors; 0: none of ours. Shape (n,).
-        new: rows that have a number and had none in the cycle before; none in the first.
+        new: rows that have a number and had none in the cycle before; in the first, those of which Slurm
+            shows none of ours.
         associations: account and user by row of `scheduled.users`.
         association: row of `associations` by job, shape (n,).
         users: energy and GPU seconds of associations, running jobs included.
@@ -261,9 +262,12 @@ class Engine:
         ranked = np.flatnonzero(numbers)
         before = self._kept.numbers
         now = dict(zip(queue.job_id[ranked].tolist(), numbers[ranked].tolist(), strict=True))
-        came = [] if before is None else now.keys() - before.keys()
         self._kept.numbers = now
-        return place, numbers, np.flatnonzero(np.isin(queue.job_id, list(came)))
+        if before is None:
+            new = ranked[queue.site_factor[ranked] < labels.LOWEST]
+        else:
+            new = np.flatnonzero(np.isin(queue.job_id, list(now.keys() - before.keys())))
+        return place, numbers, new
 
     def _old_numbers(self, queue: QueueColumns, ordered: Ints) -> Ints:
         """Return the numbers that jobs have: as Slurm shows them where it was told job by job, else ours."""

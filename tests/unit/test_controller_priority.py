@@ -25,6 +25,7 @@ from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.priority import table
 from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.handing import MOST_NUDGED, JobByJob, Nowhere, Table
+from slurm_energy.priority.labels import LOWEST
 from slurm_energy.priority.usage import Usage
 from slurm_energy.scheduling import registry
 from slurm_energy.slurm.shares import Share, Shares
@@ -397,12 +398,15 @@ def test_new_jobs_are_nudged_once(tmp_path):
     engine, setter = Engine(config, Kept(Usage(HOUR))), Setter(9)
     tmp_path.chmod(0o755)
     target = Table(tmp_path / "t", 300.0, setter)
-    first = [{"job_id": 1}, {"job_id": 2}]
+    first = [{"job_id": 1, "site_factor": 7 * LOWEST}, {"job_id": 2, "site_factor": 6 * LOWEST}]
     for rows in (first, [*first, {"job_id": 7, "time_limit_s": 9.0}, {"job_id": 8, "held": True}]):
         for _ in range(2):
             snapshot = engine.cycle(queue(*rows), 1e9)
             assert target.take(snapshot) is None
     assert setter.asked == [{7: int(snapshot.numbers[2])}]
+    again = Table(tmp_path / "t", 300.0, setter)
+    again.take(Engine(config, Kept(Usage(HOUR))).cycle(queue(*rows), 1e9))
+    assert list(setter.asked[1]) == [7]
 
 
 def test_of_many_new_jobs_those_that_start_first_are_nudged(tmp_path):
