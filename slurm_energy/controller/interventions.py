@@ -17,7 +17,7 @@ from slurm_energy.config import Config
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import Shape
 from slurm_energy.priority.acted import SPARED_S, Acted, Given
-from slurm_energy.priority.alternatives import Choice, choices, offer
+from slurm_energy.priority.alternatives import Choice, choices, offer, reason
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.preempting import MARGIN_S, Rescue, Rules, rescues, urgent_rows
 from slurm_energy.scheduling import Policy
@@ -136,7 +136,7 @@ class Interventions:
         excluded = given.excluded if given else asked.excluded
         before = given.asked if given else asked.gres
         shape: Shape | None = choice.shape
-        why = choice.why
+        why = reason(snapshot, choice)
         try:
             fields = self._fields(asked, choice, excluded)
             outcome = Outcome((choice.job_id,))
@@ -182,8 +182,8 @@ class Interventions:
         It holds such a job, with the reason BadConstraints, until its request is changed again.
         """
         queue, now = snapshot.queue, self._clock()
-        for row, reason in enumerate(queue.reason if self._acted.given else ()):
-            if reason != "BadConstraints":
+        for row, word in enumerate(queue.reason if self._acted.given else ()):
+            if word != "BadConstraints":
                 continue
             job_id, submit_s = int(queue.job_id[row]), float(queue.submit_s[row])
             given = self._acted.given_to(job_id, submit_s, int(queue.restart_count[row]))

@@ -70,7 +70,7 @@ class Choice:
         shape: one of those it offers.
         offered: all of them.
         turn: it fits, and the job's turn has come.
-        why: one line.
+        place: of the job among the ranked ones.
     """
 
     job_id: int
@@ -80,7 +80,7 @@ class Choice:
     shape: Shape
     offered: tuple[Shape, ...]
     turn: bool
-    why: str
+    place: int
 
 
 class Alternatives:
@@ -201,34 +201,46 @@ def _need(queue: QueueColumns, row: int) -> _Need:
 
 
 class _Space:
-    """What nodes have and what is free of them, asked by jobs; the same question is answered once."""
+    """What nodes have and what is free of them, asked by jobs; the same question is answered once.
+
+    In columns, for users can make every job's question another one.
+    """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
+        usable = [node.usable for node in nodes]
+        self._usable = np.array(usable, np.bool_)
+        self._cpus = np.array([node.cpus for node in nodes], np.int64)
+        self._cpus_free = np.where(usable, [node.cpus_free for node in nodes], -1)
         self.gpus_free: dict[str, int] = {}
         for node in nodes:
             for kind, count in node.gpus_free.items() if node.usable else ():
                 self.gpus_free[kind] = self.gpus_free.get(kind, 0) + count
         self.could = lru_cache(maxsize=4096)(self._could)
         self.fits = lru_cache(maxsize=4096)(self._fits)
+        self._of_kind = lru_cache(maxsize=256)(self._count)
+        self._members = lru_cache(maxsize=256)(self._in_partitions)
+
+    def _count(self, kind: str) -> tuple[Ints, Ints]:
+        """Return the GPUs of a kind and the free ones, by node."""
+        there = [node.gpus.get(kind, 0) for node in self._nodes]
+        free = [node.gpus_free.get(kind, 0) for node in self._nodes]
+        return np.array(there, np.int64), np.array(free, np.int64)
+
+    def _in_partitions(self, names: tuple[str, ...]) -> Bools:
+        return np.array([node.in_any(names) for node in self._nodes], np.bool_)
 
     def _could(self, need: _Need, shape: Shape) -> bool:
         """Return whether the partition has such nodes at all."""
-        able = (
-            node.in_any(need.partitions) and node.cpus >= need.cpus_per_node
-            for node in self._nodes
-            if node.gpus.get(shape.gpu_kind, 0) >= shape.gpus
-        )
-        return sum(able) >= need.nodes
+        gpus, _ = self._of_kind(shape.gpu_kind)
+        able = (gpus >= shape.gpus) & (self._cpus >= need.cpus_per_node) & self._members(need.partitions)
+        return int(np.count_nonzero(able)) >= need.nodes
 
     def _fits(self, need: _Need, shape: Shape) -> bool:
         """Return whether enough is free now."""
-        able = (
-            node.usable and node.in_any(need.partitions) and node.cpus_free >= need.cpus_per_node
-            for node in self._nodes
-            if node.gpus_free.get(shape.gpu_kind, 0) >= shape.gpus
-        )
-        return sum(able) >= need.nodes
+        _, free = self._of_kind(shape.gpu_kind)
+        able = (free >= shape.gpus) & (self._cpus_free >= need.cpus_per_node) & self._members(need.partitions)
+        return int(np.count_nonzero(able & self._usable)) >= need.nodes
 
 
 def offer(queue: QueueColumns, row: int) -> tuple[Shape, ...]:
@@ -252,10 +264,10 @@ def _parsed(text: str) -> tuple[Shape, ...]:
 
 
 def choices(snapshot: Snapshot, rank: Rank) -> list[Choice]:
-    """Return the shape for each job that offers several, first to start first.
+    """Return the shape for each job that offers several: those whose turn has come, then the others.
 
-    If its turn has come, that of the policy among those that fit. Its turn: going through the queue in order,
-    with what is free now, it would start. Else that of the policy among all: once this one becomes free Slurm
+    First to start first. If its turn has come, that of the policy among those that fit. Its turn: going
+    through the queue in order, with what is free now, it would start. Else that of the policy among all: once this one becomes free Slurm
     may start the job at once, before anybody has looked again.
 
     Args:
@@ -276,7 +288,7 @@ def choices(snapshot: Snapshot, rank: Rank) -> list[Choice]:
             row = now if turn else int(best[place])
             if row >= 0:
                 found.append(_choice(snapshot, shapes, place, row, turn))
-    return found
+    return sorted(found, key=lambda choice: not choice.turn)
 
 
 def _started(snapshot: Snapshot, shapes: Offered) -> set[int]:
@@ -299,12 +311,6 @@ def _choice(snapshot: Snapshot, shapes: Offered, place: int, row: int, turn: boo
     queue, at = snapshot.queue, int(snapshot.rows[place])
     shape = shapes.shape[row]
     assert shape is not None
-    words = []
-    for other in range(int(shapes.table.first[place]), int(shapes.table.first[place + 1])):
-        one = shapes.shape[other]
-        assert one is not None
-        free = "" if shapes.fits[other] else ", does not fit now"
-        words.append(f"{one.text} {with_unit(float(shapes.table.edp[other]), 'J s')}{free}")
     return Choice(
         job_id=int(queue.job_id[at]),
         name=queue.name_of(at),
@@ -313,5 +319,16 @@ def _choice(snapshot: Snapshot, shapes: Offered, place: int, row: int, turn: boo
         shape=shape,
         offered=shapes.offers[place],
         turn=turn,
-        why=f"{snapshot.policy} {'takes' if turn else 'waits for'} it; predicted EDP: {'; '.join(words)}",
+        place=place,
     )
+
+
+def reason(snapshot: Snapshot, choice: Choice) -> str:
+    """Return one line: why a job gets a shape."""
+    shapes, table = snapshot.shapes, snapshot.shapes.table
+    words = []
+    for row in range(int(table.first[choice.place]), int(table.first[choice.place + 1])):
+        free = "" if shapes.fits_now(row) else ", does not fit now"
+        words.append(f"{shapes.text(row)} {with_unit(float(table.edp[row]), 'J s')}{free}")
+    verb = "takes" if choice.turn else "waits for"
+    return f"{snapshot.policy} {verb} it; predicted EDP: {'; '.join(words)}"

@@ -163,6 +163,12 @@ def test_a_deadline_takes_the_fastest_shape():
     assert chosen(cycle(queue(slow), nodes(), "aurachronos")) == {101: A4}
 
 
+def test_those_whose_turn_has_come_are_first():
+    first = offering("gpu:a100:4", deadline_s=NOW + 9e5)
+    snapshot = cycle(queue(first, offering("gpu:h100:1")), nodes(a100=0), "aurachronos")
+    assert [(choice.job_id, choice.turn) for choice in choices(snapshot)] == [(102, True), (101, False)]
+
+
 KINDS = st.sampled_from(["a100", "h100", "v100", ""])
 SHAPE = st.tuples(st.sampled_from(["a100", "h100", "v100"]), st.integers(1, 9)).map(lambda s: Shape(*s))
 JOB = st.builds(
@@ -198,7 +204,7 @@ def test_never_more_than_was_offered_nor_than_is_free(jobs, there, policy):
         assert len(able) >= jobs[row]["nodes"]
         kind = choice.shape.gpu_kind
         taken[kind] = taken.get(kind, 0) + choice.shape.gpus * jobs[row]["nodes"]
-        assert "\n" not in choice.why
+        assert "\n" not in alternatives.reason(snapshot, choice)
     for kind, count in taken.items():
         assert count <= sum(n.gpus_free.get(kind, 0) for n in found)
     assert np.all(np.isfinite(snapshot.shapes.table.time_s))
