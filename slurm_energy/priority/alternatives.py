@@ -267,8 +267,8 @@ def choices(snapshot: Snapshot, rank: Rank) -> list[Choice]:
     """Return the shape for each job that offers several: those whose turn has come, then the others.
 
     First to start first. If its turn has come, that of the policy among those that fit. Its turn: going
-    through the queue in order, with what is free now, it would start. Else that of the policy among all: once this one becomes free Slurm
-    may start the job at once, before anybody has looked again.
+    through the queue in order, with what is free now, it would start. Else that of the policy among all:
+    once this one becomes free Slurm may start the job at once, before anybody has looked again.
 
     Args:
         snapshot: the ranked queue.
