@@ -204,7 +204,8 @@ class Interventions:
     def _make_way(self, snapshot: Snapshot) -> None:
         acted, now = self._acted, self._clock()
         margin_s = MARGIN_S + self._settings.interval_s
-        rules = Rules(margin_s, spared=acted.spared, waiting=acted.waiting)
+        partitions = self._settings.partitions
+        rules = Rules(margin_s, spared=acted.spared, waiting=acted.waiting, partitions=partitions)
         if not urgent_rows(snapshot, rules):
             return
         nodes = self.nodes()

@@ -46,6 +46,7 @@ class Rules:
         most: running jobs that one cycle may interrupt.
         spared: jobs that are not interrupted: interrupted not long ago, or refused by Slurm.
         spared_partitions: no job of these is interrupted.
+        partitions: only jobs of these are; empty: of all.
         waiting: jobs with deadlines for which others make way already.
     """
 
@@ -53,6 +54,7 @@ class Rules:
     most: int = 4
     spared: Collection[int] = ()
     spared_partitions: Collection[str] = ()
+    partitions: Collection[str] = ()
     waiting: Collection[int] = ()
 
 
@@ -173,7 +175,9 @@ def _interruptible(
     guests: dict[str, list[_Guest]] = {}
     for row in np.flatnonzero(may).tolist():
         job_id, names = int(queue.job_id[row]), places_of.get(int(queue.job_id[row]), ())
-        if not names or job_id in spared or queue.partition[row] in rules.spared_partitions:
+        partition = queue.partition[row]
+        outside = rules.partitions and partition not in rules.partitions
+        if not names or job_id in spared or outside or partition in rules.spared_partitions:
             continue
         ran_s = max(0.0, snapshot.computed - float(queue.start_s[row]))
         units = {_CPUS: int(queue.cpus[row]) // len(names)}

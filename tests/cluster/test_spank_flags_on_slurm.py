@@ -78,6 +78,11 @@ BAD_VALUES = [
     ("energy-policy", "night", "'night' is not open to user nobody; allowed: monitor, edp, dusk"),
     ("energy-policy", "x" * 10_000, f"'{'x' * 37}...' is not a policy name; allowed: "),
     ("energy-model", "a;b", "'a;b' is not a model name; allowed: 1 to 64 characters"),
+    (
+        "energy-alternatives",
+        "gpu:a100:4,gpu:4",
+        "'gpu:a100:4,gpu:4' is not a list of shapes; write 1 to 8 as ",
+    ),
     ("energy-tag", "\x1b[31mred", r"'\x1b[31mred' is not a tag; allowed: 1 to 64 characters"),
 ]
 
@@ -218,7 +223,11 @@ def test_slurms_own_exit_code_for_errors_is_kept(cluster):
 @pytest.mark.parametrize("way", ["sbatch", "srun", "salloc", "#SBATCH"])
 def test_good_flags_arrive_in_the_hooks_in_their_plain_form(cluster, way):
     options = ["--energy-policy=dusk", "--energy-cap=1.6kW", "--energy-gpu-cap=250W", "--energy-slowdown=10%"]
-    options += ["--energy-model=bert:v1", "--energy-tag=run/7"]
+    options += [
+        "--energy-model=bert:v1",
+        "--energy-tag=run/7",
+        "--energy-alternatives=gpu:a100:04,gpu:h100:2",
+    ]
     if way == "sbatch":
         job_id = cluster.batch(*options, cluster.script("true"), user="nobody")
     elif way == "#SBATCH":
@@ -232,7 +241,7 @@ def test_good_flags_arrive_in_the_hooks_in_their_plain_form(cluster, way):
         job_id = int(done.stdout)
         cluster.hook_environment("end", job_id)
     expected = {"POLICY": "dusk", "CAP": "1600", "GPU_CAP": "250", "SLOWDOWN": "10"}
-    expected |= {"MODEL": "bert:v1", "TAG": "run/7"}
+    expected |= {"MODEL": "bert:v1", "TAG": "run/7", "ALTERNATIVES": "gpu:a100:4,gpu:h100:2"}
     assert energy_flags(cluster, job_id) == expected
     for operation in ("begin", "end"):
         environment = cluster.hook_environment(operation, job_id)

@@ -64,6 +64,20 @@ def test_batch_scripts_read_and_are_shell(
     assert "--energy" not in rendered(capsys, name, *REQUIRED[name])
 
 
+@pytest.mark.parametrize("name", ["gpu", "pytorch-ddp"])
+def test_a_script_may_offer_other_gpus_and_then_uses_those_it_got(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = rendered(capsys, name, *REQUIRED[name], "alternatives=gpu:a100:4,gpu:h100:2")
+    assert "#SBATCH --energy-alternatives=gpu:a100:4,gpu:h100:2\n" in text
+    (tmp_path / "job.sh").write_text(text)
+    subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=True, timeout=20)
+    if name == "pytorch-ddp":
+        assert '--nproc-per-node="$SLURM_GPUS_ON_NODE"' in text
+        assert "SLURM_CPUS_PER_TASK / SLURM_GPUS_ON_NODE" in text
+    assert main(["template", "render", name, "--set", "alternatives=4"]) == 2
+
+
 @pytest.mark.parametrize("name", SITE)
 def test_site_files_read(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     golden_files.compare(f"template_{name}", rendered(capsys, name))

@@ -114,6 +114,8 @@ def test_jobs_and_partitions_are_spared():
     assert made(columns, rules=Rules(60.0, spared={102: NOW})) == {101: (103,)}
     assert made(columns, rules=Rules(60.0, spared_partitions={"gpu"})) == {}
     assert made(columns, rules=Rules(60.0, waiting={101: NOW})) == {}
+    assert made(columns, rules=Rules(60.0, partitions=["other"])) == {}
+    assert made(columns, rules=Rules(60.0, partitions=["gpu"])) == {101: (102,)}
     assert made(columns, at={102: []}) == {101: (103,)}
 
 
