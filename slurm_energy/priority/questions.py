@@ -29,6 +29,7 @@ Forecaster = Callable[[Mapping[str, Sequence[Any]]], history_columns.Predictions
 """`oracle.history.columns.predict_many` for the history in force."""
 
 _LEAST_S: Final = 1e-3
+_MOST: Final = 1e12  # seconds or watts; what is more is no figure of a job
 _MOST_REMEMBERED: Final = 50_000
 _OWN_PROGRAM: Final = tuple(not level.by_limit for level in LEVELS)
 
@@ -121,6 +122,9 @@ class Predictor:
             )
             source = np.where(runs > 0, HISTORY, NAMEPLATE)
         self._ask_model(asked, models, time_s, watts, source, level)
+        # One job's figures that cannot be must not keep all others from being ranked.
+        wrong = ~((time_s >= 0) & (time_s <= _MOST)) | (watts < 0) | (watts > _MOST)
+        time_s[wrong], watts[wrong], source[wrong] = np.nan, np.nan, NAMEPLATE
         runs, level = np.where(source == HISTORY, runs, 0), np.where(source == HISTORY, level, -1)
         self._ask_nameplate(asked, time_s, watts)
         return Predicted(np.clip(time_s, _LEAST_S, limit), watts, source, runs, level)

@@ -17,7 +17,7 @@ from slurm_energy.accounting.consumption import Consumed
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
 from slurm_energy.oracle.answer import Question
 from slurm_energy.oracle.history import History, HistoryOracle, Run
-from slurm_energy.oracle.history.columns import predict_many
+from slurm_energy.oracle.history.columns import Predictions, predict_many
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
 from slurm_energy.oracle.prediction import TrainingOracle
 from slurm_energy.priority import asking, explaining
@@ -156,6 +156,22 @@ def test_history_says_the_same_in_columns():
         answer = oracle.predict(question)
         assert found.time_s[row] == pytest.approx(answer.duration_s.mean)
         assert found.power_watts[row] == pytest.approx(answer.power_watts.mean)
+
+
+FIGURES = st.floats() | st.sampled_from([math.nan, math.inf, -1.0, 1e308, 5e-324, 100.0])
+
+
+@given(st.lists(st.tuples(FIGURES, FIGURES), min_size=1, max_size=5))
+def test_figures_that_cannot_be_do_not_stop_the_ranking(figures):
+    times, watts = (np.array(column) for column in zip(*figures, strict=True))
+    count = np.full(len(figures), 3)
+    none = np.full(len(figures), np.nan)
+    said = Predictions(times, none, none, watts, none, none, none, none, none, runs=count, level=count)
+    found = Engine(settings(), Kept(Usage(DAY)), lambda columns: said).cycle(
+        queue(*limits(*range(1, 1 + len(figures)))), NOW
+    )
+    assert len(order(found)) == len(figures)
+    assert np.all(np.isfinite(found.predicted.edp)) and np.all(found.predicted.time_s > 0)
 
 
 def test_nobody_runs_longer_than_the_limit():
