@@ -111,7 +111,8 @@ done
 echo "Testing on Slurm $version, $(chroot "$root" gcc --version | head -n 1)"
 seen=${source#"${root%/}"} # as it is called inside
 # shellcheck disable=SC2086 # one word per file
-inside "$root" TMPDIR="$scratch" PYTHONPATH="$seen" /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$seen" \
+inside "$root" TMPDIR="$scratch" PYTHONPATH="$seen" SENERGY_TEST_QUEUE_JOBS=60 \
+    /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$seen" \
     "$python" -m pytest -q -ra -p no:cacheprovider -W ignore $tests >"$work/result" 2>&1 ||
     fail "tests on Slurm $version failed:" "$work/result"
 cat "$work/result"
