@@ -1,0 +1,175 @@
+"""A lab whose queue we rank and whose jobs start one after the other: what tests of the order need."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from lab_driver import LabDriver
+
+from slurm_energy import scheduling
+from slurm_energy.accounting.client import ControllerClient
+from slurm_energy.lab.conf import merged, toml_document
+from slurm_energy.scheduling import queue as tables
+
+ONE_BY_ONE = ("SchedulerType=sched/builtin", "Prolog=/bin/true", "Epilog=/bin/true")
+"""Lines for slurm.conf: no job may pass another one, and our hooks are not what is tested."""
+
+CORES = 4
+SMALL_NODE = {
+    "cpu.packages": 1,
+    "cpu.cores_per_package": CORES,
+    "cpu.threads_per_core": 1,
+    "cpu.numa_nodes": 1,
+    "cpu.turbo_bins": [[CORES, 3400000]],
+}
+"""Of the profile: the fewer CPUs, the sooner a job has started."""
+
+WAIT_S = 40.0
+SUBMITTERS = 4
+
+
+class OrderedQueue:
+    """Jobs of a whole node each; each writes its number into a file when it starts."""
+
+    def __init__(self, lab: LabDriver) -> None:
+        self.lab = lab
+        self.record = lab.layout.root / "started"
+        self.record.write_text("")
+        self.record.chmod(0o666)
+        energy = tomllib.loads(lab.layout.energy_toml.read_text())
+        self.controller = ControllerClient(energy["cluster"]["controller_url"], lab.layout.munge_socket)
+
+    def configure(self, **priority: Any) -> None:
+        """Change the table `priority` of energy.toml and have it read again."""
+        path = self.lab.layout.energy_toml
+        path.write_text(toml_document(merged(tomllib.loads(path.read_text()), {"priority": priority})))
+        self.lab.kill("senergyctld", how=signal.SIGHUP)
+
+    def ask(self, **query: str) -> dict[str, Any]:
+        """Return the controller's answer about the queue."""
+        return self.controller.get("/v1/priority", query)
+
+    def close(self) -> None:
+        """Let no job start."""
+        self.lab.run("scontrol", "update", "PartitionName=all", "State=DOWN")
+
+    def open(self) -> None:
+        """Let jobs start."""
+        self.lab.run("scontrol", "update", "PartitionName=all", "State=UP")
+
+    def submit(self, *options: str, user: str | None = None) -> int:
+        """Submit a job that has the node to itself."""
+        job = f"echo $SLURM_JOB_ID >> {self.record}"
+        return self.lab.sbatch(job, "--exclusive", *options, user=user)
+
+    def submit_all(self, jobs: Sequence[tuple[Sequence[str], str | None]]) -> list[int]:
+        """Submit jobs, given as options and user, some at a time; return their numbers."""
+        with ThreadPoolExecutor(SUBMITTERS) as pool:
+            return list(pool.map(lambda job: self.submit(*job[0], user=job[1]), jobs))
+
+    def ranked(self, jobs: Sequence[int], policy: str) -> dict[str, Any]:
+        """Wait until a ranking by this policy knows all of these jobs and return it with its state."""
+        found: dict[str, Any] = {}
+
+        def known() -> bool:
+            found.update(self.ask(state="1"))
+            placed = {job["job_id"] for job in found["jobs"] if job["place"]}
+            return placed >= set(jobs) and found["state"]["policy"] == policy
+
+        self.until(known, f"a ranking of {len(jobs)} jobs by {policy}")
+        return found
+
+    def apply(self, jobs: Sequence[int]) -> None:
+        """Have slurmctld look up each job's place now, not within the minute: hold and release do."""
+        text = ",".join(map(str, jobs))
+        self.lab.run("scontrol", "hold", text)
+        self.lab.run("scontrol", "release", text)
+
+    def priorities(self) -> dict[int, int]:
+        """Return Slurm's priority of each pending job."""
+        lines = self.lab.run("squeue", "-h", "-t", "PENDING", "-O", "JobID:20,PriorityLong:20").stdout
+        return {int(job): int(priority) for job, priority in (line.split() for line in lines.splitlines())}
+
+    def place(self, job_id: int) -> int | None:
+        """Return a job's place in the last ranking; None: not ranked."""
+        (job,) = self.ask(job=str(job_id))["jobs"]
+        place: int | None = job["place"]
+        return place
+
+    def starts(self, jobs: Sequence[int]) -> list[int]:
+        """Wait until all these jobs have run and return them in the order in which they started."""
+
+        def started() -> list[int]:
+            return [int(job) for job in self.record.read_text().split() if int(job) in jobs]
+
+        self.until(lambda: len(started()) >= len(jobs), f"{len(jobs)} starts")
+        return started()
+
+    @contextlib.contextmanager
+    def followed(self, jobs: Sequence[int], policy: str) -> Iterator[dict[str, Any]]:
+        """Give a ranking of these jobs that slurmctld follows, senergyctld being stopped meanwhile."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            seen = self.ranked(jobs, policy)
+            wanted = {job["job_id"]: job["site_factor"] for job in seen["jobs"] if job["job_id"] in jobs}
+            with self._stopped():
+                if seen["mode"] == "plugin":
+                    self.apply(jobs)
+                priorities = self.priorities()
+                if all(priorities[job] == number for job, number in wanted.items()):
+                    yield seen
+                    return
+            assert time.monotonic() < deadline, f"wanted {wanted}, Slurm has {priorities}\n{self._picture()}"
+
+    @contextlib.contextmanager
+    def _stopped(self) -> Iterator[None]:
+        pid = self.lab.pid("senergyctld")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition."""
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: not within {WAIT_S:.0f} s\n{self._picture()}"
+            time.sleep(0.1)
+
+    def _picture(self) -> str:
+        queue = self.lab.run("squeue", check=False).stdout
+        return f"{queue}\n{self.lab.log('senergyctld')[-1500:]}"
+
+
+def recomputed(state: Mapping[str, Any]) -> list[int]:
+    """Have `scheduling` rank what a ranking was made from; return job ids, first to start first."""
+
+    def columns(name: str) -> dict[str, Any]:
+        return {key: _array(values) for key, values in state[name].items()}
+
+    jobs, shapes, users = columns("jobs"), columns("alternatives"), columns("users")
+    job_id, submit_s = jobs.pop("job_id"), jobs.pop("submit_s")
+    figures = [shapes.pop(key) for key in ("first", "time_s", "power_watts")]
+    queue = scheduling.Queue(
+        state["now_s"],
+        tables.jobs(job_id, submit_s, **jobs),
+        tables.alternatives(*figures, **shapes),
+        scheduling.Users(**users),
+    )
+    ranking = scheduling.policy(state["policy"]).rank(queue, scheduling.Options(**state["options"]))
+    return [int(job) for job in queue.jobs.job_id[ranking.order(queue.jobs.job_id)]]
+
+
+def _array(values: list[Any]) -> Any:
+    if None in values or any(isinstance(value, float) for value in values):
+        return np.array([np.nan if value is None else value for value in values], np.float64)
+    return np.array(values)

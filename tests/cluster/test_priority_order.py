@@ -1,0 +1,90 @@
+"""Jobs start in the order that `scheduling` computes, on a real Slurm: 60 jobs, each policy, both modes.
+
+The state behind an order is recorded from senergyctld, which is then stopped so that the state stays the one
+that was recorded; `scheduling` is asked again on it, and slurmctld then starts the jobs one after the other.
+"""
+
+from __future__ import annotations
+
+import pwd
+import random
+import time
+
+import pytest
+from ordered_queue import CORES, ONE_BY_ONE, SMALL_NODE, OrderedQueue, recomputed
+
+from slurm_energy.records import ComponentEnergy, EnergyRecord
+
+POLICIES = ("zeus", "hades", "themis", "chronos", "aurachronos", "blend")
+JOBS = 60
+USED = {"nobody": (4e5, 3000.0), "daemon": (5e4, 200.0), "games": (1.5e6, 90.0)}
+"""Joules and GPU seconds that users had before."""
+USERS = {"nobody": 1, "daemon": 2, "games": 4}
+
+LAB = {"profiles": ["xeon-8358"], "overrides": SMALL_NODE, "slurm": ONE_BY_ONE, "users": USERS}
+pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.timeout(240)]
+
+
+@pytest.mark.lab(priority="plugin", **LAB)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_jobs_start_in_the_computed_order_with_the_plugin(lab, policy):
+    judge_order(lab, policy)
+
+
+@pytest.mark.lab(priority="portable", energy={"priority": {"updates_per_s": 1000.0}}, **LAB)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_jobs_start_in_the_computed_order_in_portable_mode(lab, policy):
+    judge_order(lab, policy)
+
+
+def judge_order(lab, policy):
+    queue = OrderedQueue(lab)
+    remember_usage(queue)
+    queue.configure(policy=policy, age_weight=20.0)
+    queue.close()
+    jobs = queue.submit_all(mixed(policy))
+
+    with queue.followed(jobs, policy) as seen:
+        expected = [job for job in recomputed(seen["state"]) if job in jobs]
+        queue.open()
+        started = queue.starts(jobs)
+
+    assert [job["job_id"] for job in seen["jobs"] if job["job_id"] in jobs] == expected
+    assert started == expected
+    assert expected not in (sorted(jobs), sorted(jobs, reverse=True))
+
+
+def remember_usage(queue):
+    """Have senergyctld know of runs that these users had; the same records again are no other runs."""
+    items = []
+    for number, (user, (joules, gpu_seconds)) in enumerate(USED.items(), 1):
+        end = time.time() - 60
+        record = EnergyRecord(
+            cluster="lab",
+            node="n1",
+            job_id=4_000_000_000 + number,
+            uid=pwd.getpwnam(user).pw_uid,
+            user=user,
+            account="lab",
+            policy="monitor",
+            start=end - gpu_seconds,
+            end=end,
+            gpus=(0,),
+            components=(ComponentEnergy("node", joules, "made up"),),
+            record_id=f"{number:032x}",
+        )
+        items.append({"record": record.to_json(), "trace": None})
+    assert len(queue.controller.post("/v1/records", {"items": items})["accepted"]) == len(items)
+
+
+def mixed(seed):
+    """Return options and user of jobs of many sizes, limits and users, some with a deadline."""
+    draw = random.Random(seed)
+    jobs = []
+    for number in range(JOBS):
+        options = [f"--time={draw.randint(1, 45)}", f"--ntasks={draw.randint(1, CORES)}"]
+        if number % 6 == 0:
+            late = time.localtime(time.time() + 3600 + draw.randint(0, 7200))
+            options.append(f"--deadline={time.strftime('%Y-%m-%dT%H:%M:%S', late)}")
+        jobs.append((options, draw.choice([None, *USERS])))
+    return jobs
