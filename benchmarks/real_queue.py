@@ -1,7 +1,8 @@
 """A real slurmctld with a long queue of separate job records, for benchmarks; nothing of it runs.
 
-An array is submitted, and one update of nearly all its tasks makes slurmctld split them into records of their
-own, which takes a second for 100,000. The partition is down, so that the jobs are pending, not held.
+The partition is down, so that the jobs are pending, not held. The first jobs are submitted one by one. Those
+beyond are an array that one update of its tasks makes slurmctld split into records of their own, in a second
+for 100,000; senergyctld ranks an array as one.
 """
 
 from __future__ import annotations
@@ -9,22 +10,25 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from slurm_energy.accounting.client import ControllerClient
 from slurm_energy.lab import layout, lifecycle, nodesfile
 from slurm_energy.lab.cluster import Lab
 from slurm_energy.lab.spec import LabSpec
 
 MOST_JOBS = 220_000
-TIMEOUT_S = 300
+MOST_SINGLE, MOST_TASKS = 20_000, 100_000
+SUBMITTERS = 4
+TIMEOUT_S = 120
 _RPC = re.compile(r"^\s*(\w+)\s*\(\s*\d+\)\s*count:(\d+)\s*ave_time:\d+\s*total_time:(\d+)", re.M)
 
 
@@ -34,9 +38,10 @@ class RealQueue:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.timings = lab.layout.root / "passes"
-        self.table = lab.layout.root / "tables" / "priority.table"
+        url = f"http://127.0.0.1:{lab.record.ports['senergyctld']}"
+        self._controller = ControllerClient(url, lab.layout.munge_socket, timeout_s=60)
         self.environment = {**os.environ, **lab.environment()}
-        self._records = 0
+        self._records = self._ranked = 0
 
     def run(self, *command: str) -> str:
         """Run a command on the login node as root and return its output."""
@@ -44,29 +49,47 @@ class RealQueue:
             command, env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
         ).stdout
 
-    def grow(self, count: int, options: tuple[str, ...] = ()) -> None:
+    def grow(self, count: int) -> None:
         """Add records until there are so many."""
         self.run("scontrol", "update", "PartitionName=all", "State=DOWN")
+        singles = range(self._records, min(count, MOST_SINGLE))
+        with ThreadPoolExecutor(SUBMITTERS) as pool:
+            list(pool.map(self._submit, singles))
+        self._records += len(singles)
+        self._ranked += len(singles)
         while (missing := count - self._records) > 0:
-            tasks = min(missing, 100_000)
-            limit = f"--time={5 + self._records % 7}"
-            text = self.run(
-                *("sbatch", "--parsable", "--output=/dev/null", limit, *options),
-                *(f"--array=0-{tasks}" if tasks > 1 else "--array=0-1", "--wrap", "true"),
-            )
-            job_id = text.split(";")[0].strip()
-            last = max(tasks - 2, 0)  # the rest of the array is a record too
-            self.run("scontrol", "update", f"JobId={job_id}_[0-{last}]", "Nice=0")
+            tasks = min(missing, MOST_TASKS)
+            job_id = self._submit(self._records, f"--array=0-{tasks}")
+            self.run("scontrol", "update", f"JobId={job_id}_[0-{tasks - 2}]", "Nice=0")
             self.run("scancel", f"{job_id}_{tasks}")
             self._records += tasks
+            self._ranked += 1
 
-    def give_scores(self) -> None:
-        """Write the table that senergyctld would: a place for each record."""
-        from slurm_energy.priority import table
+    def _submit(self, number: int, *options: str) -> str:
+        """Submit a job unlike its neighbours and return its number."""
+        size = (f"--time={1 + number * 7919 % 600}", f"--ntasks={1 + number % 32}")
+        command = ("sbatch", "--parsable", "--output=/dev/null", *size, *options, "--wrap", "true")
+        return self.run(*command).split(";")[0].strip()
 
-        ids = np.array(self.run("squeue", "-h", "-r", "-o", "%A").split(), np.int64)
-        places = np.random.default_rng(1).permutation(len(ids)) + 1
-        table.write(self.table, ids, 1000 * places)
+    def ranked(self) -> dict[str, Any]:
+        """Wait until senergyctld has ranked all records and return its status of that."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while (found := self._controller.get("/v1/status")["priority"])["ranked"] != self._ranked:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"priority.py: {self._records} records are not ranked: {found}")
+            time.sleep(0.2)
+        return dict(found)
+
+    @contextlib.contextmanager
+    def without_senergyctld(self) -> Iterator[None]:
+        """Stop senergyctld for a while."""
+        pid = self.lab.daemon_pid("senergyctld")
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def passes(self, count: int = 2) -> list[Mapping[str, float]]:
         """Wait for passes of priority/multifactor that begin from now on; return milliseconds of each.
@@ -78,7 +101,7 @@ class RealQueue:
         deadline = time.monotonic() + TIMEOUT_S
         while len(found := self._pass_lines()) < seen + count + 2:
             if time.monotonic() > deadline:
-                raise SystemExit("priority.py: no pass of priority/multifactor within five minutes")
+                raise SystemExit("priority.py: no pass of priority/multifactor within two minutes")
             time.sleep(0.2)
         return found[seen + 1 : seen + 1 + count]
 
@@ -112,21 +135,12 @@ class RealQueue:
 
 
 @contextlib.contextmanager
-def real_queue(*settings: str, **options: Any) -> Iterator[RealQueue]:
-    """Bring the lab up and take it down.
-
-    Args:
-        settings: lines for slurm.conf.
-        options: further fields of `LabSpec`.
-    """
+def real_queue(*settings: str) -> Iterator[RealQueue]:
+    """Bring a lab up, in plugin mode and with these lines in slurm.conf, and take it down."""
     place = layout.locate(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
-    lines = (
-        f"MaxJobCount={MOST_JOBS}",
-        "MaxArraySize=100002",
-        "PriorityType=priority/multifactor",
-        *settings,
-    )
-    spec = LabSpec(nodes=nodesfile.from_profiles(("xeon-8358",)), slurm=lines, **options)
+    lines = (f"MaxJobCount={MOST_JOBS}", "MaxArraySize=100002", *settings)
+    energy = {"priority": {"interval_s": 15.0}}
+    spec = LabSpec(nodesfile.from_profiles(("xeon-8358",)), lines, energy, priority="plugin")
     try:
         lab = lifecycle.up(place, spec)
         _with_timer(lab)
@@ -142,7 +156,7 @@ def _with_timer(lab: Lab) -> None:
     subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", library, source], check=True, timeout=60)
     pid = lab.daemon_pid("slurmctld")
     assert pid is not None
-    os.kill(pid, 15)
+    os.kill(pid, signal.SIGTERM)
     while lab.daemon_pid("slurmctld") is not None:
         time.sleep(0.05)
     (step,) = (step for step in lab.steps() if step.name == "slurmctld")
