@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,15 @@ def journal_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.new")
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A journal as far as it was read: its bytes, its entries, and their strings one after the other."""
+
+    data: bytes = b""
+    entries: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
+    strings: bytes = b""
+
+
 class TableSource:
     """The queue as slurmctld's plugin wrote it down.
 
@@ -47,6 +57,7 @@ class TableSource:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._read_before = _Read()
 
     def signature(self) -> tuple[int, ...]:
         """Return numbers that change when slurmctld wrote something; cheap enough for every second."""
@@ -74,7 +85,9 @@ class TableSource:
                 break  # else the snapshot was replaced between the two reads
         since = np.zeros(0, ENTRY)
         if journal is not None and int(journal["generation"]) == int(header["generation"]):
-            since, added = _records(journal["data"], len(heap))
+            self._read_before = _records(journal["data"], self._read_before)
+            since, added = self._read_before.entries.copy(), self._read_before.strings
+            since["heap_offset"] += len(heap)
             heap += added
         return columns_of(int(header["taken_unix_ns"]) / 1e9, _listed(entries, since), heap)
 
@@ -158,9 +171,17 @@ def _journal(path: Path) -> dict[str, Any] | None:
     return None if header is None else {"generation": header["generation"], "data": data}
 
 
-def _records(data: bytes, heap_bytes: int) -> tuple[Entries, bytes]:
-    """Return the journal's entries up to the first torn record, and their strings behind a heap."""
-    at, found, strings = HEADER.itemsize, [], []
+def _records(data: bytes, before: _Read) -> _Read:
+    """Return the journal's entries up to the first torn record, and their strings.
+
+    Args:
+        data: the whole journal.
+        before: what was read before. If it is still there only the rest is looked at.
+    """
+    if not data.startswith(before.data):
+        before = _Read()
+    at, strings_bytes = max(HEADER.itemsize, len(before.data)), len(before.strings)
+    found, strings = [before.entries], [before.strings]
     overhead = RECORD.itemsize + ENTRY.itemsize
     while at + overhead <= len(data):
         size = int.from_bytes(data[at : at + 4], "little")
@@ -172,12 +193,12 @@ def _records(data: bytes, heap_bytes: int) -> tuple[Entries, bytes]:
         entry = np.frombuffer(record, ENTRY, 1, RECORD.itemsize).copy()
         if not _sound(entry, size - overhead):
             break
-        entry["heap_offset"] += heap_bytes
-        heap_bytes += size - overhead
+        entry["heap_offset"] += strings_bytes
+        strings_bytes += size - overhead
         found.append(entry)
         strings.append(record[overhead:])
         at += size
-    return np.concatenate(found) if found else np.zeros(0, ENTRY), b"".join(strings)
+    return _Read(data[:at], np.concatenate(found), b"".join(strings))
 
 
 def _listed(entries: Entries, since: Entries) -> Entries:
