@@ -128,6 +128,8 @@ local function parse_rules(text, user)
             if low and high and after_low == "" and after_high == "" then
                 rules[words[1]] = { low = low, high = high }
             end
+        elseif words[1] == "look-first" then
+            rules.look_first_s = tonumber(words[2])
         elseif words[1] == "note-flags" then
             rules.note_flags = true
         end
@@ -268,7 +270,7 @@ local function contradiction(values, rules)
     return nil
 end
 
--- Returns the one line to refuse the job with, or nil; and, if the policy file wants flags noted, the values.
+-- Returns the one line to refuse the job with, or nil; the job's values, if it has some, and the rules.
 local function examine(job_desc)
     local values = energy_values(job_desc.spank_job_env)
     if #values == 0 then
@@ -286,7 +288,7 @@ local function examine(job_desc)
             return item.flag[1] .. ": " .. problem
         end
     end
-    return contradiction(values, rules), rules.note_flags and values
+    return contradiction(values, rules), values, rules
 end
 
 -- Returns the one line to refuse the job with, or nil.
@@ -310,11 +312,36 @@ local function note(job_desc, values)
     job_desc.admin_comment = before and before ~= "" and before .. "; " .. own or own
 end
 
+-- Lets a job that offers several shapes begin a little later, so that senergyctld sees it before Slurm starts it
+-- with what it asks for. Arrays keep what they ask for, and srun --immediate cannot wait.
+local function look_first(job_desc, values, seconds)
+    local offers = false
+    for _, item in ipairs(values) do
+        offers = offers or item.name == "ENERGY_ALTERNATIVES"
+    end
+    if not offers or (job_desc.array_inx or "") ~= "" or (job_desc.immediate or 0) ~= 0 then
+        return
+    end
+    local begin = os.time() + seconds
+    if (job_desc.begin_time or 0) < begin then
+        job_desc.begin_time = begin
+    end
+end
+
+local function prepare(job_desc, values, rules)
+    if rules.note_flags then
+        note(job_desc, values)
+    end
+    if rules.look_first_s then
+        look_first(job_desc, values, rules.look_first_s)
+    end
+end
+
 -- For slurm_job_submit: returns slurm.SUCCESS, or slurm.ERROR after telling the user why.
 function M.check(job_desc, submit_uid)
-    local worked, problem, values = pcall(examine, job_desc)
+    local worked, problem, values, rules = pcall(examine, job_desc)
     if worked and not problem and values then
-        worked, problem = pcall(note, job_desc, values)
+        worked, problem = pcall(prepare, job_desc, values, rules)
     end
     if not worked then
         local whose = "job of uid " .. tostring(submit_uid) .. " let through"

@@ -245,6 +245,13 @@ class PriorityConfig:
         True,
         "plugin: have slurmctld look up new jobs at once (one scontrol), not at its next pass, each minute.",
     )
+    look_first_s: float = key(
+        0.0,
+        "Seconds that a job with --energy-alternatives waits after its submission, so that a shape is chosen "
+        "before it starts; a little more than interval_s. 0: it may start at once with what it asks for.",
+        between(0, 300),
+        show=20,
+    )
     updates_per_s: float = key(
         50.0, "Most changes that slurmctld is asked for, each second.", between(0.1, 10000)
     )

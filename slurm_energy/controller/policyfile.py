@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import tempfile
@@ -17,6 +18,8 @@ from slurm_energy.policies import PolicyInfo, catalogue, check_policies
 MAX_BYTES: Final = 64 * 1024  # the plugin's limit, spank/policies.h
 SQUEUE_MODES: Final = ("portable", "shadow")
 """Modes of the queue engine in which it sees no more of a job than squeue shows."""
+CHANGING_MODES: Final = ("plugin", "portable")
+"""Modes in which it changes jobs."""
 _USER: Final = re.compile(r"[^\s,]{1,256}")
 
 
@@ -37,6 +40,8 @@ def policy_file_text(config: Config) -> str:
         lines.append(f"{field.name} {_decimal(low)} {_decimal(high)}")
     if config.priority.mode in SQUEUE_MODES:
         lines.append("note-flags")
+    if config.priority.mode in CHANGING_MODES and config.priority.look_first_s > 0:
+        lines.append(f"look-first {math.ceil(config.priority.look_first_s)}")
     text = "\n".join([*lines, ""])
     if len(text.encode()) > MAX_BYTES:
         raise ConfigError("policies", f"more than {MAX_BYTES} bytes in the policy file", "use shorter lists")

@@ -379,3 +379,35 @@ def test_flags_are_not_noted_where_the_engine_reads_them_itself(lua, tmp_path):
     config = configuration.parse('[priority]\nmode = "plugin"\n')
     (tmp_path / "policies").write_text(policy_file_text(config))
     assert noted(lua, tmp_path / "policies", ("nil", "ENERGY_POLICY=edp")) == ["nil"]
+
+
+def begins(lua, policy_file, *jobs):
+    """Return how many seconds after its submission each job (further fields, an environment entry) may begin."""
+    lines = ["os.time = function() return 1000 end"]
+    for fields, entry in jobs:
+        lines.append(f"job = {{ user_name = 'a', {fields} spank_job_env = {{ '{entry}' }} }}")
+        lines.append("check(job, 1) print((job.begin_time or 0) - 1000)")
+    return [int(line) for line in run_lua(lua, "\n".join(lines), policy_file)]
+
+
+OFFER = "SPANK_ENERGY_ALTERNATIVES=gpu:a:1"
+
+
+def test_a_job_that_offers_shapes_is_looked_at_before_it_begins(lua, tmp_path):
+    policies = tmp_path / "policies"
+    policies.write_text(policy_file_text(configuration.parse(LOOK_FIRST)))
+    jobs = [("begin_time = 0,", OFFER), ("begin_time = 1010,", OFFER), ("begin_time = 2000,", OFFER)]
+    assert begins(lua, policies, *jobs) == [20, 20, 1000]
+    others = [("", "ENERGY_POLICY=edp"), ("array_inx = '1-4',", OFFER), ("immediate = 1,", OFFER)]
+    assert begins(lua, policies, *others) == [-1000] * 3
+
+
+LOOK_FIRST = '[priority]\nmode = "portable"\nlook_first_s = 19.5\n'
+
+
+@pytest.mark.parametrize(
+    "text", [LOOK_FIRST.replace("portable", "shadow"), LOOK_FIRST.replace("19.5", "0"), ""]
+)
+def test_a_job_begins_at_once_where_nobody_would_choose(lua, tmp_path, text):
+    (tmp_path / "policies").write_text(policy_file_text(configuration.parse(text)))
+    assert begins(lua, tmp_path / "policies", ("", OFFER)) == [-1000]
