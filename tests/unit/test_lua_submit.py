@@ -382,7 +382,7 @@ def test_flags_are_not_noted_where_the_engine_reads_them_itself(lua, tmp_path):
 
 
 def begins(lua, policy_file, *jobs):
-    """Return how many seconds after its submission each job (further fields, an environment entry) may begin."""
+    """Return how many seconds after its submission each (further fields, environment entry) may begin."""
     lines = ["os.time = function() return 1000 end"]
     for fields, entry in jobs:
         lines.append(f"job = {{ user_name = 'a', {fields} spank_job_env = {{ '{entry}' }} }}")
