@@ -51,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
         emit_json({"plugin": str(plugin), "slurm_release": str(release)})
         return EXIT_OK
     try:
-        directory = f"{pluginbuild.slurm_plugin_directory()}:"
+        directory = str(pluginbuild.slurm_plugin_directory())
     except UnavailableError:
-        directory = "SLURM'S OWN DIRECTORY:"
-    emit([f"{plugin} is for Slurm {release}. In slurm.conf:", f"  PluginDir={directory}{plugin.parent}"])
+        directory = "SLURM'S PLUGIN DIRECTORY"
+    emit([f"{plugin} is for Slurm {release}. On the host of slurmctld:"])
+    emit([f"  install -m 0755 {plugin} {directory}/", "then slurm.conf as docs/priority-plugin.md says."])
     return EXIT_OK
