@@ -118,7 +118,10 @@ class Snapshot:
         return int(self.numbers[self.rows[self.order[len(self.order) // 2]]])
 
     def changes(self, new_only: bool = False) -> dict[int, int]:
-        """Return the new site factors where Slurm has other ones, first to start first.
+        """Return the new site factors where Slurm has other ones, those that matter most first.
+
+        A job that has to leave the head of the queue matters as much as one that comes to it: however many
+        are changed, what stands above the rest is as it should be.
 
         By the numbers that Slurm takes: of arrays and heterogeneous jobs their own, which goes for all their
         records.
@@ -130,6 +133,7 @@ class Snapshot:
         at = at[self.numbers[at] != self.queue.site_factor[at]]
         if new_only:
             at = at[np.isin(at, self.new) & ~self.queue.held[at]]
+        at = at[np.argsort(-np.maximum(self.numbers, self.queue.site_factor)[at], kind="stable")]
         group = np.maximum(self.queue.het_job_id[at], self.queue.array_job_id[at])
         address = np.where(group > 0, group, self.queue.job_id[at])
         return dict(zip(address.tolist(), self.numbers[at].tolist(), strict=True))
@@ -257,7 +261,11 @@ class Engine:
         place, numbers = np.zeros(queue.count, np.int64), np.zeros(queue.count, np.int64)
         ordered = rows[order]
         old = self._old_numbers(queue, ordered)
-        place[ordered], numbers[ordered] = np.arange(1, len(ordered) + 1), labels.kept(old)
+        place[ordered] = np.arange(1, len(ordered) + 1)
+        if self._settings.mode == "portable":
+            settled = labels.settled(old)
+            ordered, old = ordered[settled], old[settled]
+        numbers[ordered] = labels.kept(old)
         place, numbers = place[leader], numbers[leader]
         ranked = np.flatnonzero(numbers)
         before = self._kept.numbers

@@ -21,6 +21,12 @@ LOWEST: Final = 1_000_000
 HIGHEST: Final = 2_000_000_000
 """Slurm adds its site factors to 2^31 in 32 bits without sign."""
 
+EXACT: Final = 100
+"""Places at the head of the queue that are never left to chance."""
+
+COARSE: Final = 0.1
+"""By how much of its place a job further behind may stand elsewhere than the policy says."""
+
 _MIDDLE: Final = 1_000_000_000
 _CROWDED: Final = 2
 
@@ -66,6 +72,26 @@ def kept(old: Ints) -> Ints:
     if _crowded(at, numbers):
         return fresh(count)
     return _filled(at, numbers)
+
+
+def settled(old: Ints) -> Ints:
+    """Return an order in which jobs far from their turn stay as they stand among each other.
+
+    The first `EXACT` places are as the policy says. Behind them come blocks of `COARSE` of their place, and
+    within a block jobs keep the order of the numbers that they have: ageing and medians move jobs deep in a
+    long queue all the time, and each move is a request to slurmctld.
+
+    Args:
+        old: numbers that the jobs have now, in the policy's order; 0: none. Shape (n,).
+
+    Returns:
+        Rows of `old`, shape (n,). Without numbers the policy's own order.
+    """
+    place = np.arange(len(old), dtype=np.int64)
+    far = np.log(np.maximum(place, EXACT) / EXACT) / np.log1p(COARSE)
+    block = np.where(place < EXACT, place, EXACT + far.astype(np.int64))
+    rows: Ints = np.lexsort((place, -old, block))
+    return rows
 
 
 def longest_falling(values: Ints) -> Ints:

@@ -383,6 +383,32 @@ def test_portable_mode_goes_by_the_numbers_that_slurm_shows():
     assert ranker.cycle(queue(*rows), NOW).changes() == {}
 
 
+def test_who_leaves_the_head_is_told_before_those_behind():
+    """Else jobs that should start late would start first while there are more changes than time."""
+    rows = limits(1, 2, 3, 8, 9)
+    numbers = (30 * SPACING, 29 * SPACING, 28 * SPACING, 0, 50 * SPACING)
+    for row, number in zip(rows, numbers, strict=True):
+        row["site_factor"] = number and LOWEST + number
+    found = engine(mode="portable").cycle(queue(*rows), NOW)
+    assert order(found) == [101, 102, 103, 104, 105]
+    assert list(found.changes()) == [105, 104]
+
+
+@pytest.mark.parametrize(("mode", "stays"), [("portable", True), ("plugin", False)])
+def test_neighbours_deep_in_a_long_queue_stay_as_they_stand_where_each_change_costs(mode, stays):
+    hours = [*range(1, 201)]
+    ranker = engine(mode=mode)
+    rows = limits(*hours)
+    for row, number in zip(rows, ranker.cycle(queue(*rows), NOW).numbers.tolist(), strict=True):
+        row["site_factor"] = number
+    rows[150]["time_limit_s"], rows[151]["time_limit_s"] = 152 * HOUR, 151 * HOUR
+    found = ranker.cycle(queue(*rows), NOW)
+    assert (found.numbers[150] > found.numbers[151]) == stays
+    rows[50]["time_limit_s"], rows[51]["time_limit_s"] = 52 * HOUR, 51 * HOUR
+    found = ranker.cycle(queue(*rows), NOW)
+    assert found.numbers[50] < found.numbers[51]
+
+
 def test_an_empty_queue():
     found = engine().cycle(queue(), NOW)
     assert (found.pending, found.default_number, found.changes()) == (0, 0, {})

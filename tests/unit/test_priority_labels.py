@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.priority import labels
-from slurm_energy.priority.labels import HIGHEST, LOWEST, SPACING, fresh, kept
+from slurm_energy.priority.labels import COARSE, EXACT, HIGHEST, LOWEST, SPACING, fresh, kept, settled
 
 NUMBERS = st.one_of(
     st.integers(0, 12),
@@ -112,3 +112,33 @@ def test_longest_falling(values):
     for i, value in enumerate(values):
         longest[i] = 1 + max((longest[j] for j in range(i) if values[j] >= value), default=0)
     assert len(found) == max(longest, default=0)
+
+
+@given(st.lists(NUMBERS, max_size=400), st.integers(0, 5000))
+def test_only_jobs_far_from_their_turn_stand_elsewhere_and_not_far(old, zeros):
+    rows = settled(np.array([*old, *[0] * zeros], np.int64))
+    assert sorted(rows.tolist()) == list(range(len(old) + zeros))
+    assert rows[:EXACT].tolist() == list(range(min(EXACT, len(rows))))
+    places = np.empty(len(rows), np.int64)
+    places[rows] = np.arange(len(rows))
+    moved = np.abs(places - np.arange(len(rows)))
+    assert np.all(moved <= COARSE * np.maximum(places, np.arange(len(rows))) + 1)
+
+
+def test_without_numbers_the_order_is_the_policys():
+    assert settled(np.zeros(5000, np.int64)).tolist() == list(range(5000))
+
+
+@given(st.integers(EXACT, 4990), st.randoms(use_true_random=False))
+def test_little_moves_deep_in_a_long_queue_change_nothing(first, chance):
+    """Of jobs that change places among neighbours only those at the border of two blocks may change."""
+    old = fresh(5000)
+    some = old[first : first + 10].tolist()
+    chance.shuffle(some)
+    old[first : first + 10] = some
+    numbers = kept(old[settled(old)])
+    assert np.sum(numbers != old[settled(old)]) <= 9
+    inside = int(np.log(first / EXACT) / np.log1p(COARSE)) == int(
+        np.log((first + 9) / EXACT) / np.log1p(COARSE)
+    )
+    assert not inside or np.array_equal(numbers, fresh(5000))
