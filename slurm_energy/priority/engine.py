@@ -77,8 +77,8 @@ class Snapshot:
         order: places in `rows`, first to start first, shape (r,).
         place: 1 for the first to start; 0: not ranked. Shape (n,).
         numbers: site factors; 0: none of ours. Shape (n,).
-        new: rows that have a number and had none in the cycle before; in the first, those of which Slurm
-            shows none of ours.
+        new: rows that have a number and had none in the cycle before; in the first, those that have
+            another one in Slurm.
         associations: account and user by row of `scheduled.users`.
         association: row of `associations` by job, shape (n,).
         users: energy and GPU seconds of associations, running jobs included.
@@ -272,7 +272,7 @@ class Engine:
         now = dict(zip(queue.job_id[ranked].tolist(), numbers[ranked].tolist(), strict=True))
         self._kept.numbers = now
         if before is None:
-            new = ranked[queue.site_factor[ranked] < labels.LOWEST]
+            new = ranked[queue.site_factor[ranked] != numbers[ranked]]
         else:
             new = np.flatnonzero(np.isin(queue.job_id, list(now.keys() - before.keys())))
         return place, numbers, new

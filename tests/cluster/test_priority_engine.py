@@ -1,0 +1,60 @@
+"""The queue engine beside a real slurmctld with its plugin: new jobs, and an engine that is killed."""
+
+from __future__ import annotations
+
+import pytest
+from ordered_queue import OrderedQueue
+from test_priority_order import LAB
+
+POLICY = "sjf"
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.timeout(120),
+    pytest.mark.lab(priority="plugin", **LAB),
+]
+
+
+@pytest.fixture
+def queue(lab):
+    found = OrderedQueue(lab)
+    found.configure(policy=POLICY)
+    found.close()
+    return found
+
+
+def by_limit(queue, *minutes):
+    """Submit jobs and wait until slurmctld has them in the order of their limits; nothing is said of any."""
+    jobs = {queue.submit(f"--time={limit}"): limit for limit in minutes}
+
+    def right():
+        priorities = queue.priorities()
+        found = sorted(jobs, key=lambda job: -priorities[job])
+        return len(set(priorities.values())) == len(jobs) and found == sorted(jobs, key=jobs.__getitem__)
+
+    queue.until(right, "the order of the limits")
+    return list(jobs)
+
+
+def test_new_jobs_get_their_places_without_waiting_for_the_minute(queue):
+    by_limit(queue, 30, 1, 20, 5, 40)
+
+
+def test_an_engine_that_is_killed_leaves_the_last_order_and_takes_it_up_again(queue):
+    jobs = by_limit(queue, 30, 1, 20)
+    queue.ranked(jobs, POLICY)
+    before = queue.priorities()
+    queue.lab.kill("senergyctld")
+
+    new = queue.submit("--time=10")
+    assert queue.priorities() == before | {new: before[jobs[2]]}, "new jobs go to the middle"
+    queue.apply(jobs)
+    assert queue.priorities() == before | {new: before[jobs[2]]}
+
+    queue.lab.start("senergyctld")
+    queue.until(lambda: queue.priorities()[new] > before[jobs[2]], "the place of the new job")
+    after = queue.priorities()
+    assert {job: after[job] for job in jobs} == before
+    assert before[jobs[1]] > after[new]
+    queue.open()
+    assert queue.starts([*jobs, new]) == [jobs[1], new, jobs[2], jobs[0]]
