@@ -160,7 +160,7 @@ class PriorityLoop:
         if self._next is None:
             return
         if self._parts is not None:
-            self._parts.stop()
+            self._parts.leave(self._next[1])
         (_, self._parts), self._next = self._next, None
         self._signature = self._error = self._agreement = None
         if self._parts is None:

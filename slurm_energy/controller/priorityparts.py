@@ -93,6 +93,11 @@ class Parts:
         """Return what changes when slurmctld tells of new jobs; None where it does not."""
         return self.source.signature() if isinstance(self.source, TableSource) else None
 
+    def leave(self, following: Parts | None) -> None:
+        """Give way to other parts after a reload, or to none."""
+        self.stop()
+        self.target.leave(following.target if following else None)
+
     def stop(self) -> None:
         """End what runs in Slurm's commands."""
         for stop in self.stops:

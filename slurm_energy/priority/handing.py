@@ -5,6 +5,7 @@ Which number a job gets is decided by the engine; how Slurm is asked is the slur
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from itertools import islice
@@ -31,6 +32,10 @@ class Target(Protocol):
         """
         ...
 
+    def leave(self, following: Target | None) -> None:
+        """Stop ordering jobs for good, as another target takes over, or none. Jobs keep their places."""
+        ...
+
 
 class Applier(Protocol):
     """Sets site factors job by job, see `slurm.queue.update.Updater`."""
@@ -46,6 +51,9 @@ class Nowhere:
     def take(self, snapshot: Snapshot) -> str | None:
         """Do nothing."""
         return None
+
+    def leave(self, following: Target | None) -> None:
+        """Do nothing."""
 
 
 class Table:
@@ -78,6 +86,13 @@ class Table:
             return None
         return _set(self._nudge, dict(islice(snapshot.changes(new_only=True).items(), MOST_NUDGED)))
 
+    def leave(self, following: Target | None) -> None:
+        """Take the table away, or slurmctld would go by it until it is stale."""
+        if isinstance(following, Table) and following._path == self._path:
+            return
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
 
 class JobByJob:
     """Portable mode: changed site factors only, the first to start first.
@@ -98,6 +113,9 @@ class JobByJob:
             self._check()
             self._checked_s = time.monotonic()
         return _set(self._applier, changes)
+
+    def leave(self, following: Target | None) -> None:
+        """Do nothing: what was set stays with the jobs."""
 
 
 def _set(applier: Applier, changes: Mapping[int, int]) -> str | None:
