@@ -14,6 +14,7 @@ import numpy as np
 
 from slurm_energy.errors import UsageError
 from slurm_energy.policies.shapes import Shape, parse_shapes
+from slurm_energy.priority import relative
 from slurm_energy.priority.building import AsAsked, Shapes, numbered
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.questions import Predicted, Predictor
@@ -176,7 +177,18 @@ class Alternatives:
     ) -> Predicted:
         """Return the figures by row: new ones for offered shapes, those of the jobs as they asked else."""
         offered = np.array([row for row, one in enumerate(shape) if one is not None], np.int64)
-        asked = self._predictor.predict(queue, rows[at[offered]], gpus[offered], [kinds[i] for i in offered])
+        own, count, kind = rows[at[offered]], gpus[offered], [kinds[row] for row in offered.tolist()]
+        time, watts = self._predictor.modelled(queue, own, count, kind)
+        peak_time, peak_watts = relative.by_peaks(count, kind)
+        job = at[offered]
+        unknown = np.isin(job, job[np.isnan(time)])
+        asked = relative.compared(
+            self._predictor.predict(queue, own, count, kind),
+            job,
+            np.where(unknown, peak_time, time),
+            np.where(unknown, peak_watts, watts),
+            queue.time_limit_s[own],
+        )
         figures = []
         for name in ("time_s", "power_watts", "source", "runs", "level"):
             column = getattr(as_asked, name)[at]

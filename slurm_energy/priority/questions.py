@@ -129,6 +129,19 @@ class Predictor:
         self._ask_nameplate(asked, time_s, watts)
         return Predicted(np.clip(time_s, _LEAST_S, limit), watts, source, runs, level)
 
+    def modelled(
+        self, queue: QueueColumns, rows: Ints, gpus: Ints, gpu_kind: Sequence[str]
+    ) -> tuple[Floats, Floats]:
+        """Return what the training model alone says of shapes: time and watts, NaN where it says nothing.
+
+        Arguments as in `predict`.
+        """
+        asked = self._columns(queue, rows, gpus, gpu_kind)
+        time_s, watts = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+        source, level = np.full(len(rows), NAMEPLATE), np.full(len(rows), -1)
+        self._ask_model(asked, asked["model"], time_s, watts, source, level)
+        return time_s, watts
+
     def _columns(
         self, queue: QueueColumns, rows: Ints | None, gpus: Ints | None, gpu_kind: Sequence[str] | None
     ) -> dict[str, list[Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,8 @@ from queue_examples import NOW, queue, running
 
 from slurm_energy import config as configuration
 from slurm_energy import scheduling
+from slurm_energy.oracle.history import History, Run
+from slurm_energy.oracle.history.columns import predict_many
 from slurm_energy.policies.shapes import Shape
 from slurm_energy.priority import alternatives, explaining
 from slurm_energy.priority.acted import Acted, Given
@@ -78,6 +82,68 @@ def test_each_shape_is_predicted_for_its_own_gpus():
     assert two == pytest.approx(2 * four, rel=0.1)
     assert other < two
     assert [snapshot.shapes.text(row) for row in range(3)] == ["gpu:a100:2", "gpu:a100:4", "gpu:h100:2"]
+
+
+def remembering(*runs):
+    history = History()
+    for number, (kind, gpus, seconds, watts) in enumerate(runs):
+        for repeated in range(4):
+            history.learn(
+                Run(
+                    end=NOW - 1000 + 10 * number + repeated,
+                    duration_s=seconds,
+                    energy_joules=seconds * watts,
+                    user="alice",
+                    name="train",
+                    nodes=1,
+                    cpus=1,
+                    gpus=gpus,
+                    gpu_kind=kind,
+                )
+            )
+    return lambda columns: predict_many(history, columns)
+
+
+def figures(offered, *runs, model=None, limit=7200.0):
+    """Return (time, watts) of the shapes of a job of which these runs are known."""
+    flags = {"ENERGY_ALTERNATIVES": offered} | ({"ENERGY_MODEL": model} if model else {})
+    config = configuration.parse('[priority]\npolicy = "zeus"\n')
+    history = remembering(*runs) if runs else None
+    shaper = Alternatives(Predictor(config, history), nodes)
+    columns = queue(offering(flags=flags, name="train", time_limit_s=limit))
+    table = Engine(config, Kept(Usage(3600.0)), history, shaper).cycle(columns, NOW).shapes.table
+    return list(zip(table.time_s.tolist(), table.power_watts.tolist(), strict=True))
+
+
+def test_what_was_measured_in_a_shape_counts_for_it():
+    known = ("a100", 4, 1000.0, 1200.0), ("h100", 2, 700.0, 900.0)
+    assert figures(BOTH, *known) == [pytest.approx(one[2:], rel=0.01) for one in known]
+
+
+def test_a_shape_that_was_never_run_follows_from_one_that_was():
+    four, two, other = figures("gpu:a100:4,gpu:a100:2,gpu:h100:2", ("a100", 4, 1000.0, 1200.0))
+    assert four == pytest.approx((1000.0, 1200.0), rel=0.01)
+    assert two == pytest.approx((1000.0 * 2**0.85, 600.0), rel=0.01)
+    assert other == pytest.approx((1000.0 * 2**0.85 * 1555 / 3350, 1200.0 * 1400 / 1600), rel=0.01)
+    (a_s, a_w), (h_s, h_w) = figures(BOTH, model="resnet50")
+    known, other = figures(BOTH, ("a100", 4, 1000.0, 1200.0), model="resnet50")
+    assert known == pytest.approx((1000.0, 1200.0), rel=0.01)
+    assert other == pytest.approx((1000.0 * h_s / a_s, 1200.0 * h_w / a_w), rel=0.01)
+
+
+def test_where_no_shape_was_run_they_differ_by_what_the_gpus_can_do():
+    (two_s, two_w), (four_s, four_w) = figures("gpu:a100:2,gpu:a100:4")
+    assert two_s / four_s == pytest.approx(2**0.85)
+    assert four_w / two_w == pytest.approx(2.0)
+    assert math.sqrt(two_s * four_s) == pytest.approx(3600.0)  # half the limit, as the nameplate has it
+    (two_s, _), (four_s, _) = figures("gpu:a100:2,gpu:a100:4", ("v100", 8, 500.0, 2000.0))
+    assert two_s / four_s == pytest.approx(2**0.85, rel=0.01)
+    assert math.sqrt(two_s * four_s) == pytest.approx(500.0, rel=0.05)
+
+
+def test_no_shape_takes_longer_than_the_limit():
+    known = ("h100", 2, 1000.0, 900.0)
+    assert figures("gpu:h100:2,gpu:a100:1", known, limit=1200.0)[1][0] == 1200.0
 
 
 def test_a_job_that_fits_nowhere_keeps_its_place_by_its_best_shape():

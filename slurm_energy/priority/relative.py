@@ -1,0 +1,80 @@
+"""How shapes of one job compare where not each of them has been measured. Pure.
+
+Runs on one kind of GPU say how long a job takes there; for another kind, and for more or fewer GPUs, they
+count in proportion: by the training model if the job names one, else by what the kinds are able to do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.errors import EnergyError
+from slurm_energy.oracle.hardware import find_hardware
+from slurm_energy.oracle.history.levels import LEVELS
+from slurm_energy.priority.questions import HISTORY, MODEL, Predicted
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+SCALING: Final = 0.85
+"""Speed grows with the number of GPUs to this power, about 10 % lost in each doubling: assumed, where nothing
+is measured and no model is named."""
+_OF_KIND: Final = np.array([*("gpu_kind" in level.takes for level in LEVELS), False])  # the last for -1
+
+
+def by_peaks(gpus: Ints, gpu_kind: Sequence[str]) -> tuple[Floats, Floats]:
+    """Return time and watts of shapes relative to each other, from bandwidth of memory and TDP.
+
+    Bandwidth, as few programs use a GPU's peak of arithmetic. NaN where no file tells of the kind.
+    """
+    time, watts = np.full(len(gpus), np.nan), np.full(len(gpus), np.nan)
+    for row, (count, kind) in enumerate(zip(gpus.tolist(), gpu_kind, strict=True)):
+        try:
+            hardware = find_hardware(kind)
+        except EnergyError:
+            continue
+        time[row] = 1.0 / (count**SCALING * hardware.memory_bytes_per_s)
+        watts[row] = count * hardware.tdp_watts
+    return time, watts
+
+
+def measured(predicted: Predicted) -> Bools:
+    """Return which figures rest on runs in this very shape."""
+    of_kind: Bools = (predicted.source == HISTORY) & _OF_KIND[predicted.level]
+    return of_kind
+
+
+def compared(predicted: Predicted, job: Ints, time: Floats, watts: Floats, limit_s: Floats) -> Predicted:
+    """Return figures that agree with each other within each job.
+
+    Where a shape has been measured, those that have not follow from the one with most runs. Where none has,
+    what is known of the job in general holds for its shapes on average. What is from the training model alone
+    agrees already.
+
+    Args:
+        predicted: m rows, those of a job side by side.
+        job: which job, shape (m,).
+        time: relative times, any unit; NaN: not known, then the job is left as it is.
+        watts: relative watts likewise.
+        limit_s: longest time of each; NaN for none.
+    """
+    exact, seconds, power = measured(predicted), predicted.time_s.copy(), predicted.power_watts.copy()
+    for rows in np.split(np.arange(len(job)), np.flatnonzero(np.diff(job)) + 1) if len(job) else ():
+        if np.isnan(time[rows] + watts[rows]).any() or np.all(predicted.source[rows] == MODEL):
+            continue
+        known = rows[exact[rows]]
+        if len(known):
+            first = known[np.argmax(predicted.runs[known])]
+            base = seconds[first] / time[first], power[first] / watts[first]
+        else:
+            base = _middle(seconds[rows]) / _middle(time[rows]), _middle(power[rows]) / _middle(watts[rows])
+        others = rows[~exact[rows]]
+        seconds[others], power[others] = base[0] * time[others], base[1] * watts[others]
+    return Predicted(np.fmin(seconds, limit_s), power, predicted.source, predicted.runs, predicted.level)
+
+
+def _middle(values: Floats) -> float:
+    """Return the geometric mean; 0 if one is."""
+    return math.exp(float(np.mean(np.log(values)))) if np.all(values > 0) else 0.0
