@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from slurm_energy.accounting.decisions import REQUEUE, SHAPE, Decision
 from slurm_energy.config import Config
+from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import Shape
 from slurm_energy.priority.acted import SPARED_S, Acted, Given
@@ -36,6 +37,7 @@ DOUBT_AFTER_S: Final = 120.0
 _DOUBTED_S: Final = 600.0
 _WAITING_S: Final = 120.0
 _MODES_KEPT_S: Final = 3600.0
+_GONE: Final = "Invalid job id"
 log = logging.getLogger("senergyctld")
 
 
@@ -73,20 +75,24 @@ class Interventions:
         self._settings, self._changer, self._run, self._acted = config.priority, changer, run, acted
         self._clock = clock
         self._nodes: list[Node] | None = None
+        self._asked = False
+        self._recurring = Recurring(log)
         self._release: Release | None = None
         self._modes: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
 
     def begin(self) -> None:
         """Begin a cycle: what nodes have is asked anew, if anybody wants to know."""
-        self._nodes = None
+        self._nodes, self._asked = None, False
 
     def nodes(self) -> list[Node] | None:
         """Return what nodes have, asked at most once a cycle; None: slurmctld does not tell."""
-        if self._nodes is None:
+        if not self._asked:
+            self._asked = True
             try:
                 self._nodes = read_nodes(self._run)
+                self._recurring.works("nodes")
             except UnavailableError as error:
-                log.warning("shapes of jobs: %s", error)
+                self._recurring.failed("nodes", str(error))
         return self._nodes
 
     def act(self, snapshot: Snapshot, policy: Policy) -> None:
@@ -129,8 +135,10 @@ class Interventions:
         now, given = self._clock(), self._given(snapshot, choice)
         try:
             asked = shaping.ask(choice.name, self._run)
-        except UnavailableError:  # gone, or slurmctld is: the next cycle will see
-            return
+        except UnavailableError as error:
+            if _GONE in str(error):
+                return
+            raise  # without slurmctld each further question would take until its time limit
         if not asked.pending:
             return
         excluded = given.excluded if given else asked.excluded

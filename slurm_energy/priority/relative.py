@@ -15,7 +15,7 @@ import numpy as np
 from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.hardware import find_hardware
 from slurm_energy.oracle.history.levels import LEVELS
-from slurm_energy.priority.questions import HISTORY, MODEL, Predicted
+from slurm_energy.priority.questions import HISTORY, Predicted
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 SCALING: Final = 0.85
@@ -50,8 +50,7 @@ def compared(predicted: Predicted, job: Ints, time: Floats, watts: Floats, limit
     """Return figures that agree with each other within each job.
 
     Where a shape has been measured, those that have not follow from the one with most runs. Where none has,
-    what is known of the job in general holds for its shapes on average. What is from the training model alone
-    agrees already.
+    what is known of the job in general holds for its shapes on average.
 
     Args:
         predicted: m rows, those of a job side by side.
@@ -62,7 +61,7 @@ def compared(predicted: Predicted, job: Ints, time: Floats, watts: Floats, limit
     """
     exact, seconds, power = measured(predicted), predicted.time_s.copy(), predicted.power_watts.copy()
     for rows in np.split(np.arange(len(job)), np.flatnonzero(np.diff(job)) + 1) if len(job) else ():
-        if np.isnan(time[rows] + watts[rows]).any() or np.all(predicted.source[rows] == MODEL):
+        if np.isnan(time[rows] + watts[rows]).any():
             continue
         known = rows[exact[rows]]
         if len(known):

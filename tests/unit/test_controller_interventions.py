@@ -45,14 +45,18 @@ class Slurm:
             return f"slurm-wlm {self.version}\n"
         if argv[0] == "squeue":
             return self.places
+        if argv[-1] == "node" and self.used is None:
+            raise UnavailableError("scontrol", "no answer")
         if argv[-1] == "node":
             return NODES.format(**self.used)
         if argv[-1] == "config":
             return self.modes
         if argv[-1] == "partition":
             return "PartitionName=gpu State=UP PreemptMode=OFF"
+        if self.state is False:
+            raise UnavailableError("scontrol", "Unable to contact slurm controller (connect failure)")
         if self.state is None:
-            raise UnavailableError("scontrol", "Invalid job id specified")
+            raise UnavailableError("scontrol", "slurm_load_jobs error: Invalid job id specified")
         return f"JobState={self.state} ExcNodeList={self.excluded}\n   TresPerNode={self.gres}"
 
     def set_fields(self, job_id, fields, name=""):
@@ -278,6 +282,26 @@ def test_one_cycle_looks_at_so_many_jobs_only():
         counts.append(len(slurm.changed))
     assert counts == [MOST_SHAPES, 2 * MOST_SHAPES, 2 * MOST_SHAPES + 1, 2 * MOST_SHAPES + 1]
     assert sum(argv[-1] == "node" for argv in slurm.asked) == 4
+
+
+def test_nodes_that_are_not_told_are_asked_once_a_cycle_and_complained_of_once(caplog):
+    slurm = Slurm()
+    controller = rescuing(slurm)
+    slurm.used = None
+    for _ in range(3):
+        controller.cycle(URGENT, offering(), GUEST)
+    assert sum(argv[-1] == "node" for argv in slurm.asked) == 3
+    assert caplog.text.count("no answer") == 1
+    assert slurm.changed == slurm.requeued == []
+
+
+def test_without_slurmctld_no_further_job_is_asked_about():
+    slurm = Slurm()
+    controller = Controller(slurm)
+    slurm.state = False
+    with pytest.raises(UnavailableError):
+        controller.cycle(offering(), offering())
+    assert sum(argv[:3] == ["scontrol", "show", "job"] for argv in slurm.asked) == 1
 
 
 def test_decisions_survive_a_restart(tmp_path):
