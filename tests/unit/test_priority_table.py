@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import pwd
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -281,6 +283,22 @@ def test_only_files_of_slurmctld_are_read(place, tmp_path):
     os.mkfifo(place, 0o600)
     with pytest.raises(UnavailableError, match="plain file"):
         source.read()
+
+
+def test_a_name_is_looked_up_once_and_an_unknown_one_again(place, monkeypatch):
+    asked = []
+
+    def lookup(uid):
+        asked.append(uid)
+        if uid == 4_000_001 and len(asked) < 4:
+            raise KeyError(uid)
+        return SimpleNamespace(pw_name=f"user{uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", lookup)
+    source = put(place, snapshot([JOB | {"uid": 4_000_000}, JOB | {"job_id": 13, "uid": 4_000_001}]))
+    users = [source.read().user for _ in range(4)]
+    assert users == [["user4000000", "4000001"]] * 2 + [["user4000000", "user4000001"]] * 2
+    assert asked == [4_000_000, 4_000_001, 4_000_001, 4_000_001]
 
 
 def test_finished_jobs_are_no_part_of_the_queue(place):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pwd
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -103,9 +104,15 @@ def _users(uids: NDArray[Any]) -> list[str]:
 
 def _user(uid: int) -> str:
     try:
-        return pwd.getpwuid(uid).pw_name
+        return _login(uid)
     except (KeyError, OverflowError):
         return str(uid)
+
+
+@lru_cache(maxsize=1 << 16)
+def _login(uid: int) -> str:
+    """Look a name up, which may ask a directory service: once for each user that there is."""
+    return pwd.getpwuid(uid).pw_name
 
 
 def _flags(texts: list[str]) -> list[Mapping[str, str]]:
