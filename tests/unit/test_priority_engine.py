@@ -409,6 +409,53 @@ def test_neighbours_deep_in_a_long_queue_stay_as_they_stand_where_each_change_co
     assert found.numbers[50] < found.numbers[51]
 
 
+TIMES = st.sampled_from([math.nan, 0.0, NOW - 9 * DAY, NOW - 60.0, NOW, NOW + HOUR, 1e12])
+ROWS = st.fixed_dictionaries(
+    {
+        "state": st.integers(0, 1),
+        "held": st.booleans(),
+        "dependent": st.booleans(),
+        "fixed": st.booleans(),
+        "array_job_id": st.sampled_from([0, 0, 50, 60]),
+        "array_task_id": st.integers(-1, 3),
+        "het_job_id": st.sampled_from([0, 0, 101, 102]),
+        "partition": st.sampled_from(["cpu", "gpu", "gpu,cpu", ""]),
+        "user": st.sampled_from(["", "alice", "bob"]),
+        "account": st.sampled_from(["", "physics"]),
+        "submit_s": TIMES,
+        "eligible_s": TIMES,
+        "start_s": TIMES,
+        "deadline_s": TIMES,
+        "time_limit_s": st.sampled_from([math.nan, 0.0, 60.0, 3e9]),
+        "shares_norm": st.sampled_from([math.nan, 0.0, 0.3, 1.0]),
+        "gpus": st.sampled_from([0, 1, 10**6]),
+        "cpus": st.sampled_from([0, 1, 10**6]),
+        "nodes": st.sampled_from([0, 1, 10**5]),
+        "gpu_kind": st.sampled_from(["", "a100", "x:y"]),
+        "site_factor": st.sampled_from([0, 5, LOWEST, LOWEST + 1, 2_000_000_000, -7]),
+        "flags": st.sampled_from([{}, {"ENERGY_MODEL": "resnet50"}, {"ENERGY_GPU_CAP": "1e9"}]),
+    }
+)
+
+
+@given(st.sampled_from(scheduling.names()), st.lists(st.lists(ROWS, max_size=6), min_size=1, max_size=3))
+def test_whatever_stands_in_the_queue_it_is_ranked(policy, queues):
+    kept = Kept(Usage(7 * DAY))
+    for mode in ("plugin", "portable"):
+        ranker = engine(policy, kept, mode=mode, partitions=["cpu", ""])
+        for rows in queues:
+            found = ranker.cycle(queue(*rows), NOW)
+            own = found.place[found.rows]
+            assert sorted(own.tolist()) == list(range(1, len(own) + 1))
+            if mode == "plugin":  # portable mode lets jobs far behind stand
+                assert np.all(np.diff(found.numbers[found.rows][found.order]) < 0)
+            assert not np.any(found.numbers[found.queue.fixed | (found.queue.state != 0)])
+            explainer = explaining.Explainer(found)
+            told = [explainer.job(row) for row in explaining.pending_rows(found)]
+            json.dumps([told, explaining.shares_rows(found, kept), explaining.state(found)], allow_nan=False)
+            found.changes(), found.numbered(), found.against_slurm(), found.default_number
+
+
 def test_an_empty_queue():
     found = engine().cycle(queue(), NOW)
     assert (found.pending, found.default_number, found.changes()) == (0, 0, {})
