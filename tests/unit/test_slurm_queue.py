@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import pwd
 import stat
 import threading
 import time
@@ -79,6 +80,15 @@ def test_one_squeue_for_the_whole_queue():
     squeue = Squeue("")
     assert SqueueSource(squeue).read().count == 0
     assert len(squeue.calls) == 1 and squeue.calls[0][0] == "squeue"
+
+
+def test_a_user_is_looked_up_once_a_call_even_if_nobody_knows_him(monkeypatch):
+    asked = []
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: asked.append(uid) or {}[uid])
+    jobs = "".join(row(JobID=str(job), ArrayJobID=str(job), UserID="4000000") for job in (7, 8, 9))
+    source = SqueueSource(Squeue(jobs))
+    assert [source.read().user for _ in range(2)] == [["4000000"] * 3] * 2
+    assert asked == [4_000_000] * 2
 
 
 def test_recorded_queue(recorded):

@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -92,35 +92,21 @@ class SqueueSource:
             array_task_id=[int(text) if text.isdecimal() else -1 for text in row["ArrayTaskID"]],
             tasks=np.maximum(tasks, 1),
             het_job_id=het_job_id,
-            uid=_ints(row["UserID"]),
             state=state,
             held=held,
             dependent=~running & (waits | (eligible_s > taken_unix_s)),
             fixed=fixed & ~running,
-            requeue=_ints(row["Requeue"]) != 0,
-            submit_s=_times(row["SubmitTime"]),
             eligible_s=eligible_s,
             # squeue fills in the expected start and end of a pending job.
             start_s=np.where(running, start_s, np.nan),
             end_s=np.where(running, end_s, np.nan),
-            deadline_s=_times(row["Deadline"]),
-            time_limit_s=_each(_limit_s, row["TimeLimit"]),
-            nodes=_ints(row["NumNodes"]),
-            cpus=_ints(row["NumCPUs"]),
             gpus=gpus,
             priority=priority,
             site_factor=site_factor,
             nice=nice,
-            restart_count=_ints(row["RestartCnt"]),
-            user=[self._user(uid) for uid in row["UserID"]],
-            account=_texts(row["Account"]),
-            partition=_texts(row["Partition"]),
-            qos=_texts(row["QOS"]),
-            name=row["Name"],
+            user=self._names(row["UserID"]),
             gpu_kind=kinds,
-            # The first word: an array's tasks may differ, and some reasons name nodes.
-            reason=_texts([text.partition(",")[0] for text in row["Reason"]]),
-            flags=[flags_in(text) for text in row["admin_comment"]],
+            **_as_they_are(row),
         )
 
     def _site_factors(
@@ -142,11 +128,33 @@ class SqueueSource:
         fixed = known & ~held & (priority != expected)
         return np.where(known & ~fixed, factor, shown_factor), fixed
 
-    def _user(self, uid: str) -> str:
-        if uid not in self._users:
+    def _names(self, uids: Sequence[str]) -> list[str]:
+        """Look each user up once, which may ask a directory service; those it does not know at each call."""
+        for uid in set(uids) - self._users.keys():
             with contextlib.suppress(KeyError, ValueError, OverflowError):
                 self._users[uid] = pwd.getpwuid(int(uid)).pw_name
-        return self._users.get(uid, uid)
+        return [self._users.get(uid, uid) for uid in uids]
+
+
+def _as_they_are(row: Row) -> dict[str, Any]:
+    """Return the columns that depend on nothing but their own text."""
+    return {
+        "uid": _ints(row["UserID"]),
+        "requeue": _ints(row["Requeue"]) != 0,
+        "submit_s": _times(row["SubmitTime"]),
+        "deadline_s": _times(row["Deadline"]),
+        "time_limit_s": _each(_limit_s, row["TimeLimit"]),
+        "nodes": _ints(row["NumNodes"]),
+        "cpus": _ints(row["NumCPUs"]),
+        "restart_count": _ints(row["RestartCnt"]),
+        "account": _texts(row["Account"]),
+        "partition": _texts(row["Partition"]),
+        "qos": _texts(row["QOS"]),
+        "name": row["Name"],
+        # The first word: an array's tasks may differ, and some reasons name nodes.
+        "reason": _texts([text.partition(",")[0] for text in row["Reason"]]),
+        "flags": [flags_in(text) for text in row["admin_comment"]],
+    }
 
 
 def addresses(job_id: np.ndarray, array_job_id: np.ndarray, het_job_id: np.ndarray) -> np.ndarray:
