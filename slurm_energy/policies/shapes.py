@@ -11,6 +11,7 @@ from slurm_energy.quantities import shown
 
 MOST_SHAPES: Final = 8
 _SHAPE: Final = re.compile(r"gpu:([A-Za-z0-9][A-Za-z0-9_.+-]{0,31}):0*([1-9][0-9]{0,3})")
+_RANGE: Final = re.compile(r"(gpu:[^:,]*):([1-9][0-9]{0,3})-([1-9][0-9]{0,3})")
 LONGEST: Final = 335
 """Characters of the longest list that is accepted."""
 
@@ -57,3 +58,22 @@ def parse_shapes(text: str, name: str = "shapes") -> tuple[Shape, ...]:
             todo=f"write 1 to {MOST_SHAPES} as gpu:KIND:COUNT, as in gpu:a100:4,gpu:h100:2",
         )
     return tuple(dict.fromkeys(Shape(match[1], int(match[2])) for match in found if match))
+
+
+def written_out(text: str) -> str:
+    """Write ranges out by doubling: `gpu:a100:1-6` becomes `gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6`.
+
+    What is no range stays as it is, for `parse_shapes` to judge.
+    """
+    found: list[str] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        low, high = (int(match[2]), int(match[3])) if match else (1, 0)
+        if match is None or low > high:
+            found.append(part)
+            continue
+        counts = [low]
+        while counts[-1] * 2 <= high:
+            counts.append(counts[-1] * 2)
+        found += [f"{match[1]}:{count}" for count in dict.fromkeys([*counts, high])]
+    return ",".join(found)

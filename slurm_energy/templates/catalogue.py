@@ -109,7 +109,7 @@ def render(template: Template, given: Mapping[str, str], energy_check: kinds.Ene
     by_name = {variable.name: variable for variable in template.variables}
     for name, value in values.items():
         if value:
-            kinds.check(by_name[name].kind, name, value)
+            values[name] = kinds.check(by_name[name].kind, name, value)
     flags = {by_name[n].kind: value for n, value in values.items() if value}
     energy: dict[str, str] = {kind: flags[kind] for kind in kinds.ENERGY_KINDS if kind in flags}
     if energy:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from slurm_energy.errors import UsageError
+from slurm_energy.policies.shapes import written_out
 from slurm_energy.quantities import shown
 
 _FORMS: Final[dict[str, tuple[str, str]]] = {
@@ -36,13 +37,15 @@ ENERGY_KINDS: Final = ("policy", "cap", "gpu_cap", "slowdown", "model", "tag", "
 
 
 def check(kind: str, name: str, value: str) -> str:
-    """Return the value if it has the form of its kind.
+    """Return the value if it has the form of its kind; ranges of shapes written out.
 
     Kinds in `ENERGY_KINDS` are left alone: they depend on each other and on the configuration.
 
     Raises:
         UsageError: names the key, the value and the form.
     """
+    if kind == "alternatives":
+        return written_out(value)
     if kind in ENERGY_KINDS:
         return value
     form, words = _FORMS[kind]

@@ -75,7 +75,14 @@ def test_a_script_may_offer_other_gpus_and_then_uses_those_it_got(
     if name == "pytorch-ddp":
         assert '--nproc-per-node="$SLURM_GPUS_ON_NODE"' in text
         assert "SLURM_CPUS_PER_TASK / SLURM_GPUS_ON_NODE" in text
-    assert main(["template", "render", name, "--set", "alternatives=4"]) == 2
+    text = rendered(capsys, name, *REQUIRED[name], "alternatives=gpu:a100:1-6,gpu:h100:3-4")
+    shapes = "gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6,gpu:h100:3,gpu:h100:4"
+    assert f"#SBATCH --energy-alternatives={shapes}\n" in text
+    for wrong in ("4", "gpu:a100:4-2", "gpu:a100:1-999999", "gpu:a100:0-4"):
+        assert (
+            main(["template", "render", name, "--set", REQUIRED[name][0], "--set", f"alternatives={wrong}"])
+            == 2
+        )
 
 
 @pytest.mark.parametrize("name", SITE)
