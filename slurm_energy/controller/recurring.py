@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
+from typing import Final
+
+_NUMBER: Final = re.compile(r"\d+")
 
 
 class Recurring:
@@ -13,9 +17,10 @@ class Recurring:
         self._said: dict[str, str] = {}
 
     def failed(self, subject: str, message: str) -> None:
-        """Log a warning unless the same one was the last about `subject`."""
-        if self._said.get(subject) != message:
-            self._said[subject] = message
+        """Log a warning unless the same one, but for its numbers, was the last about `subject`."""
+        words = _NUMBER.sub("0", message)
+        if self._said.get(subject) != words:
+            self._said[subject] = words
             self._log.warning("%s: %s", subject, message)
 
     def works(self, subject: str) -> None:

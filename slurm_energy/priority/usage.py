@@ -109,7 +109,7 @@ class Usage:
     def _fade(self, now_s: float) -> None:
         factor = 2.0 ** (-max(0.0, now_s - self._at_s) / self.half_life_s)
         self._joules, self._gpu_seconds = self._joules * factor, self._gpu_seconds * factor
-        self._at_s = max(self._at_s, now_s)
+        self._at_s = now_s  # also where the clock was set back: else nothing would fade until it is caught up
 
     def _counted(self, records: list[Consumed], now_s: float) -> tuple[Floats, Floats]:
         """Return joules and GPU seconds of some records as they count now; make room for new rows."""

@@ -677,3 +677,11 @@ class TestPrediction:
             return await c.post({"questions": [QUESTION | {"user": "alice"}]}, OPERATOR, "/v1/predict")
 
         assert again.session(story)[1]["answers"][0]["observations"] == 5
+
+
+def test_a_failure_that_only_counts_differently_is_logged_once(caplog):
+    log = Recurring(logging.getLogger("test"))
+    for count in (3, 17):
+        log.failed("priority", f"{count} jobs keep their old place, job {count}: denied")
+    log.failed("priority", "other")
+    assert [record.getMessage()[:14] for record in caplog.records] == ["priority: 3 jo", "priority: othe"]

@@ -201,6 +201,14 @@ def used(
     return Consumed(row, user, account, start, end, joules, gpus, settled)
 
 
+def test_usage_fades_on_after_the_clock_was_ahead_for_a_while():
+    usage = Usage(HOUR)
+    usage.take([used(start=NOW - 1, joules=1000.0)], NOW)
+    usage.at(NOW + HOUR)
+    before = usage.at(NOW)[0][0]
+    assert usage.at(NOW + HOUR)[0][0] == pytest.approx(before / 2)
+
+
 def test_usage_halves_in_its_half_life():
     usage = Usage(DAY)
     usage.take([used(start=NOW - 1, joules=1000.0)], NOW)

@@ -376,6 +376,13 @@ def test_one_scontrol_for_a_batch(scontrol):
     assert known == {5: 3000, 4: 2000, 6: -7}
 
 
+def test_who_is_refused_every_job_does_not_ask_for_all(scontrol):
+    outcome = scontrol.updater().set_site_factors(dict.fromkeys(range(9800, 9850), 1))
+    assert (len(outcome.refused), outcome.left) == (20, tuple(range(9820, 9850)))
+    outcome = scontrol.updater().set_site_factors(dict.fromkeys([1, *range(9800, 9850)], 1))
+    assert len(outcome.refused) == 50
+
+
 def test_each_reply_belongs_to_its_job(scontrol):
     known = {}
     outcome = scontrol.updater(known=known).set_site_factors({1: 1, 99: 2, 98: 3, 97: 4, 2: 5})
