@@ -23,7 +23,8 @@ from slurm_energy.slurm.command import TIMEOUT_S, command_environment
 SITE_FACTOR_MAX: Final = 2147483645
 """Largest amount of a site factor that scontrol takes, of either sign."""
 _POLL_S: Final = 0.2
-_MOST_REFUSED: Final = 20  # where nothing else comes back it is not about the jobs
+_DENIED = re.compile("permission denied", re.IGNORECASE)
+_MOST_REFUSED: Final = 20  # denials with nothing done before are about us, not about the jobs
 _VALUE = re.compile(r"[A-Za-z0-9_.:,=/+\[\]*-]{0,4096}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z]{1,32}", re.ASCII)
 # The job has left the queue, or not yet entered it, since the queue was read.
@@ -163,7 +164,7 @@ class Updater:
                     gone.append(job_id)
                 else:
                     refused[job_id] = why
-                    if len(refused) >= _MOST_REFUSED and not done:
+                    if _DENIED.search(why) and len(refused) >= _MOST_REFUSED and not done:
                         return Outcome(
                             (), tuple(gone), refused, tuple(job for job, _ in commands[place + 1 :])
                         )
