@@ -14,7 +14,8 @@ MOST_IDS: Final = 500
 
 _COLUMNS: Final = """
     SELECT r.id, coalesce(r.user, cast(r.uid AS TEXT)), coalesce(r.account, ''), r.start, r."end",
-        r.energy_joules, coalesce(json_array_length(r.body, '$.gpus'), 0), r.job IS NOT NULL
+        r.energy_joules, coalesce(json_array_length(r.body, '$.gpus'), 0), r.job_id, r.restart_count,
+        r.job IS NOT NULL
     FROM records r
 """
 
@@ -29,6 +30,8 @@ class Consumed(NamedTuple):
         start, end: Unix seconds.
         energy_joules: None: not known.
         gpus: number of GPUs.
+        job_id: Slurm's number.
+        restart_count: how often the job had been requeued before this run.
         settled: Slurm told whose it is; otherwise user and account may still come.
     """
 
@@ -39,6 +42,8 @@ class Consumed(NamedTuple):
     end: float
     energy_joules: float | None
     gpus: int
+    job_id: int
+    restart_count: int
     settled: bool
 
 
@@ -60,5 +65,5 @@ def consumed_again(connection: sqlite3.Connection, rows: Sequence[int]) -> list[
     return [_consumed(row) for row in connection.execute(f"{_COLUMNS} WHERE r.id IN ({marks})", list(rows))]
 
 
-def _consumed(row: tuple[int, str, str, float, float, float | None, int, int]) -> Consumed:
-    return Consumed(*row[:7], settled=bool(row[7]))
+def _consumed(row: tuple[int, str, str, float, float, float | None, int, int, int, int]) -> Consumed:
+    return Consumed(*row[:9], settled=bool(row[9]))

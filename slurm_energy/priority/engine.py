@@ -198,6 +198,7 @@ class Engine:
             now_s: Unix seconds.
         """
         began = time.perf_counter()
+        queue = queue.only(~self._kept.usage.ended(queue, now_s))
         by_itself = self.predictor.predict(queue)
         association = self._associations(queue)
         users, shares = self._users(queue, by_itself, association, now_s)

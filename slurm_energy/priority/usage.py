@@ -11,7 +11,8 @@ import numpy as np
 
 from slurm_energy.accounting.consumption import MOST_IDS, Consumed
 from slurm_energy.scheduling import Users
-from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+from slurm_energy.slurm.queue.columns import QueueColumns
 
 Association = tuple[str, str]
 """Account and user."""
@@ -20,6 +21,8 @@ REMEMBERED_HALF_LIVES: Final = 12.0
 """What ended longer ago counts less than 1/4096 and is not read at the start."""
 
 _UNSETTLED_FOR_S: Final = 3600.0
+_LATELY_S: Final = 600.0
+_CLOCKS_S: Final = 60.0  # by how much the clocks of node and controller may differ
 _LEAST_SHARE: Final = 1e-6  # of the mean: users without any share are not divided by
 
 
@@ -62,6 +65,7 @@ class Usage:
     _joules: Floats = field(default_factory=lambda: np.zeros(0))
     _gpu_seconds: Floats = field(default_factory=lambda: np.zeros(0))
     _unsettled: dict[int, Consumed] = field(default_factory=dict)
+    _ended: dict[int, Consumed] = field(default_factory=dict)
 
     @property
     def since_s(self) -> float:
@@ -81,6 +85,8 @@ class Usage:
         final = []
         for record in records:
             self.last_row = max(self.last_row, record.row)
+            if now_s - record.end < _LATELY_S:
+                self._ended[record.job_id] = record
             if record.settled or now_s - record.end > _UNSETTLED_FOR_S:
                 self._unsettled.pop(record.row, None)
                 final.append(record)
@@ -89,6 +95,20 @@ class Usage:
         self.unknown += sum(record.energy_joules is None for record in final)
         joules, gpu_seconds = self._counted(final, now_s)
         self._joules, self._gpu_seconds = self._joules + joules, self._gpu_seconds + gpu_seconds
+
+    def ended(self, queue: QueueColumns, now_s: float) -> Bools:
+        """Return which rows of a queue tell of runs that are over: there are records of them. Shape (n,).
+
+        The queue that slurmctld's plugin writes down tells of starts and ends once a minute only.
+        """
+        for job in [job for job, record in self._ended.items() if now_s - record.end > _LATELY_S]:
+            del self._ended[job]
+        over = np.zeros(queue.count, np.bool_)
+        for row in np.flatnonzero(np.isin(queue.job_id, list(self._ended))).tolist():
+            record = self._ended[int(queue.job_id[row])]
+            same_job = not record.start < queue.submit_s[row] - _CLOCKS_S
+            over[row] = same_job and record.restart_count >= queue.restart_count[row]
+        return over
 
     def places(self, associations: Iterable[Association]) -> Ints:
         """Return each one's row in the tables, a new row for a new one."""

@@ -195,10 +195,9 @@ def test_jobs_without_a_limit_and_flags_that_nobody_checked():
 # --- usage -----------------------------------------------------------------------------------------------
 
 
-def used(
-    row=1, joules=1000.0, start=NOW - HOUR, end=NOW, user="alice", account="physics", gpus=2, settled=True
-):
-    return Consumed(row, user, account, start, end, joules, gpus, settled)
+def used(row=1, joules=1000.0, start=NOW - HOUR, end=NOW, user="alice", account="physics", **more):
+    more = {"gpus": 2, "job_id": 9000 + row, "restart_count": 0, "settled": True} | more
+    return Consumed(row, user, account, start, end, joules, **more)
 
 
 def test_usage_fades_on_after_the_clock_was_ahead_for_a_while():
@@ -251,6 +250,27 @@ def test_records_count_for_the_account_that_slurm_tells_of_later():
     assert usage.associations() == [("", "alice"), ("physics", "alice")]
     assert early[0] > 0 and late[0] == 0 and late[1] == pytest.approx(early[0])
     assert usage.unsettled() == []
+
+
+def test_runs_that_are_over_leave_the_queue_before_slurmctld_says_so():
+    kept = Kept(Usage(DAY))
+    kept.usage.take(
+        [used(n, 1000.0, NOW - 20, NOW - 1, job_id=100 + n) for n in range(1, 6)]
+        + [used(6, 1000.0, NOW - 2 * HOUR, NOW - HOUR, job_id=106)],
+        NOW,
+    )
+    rows = [
+        {"submit_s": NOW - 30.0},
+        running(submit_s=NOW - 30.0, start_s=NOW - 20.0),
+        {"submit_s": NOW - 30.0, "restart_count": 1},  # its first run is over
+        {"submit_s": NOW + 300.0},  # another job of that number, by clocks that differ
+        running(submit_s=NOW - 30.0, start_s=NOW - 5.0, restart_count=1),
+        {"submit_s": NOW - 3 * HOUR},  # too long ago to be the plugin's minute
+    ]
+    found = engine(kept=kept).cycle(queue(*rows), NOW)
+    assert found.queue.job_id.tolist() == [103, 104, 105, 106]
+    assert found.users.energy_joules[0] < 6 * 1000.0 + 10 * found.predicted.power_watts[2]
+    assert engine(kept=kept).cycle(queue(*rows), NOW + HOUR).queue.count == 6
 
 
 def test_running_jobs_count_by_their_predicted_watts():

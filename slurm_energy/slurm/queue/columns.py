@@ -92,6 +92,18 @@ class QueueColumns:
         """Number of rows."""
         return len(self.job_id)
 
+    def only(self, rows: Bools) -> QueueColumns:
+        """Return the queue without the rows of which this is False, shape (n,)."""
+        if rows.all():
+            return self
+        kept = np.flatnonzero(rows)
+        columns = {name: getattr(self, name) for name in self.__slots__[1:]}
+        taken: dict[str, Any] = {
+            name: [column[row] for row in kept.tolist()] if isinstance(column, list) else column[kept]
+            for name, column in columns.items()
+        }
+        return QueueColumns(taken_unix_s=self.taken_unix_s, **taken)
+
     def name_of(self, row: int) -> str:
         """Return what means this record alone to scontrol: `12`, and `12_3` of a single task of an array.
 
