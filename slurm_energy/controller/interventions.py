@@ -35,6 +35,7 @@ MOST_SHAPES: Final = 8
 DOUBT_AFTER_S: Final = 120.0
 """A job that did not start for so long in a shape that seemed to fit: something else is in its way."""
 _DOUBTED_S: Final = 600.0
+_LEFT_S: Final = 60.0
 _WAITING_S: Final = 120.0
 _MODES_KEPT_S: Final = 3600.0
 _GONE: Final = "Invalid job id"
@@ -76,6 +77,7 @@ class Interventions:
         self._clock = clock
         self._nodes: list[Node] | None = None
         self._asked = False
+        self._left: dict[int, float] = {}
         self._recurring = Recurring(log)
         self._release: Release | None = None
         self._modes: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
@@ -107,6 +109,7 @@ class Interventions:
         """
         self._acted.forget(self._clock(), snapshot.queue.job_id.tolist())
         self._put_right(snapshot)
+        self._left = {job_id: end for job_id, end in self._left.items() if end > self._clock()}
         wanted = (choice for choice in choices(snapshot, policy.rank) if self._differs(snapshot, choice))
         for choice in islice(wanted, MOST_SHAPES):
             self._give(snapshot, choice)
@@ -116,9 +119,11 @@ class Interventions:
     def _differs(self, snapshot: Snapshot, choice: Choice) -> bool:
         """Return whether a job has another shape, as far as is known here; doubt one that does not help."""
         given = self._given(snapshot, choice)
+        now, turns = self._clock(), self._acted.turns
+        if self._left.get(choice.job_id, now) > now:
+            return False
         if given is None:
             return True
-        now, turns = self._clock(), self._acted.turns
         if given.shape != choice.shape or not choice.turn:
             turns.pop(choice.job_id, None)
         elif now - turns.setdefault(choice.job_id, now) > DOUBT_AFTER_S:
@@ -136,10 +141,11 @@ class Interventions:
         try:
             asked = shaping.ask(choice.name, self._run)
         except UnavailableError as error:
-            if _GONE in str(error):
-                return
-            raise  # without slurmctld each further question would take until its time limit
-        if not asked.pending:
+            if _GONE not in str(error):
+                raise  # without slurmctld each further question would take until its time limit
+            asked = shaping.Asked(pending=False)
+        if not asked.pending:  # queue.table does not tell yet
+            self._left[choice.job_id] = now + _LEFT_S
             return
         excluded = given.excluded if given else asked.excluded
         before = given.asked if given else asked.gres

@@ -81,7 +81,7 @@ def rescues(
 ) -> list[Rescue]:
     """Return who makes way for whom, in the order of the queue; together at most `rules.most` victims.
 
-    Nobody makes way for a job that fits in what is free, nor where even all would not do. Each of the job's
+    Nobody makes way for a job that runs by now or fits in what is free, nor where even all would not do. Each of the job's
     nodes is freed by the least energy lost on it, and the nodes are taken where that is least.
 
     Args:
@@ -96,6 +96,8 @@ def rescues(
     spared, left = set(rules.spared), rules.most
     free = {node.name: _free(node) for node in nodes}
     for place in urgent_rows(snapshot, rules):
+        if int(snapshot.queue.job_id[snapshot.rows[place]]) in places_of:
+            continue  # it has started since the queue was written down
         if _takes(snapshot, place, nodes, free):
             continue
         guests = _interruptible(snapshot, places_of, rules, spared)

@@ -148,6 +148,16 @@ def test_a_job_that_started_before_is_no_failure(state, outcome):
     assert controller.acted.given == {}
 
 
+def test_a_job_that_started_is_not_asked_about_again_until_the_queue_can_tell():
+    slurm = Slurm()
+    slurm.state = "RUNNING"
+    controller = Controller(slurm)
+    for after in (0.0, 15.0, 30.0, 70.0):
+        controller.now = NOW + after
+        controller.cycle(offering(submit_s=NOW))
+    assert sum(argv[-2:] == ["job", "101"] for argv in slurm.asked) == 2
+
+
 @pytest.mark.parametrize("how", ["refused", "typed"])
 def test_a_job_whose_shape_cannot_be_changed_is_told_why_once(how):
     slurm = Slurm()

@@ -91,6 +91,12 @@ def test_a_job_that_may_not_be_interrupted_is_left_alone(change):
     assert made(cycle(urgent(), guest(gpus=2, **change), guest(gpus=3, start_s=NOW - 9e5))) == {101: (103,)}
 
 
+def test_nobody_makes_way_for_a_job_that_has_started_since_the_queue_was_written():
+    snapshot = cycle(urgent(), guest(gpus=4))
+    assert made(snapshot) == {101: (102,)}
+    assert made(snapshot, at={101: ["h1"]}) == {}
+
+
 def test_nobody_makes_way_where_enough_is_free_or_all_would_not_do():
     assert made(cycle(urgent(), guest(), guest()), [node(free=2)]) == {}
     assert made(cycle(urgent(gpus=3), guest(), guest())) == {}

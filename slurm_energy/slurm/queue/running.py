@@ -19,7 +19,7 @@ def read_places(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
         UnavailableError: slurmctld does not answer.
     """
     found: dict[int, tuple[str, ...]] = {}
-    for line in run(["squeue", "-h", "-t", "R", "-o", "%A %N"]).splitlines():
+    for line in run(["squeue", "-h", "-t", "R,CF", "-o", "%A %N"]).splitlines():
         number, _, hostlist = line.partition(" ")
         if number.isdecimal() and len(number) < 10 and hostlist.strip():
             try:
