@@ -81,8 +81,8 @@ def rescues(
 ) -> list[Rescue]:
     """Return who makes way for whom, in the order of the queue; together at most `rules.most` victims.
 
-    Nobody makes way for a job that runs by now or fits in what is free, nor where even all would not do. Each of the job's
-    nodes is freed by the least energy lost on it, and the nodes are taken where that is least.
+    Nobody makes way for a job that runs by now or fits in what is free, nor where even all would not do. Each
+    of the job's nodes is freed by the least energy lost on it, and the nodes are taken where that is least.
 
     Args:
         snapshot: the ranked queue; watts of running jobs are predicted.
