@@ -39,6 +39,8 @@ class Memory:
         store: the database.
         recurring: for failures that repeat.
         keep_days: `controller.history_days`; replaced on reload.
+
+    `loaded` tells whether what the database remembered was taken over.
     """
 
     def __init__(self, store: Store, recurring: Recurring, keep_days: float) -> None:
@@ -46,14 +48,14 @@ class Memory:
         self.keep_days = keep_days
         self._history = History()
         self._thread = ThreadPoolExecutor(1, "history")
-        self._loaded = False
+        self.loaded = False
         self._forget_at = 0.0
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
         """Load what the database remembers, then learn again and again until cancelled."""
         while True:
             try:
-                if not self._loaded:
+                if not self.loaded:
                     await self.load()
                 await self.learn()
                 await self._forget()
@@ -67,7 +69,7 @@ class Memory:
         runs = await self._store.read(lambda connection: list(learning.remembered(connection)))
         for first in range(0, len(runs), _LOADED_AT_ONCE):
             await self._do(self._take, runs[first : first + _LOADED_AT_ONCE])
-        self._loaded = True
+        self.loaded = True
 
     async def learn(self) -> int:
         """Learn the runs that are over now; return how many.
@@ -93,7 +95,7 @@ class Memory:
 
     def state(self) -> dict[str, Any]:
         """Return what the status page shows: runs learned since the start, those taken over included."""
-        return {"runs": self._history.runs_learned, "kinds": len(self._history), "loaded": self._loaded}
+        return {"runs": self._history.runs_learned, "kinds": len(self._history), "loaded": self.loaded}
 
     def close(self) -> None:
         """Wait for what is running."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.accounting import consumption, decisions
@@ -29,6 +31,7 @@ _LOOK_INTERVAL_S: Final = 1.0
 _LEAST_PAUSE_S: Final = 2.0
 _PAUSES: Final = 4.0  # of as many times the last cycle, so that a long queue takes a fifth of a core at most
 _AGREEMENT_INTERVAL_S: Final = 600.0
+_HISTORY_WAIT_S: Final = 60.0
 _REMEMBERED_S: Final = 30 * 86400.0
 log = logging.getLogger("senergyctld")
 
@@ -112,10 +115,17 @@ class PriorityLoop:
 
     async def loop(self) -> None:
         """Look every second whether it is time, until cancelled."""
+        await self._until_history_is_there()
         while True:
             if self._due():
                 await self.cycle()
             await asyncio.sleep(_LOOK_INTERVAL_S)
+
+    async def _until_history_is_there(self) -> None:
+        """Wait at the start, but not for ever: without history all jobs would move, and soon move back."""
+        latest = time.monotonic() + _HISTORY_WAIT_S
+        while self._memory is not None and not self._memory.loaded and time.monotonic() < latest:
+            await asyncio.sleep(_LOOK_INTERVAL_S / 10)
 
     async def cycle(self) -> None:
         """Rank once. Whatever fails is told once, and the last order stays."""
@@ -128,7 +138,9 @@ class PriorityLoop:
         except EnergyError as error:
             self._error = str(error)
         except (Exception, SystemExit) as error:  # whatever a site's own policy raises
-            self._error = f"{type(error).__name__}: {shown(str(error), 120)}"
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(at.filename).name}, line {at.lineno}"
+            self._error = f"{place}: {type(error).__name__}: {shown(str(error), 120)}"
         if self._error is None:
             self._recurring.works("priority")
         else:

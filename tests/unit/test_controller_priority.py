@@ -298,7 +298,7 @@ def test_a_sites_policy_that_fails_is_one_line(make, tmp_path, monkeypatch):
         await queueing.loop.cycle()
         return (await c.get("/v1/priority"))[1]["error"]
 
-    assert queueing.session(story) == "ZeroDivisionError: division by zero"
+    assert queueing.session(story) == "own_policy.py, line 4: ZeroDivisionError: division by zero"
 
 
 def test_shadow_changes_nothing_and_compares(make, caplog):
@@ -458,6 +458,9 @@ def test_the_loop_ranks_when_slurmctld_has_written(make, monkeypatch):
 
     async def story(c):
         task = asyncio.create_task(queueing.loop.loop())
+        await asyncio.sleep(0.1)
+        assert queueing.source.reads == 0, "it waits for the history"
+        await c.memory.load()
         try:
             await until(lambda: queueing.loop.snapshot is not None)
             before = queueing.source.reads
