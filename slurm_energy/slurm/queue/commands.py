@@ -1,7 +1,7 @@
 """The queue from one `squeue` a call, read so that no job name and no torn answer can break it.
 
-The columns asked for exist from Slurm 22.05 to 26.05 and look alike in all of them. Not through pyslurm, which is
-compiled against one release and is to be had for 25.11 alone; nor as JSON, whose form differs by release.
+The columns asked for exist from Slurm 22.05 to 26.05 and look alike in all of them. Not through pyslurm,
+which is compiled against one release and is to be had for 25.11 alone; nor as JSON, whose form differs.
 """
 
 from __future__ import annotations
