@@ -11,7 +11,7 @@ from datetime import datetime
 import pytest
 
 SHARES = {"daemon": 1, "games": 2, "man": 1}
-JOBS = {"daemon": 30, "games": 20, "man": 10}
+JOBS = {"daemon": 40, "games": 26, "man": 14}
 """Who submits how many: half of all jobs are of a user who is entitled to a quarter."""
 BOUND_S = 12.0
 SLOTS = 4
@@ -76,7 +76,7 @@ def ageing(lab):
 
 def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
     lab.kill("senergyctld", how=signal.SIGHUP)  # shares are read at its start, accounts may have come later
-    lab.sbatch("sleep 10", "--exclusive", "--job-name=blocker")
+    lab.sbatch("sleep 12", "--exclusive", "--job-name=blocker")
     owner = {}
     for user, count in JOBS.items():  # whoever submits most is first in the queue, too
         for number in range(count):
@@ -97,7 +97,7 @@ def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
         used[owner[job]] += joules
     got = {user: used[user] / used.total() for user in SHARES}
     meant = {user: shares / sum(SHARES.values()) for user, shares in SHARES.items()}
-    assert len(begun) >= 30
+    assert len(begun) >= 40
     assert all(abs(got[user] - meant[user]) <= 0.10 for user in SHARES), got
 
 
