@@ -31,6 +31,7 @@ from slurm_energy.slurm.queue.weights import check_weights
 from slurm_energy.slurm.shares import Shares, ShareSource, read_shares
 
 _STALE_CYCLES: Final = 3.0
+_QUEUE_AGE_S: Final = 900.0  # three of Slurm's own PriorityCalcPeriod
 
 
 @dataclass(slots=True)
@@ -81,8 +82,12 @@ class Parts:
         return found
 
     def hand_over(self, snapshot: Snapshot) -> str | None:
-        """Give the order to slurmctld; see `Target.take`."""
-        return self.target.take(snapshot)
+        """Give the order to slurmctld; see `Target.take`. A queue nobody writes down any more is told."""
+        problem, age_s = self.target.take(snapshot), snapshot.computed - snapshot.queue.taken_unix_s
+        if problem is None and isinstance(self.source, TableSource) and age_s > _QUEUE_AGE_S:
+            minutes = age_s / 60.0
+            return f"queue.table is {minutes:.0f} minutes old: do slurmctld and slurmdbd run?"
+        return problem
 
     def intervene(self, snapshot: Snapshot) -> None:
         """Change shapes of jobs, and have jobs make way; what was done is in `Acted.unsaved`."""

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from queue_examples import Source, queue, running
+from queue_files import snapshot
 from store_examples import Accounting, item, job
 from test_controller import ALICE, BOB, OPERATOR, Controller, refused
 
@@ -243,6 +244,19 @@ def test_a_bad_reload_is_refused(make, settings, words):
         return queueing.loop.snapshot is not None
 
     assert queueing.session(story)
+
+
+@pytest.mark.parametrize(("age_s", "told"), [(60, None), (2400, "queue.table is 40 minutes old")])
+def test_a_queue_that_is_not_written_any_more_is_told(tmp_path, age_s, told):
+    path = tmp_path / "queue" / "queue.table"
+    path.parent.mkdir(mode=0o755)
+    path.write_bytes(snapshot([{"job_id": 7}], taken_unix_ns=int((time.time() - age_s) * 1e9)))
+    path.chmod(0o600)
+    made = priorityparts.parts(configuration.parse(text(tmp_path, queue_table=str(path))), None, None)
+    made.read_shares = Shares
+    found = made.hand_over(made.rank())
+    assert found == told or found.startswith(told)
+    assert (tmp_path / "out" / "priority.table").exists()
 
 
 def test_the_two_tables_are_two_files(make, tmp_path):
