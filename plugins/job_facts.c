@@ -175,3 +175,23 @@ void job_facts(const job_record_t *job, bool released, struct queue_job *facts) 
         set_running(job, entry);
     set_texts(job, facts);
 }
+
+#define LINE_BYTES 64
+
+static void fetch(const void *from, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += LINE_BYTES)
+        __builtin_prefetch((const char *)from + at);
+}
+
+void job_fetch_record(const job_record_t *job) { fetch(job, sizeof(*job)); }
+
+void job_fetch_facts(const job_record_t *job) {
+    const char *const texts[] = {job->account,          job->partition,    job->name,
+                                 job->tres_fmt_req_str, job->tres_per_job, job->tres_per_node,
+                                 job->tres_per_socket,  job->tres_per_task};
+
+    fetch(job->details, sizeof(*job->details));
+    fetch(job->spank_job_env, 1);
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        fetch(texts[i], 1);
+}

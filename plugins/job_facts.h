@@ -14,4 +14,8 @@ bool job_is_listed(const job_record_t *job);
  */
 void job_facts(const job_record_t *job, bool released, struct queue_job *facts);
 
+/* Asks for the memory of a record, and then for that of what it points to, in time for `job_facts`. */
+void job_fetch_record(const job_record_t *job);
+void job_fetch_facts(const job_record_t *job);
+
 #endif

@@ -1,0 +1,128 @@
+"""Building slurmctld's plugin: the right source for the right slurmctld, or one line that says why not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.errors import EnergyError, UnavailableError, UsageError
+from slurm_energy.slurm import aptsource, pluginbuild
+from slurm_energy.slurm.release import Release
+
+META = "##\n  Meta:\t\t1\n  Name:\t\tslurm\n  Major:\t24\n  Minor:\t11\n  Micro:\t5\n  Version:\t24.11.5\n"
+MODERN = """\
+Types: deb
+# a comment
+URIs: http://deb.debian.org/debian
+Suites: bookworm bookworm-updates
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Types: deb
+URIs: https://download.example/linux/debian
+Suites: bookworm
+Components: stable
+
+Types: deb
+URIs: http://deb.debian.org/debian-security
+Suites: bookworm-security
+Components: main contrib
+Architectures: amd64
+
+Types: deb
+Enabled: no
+URIs: http://old.example/debian
+Suites: bullseye
+Components: main
+"""
+CLASSIC = """\
+# deb http://commented.example/debian bookworm main
+deb [arch=amd64 signed-by=/usr/share/keyrings/x.gpg] http://ftp.example/debian bookworm main contrib # here
+deb https://packages.example/apt stable main
+deb-src http://ftp.example/ubuntu/ noble universe
+"""
+
+
+def _answers(text: str):
+    return lambda argv: text
+
+
+@pytest.mark.parametrize(
+    ("text", "release"), [("slurm-wlm 22.05.8", (22, 5, 8)), ("slurm 26.05.5\n", (26, 5, 5))]
+)
+def test_slurmctld_says_its_release(monkeypatch, text, release):
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/usr/sbin/{name}")
+    assert pluginbuild.controller_release(_answers(text)) == release
+
+
+def test_without_slurmctld_there_is_nothing_to_build_for(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    with pytest.raises(UnavailableError, match=r"slurmctld: not found: build on the host"):
+        pluginbuild.controller_release(_answers(""))
+
+
+def test_a_source_of_another_release_is_refused_before_anything_is_built(monkeypatch, tmp_path):
+    (tmp_path / "META").write_text(META)
+    monkeypatch.setattr(pluginbuild, "controller_release", lambda: Release(22, 5, 8))
+    with pytest.raises(UsageError, match=r"is Slurm 24\.11\.5: slurmctld is 22\.05\.8"):
+        pluginbuild.build(output=tmp_path, source=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["META"]
+
+
+@pytest.mark.parametrize("meta", [None, "", "Major: 24\nMinor: eleven\n"])
+def test_a_directory_without_slurm_is_refused(tmp_path, meta):
+    if meta is not None:
+        (tmp_path / "META").write_text(meta)
+    with pytest.raises(UsageError, match="name a source tree of Slurm"):
+        pluginbuild.source_release(tmp_path)
+
+
+def test_a_source_that_does_not_compile_is_a_failure(monkeypatch, tmp_path):
+    (tmp_path / "META").write_text(META)
+    (tmp_path / "config.h").write_text("#error no Slurm\n")
+    monkeypatch.setattr(pluginbuild, "controller_release", lambda: Release(24, 11, 5))
+    with pytest.raises(EnergyError, match=r"site_factor_energy\.so: make: .*error") as caught:
+        pluginbuild.build(output=tmp_path / "out", source=tmp_path)
+    assert caught.value.exit_code == 1
+
+
+def test_a_plugin_tells_what_it_was_built_for(tmp_path):
+    plugin = tmp_path / "plugin.so"
+    assert pluginbuild.built_for(plugin) is None
+    plugin.write_bytes(b"\x7fELF\0Order of the queue by slurm-energy for Slurm 24.11.5\0")
+    assert pluginbuild.built_for(plugin) == (24, 11, 5)
+    plugin.write_bytes(b"\x7fELF another")
+    assert pluginbuild.built_for(plugin) is None
+
+
+def test_only_the_archive_of_the_distribution_is_asked_for_sources(tmp_path):
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list.d" / "debian.sources").write_text(MODERN)
+    (tmp_path / "sources.list.d" / "note.txt").write_text("deb http://ftp.example/debian sid main")
+    (tmp_path / "sources.list").write_text(CLASSIC)
+    stanzas = aptsource.source_lists(tmp_path).strip().split("\n\n")
+    assert stanzas == [
+        "Types: deb-src\nURIs: http://ftp.example/debian\nSuites: bookworm\nComponents: main\n"
+        "Signed-By: /usr/share/keyrings/x.gpg",
+        "Types: deb-src\nURIs: http://deb.debian.org/debian\nSuites: bookworm bookworm-updates\n"
+        "Components: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg",
+        "Types: deb-src\nURIs: http://deb.debian.org/debian-security\nSuites: bookworm-security\n"
+        "Components: main contrib",
+    ]
+
+
+def test_where_no_archive_is_configured_the_source_has_to_be_named(tmp_path):
+    with pytest.raises(UnavailableError, match=r"give --slurm-source DIR|dpkg-source: not found"):
+        aptsource.download(tmp_path / "cache", "slurm-wlm", "22.05.8-4", etc=tmp_path)
+    assert not (Path(tmp_path) / "cache").exists()
+
+
+def test_slurmctld_from_elsewhere_needs_its_source_named():
+    def fails(argv):
+        raise UnavailableError("dpkg-query", "no packages found matching slurmctld")
+
+    with pytest.raises(UnavailableError, match="not installed from a Debian package"):
+        aptsource.source_package(fails)
+    assert aptsource.source_package(_answers("slurm-wlm 22.05.8-4")) == ("slurm-wlm", "22.05.8-4")
