@@ -7,7 +7,7 @@ from typing import Any
 
 Json = dict[str, Any]
 _HEAD = (
-    "| policy | makespan s | cluster kJ | jobs kJ | jobs/h | mean JCT s | 95 % JCT s | wait s | EDP MJ s |",
+    "| run | makespan s | cluster kJ | jobs kJ | jobs/h | mean JCT s | 95 % JCT s | wait s | EDP MJ s |",
     "|---|---|---|---|---|---|---|---|---|",
 )
 
