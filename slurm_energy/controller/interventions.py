@@ -124,15 +124,21 @@ class Interventions:
             return False
         if given is None:
             return True
-        if given.shape != choice.shape or not choice.turn:
+        limit = snapshot.queue.reason[self._row(snapshot, choice)]
+        if given.shape == choice.shape and "GRES" in limit:  # QOSMaxGRESPerUser and the like
+            self._acted.doubts[choice.job_id, choice.shape] = now + _DOUBTED_S
+        elif given.shape != choice.shape or not choice.turn:
             turns.pop(choice.job_id, None)
         elif now - turns.setdefault(choice.job_id, now) > DOUBT_AFTER_S:
             self._acted.doubts[choice.job_id, choice.shape] = now + _DOUBTED_S
         return given.shape is not None and given.shape != choice.shape
 
+    @staticmethod
+    def _row(snapshot: Snapshot, choice: Choice) -> int:
+        return int((snapshot.queue.job_id == choice.job_id).argmax())
+
     def _given(self, snapshot: Snapshot, choice: Choice) -> Given | None:
-        row = int((snapshot.queue.job_id == choice.job_id).argmax())
-        restarts = int(snapshot.queue.restart_count[row])
+        restarts = int(snapshot.queue.restart_count[self._row(snapshot, choice)])
         return self._acted.given_to(choice.job_id, choice.submit_s, restarts)
 
     def _give(self, snapshot: Snapshot, choice: Choice) -> None:

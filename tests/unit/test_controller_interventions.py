@@ -197,6 +197,15 @@ def test_a_job_that_waited_long_for_its_turn_is_not_doubted():
     assert controller.acted.doubts == {}
 
 
+def test_a_shape_beyond_a_limit_of_the_owner_is_doubted_at_once():
+    slurm = Slurm()
+    controller = Controller(slurm)
+    controller.cycle(offering())
+    controller.cycle(offering(reason="QOSMaxGRESPerUser"))
+    controller.cycle(offering(reason="QOSMaxGRESPerUser"))
+    assert [fields for _, fields in slurm.changed] == [FIELDS[H2], FIELDS[A4]]
+
+
 def test_a_turn_that_was_lost_begins_anew():
     slurm = Slurm()
     controller = Controller(slurm)
