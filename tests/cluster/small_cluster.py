@@ -190,6 +190,15 @@ class SmallCluster:
             check=False,
         )
 
+    def restart_controller(self) -> None:
+        """End slurmctld and start it again with the state that it had."""
+        place = next(i for i, daemon in enumerate(self.daemons) if "slurmctld" in str(daemon.args))
+        self.daemons[place].terminate()
+        self.daemons[place].wait(TIMEOUT_S)
+        self._spawn("slurmctld", "-D", "-f", f"{self.directory}/slurm.conf")
+        self.daemons[place] = self.daemons.pop()
+        wait_until(lambda: self.run("scontrol", "ping").returncode == 0, "slurmctld", self)
+
     def script(self, *lines: str, name: str = "job.sh") -> str:
         """Write a batch script and return its path."""
         path = self.directory / name

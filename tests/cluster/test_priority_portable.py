@@ -182,6 +182,16 @@ def test_holds_nice_and_explicit_priorities_stay(cluster, sbatch, busy):
     assert not row_of(parts.rank().queue, explicit)["fixed"]
 
 
+def test_places_outlive_slurmctld(cluster, sbatch, busy):
+    jobs = [sbatch(*BUSY, *options) for options in ((), ("-H",), ("--nice=9",), ("--array=1-3",))]
+    parts = engine("zeus")
+    assert parts.hand_over(parts.rank()) is None
+    before = {job: row_of(SqueueSource().read(), job)["priority"] for job in jobs}
+    cluster.restart_controller()
+    assert {job: row_of(SqueueSource().read(), job)["priority"] for job in jobs} == before
+    assert parts.rank().changes() == {}
+
+
 def test_requeue_takes_running_jobs_only(cluster, sbatch):
     runs, stays = sbatch("-w", "n2", "-t5"), sbatch("-w", "n2", "-t5", "--no-requeue")
     over = sbatch("-w", "n2", "-t5", script="true")

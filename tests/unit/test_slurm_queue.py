@@ -7,6 +7,8 @@ import math
 import os
 import pwd
 import stat
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -62,7 +64,8 @@ def read(answer, **arguments):
 @pytest.fixture(params=RELEASES)
 def recorded(request):
     text = (RECORDED / f"squeue-queue-{request.param}.txt").read_text()
-    return SUBMITTED[request.param], read(text)
+    submitted = SUBMITTED[request.param]
+    return submitted, read(text, clock=lambda: submitted + 2)
 
 
 def of(queue, name, **wanted):
@@ -158,6 +161,12 @@ def test_what_squeue_expects_is_not_what_is(recorded):
     waiting = queue.state == PENDING
     assert np.isnan(queue.start_s[waiting]).all() and np.isnan(queue.end_s[waiting]).all()
     assert "Resources" in queue.reason
+
+
+def test_a_begin_time_that_has_come_holds_nobody_up():
+    begin = row(EligibleTime="1000", Reason="BeginTime")
+    for now, dependent in ((999.0, True), (1000.0, False)):
+        assert read(begin, clock=lambda now=now: now).dependent.tolist() == [dependent]
 
 
 def test_recorded_heterogeneous_job(recorded):
@@ -363,6 +372,21 @@ def scontrol(tmp_path):
     return found
 
 
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def running(pid):
+    """Whether a process runs; one that has ended and that nobody has asked for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
 def test_one_scontrol_for_a_batch(scontrol):
     known = {}
     outcome = scontrol.updater(known=known).set_site_factors({5: 3000, 4: 2000, 6: -7})
@@ -434,6 +458,18 @@ def test_a_stopped_updater_leaves_nothing_running(scontrol):
     pid = int(Path(f"{scontrol.log}.pids").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_scontrol_ends_with_a_killed_senergyctld(scontrol):
+    changes = "dict.fromkeys(range(1, 90), 1)"
+    code = f"from {Updater.__module__} import Updater\n"
+    code += f"Updater(1.0, batch_s=1e9, command=[{str(scontrol.path)!r}]).set_site_factors({changes})"
+    with subprocess.Popen([sys.executable, "-c", code]) as child:
+        until(lambda: len(scontrol.lines) == 1)
+        child.kill()
+    pid = int(Path(f"{scontrol.log}.pids").read_text())
+    until(lambda: not running(pid))
+    assert len(scontrol.lines) == 1
 
 
 @pytest.mark.parametrize("value", [SITE_FACTOR_MAX + 1, -SITE_FACTOR_MAX - 1])

@@ -48,10 +48,16 @@ class SqueueSource:
         run: what executes a command.
         known: site factors that slurmctld has taken from us, by job id: the one that `update.Updater` fills.
             Jobs that are not in the queue any more are taken out of it.
+        clock: Unix seconds.
     """
 
-    def __init__(self, run: Runner = run_command, known: dict[int, int] | None = None) -> None:
-        self._run = run
+    def __init__(
+        self,
+        run: Runner = run_command,
+        known: dict[int, int] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._run, self._clock = run, clock
         self._known = {} if known is None else known
         self._users: dict[str, str] = {}
 
@@ -59,7 +65,7 @@ class SqueueSource:
         """Ask squeue once; see `QueueSource`."""
         # Nobody can have put a delimiter that is drawn now into the name of an older job.
         delimiter = f"<{secrets.token_hex(8)}>"
-        taken_unix_s = time.time()
+        taken_unix_s = self._clock()
         row = _columns(self._run(_command(delimiter)), delimiter)
         try:
             queue = self._queue(taken_unix_s, row)
