@@ -86,6 +86,12 @@ def test_a_job_waits_in_the_best_shape_and_starts_in_it(lab, gpus):
         "gpu:a100:4": (False, False),
         "gpu:h100:2": (True, False),
     }
+    lab.kill("senergyctld")  # what it has decided it knows again
+    lab.start("senergyctld")
+    until(
+        lambda: lab.run("senergy", "prio", "-j", str(job_id), check=False).returncode == 0,
+        lambda: lab.log("senergyctld"),
+    )
     lab.run("scancel", str(first), str(second))
     assert lab.wait(job_id) == "COMPLETED"
     assert found() == ["n2", "2"]
