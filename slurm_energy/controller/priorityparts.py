@@ -146,7 +146,8 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
     source, name = _source(config, kept, run)
     target: Target = Nowhere()
     if settings.mode == "plugin":
-        target = Table(settings.table, settings.stale_s, updater if settings.nudge else None)
+        nudge = updater if settings.nudge else None
+        target = Table(settings.table, settings.stale_s, nudge, ranks_all=not settings.partitions)
     elif settings.mode == "portable":
         target = JobByJob(updater, lambda: check_weights(run))
     return Parts(

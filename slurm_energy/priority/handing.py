@@ -66,20 +66,25 @@ class Table:
         path: `priority.table`.
         stale_s: age at which the plugin disregards it.
         nudge: sets something about a job; None: new jobs wait for the next minute.
+        ranks_all: all partitions are ranked. Else jobs that are new to us begin last: those of the other
+            partitions would stand before all that wait there, and with many of them the old ones never start.
     """
 
-    def __init__(self, path: Path, stale_s: float, nudge: Applier | None = None) -> None:
+    def __init__(
+        self, path: Path, stale_s: float, nudge: Applier | None = None, *, ranks_all: bool = True
+    ) -> None:
         self._path, self._stale_s, self._nudge = path, stale_s, nudge
+        self._ranks_all = ranks_all
 
     def take(self, snapshot: Snapshot) -> str | None:
-        """Write the table; jobs submitted until the next one go to the middle of the queue."""
+        """Write the table; jobs submitted until the next one go to the middle of the queue, or last."""
         job_ids, numbers = snapshot.numbered()
         table.write(
             self._path,
             job_ids,
             numbers,
             stale_s=self._stale_s,
-            default=snapshot.default_number,
+            default=snapshot.default_number if self._ranks_all else 0,
             written_unix_s=snapshot.computed,
         )
         if self._nudge is None:

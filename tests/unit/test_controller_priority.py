@@ -449,6 +449,16 @@ def test_running_jobs_and_jobs_not_ranked_in_the_table(tmp_path):
     assert (header["stale_s"], header["written_unix_s"]) == (300, 1_000_000_000)
 
 
+@pytest.mark.parametrize(("partitions", "given"), [([], True), (["cpu"], False)])
+def test_newcomers_begin_last_where_some_partitions_are_not_ranked(tmp_path, partitions, given):
+    """slurmctld's plugin cannot know whether theirs is one of them."""
+    config = configuration.parse(text(tmp_path, partitions=partitions))
+    target = priorityparts.parts(config, None, None).target
+    target.take(Engine(config, Kept(Usage(HOUR))).cycle(queue({"partition": "cpu"}), time.time()))
+    header, _ = entries(tmp_path / "out" / "priority.table")
+    assert (header["default"] > 0) == given
+
+
 def test_the_check_names_what_the_engine_lacks(tmp_path, monkeypatch):
     config = configuration.parse('[priority]\nmode = "plugin"\npolicy = "nosuch"')
     with pytest.raises(ConfigError, match="nosuch"):
