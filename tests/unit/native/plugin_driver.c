@@ -1,0 +1,137 @@
+/* The whole plugin with jobs of its own instead of slurmctld's: random ones, with every string there can be.
+ */
+#include "job_facts.h"
+#include "slurm_release.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define JOBS 500
+
+extern int init(void);
+extern FINI_TYPE fini(void);
+extern void site_factor_p_set(job_record_t *job_ptr);
+extern void site_factor_p_update(void);
+
+slurm_conf_t slurm_conf;
+#undef job_list
+__typeof__(job_list) job_list;
+static job_record_t *jobs[JOBS];
+static unsigned complaints;
+
+int slurm_list_count(__typeof__(job_list) list) { return list ? JOBS : 0; }
+
+int slurm_list_for_each(__typeof__(job_list) list, ListForF function, void *arg) {
+    (void)list;
+    for (int i = 0; i < JOBS; i++)
+        if (function(jobs[i], arg) < 0)
+            return -1;
+    return JOBS;
+}
+
+int slurm_get_log_level(void) { return LOG_LEVEL_DEBUG; }
+
+void slurm_log_var(const log_level_t level, const char *text, ...) {
+    (void)level;
+    (void)text;
+    complaints++;
+}
+
+int slurm_error(const char *text, ...) {
+    (void)text;
+    complaints++;
+    return 0;
+}
+
+/* A string of exactly its length on the heap, so that one byte too far is seen; sometimes none. */
+static char *text(size_t most) {
+    size_t length = (size_t)rand() % (rand() % 4 ? 40 : most);
+    char *made = malloc(length + 1);
+
+    if (rand() % 8 == 0) {
+        free(made);
+        return NULL;
+    }
+    for (size_t i = 0; i < length; i++)
+        made[i] = (char)(1 + rand() % 255);
+    made[length] = 0;
+    return made;
+}
+
+static char *flag(void) {
+    static const char *const starts[] = {"",       "ENERGY_", "SPANK_ENERGY_",
+                                         "SPANK_", "ENERGY",  "SPANK_ENERGY_POLICY=edp"};
+    char *end = text(900), *made = NULL;
+
+    if (end && asprintf(&made, "%s%s", starts[rand() % 6], end) < 0)
+        abort();
+    free(end);
+    return made;
+}
+
+static job_record_t *random_job(uint32_t id) {
+    static slurmdb_assoc_rec_t assoc;
+    static slurmdb_assoc_usage_t usage = {.shares_norm = 0.25};
+    static job_array_struct_t array = {.task_cnt = 9};
+    job_record_t *job = calloc(1, sizeof(*job));
+
+    assoc.usage = &usage;
+    job->job_id = id;
+    job->job_state = (uint32_t)(rand() % 12) | (rand() % 8 ? 0 : JOB_COMPLETING);
+    job->priority = rand() % 3 ? (uint32_t)rand() : rand() % 2 ? 0 : NO_VAL;
+    job->direct_set_prio = rand() % 4 == 0;
+    job->site_factor = NICE_OFFSET;
+    job->time_limit = rand() % 2 ? NO_VAL : 60;
+    job->account = text(2000);
+    job->partition = text(2000);
+    job->name = text(2000);
+    job->tres_fmt_req_str = text(2000);
+    job->tres_fmt_alloc_str = text(2000);
+    job->tres_per_job = text(2000);
+    job->tres_per_node = text(2000);
+    job->tres_per_socket = text(2000);
+    job->tres_per_task = text(2000);
+    job->assoc_ptr = rand() % 2 ? &assoc : NULL;
+    job->array_recs = rand() % 4 ? NULL : &array;
+    job->spank_job_env_size = (uint32_t)(rand() % 30);
+    job->spank_job_env = rand() % 8 ? calloc(job->spank_job_env_size + 1, sizeof(char *)) : NULL;
+    for (uint32_t i = 0; job->spank_job_env && i < job->spank_job_env_size; i++)
+        job->spank_job_env[i] = flag();
+    if (rand() % 8) {
+        job->details = calloc(1, sizeof(*job->details));
+        job->details->dependency = text(2000);
+        job->details->nice = NICE_OFFSET;
+    }
+    return job;
+}
+
+/* TABLE QUEUE SEED: all that Slurm may call, then each pending job's id, site factor and whether it is fixed.
+ */
+int main(int argc, char **argv) {
+    char parameters[8192];
+
+    srand((unsigned)atoi(argc > 3 ? argv[3] : "1"));
+    snprintf(parameters, sizeof(parameters), "other=1,table=%s,queue=%s", argv[1], argv[2]);
+    slurm_conf.site_factor_params = parameters;
+    init();
+    site_factor_p_update(); /* a client: there is no list of jobs */
+    for (uint32_t i = 0; i < JOBS; i++)
+        jobs[i] = random_job(i + 1);
+    job_list = (__typeof__(job_list))jobs;
+    for (uint32_t i = 0; i < JOBS; i++)
+        site_factor_p_set(jobs[i]);
+    site_factor_p_update();
+    for (uint32_t i = 0; i < JOBS; i += 7)
+        site_factor_p_set(jobs[i]);
+    for (uint32_t i = 0; i < JOBS; i++)
+        if (job_is_listed(jobs[i]))
+            printf("%u %d %lld %s\n", jobs[i]->job_id, !IS_JOB_PENDING(jobs[i]),
+                   (long long)jobs[i]->site_factor - NICE_OFFSET,
+                   jobs[i]->direct_set_prio && jobs[i]->priority && jobs[i]->priority != NO_VAL ? "fixed"
+                                                                                                : "free");
+    fprintf(stderr, "%u lines logged\n", complaints);
+    fini();
+    return 0;
+}

@@ -1,0 +1,64 @@
+"""The whole plugin under sanitizers, with random jobs in place of slurmctld's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.priority import table
+from slurm_energy.slurm.queue.table import TableSource
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGINS = ROOT / "plugins"
+DRIVER = Path(__file__).parent / "native" / "plugin_driver.c"
+PARTS = ("site_factor_energy.c", "job_facts.c", "complaint.c", "scores.c", "queue_writer.c")
+TREES = sorted((ROOT / "build" / "slurm-source").glob("*/tree/config.h"))
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed"),
+    pytest.mark.skipif(not TREES, reason="no source of Slurm in build/: senergy build-plugins fetches it"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a table is believed only if it is root's"),
+]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    program = tmp_path_factory.mktemp("plugin") / "driver"
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-DHAVE_CONFIG_H", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-I", PLUGINS]
+    sources = [*(PLUGINS / part for part in PARTS), DRIVER]
+    subprocess.run(
+        ["gcc", *flags, "-isystem", TREES[-1].parent, "-o", program, *sources], check=True, timeout=100
+    )
+    return program
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_jobs_get_their_numbers_and_are_written_down(driver, tmp_path, seed):
+    tmp_path.chmod(0o755)
+    place, queue = tmp_path / "priority.table", tmp_path / "queue.table"
+    known = {job: 1000 * job for job in range(1, 501, 2)}
+    table.write(place, list(known), list(known.values()), default=-77)
+    done = subprocess.run(
+        [driver, place, queue, str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"ASAN_OPTIONS": "detect_leaks=0"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "0 lines logged\n"
+    listed = {int(job): rest for job, *rest in (line.split() for line in done.stdout.splitlines())}
+    for job, (_, factor, fixed) in listed.items():
+        if fixed == "free":
+            assert int(factor) == known.get(job, -77), job
+    found = TableSource(queue).read()
+    assert found.job_id.tolist() == sorted(listed)
+    assert found.state.tolist() == [int(listed[job][0]) for job in sorted(listed)]
+    assert found.fixed.tolist() == [listed[job][2] == "fixed" for job in sorted(listed)]
+    assert all(name.startswith("ENERGY_") for flags in found.flags for name in flags)
