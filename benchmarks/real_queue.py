@@ -138,8 +138,19 @@ class RealQueue:
 def real_queue(*settings: str) -> Iterator[RealQueue]:
     """Bring a lab up, in plugin mode and with these lines in slurm.conf, and take it down."""
     place = layout.locate(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
-    lines = (f"MaxJobCount={MOST_JOBS}", "MaxArraySize=100002", *settings)
-    energy = {"priority": {"interval_s": 15.0}}
+    with tempfile.TemporaryDirectory(prefix="senergy-", dir="/dev/shm") as folder:
+        yield from _lab_with_tables(place, Path(folder), settings)
+
+
+def _lab_with_tables(place: layout.Layout, folder: Path, settings: tuple[str, ...]) -> Iterator[RealQueue]:
+    """Run the lab; the tables lie in memory, as they do in /run."""
+    folder.chmod(0o755)
+    queue_table = folder / "queue" / "queue.table"
+    queue_table.parent.mkdir()
+    table = folder / "priority.table"
+    parameters = f"PrioritySiteFactorParameters=table={table},queue={queue_table}"
+    lines = (f"MaxJobCount={MOST_JOBS}", "MaxArraySize=100002", parameters, *settings)
+    energy = {"priority": {"interval_s": 15.0, "table": str(table), "queue_table": str(queue_table)}}
     spec = LabSpec(nodesfile.from_profiles(("xeon-8358",)), lines, energy, priority="plugin")
     try:
         lab = lifecycle.up(place, spec)
