@@ -15,7 +15,7 @@ import numpy as np
 from slurm_energy.errors import UsageError
 from slurm_energy.policies.shapes import Shape, parse_shapes
 from slurm_energy.priority import relative
-from slurm_energy.priority.building import AsAsked, Shapes, numbered
+from slurm_energy.priority.building import AsAsked, Shapes, held_back, numbered
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.questions import Predicted, Predictor
 from slurm_energy.reports.scaling import with_unit
@@ -304,8 +304,13 @@ def choices(snapshot: Snapshot, rank: Rank) -> list[Choice]:
 
 
 def _started(snapshot: Snapshot, shapes: Offered) -> set[int]:
-    """Return which ranked jobs would start now, in order and with what is free, by place among them."""
-    free = snapshot.free()[snapshot.rows]
+    """Return which ranked jobs would start now, in order and with what is free, by place among them.
+
+    Jobs that something else holds back take nothing; one that offers shapes may be free in another of them.
+    """
+    back = held_back(snapshot.queue)[snapshot.rows]
+    back[list(shapes.offers)] = False
+    free = snapshot.free()[snapshot.rows] & ~back
     ranking = Ranking(
         tier=np.where(free, snapshot.ranking.tier, NORMAL),
         score=np.where(free, snapshot.ranking.score, np.inf),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from slurm_energy.priority.questions import Predicted
 from slurm_energy.scheduling.queue import Alternatives, Bools, Floats, Ints, Jobs, alternatives, jobs
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
+
+_ITS_TURN: Final = frozenset({"", "BeginTime", "Cleaning", "Dependency", "Priority", "Resources"})
+"""Slurm's words for waiting for resources, and such as may be out of date: other columns know better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,15 @@ def job_table(queue: QueueColumns, rows: Ints, users: Ints, now_s: float) -> Job
 
 
 def free_to_start(queue: QueueColumns, now_s: float) -> Bools:
-    """Return which rows are pending and wait for nothing but resources and their turn."""
+    """Return which rows are pending and wait for nothing but resources and their turn.
+
+    What a limit or a node that is down holds back is among them, see `held_back`.
+    """
     eligible = np.isnan(queue.eligible_s) | (queue.eligible_s <= now_s)
     free: Bools = (queue.state == PENDING) & ~queue.held & ~queue.dependent & eligible
     return free
+
+
+def held_back(queue: QueueColumns) -> Bools:
+    """Return which rows Slurm keeps waiting for something that no free node helps, as limits."""
+    return np.array([reason not in _ITS_TURN for reason in queue.reason], np.bool_)

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from slurm_energy.priority.building import held_back
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.preemption import Running, victims
@@ -70,7 +71,7 @@ def urgent_rows(snapshot: Snapshot, rules: Rules) -> list[int]:
     table = snapshot.shapes.table
     fastest = np.minimum.reduceat(table.time_s, table.first[:-1])
     latest = queue.deadline_s[rows] - np.fmax(fastest, queue.time_limit_s[rows])
-    due = snapshot.free()[rows] & (latest - rules.margin_s <= snapshot.computed)
+    due = (snapshot.free() & ~held_back(queue))[rows] & (latest - rules.margin_s <= snapshot.computed)
     due &= queue.deadline_s[rows] > snapshot.computed
     waiting = np.isin(queue.job_id[rows], list(rules.waiting))
     return [int(place) for place in snapshot.order if due[place] and not waiting[place]]

@@ -91,6 +91,14 @@ def test_a_job_that_may_not_be_interrupted_is_left_alone(change):
     assert made(cycle(urgent(), guest(gpus=2, **change), guest(gpus=3, start_s=NOW - 9e5))) == {101: (103,)}
 
 
+@pytest.mark.parametrize(
+    "reason", ["QOSMaxJobsPerUserLimit", "AssocGrpGRES", "ReqNodeNotAvail", "Licenses", "JobArrayTaskLimit"]
+)
+def test_nobody_makes_way_for_a_job_that_something_else_holds_back(reason):
+    assert made(cycle(urgent(reason="Resources"), guest(gpus=4))) == {101: (102,)}
+    assert made(cycle(urgent(reason=reason), guest(gpus=4))) == {}
+
+
 def test_nobody_makes_way_for_a_job_that_has_started_since_the_queue_was_written():
     snapshot = cycle(urgent(), guest(gpus=4))
     assert made(snapshot) == {101: (102,)}

@@ -164,6 +164,7 @@ def test_what_jobs_before_it_will_take_does_not_count_as_free():
     first = {"partition": "gpu", "gpus": 7, "gpu_kind": "h100", "time_limit_s": 1.0}
     assert chosen(cycle(queue(first, offering()), nodes())) == {}  # not there at its turn
     assert chosen(cycle(queue(first | {"held": True}, offering()), nodes())) == {102: H2}
+    assert chosen(cycle(queue(first | {"reason": "AssocGrpCpuLimit"}, offering()), nodes())) == {102: H2}
 
 
 @pytest.mark.parametrize(
