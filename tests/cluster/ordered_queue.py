@@ -17,6 +17,7 @@ from lab_driver import LabDriver
 from slurm_energy import scheduling
 from slurm_energy.accounting.client import ControllerClient
 from slurm_energy.lab.conf import merged, toml_document
+from slurm_energy.priority import table
 from slurm_energy.scheduling import queue as tables
 
 ONE_BY_ONE = ("SchedulerType=sched/builtin", "Prolog=/bin/true", "Epilog=/bin/true")
@@ -32,7 +33,7 @@ SMALL_NODE = {
 }
 """Of the profile: the fewer CPUs, the sooner a job has started."""
 
-WAIT_S = 40.0
+WAIT_S = 90.0
 SUBMITTERS = 4
 
 
@@ -89,9 +90,16 @@ class OrderedQueue:
 
     def apply(self, jobs: Sequence[int]) -> None:
         """Have slurmctld look up each job's place now, not within the minute: hold and release do."""
+        self.until(lambda: self._in_table() >= set(jobs), f"a table with {len(jobs)} jobs")
         text = ",".join(map(str, jobs))
         self.lab.run("scontrol", "hold", text)
         self.lab.run("scontrol", "release", text)
+
+    def _in_table(self) -> set[int]:
+        """Return the jobs that the plugin finds a place of."""
+        path = self.lab.layout.priority_table
+        data = path.read_bytes() if path.exists() else b""
+        return set(np.frombuffer(data[table.HEADER.itemsize :], table.ENTRY)["job_id"].tolist())
 
     def priorities(self) -> dict[int, int]:
         """Return Slurm's priority of each pending job."""
