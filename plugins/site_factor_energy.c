@@ -94,15 +94,18 @@ static void tell_queue(int error_number) {
         settle(&about_queue);
 }
 
-/* Sets what the table says of a job. A priority that an administrator set is left alone. */
-static bool set_factor(job_record_t *job) {
-    int32_t factor;
+/* Whether an administrator gave the job a priority: it is left alone. */
+static bool is_fixed(const job_record_t *job) {
+    return job->direct_set_prio && job->priority > 0 && job->priority != NO_VAL;
+}
 
-    if ((job->direct_set_prio && job->priority > 0 && job->priority != NO_VAL) ||
-        !scores_find(job->job_id, &factor))
-        return false;
-    job->site_factor = (uint32_t)((int64_t)NICE_OFFSET + factor);
-    return true;
+/* Sets what the table says of a job, or else for a new one the table's default. */
+static void set_factor(job_record_t *job, bool may_be_new) {
+    int32_t factor = scores_default();
+
+    if (!is_fixed(job) &&
+        (scores_find(job->job_id, &factor) || (may_be_new && job->site_factor == NICE_OFFSET)))
+        job->site_factor = (uint32_t)((int64_t)NICE_OFFSET + factor);
 }
 
 /* A job gets a priority: at submission, release, requeue, and when it is updated. */
@@ -110,8 +113,8 @@ FOR_SLURM extern void site_factor_p_set(job_record_t *job_ptr) {
     struct queue_job facts;
 
     refresh_table(false);
-    if (scores_usable() && !set_factor(job_ptr) && job_ptr->site_factor == NICE_OFFSET)
-        job_ptr->site_factor = (uint32_t)((int64_t)NICE_OFFSET + scores_default());
+    if (scores_usable())
+        set_factor(job_ptr, true);
     if (queue_wanted && job_is_listed(job_ptr)) {
         job_facts(job_ptr, true, &facts);
         tell_queue(queue_note(&facts));
@@ -135,7 +138,7 @@ static void take(const struct pass *pass, job_record_t *job) {
     struct queue_job facts;
 
     if (pass->factors && IS_JOB_PENDING(job))
-        (void)set_factor(job);
+        set_factor(job, false);
     if (pass->queue && job_is_listed(job)) {
         job_facts(job, false, &facts);
         queue_add(&facts);

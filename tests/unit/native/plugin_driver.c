@@ -47,7 +47,7 @@ int slurm_error(const char *text, ...) {
 
 /* A string of exactly its length on the heap, so that one byte too far is seen; sometimes none. */
 static char *text(size_t most) {
-    size_t length = (size_t)rand() % (rand() % 4 ? 40 : most);
+    size_t length = (size_t)rand() % (rand() % 2 ? 40 : most);
     char *made = malloc(length + 1);
 
     if (rand() % 8 == 0) {
@@ -63,7 +63,7 @@ static char *text(size_t most) {
 static char *flag(void) {
     static const char *const starts[] = {"",       "ENERGY_", "SPANK_ENERGY_",
                                          "SPANK_", "ENERGY",  "SPANK_ENERGY_POLICY=edp"};
-    char *end = text(900), *made = NULL;
+    char *end = text(rand() % 2 ? 520 : 900), *made = NULL;
 
     if (end && asprintf(&made, "%s%s", starts[rand() % 6], end) < 0)
         abort();
@@ -79,7 +79,7 @@ static job_record_t *random_job(uint32_t id) {
 
     assoc.usage = &usage;
     job->job_id = id;
-    job->job_state = (uint32_t)(rand() % 12) | (rand() % 8 ? 0 : JOB_COMPLETING);
+    job->job_state = (uint32_t)(rand() % 3) | (rand() % 8 ? 0 : JOB_COMPLETING);
     job->priority = rand() % 3 ? (uint32_t)rand() : rand() % 2 ? 0 : NO_VAL;
     job->direct_set_prio = rand() % 4 == 0;
     job->site_factor = NICE_OFFSET;
