@@ -49,13 +49,14 @@ int slurm_error(const char *text, ...) {
 static char *text(size_t most) {
     size_t length = (size_t)rand() % (rand() % 2 ? 40 : most);
     char *made = malloc(length + 1);
+    int lowest = rand() % 4 ? ' ' : 1;
 
     if (rand() % 8 == 0) {
         free(made);
         return NULL;
     }
     for (size_t i = 0; i < length; i++)
-        made[i] = (char)(1 + rand() % 255);
+        made[i] = (char)(lowest + rand() % (256 - lowest));
     made[length] = 0;
     return made;
 }
