@@ -90,7 +90,7 @@ def measured(
 def replayed(folder: Path, run: Json, name: str, jobs: Sequence[workload.LiveJob]) -> Json:
     """Return the simulator's summary of the same submissions; the folder gets what it was told."""
     policy, wish = RUNS[name]
-    scenario = replay.write(folder, run["calibration"], jobs, wish, cluster.LOOK_S)
+    scenario = replay.write(folder, run["calibration"], jobs, wish)
     return replay.simulate(scenario, policy)
 
 

@@ -53,7 +53,7 @@ def test_users_name_a_kind_or_none_or_offer_shapes():
 @pytest.mark.parametrize("wish", list(Wish))
 def test_the_simulation_holds_gpus_for_launch_and_run_and_adds_up_to_the_measured_joules(tmp_path, wish):
     jobs = workload.draw(5, 1, 1.0)
-    scenario = replay.write(tmp_path, calibration(), jobs, wish, 2.0)
+    scenario = replay.write(tmp_path, calibration(), jobs, wish)
     with (tmp_path / "submissions.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == sum(len(job.offered(wish)) for job in jobs)
