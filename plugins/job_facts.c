@@ -39,13 +39,29 @@ static const struct {
     {WAIT_DEP_INVALID, "DependencyNeverSatisfied"},
     {WAIT_ARRAY_TASK_LIMIT, "JobArrayTaskLimit"},
     {FAIL_BAD_CONSTRAINTS, "BadConstraints"},
+    {WAIT_ASSOC_GRP_GRES, "AssocGrpGRES"},
+    {WAIT_ASSOC_GRP_GRES_MIN, "AssocGrpGRESMinutes"},
+    {WAIT_ASSOC_GRP_GRES_RUN_MIN, "AssocGrpGRESRunMinutes"},
+    {WAIT_ASSOC_MAX_GRES_PER_JOB, "AssocMaxGRESPerJob"},
+    {WAIT_ASSOC_MAX_GRES_PER_NODE, "AssocMaxGRESPerNode"},
+    {WAIT_ASSOC_MAX_GRES_MINS_PER_JOB, "AssocMaxGRESMinutesPerJob"},
+    {WAIT_QOS_GRP_GRES, "QOSGrpGRES"},
+    {WAIT_QOS_GRP_GRES_MIN, "QOSGrpGRESMinutes"},
+    {WAIT_QOS_GRP_GRES_RUN_MIN, "QOSGrpGRESRunMinutes"},
+    {WAIT_QOS_MAX_GRES_PER_JOB, "QOSMaxGRESPerJob"},
+    {WAIT_QOS_MAX_GRES_PER_NODE, "QOSMaxGRESPerNode"},
+    {WAIT_QOS_MAX_GRES_PER_USER, "QOSMaxGRESPerUser"},
+    {WAIT_QOS_MAX_GRES_PER_ACCT, "MaxGRESPerAccount"},
+    {WAIT_QOS_MAX_GRES_MINS_PER_JOB, "QOSMaxGRESMinutesPerJob"},
+    {WAIT_QOS_MIN_GRES, "QOSMinGRES"},
 };
 
+/* Of the many other reasons senergyctld only needs to know that no free node helps. */
 static const char *reason_word(uint32_t code) {
     for (size_t i = 0; i < sizeof(REASONS) / sizeof(REASONS[0]); i++)
         if (REASONS[i].code == code)
             return REASONS[i].word;
-    return "";
+    return code == WAIT_NO_REASON ? "" : "Other";
 }
 
 bool job_is_listed(const job_record_t *job) {
