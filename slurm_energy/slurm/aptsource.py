@@ -118,7 +118,10 @@ def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
     ]
     what = f"source of {name} {version}"
     run_tool([*command, "update"], fetched, "list of source packages")
-    run_tool([*command, "source", "--download-only", f"{name}={version}"], fetched, what)
+    try:
+        run_tool([*command, "source", "--download-only", f"{name}={version}"], fetched, what)
+    except UnavailableError as error:
+        raise UnavailableError(what, error.why, "upgrade slurmctld, or give --slurm-source DIR") from None
     tree = cache / "tree"
     shutil.rmtree(tree, ignore_errors=True)
     descriptions = sorted(fetched.glob("*.dsc"))
