@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,6 @@ from slurm_energy.controller.prediction import Memory
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.oracle.history.columns import Predictions, predict_many
 from slurm_energy.ownership import read_trusted
-from slurm_energy.priority.acted import Acted
 from slurm_energy.priority.alternatives import Alternatives
 from slurm_energy.priority.engine import Engine, Kept, Snapshot
 from slurm_energy.priority.handing import JobByJob, Nowhere, Table, Target
@@ -122,8 +121,10 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
     """
     settings = config.priority
     _check(settings)
-    if kept is None or kept.usage.half_life_s != settings.half_life_s:
-        kept = Kept(Usage(settings.half_life_s), acted=kept.acted if kept else Acted())
+    if kept is None:
+        kept = Kept(Usage(settings.half_life_s))
+    elif kept.usage.half_life_s != settings.half_life_s:
+        kept = replace(kept, usage=Usage(settings.half_life_s))  # read again from the records
     try:
         if settings.policy_file is not None:
             read_trusted(settings.policy_file)  # it is run as root

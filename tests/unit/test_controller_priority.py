@@ -220,6 +220,10 @@ def test_a_reload_changes_policy_and_mode_and_keeps_usage(make):
         queueing.reconfigure(mode="plugin", half_life_s=60.0)
         await queueing.loop.cycle()
         assert queueing.loop.kept is not kept and path.exists()
+        taken = queueing.loop.kept.taken
+        queueing.reconfigure(mode="plugin", half_life_s=90.0)
+        await queueing.loop.cycle()
+        assert queueing.loop.kept.taken is taken
         return True
 
     assert queueing.session(story)
