@@ -9,7 +9,7 @@ import pytest
 
 MODEL = ["--energy-model=resnet50", "--time=5"]
 BOTH = "--energy-alternatives=gpu:a100:4,gpu:h100:2"
-LOOK_S = 60.0
+LOOK_S = 120.0  # slurmctld looks at every job at least once a minute, and so does its plugin
 
 pytestmark = [
     pytest.mark.cluster,
