@@ -89,32 +89,36 @@ class ShareSource:
         self._clock = clock
         self._next_s = self._soonest_s = -float("inf")
         self._known = Shares()
+        self._missing: frozenset[tuple[str, str]] = frozenset()
+        self._wait_s = max_age_s / 60
 
     def current(self, wanted: Iterable[tuple[str, str]] = ()) -> Shares:
         """Return the shares, at most `max_age_s` old.
 
         Args:
-            wanted: pairs of account and user; one that is not known, as of a new user or before slurmdbd was
-                up, lets all be read again, once in a sixtieth of `max_age_s` at most.
+            wanted: pairs of account and user; one that is not known, as of a new user, lets all be read again
+                after a sixtieth of `max_age_s`, and after twice as long each time that the same ones are missing.
 
         Raises:
             UnavailableError: they could not be read again; until the next try, a tenth of `max_age_s` later,
                 the last known ones are returned, none at first.
         """
-        now_s = self._clock()
-        if now_s >= self._next_s or (now_s >= self._soonest_s and not self._knows(wanted)):
-            self._next_s = now_s + self._max_age_s / 10
-            self._soonest_s = now_s + self._max_age_s / 60
+        now_s, pairs = self._clock(), frozenset(wanted)
+        if now_s >= self._next_s or (now_s >= self._soonest_s and not self._knows(pairs)):
+            self._next_s = self._soonest_s = now_s + self._max_age_s / 10
             self._known = self._read()
-            self._next_s = self._clock() + self._max_age_s
+            missing = pairs - self._known.users.keys()
+            self._wait_s = 2 * self._wait_s if missing == self._missing else self._max_age_s / 60
+            self._missing = missing
+            self._next_s, self._soonest_s = self._clock() + self._max_age_s, now_s + self._wait_s
         return self._known
 
     def refresh(self) -> None:
         """Read again at the next call, as after a change with sacctmgr."""
         self._next_s = -float("inf")
 
-    def _knows(self, wanted: Iterable[tuple[str, str]]) -> bool:
-        return all(pair in self._known.users for pair in wanted)
+    def _knows(self, pairs: frozenset[tuple[str, str]]) -> bool:
+        return pairs <= self._known.users.keys()
 
 
 def normalised(associations: Iterable[Association]) -> Shares:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,16 @@ class TestShareSource:
         source.current([alice, bob])
         source.current([bob])
         assert self.count == 3
+
+    def test_who_has_no_association_is_asked_about_less_and_less(self):
+        source = self.make([Shares(users={("lab", "alice"): Share(1, 1.0)})])
+        for self.now in range(100):
+            source.current([("lab", "alice"), ("", "root")])
+        assert self.count == 6
+
+    def test_a_slurmdbd_that_is_away_is_not_asked_all_the_time(self):
+        source = self.make([UnavailableError("slurmdbd")])
+        for self.now in range(0, 100, 2):
+            with contextlib.suppress(UnavailableError):
+                source.current([("lab", "alice")])
+        assert self.count == 10
