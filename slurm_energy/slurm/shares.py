@@ -97,7 +97,7 @@ class ShareSource:
 
         Args:
             wanted: pairs of account and user; one that is not known, as of a new user, lets all be read again
-                after a sixtieth of `max_age_s`, and after twice as long each time that the same ones are missing.
+                after a sixtieth of `max_age_s`, and after twice as long each time the same ones are missing.
 
         Raises:
             UnavailableError: they could not be read again; until the next try, a tenth of `max_age_s` later,
@@ -108,7 +108,8 @@ class ShareSource:
             self._next_s = self._soonest_s = now_s + self._max_age_s / 10
             self._known = self._read()
             missing = pairs - self._known.users.keys()
-            self._wait_s = 2 * self._wait_s if missing == self._missing else self._max_age_s / 60
+            again = bool(missing) and missing == self._missing
+            self._wait_s = 2 * self._wait_s if again else self._max_age_s / 60
             self._missing = missing
             self._next_s, self._soonest_s = self._clock() + self._max_age_s, now_s + self._wait_s
         return self._known
