@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -143,13 +144,7 @@ def build(
     target = (output or plugins).resolve()
     target.mkdir(parents=True, exist_ok=True)
     say(f"Building {PLUGIN} for Slurm {release}")
-    plugin = target / PLUGIN
-    plugin.unlink(missing_ok=True)  # make cannot know that it was for another release
-    command = ["make", "--no-print-directory", f"SLURM_SRC={tree}", f"OUTPUT={target}"]
-    run_tool(command, plugins, PLUGIN, EnergyError)
-    if built_for(plugin) != release:
-        raise EnergyError(str(plugin), f"does not say that it is for Slurm {release}")
-    return plugin, release
+    return _made(plugins, tree, target, release), release
 
 
 def built(say: Say = lambda text: None) -> Path:
@@ -176,6 +171,17 @@ def _fetched(cache: Path, release: Release, say: Say) -> Path:
         return tree
     say(f"Fetching the source of {name} {version}, as slurmctld is {release}")
     return aptsource.download(place, name, version)
+
+
+def _made(plugins: Path, tree: Path, target: Path, release: Release) -> Path:
+    """Compile, and put the plugin in its place only then: slurmctld does not start without the old one."""
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=target) as folder:
+        command = ["make", "--no-print-directory", f"SLURM_SRC={tree}", f"OUTPUT={folder}"]
+        run_tool(command, plugins, PLUGIN, EnergyError)
+        made = Path(folder) / PLUGIN
+        if built_for(made) != release:
+            raise EnergyError(str(target / PLUGIN), f"would not say that it is for Slurm {release}")
+        return made.replace(target / PLUGIN)
 
 
 def _configure(tree: Path) -> None:

@@ -83,9 +83,13 @@ def test_a_source_that_does_not_compile_is_a_failure(monkeypatch, tmp_path):
     (tmp_path / "META").write_text(META)
     (tmp_path / "config.h").write_text("#error no Slurm\n")
     monkeypatch.setattr(pluginbuild, "controller_release", lambda: Release(24, 11, 5))
+    (tmp_path / "out").mkdir()
+    in_use = tmp_path / "out" / pluginbuild.PLUGIN
+    in_use.write_text("what slurmctld needs at its next start")
     with pytest.raises(EnergyError, match=r"site_factor_energy\.so: make: .*error") as caught:
         pluginbuild.build(output=tmp_path / "out", source=tmp_path)
     assert caught.value.exit_code == 1
+    assert list((tmp_path / "out").iterdir()) == [in_use]
 
 
 def test_a_plugin_tells_what_it_was_built_for(tmp_path):
