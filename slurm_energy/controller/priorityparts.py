@@ -127,7 +127,7 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         kept = replace(kept, usage=Usage(settings.half_life_s))  # read again from the records
     try:
         if settings.policy_file is not None:
-            read_trusted(settings.policy_file)  # it is run as root
+            read_trusted(settings.policy_file)  # for it is run
         run, history = CommandRunner(), _forecaster(memory)
         taken = kept.taken if settings.mode == "portable" else None
         updater = Updater(settings.updates_per_s, settings.interval_s, taken)
