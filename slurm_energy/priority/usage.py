@@ -133,7 +133,7 @@ class Usage:
 
     def _counted(self, records: list[Consumed], now_s: float) -> tuple[Floats, Floats]:
         """Return joules and GPU seconds of some records as they count now; make room for new rows."""
-        rows = self.places((record.account, record.user) for record in records)
+        rows = self.places(self._owners(records))
         missing = np.zeros(len(self._places) - len(self._joules))
         self._joules = np.append(self._joules, missing)
         self._gpu_seconds = np.append(self._gpu_seconds, missing)
@@ -146,6 +146,22 @@ class Usage:
         np.add.at(joules, rows, used * counted)
         np.add.at(gpu_seconds, rows, gpus * np.maximum(0.0, end - start) * counted)
         return joules, gpu_seconds
+
+    def _owners(self, records: list[Consumed]) -> list[Association]:
+        """Return each record's association; without an account it is the user's only one, if there is one.
+
+        Slurm tells the account some seconds after the end. Until then a job would be nobody's, and
+        the next one of the same user would seem due.
+        """
+        accounts: dict[str, set[str]] = {}
+        for account, user in self._places if any(not record.account for record in records) else ():
+            if account:
+                accounts.setdefault(user, set()).add(account)
+        found = []
+        for record in records:
+            known = accounts.get(record.user, set()) if not record.account else set()
+            found.append((next(iter(known)) if len(known) == 1 else record.account, record.user))
+        return found
 
 
 def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:

@@ -200,6 +200,18 @@ def used(row=1, joules=1000.0, start=NOW - HOUR, end=NOW, user="alice", account=
     return Consumed(row, user, account, start, end, joules, **more)
 
 
+def test_a_record_whose_account_is_not_told_yet_counts_for_its_users_only_account():
+    usage = Usage(HOUR)
+    usage.places([("physics", "alice"), ("physics", "bob"), ("biology", "bob")])
+    new = {"account": "", "settled": False, "start": NOW - 1}
+    usage.take([used(1, user="alice", **new), used(2, user="bob", **new), used(3, user="carol", **new)], NOW)
+    used_joules = usage.at(NOW)[0].tolist()
+    joules = dict(zip(usage.associations(), used_joules, strict=True))
+    assert joules[("physics", "alice")] == pytest.approx(1000, rel=1e-3)
+    assert joules[("physics", "bob")] == joules[("biology", "bob")] == 0
+    assert joules[("", "bob")] == joules[("", "carol")] == pytest.approx(1000, rel=1e-3)
+
+
 def test_usage_fades_on_after_the_clock_was_ahead_for_a_while():
     usage = Usage(HOUR)
     usage.take([used(start=NOW - 1, joules=1000.0)], NOW)
@@ -576,10 +588,14 @@ def test_shares_told():
 def test_records_without_account_do_not_thin_out_the_shares():
     kept = Kept(Usage(7 * DAY))
     early = used(1, 3e6, user="bob", account="")
-    kept.usage.take([early._replace(settled=False)], NOW)
+    kept.usage.take(
+        [early._replace(settled=False), used(2, 1.0, user="carol", account="", settled=False)], NOW
+    )
     told = queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75})
     rows = explaining.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
     assert [row["norm_shares"] for row in rows if row["account"] == ""] == [0.0, 0.0]
+    kept = Kept(Usage(7 * DAY))
+    kept.usage.take([early._replace(settled=False)], NOW)
     kept.usage.take([early._replace(account="art", settled=True)], NOW)
     rows = explaining.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
     assert {row["account"] for row in rows} == {"art", "physics"}
