@@ -50,6 +50,19 @@ def started(lab, jobs):
     return {int(j): datetime.fromisoformat(s).timestamp() for j, s, state in rows if state != "PENDING"}
 
 
+def know_shares(lab):
+    """Wait until senergyctld knows the shares: it reads them at its start, accounts may have come later."""
+    for _ in range(20):
+        rows = json.loads(lab.run("senergy", "share", "-a", "--json", check=False).stdout or "{}").get(
+            "rows", []
+        )
+        if SHARES.items() <= {row["user"]: row["shares"] for row in rows}.items():
+            return
+        lab.kill("senergyctld", how=signal.SIGHUP)
+        time.sleep(2.5)
+    raise AssertionError(f"shares are not known: {rows}")
+
+
 def energies(lab, jobs):
     """Return the joules of jobs by id, when all have them."""
     for _ in range(60):
@@ -75,7 +88,7 @@ def ageing(lab):
 
 
 def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
-    lab.kill("senergyctld", how=signal.SIGHUP)  # shares are read at its start, accounts may have come later
+    know_shares(lab)
     lab.sbatch("sleep 12", "--exclusive", "--job-name=blocker")
     owner = {}
     for user, count in JOBS.items():  # whoever submits most is first in the queue, too
