@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import pwd
+import resource
 import stat
 import subprocess
 import sys
@@ -398,6 +399,24 @@ def test_one_scontrol_for_a_batch(scontrol):
     ]
     assert len(Path(f"{scontrol.log}.pids").read_text().split()) == 1
     assert known == {5: 3000, 4: 2000, 6: -7}
+
+
+@pytest.fixture
+def many_descriptors():
+    """More than a thousand open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4096:
+        pytest.skip("this process may not open so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    yield
+    for descriptor in kept:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_daemon_with_many_connections_changes_jobs_too(scontrol, many_descriptors):
+    assert scontrol.updater().set_site_factors({5: 3000}).done == (5,)
 
 
 def test_who_is_refused_every_job_does_not_ask_for_all(scontrol):

@@ -208,6 +208,9 @@ class _Session:
         except OSError as error:
             raise UnavailableError(command[0], error.strerror or str(error)) from None
         self._name = command[0]
+        # select() refuses descriptors from 1024 on, and a daemon with many connections has those.
+        self._replies = select.poll()
+        self._replies.register(self._child.stderr or -1, select.POLLIN)
 
     def __enter__(self) -> _Session:
         return self
@@ -243,7 +246,7 @@ class _Session:
                 raise UnavailableError(self._name, "shutting down")
             if time.monotonic() > deadline:
                 raise UnavailableError(self._name, f"no answer within {TIMEOUT_S:g} s")
-            if select.select([self._child.stderr], [], [], _POLL_S)[0]:
+            if self._replies.poll(_POLL_S * 1000):
                 read = os.read(self._child.stderr.fileno(), 65536)
                 if not read:
                     raise UnavailableError(self._name, "ended early")
