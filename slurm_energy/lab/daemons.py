@@ -72,14 +72,19 @@ def _nvml(plan: Plan) -> Step:
     imports = "import pathlib, sys; from slurm_energy.lab.native import build_nvml"
     code = f"{imports}; build_nvml(pathlib.Path(sys.argv[1]))"
     argv = [sys.executable, "-c", code, str(plan.layout.lib)]
-    return Step("NVML library", plan.log("nvml"), argv, timeout_s=60)
+    return Step("NVML library", plan.log("nvml"), argv, env=_compiling(plan), timeout_s=60)
 
 
 def _task_plugin(plan: Plan) -> Step:
     source = Path(__file__).with_name("native") / "lab_tasks.c"
     argv = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra"]
     argv += ["-o", f"{plan.layout.lib}/lab_tasks.so", str(source)]
-    return Step("task plugin", plan.log("lab_tasks"), argv, timeout_s=60)
+    return Step("task plugin", plan.log("lab_tasks"), argv, env=_compiling(plan), timeout_s=60)
+
+
+def _compiling(plan: Plan) -> dict[str, str]:
+    """Keep a compiler's own files in the lab's directory: one that is killed leaves them behind."""
+    return {"TMPDIR": str(plan.layout.lib)}
 
 
 def _linker_cache(plan: Plan) -> Step:
