@@ -144,7 +144,8 @@ class OrderedQueue:
         try:
             yield
         finally:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # somebody has killed it
+                os.kill(pid, signal.SIGCONT)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition."""

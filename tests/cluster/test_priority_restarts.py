@@ -42,9 +42,9 @@ def test_new_jobs_get_their_places_without_waiting_for_the_minute(queue):
 
 def test_an_engine_that_is_killed_leaves_the_last_order_and_takes_it_up_again(queue):
     jobs = by_limit(queue, 30, 1, 20)
-    queue.ranked(jobs, POLICY)
-    before = queue.priorities()
-    queue.lab.kill("senergyctld")
+    with queue.followed(jobs, POLICY):
+        before = queue.priorities()
+        queue.lab.kill("senergyctld")
 
     new = queue.submit("--time=10")
     assert queue.priorities() == before | {new: before[jobs[2]]}, "new jobs go to the middle"

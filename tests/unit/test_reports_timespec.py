@@ -144,8 +144,9 @@ def slurm_conf(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Enough configuration for sacct to read its options; nothing listens where it points."""
     conf = tmp_path / "slurm.conf"
     conf.write_text(
-        "ClusterName=x\nSlurmctldHost=localhost\nAccountingStorageType=accounting_storage/slurmdbd\n"
-        "AccountingStoragePort=1\nAuthType=auth/none\nNodeName=n1\nPartitionName=p Nodes=n1\n"
+        "ClusterName=x\nSlurmctldHost=localhost(127.0.0.1)\nAccountingStorageHost=127.0.0.1\n"
+        "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStoragePort=1\n"
+        "AuthType=auth/none\nNodeName=n1\nPartitionName=p Nodes=n1\n"
     )
     yield {**os.environ, "SLURM_CONF": str(conf), "TZ": time.tzname[0]}
 
