@@ -104,18 +104,7 @@ def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
     for directory in (apt / "parts", apt / "lists/partial", apt / "cache/archives/partial", fetched):
         directory.mkdir(parents=True, exist_ok=True)
     (apt / "parts" / "slurm-energy.sources").write_text(lists)
-    options = {
-        "Dir::Etc::sourcelist": "/dev/null",
-        "Dir::Etc::sourceparts": str(apt / "parts"),
-        "Dir::State::lists": str(apt / "lists"),
-        "Dir::Cache": str(apt / "cache"),
-        "APT::Sandbox::User": "root",  # the directories above are not the user _apt's
-    }
-    command = [
-        "apt-get",
-        "-q",
-        *(word for key, value in options.items() for word in ("-o", f"{key}={value}")),
-    ]
+    command = _apt_get(apt)
     what = f"source of {name} {version}"
     run_tool([*command, "update"], fetched, "list of source packages")
     try:
@@ -131,3 +120,15 @@ def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
     for directory in (apt, fetched):
         shutil.rmtree(directory, ignore_errors=True)
     return tree
+
+
+def _apt_get(apt: Path) -> list[str]:
+    """Return apt-get's command with lists and caches of its own, so that the machine's stay as they are."""
+    options = {
+        "Dir::Etc::sourcelist": "/dev/null",
+        "Dir::Etc::sourceparts": str(apt / "parts"),
+        "Dir::State::lists": str(apt / "lists"),
+        "Dir::Cache": str(apt / "cache"),
+        "APT::Sandbox::User": "root",  # the directories above are not the user _apt's
+    }
+    return ["apt-get", "-q", *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]

@@ -15,7 +15,7 @@ META = "##\n  Meta:\t\t1\n  Name:\t\tslurm\n  Major:\t24\n  Minor:\t11\n  Micro:
 MODERN = """\
 Types: deb
 # a comment
-URIs: http://deb.debian.org/debian
+URIs: http://mirror.example/debian
 Suites: bookworm bookworm-updates
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
@@ -26,7 +26,7 @@ Suites: bookworm
 Components: stable
 
 Types: deb
-URIs: http://deb.debian.org/debian-security
+URIs: http://security.example/debian
 Suites: bookworm-security
 Components: main contrib
 Architectures: amd64
@@ -110,9 +110,9 @@ def test_only_the_archive_of_the_distribution_is_asked_for_sources(tmp_path):
     assert stanzas == [
         "Types: deb-src\nURIs: http://ftp.example/debian\nSuites: bookworm\nComponents: main\n"
         "Signed-By: /usr/share/keyrings/x.gpg",
-        "Types: deb-src\nURIs: http://deb.debian.org/debian\nSuites: bookworm bookworm-updates\n"
+        "Types: deb-src\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\n"
         "Components: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg",
-        "Types: deb-src\nURIs: http://deb.debian.org/debian-security\nSuites: bookworm-security\n"
+        "Types: deb-src\nURIs: http://security.example/debian\nSuites: bookworm-security\n"
         "Components: main contrib",
     ]
 
