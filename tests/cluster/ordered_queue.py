@@ -101,6 +101,11 @@ class OrderedQueue:
         data = path.read_bytes() if path.exists() else b""
         return set(np.frombuffer(data[table.HEADER.itemsize :], table.ENTRY)["job_id"].tolist())
 
+    def newcomers(self) -> int:
+        """Return the number that the plugin gives to jobs that nobody has ranked yet."""
+        data = self.lab.layout.priority_table.read_bytes()
+        return int(np.frombuffer(data[: table.HEADER.itemsize], table.HEADER)["default"][0])
+
     def priorities(self) -> dict[int, int]:
         """Return Slurm's priority of each pending job."""
         lines = self.lab.run("squeue", "-h", "-t", "PENDING", "-O", "JobID:20,PriorityLong:20").stdout
