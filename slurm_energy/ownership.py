@@ -1,7 +1,7 @@
 """Files that a daemon may believe: nobody but root and its own user could have written them.
 
-One check for configuration, secrets, certificates and state. It knows neither what is in the files nor what
-follows from a refusal beyond the error.
+One check for configuration, secrets, certificates and state, and the writing of files that others believe. It
+knows neither what is in the files nor what follows from a refusal beyond the error.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from slurm_energy.errors import ConfigError
@@ -47,6 +48,35 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes:
     if len(data) > LONGEST_FILE_BYTES:
         raise ConfigError(str(path), f"is longer than {LONGEST_FILE_BYTES} bytes")
     return data
+
+
+def replace_public(path: Path, data: bytes) -> None:
+    """Put a file that all may read in the place of another at once: readers see the old or the new one.
+
+    Its folder is made if it is missing (only the last part of the path), for others to enter whatever the
+    umask. Nothing is forced to disk.
+
+    Args:
+        path: the file.
+        data: its contents.
+
+    Raises:
+        ConfigError: somebody else could exchange the file, see `check_folder`.
+        OSError: the folder cannot be made or written; the old file is still there.
+    """
+    if not path.parent.is_dir():
+        path.parent.mkdir()
+        path.parent.chmod(0o755)
+    check_folder(path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), 0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def check_folder(path: Path) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, UnavailableError
-from slurm_energy.ownership import check_folder
+from slurm_energy.ownership import replace_public
 from slurm_energy.policies import PolicyInfo, catalogue, check_policies
 
 MAX_BYTES: Final = 64 * 1024  # the plugin's limit, spank/policies.h
@@ -56,19 +54,7 @@ def write_policy_file(path: Path, text: str) -> None:
         UnavailableError: the directory cannot be made or written.
     """
     try:
-        if not path.parent.is_dir():
-            path.parent.mkdir()
-            path.parent.chmod(0o755)  # submission on this host reads it, whatever our umask
-        check_folder(path.parent)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                os.fchmod(file.fileno(), 0o644)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace_public(path, text.encode())
     except OSError as error:
         raise UnavailableError(f"policy file {path}", error.strerror or str(error)) from None
 

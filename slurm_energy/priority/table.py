@@ -5,8 +5,6 @@ The file's layout and nothing else: which number a job gets is decided elsewhere
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy.ownership import check_folder
+from slurm_energy.ownership import replace_public
 from slurm_energy.slurm.queue.layout import checksum
 
 MOST_JOBS: Final = 1 << 20
@@ -114,22 +112,6 @@ def write(
         default=default,
     )
     try:
-        _replace(path, data)
+        replace_public(path, data)
     except OSError as error:
         raise UnavailableError(f"priority table {path}", error.strerror or str(error)) from None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    if not path.parent.is_dir():
-        path.parent.mkdir()
-        path.parent.chmod(0o755)  # slurmctld may run as another user, whatever our umask
-    check_folder(path.parent)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), 0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
