@@ -1,8 +1,8 @@
 """A throw-away Slurm cluster for tests of the C parts, and a stand-in for senergyd that remembers messages.
 
-Standard library only, so that the same tests run inside a bare root with another Slurm release. One munged,
-one slurmctld, one slurmd with four CPUs, no accounting, in one directory with ports of their own. The whole
-system with the real senergyd is the lab's matter.
+Standard library and pytest only, so that the same tests run inside a bare root with another Slurm release.
+One munged, one slurmctld, one slurmd with four CPUs, no accounting, in one directory with ports of their own.
+The whole system with the real senergyd is the lab's matter.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
+
 TIMEOUT_S = 40.0
 NODES = ("n1", "n2", "n3")
+PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
 NODE_LINE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=1000"
 SLURM_CONF = """\
 ClusterName=small
@@ -64,6 +67,18 @@ code=$?
 /usr/bin/mv $file.part $file
 exit $code
 """
+
+
+def marks(*more_programs: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a module with such a cluster, which needs these programs as well."""
+    path = os.environ["PATH"] + ":/usr/sbin"
+    missing = [name for name in (*PROGRAMS, *more_programs) if not shutil.which(name, path=path)]
+    return [
+        pytest.mark.cluster,
+        pytest.mark.root,
+        pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+        pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"),
+    ]
 
 
 class FakeAgent:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from small_cluster import SmallCluster, wait_until
+from small_cluster import SmallCluster, marks, wait_until
 
 from slurm_energy import config as configuration
 from slurm_energy.controller import priorityparts
@@ -24,15 +23,8 @@ from slurm_energy.slurm.queue.commands import SqueueSource
 from slurm_energy.slurm.queue.update import Updater
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
-missing = [name for name in PROGRAMS if not shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin")]
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-    pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"),
-]
+pytestmark = marks()
 
 SLURM = "PriorityType=priority/multifactor\nGresTypes=gpu\nJobRequeue=1"
 AWKWARD = "a|b <~x~>,\n%j `q` ünï"

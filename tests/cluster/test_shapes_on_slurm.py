@@ -5,13 +5,11 @@ spank-release.sh runs it in a bare root with another release.
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
-from small_cluster import SmallCluster, wait_until
+from small_cluster import SmallCluster, marks, wait_until
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import CommandRunner
@@ -21,15 +19,8 @@ from slurm_energy.slurm.queue.update import Updater
 from slurm_energy.slurm.release import release
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
-missing = [name for name in PROGRAMS if not shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin")]
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-    pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"),
-]
+pytestmark = marks()
 
 
 @pytest.fixture(scope="module")

@@ -11,18 +11,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from small_cluster import NODES, FakeAgent, SmallCluster, wait_until
+from small_cluster import NODES, FakeAgent, SmallCluster, marks, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PROGRAMS = ("sbatch", "srun", "salloc", "slurmctld", "slurmd", "munged", "gcc", "make")
-missing = [name for name in PROGRAMS if not shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin")]
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-    pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"),
-]
+pytestmark = marks("srun", "salloc", "gcc", "make")
 
 POLICIES = """\
 senergy-policies 1
