@@ -108,7 +108,7 @@ def _link(connection: sqlite3.Connection, job: OpenJob, runs: Sequence[JobFacts]
     linked = 0
     for row_id, restart_count, start in rows:
         facts = choose_run(runs, restart_count, start)
-        if facts is None:
+        if facts is None or (facts.start is None and not _is_settled(facts, now)):
             continue
         key = _store_facts(connection, job.cluster, facts, now)
         connection.execute(_LINK, [key, facts.account, facts.partition, facts.user, row_id])
@@ -127,12 +127,15 @@ def _refresh(connection: sqlite3.Connection, job: OpenJob, runs: Sequence[JobFac
 
 
 def _store_facts(connection: sqlite3.Connection, cluster: str, facts: JobFacts, now: float) -> int:
-    settled = facts.end is None or now - facts.end >= SETTLED_AFTER_S
     values = [
         *(cluster, facts.job_id, facts.submit or 0.0, facts.display_id, facts.name, facts.account),
         *(facts.partition, facts.user, facts.state, facts.start, facts.end, facts.elapsed_s, facts.nodes),
         *(facts.array_job_id, facts.array_task_id, facts.het_job_id, facts.het_offset),
         *(facts.time_limit_s, facts.requested),
-        *(facts.finished and settled, now),
+        *(facts.finished and _is_settled(facts, now), now),
     ]
     return int(connection.execute(_UPSERT, values).fetchone()[0])
+
+
+def _is_settled(facts: JobFacts, now: float) -> bool:
+    return facts.end is None or now - facts.end >= SETTLED_AFTER_S

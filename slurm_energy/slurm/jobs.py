@@ -18,6 +18,7 @@ from slurm_energy.slurm.command import Runner, run_command
 
 IDS_PER_QUERY = 4000  # about 40 kB of arguments; one argument may have 128 KiB
 _CLOCK_SKEW_S = 300.0
+_SKEW_WITHOUT_START_S = 10.0
 _UNFINISHED: Final = frozenset(
     ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "STAGE_OUT", "SIGNALING")
 )
@@ -118,13 +119,15 @@ def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> Jo
 
     The restart counter decides where the times agree with it; else the run during which the record
     started, as after a purge of old runs or where job ids were used again. None if no run was near
-    that time (5 minutes of clock difference are allowed).
+    that time: 5 minutes of clock difference are allowed, 10 seconds where Slurm does not know the run's
+    start. (slurmdbd loses it when a job ends before it has heard of its start; a job that was cancelled
+    while it waited looks the same.)
     """
-    started = [facts for facts in runs if facts.start is not None]
-    if restart_count < len(started) and _distance_s(started[restart_count], start) <= _CLOCK_SKEW_S:
-        return started[restart_count]
-    near = [facts for facts in started if _distance_s(facts, start) <= _CLOCK_SKEW_S]
-    return min(near, key=lambda facts: (_distance_s(facts, start), -(facts.start or 0.0)), default=None)
+    begun = [facts for facts in runs if facts.start is not None or facts.end is not None]
+    if restart_count < len(begun) and _is_near(begun[restart_count], start):
+        return begun[restart_count]
+    near = [facts for facts in begun if _is_near(facts, start)]
+    return min(near, key=lambda facts: _preference(facts, start), default=None)
 
 
 def parse_rows(output: str, delimiter: str, columns: int) -> Iterator[list[str]]:
@@ -197,7 +200,7 @@ def _facts(row: Sequence[str]) -> JobFacts:
         submit=_seconds(submit),
         start=_seconds(start),
         end=_seconds(end),
-        elapsed_s=_seconds(elapsed),
+        elapsed_s=_seconds(elapsed) if _seconds(start) is not None else None,  # sacct says 0
         nodes=int(nodes) if nodes.isdecimal() else None,
         time_limit_s=int(minutes) * 60.0 if minutes.isdecimal() else None,
         requested=_text(requested),
@@ -227,8 +230,17 @@ def _run_order(facts: JobFacts) -> tuple[float, float]:
     return (facts.submit or 0.0, facts.start or 0.0)
 
 
+def _is_near(facts: JobFacts, time: float) -> bool:
+    allowed_s = _SKEW_WITHOUT_START_S if facts.start is None else _CLOCK_SKEW_S
+    return _distance_s(facts, time) <= allowed_s
+
+
+def _preference(facts: JobFacts, time: float) -> tuple[float, bool, float]:
+    return (_distance_s(facts, time), facts.start is None, -(facts.start or 0.0))
+
+
 def _distance_s(facts: JobFacts, time: float) -> float:
-    """Seconds between a moment and a started run; 0 inside it."""
-    start = facts.start or 0.0
+    """Seconds between a moment and a run; 0 inside it. A run without a start began after its submission."""
+    start = facts.start if facts.start is not None else facts.submit or 0.0
     end = facts.end if facts.end is not None else time
     return max(start - time, time - end, 0.0)

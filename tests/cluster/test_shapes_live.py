@@ -62,7 +62,15 @@ def decisions(lab, job_id):
         found = json.loads(done.stdout)["jobs"][0] if done.returncode == 0 else {}
         return found.get("decisions") or None
 
-    return until(told, lambda: lab.log("senergyctld"))
+    return until(told, lambda: _known(lab, job_id))
+
+
+def _known(lab, job_id):
+    """Return what Slurm's accounting and ours have of a job, for a failure's message."""
+    fields = "JobIDRaw,State,Submit,Start,End,Restarts"
+    sacct = lab.run("sacct", "-D", "-X", "-P", "-j", str(job_id), "-o", fields, check=False).stdout
+    ours = lab.run("senergy", "job", str(job_id), "--json", check=False).stdout
+    return f"{sacct}\n{ours}\n{lab.log('senergyctld')}"
 
 
 @pytest.fixture

@@ -313,7 +313,6 @@ def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
     assert answer["failed"] > 0
     assert agent.settings() == before
     agent.ask(op="end", env=agent.env(2))
-    assert agent.controller.records == {}
     assert agent.log().count("No space left on device") < 10
     ballast.unlink()
     agent.come_to_rest()

@@ -107,6 +107,30 @@ def test_pending_jobs_have_neither_start_nor_end(sacct):
     assert (pending.state, pending.start, pending.end, pending.finished) == ("PENDING", None, None, False)
 
 
+def test_a_run_without_a_start_has_no_known_length():
+    """As sacct 22.05.8 showed a job that was requeued before slurmdbd had heard of its start."""
+    columns = [
+        "3",
+        "3",
+        "lab",
+        "root",
+        "all",
+        "root",
+        "REQUEUED",
+        "100",
+        "None",
+        "102",
+        "0",
+        "1",
+        "",
+        "",
+        "wrap",
+    ]
+    row = "".join(column + RECORDED_DELIMITER for column in columns)
+    (facts,) = job_facts({3}, FakeSlurm(sacct=row))[3]
+    assert (facts.start, facts.end, facts.elapsed_s, facts.finished) == (None, 102, None, True)
+
+
 def test_running_job_of_squeue_has_no_end_but_elapsed_time(squeue):
     (facts,) = job_facts({7}, squeue)[7]
     assert (facts.state, facts.end, facts.nodes, facts.finished) == ("RUNNING", None, 1, False)
@@ -204,6 +228,12 @@ class TestChooseRun:
         cancelled, real = run_of(None, 50), run_of(100, None, state="RUNNING")
         assert choose_run([cancelled, real], 0, 101) is real
         assert choose_run([cancelled], 0, 101) is None
+
+    def test_a_run_whose_start_slurm_lost_counts_from_its_submission(self):
+        lost, again = run_of(None, 102, submit=100, state="REQUEUED"), run_of(223, 300, submit=106)
+        assert choose_run([lost, again], 0, 101) is lost
+        assert choose_run([lost, again], 1, 223.4) is again
+        assert choose_run([lost], 0, 101) is lost
 
     def test_nothing_near_is_nothing(self):
         assert choose_run([run_of(100, 200)], 0, 5_000) is None

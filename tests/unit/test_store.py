@@ -326,6 +326,13 @@ class TestFacts:
         states = [r["job"]["state"] for r in accounting.find(duplicates="1")]
         assert states == ["REQUEUED", "COMPLETED"]
 
+    def test_a_run_whose_start_slurm_lost_is_taken_once_that_is_final(self, accounting):
+        accounting.deliver(item(start=50.0, end=60.0))
+        lost = job(1, submit=49.0, start=None, end=60.0, state="REQUEUED")
+        assert accounting.learn(lost, now=65.0).linked == 0
+        assert accounting.learn(lost, now=71.0).linked == 1
+        assert accounting.find()[0]["job"]["state"] == "REQUEUED"
+
     def test_another_clusters_job_of_the_same_id_is_not_taken(self, accounting):
         accounting.deliver(item())
         outcome = accounting.learn(job(1, cluster="c2"))
