@@ -1,5 +1,5 @@
 # make demo   a real Slurm cluster with emulated power hardware runs jobs under energy policies
-# make test   everything: unit tests, emulated nodes, real Slurm cluster (root, Debian)
+# make test   everything: unit tests, emulated nodes, real Slurm cluster (root, Debian); TEST_WORKERS at once
 # make soak   300 rounds of kill -9 of senergyd at random instants and before every change of a file
 # make lint   ruff, mypy --strict, clang-format
 # make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
@@ -55,9 +55,12 @@ plugins: deps-build $(VENV)/.installed-lab
 demo: deps-build deps-lab $(VENV)/.installed-lab build
 	@$(BIN)/senergy lab demo
 
+# Tests wait for sampled seconds and for slurmctld most of their time; each worker has labs of its own. A file's
+# tests stay together, and those that take longest come first.
+TEST_WORKERS ?= 3
 test: deps-build deps-lab deps-test deps-page $(VENV)/.installed-dev $(VENV)/.installed-judges build
 	@$(BIN)/senergy build-plugins || echo "Tests of slurmctld's plugin will be skipped"
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 soak: deps-build deps-lab deps-test $(VENV)/.installed-dev build
 	SENERGY_KILL_ROUNDS=300 $(BIN)/python -m pytest -s tests/node/test_agent_kill.py

@@ -96,6 +96,8 @@ def _linker_cache(plan: Plan) -> Step:
 def _accounting(plan: Plan) -> list[Step]:
     layout, socket = plan.layout, plan.layout.database_socket
     database = ["--no-defaults", f"--datadir={layout.state}/mysql", *_DATABASE_OPTIONS]
+    # In a shared one a server that starts deletes the temporary tables of all others.
+    database.append(f"--tmpdir={socket.parent}")
     install = ["--auth-root-authentication-method=socket", "--skip-test-db"]
     serve = [f"--socket={socket}", f"--pid-file={socket.parent}/mariadbd.pid"]
     return [
