@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 from slurm_energy.errors import EnergyError
@@ -13,6 +15,7 @@ from slurm_energy.lab.layout import Layout
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _TIMEOUT_S = 10.0
+_PAUSE_S = 0.05
 
 
 def teardown(layout: Layout, *, keep_directory: bool = False) -> None:
@@ -50,13 +53,25 @@ def _groups(name: str) -> list[Path]:
 def _remove_group(group: Path) -> None:
     for folder, _, _ in os.walk(group, topdown=False):
         try:
-            Path(folder).rmdir()
+            _remove_idle(Path(folder))
         except FileNotFoundError:
             continue
         except OSError as error:
             raise EnergyError(
                 f"control group {folder}", error.strerror or "", "something runs in it"
             ) from None
+
+
+def _remove_idle(group: Path) -> None:
+    """Remove one control group; processes that are just ending keep it busy for a moment."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            return group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def _empty(layout: Layout) -> None:

@@ -106,6 +106,19 @@ def test_up_status_up_again_and_down(root: Path, nodes_file: Path):
     assert status.stderr == f"senergy: error: no lab is up in {root}: senergy lab up\n"
 
 
+def test_a_control_group_goes_once_its_last_process_is_through(root: Path):
+    """After SIGKILL a process takes a moment to leave; `down` is not to fail for that."""
+    home = next(path for path in (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup")) if path.is_dir())
+    group = home / layout.locate(root).cgroup
+    group.mkdir()
+    last = subprocess.Popen(["sleep", "0.7"])
+    (group / "cgroup.procs").write_text(str(last.pid))
+    root.mkdir()
+    assert senergy(root, "down").returncode == 0
+    assert last.wait() == 0
+    assert not group.exists()
+
+
 def test_overrides_and_settings_reach_node_and_slurm(root: Path, nodes_file: Path):
     up = senergy(
         root, "up", "--nodes", str(nodes_file), *SMALL, "--set", "KillWait=17", "--set", "MaxArraySize=77"

@@ -83,7 +83,8 @@ def _figures(
     most = np.where(np.isnan(limit), np.inf, limit)
     seconds = _summary([f.seconds if f else None for f in forecasts], places, scale, most)
     watts = _summary([f.watts if f else None for f in forecasts], places, unit, np.full(count, np.inf))
-    most_joules = np.where(np.isinf(most) | np.isnan(watts[2]), np.inf, most * watts[2])
+    most_joules = np.full(count, np.inf)
+    np.multiply(most, watts[2], out=most_joules, where=np.isfinite(most) & ~np.isnan(watts[2]))
     joules = _summary([f.joules if f else None for f in forecasts], places, scale * unit, most_joules)
     runs = np.array([f.runs if f else 0 for f in forecasts])[places]
     level = np.array([f.level if f else -1 for f in forecasts])[places]
