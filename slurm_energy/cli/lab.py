@@ -26,21 +26,60 @@ if TYPE_CHECKING:
 HELP = "a real Slurm cluster with emulated power hardware on this machine"
 _DIRECTORY_HELP = "the lab's directory (default: $SENERGY_LAB_DIR or /var/tmp/senergy-lab)"
 
+_EXAMPLES = {
+    "up": """\
+  senergy lab up
+  senergy lab up --nodes nodes.toml --set-energy agent.sampling_hz=10.0
+  senergy lab up --priority portable --user games=3 --user nobody=1""",
+    "down": """\
+  senergy lab down""",
+    "status": """\
+  senergy lab status
+  senergy lab status --json""",
+    "exec": """\
+  senergy lab exec n1 lscpu
+  senergy lab exec n1 senergy doctor""",
+    "shell": """\
+  senergy lab shell                     any user may; exit leaves it""",
+    "env": """\
+  eval "$(senergy lab env)"             this shell becomes the login node""",
+    "demo": """\
+  senergy lab demo
+  senergy lab demo --keep --html page.html""",
+    "run": """\
+  senergy lab run gemm                  in a job: sbatch --exclusive --wrap 'senergy lab run gemm'
+  senergy lab run train --gpu --seconds 30 --json""",
+}
+
+EPILOG = "examples:\n" + "\n".join(_EXAMPLES.values()) + "\n\ndocs/lab.md explains the lab.\n"
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
+    parser.epilog = EPILOG
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--dir", type=Path, help=_DIRECTORY_HELP)
+        command = commands.add_parser(
+            name,
+            help=text,
+            description=text,
+            epilog=f"examples:\n{_EXAMPLES[name]}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if name != "run":
+            command.add_argument("--dir", type=Path, help=_DIRECTORY_HELP)
         return command
 
     up = add("up", "bring the lab up")
     up.add_argument("--nodes", type=Path, metavar="FILE", help="TOML file of [[node]] tables: name, profile")
     up.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a line of slurm.conf")
     up.add_argument(
-        "--set-energy", action="append", default=[], metavar="TOML", help="e.g. agent.sampling_hz=10.0"
+        "--set-energy",
+        action="append",
+        default=[],
+        metavar="TOML",
+        help="a value of energy.toml, e.g. agent.sampling_hz=10.0",
     )
     up.add_argument(
         "--cpu-share", type=float, metavar="CORES", help="real cores that all CPUs of a node are worth (0.45)"
@@ -61,31 +100,46 @@ def configure(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--no-accounting", action="store_true", help="no slurmdbd and database")
     up.add_argument("--no-energy", action="store_true", help="Slurm alone, on the same emulated nodes")
     add("down", "take the lab away, whatever state it is in")
-    add("status", "show nodes and daemons").add_argument("--json", action="store_true")
+    status = add("status", "show nodes and daemons")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
     inside = add("exec", "run a command inside a node, as root")
-    inside.add_argument("node")
-    inside.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD")
+    inside.add_argument("node", metavar="NODE", help="a node of senergy lab status")
+    inside.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD", help="command with its arguments")
     add("shell", "a shell on the lab's login node")
     add("env", "print the login node's environment, for eval")
     demo = add("demo", "bring a lab up, run a dozen jobs under energy policies, report, take it down")
     demo.add_argument("--keep", action="store_true", help="leave the lab up (also: KEEP=1)")
     demo.add_argument(
-        "--html", type=Path, default=Path("demo-report.html"), help="page to write (%(default)s)"
+        "--html",
+        type=Path,
+        metavar="FILE",
+        default=Path("demo-report.html"),
+        help="page to write (default: demo-report.html)",
     )
-    kernel = commands.add_parser("run", help="inside a job: run a kernel on the emulated hardware")
-    _configure_kernel(kernel)
+    _configure_kernel(add("run", "inside a job: run a kernel on the emulated hardware"))
 
 
 def _configure_kernel(parser: argparse.ArgumentParser) -> None:
     parser.description = "Run a kernel in the emulated device's own time, on the job's CPUs or GPUs."
-    parser.add_argument("kernel", help="gemm, spmv, triad, stencil, monte_carlo, dist or train")
+    parser.add_argument(
+        "kernel", metavar="KERNEL", help="gemm, spmv, triad, stencil, monte_carlo, dist or train"
+    )
     device = parser.add_mutually_exclusive_group()
-    device.add_argument("--cpu", dest="device", action="store_const", const="cpu", default="cpu")
-    device.add_argument("--gpu", dest="device", action="store_const", const="gpu")
+    device.add_argument(
+        "--cpu",
+        dest="device",
+        action="store_const",
+        const="cpu",
+        default="cpu",
+        help="on the job's CPUs (default)",
+    )
+    device.add_argument("--gpu", dest="device", action="store_const", const="gpu", help="on the job's GPUs")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--size", type=float, help="problem size (default: about 10 s at full speed)")
-    size.add_argument("--seconds", type=float, help="size that takes so long at full speed")
-    parser.add_argument("--json", action="store_true")
+    size.add_argument(
+        "--size", type=float, metavar="N", help="problem size (default: about 10 s at full speed)"
+    )
+    size.add_argument("--seconds", type=float, metavar="S", help="size that takes so long at full speed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -26,13 +26,13 @@ With a batch script: what sbatch would be asked for by it, and what the job will
 runs of like jobs (your own; operators: all), else from the model that the script names with --energy-model,
 else from the time limit and the hardware's TDP. Without a controller the first is left out.
 
-Without a script, a table of alternatives. A model is the name of a workload profile (--list) or a .json file.
-Batch is samples per GPU and step,
-caps are watts per GPU; watts and energy are those of the GPUs together. The job works through --epochs of the
-model's usual data set, or --samples. RANGE: where 90 in 100 such jobs should end. FRONT: nothing else is
-better in time and energy. BEST: least time, energy, energy-delay product (EDP) and energy-delay sum (EDS; the
-first alternative without a limit has 1). Where the very job was never measured, alternatives within 2 % count
-as equal and the first is taken; where its model was not, tight limits count as a risk.
+Without a script, a table of alternatives. A model is the name of a workload profile (--list) or a .json
+file. Batch is samples per GPU and step, caps are watts per GPU; watts and energy are those of the GPUs
+together. The job works through --epochs of the model's usual data set, or --samples. RANGE: where 90 in 100
+such jobs should end. FRONT: nothing else is better in time and energy. BEST: least time, energy,
+energy-delay product (EDP) and energy-delay sum (EDS; the first alternative without a limit has 1). Where
+the very job was never measured, alternatives within 2 % count as equal and the first is taken; where its
+model was not, tight limits count as a risk.
 
 examples:
   senergy predict job.sh input.dat
@@ -59,7 +59,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", metavar="KIND", help="kinds of GPU, or .toml files of them")
     parser.add_argument("--gpus", metavar="N", default="1", help="numbers of GPUs (default 1)")
     parser.add_argument("--batch", metavar="N", default="32", help="samples per GPU and step (default 32)")
-    parser.add_argument("--precision", help="fp32, tf32, bf16, fp16 (default: tf32 where there is a unit)")
+    parser.add_argument(
+        "--precision",
+        help="fp32, tf32, bf16, fp16 (default: tf32 if all kinds have a unit for it, else fp32)",
+    )
     parser.add_argument("--cap", metavar="WATTS", default="none", help="power limits per GPU (default none)")
     parser.add_argument("--clock", metavar="MHZ", help="highest clock of the GPUs (default their own)")
     parser.add_argument("--accumulate", metavar="N", default="1", help="passes per update (default 1)")
@@ -87,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
     if profile is not None and args.gpu is None and args.trace:
         return EXIT_OK
     if profile is None or args.gpu is None:
-        raise UsageError("senergy predict", "--model and --gpu are needed", "--list shows both")
+        raise UsageError(
+            "a batch script, or --model and --gpu, are needed", todo="--list shows models and kinds"
+        )
     names, found = _sweep(args, profile)
     if args.json:
         from slurm_energy.oracle.sweep import to_json
@@ -164,13 +169,13 @@ def _traced(text: str) -> Profile:
 def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], Sweep]:
     from slurm_energy.oracle.calibrations import load_calibration, shipped_calibration
     from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
-    from slurm_energy.oracle.prediction import TrainingOracle, default_precision
+    from slurm_energy.oracle.prediction import TrainingOracle, common_precision
     from slurm_energy.oracle.sweep import sweep
 
     kinds = [find_hardware(name.strip()) for name in args.gpu.split(",") if name.strip()]
     if not kinds:
         raise UsageError("--gpu", "no kind given", "--list shows all")
-    precision = args.precision or default_precision(kinds[0])
+    precision = args.precision or common_precision(kinds)
     if precision not in PRECISIONS:
         raise UsageError(f"--precision: '{shown(precision)}'", f"is not one of {', '.join(PRECISIONS)}")
     samples = _samples(args, profile)

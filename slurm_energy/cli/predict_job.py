@@ -24,7 +24,12 @@ _SHORT_S = 60.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what belongs to batch scripts."""
-    parser.add_argument("job", nargs="*", metavar="SCRIPT [ARGUMENT]", help="batch script and its arguments")
+    parser.add_argument(
+        "job",
+        nargs="*",
+        metavar="SCRIPT [ARGUMENT]",
+        help="batch script and its arguments; -- before arguments that begin with a dash",
+    )
     parser.add_argument(
         "--sbatch",
         metavar="OPTIONS",

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from slurm_energy.cli.main import EPILOG, SUBCOMMANDS, module_name
 from slurm_energy.reports.fields import FIELDS
 
-COMMANDS = tuple(name for name in SUBCOMMANDS if name != "lab")
+COMMANDS = tuple(SUBCOMMANDS)
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
@@ -56,7 +56,8 @@ def _options(actions: list[argparse.Action]) -> Iterator[str]:
         return
     yield from ("| option | meaning |", "|---|---|")
     for action in actions:
-        value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+        choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
+        value = "" if action.nargs == 0 else f" {action.metavar or choices}"
         names = ", ".join(action.option_strings) + value if action.option_strings else value.strip()
         meaning = (action.help or "").replace("%%", "%")
         yield f"| `{_cell(names)}` | {_cell(meaning)} |"

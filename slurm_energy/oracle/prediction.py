@@ -6,7 +6,7 @@ Needs numpy, and PyTorch for nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -261,7 +261,12 @@ class TrainingOracle:
 
 def default_precision(kind: Hardware) -> str:
     """Return what frameworks use without being told: TF32 where there is a unit for it, else FP32."""
-    return "tf32" if kind.tf32_flops_per_s else "fp32"
+    return common_precision([kind])
+
+
+def common_precision(kinds: Sequence[Hardware]) -> str:
+    """Return TF32 if all of these kinds have a unit for it, else FP32: alternatives are compared in one."""
+    return "tf32" if all(kind.tf32_flops_per_s for kind in kinds) else "fp32"
 
 
 def device_of(kind: Hardware, precision: str) -> Device:

@@ -287,7 +287,7 @@ def test_the_plot_is_a_png(senergy: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("", 2, "--model and --gpu are needed"),
+        ("", 2, "a batch script, or --model and --gpu, are needed"),
         ("--model resnet --gpu a100", 6, "near names: resnet"),
         ("--model resnet50 --gpu a1000", 6, "near names: a100"),
         ("--model resnet50 --gpu rtx6000 --precision bf16", 2, "has no unit for it: one of fp32, fp16"),
@@ -347,3 +347,10 @@ def test_the_hosts_time_is_carried_over_in_proportion_to_the_devices() -> None:
     assert neutral == Scalars()
     assert carried.sample_s == pytest.approx(0.5 * busy_s)
     assert members(calibration, BERT, device, "bf16", optimizer) == [known["bert-base"]]
+
+
+def test_kinds_are_compared_in_a_precision_that_all_have(senergy: Run) -> None:
+    code, out, err = senergy("--model bert-base --gpu a40,rtx6000 --cap none,150,200 --epochs 3 --json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["precision"] == "fp32"
+    assert "bert-base, tf32," in senergy("--model bert-base --gpu a40,a100")[1]
