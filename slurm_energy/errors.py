@@ -1,9 +1,12 @@
 """Errors that people read: what is wrong, why, and what to do; each with a documented exit code.
 
-Only plain exception classes live here; nothing in this module prints or logs.
+Only plain exception classes and what they advise live here; nothing in this module prints or logs.
 """
 
 from __future__ import annotations
+
+import shlex
+import sys
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -71,3 +74,11 @@ class AlreadyRunningError(EnergyError):
     """Another instance holds the socket, lock or directory."""
 
     exit_code = EXIT_ALREADY_RUNNING
+
+
+def install_extra(extra: str) -> str:
+    """Return the command that installs what an extra needs for the Python that runs this.
+
+    A bare `pip` may belong to another Python: the system's refuses, or would look for the name elsewhere.
+    """
+    return f"{shlex.quote(sys.executable or 'python3')} -m pip install 'slurm-energy[{extra}]'"

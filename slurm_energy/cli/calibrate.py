@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_energy.cli.printing import emit, emit_json
-from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError
+from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 from slurm_energy.quantities import format_duration
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         from slurm_energy.oracle.calibration.search import Settings
     except ImportError:
         raise UnavailableError(
-            "senergy calibrate", "numpy is not installed", "pip install 'slurm-energy[predict]'"
+            "senergy calibrate", "numpy is not installed", install_extra("predict")
         ) from None
     from slurm_energy.oracle.calibrations import load_calibration, save_calibration
     from slurm_energy.oracle.hardware import PRECISIONS, find_hardware

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import predict_job
 from slurm_energy.cli.printing import emit, emit_json
-from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError
+from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 from slurm_energy.quantities import format_duration, format_scaled, parse_watts, shown
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         import numpy  # noqa: F401
     except ImportError:
         raise UnavailableError(
-            "senergy predict", "numpy is not installed", "pip install 'slurm-energy[predict]'"
+            "senergy predict", "numpy is not installed", install_extra("predict")
         ) from None
     if args.list:
         return _list(args)

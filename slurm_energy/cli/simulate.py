@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli.printing import emit, emit_json
-from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError
+from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 
 if TYPE_CHECKING:
     from slurm_energy.simulator.campaign import Result, Task
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         from slurm_energy.simulator import thesis
     except ImportError as error:
         raise UnavailableError(
-            "senergy simulate", f"needs {error.name}", "pip install 'slurm-energy[simulation]'"
+            "senergy simulate", f"needs {error.name}", install_extra("simulation")
         ) from None
     if args.policy_file:
         load_file(args.policy_file)
@@ -331,7 +331,7 @@ def _draw(
     try:
         from slurm_energy.simulator import plots
     except ImportError:
-        raise UnavailableError("plots", "need matplotlib", "pip install 'slurm-energy[plots]'") from None
+        raise UnavailableError("plots", "need matplotlib", install_extra("plots")) from None
     figures = plots.all_figures(outcomes, means(results), scenario.budget())
     try:
         if args.plots:

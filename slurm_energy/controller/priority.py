@@ -19,7 +19,7 @@ from slurm_energy.config import Config
 from slurm_energy.controller.prediction import Memory
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
-from slurm_energy.errors import ConfigError, EnergyError
+from slurm_energy.errors import ConfigError, EnergyError, install_extra
 from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def make_parts(config: Config, memory: Memory | None, kept: Kept | None) -> Part
         from slurm_energy.controller import priorityparts
     except ImportError as error:
         why = f"{error.name or error} is not installed"
-        raise ConfigError(
-            "priority.mode", why, "pip install 'slurm-energy[scheduling]', or mode off"
-        ) from None
+        raise ConfigError("priority.mode", why, f"{install_extra('scheduling')}, or mode off") from None
     return priorityparts.parts(config, memory, kept)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import slurm_energy
-from slurm_energy.errors import ForbiddenError, UnavailableError
+from slurm_energy.errors import ForbiddenError, UnavailableError, install_extra
 from slurm_energy.slurm.pluginbuild import PARTS_KEY
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -109,7 +109,7 @@ def require_machine() -> None:
         command = f"apt-get install --no-install-recommends {names}"
         raise UnavailableError(f"missing packages {names}", todo=command)
     if not importlib.util.find_spec("mfusepy"):
-        raise UnavailableError("Python module mfusepy is missing", todo="pip install 'slurm-energy[lab]'")
+        raise UnavailableError("Python module mfusepy is missing", todo=install_extra("lab"))
     if not Path("/dev/fuse").exists():
         raise UnavailableError(
             "/dev/fuse", "this kernel or container has no FUSE", "load the module: modprobe fuse"

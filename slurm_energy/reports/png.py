@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from slurm_energy.errors import EnergyError, NotFoundError
+from slurm_energy.errors import EnergyError, NotFoundError, install_extra
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.advice import PART_NAMES
 from slurm_energy.reports.axis import time_label, time_ticks, value_ticks, watt_label
@@ -33,9 +33,7 @@ def write_png(job: Usage, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise EnergyError(
-            "--png", "matplotlib is not installed", "pip install 'slurm-energy[plots]'"
-        ) from None
+        raise EnergyError("--png", "matplotlib is not installed", install_extra("plots")) from None
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     times = [(i + 0.5) * trace.interval_s for i in range(trace.length)]

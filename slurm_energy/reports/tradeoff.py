@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from slurm_energy.errors import EnergyError
+from slurm_energy.errors import EnergyError, install_extra
 from slurm_energy.oracle.sweep import Sweep
 
 
@@ -18,9 +18,7 @@ def write_png(found: Sweep, title: str, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise EnergyError(
-            "--plot", "matplotlib is not installed", "pip install 'slurm-energy[plots]'"
-        ) from None
+        raise EnergyError("--plot", "matplotlib is not installed", install_extra("plots")) from None
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     hours = found.objectives["time"] / 3600

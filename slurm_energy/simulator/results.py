@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.errors import UnavailableError
+from slurm_energy.errors import UnavailableError, install_extra
 from slurm_energy.simulator.outcome import Fate, Outcome
 
 FORMATS = ("csv", "parquet", "json")
@@ -80,9 +80,7 @@ def _parquet(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UnavailableError(
-            "Parquet", "pyarrow is not installed", "pip install 'slurm-energy[parquet]'"
-        ) from None
+        raise UnavailableError("Parquet", "pyarrow is not installed", install_extra("parquet")) from None
     pyarrow.parquet.write_table(pyarrow.table(dict(columns)), path)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import shlex
 from pathlib import Path
 
 import pytest
 
 from slurm_energy.cli import reference
-from slurm_energy.cli.main import module_name
+from slurm_energy.cli.main import main, module_name
 from slurm_energy.config import document
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -48,3 +49,22 @@ def test_help_prints(command: str, capsys: pytest.CaptureFixture[str]) -> None:
         reference.parser_of(command).parse_args(["--help"])
     assert caught.value.code == 0
     assert "examples:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "predict --model resnet50 --gpu a40 --json",
+        "simulate thesis-sla --policies fcfs --seeds 1 --jobs 1 --json",
+    ],
+)
+def test_keys_of_json_are_documented(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("numba", reason="simulation and predictions are extras")
+    assert main(line.split()) == 0
+    page = (DOCS / "reference/json.md").read_text()
+    assert [key for key in _keys(json.loads(capsys.readouterr().out)) if f"`{key}`" not in page] == []
+
+
+def _keys(value: object) -> set[str]:
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return set(value if isinstance(value, dict) else ()).union(*map(_keys, children))

@@ -219,7 +219,8 @@ def test_without_matplotlib_one_line_says_what_to_install(
     (job,) = usages(examples.gpu_job())
     with pytest.raises(EnergyError) as caught:
         png.write_png(job, tmp_path / "power.png")
-    assert str(caught.value) == "--png: matplotlib is not installed: pip install 'slurm-energy[plots]'"
+    install = f"{sys.executable} -m pip install 'slurm-energy[plots]'"
+    assert str(caught.value) == f"--png: matplotlib is not installed: {install}"
 
 
 def test_no_picture_without_a_trace(tmp_path: Path) -> None:

@@ -18,15 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.errors import UnavailableError, UsageError, install_extra
 from slurm_energy.oracle.calibration.problem import Array, Problem, Unknown, Weights
 
 try:
     from scipy.optimize import differential_evolution, minimize
 except ImportError:
-    raise UnavailableError(
-        "calibration", "scipy is not installed", "pip install 'slurm-energy[predict]'"
-    ) from None
+    raise UnavailableError("calibration", "scipy is not installed", install_extra("predict")) from None
 
 SEGMENT = 20
 """Generations between two checkpoints."""
