@@ -12,12 +12,10 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slurm_energy.profiling.place import Place
-
-if TYPE_CHECKING:
-    from slurm_energy.profiling.sections import Section
+from slurm_energy.profiling.section import Section
 
 log = logging.getLogger("slurm_energy")
 

@@ -1,4 +1,4 @@
-"""Where joules come from: the node's agent inside a job, the counters themselves elsewhere."""
+"""Where joules come from, and the node's agent as the source inside a job. The counters are in `counters`."""
 
 from __future__ import annotations
 
@@ -251,39 +251,3 @@ class AgentSource(Source):
 
     def _unreachable(self) -> UnavailableError:
         return UnavailableError(f"agent {self._path}", "no answer", "is senergyd running on this node?")
-
-
-def find(job_id: int | None) -> Source:
-    """Return the source for this process; says once why there is none.
-
-    Args:
-        job_id: job that the environment names, None outside Slurm.
-    """
-    why = "this is no Slurm job"
-    agent = None
-    if job_id is not None:
-        agent = AgentSource(_socket_path(), job_id)
-        try:
-            agent.ask()
-        except EnergyError as error:
-            why = str(error)
-        else:
-            return agent
-    from slurm_energy.profiling.counters import open_counters
-
-    devices = open_counters()
-    if devices is not None:
-        return devices
-    log.warning(
-        "slurm_energy: the energy of sections is not known: %s; counters cannot be read directly either", why
-    )
-    return agent or NoSource()
-
-
-def _socket_path() -> Path:
-    from slurm_energy import config
-
-    try:
-        return config.load().agent.socket
-    except EnergyError:
-        return config.AgentConfig().socket
