@@ -124,7 +124,7 @@ class Interventions:
             return False
         if given is None:
             return True
-        limit = snapshot.queue.reason[self._row(snapshot, choice)]
+        limit = snapshot.queue.reason[int(snapshot.rows[choice.place])]
         if given.shape == choice.shape and "GRES" in limit:  # QOSMaxGRESPerUser and the like
             self._acted.doubts[choice.job_id, choice.shape] = now + _DOUBTED_S
         elif given.shape != choice.shape or not choice.turn:
@@ -134,22 +134,17 @@ class Interventions:
         return given.shape is not None and given.shape != choice.shape
 
     @staticmethod
-    def _row(snapshot: Snapshot, choice: Choice) -> int:
-        return int((snapshot.queue.job_id == choice.job_id).argmax())
+    def _row(snapshot: Snapshot, job_id: int) -> int:
+        return int((snapshot.queue.job_id == job_id).argmax())
 
     def _given(self, snapshot: Snapshot, choice: Choice) -> Given | None:
-        restarts = int(snapshot.queue.restart_count[self._row(snapshot, choice)])
+        restarts = int(snapshot.queue.restart_count[snapshot.rows[choice.place]])
         return self._acted.given_to(choice.job_id, choice.submit_s, restarts)
 
     def _give(self, snapshot: Snapshot, choice: Choice) -> None:
         """Give a job its shape, if it still waits."""
         now, given = self._clock(), self._given(snapshot, choice)
-        try:
-            asked = shaping.ask(choice.name, self._run)
-        except UnavailableError as error:
-            if _GONE not in str(error):
-                raise  # without slurmctld each further question would take until its time limit
-            asked = shaping.Asked(pending=False)
+        asked = self._ask(choice.name)
         if not asked.pending:  # queue.table does not tell yet
             self._left[choice.job_id] = now + _LEFT_S
             return
@@ -171,6 +166,15 @@ class Interventions:
             return
         log.info("job %d %s: %s", choice.job_id, f"gets {shape.text}" if shape else "keeps its shape", why)
         self._note(choice.job_id, Given(choice.submit_s, shape, now, before, excluded), choice.offered, why)
+
+    def _ask(self, name: str) -> shaping.Asked:
+        """Return what slurmctld says of a job now; one that is gone does not wait."""
+        try:
+            return shaping.ask(name, self._run)
+        except UnavailableError as error:
+            if _GONE not in str(error):
+                raise  # without slurmctld each further question would take until its time limit
+            return shaping.Asked(pending=False)
 
     def _note(self, job_id: int, given: Given, offered: Sequence[Shape], why: str) -> None:
         self._acted.given[job_id] = given
@@ -235,17 +239,21 @@ class Interventions:
             self._modes = (now, forbidding_partitions(self._run))
         rules = replace(rules, spared_partitions=self._modes[1])
         for rescue in rescues(snapshot, nodes, read_places(self._run), rules):
-            self._requeue(snapshot, rescue, now)
+            if self._ask(snapshot.queue.name_of(self._row(snapshot, rescue.job_id))).pending:
+                self._requeue(snapshot, rescue, now)
+            else:  # it was cancelled, and queue.table does not tell yet
+                acted.waiting[rescue.job_id] = now + _LEFT_S
 
     def _requeue(self, snapshot: Snapshot, rescue: Rescue, now: float) -> None:
         queue = snapshot.queue
-        rows = {job_id: int((queue.job_id == job_id).argmax()) for job_id in rescue.victims}
+        rows = {job_id: self._row(snapshot, job_id) for job_id in rescue.victims}
         outcome = self._changer.requeue({job_id: queue.name_of(row) for job_id, row in rows.items()})
         self._acted.waiting[rescue.job_id] = now + max(_WAITING_S, 2 * self._settings.interval_s)
-        self._acted.spared |= dict.fromkeys((*outcome.done, *outcome.refused), now + SPARED_S)
+        self._acted.spared |= dict.fromkeys(outcome.refused, now + SPARED_S)
         for job_id, why in outcome.refused.items():
             log.warning("job %d cannot make way for job %d: %s", job_id, rescue.job_id, why)
         for job_id in outcome.done:
+            self._acted.interrupted(job_id, now)
             log.info("job %d makes way for job %d: %s", job_id, rescue.job_id, rescue.why)
             details = {"for_job": rescue.job_id, "lost_joules": rescue.lost_joules}
             made = Decision(job_id, float(queue.submit_s[rows[job_id]]), now, REQUEUE, rescue.why, details)

@@ -70,9 +70,12 @@ class Parts:
         self.interventions.begin()
         queue = self.source.read()
         try:
-            self.kept.told = self._shares.current(zip(queue.account, queue.user, strict=True))
+            told = self._shares.current(zip(queue.account, queue.user, strict=True))
         except UnavailableError as error:
             self.share_error = str(error)
+        else:
+            if self.share_error is None:  # else none come, and those of before a reload still hold
+                self.kept.told = told
         return self.engine.cycle(queue, time.time())
 
     def _read_shares(self) -> Shares:

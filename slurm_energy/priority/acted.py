@@ -12,7 +12,11 @@ from slurm_energy.policies.shapes import Shape, parse_shapes
 
 K = TypeVar("K")
 SPARED_S: Final = 1800.0
-"""A job that made way is not asked again for so long, nor is one that Slurm would not requeue."""
+"""A job that made way is not asked again for so long, twice as long each further time, nor is one that Slurm
+would not requeue."""
+LONGEST_SPARED_S: Final = 30 * 86400.0
+AWAY_S: Final = 86400.0
+"""So long a job may be out of the queue, completing or suspended, before what it was given is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Acted:
         spared: jobs that are not to be interrupted, until a Unix second.
         waiting: jobs with deadlines for which others make way, until a Unix second.
         turns: since when jobs could start in the shape that they have, Unix seconds.
+        made_way: how often jobs were interrupted.
         unsaved: what was done and is not in the database yet.
     """
 
@@ -54,18 +59,25 @@ class Acted:
     spared: dict[int, float] = field(default_factory=dict)
     waiting: dict[int, float] = field(default_factory=dict)
     turns: dict[int, float] = field(default_factory=dict)
+    made_way: dict[int, int] = field(default_factory=dict)
     unsaved: list[Decision] = field(default_factory=list)
+    _seen: dict[int, float] = field(default_factory=dict)
 
     def load(self, made: Iterable[Decision]) -> None:
         """Take over what was decided before this process began."""
         self.loaded = True
         for one in made:
             if one.kind == REQUEUE:
-                self.spared[one.job_id] = one.time + SPARED_S
+                self.interrupted(one.job_id, one.time)
             elif one.kind == SHAPE:
                 asked, excluded = (str(one.details.get(key) or "") for key in ("asked", "excluded"))
                 shape = _shape(one.details.get("chosen"))
                 self.given[one.job_id] = Given(one.submit, shape, one.time, asked, excluded)
+
+    def interrupted(self, job_id: int, now_s: float) -> None:
+        """Note that a job made way; as it begins anew it has least to lose, and would again and again."""
+        times = self.made_way[job_id] = self.made_way.get(job_id, 0) + 1
+        self.spared[job_id] = now_s + min(SPARED_S * 2.0 ** min(times - 1, 30), LONGEST_SPARED_S)
 
     def given_to(self, job_id: int, submit_s: float, restarts: int) -> Given | None:
         """Return what a job was given; None: nothing, or it was another job of this number.
@@ -82,14 +94,21 @@ class Acted:
         return given is not None and given.shape is None
 
     def forget(self, now_s: float, jobs: Iterable[int]) -> None:
-        """Drop what is over, and shapes of jobs that are not among these any more."""
+        """Drop what is over, and what concerns jobs that have not been among these for long.
+
+        Not at once: a job that is requeued leaves the queue while its last run completes.
+        """
         _drop(self.doubts, now_s)
         _drop(self.spared, now_s)
         _drop(self.waiting, now_s)
-        if self.given:
+        known = self.given.keys() | self.made_way.keys()
+        if known:
             there = set(jobs)
-            self.given = {job: given for job, given in self.given.items() if job in there}
+            self._seen = {job: now_s if job in there else self._seen.get(job, now_s) for job in known}
             self.turns = {job: since for job, since in self.turns.items() if job in there}
+            for job in [job for job, seen_s in self._seen.items() if now_s - seen_s > AWAY_S]:
+                self.given.pop(job, None)
+                self.made_way.pop(job, None)
 
 
 def _drop(until: dict[K, float], now_s: float) -> None:

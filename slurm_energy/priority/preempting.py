@@ -17,6 +17,8 @@ from slurm_energy.slurm.queue.nodes import Node
 
 MARGIN_S: Final = 60.0
 """A job with less slack than this, and a cycle, is at risk: Slurm needs time to end and start jobs."""
+MOST_LOOKED_AT: Final = 50
+"""Jobs at risk that one cycle looks at, least slack first: anybody can submit jobs with deadlines."""
 _CPUS: Final = ""  # the kind of hardware of jobs without GPUs
 
 
@@ -94,21 +96,23 @@ def rescues(
     Source: thesis, Algorithm 7; `scheduling.preemption`.
     """
     found: list[Rescue] = []
-    spared, left = set(rules.spared), rules.most
+    left = rules.most
     free = {node.name: _free(node) for node in nodes}
-    for place in urgent_rows(snapshot, rules):
+    guests = _interruptible(snapshot, places_of, rules)
+    for place in urgent_rows(snapshot, rules)[:MOST_LOOKED_AT]:
         if int(snapshot.queue.job_id[snapshot.rows[place]]) in places_of:
             continue  # it has started since the queue was written down
         if _takes(snapshot, place, nodes, free):
             continue
-        guests = _interruptible(snapshot, places_of, rules, spared)
-        way = _cheapest(snapshot, place, nodes, free, guests)
+        way = _cheapest(snapshot, place, nodes, free, guests, left)
         if way is None or len(way.victims) > left:
             continue
-        spared |= set(way.victims)
         left -= len(way.victims)
         _hand_over(way, guests, free)
         found.append(_rescue(snapshot, place, way))
+        if left == 0:
+            break
+        guests = _without(guests, way.victims)
     return found
 
 
@@ -166,7 +170,7 @@ def _takes(snapshot: Snapshot, place: int, nodes: Sequence[Node], free: Mapping[
 
 
 def _interruptible(
-    snapshot: Snapshot, places_of: Mapping[int, Collection[str]], rules: Rules, spared: Collection[int]
+    snapshot: Snapshot, places_of: Mapping[int, Collection[str]], rules: Rules
 ) -> dict[str, list[_Guest]]:
     """Return the jobs that may be interrupted, by node.
 
@@ -180,7 +184,7 @@ def _interruptible(
         job_id, names = int(queue.job_id[row]), places_of.get(int(queue.job_id[row]), ())
         partition = queue.partition[row]
         outside = rules.partitions and partition not in rules.partitions
-        if not names or job_id in spared or outside or partition in rules.spared_partitions:
+        if not names or job_id in rules.spared or outside or partition in rules.spared_partitions:
             continue
         ran_s = max(0.0, snapshot.computed - float(queue.start_s[row]))
         units = {_CPUS: int(queue.cpus[row]) // len(names)}
@@ -199,6 +203,7 @@ def _cheapest(
     nodes: Sequence[Node],
     free: Mapping[str, Mapping[str, int]],
     guests: Mapping[str, list[_Guest]],
+    most: int,
 ) -> _Way | None:
     partitions = snapshot.queue.partition[int(snapshot.rows[place])].split(",")
     loss = {guest.job_id: guest.lost_joules for here in guests.values() for guest in here}
@@ -209,6 +214,8 @@ def _cheapest(
             if not node.usable or not node.in_any(partitions):
                 continue
             here = guests.get(node.name, [])
+            if not _enough(here, kind, units - free[node.name].get(kind, 0), most):
+                continue
             running = [Running(g.job_id, number, g.units.get(kind, 0), g.lost_joules) for g in here]
             out = victims(running, number, units, free[node.name].get(kind, 0))
             if out is not None:
@@ -219,6 +226,15 @@ def _cheapest(
             names = tuple(name for _, name, _ in freed[:count])
             ways.append(_Way(sum(loss[job] for job in taken), taken, kind, units, names))
     return min(ways, key=lambda way: (way.lost_joules, len(way.victims), way.kind), default=None)
+
+
+def _enough(here: Sequence[_Guest], kind: str, missing: int, most: int) -> bool:
+    """Return whether so few jobs could free what is missing: the search for the cheapest takes long."""
+    return sum(sorted((guest.units.get(kind, 0) for guest in here), reverse=True)[:most]) >= missing
+
+
+def _without(guests: Mapping[str, list[_Guest]], jobs: Collection[int]) -> dict[str, list[_Guest]]:
+    return {name: [one for one in here if one.job_id not in jobs] for name, here in guests.items()}
 
 
 def _hand_over(way: _Way, guests: Mapping[str, list[_Guest]], free: Mapping[str, dict[str, int]]) -> None:

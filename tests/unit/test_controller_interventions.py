@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from queue_examples import NOW, queue, running
@@ -14,7 +15,7 @@ from slurm_energy.accounting.decisions import Decision
 from slurm_energy.controller.interventions import DOUBT_AFTER_S, MOST_SHAPES, Interventions
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import Shape
-from slurm_energy.priority.acted import SPARED_S, Acted
+from slurm_energy.priority.acted import AWAY_S, SPARED_S, Acted
 from slurm_energy.priority.alternatives import Alternatives
 from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.questions import Predictor
@@ -110,6 +111,8 @@ def test_the_chosen_shape_is_set_once_and_written_down():
         "excluded": "",
     }
     assert controller.cycle({"job_id": 5}) == [(101, FIELDS[H2])]
+    controller.now += AWAY_S + 1.0
+    controller.cycle({"job_id": 5})
     assert controller.acted.given == {}
 
 
@@ -282,9 +285,15 @@ def test_a_requeued_job_is_known_again_and_another_of_its_number_is_not():
     controller = Controller(slurm)
     slurm.excluded = "n9"
     controller.cycle(offering())
-    slurm.excluded = "n9,a1"
+    slurm.gres, slurm.excluded = "gres:gpu:2", "n9,a1"
+    controller.cycle()  # its first run completes: neither pending nor running
+    slurm.used = {"a": 0, "h": 8}
     controller.cycle(offering(submit_s=NOW + 60, restart_count=1))
-    assert len(slurm.changed) == 1
+    assert slurm.changed[1:] == [(101, {"Gres": "gpu:4", "ExcNodeList": "n9,h1"})]
+    slurm.used = {"a": 0, "h": 0}
+    controller.cycle(offering(submit_s=NOW + 60, restart_count=1))
+    del slurm.changed[1:]
+    slurm.gres = "gres:gpu:4"
     slurm.excluded = "(null)"
     controller.cycle(offering(submit_s=NOW + 90))
     assert slurm.changed[1:] == [(101, FIELDS[H2])]
@@ -382,6 +391,32 @@ def test_a_job_makes_way_once_and_it_is_written_down():
     controller.now = NOW + SPARED_S + 1
     controller.cycle(URGENT | {"deadline_s": NOW + SPARED_S + 640.0}, GUEST)
     assert len(slurm.requeued) == 2
+
+
+def test_the_same_job_makes_way_ever_more_seldom(tmp_path):
+    slurm = Slurm()
+    controller = rescuing(slurm)
+    began = []
+    for after in range(0, int(8 * SPARED_S), 60):
+        controller.now = NOW + after
+        count = len(slurm.requeued)
+        controller.cycle(URGENT | {"deadline_s": NOW + after + 640.0}, GUEST)
+        began += [after] if len(slurm.requeued) > count else []
+    assert [b - a for a, b in pairwise(began)] == [1800, 3600, 7200]
+    again = Acted()
+    again.load(controller.acted.unsaved)
+    assert again.spared == controller.acted.spared
+
+
+@pytest.mark.parametrize("state", [None, "CANCELLED"])
+def test_nobody_makes_way_for_a_job_that_was_cancelled_since_the_queue_was_written(state):
+    slurm = Slurm()
+    slurm.state = state
+    controller = rescuing(slurm)
+    for _ in range(3):
+        controller.cycle(URGENT, GUEST)
+    assert slurm.requeued == []
+    assert sum(argv[-2:] == ["job", "101"] for argv in slurm.asked) == 1
 
 
 @pytest.mark.parametrize(

@@ -383,6 +383,22 @@ def test_shares_come_from_sacctmgr_and_stay_while_it_is_away(make, caplog):
     ]
 
 
+def test_a_reload_while_sacctmgr_is_away_keeps_the_shares(make):
+    queueing = make()
+    queueing.told = Shares({}, {("physics", str(ALICE)): Share(7, 0.375)})
+
+    async def story(c):
+        await queueing.loop.cycle()
+        queueing.share_fails = True
+        queueing.reconfigure(interval_s=20)
+        for _ in range(3):
+            await queueing.loop.cycle()
+            assert queueing.loop.kept.told == queueing.told
+        return True
+
+    assert queueing.session(story)
+
+
 class Setter:
     """Takes so many changes at a time, as the rate limit does; job 999 is refused."""
 

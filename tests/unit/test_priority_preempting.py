@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from queue_examples import NOW, queue, running
 
 from slurm_energy import config as configuration
+from slurm_energy.priority import preempting
 from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.preempting import Rules, rescues, urgent_rows
 from slurm_energy.priority.usage import Usage
+from slurm_energy.scheduling.preemption import victims
 from slurm_energy.slurm.queue.nodes import Node
 
 RULES = Rules(margin_s=60.0)
@@ -141,6 +143,21 @@ def test_a_cycle_interrupts_only_so_many():
     both = made(columns)
     assert set(both) == {1, 2}
     assert not set(both[1]) & set(both[2])
+
+
+def test_many_jobs_with_deadlines_cost_no_search_for_what_may_not_be(monkeypatch):
+    searched = []
+    monkeypatch.setattr(
+        preempting, "victims", lambda running, *args: searched.append(len(running)) or victims(running, *args)
+    )
+    guests = [guest(gpus=0, gpu_kind="", cpus=1) for _ in range(8)]
+    cores = [urgent(gpus=0, gpu_kind="", cpus=8) for _ in range(9)]
+    assert made(cycle(*cores, *guests)) == {}
+    assert searched == []  # all eight would have to go, more than one cycle interrupts
+    assert made(cycle(*[urgent(gpus=1) for _ in range(9)], *[guest() for _ in range(9)])).keys() == {
+        101, 102, 103, 104,
+    }  # fmt: skip
+    assert len(searched) == 4
 
 
 def test_what_is_freed_for_one_job_is_not_promised_to_another():
