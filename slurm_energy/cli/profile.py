@@ -7,7 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli.printing import emit, emit_json
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 HELP = "measure a command, or gather what a program's sections measured"
 EXIT_NOT_EXECUTABLE, EXIT_NO_COMMAND = 126, 127
+_HANDED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
 EPILOG = """\
 Inside a job the node's agent measures, for the job's owner and without root; elsewhere the counters
@@ -83,26 +87,51 @@ def _measure(args: argparse.Namespace, argv: list[str]) -> int:
 
 def _run(argv: list[str]) -> int:
     """Run a command to its end; signals that mean us are handed on to it."""
-    try:
-        child = subprocess.Popen(argv)
-    except FileNotFoundError:
-        print(f"senergy: error: {argv[0]}: no such command", file=sys.stderr)
-        return EXIT_NO_COMMAND
-    except OSError as error:
-        print(f"senergy: error: {argv[0]}: {error.strerror}", file=sys.stderr)
-        return EXIT_NOT_EXECUTABLE
-    old = {number: signal.signal(number, lambda n, _: child.send_signal(n)) for number in _handed_on()}
-    old[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to both
-    try:
+    with _handing_on() as child_is:
+        try:
+            child = subprocess.Popen(argv)
+        except FileNotFoundError:
+            print(f"senergy: error: {argv[0]}: no such command", file=sys.stderr)
+            return EXIT_NO_COMMAND
+        except OSError as error:
+            print(f"senergy: error: {argv[0]}: {error.strerror}", file=sys.stderr)
+            return EXIT_NOT_EXECUTABLE
+        child_is(child)
         code = child.wait()
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
     return code if code >= 0 else 128 - code
 
 
-def _handed_on() -> list[signal.Signals]:
-    return [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT]
+@contextmanager
+def _handing_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Hand signals on to the child that is named inside, also those that came before it was there.
+
+    Handlers, unlike a mask or SIG_IGN, do not pass to the child; what our caller ignores it ignores too.
+    """
+    early: list[int] = []
+    children: list[subprocess.Popen[bytes]] = []
+
+    def hand_on(number: int, _: FrameType | None) -> None:
+        if children:
+            children[0].send_signal(number)
+        else:
+            early.append(number)
+
+    def child_is(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+        for number in early:
+            child.send_signal(number)
+
+    def leave(number: int, _: FrameType | None) -> None:
+        """Do nothing: the terminal sends it to both."""
+
+    handlers = dict.fromkeys(_HANDED_ON, hand_on) | {signal.SIGINT: leave}
+    heeded = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]
+    old = {number: signal.signal(number, handlers[number]) for number in heeded}
+    try:
+        yield child_is
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def _text(section: Section) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -399,17 +398,31 @@ def test_exit_codes(agent: FakeAgent, argv: list[str], code: int, words: str) ->
     assert words in done.stderr
 
 
-def test_a_signal_to_us_ends_the_command(agent: FakeAgent) -> None:
-    ready = agent.folder / "ready"
-    argv = [*SENERGY, "--", "sh", "-c", f"trap 'exit 5' TERM; : > {ready}; while :; do sleep 0.05; done"]
-    process = subprocess.Popen(argv, env=agent.env(), stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 30
-    while not ready.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 5
+SLOW_TO_START = """\
+import subprocess, sys, time
+class Slow(subprocess.Popen):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        time.sleep(0.5)
+subprocess.Popen = Slow
+from slurm_energy.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("senergy", [SENERGY, [sys.executable, "-c", SLOW_TO_START, "profile"]])
+def test_a_signal_to_us_ends_the_command(agent: FakeAgent, senergy: list[str]) -> None:
+    """It comes from the command itself, so early that we may not have heard of its start yet."""
+    script = "trap 'exit 5' TERM; kill -TERM $PPID; while :; do sleep 0.05; done"
+    done = subprocess.run([*senergy, "--", "sh", "-c", script], env=agent.env(), timeout=60, check=False)
+    assert done.returncode == 5
     assert len(agent.lines()) == 1
+
+
+def test_what_our_caller_ignores_the_command_ignores(agent: FakeAgent) -> None:
+    argv = ["nohup", *SENERGY, "--", "sh", "-c", "kill -HUP $PPID; kill -HUP $$; exit 6"]
+    done = subprocess.run(argv, env=agent.env(), timeout=60, check=False, capture_output=True)
+    assert done.returncode == 6
 
 
 def test_counters_are_read_directly_outside_slurm(tmp_path: Path) -> None:
