@@ -134,10 +134,20 @@ def _require(wanted: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str
 
 
 def _named(wanted: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the jobs that an id means: the array `12` is the record `12_[5]` and tasks `12_3` too."""
+    """Return the jobs that an id means: the array `12` is the record `12_[*]` and tasks `12_3` too.
+
+    `12_4` is `12_[*]` if it has no record of its own.
+    """
     ids = job_ids(wanted)
-    exact = [job for job in jobs if job.get("display_id") in ids or str(job.get("job_id")) in ids]
-    return exact or [job for job in jobs if str(job.get("display_id")).split("_")[0].split("+")[0] in ids]
+    arrays = {f"{base}_[*]" for base, task, _ in (one.partition("_") for one in ids) if task}
+    whole = [job for job in jobs if {str(job.get("job_id")), _base(job)} & {*ids}]
+    tasks = [job for job in jobs if job.get("display_id") in ids]
+    return whole or tasks or [job for job in jobs if job.get("display_id") in arrays]
+
+
+def _base(job: Mapping[str, Any]) -> str:
+    """Return the number of a job's array or heterogeneous job, else its own."""
+    return str(job.get("display_id")).split("_")[0].split("+")[0]
 
 
 def _page(

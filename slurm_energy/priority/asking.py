@@ -115,7 +115,10 @@ def _conditions(snapshot: Snapshot, wanted: Wanted) -> Bools:
 
 
 def _named(snapshot: Snapshot, jobs: tuple[JobSelector, ...]) -> Bools:
-    """Return which rows these ids mean: jobs, whole arrays, tasks, components."""
+    """Return which rows these ids mean: jobs, whole arrays, tasks, components.
+
+    A task without a record of its own is meant by that of all pending tasks, as with squeue.
+    """
     queue = snapshot.queue
     whole = np.array([job.base for job in jobs if job.task is None and job.offset is None], np.int64)
     found: Bools = np.zeros(queue.count, np.bool_)
@@ -123,7 +126,9 @@ def _named(snapshot: Snapshot, jobs: tuple[JobSelector, ...]) -> Bools:
         found |= np.isin(column, whole)
     for job in jobs:
         if job.task is not None:
-            found |= (queue.array_job_id == job.base) & (queue.array_task_id == job.task)
+            array = queue.array_job_id == job.base
+            own = array & (queue.array_task_id == job.task)
+            found |= own if np.any(own) else array & (queue.array_task_id < 0)
         if job.offset is not None:
             found |= (queue.het_job_id == job.base) & (queue.job_id == job.base + job.offset)
     return found

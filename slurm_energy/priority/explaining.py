@@ -200,7 +200,10 @@ class Explainer:
 
 
 def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
-    """Return energy and shares of every association, each account's total before its users."""
+    """Return energy and shares of every association, each account's total before its users.
+
+    As in sshare an account's total is that of the accounts below it too.
+    """
     users = snapshot.users
     total = float(users.energy_joules.sum())
     factor, had = fair_share_factor(users.energy_joules, users), had_of_share(users.energy_joules, users)
@@ -222,8 +225,11 @@ def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
                 "fair_share_factor": float(factor[at]),
             }
         )
-    names = dict.fromkeys([*kept.told.accounts, *(str(row["account"]) for row in rows)])
-    rows += [_account(name, rows, kept.told.accounts.get(name)) for name in names]
+    below: dict[str, list[dict[str, Any]]] = {name: [] for name in kept.told.accounts}
+    for row in rows:
+        for account in kept.told.upwards(str(row["account"])):
+            below.setdefault(account, []).append(row)
+    rows += [_account(name, own, kept.told.accounts.get(name)) for name, own in below.items()]
     return sorted(rows, key=lambda row: (row["account"], row["user"] is not None, row["user"] or ""))
 
 
@@ -246,9 +252,8 @@ def state(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _account(name: str, rows: Sequence[dict[str, Any]], told: Share | None) -> dict[str, Any]:
+def _account(name: str, own: Sequence[dict[str, Any]], told: Share | None) -> dict[str, Any]:
     """Return an account's row: what its users had, and its own part of the cluster or, unknown, theirs."""
-    own = [row for row in rows if row["account"] == name]
     known = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
     share = told.norm if told else sum(known) if known else None
     part = sum(row["energy_share"] for row in own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from slurm_energy.reports.table import Layout, fit, parse_columns, table_lines
 from slurm_energy.reports.timespec import format_time
 
 _STALE_CYCLES = 4
+_NUMBER = re.compile(r"(\d{1,18})", re.ASCII)
 _MODES = {
     "off": "priority.mode is off: no order is computed; 'shadow' computes one and changes nothing",
     "shadow": "shadow mode: nothing of this is set in Slurm",
@@ -67,9 +69,16 @@ def sort(jobs: Sequence[Job], keys: str) -> list[Job]:
     for key in reversed([part.strip() for part in keys.split(",") if part.strip()]):
         field = find_in(fields, key.lstrip("+-"), "--sort", LISTING)
         known = [(value, job) for job in found if (value := field.value(job)) not in (None, "")]
-        known.sort(key=lambda pair: pair[0], reverse=key.startswith("-"))
+        known.sort(key=lambda pair: _ordered(pair[0]), reverse=key.startswith("-"))
         found = [*(job for _, job in known), *(job for job in found if field.value(job) in (None, ""))]
     return found
+
+
+def _ordered(value: Any) -> Any:
+    """Return what sorts as people count: `12_3` before `12_10` before `100`."""
+    if not isinstance(value, str):
+        return value
+    return [int(part) if place % 2 else part for place, part in enumerate(_NUMBER.split(value))]
 
 
 def weights_lines(answer: Mapping[str, Any]) -> list[str]:

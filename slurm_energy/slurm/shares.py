@@ -48,10 +48,18 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares by account and by (account, user)."""
+    """Shares by account and by (account, user), and the account above each account that has one."""
 
     accounts: Mapping[str, Share] = field(default_factory=dict)
     users: Mapping[tuple[str, str], Share] = field(default_factory=dict)
+    parents: Mapping[str, str] = field(default_factory=dict)
+
+    def upwards(self, account: str) -> list[str]:
+        """Return an account and those above it, the root last."""
+        found = [account]
+        while (above := self.parents.get(found[-1], "")) and above not in found:
+            found.append(above)
+        return found
 
 
 def read_shares(run: Runner = run_command, cluster: str = "") -> Shares:
@@ -129,7 +137,8 @@ def normalised(associations: Iterable[Association]) -> Shares:
     accounts alike. What has `parent` for its share has its account's part, and what is below it competes
     one level up. Source: slurm.schedmd.com/classic_fair_share.html, "Normalized Shares".
     """
-    tree = _Tree(list(associations))
+    rows = list(associations)
+    tree = _Tree(rows)
     accounts: dict[str, Share] = {}
     users: dict[tuple[str, str], Share] = {}
     for row, norm in tree.parts():
@@ -140,7 +149,8 @@ def normalised(associations: Iterable[Association]) -> Shares:
             users[row.account, row.user] = Share((before.raw or 0) + row.shares, before.norm + norm)
         else:
             users.setdefault((row.account, row.user), Share(row.shares, norm))
-    return Shares(accounts, users)
+    parents = {row.account: row.parent for row in rows if not row.user and row.parent}
+    return Shares(accounts, users, parents)
 
 
 class _Tree:

@@ -105,6 +105,13 @@ def test_rows_are_sorted_as_asked(keys: str, expected: list[int]) -> None:
     assert [job["job_id"] for job in queuepage.sort(answers.queue(), keys)] == expected
 
 
+def test_job_ids_sort_as_numbers() -> None:
+    shown = ["100", "12_10", "12_3", "9", "12_[*]", "14+0"]
+    jobs = [answers.job(1, 1, display_id=text) for text in shown]
+    wanted = ["9", "12_3", "12_10", "12_[*]", "14+0", "100"]
+    assert [job["display_id"] for job in queuepage.sort(jobs, "jobid")] == wanted
+
+
 @pytest.mark.parametrize("option", ["-o", "-S"])
 def test_an_unknown_field_is_refused(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -130,6 +137,13 @@ def test_an_array_is_found_by_its_number(
     ]
     page = show(monkeypatch, capsys, "prio", "18_2", answer=answers.priority(*tasks))
     assert page.startswith("job 18_2 ")
+    page = show(
+        monkeypatch, capsys, "prio", "18_3", answer=answers.priority(answers.job(18, 1, display_id="18_[*]"))
+    )
+    assert page.startswith("job 18_[*] ")
+    whole = [answers.job(18, 1, display_id="18_[*]"), tasks[0]]
+    page = show(monkeypatch, capsys, "prio", "18", answer=answers.priority(*whole))
+    assert re.findall(r"^job (\S+)", page, re.M) == ["18_[*]", "18_2"]
     both = show(monkeypatch, capsys, "prio", "18", answer=answers.priority(*tasks[:2]))
     assert re.findall(r"^job (\S+)", both, re.M) == ["18_2", "18_[4]"]
 

@@ -30,6 +30,7 @@ from slurm_energy.priority.questions import HISTORY, MODEL, NAMEPLATE, Predictor
 from slurm_energy.priority.usage import Usage, weight
 from slurm_energy.scheduling import Jobs, Options, Queue, Users
 from slurm_energy.scheduling.queue import Alternatives
+from slurm_energy.slurm.shares import Association, normalised
 
 HOUR, DAY = 3600.0, 86400.0
 POLICIES = ("zeus", "hades", "themis", "chronos", "aurachronos", "blend", "pollux", "multifactor")
@@ -585,6 +586,23 @@ def test_shares_told():
     assert rows[3]["fair_share_factor"] == pytest.approx(0.5)
 
 
+def test_an_account_has_what_the_accounts_below_it_had():
+    kept = Kept(Usage(7 * DAY))
+    tree = [
+        Association("root"),
+        Association("science", parent="root"),
+        Association("art", parent="root"),
+        Association("physics", parent="science"),
+        Association("physics", "alice"),
+        Association("art", "bob"),
+    ]
+    kept.told = normalised(tree)
+    kept.usage.take([used(1, 3e6), used(2, 1e6, user="bob", account="art")], NOW)
+    rows = explaining.shares_rows(engine(kept=kept).cycle(queue({}), NOW), kept)
+    parts = {row["account"]: (row["energy_share"], row["norm_shares"]) for row in rows if not row["user"]}
+    assert parts == {"root": (1.0, 1.0), "science": (0.75, 0.5), "physics": (0.75, 0.5), "art": (0.25, 0.5)}
+
+
 def test_records_without_account_do_not_thin_out_the_shares():
     kept = Kept(Usage(7 * DAY))
     early = used(1, 3e6, user="bob", account="")
@@ -628,6 +646,17 @@ def test_jobs_asked_for(busy):
     assert ids(busy, {"job": "105+0,103"}) == [103, 105]
     assert ids(busy, {"job": "103", "neighbours": "1"}) == [102, 103, 104]
     assert ids(busy, {"job": "106"}) == ids(busy, {"job": "7"}) == ids(busy, {"partition": "x"}) == []
+
+
+def test_a_task_without_a_record_of_its_own():
+    rows = [
+        {"job_id": 90, "array_job_id": 90, "tasks": 5},
+        {"job_id": 91, "array_job_id": 90, "array_task_id": 3},
+        running(job_id=92, array_job_id=90, array_task_id=1),
+        {"job_id": 93, "array_job_id": 80, "tasks": 5},
+    ]
+    snapshot = engine().cycle(queue(*rows), NOW)
+    assert [ids(snapshot, {"job": f"90_{task}"}) for task in (3, 4, 1)] == [[91], [90], []]
 
 
 def test_own_jobs_only(busy):

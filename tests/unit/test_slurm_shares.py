@@ -72,7 +72,8 @@ def test_parts_of_the_users_never_exceed_the_cluster(rows):
     st.lists(st.builds(Association, st.sampled_from("abcr"), parent=st.sampled_from("abcr"), shares=SHARES))
 )
 def test_loops_and_doubles_come_to_an_end(rows):
-    normalised(rows)
+    shares = normalised(rows)
+    assert all(len(shares.upwards(account)) <= 4 for account in "abcr")
 
 
 @given(st.text())
