@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import acct, connection
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK
 
 if TYPE_CHECKING:
+    from slurm_energy.accounting.client import ControllerClient
     from slurm_energy.reports.summary import WholeJob
 
 HELP = "energy, throughput and completion times of a cluster's jobs, in sreport's manner"
+_JOBS_AT_ONCE = 1000
 GROUPS = ("cluster", "account", "user", "partition", "policy", "gpu", "tag", "model")
 
 EPILOG = """\
@@ -66,12 +68,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report."""
     query = acct.query(args, datetime.now())
-    answer = connection.connect(args).get("/v1/records", query)
+    controller = connection.connect(args)
+    records = controller.get("/v1/records", query).get("records", [])
+    records += _earlier_runs(controller, query, records)
     from slurm_energy.reports import summarypage
     from slurm_energy.reports.summary import grouped, totals, whole_jobs
     from slurm_energy.reports.usage import Answer, summarise
 
-    answers = (Answer.from_json(item) for item in answer.get("records", []))
+    answers = (Answer.from_json(item) for item in records)
     start, end = (float(query[key]) if key in query else None for key in ("start", "end"))
     jobs = _chosen(whole_jobs(summarise(answers, duplicates=True)), start, end, args.tag)
     report = summarypage.Report(start, end, args.by, grouped(jobs, args.by), totals(jobs))
@@ -87,6 +91,24 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _earlier_runs(
+    controller: ControllerClient, query: Mapping[str, str], records: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the records of requeued jobs from before the window: their energy counts too."""
+    if "start" not in query:
+        return []
+    known = {record["record_id"] for record in records}
+    begun = {record["job_id"] for record in records if not record.get("restart_count")}
+    jobs = sorted({record["job_id"] for record in records} - begun)
+    found: list[dict[str, Any]] = []
+    for at in range(0, len(jobs), _JOBS_AT_ONCE):
+        wanted = jobs[at : at + _JOBS_AT_ONCE]
+        before = {key: value for key, value in query.items() if key != "start"}
+        before |= {"end": query["start"], "job": ",".join(map(str, wanted))}
+        found += controller.get("/v1/records", before).get("records", [])
+    return [record for record in found if record["job_id"] in jobs and record["record_id"] not in known]
+
+
 def _chosen(
     jobs: Iterable[WholeJob], start: float | None, end: float | None, tags: str | None
 ) -> list[WholeJob]:
@@ -96,6 +118,6 @@ def _chosen(
     def wanted(job: WholeJob) -> bool:
         in_time = (start is None or job.end >= start) and (end is None or job.end < end)
         tag = job.last.first.tag or ""
-        return in_time and (patterns is None or any(fnmatchcase(tag, pattern) for pattern in patterns))
+        return in_time and (patterns is None or (bool(tag) and any(fnmatchcase(tag, p) for p in patterns)))
 
     return [job for job in jobs if wanted(job)]

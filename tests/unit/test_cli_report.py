@@ -124,6 +124,39 @@ def test_jobs_that_ended_outside_the_window_do_not_count(
     assert total["states"] == {"COMPLETED": 1, "unknown": 1}
 
 
+def test_runs_from_before_the_window_count_for_a_requeued_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    early, last, other = (
+        a_job(5, START, START + 100, START + 200, 8000, state="PREEMPTED"),
+        a_job(5, START + 200, START + 400, START + 500, 30_000),
+        a_job(6, START, START + 100, START + 200, 70_000),
+    )
+    last |= {"restart_count": 1, "record_id": "second"}
+    fake = fake_controller.install(monkeypatch, {})
+
+    def get(_: str, query: dict[str, str]) -> dict[str, Any]:
+        fake.asked.append(("", query))
+        return {"records": [last] if len(fake.asked) == 1 else [early, last, other]}
+
+    monkeypatch.setattr(fake, "get", get)
+    window = ("-S", f"uts{START + 300:.0f}", "-E", f"uts{START + 600:.0f}", "-A", "physics")
+    assert main(["report", *window, "--json"]) == 0
+    total = json.loads(capsys.readouterr().out)["total"]
+    assert (total["jobs"], total["job_energy_joules"]) == (1, 38_000)
+    assert (total["first_submit"], total["max_wait_s"]) == (START, 100)
+    asked = fake.asked[1][1]
+    assert (asked["job"], asked["end"], asked["account"]) == ("5", f"{START + 300:.0f}", "physics")
+    assert "start" not in asked
+
+
+def test_a_pattern_is_for_tags_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    total = json.loads(show(monkeypatch, capsys, *ALL_TIMES, "--tag", "*", "--json"))["total"]
+    assert total["jobs"] == 2
+
+
 def test_the_picture_has_every_group(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
