@@ -65,7 +65,8 @@ static const char *reason_word(uint32_t code) {
 }
 
 bool job_is_listed(const job_record_t *job) {
-    if (job->job_state & (JOB_COMPLETING | JOB_CONFIGURING))
+    /* Revoked: a federation's job that runs, or may only run, in another cluster. */
+    if (job->job_state & (JOB_COMPLETING | JOB_CONFIGURING | JOB_REVOKED))
         return false;
     return IS_JOB_PENDING(job) || IS_JOB_RUNNING(job);
 }
@@ -73,6 +74,22 @@ bool job_is_listed(const job_record_t *job) {
 static void set_text(struct queue_job *facts, int which, const char *text, size_t most) {
     facts->texts[which] = text ? text : "";
     facts->entry.lengths[which] = (uint16_t)strnlen(facts->texts[which], most);
+}
+
+/* Bytes of a list with commas that fit in, whole items only: half a name or number would be another. */
+static size_t list_length(const char *text, size_t most) {
+    size_t length = strnlen(text, most + 1);
+
+    if (length <= most)
+        return length;
+    for (length = most; length > 0 && text[length] != ','; length--)
+        ;
+    return length;
+}
+
+static void set_list(struct queue_job *facts, int which, const char *text) {
+    facts->texts[which] = text ? text : "";
+    facts->entry.lengths[which] = (uint16_t)list_length(facts->texts[which], LIST_BYTES);
 }
 
 /* Copies the energy flags of the job's environment, one a line; they may have SPANK_ before their names. */
@@ -117,15 +134,15 @@ static void set_texts(const job_record_t *job, struct queue_job *facts) {
 
     for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++)
         if (asked[i].text && asked[i].text[0])
-            used += (size_t)snprintf(gres + used, sizeof(gres) - used, "%s=%.*s;", asked[i].what, LIST_BYTES,
-                                     asked[i].text);
+            used += (size_t)snprintf(gres + used, sizeof(gres) - used, "%s=%.*s;", asked[i].what,
+                                     (int)list_length(asked[i].text, LIST_BYTES), asked[i].text);
     gres[used] = 0;
     set_text(facts, QUEUE_ACCOUNT, job->account, NAME_BYTES);
-    set_text(facts, QUEUE_PARTITION, job->partition, LIST_BYTES);
+    set_list(facts, QUEUE_PARTITION, job->partition);
     set_text(facts, QUEUE_QOS, job->qos_ptr ? job->qos_ptr->name : NULL, NAME_BYTES);
     set_text(facts, QUEUE_NAME, job->name, NAME_BYTES);
     set_text(facts, QUEUE_REASON, IS_JOB_PENDING(job) ? reason_word(job->state_reason) : "", NAME_BYTES);
-    set_text(facts, QUEUE_TRES, counted, LIST_BYTES);
+    set_list(facts, QUEUE_TRES, counted);
     set_text(facts, QUEUE_GRES, gres, sizeof(gres));
     facts->texts[QUEUE_FLAGS] = flags;
     facts->entry.lengths[QUEUE_FLAGS] = (uint16_t)copy_flags(job, flags);
@@ -149,7 +166,8 @@ static void set_request(const job_record_t *job, struct queue_entry *entry) {
     entry->submit = details->submit_time;
     entry->eligible = details->begin_time;
     entry->nice = details->nice;
-    if (details->requeue)
+    /* Slurm requeues batch jobs only, whatever it says of others. */
+    if (details->requeue && job->batch_flag)
         entry->bits |= QUEUE_REQUEUE;
     if (IS_JOB_PENDING(job) &&
         ((details->dependency && details->dependency[0]) || details->begin_time > time(NULL)))
@@ -171,7 +189,8 @@ void job_facts(const job_record_t *job, bool released, struct queue_job *facts) 
     entry->job_id = job->job_id;
     entry->array_job_id = job->array_job_id;
     entry->array_task_id = job->array_task_id;
-    entry->tasks = job->array_recs ? job->array_recs->task_cnt : 1;
+    /* The last task of an array has the array's record, which has no task left. */
+    entry->tasks = job->array_recs && job->array_recs->task_cnt ? job->array_recs->task_cnt : 1;
     entry->het_job_id = job->het_job_id;
     entry->uid = job->user_id;
     entry->deadline = job->deadline;

@@ -47,7 +47,7 @@ static char snapshot_path[PATH_MAX], journal_path[PATH_MAX], part_path[PATH_MAX]
 static struct stretch entries, heap;
 static struct table_sum sum;
 static struct header header;
-static uint64_t generation;
+static uint64_t generation; /* of the snapshot that is in place; 0: not looked yet, or none */
 static uint32_t most_jobs;
 static int part_fd = -1, part_error;
 static int journal_fd = -1;
@@ -130,11 +130,9 @@ int queue_begin(uint32_t most) {
     part_error = part_fd < 0 ? errno : 0;
     if (part_error)
         return part_error;
-    if ((uint64_t)now_ns() > generation)
-        generation = (uint64_t)now_ns();
-    else
-        generation++;
     fill_header(SNAPSHOT);
+    header.generation =
+        (uint64_t)header.taken_unix_ns > generation ? (uint64_t)header.taken_unix_ns : generation + 1;
     header.heap_offset = sizeof(header) + (uint64_t)most_jobs * sizeof(struct queue_entry);
     entries.used = heap.used = 0;
     sum = (struct table_sum){0, 1 + 2 * sizeof(header) / 8}; /* the header is added at the end */
@@ -200,7 +198,10 @@ int queue_end(void) {
     if (!part_error)
         part_error = write_all(part_fd, &header, sizeof(header), 0);
     part_error = put_in_place(part_error, snapshot_path);
-    return part_error ? part_error : begin_journal();
+    if (part_error)
+        return part_error;
+    generation = header.generation;
+    return begin_journal();
 }
 
 /* The generation of a snapshot that an earlier slurmctld left; 0: there is none of this layout. */

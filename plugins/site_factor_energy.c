@@ -2,9 +2,9 @@
  * site_factor/energy: the order of slurmctld's queue as senergyctld computed it, and the queue written down
  * for senergyctld. Only what Slurm calls is here; the files are the matter of scores.c and queue_writer.c.
  *
- * Slurm calls these functions with its job write lock held, so nothing here takes a lock, allocates or
- * waits, and every loop is bounded. site_factor_p_set never touches the job list: its caller may be walking
- * through it with the list's own lock held.
+ * Slurm calls these functions with its job write lock held, all but site_factor_p_reconfig, so nothing here
+ * takes a lock, allocates or waits, and every loop is bounded. site_factor_p_set never touches the job list:
+ * its caller may be walking through it with the list's own lock held.
  */
 #include "complaint.h"
 #include "job_facts.h"
@@ -25,6 +25,7 @@ FOR_SLURM const uint32_t plugin_version = SLURM_VERSION_NUMBER;
 
 static char table_path[PATH_MAX], queue_path[PATH_MAX];
 static bool queue_wanted;
+static bool configuration_is_old; /* atomic: all else belongs to who holds the job write lock */
 static struct complaints about_table = {.subject = table_path};
 static struct complaints about_queue = {.subject = queue_path};
 
@@ -74,8 +75,18 @@ FOR_SLURM extern FINI_TYPE fini(void) {
     FINI_RETURN;
 }
 
-/* Up to 23.11; later releases start a new slurmctld, which calls init. */
-FOR_SLURM extern void site_factor_p_reconfig(void) { configure(); }
+/*
+ * Up to 23.11; later releases start a new slurmctld, which calls init. Slurm holds no lock here, so that
+ * another thread may be using the files: the next one that holds it changes over.
+ */
+FOR_SLURM extern void site_factor_p_reconfig(void) {
+    __atomic_store_n(&configuration_is_old, true, __ATOMIC_RELEASE);
+}
+
+static void reconfigure_if_old(void) {
+    if (__atomic_exchange_n(&configuration_is_old, false, __ATOMIC_ACQUIRE))
+        configure();
+}
 
 static void refresh_table(bool always) {
     char why[WHY_BYTES];
@@ -112,6 +123,7 @@ static void set_factor(job_record_t *job, bool may_be_new) {
 FOR_SLURM extern void site_factor_p_set(job_record_t *job_ptr) {
     struct queue_job facts;
 
+    reconfigure_if_old();
     refresh_table(false);
     if (scores_usable())
         set_factor(job_ptr, true);
@@ -172,6 +184,7 @@ FOR_SLURM extern void site_factor_p_update(void) {
 
     if (!&job_list || !job_list)
         return;
+    reconfigure_if_old();
     refresh_table(true);
     pass.factors = scores_usable();
     if (queue_wanted) {

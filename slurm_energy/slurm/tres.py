@@ -8,8 +8,11 @@ from typing import Final
 
 # As squeue shows a request: `gres:gpu:a100:2` in 22.05, `gres/gpu:a100:2` later, `gpu` alone for one.
 _GPUS: Final = re.compile(
-    r"(?:gres[:/])?gpu(?::(?P<kind>[A-Za-z][^:=,()]{0,63}))?(?:[:=](?P<count>\d{1,7}))?(?:\(.*\))?", re.ASCII
+    r"(?:gres[:/])?gpu(?::(?P<kind>(?!\d+(?:[(:=]|$))[^:=,()]{1,64}))?(?:[:=](?P<count>\d{1,7}))?(?:\(.*\))?",
+    re.ASCII,
 )
+MOST_GPUS: Final = 1 << 31
+"""No job has more; what a user makes of counts times nodes stays a number that can be reckoned with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,8 @@ def test_a_snapshot_becomes_columns(place):
         ("cpu=1", "job=gres:gpu:a100:1,gres:gpu:h100:2", 3, "a100"),
         ("gres/gpu=5,gres/gpu:a100=5", "node=gres:gpu:2", 5, "a100"),
         ("", "node=gres:fpga:2", 0, ""),
+        ("", "node=gres:gpumem:4000,gres:nogpu:8", 0, ""),
+        ("", "node=gres:gpu:1g.5gb:3", 6, "1g.5gb"),
     ],
 )
 def test_requested_gpus_are_counted_over_all_nodes(place, tres, gres, gpus, kind):

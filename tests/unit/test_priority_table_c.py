@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -44,8 +46,9 @@ def program(tmp_path_factory):
 class Plugin:
     """A process that keeps the plugin's state between commands."""
 
-    def __init__(self, program: Path) -> None:
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, program: Path, **arguments: object) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen([program], text=True, **pipes, **arguments)
 
     def __call__(self, *words: object) -> list[str]:
         self.process.stdin.write(" ".join(str(word) for word in words) + "\n")
@@ -227,3 +230,29 @@ def test_where_nothing_can_be_written_the_plugin_says_so(plugin, tmp_path):
     path.unlink()
     path.mkdir()
     assert plugin("write", path, 3, 3)[0] == "error"
+
+
+@pytest.fixture
+def small_files(program):
+    """A plugin whose files end at 4096 bytes until the function returned is called, as on a full disk."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+
+    plugin = Plugin(program, preexec_fn=limit)
+    pid = plugin.process.pid
+    everything = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    yield plugin, lambda: resource.prlimit(pid, resource.RLIMIT_FSIZE, everything)
+    plugin.close()
+
+
+def test_after_a_snapshot_that_found_no_room_new_jobs_join_the_last_one(plugin, small_files, tmp_path):
+    tmp_path.chmod(0o755)
+    path = tmp_path / "queue.table"
+    assert plugin("write", path, 3, 3) == ["ok"]
+    started_again, make_room = small_files
+    assert started_again("write", path, 3000, 3000)[0] == "error"
+    make_room()
+    assert started_again("note", path, 20, 20) == ["ok"]
+    assert TableSource(path).read().job_id.tolist() == [1, 2, 3, 20]

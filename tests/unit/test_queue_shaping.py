@@ -10,7 +10,7 @@ from slurm_energy.slurm.queue.shaping import Asked, ask, changes, parse
 
 OLD, NEW = (22, 5, 8), (24, 11, 5)
 TEXT = """\
-JobId=9 JobName=train
+JobId=9 {group}JobName=train
    UserId=root(0) GroupId=root(0) MCS_label=N/A
    Priority=4294901754 Nice=0 Account=root QOS=normal
    JobState=PENDING Reason=Resources Dependency=(null)
@@ -22,8 +22,8 @@ JobId=9 JobName=train
 """
 
 
-def job(tres, excluded="(null)", features="(null)"):
-    return parse(TEXT.format(tres=tres, excluded=excluded, features=features))
+def job(tres, excluded="(null)", features="(null)", group=""):
+    return parse(TEXT.format(tres=tres, excluded=excluded, features=features, group=group))
 
 
 def test_what_a_job_asks_for_is_read_as_releases_write_it():
@@ -33,7 +33,7 @@ def test_what_a_job_asks_for_is_read_as_releases_write_it():
     assert job("TresPerNode=gres:gpu") == Asked(True, "", 1)
     assert job("") == Asked(True)
     asked = []
-    text = TEXT.format(tres="", excluded="x", features="x").replace("PENDING", "RUNNING")
+    text = TEXT.format(tres="", excluded="x", features="x", group="").replace("PENDING", "RUNNING")
     assert not ask("9", lambda argv: asked.append(argv) or text).pending
     assert asked == [["scontrol", "show", "job", "9"]]
 
@@ -47,12 +47,19 @@ def test_what_a_job_asks_for_is_read_as_releases_write_it():
         (job("TresPerNode=gres:gpu:1", features="fast"), "features"),
         (job("TresPerNode=gres:gpu:1", excluded="n1;reboot"), "cannot be read"),
         (job(""), "asks for none"),
+        (job("TresPerNode=gres:gpu:1", group="ArrayJobId=9 ArrayTaskId=1-3%2 "), "all of its tasks"),
+        (job("TresPerNode=gres:gpu:1", group="HetJobId=9 HetJobOffset=0 "), "the other parts"),
     ],
 )
 def test_a_job_whose_gpus_cannot_be_changed_keeps_them(asked, why):
     for release in (OLD, NEW):
         with pytest.raises(UsageError, match=why):
             changes(asked, "h100", 2, release, "", "")
+
+
+def test_one_task_of_an_array_can_have_a_shape_of_its_own():
+    asked = job("TresPerNode=gres:gpu:1", group="ArrayJobId=7 ArrayTaskId=2 ")
+    assert changes(asked, "h100", 2, NEW, "", "") == {"Gres": "gpu:h100:2"}
 
 
 def test_from_23_02_on_another_kind_is_named():
@@ -81,7 +88,7 @@ def test_before_23_02_a_named_kind_stays():
 def test_whatever_a_job_is_called_it_gets_no_more_than_is_chosen(name, release):
     text = (
         TEXT.replace("train", name.replace("\0", "")).format(
-            tres="TresPerNode=gres:gpu:4", excluded="(null)", features="(null)"
+            tres="TresPerNode=gres:gpu:4", excluded="(null)", features="(null)", group=""
         )
         if "{" not in name and "}" not in name
         else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -56,10 +57,16 @@ def test_random_jobs_get_their_numbers_and_are_written_down(driver, tmp_path, se
     assert done.returncode == 0, done.stderr
     assert done.stderr == "0 lines logged\n"
     listed = {int(job): rest for job, *rest in (line.split() for line in done.stdout.splitlines())}
-    for job, (_, factor, fixed) in listed.items():
+    for job, (_, factor, fixed, *_) in listed.items():
         assert int(factor) == (known.get(job, -77) if fixed == "free" else 0), job
     found = TableSource(queue).read()
     assert found.job_id.tolist() == sorted(listed)
     assert found.state.tolist() == [int(listed[job][0]) for job in sorted(listed)]
     assert found.fixed.tolist() == [listed[job][2] == "fixed" for job in sorted(listed)]
+    assert found.requeue.tolist() == [listed[job][3] == "1" for job in sorted(listed)]
+    assert found.tasks.tolist() == [int(listed[job][4]) for job in sorted(listed)]
+    assert all(re.fullmatch(r"p1\d{4}", name) for name in found.partition[0].split(","))
+    assert 500 < len(found.partition[0]) <= 512
     assert all(name.startswith("ENERGY_") for flags in found.flags for name in flags)
+    moved = TableSource(queue.with_name("queue.table.moved")).read()
+    assert moved.job_id.tolist() == found.job_id.tolist()

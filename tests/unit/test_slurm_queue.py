@@ -30,7 +30,7 @@ RECORDED = Path(__file__).parent / "slurm_outputs"
 RECORDED_DELIMITER = "<~x~>"
 RELEASES = ("22.05.8", "26.05.5")
 SUBMITTED = {"22.05.8": 1795297140.0, "26.05.5": 1795297144.0}
-FIELDS = 31
+FIELDS = 32
 AWKWARD = "line\nbreak100% `q` ünï"
 
 
@@ -62,9 +62,17 @@ def read(answer, **arguments):
     return SqueueSource(Squeue(answer), **arguments).read()
 
 
+def answered(release):
+    """What squeue said of batch jobs, before it was asked for BatchFlag, which comes behind Requeue."""
+    *fields, rest = (RECORDED / f"squeue-queue-{release}.txt").read_text().split(RECORDED_DELIMITER)
+    rows = [fields[at : at + FIELDS - 1] for at in range(0, len(fields), FIELDS - 1)]
+    whole = [field for row in rows for field in (*row[:10], "1", *row[10:])]
+    return RECORDED_DELIMITER.join([*whole, rest])
+
+
 @pytest.fixture(params=RELEASES)
 def recorded(request):
-    text = (RECORDED / f"squeue-queue-{request.param}.txt").read_text()
+    text = answered(request.param)
     submitted = SUBMITTED[request.param]
     return submitted, read(text, clock=lambda: submitted + 2)
 
@@ -177,6 +185,18 @@ def test_recorded_heterogeneous_job(recorded):
     assert leaders <= set(queue.job_id.tolist())
 
 
+def test_slurm_requeues_batch_jobs_alone():
+    """Of a job of salloc or srun too squeue says that it may be requeued."""
+    queue = read("".join(row(Requeue="1", BatchFlag=flag) for flag in ("0", "1", "2")))
+    assert queue.requeue.tolist() == [False, True, True]
+
+
+def test_no_request_is_too_large_to_be_a_number():
+    gpus = ",".join(["gres:gpu:9999999"] * 1000)
+    queue = read(row() + row(NumTasks="4294967294", **{"tres-per-task": gpus}))
+    assert queue.gpus[0] == 0 < queue.gpus[1]
+
+
 @given(name=st.text(), state=st.sampled_from(["PENDING", "RUNNING"]))
 def test_no_name_breaks_a_row(name, state):
     queue = read(row(JobID="1") + row(JobID="2", Name=name, State=state) + row(JobID="3"))
@@ -186,9 +206,9 @@ def test_no_name_breaks_a_row(name, state):
 
 @given(kept=st.integers(0, 4000), release=st.sampled_from(RELEASES))
 def test_torn_answer_is_never_half_a_row(kept, release):
-    whole = read((RECORDED / f"squeue-queue-{release}.txt").read_text())
+    whole = read(answered(release))
     try:
-        queue = read((RECORDED / f"squeue-queue-{release}.txt").read_text()[:kept])
+        queue = read(answered(release)[:kept])
     except UnavailableError:
         return
     assert queue.job_id.tolist() == whole.job_id.tolist()[: queue.count]
@@ -342,7 +362,10 @@ while read -r line; do
     *JobId=98*) printf 'Access/permission denied for job 98\\nRequest aborted\\n' >&2 ;;
     *97_2*) echo "97_2: Requested operation is presently disabled" >&2 ;;
     *97_3*) echo "97_3: Job has already finished" >&2 ;;
-    *JobId=97*) echo "97_1: Job has already finished" >&2 ;;
+    *JobId=97*) printf '97_1: Job has already finished\n97_2-5: No error\n' >&2 ;;
+    *JobId=90*) printf '90_1-2: Job has already finished\n90_3-5: Access/permission denied\n' >&2 ;;
+    *JobId=89*) echo "89_1-5: Job has already finished" >&2 ;;
+    *"Incomplete 96"*) echo "Unable to contact slurm controller (connect failure) for job 96" >&2 ;;
     *JobId=96*) echo "slurm_update error: Unable to contact slurm controller (connect failure)" >&2 ;;
     *JobId=95*) exit 1 ;;
     *JobId=93*) echo "Unexpected message received for job 93" >&2 ;;
@@ -435,6 +458,14 @@ def test_each_reply_belongs_to_its_job(scontrol):
     assert known == {1: 1, 97: 4, 2: 5}
 
 
+def test_an_array_of_which_no_task_was_changed_is_not_done(scontrol):
+    known = {}
+    outcome = scontrol.updater(known=known).set_site_factors({1: 1, 90: 2, 89: 3})
+    assert (outcome.done, outcome.gone) == ((1,), (89,))
+    assert outcome.refused == {90: "Access/permission denied"}
+    assert known == {1: 1}
+
+
 @pytest.mark.parametrize("trouble", [96, 95, 93])
 def test_without_slurmctld_the_batch_ends(scontrol, trouble):
     known = {}
@@ -502,6 +533,14 @@ def test_finished_jobs_are_not_run_again(scontrol):
     outcome = scontrol.updater().requeue({5: "5", 99: "99"})
     assert (outcome.done, outcome.gone) == ((5,), (99,))
     assert scontrol.lines == ["requeue Incomplete 5", "requeue Incomplete 99"]
+
+
+def test_what_was_requeued_before_slurmctld_went_away_is_told(scontrol):
+    outcome = scontrol.updater().requeue({5: "5", 99: "99", 96: "96", 7: "7"})
+    assert (outcome.done, outcome.gone, outcome.left) == ((5,), (99,), (7,))
+    assert list(outcome.refused) == [96] and "Unable to contact" in outcome.refused[96]
+    with pytest.raises(UnavailableError):
+        scontrol.updater().requeue({96: "96", 7: "7"})
 
 
 def test_the_reply_to_one_task_of_an_array_is_its_own(scontrol):

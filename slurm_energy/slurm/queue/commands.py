@@ -21,13 +21,23 @@ from slurm_energy.quantities import shown
 from slurm_energy.slurm.command import Runner, run_command
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns, queue_columns
 from slurm_energy.slurm.queue.flagtext import flags_in
-from slurm_energy.slurm.tres import gpus_of, requested
+from slurm_energy.slurm.tres import MOST_GPUS, gpus_of, requested
 
 _FIELDS: Final = (
     *("JobID", "ArrayJobID", "ArrayTaskID", "HetJobID", "UserID", "State", "PriorityLong", "Nice"),
-    *("Dependency", "Requeue", "SubmitTime", "EligibleTime", "StartTime", "EndTime", "Deadline", "TimeLimit"),
-    *("NumNodes", "NumCPUs", "NumTasks", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket"),
-    *("tres-per-task", "RestartCnt", "Account", "Partition", "QOS", "Reason", "admin_comment", "Name"),
+    *("Dependency", "Requeue", "BatchFlag", "SubmitTime", "EligibleTime", "StartTime", "EndTime", "Deadline"),
+    *("TimeLimit", "NumNodes", "NumCPUs", "NumTasks", "tres-alloc", "tres-per-job", "tres-per-node"),
+    *(
+        "tres-per-socket",
+        "tres-per-task",
+        "RestartCnt",
+        "Account",
+        "Partition",
+        "QOS",
+        "Reason",
+        "admin_comment",
+        "Name",
+    ),
 )
 _NOTHING: Final = frozenset(("", "(null)", "N/A", "None", "NONE"))
 _STATES: Final = {"PENDING": PENDING, "RUNNING": RUNNING}
@@ -147,7 +157,8 @@ def _as_they_are(row: Row) -> dict[str, Any]:
     """Return the columns that depend on nothing but their own text."""
     return {
         "uid": _ints(row["UserID"]),
-        "requeue": _ints(row["Requeue"]) != 0,
+        # Slurm requeues batch jobs only, whatever it says of others.
+        "requeue": (_ints(row["Requeue"]) != 0) & (_ints(row["BatchFlag"]) != 0),
         "submit_s": _times(row["SubmitTime"]),
         "deadline_s": _times(row["Deadline"]),
         "time_limit_s": _each(_limit_s, row["TimeLimit"]),
@@ -246,4 +257,5 @@ def _gpus_of_row(
     kind = next((given.gpu_kind for given, _ in found if given.gpu_kind), None)
     if accounted.gpus is not None:
         return accounted.gpus, kind or accounted.gpu_kind or ""
-    return next((given.gpus * times for given, times in found if given.gpus), 0), kind or ""
+    total = next((given.gpus * times for given, times in found if given.gpus), 0)
+    return min(total, MOST_GPUS), kind or ""

@@ -21,11 +21,9 @@ from slurm_energy.slurm.queue.layout import (
     REQUEUE,
     TEXTS,
 )
-from slurm_energy.slurm.tres import requested
+from slurm_energy.slurm.tres import MOST_GPUS, gpus_of, requested
 
-_GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
 _FLAG: Final = re.compile(r"ENERGY_[A-Z_]{1,32}")
-_MOST_GPUS: Final = 1 << 31
 _TIMES: Final = {
     "submit_s": "submit",
     "eligible_s": "eligible",
@@ -146,9 +144,7 @@ def _gpu_request(tres: str, gres: str, nodes: int, processes: int) -> tuple[int,
     asked, kind = 0, counted.gpu_kind or ""
     for part in gres.split(";"):
         what, _, text = part.partition("=")
-        total = 0
-        for match in _GPU.finditer(text):
-            kind = kind or match["kind"] or ""
-            total += int(match["count"] or 1) * times.get(what, 0)
-        asked = max(asked, total)
-    return min(asked if counted.gpus is None else counted.gpus, _MOST_GPUS), kind[:64]
+        found = gpus_of(text)
+        kind = kind or found.gpu_kind or ""
+        asked = max(asked, (found.gpus or 0) * times.get(what, 0))
+    return min(asked if counted.gpus is None else counted.gpus, MOST_GPUS), kind[:64]

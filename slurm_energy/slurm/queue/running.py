@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import Runner, run_command
@@ -10,6 +11,8 @@ from slurm_energy.slurm.hostlist import expanded
 
 _PARTITION = re.compile(r"(?:^| )(PartitionName|PreemptMode)=([^ ]*)")
 _CLUSTER = re.compile(r"^PreemptMode\s*=\s*(\S+)", re.MULTILINE)
+
+_LONGEST_NUMBER: Final = 10  # in a federation the upper bits of a number name the cluster: up to 2^32
 
 
 def read_places(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
@@ -19,9 +22,9 @@ def read_places(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
         UnavailableError: slurmctld does not answer.
     """
     found: dict[int, tuple[str, ...]] = {}
-    for line in run(["squeue", "-h", "-t", "R,CF", "-o", "%A %N"]).splitlines():
+    for line in run(["squeue", "-a", "-h", "--local", "-t", "R,CF", "-o", "%A %N"]).splitlines():
         number, _, hostlist = line.partition(" ")
-        if number.isdecimal() and len(number) < 10 and hostlist.strip():
+        if number.isdecimal() and len(number) <= _LONGEST_NUMBER and hostlist.strip():
             try:
                 found[int(number)] = expanded(hostlist.strip())
             except UsageError:

@@ -12,9 +12,9 @@ from typing import Final
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import Runner, run_command
 
-_KEYS: Final = frozenset({"JobState", "ReqNodeList", "ExcNodeList", "Features"}) | {
-    f"TresPer{what}" for what in ("Job", "Node", "Socket", "Task")
-}
+_KEYS: Final = frozenset(
+    {"JobState", "ReqNodeList", "ExcNodeList", "Features", "ArrayTaskId", "HetJobId"}
+) | {f"TresPer{what}" for what in ("Job", "Node", "Socket", "Task")}
 _GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z0-9][A-Za-z0-9_.+-]*?))??(?::(?P<count>\d{1,6}))?")
 _HOSTLIST: Final = re.compile(r"[A-Za-z0-9_.,+\[\]-]{1,16384}")
 _NONE: Final = ("", "(null)", "N/A")
@@ -79,6 +79,11 @@ def parse(text: str) -> Asked:
         obstacle = "it asks for GPUs by job, socket or task: only --gres and --gpus-per-node can be changed"
     elif "Features" in values or "ReqNodeList" in values:
         obstacle = "it names its nodes or their features itself"
+    # queue.table may tell of a new job before slurmctld has made an array or a heterogeneous job of it.
+    if "HetJobId" in values:
+        obstacle = "it is part of a heterogeneous job: a change would concern the other parts too"
+    elif not values.get("ArrayTaskId", "0").isdecimal():
+        obstacle = "it is an array: a change would concern all of its tasks"
     excluded = values.get("ExcNodeList", "")
     if excluded and not _HOSTLIST.fullmatch(excluded):
         obstacle = "its list of excluded nodes cannot be read"

@@ -39,6 +39,7 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _ARRAY_TASK = re.compile(r"\d+_\S+: ")
+_NO_ERROR: Final = "No error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +127,16 @@ class Updater:
             names: by job, what means this record alone: the number of an array's last task is also that of
                 the whole array. See `QueueColumns.name_of`.
 
+        Returns:
+            What became of them. If slurmctld goes away after some were done it is no error, as what was done
+            has to be known: the job that was just asked for is then among the refused.
+
         Raises:
-            UnavailableError: as in `set_site_factors`.
+            UnavailableError: as in `set_site_factors`, with no job done.
         """
         # Without "Incomplete" Slurm runs a finished job once more.
-        return self._batch([(job, f"requeue Incomplete {name}") for job, name in names.items()], names=names)
+        wanted = [(job, f"requeue Incomplete {name}") for job, name in names.items()]
+        return self._batch(wanted, names=names, partly=True)
 
     def stop(self) -> None:
         """End a batch that runs in another thread, and refuse further ones."""
@@ -141,6 +147,8 @@ class Updater:
         commands: Sequence[tuple[int, str]],
         took: Callable[[int], None] = lambda job: None,
         names: Mapping[int, str] = MappingProxyType({}),
+        *,
+        partly: bool = False,
     ) -> Outcome:
         if not commands:
             return Outcome()
@@ -154,9 +162,14 @@ class Updater:
                     return Outcome(
                         tuple(done), tuple(gone), refused, tuple(job for job, _ in commands[place:])
                     )
-                why = _reason(session.ask(text), names.get(job_id, ""))
-                if why is not None and _AWAY.search(why):
-                    raise UnavailableError(self._command[0], why)
+                try:
+                    why = self._answer(session, text, names.get(job_id, ""))
+                except UnavailableError as error:
+                    if not (partly and done):
+                        raise
+                    refused[job_id] = str(error)
+                    rest = tuple(job for job, _ in commands[place + 1 :])
+                    return Outcome(tuple(done), tuple(gone), refused, rest)
                 if why is None:
                     done.append(job_id)
                     took(job_id)
@@ -170,13 +183,32 @@ class Updater:
                         )
         return Outcome(tuple(done), tuple(gone), refused)
 
+    def _answer(self, session: _Session, text: str, name: str) -> str | None:
+        """Return why a command failed; None: it did not.
+
+        Raises:
+            UnavailableError: slurmctld has not heard it, or nobody knows.
+        """
+        why = _reason(session.ask(text), name)
+        if why is not None and _AWAY.search(why):
+            raise UnavailableError(self._command[0], why)
+        return why
+
 
 def _reason(lines: Sequence[str], name: str) -> str | None:
-    """Return why a command failed. Tasks of a whole array that cannot be changed any more are no failure."""
+    """Return why a command failed.
+
+    A whole array is answered by groups of tasks, `6_1: Job has already finished` and `6_2-5: No error`, or
+    not at all where all went well. It has failed if no task was changed.
+    """
     words = [line.removeprefix("scontrol: ").removeprefix("error: ") for line in lines]
     words = [word.removeprefix(f"{name}: ") for word in words]
-    words = [word for word in words if not _ARRAY_TASK.match(word)]
-    return words[0] if words else None
+    tasks = [word.partition(": ")[2] for word in words if _ARRAY_TASK.match(word)]
+    if len(tasks) < len(words):
+        return next(word for word in words if not _ARRAY_TASK.match(word))
+    if not tasks or any(task.startswith(_NO_ERROR) for task in tasks):
+        return None
+    return next((task for task in tasks if not _GONE.search(task)), tasks[0])
 
 
 class _Session:

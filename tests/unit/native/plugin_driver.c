@@ -3,6 +3,7 @@
 #include "job_facts.h"
 #include "slurm_release.h"
 
+#include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@ extern int init(void);
 extern FINI_TYPE fini(void);
 extern void site_factor_p_set(job_record_t *job_ptr);
 extern void site_factor_p_update(void);
+extern void site_factor_p_reconfig(void);
 
 slurm_conf_t slurm_conf;
 #undef job_list
@@ -75,12 +77,14 @@ static char *flag(void) {
 static job_record_t *random_job(uint32_t id) {
     static slurmdb_assoc_rec_t assoc;
     static slurmdb_assoc_usage_t usage = {.shares_norm = 0.25};
-    static job_array_struct_t array = {.task_cnt = 9};
+    static job_array_struct_t array = {.task_cnt = 9}, last_task = {.task_cnt = 0};
     job_record_t *job = calloc(1, sizeof(*job));
 
     assoc.usage = &usage;
     job->job_id = id;
-    job->job_state = (uint32_t)(rand() % 3) | (rand() % 8 ? 0 : JOB_COMPLETING);
+    job->job_state =
+        (uint32_t)(rand() % 3) | (rand() % 8 ? 0 : JOB_COMPLETING) | (rand() % 8 ? 0 : JOB_REVOKED);
+    job->batch_flag = (uint16_t)(rand() % 3);
     job->priority = rand() % 3 ? (uint32_t)rand() : rand() % 2 ? 0 : NO_VAL;
     job->direct_set_prio = rand() % 4 == 0;
     job->site_factor = NICE_OFFSET;
@@ -95,7 +99,7 @@ static job_record_t *random_job(uint32_t id) {
     job->tres_per_socket = text(2000);
     job->tres_per_task = text(2000);
     job->assoc_ptr = rand() % 2 ? &assoc : NULL;
-    job->array_recs = rand() % 4 ? NULL : &array;
+    job->array_recs = rand() % 4 ? NULL : rand() % 2 ? &array : &last_task;
     job->spank_job_env_size = (uint32_t)(rand() % 30);
     job->spank_job_env = rand() % 8 ? calloc(job->spank_job_env_size + 1, sizeof(char *)) : NULL;
     for (uint32_t i = 0; job->spank_job_env && i < job->spank_job_env_size; i++)
@@ -104,11 +108,48 @@ static job_record_t *random_job(uint32_t id) {
         job->details = calloc(1, sizeof(*job->details));
         job->details->dependency = text(2000);
         job->details->nice = NICE_OFFSET;
+        job->details->requeue = (uint16_t)(rand() % 2);
     }
     return job;
 }
 
-/* TABLE QUEUE SEED: all that Slurm may call, then each pending job's id, site factor and whether it is fixed.
+/* A list that is longer than what is written down of one. */
+static char *long_list(const char *item) {
+    char *made = calloc(1, 4096);
+
+    for (int i = 0; i < 200; i++)
+        sprintf(made + strlen(made), "%s%s%05d", i ? "," : "", item, 10000 + i);
+    return made;
+}
+
+static int open_files(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
+/*
+ * Another path for the queue: while Slurm says so it holds no lock, and another thread may be in the midst of
+ * writing, so that the change comes with the next call that has the lock.
+ */
+static void reconfigure(char *parameters, const char *table, const char *queue) {
+    int before = open_files();
+
+    snprintf(parameters, 8192, "table=%s,queue=%s.moved", table, queue);
+    site_factor_p_reconfig();
+    if (open_files() != before)
+        fprintf(stderr, "a file was closed or opened without the lock\n");
+    site_factor_p_set(jobs[0]);
+    site_factor_p_update();
+}
+
+/*
+ * TABLE QUEUE SEED: all that Slurm may call, then of each job of the queue: id, whether it runs, site factor,
+ * whether that is fixed, whether it may be requeued, and tasks. In the end the queue is written elsewhere.
  */
 int main(int argc, char **argv) {
     char parameters[8192];
@@ -120,6 +161,10 @@ int main(int argc, char **argv) {
     site_factor_p_update(); /* a client: there is no list of jobs */
     for (uint32_t i = 0; i < JOBS; i++)
         jobs[i] = random_job(i + 1);
+    jobs[0]->job_state = JOB_PENDING;
+    jobs[0]->partition = long_list("p");
+    jobs[0]->tres_fmt_req_str = long_list("gres/x=");
+    jobs[0]->tres_per_node = long_list("gres:x:");
     job_list = (__typeof__(job_list))jobs;
     for (uint32_t i = 0; i < JOBS; i++)
         site_factor_p_set(jobs[i]);
@@ -127,11 +172,14 @@ int main(int argc, char **argv) {
     for (uint32_t i = 0; i < JOBS; i += 7)
         site_factor_p_set(jobs[i]);
     for (uint32_t i = 0; i < JOBS; i++)
-        if (job_is_listed(jobs[i]))
-            printf("%u %d %lld %s\n", jobs[i]->job_id, !IS_JOB_PENDING(jobs[i]),
+        if (job_is_listed(jobs[i]) && !(jobs[i]->job_state & JOB_REVOKED))
+            printf("%u %d %lld %s %d %u\n", jobs[i]->job_id, !IS_JOB_PENDING(jobs[i]),
                    (long long)jobs[i]->site_factor - NICE_OFFSET,
                    jobs[i]->direct_set_prio && jobs[i]->priority && jobs[i]->priority != NO_VAL ? "fixed"
-                                                                                                : "free");
+                                                                                                : "free",
+                   jobs[i]->details && jobs[i]->details->requeue && jobs[i]->batch_flag,
+                   jobs[i]->array_recs && jobs[i]->array_recs->task_cnt ? 9 : 1);
+    reconfigure(parameters, argv[1], argv[2]);
     fprintf(stderr, "%u lines logged\n", complaints);
     fini();
     return 0;
