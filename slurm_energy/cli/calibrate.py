@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
-from slurm_energy.quantities import format_duration
+from slurm_energy.quantities import format_duration, shown
 
 if TYPE_CHECKING:
     from slurm_energy.oracle.calibration.fitting import Fit
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         raise UnavailableError(
             "senergy calibrate", "numpy is not installed", install_extra("predict")
         ) from None
-    from slurm_energy.oracle.calibrations import load_calibration, save_calibration
+    from slurm_energy.oracle.calibrations import check_writable, load_calibration, save_calibration
     from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
     from slurm_energy.oracle.training.saturation import SATURATIONS
 
@@ -75,11 +75,17 @@ def run(args: argparse.Namespace) -> int:
         ("--saturation", args.saturation, tuple(SATURATIONS)),
     ):
         if value not in allowed:
-            raise UsageError(f"{flag}: '{value}'", f"is not one of {', '.join(allowed)}")
+            raise UsageError(f"{flag}: '{shown(value)}'", f"is not one of {', '.join(allowed)}")
     if args.workers < 1 or args.population < 8 or min(args.generations, args.polish, args.kicks) < 0:
         raise UsageError("--workers, --population", "at least 1 and 8; other numbers at least 0")
     hardware = find_hardware(args.gpu)
     rows = read_measurements(args.measurements, args.precision)
+    start = load_calibration(args.start) if args.start else None
+    if start is not None and start.hardware != hardware.name:
+        raise UsageError(
+            f"--start {args.start}", f"it is of {shown(start.hardware)}", f"name one of {hardware.name}"
+        )
+    check_writable(args.output)
     settings = Settings(
         seed=args.seed,
         generations=args.generations,
@@ -93,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         hardware,
         rows,
         settings,
-        start=load_calibration(args.start) if args.start else None,
+        start=start,
         saturation=args.saturation,
         checkpoint=args.checkpoint,
         progress=_bar(time.monotonic()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,16 +155,29 @@ def _traced(text: str) -> Profile:
         raise UsageError(f"--trace: '{shown(text)}'", "is not FILE.py:FUNCTION")
     from slurm_energy.oracle.workload.tracing import Labels, profile_module
 
-    try:
-        made = runpy.run_path(path).get(function)
-    except OSError as error:
-        raise UsageError(f"--trace: {path}", error.strerror or str(error)) from None
+    if not Path(path).is_file():
+        raise UsageError(f"--trace: {shown(path)}", "no such file")
+    made = _users(path, lambda: runpy.run_path(path).get(function))
     if not callable(made):
-        raise UsageError(f"--trace: {path}", f"has no function '{shown(function)}'")
-    pair = made()
+        raise UsageError(f"--trace: {shown(path)}", f"has no function '{shown(function)}'")
+    pair = _users(path, made)
     if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[1])):
         raise UsageError(f"--trace: {function}", "does not return (module, inputs)", "see --help")
-    return profile_module(pair[0], pair[1], Labels(Path(path).stem))
+    module, inputs = pair
+    if not hasattr(module, "named_parameters"):
+        raise UsageError(
+            f"--trace: {function}", "the first that it returns is no PyTorch module", "see --help"
+        )
+    return profile_module(module, lambda batch: _users(path, lambda: inputs(batch)), Labels(Path(path).stem))
+
+
+def _users(path: str, call: Callable[[], Any]) -> Any:
+    """Run what a user wrote; whatever goes wrong there ends in one line."""
+    try:
+        return call()
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {shown(str(error), 200)}"
+        raise UsageError(f"--trace: {shown(path)}", reason, "mend the file") from error
 
 
 def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], Sweep]:

@@ -71,7 +71,7 @@ def lines(script: BatchScript, question: Question, answer: Answer) -> list[str]:
     ]
     page = [f"{shown(script.name)}: {_wanted(script, question)}"]
     page += [f"  {shown(script.command, 90)}"] if script.command else []
-    page += [f"{name:<8}{mean:>14}{low:>14}{high:>14}" for name, mean, low, high in rows]
+    page += [f"{name:<8}{mean:>14} {low:>13} {high:>13}" for name, mean, low, high in rows]
     page += [f"{'EDP':<8}{edp:>14}", f"{'kWh':<8}{kwh:>14.4g}"]
     if script.tasks > 1:
         total = with_unit(answer.energy_joules.mean * script.tasks, "J")
@@ -144,9 +144,17 @@ def _model(question: Question, notes: list[str]) -> list[Oracle]:
         notes.append("the model was not asked: no kind of GPU is named (--gpus=a100:4)")
         return []
     try:
+        from slurm_energy.oracle.hardware import find_hardware
         from slurm_energy.oracle.prediction import TrainingOracle
+        from slurm_energy.oracle.workload import find_profile
     except ImportError:
         notes.append("the model was not asked: numpy is not installed")
+        return []
+    try:  # a path in a job's flags is no name: what is asked for must be shipped
+        find_profile(question.model.removesuffix(".json") if question.model else "")
+        find_hardware(question.gpu_kind.removesuffix(".toml"))
+    except EnergyError as error:
+        notes.append(f"the model was not asked: {error}")
         return []
     return [TrainingOracle()]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import functools
-import math
+import os
+import tempfile
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +21,7 @@ from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.quantities import shown
 
 _DIRECTORY = Path(__file__).resolve().parent / "calibrated"
+_MOST = 1e18
 _PLAIN = ("hardware", "saturation", "basis", "fitted_unix_s", "rows")
 _TABLES: dict[str, type[Any]] = {"theta": Theta, "known": Spread, "unknown": Spread}
 
@@ -30,7 +34,7 @@ def shipped_calibration(hardware: str) -> Calibration:
 
 
 def save_calibration(calibration: Calibration, path: Path) -> None:
-    """Write a calibration.
+    """Write a calibration, whole or not at all.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -55,9 +59,48 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
         lines += ["", f"[residuals.{toml(name)}.{precision}]"]
         lines += [f"{key} = {_numbers(value)}" for key, value in dataclasses.asdict(residuals).items()]
     try:
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        _replace(path.resolve(), "\n".join(lines) + "\n")
     except OSError as error:
-        raise ConfigError(str(path), error.strerror or str(error), "name a file that you may write") from None
+        raise _unwritable(path, error) from None
+
+
+def check_writable(path: Path) -> None:
+    """Make sure that `save_calibration` can write a file, before hours are spent on what is to go there.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not _is_special(path):
+            with tempfile.TemporaryFile(dir=path.resolve().parent):
+                pass
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Put a file in the place of another at once; a pipe or terminal is written as it is."""
+    if _is_special(path):
+        path.write_text(text, encoding="utf-8")
+        return
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file()
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(str(path), error.strerror or str(error), "name a file that you may write")
 
 
 def _numbers(values: Any) -> str:
@@ -75,20 +118,17 @@ def load_calibration(path: Path) -> Calibration:
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(str(path), reason, "name a file that senergy calibrate wrote") from None
     for key in data:
         if key not in (*_PLAIN, *_TABLES, "workloads", "supply_ratios", "residuals"):
             raise ConfigError(f"{path}: {shown(key)}", "unknown key")
-    if data.get("saturation", "sigmoid") not in SATURATIONS:
-        raise ConfigError(f"{path}: saturation", f"is not one of {', '.join(SATURATIONS)}")
-    if not isinstance(data.get("hardware"), str):
-        raise ConfigError(f"{path}: hardware", "is missing or no text")
+    _check_plain(path, data)
     tables = {name: _table(path, name, cls, data.get(name)) for name, cls in _TABLES.items() if name in data}
     workloads = {
-        name: _table(path, f"workloads.{name}", Scalars, values)
-        for name, values in data.get("workloads", {}).items()
+        name: _table(path, f"workloads.{shown(name)}", Scalars, values)
+        for name, values in _entries(f"{path}: workloads", data.get("workloads", {}))
     }
     ratios = data.get("supply_ratios", {})
     if not isinstance(ratios, dict) or not all(map(_not_negative, ratios.values())):
@@ -96,6 +136,20 @@ def load_calibration(path: Path) -> Calibration:
     plain = {key: data[key] for key in _PLAIN if key in data}
     residuals = _residuals(path, data.get("residuals", {}))
     return Calibration(**plain, **tables, workloads=workloads, supply_ratios=ratios, residuals=residuals)
+
+
+def _check_plain(path: Path, data: dict[str, Any]) -> None:
+    """Check the values that stand alone; all but `hardware` may be missing."""
+    if data.get("saturation", "sigmoid") not in [*SATURATIONS]:
+        raise ConfigError(f"{path}: saturation", f"is not one of {', '.join(SATURATIONS)}")
+    if not isinstance(data.get("hardware"), str):
+        raise ConfigError(f"{path}: hardware", "is missing or no text")
+    if not isinstance(data.get("basis", ""), str):
+        raise ConfigError(f"{path}: basis", "is no text")
+    if not _not_negative(data.get("fitted_unix_s", 0)):
+        raise ConfigError(f"{path}: fitted_unix_s", "is no number from 0 on")
+    if not (type(data.get("rows", 0)) is int and data.get("rows", 0) >= 0):
+        raise ConfigError(f"{path}: rows", "is not a count")
 
 
 def _residuals(path: Path, tables: Any) -> dict[tuple[str, str], Residuals]:
@@ -130,14 +184,19 @@ def _check_tables(place: str, given: dict[str, Any]) -> None:
             raise ConfigError(f"{place}.{key}", "has not one factor above 0 for each limit in each row")
 
 
+def _is_quantile(key: str, value: float) -> bool:
+    """Whether 1 is on the right side, so that a prediction lies in its own range; products stay finite."""
+    return 1e-6 <= value <= 1.0 if key.endswith("_low") else 1.0 <= value <= 1e6
+
+
 def _positive(values: Any) -> bool:
     return isinstance(values, list) and all(
-        type(value) in (int, float) and 0 < value < math.inf for value in values
+        type(value) in (int, float) and 0 < value < _MOST for value in values
     )
 
 
 def _not_negative(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
+    return type(value) in (int, float) and 0 <= value < _MOST
 
 
 def _table(path: Path, name: str, cls: type[Any], values: Any) -> Any:
@@ -149,11 +208,13 @@ def _table(path: Path, name: str, cls: type[Any], values: Any) -> Any:
         place = f"{path}: {name}.{shown(key)}"
         if key not in known:
             raise ConfigError(place, "unknown key")
-        if type(value) not in (int, float) or not math.isfinite(value):
+        if type(value) not in (int, float) or not -_MOST < value < _MOST:
             raise ConfigError(place, "is not a number")
         bound = bounds.get(key)
         if bound is not None and not bound.low * 0.999 - 1e-12 <= value <= bound.high * 1.001:
             raise ConfigError(place, f"{value} is not from {bound.low} to {bound.high}")
+        if bound is None and not _is_quantile(key, value):
+            raise ConfigError(place, f"{value} does not leave 1 in the range")
     try:
         return cls(**values)
     except TypeError:

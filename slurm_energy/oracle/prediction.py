@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from slurm_energy.oracle.training.power import clock_under, step_watts
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.training.timing import Device, step_s, step_times
 from slurm_energy.oracle.workload import Profile, find_optimizer, find_profile
-from slurm_energy.quantities import format_scaled
+from slurm_energy.quantities import format_duration, format_scaled
 
 Array = NDArray[np.float64]
 _CHUNK = 8192
@@ -221,10 +221,12 @@ class TrainingOracle:
         samples = question.samples or profile.samples_per_epoch
         if not samples:
             return None
-        cap = question.gpu_cap_watts or np.inf
+        cap = max(float(question.gpu_cap_watts or np.inf), kind.min_cap_watts)
         row = (profile, kind, precision, float(question.batch or DEFAULT_BATCH), float(question.gpus or 1))
-        asked = Alternatives.of([(*row, float(samples), float(cap))])
-        return self.answers(asked, self.predict_many(asked))[0]
+        asked = Alternatives.of([(*row, float(samples), cap)])
+        answer = self.answers(asked, self.predict_many(asked))[0]
+        basis = "; ".join((answer.basis, *_assumed(question, profile, precision)))
+        return replace(answer, basis=basis, notes=(*answer.notes, *_doubts(question, kind, answer)))
 
     def answers(self, asked: Alternatives, predicted: Predictions) -> list[Answer]:
         """Return predictions one by one, with range, origin and warnings."""
@@ -252,11 +254,39 @@ class TrainingOracle:
             power_watts=power,
             energy_joules=_estimate(float(predicted.energy_joules[place]), energy_low, energy_high),
             source=Source.MODEL,
-            basis=f"{profile.name} on {kind.name}, {calibration.basis}; watts of the GPUs",
+            basis=f"{profile.name} on {kind.name}, {calibration.basis}; watts of the {kind.kind.upper()}s",
             age_s=None if fitted is None else max(0.0, time.time() - fitted),
             observations=calibration.rows or None,
             notes=tuple(notes),
         )
+
+
+def _assumed(question: Question, profile: Profile, precision: str) -> tuple[str, ...]:
+    """Return what the question did not say, as one part of a basis; nothing if it said all."""
+    parts = []
+    if not question.samples:
+        parts.append(f"one epoch of {profile.dataset or 'its data set'}")
+    if not question.batch:
+        parts.append(f"{DEFAULT_BATCH} samples per GPU and step")
+    if not question.precision:
+        parts.append(precision)
+    return (f"assumed: {', '.join(parts)}",) if parts else ()
+
+
+def _doubts(question: Question, kind: Hardware, answer: Answer) -> list[str]:
+    """Return notes on what the question says and the model cannot follow."""
+    notes, limit_s = [], question.time_limit_s
+    if limit_s and answer.duration_s.mean > limit_s:
+        notes.append(
+            f"this is more than the time limit of {format_duration(limit_s)}: the job would be killed"
+        )
+    if (question.nodes or 1) > 1:
+        notes.append("the model knows one node only: its GPUs are taken as linked within one")
+    if question.cap_watts is not None:
+        notes.append("the model knows limits per GPU only: that per node is left out")
+    if question.gpu_cap_watts and question.gpu_cap_watts < kind.min_cap_watts:
+        notes.append(f"{kind.name} takes limits from {kind.min_cap_watts:g} W on: this one counts")
+    return notes
 
 
 def default_precision(kind: Hardware) -> str:

@@ -153,6 +153,7 @@ class _Request:
 
     def __init__(self, given: dict[str, tuple[str | None, str]]) -> None:
         self._given = given
+        self.notes: list[str] = []
 
     def script(
         self, path: str, command: str, content: bytes, arguments: Sequence[str], notes: Sequence[str]
@@ -179,7 +180,7 @@ class _Request:
             account=self._text("account"),
             flags=self._flags(),
             tasks=self._array(),
-            notes=tuple(notes),
+            notes=(*notes, *self.notes),
         )
 
     def _nodes_and_tasks(self) -> tuple[int, int]:
@@ -198,7 +199,7 @@ class _Request:
         for name, times in (("gpus", 1), ("gpus-per-node", nodes), ("gpus-per-task", tasks)):
             text = self._text(name)
             if text:
-                count, kind = self._gres("gpu:" + text.split(",")[0], name)
+                count, kind = self._sum([f"gpu:{item}" for item in text.split(",")], name)
                 return count * times, kind
         for name, times in (("gres", nodes), ("tres-per-task", tasks)):
             count, kind = self._listed_gpus(name)
@@ -206,18 +207,23 @@ class _Request:
                 return count * times, kind
         sockets = (self._count("sockets-per-node") or 1) * nodes
         text = self._text("gpus-per-socket")
-        count, kind = self._gres("gpu:" + text.split(",")[0], "gpus-per-socket") if text else (0, None)
+        items = [f"gpu:{item}" for item in text.split(",")] if text else []
+        count, kind = self._sum(items, "gpus-per-socket")
         return count * sockets, kind
 
     def _listed_gpus(self, name: str) -> tuple[int, str | None]:
         """Return the GPUs of a list such as `craynetwork:1,gpu:a100:2` or `cpu=2,gres/gpu=1`."""
-        total, kind = 0, None
-        for item in (self._text(name) or "").split(","):
-            plain = item.removeprefix("gres/").removeprefix("gres:")
-            if plain == "gpu" or plain.startswith(("gpu:", "gpu=")):
-                count, found = self._gres(plain, name)
-                total, kind = total + count, kind or found
-        return total, kind
+        items = (self._text(name) or "").split(",")
+        plain = [item.removeprefix("gres/").removeprefix("gres:") for item in items]
+        return self._sum([item for item in plain if item == "gpu" or item.startswith(("gpu:", "gpu="))], name)
+
+    def _sum(self, items: Sequence[str], name: str) -> tuple[int, str | None]:
+        """Return the GPUs of a list and the type that was named first; others are noted."""
+        found = [self._gres(item, name) for item in items]
+        kinds = list(dict.fromkeys(kind for count, kind in found if kind and count))
+        if len(kinds) > 1:
+            self.notes.append(f"{shown(' and '.join(kinds))}: all GPUs are taken for {shown(kinds[0])}")
+        return sum(count for count, _ in found), next(iter(kinds), None)
 
     def _gres(self, text: str, name: str) -> tuple[int, str | None]:
         match = _GRES.fullmatch(text)

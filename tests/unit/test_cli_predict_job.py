@@ -147,3 +147,27 @@ def test_flags_that_submission_would_refuse_are_noted(folder, monkeypatch, capsy
     (folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --energy-cap=9MW\ntrue\n")
     assert cli.main(["predict", "job.sh"]) == 0
     assert "note    --energy-cap: '9MW' is out of bounds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ("--energy-model=resnet49 --gpus=a40:1", "no such workload profile: near names: resnet50"),
+        ("--energy-model=resnet50 --gpus=a41:1", "near names: a40"),
+        ("--energy-model=resnet50 --gres=gpu:a40:1,gpu:a100:2", "a40 and a100: all GPUs are taken for a40"),
+    ],
+)
+def test_why_the_model_does_not_follow_a_script(folder, monkeypatch, capsys, options, note):
+    (folder / "job.sh").write_text(f"#!/bin/bash\n#SBATCH -t 10 {options}\nsrun x\n")
+    controller(monkeypatch, {"answers": [None]})
+    assert cli.main(["predict", "job.sh"]) == 0
+    assert note in capsys.readouterr().out
+
+
+def test_gpus_of_two_types_are_all_counted_and_columns_stay_apart(folder, monkeypatch, capsys):
+    (folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --gpus=a40:3,a100:5 -t 99999999-00\nsrun x\n")
+    controller(monkeypatch, {"answers": [None]})
+    assert cli.main(["predict", "job.sh"]) == 0
+    out = capsys.readouterr().out
+    assert "8 GPUs (a40)" in out
+    assert len(next(line for line in out.splitlines() if line.startswith("time ")).split()) == 4

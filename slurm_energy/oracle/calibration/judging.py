@@ -11,7 +11,7 @@ from slurm_energy.oracle.calibration.problem import Array, Problem, mape
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.prediction import device_of
 from slurm_energy.oracle.training.members import averaged, members
-from slurm_energy.oracle.training.parameters import Calibration, Spread
+from slurm_energy.oracle.training.parameters import UNMEASURED, Calibration, Spread
 from slurm_energy.oracle.training.timing import Device
 from slurm_energy.oracle.workload import Optimizer, Profile, find_optimizer, find_profile
 
@@ -51,13 +51,16 @@ def errors(rows: Sequence[Measurement], seconds: Array, watts: Array) -> tuple[f
 
 
 def spread(rows: Sequence[Measurement], seconds: Array, watts: Array) -> Spread:
-    """Return the 5 and 95 % quantiles of measured / predicted, 1 always inside."""
-    ratios = column(rows, "step_s") / seconds, column(rows, "power_watts") / watts
-    (time_low, time_high), (power_low, power_high) = (
-        (min(1.0, float(low)), max(1.0, float(high)))
-        for low, high in (np.nanquantile(ratio, (0.05, 0.95)) for ratio in ratios)
-    )
-    return Spread(time_low, time_high, power_low, power_high)
+    """Return the 5 and 95 % quantiles of measured / predicted, 1 inside; wide without any watts."""
+    time = _quantiles(column(rows, "step_s") / seconds)
+    ratio = column(rows, "power_watts") / watts
+    wide = UNMEASURED.power_low, UNMEASURED.power_high
+    return Spread(*time, *(_quantiles(ratio) if np.isfinite(ratio).any() else wide))
+
+
+def _quantiles(ratio: Array) -> tuple[float, float]:
+    low, high = np.nanquantile(ratio, (0.05, 0.95))
+    return min(1.0, float(low)), max(1.0, float(high))
 
 
 def circumstances(hardware: Hardware, row: Measurement) -> tuple[Profile, Device, str, Optimizer]:

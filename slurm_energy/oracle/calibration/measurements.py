@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.errors import UsageError
+from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.oracle.hardware import PRECISIONS
 from slurm_energy.oracle.workload import find_optimizer, find_profile
 from slurm_energy.quantities import shown
@@ -90,34 +90,38 @@ def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
     raise UsageError(f"{path}: header", "is not known", f"columns: {','.join(COLUMNS)}")
 
 
-def _own(path: Path, line: int, row: dict[str, str]) -> Measurement:
-    find_profile(row["model"]), find_optimizer(row["optimizer"])
-    if row["precision"] not in PRECISIONS:
+def _own(path: Path, line: int, row: dict[str, str | None]) -> Measurement:
+    model, optimizer, precision = (row[key] or "" for key in ("model", "optimizer", "precision"))
+    try:
+        find_profile(model), find_optimizer(optimizer)
+    except NotFoundError as error:
+        raise NotFoundError(f"{path}, line {line}: {error.what}", error.why, error.todo) from None
+    if precision not in PRECISIONS:
         raise UsageError(f"{path}, line {line}: precision", f"is not one of {', '.join(PRECISIONS)}")
     return Measurement(
-        model=row["model"],
-        batch=_number(path, line, row, "batch"),
-        gpus=_number(path, line, row, "gpus"),
-        precision=row["precision"],
-        optimizer=row["optimizer"],
+        model=model,
+        batch=_count(path, line, row, "batch"),
+        gpus=_count(path, line, row, "gpus"),
+        precision=precision,
+        optimizer=optimizer,
         cap_watts=_number(path, line, row, "cap_watts", math.inf),
         step_s=_number(path, line, row, "step_s"),
         power_watts=_number(path, line, row, "power_watts", math.nan),
     )
 
 
-def _of_study(path: Path, line: int, row: dict[str, str], precision: str) -> Measurement:
-    key = (row["dataset"], row["network"])
+def _of_study(path: Path, line: int, row: dict[str, str | None], precision: str) -> Measurement:
+    key = (row["dataset"] or "", row["network"] or "")
     if key not in _STUDIES:
         raise UsageError(f"{path}, line {line}: {shown('/'.join(key))}", "no profile is assigned to it")
     model, samples = _STUDIES[key]
-    batch = _number(path, line, row, "batch_size")
+    batch = _count(path, line, row, "batch_size")
     return Measurement(
         model=model,
         batch=batch,
         gpus=1.0,
         precision=precision,
-        optimizer=find_optimizer(row["optimizer"]).name,
+        optimizer=find_optimizer(row["optimizer"] or "").name,
         cap_watts=_number(path, line, row, "power_limit"),
         step_s=_number(path, line, row, "time_per_epoch") / (samples / batch),
         power_watts=_number(path, line, row, "average_power"),
@@ -125,7 +129,14 @@ def _of_study(path: Path, line: int, row: dict[str, str], precision: str) -> Mea
     )
 
 
-def _number(path: Path, line: int, row: dict[str, str], key: str, empty: float | None = None) -> float:
+def _count(path: Path, line: int, row: dict[str, str | None], key: str) -> float:
+    value = _number(path, line, row, key)
+    if value != int(value):
+        raise UsageError(f"{path}, line {line}: {key}", f"'{shown(row[key] or '')}' is not a whole number")
+    return value
+
+
+def _number(path: Path, line: int, row: dict[str, str | None], key: str, empty: float | None = None) -> float:
     text = (row[key] or "").strip()
     if not text and empty is not None:
         return empty

@@ -33,13 +33,17 @@ def mape(predicted: Array, measured: Array, blunt: float = 0.0) -> Array:
 
     Args:
         predicted: any shape that ends with the measurements.
-        measured: the measurements; those that are NaN do not count.
+        measured: the measurements; those that are NaN do not count, and where all are the error is 0.
         blunt: rounds the corner of |x| to sqrt(x^2 + blunt^2), for searches that follow a slope.
 
     Source: thesis, Eq. 4.16 and 4.17.
     """
     errors = (predicted - measured) / measured
-    return np.asarray(np.nanmean(np.sqrt(errors * errors + blunt * blunt), axis=-1))
+    sizes = np.sqrt(errors * errors + blunt * blunt)
+    known = np.isfinite(measured)
+    if not known.all():
+        sizes = sizes[..., known] if known.any() else np.zeros((*sizes.shape[:-1], 1))
+    return np.asarray(np.mean(sizes, axis=-1))
 
 
 def combined(time_error: Array, power_error: Array) -> Array:
@@ -83,6 +87,8 @@ def unknowns(parameters: Sequence[str], workloads: Sequence[str], scalars: Seque
 class Problem:
     """Measurements on one kind of device, and how far the model is off for given unknowns.
 
+    `origin` is all of them but the measurements: another problem has others.
+
     Args:
         hardware: the kind of device.
         rows: measurements on it; at least one.
@@ -100,6 +106,7 @@ class Problem:
         saturation: str = "sigmoid",
     ) -> None:
         self.rows, self.theta = list(rows), theta
+        self.origin = (hardware, theta, scalars, saturation)
         self._function = SATURATIONS[saturation]
         self._demand, self._device = _demands(rows), _devices(hardware, rows)
         self._gpus, self._caps = column(rows, "gpus"), column(rows, "cap_watts")

@@ -20,6 +20,7 @@ import numpy as np
 
 from slurm_energy.errors import UnavailableError, UsageError, install_extra
 from slurm_energy.oracle.calibration.problem import Array, Problem, Unknown, Weights
+from slurm_energy.quantities import shown
 
 try:
     from scipy.optimize import differential_evolution, minimize
@@ -90,7 +91,7 @@ def search(
     """
     with _evaluator(problem, found, settings) as losses:
         best = _evolve(
-            found, start, settings, losses, _State.of(problem, found, settings, checkpoint), progress
+            found, start, settings, losses, _State.of(problem, found, start, settings, checkpoint), progress
         )
     return _refine(problem, found, best, settings, progress)
 
@@ -105,18 +106,28 @@ class _State:
     population: Array | None = None
 
     @classmethod
-    def of(cls, problem: Problem, found: Sequence[Unknown], settings: Settings, path: Path | None) -> _State:
-        text = repr(
-            (problem.rows, found, settings.seed, settings.population, settings.weights, settings.mutation)
-        )
+    def of(
+        cls,
+        problem: Problem,
+        found: Sequence[Unknown],
+        start: Array,
+        settings: Settings,
+        path: Path | None,
+    ) -> _State:
+        """Return the state in a file, or that of a search which has not begun."""
+        asked = (problem.rows, problem.origin, found, start.tolist())
+        how = (settings.seed, settings.population, settings.weights, settings.mutation)
+        text = repr((asked, how, settings.recombination, settings.spread))
         state = cls(hashlib.sha256(text.encode()).hexdigest(), path)
         if path is None or not path.exists():
             return state
         try:
             with np.load(path, allow_pickle=False) as kept:
                 digest, done, population = str(kept["digest"]), int(kept["done"]), kept["population"]
-        except (OSError, ValueError, KeyError) as error:
-            raise UsageError(str(path), f"is no checkpoint: {error}", "remove it or name another") from None
+        except Exception as error:  # a damaged file has zipfile and numpy raise almost anything
+            raise UsageError(
+                str(path), f"is no checkpoint: {shown(str(error), 100)}", "remove it or name another"
+            ) from None
         if digest != state.digest:
             raise UsageError(
                 str(path), "is the checkpoint of other measurements or settings", "remove it or name another"

@@ -63,7 +63,7 @@ def load_hardware(path: Path) -> Hardware:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(str(path), f"not TOML: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(str(path), reason, "name a readable hardware file") from None
     return _Reader(path, text).hardware(data)
@@ -105,7 +105,7 @@ class _Reader:
         if not isinstance(item, dict) or set(item) != {"value", "source"}:
             raise self._fault(key, "is not { value = NUMBER, source = NAME }")
         value, source = item["value"], item["source"]
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e18:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-12 < value < 1e18:
             raise self._fault(key, f"{shown(repr(value))} is not a number above 0")
         if not isinstance(source, str) or source not in sources:
             raise self._fault(key, f"source {shown(repr(source))} is not among [sources]")

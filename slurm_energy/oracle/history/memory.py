@@ -23,6 +23,7 @@ _SPREAD_WEIGHT: Final = 2.0  # runs that "like the newest, but different as runs
 _SPREAD_RUNS: Final = 10
 _MADE_PER_KEY: Final = 8
 _MOST_PATHS: Final = 200_000
+_MOST_WATTS: Final = 1e9  # per unit; more is no measurement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,7 +226,8 @@ def _scale(run: Run, by_limit: bool) -> float:
 
 
 def _watts(run: Run) -> float | None:
-    """Return mean watts per unit; None if not known, as of a run too short for any sample."""
+    """Return mean watts per unit; None if not known, as of a run too short for any sample, or no figure."""
     if run.energy_joules is None or run.duration_s <= 0:
         return None
-    return run.energy_joules / run.duration_s / units(run)
+    watts = run.energy_joules / run.duration_s / units(run)
+    return watts if watts <= _MOST_WATTS else None

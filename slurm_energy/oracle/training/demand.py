@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_energy.oracle.workload import Optimizer, Profile
+import numpy as np
+
+from slurm_energy.oracle.workload import Affine, Optimizer, Profile
 
 ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0}
 GROUPED_TENSORS = 64.0
@@ -67,14 +69,17 @@ def demand(
     per_kernel = 1.0 if looping else GROUPED_TENSORS
     groups = max(1.0, profile.parameter_tensors / per_kernel)
     return Demand(
-        gemm_flops=profile.gemm_flops_forward.at(batch) + profile.gemm_flops_backward.at(batch),
-        conv_flops=profile.conv_flops_forward.at(batch) + profile.conv_flops_backward.at(batch),
-        alu_flops=profile.alu_flops_forward.at(batch) + profile.alu_flops_backward.at(batch),
-        bytes_moved=width
-        * (sum(part.fixed for part in moved) + sum(part.per_sample for part in moved) * batch),
-        kernels=profile.kernels_forward.at(batch) + profile.kernels_backward.at(batch),
-        gemm_dims=(profile.gemm_m.at(batch), profile.gemm_n.at(batch), profile.gemm_k.at(batch)),
-        conv_dims=(profile.conv_pixels.at(batch), profile.conv_in.at(batch), profile.conv_out.at(batch)),
+        gemm_flops=_amount(batch, profile.gemm_flops_forward, profile.gemm_flops_backward),
+        conv_flops=_amount(batch, profile.conv_flops_forward, profile.conv_flops_backward),
+        alu_flops=_amount(batch, profile.alu_flops_forward, profile.alu_flops_backward),
+        bytes_moved=width * _amount(batch, *moved),
+        kernels=_amount(batch, profile.kernels_forward, profile.kernels_backward),
+        gemm_dims=(_size(batch, profile.gemm_m), _size(batch, profile.gemm_n), _size(batch, profile.gemm_k)),
+        conv_dims=(
+            _size(batch, profile.conv_pixels),
+            _size(batch, profile.conv_in),
+            _size(batch, profile.conv_out),
+        ),
         optimizer_flops=optimizer.total_flops(profile.trainable),
         optimizer_bytes=optimizer.read_bytes(profile.trainable, precision)
         + optimizer.write_bytes(profile.trainable),
@@ -83,3 +88,14 @@ def demand(
         low_precision=1.0 if width == 2.0 else 0.0,
         batch=batch,
     )
+
+
+def _amount(batch: Any, *parts: Affine) -> Any:
+    """Return a sum of quantities; at least 0 where their lines do not hold so far from the traced batches."""
+    line = sum(part.fixed for part in parts) + sum(part.per_sample for part in parts) * batch
+    return np.maximum(0.0, line)
+
+
+def _size(batch: Any, mean: Affine) -> Any:
+    """Return the mean size along an axis; at least 1, also where there is no such operation."""
+    return np.maximum(1.0, mean.at(batch))

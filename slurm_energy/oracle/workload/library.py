@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import functools
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,9 @@ from slurm_energy.quantities import shown
 
 _DIRECTORY = Path(__file__).resolve().parent / "profiles"
 _COUNTS = ("parameters", "trainable", "parameter_tensors")
-_TEXTS = ("name", "description", "origin", "optimizer")
+_TEXTS = ("name", "description", "origin", "optimizer", "dataset")
+_MOST = 1e24
+"""Bound on what a file may say, so that predictions stay finite."""
 
 
 @functools.cache
@@ -59,7 +60,7 @@ def load_profile(path: Path) -> Profile:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(str(path), reason, "trace the model again") from None
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
@@ -92,11 +93,13 @@ def _value(path: Path, key: str, value: Any) -> Any:
         if not (isinstance(value, list) and len(value) == 2 and all(map(_finite, value))):
             raise ConfigError(f"{path}: {key}", "is not [fixed, per sample]")
         return Affine(float(value[0]), float(value[1]))
-    if key in _COUNTS and not (type(value) is int and value >= 0):
+    if key == "shared_weights" and type(value) is not bool:
+        raise ConfigError(f"{path}: {key}", "is neither true nor false")
+    if key in _COUNTS and not (type(value) is int and 0 <= value < _MOST):
         raise ConfigError(f"{path}: {key}", "is not a count")
     if key in _TEXTS and not isinstance(value, str):
         raise ConfigError(f"{path}: {key}", "is no text")
-    if key == "samples_per_epoch" and not (value is None or (type(value) is int and value > 0)):
+    if key == "samples_per_epoch" and not (value is None or (type(value) is int and 0 < value < _MOST)):
         raise ConfigError(f"{path}: {key}", "is not a count")
     if key == "optimizer" and value not in OPTIMIZERS:
         raise ConfigError(f"{path}: {key}", f"is not one of {', '.join(OPTIMIZERS)}")
@@ -104,4 +107,4 @@ def _value(path: Path, key: str, value: Any) -> Any:
 
 
 def _finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and -_MOST < value < _MOST

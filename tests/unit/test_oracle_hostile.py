@@ -1,0 +1,334 @@
+"""What nobody should give the oracle: damaged files, odd scripts and measurements; each ends in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+np = pytest.importorskip("numpy", reason="predictions need numpy")
+pytest.importorskip("scipy", reason="calibration needs scipy")
+
+from slurm_energy.cli import main as cli  # noqa: E402
+from slurm_energy.errors import ConfigError  # noqa: E402
+from slurm_energy.oracle.answer import Question  # noqa: E402
+from slurm_energy.oracle.calibrations import load_calibration, save_calibration  # noqa: E402
+from slurm_energy.oracle.hardware import find_hardware, load_hardware  # noqa: E402
+from slurm_energy.oracle.history import History, HistoryOracle, Run  # noqa: E402
+from slurm_energy.oracle.nameplate import NameplateOracle  # noqa: E402
+from slurm_energy.oracle.prediction import Alternatives, TrainingOracle  # noqa: E402
+from slurm_energy.oracle.training.demand import demand  # noqa: E402
+from slurm_energy.oracle.training.parameters import Calibration  # noqa: E402
+from slurm_energy.oracle.training.saturation import SATURATIONS  # noqa: E402
+from slurm_energy.oracle.workload import (  # noqa: E402
+    find_optimizer,
+    find_profile,
+    load_profile,
+    profile_names,
+)
+
+Senergy = Callable[..., tuple[int, str, str]]
+KINDS = [find_hardware(name) for name in ("a100", "a40", "rtx6000", "h100", "mi250x", "xeon-8358")]
+HEADER = "model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts\n"
+STEPS = HEADER + "".join(
+    f"resnet50,{batch},1,fp32,momentum,{cap},{batch * 0.003:.4f},{cap or 280}\n"
+    for batch in (16, 32, 64)
+    for cap in ("", 150, 200)
+)
+QUICK = "--population 8 --generations 20 --polish 0 --kicks 0"
+
+
+@pytest.fixture
+def senergy(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Senergy:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "steps.csv").write_text(STEPS)
+
+    def run(words: str) -> tuple[int, str, str]:
+        code = cli.main(words.split())
+        out = capsys.readouterr()
+        assert out.err.count("\n") <= 1, out.err
+        return code, out.out, out.err
+
+    return run
+
+
+@given(
+    st.sampled_from(profile_names()),
+    st.sampled_from(KINDS),
+    st.integers(1, 4096),
+    st.sampled_from(sorted(SATURATIONS)),
+    st.integers(1, 64),
+)
+def test_any_network_under_any_saturation_stays_between_idle_and_design_power(
+    name: str, kind: Any, batch: int, saturation: str, gpus: int
+) -> None:
+    caps = np.linspace(kind.min_cap_watts, kind.tdp_watts, 12)
+    rows = [(find_profile(name), kind, "fp32", batch, gpus, 1e6, cap) for cap in (*caps, np.inf)]
+    own = Calibration(kind.name, saturation=saturation)
+    found = TrainingOracle(lambda name: own).predict_many(Alternatives.of(rows))
+    idle_watts = own.theta.static_share * kind.tdp_watts * gpus
+    assert np.isfinite(found.step_s).all()
+    assert (np.diff(found.step_s) <= 1e-9 * found.step_s[1:]).all()  # a higher limit is never slower
+    assert (found.power_watts >= idle_watts * (1 - 1e-9)).all()
+    assert (found.power_watts <= kind.tdp_watts * gpus * (1 + 1e-9)).all()
+
+
+def test_a_line_that_leaves_its_ground_asks_for_no_negative_work(tmp_path: Path) -> None:
+    data = find_profile("resnet50").to_json()
+    data |= {"kernels_forward": [500.0, -1.0], "conv_in": [64.0, -1.0], "read_forward": [1e12, -1e10]}
+    (tmp_path / "net.json").write_text(json.dumps(data))
+    asked = demand(load_profile(tmp_path / "net.json"), 4096.0, "fp32", find_optimizer("sgd"))
+    assert (asked.kernels, asked.bytes_moved, asked.conv_dims[1]) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("gemm_flops_forward", [1e300, 1e300]),
+        ("read_forward", [10**400, 0]),
+        ("parameters", 10**400),
+        ("dataset", 3),
+        ("shared_weights", "yes"),
+        ("samples_per_epoch", 10**30),
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused_by_key(tmp_path: Path, key: str, value: Any) -> None:
+    (tmp_path / "net.json").write_text(json.dumps(find_profile("ncf").to_json() | {key: value}))
+    with pytest.raises(ConfigError, match=key):
+        load_profile(tmp_path / "net.json")
+
+
+@pytest.mark.parametrize(
+    ("load", "name"),
+    [(load_profile, "a.json"), (load_calibration, "a.toml"), (load_hardware, "b.toml")],
+)
+def test_a_file_nested_without_end_is_one_line(load: Any, name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(("" if name == "a.json" else "x = ") + "[" * 100_000)
+    with pytest.raises(ConfigError, match=name):
+        load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "key"),
+    [
+        ("^saturation = .*", "saturation = []", "saturation"),
+        ("^basis = .*", "basis = 3", "basis"),
+        ("^rows = .*", "rows = 1.5", "rows"),
+        ("^rows = .*", 'rows = 1\nfitted_unix_s = "today"', "fitted_unix_s"),
+        ("^rows = .*", "rows = 1\nfitted_unix_s = nan", "fitted_unix_s"),
+        ("^time_low = .*", "time_low = -0.5", "known.time_low"),
+        ("^time_low = .*", "time_low = 1.5", "known.time_low"),
+        ("^power_high = .*", "power_high = 0.5", "known.power_high"),
+        ("^power_high = .*", "power_high = 1e308", "known.power_high"),
+        ("^kernel_s = .*", f"kernel_s = {10**400}", "theta.kernel_s"),
+        ("^saturation = .*", 'saturation = "tanh"\nworkloads = 3', "workloads"),
+    ],
+)
+def test_a_calibration_that_cannot_be_is_refused_by_key(
+    tmp_path: Path, pattern: str, line: str, key: str
+) -> None:
+    save_calibration(Calibration("a40-48gb"), tmp_path / "own.toml")
+    text = (tmp_path / "own.toml").read_text()
+    (tmp_path / "own.toml").write_text(re.sub(pattern, line, text, count=1, flags=re.MULTILINE))
+    with pytest.raises(ConfigError, match=re.escape(f"own.toml: {key}")):
+        load_calibration(tmp_path / "own.toml")
+
+
+def test_hardware_that_does_nothing_is_refused(tmp_path: Path) -> None:
+    text = (Path(load_hardware.__code__.co_filename).parent / "kinds" / "a40-48gb.toml").read_text()
+    (tmp_path / "own.toml").write_text(text.replace("value = 696e9", "value = 1e-300"))
+    with pytest.raises(ConfigError, match="memory_bytes_per_s"):
+        load_hardware(tmp_path / "own.toml")
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "bit", "array"])
+def test_a_damaged_checkpoint_is_one_line(senergy: Senergy, tmp_path: Path, damage: str) -> None:
+    calibrate = f"calibrate steps.csv --gpu a40 --output own.toml --checkpoint state.npz {QUICK}"
+    assert senergy(calibrate)[0] == 0
+    state = tmp_path / "state.npz"
+    good = state.read_bytes()
+    flipped = bytes([*good[:-400], good[-400] ^ 1, *good[-399:]])
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    array = (tmp_path / "array.npy").read_bytes()
+    state.write_bytes({"empty": b"", "half": good[:-60], "bit": flipped, "array": array}[damage])
+    code, _, err = senergy(calibrate)
+    assert code in (0, 2) if damage == "bit" else (code, "is no checkpoint" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "other", ["--gpu rtx6000", "--gpu a40 --saturation tanh", "--gpu a40 --start o.toml"]
+)
+def test_a_checkpoint_of_another_search_is_refused(senergy: Senergy, tmp_path: Path, other: str) -> None:
+    assert senergy(f"calibrate steps.csv --gpu a40 --output own.toml --checkpoint s.npz {QUICK}")[0] == 0
+    save_calibration(load_calibration(tmp_path / "own.toml"), tmp_path / "o.toml")
+    code, _, err = senergy(f"calibrate steps.csv {other} --output own.toml --checkpoint s.npz {QUICK}")
+    assert (code, "checkpoint of other measurements" in err) == (2, True)
+
+
+def test_steps_without_any_watts_calibrate_time_and_leave_power_wide(
+    senergy: Senergy, tmp_path: Path
+) -> None:
+    (tmp_path / "steps.csv").write_text(re.sub(r",\w+$", ",", STEPS, flags=re.MULTILINE))
+    (tmp_path / "steps.csv").write_text(HEADER + (tmp_path / "steps.csv").read_text().partition("\n")[2])
+    code, out, _ = senergy(f"calibrate steps.csv --gpu a40 --output own.toml {QUICK}")
+    assert (code, "nan" in out) == (0, False)
+    known = load_calibration(tmp_path / "own.toml").known
+    assert (known.power_low, known.power_high) == (0.6, 1.6)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("resnet50,32\n", "line 2: optimizer ''"),
+        ("resnet99,32,1,fp32,momentum,,0.1,250\n", "line 2: model 'resnet99'"),
+        ("resnet50,32,0.5,fp32,momentum,,0.1,250\n", "line 2: gpus"),
+        ("resnet50,0.5,1,fp32,momentum,,0.1,250\n", "line 2: batch"),
+    ],
+)
+def test_a_measurement_that_cannot_be_is_refused_by_line(
+    senergy: Senergy, tmp_path: Path, line: str, message: str
+) -> None:
+    (tmp_path / "steps.csv").write_text(HEADER + line)
+    code, _, err = senergy("calibrate steps.csv --gpu a40 --output own.toml")
+    assert (code in (2, 6), message in err) == (True, True), err
+
+
+def test_calibration_looks_at_its_output_before_it_searches(
+    senergy: Senergy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "slurm_energy.oracle.calibration.fitting.fit", lambda *_, **__: pytest.fail("searched")
+    )
+    for output in ("nowhere/own.toml", "."):
+        code, _, err = senergy(f"calibrate steps.csv --gpu a40 --output {output}")
+        assert (code, "name a file that you may write" in err) == (3, True)
+    save_calibration(Calibration("a100-sxm4-40gb"), tmp_path / "a100.toml")
+    code, _, err = senergy("calibrate steps.csv --gpu a40 --start a100.toml --output own.toml")
+    assert (code, "it is of a100-sxm4-40gb" in err) == (2, True)
+
+
+def test_a_calibration_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_calibration(Calibration("a40-48gb"), tmp_path / "own.toml")
+    before = (tmp_path / "own.toml").read_bytes()
+
+    def full(self: Path, *_: Any, **__: Any) -> None:
+        with self.open("wb") as file:
+            file.write(b"half")
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        save_calibration(Calibration("a40-48gb"), tmp_path / "own.toml")
+    assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]
+    assert (tmp_path / "own.toml").read_bytes() == before
+
+
+def test_kinds_side_by_side_are_compared_in_a_precision_that_all_have(senergy: Senergy) -> None:
+    code, out, _ = senergy("predict --model bert-base --gpu a40,rtx6000 --batch 32 --cap none,150,200 --json")
+    assert (code, json.loads(out)["precision"]) == (0, "fp32")
+    assert json.loads(senergy("predict --model bert-base --gpu a40 --json")[1])["precision"] == "tf32"
+
+
+def test_watts_of_a_socket_are_not_called_those_of_gpus(senergy: Senergy) -> None:
+    assert "watts of the CPUs" in senergy("predict --model resnet50 --gpu xeon-8358")[1]
+
+
+USERS = {
+    "import_fails.py": "import nothing_of_this_name",
+    "syntax.py": "def build(:",
+    "raises.py": "def build(): raise RuntimeError('boom')",
+    "leaves.py": "raise SystemExit(3)",
+    "inputs.py": "class M:\n    named_parameters = None\ndef build(): return M(), lambda batch: 1 / 0",
+    "no_module.py": "def build(): return 3, lambda batch: (batch,)",
+}
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_what_goes_wrong_in_a_traced_file_is_one_line(
+    senergy: Senergy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def profile_module(module: Any, inputs: Callable[[int], Any], labels: Any) -> None:
+        inputs(2)
+
+    tracing = types.ModuleType("tracing")
+    vars(tracing).update(Labels=lambda name: None, profile_module=profile_module)
+    monkeypatch.setitem(sys.modules, "slurm_energy.oracle.workload.tracing", tracing)
+    (tmp_path / name).write_text(USERS[name])
+    code, _, err = senergy(f"predict --trace {name}:build")
+    assert (code, "--trace: " in err) == (2, True)
+
+
+def test_the_model_says_what_it_assumed_and_what_it_cannot_follow() -> None:
+    ask = TrainingOracle().predict
+    little = Question(model="resnet50", gpu_kind="a40", gpus=1, nodes=1)
+    answer = ask(little)
+    assert answer is not None
+    assert answer.basis.endswith("assumed: one epoch of ImageNet-1k, 32 samples per GPU and step, tf32")
+    assert answer.notes == ()
+    much = Question(
+        model="resnet50", gpu_kind="h100", gpus=16, nodes=2, time_limit_s=1.0, cap_watts=900,
+        gpu_cap_watts=100, batch=64, precision="bf16", samples=1e6,
+    )  # fmt: skip
+    answer = ask(much)
+    assert answer is not None
+    assert "assumed" not in answer.basis
+    text = " ".join(answer.notes)
+    for part in ("time limit of 00:00:01", "one node only", "per node is left out", "from 200 W on"):
+        assert part in text
+    allowed = ask(
+        Question(**{**{name: getattr(much, name) for name in Question.__slots__}, "gpu_cap_watts": 200})
+    )
+    assert allowed is not None
+    assert allowed.duration_s == answer.duration_s  # senergyd sets the lowest limit that the GPU takes
+
+
+def test_joules_that_no_job_can_draw_are_no_power() -> None:
+    history = History()
+    for joules in (1e5, 1e300, 1e5):
+        history.learn(Run(1.7e9, 1000.0, energy_joules=joules, user="ada", name="sim", nodes=1))
+    answer = HistoryOracle(history, NameplateOracle()).predict(Question(user="ada", name="sim", nodes=1))
+    assert answer is not None
+    assert (answer.observations, answer.power_watts.high < 1e6, answer.energy_joules.high < 1e9) == (
+        3,
+        True,
+        True,
+    )
+
+
+limits = st.sampled_from([None, 60.0, 3600.0, 1e9])
+runs = st.builds(
+    Run,
+    end=st.floats(0, 4e9),  # clocks step
+    duration_s=st.sampled_from([1e-9, 0.1, 60.0, 3600.0, 1e7, 3e9]),
+    energy_joules=st.sampled_from([None, 0.0, 1.0, 1e6, 1e15, 1e308]),
+    user=st.sampled_from(["a", "b"]),
+    name=st.sampled_from(["n", None]),
+    partition=st.sampled_from(["p", None]),
+    nodes=st.sampled_from([None, 1, 2]),
+    gpus=st.sampled_from([None, 0, 4]),
+    time_limit_s=limits,
+)
+
+
+@given(st.lists(runs, max_size=12), limits, st.sampled_from([None, 0, 8]))
+def test_any_history_gives_ranges_in_order_and_keeps_the_limit(
+    learned: list[Run], limit: float | None, gpus: int | None
+) -> None:
+    history = History(most_keys=5)
+    for run in learned:
+        history.learn(run)
+    question = Question(user="a", name="n", partition="p", nodes=1, gpus=gpus, time_limit_s=limit)
+    answer = HistoryOracle(history, NameplateOracle()).predict(question)  # an estimate checks its own order
+    assert answer is None or limit is None or answer.duration_s.high <= limit
+    assert answer is None or np.isfinite(answer.energy_joules.high)
