@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_energy.accounting.parameters import refuse_unknown, switch, words
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 
@@ -19,7 +20,6 @@ _JOB = re.compile(
 )
 _SECONDS = re.compile(r"\d{1,12}(?:\.\d{1,9})?")
 _KEYS = ("job", "user", "account", "partition", "node", "start", "end", "steps", "duplicates")
-_MAX_VALUES = 5_000
 _MAX_STEPS = 200
 
 
@@ -82,20 +82,21 @@ class Selection:
         Raises:
             UsageError: unknown parameter or bad value.
         """
-        if unknown := sorted(set(query) - set(_KEYS)):
-            raise UsageError(f"unknown parameter '{shown(unknown[0])}'", todo="known: " + ", ".join(_KEYS))
-        users = _names(query, "user")
+        refuse_unknown(query, _KEYS)
+        if "[" in query.get("node", ""):
+            raise UsageError("node: expand host lists before asking", todo="write n1,n2")
+        users = words(query, "user")
         return cls(
-            jobs=tuple(JobSelector.parse(text) for text in _names(query, "job")),
+            jobs=tuple(JobSelector.parse(text) for text in words(query, "job")),
             users=tuple(user for user in users if not user.isdecimal()),
             uids=tuple(int(user[:18]) for user in users if user.isdecimal()),
-            accounts=_names(query, "account"),
-            partitions=_names(query, "partition"),
-            nodes=_names(query, "node"),
+            accounts=words(query, "account"),
+            partitions=words(query, "partition"),
+            nodes=words(query, "node"),
             start=_seconds(query, "start"),
             end=_seconds(query, "end"),
-            steps=_switch(query, "steps"),
-            duplicates=_switch(query, "duplicates"),
+            steps=switch(query, "steps"),
+            duplicates=switch(query, "duplicates"),
         )
 
     def condition(self) -> tuple[str, list[Any]]:
@@ -191,24 +192,8 @@ def _any(clauses: Sequence[tuple[str, Sequence[Any]]]) -> tuple[str, Sequence[An
     return f"({text})", [value for _, values in clauses for value in values]
 
 
-def _names(query: Mapping[str, str], key: str) -> tuple[str, ...]:
-    names = tuple(name for name in query.get(key, "").split(",") if name)
-    if len(names) > _MAX_VALUES:
-        raise UsageError(f"{key}: more than {_MAX_VALUES} values")
-    if key == "node" and "[" in query.get(key, ""):
-        raise UsageError("node: expand host lists before asking", todo="write n1,n2")
-    return names
-
-
 def _seconds(query: Mapping[str, str], key: str) -> float | None:
     text = query.get(key, "")
     if text and not _SECONDS.fullmatch(text):
         raise UsageError(f"{key}: '{shown(text)}' is not a time", todo="write Unix seconds")
     return float(text) if text else None
-
-
-def _switch(query: Mapping[str, str], key: str) -> bool:
-    text = query.get(key, "0")
-    if text not in ("0", "1"):
-        raise UsageError(f"{key}: '{shown(text)}' is neither 0 nor 1")
-    return text == "1"

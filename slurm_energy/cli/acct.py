@@ -9,7 +9,7 @@ from datetime import datetime
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.printing import add_parsable_options, emit, emit_json
 from slurm_energy.errors import EXIT_OK, UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.reports.nodelist import expand
@@ -65,22 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     show.add_argument("-v", "--verbose", action="store_true", help="with -e: what each field means")
     show.add_argument("-n", "--noheader", action="store_true", help="no header")
-    show.add_argument(
-        "-p",
-        "--parsable",
-        dest="parsable",
-        action="store_const",
-        const="p",
-        help="values between | with one at the end",
-    )
-    show.add_argument(
-        "-P",
-        "--parsable2",
-        dest="parsable",
-        action="store_const",
-        const="P",
-        help="values between | with none at the end",
-    )
+    add_parsable_options(show)
     show.add_argument("--delimiter", metavar="TEXT", default="|", help="with -p or -P: this instead of |")
     show.add_argument(
         "--units", metavar="[KMGTP]", help="this prefix for every figure; goes before --noconvert"

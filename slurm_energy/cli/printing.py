@@ -1,7 +1,8 @@
-"""Writing to standard output whatever characters it takes."""
+"""Writing to standard output whatever characters it takes, and the options that say in which form."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterable
@@ -18,3 +19,16 @@ def emit(lines: Iterable[str]) -> None:
 def emit_json(value: Any) -> None:
     """Print a JSON document, in ASCII."""
     print(json.dumps(value, indent=2))
+
+
+def add_parsable_options(group: argparse._ArgumentGroup) -> None:
+    """Add -p and -P as Slurm's accounting commands have them: `args.parsable` is `p`, `P` or None."""
+    for letter, name, what in (("p", "parsable", "one"), ("P", "parsable2", "none")):
+        group.add_argument(
+            f"-{letter}",
+            f"--{name}",
+            dest="parsable",
+            action="store_const",
+            const=letter,
+            help=f"values between | with {what} at the end",
+        )

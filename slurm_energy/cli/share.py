@@ -9,7 +9,7 @@ import time
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.printing import add_parsable_options, emit, emit_json
 from slurm_energy.errors import EXIT_OK
 
 HELP = "energy used and shares of accounts and users, in sshare's manner"
@@ -42,17 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show.add_argument("-A", "--accounts", metavar="ACCOUNT,...", help="these accounts")
     show.add_argument("-l", "--long", action="store_true", help="also Had and GPU hours")
     show.add_argument("-h", "--noheader", action="store_true", help="no names of columns, no notes")
-    show.add_argument(
-        "-p",
-        "--parsable",
-        dest="parsable",
-        action="store_const",
-        const="p",
-        help="values between | and one after",
-    )
-    show.add_argument(
-        "-P", "--parsable2", dest="parsable", action="store_const", const="P", help="values between |"
-    )
+    add_parsable_options(show)
     show.add_argument("--json", action="store_true", help="print the controller's answer as JSON")
     connection.add_config_option(parser)
     parser.add_argument(
@@ -78,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     )
     layout = Layout(not args.noheader, "|" if args.parsable else None, args.parsable == "p")
     emit(sharepage.lines(rows, layout, long=args.long))
-    if not args.noheader:
+    if not args.noheader and not args.parsable:
         emit(sharepage.notes(answer, time.time()))
     return EXIT_OK
 

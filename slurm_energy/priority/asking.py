@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from slurm_energy.accounting.parameters import refuse_unknown, switch, words
 from slurm_energy.accounting.selection import JobSelector
-from slurm_energy.errors import ForbiddenError, UsageError
+from slurm_energy.errors import ForbiddenError
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.explaining import pending_rows
 from slurm_energy.quantities import shown
@@ -17,7 +18,6 @@ from slurm_energy.scheduling.queue import Bools
 from slurm_energy.slurm.queue.columns import PENDING
 
 _KEYS: Final = ("job", "user", "account", "partition", "neighbours", "state")
-_MOST_VALUES: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,14 @@ class Wanted:
         Raises:
             UsageError: unknown parameter or bad value.
         """
-        if unknown := sorted(set(query) - set(_KEYS)):
-            raise UsageError(f"unknown parameter '{shown(unknown[0])}'", todo="known: " + ", ".join(_KEYS))
+        refuse_unknown(query, _KEYS)
         return cls(
-            jobs=tuple(JobSelector.parse(text) for text in _words(query, "job")),
-            users=_words(query, "user"),
-            accounts=_words(query, "account"),
-            partitions=_words(query, "partition"),
-            neighbours=_switch(query, "neighbours"),
-            state=_switch(query, "state"),
+            jobs=tuple(JobSelector.parse(text) for text in words(query, "job")),
+            users=words(query, "user"),
+            accounts=words(query, "account"),
+            partitions=words(query, "partition"),
+            neighbours=switch(query, "neighbours"),
+            state=switch(query, "state"),
         )
 
     def limited_to(self, uid: int, name: str | None) -> Wanted:
@@ -132,17 +131,3 @@ def _named(snapshot: Snapshot, jobs: tuple[JobSelector, ...]) -> Bools:
         if job.offset is not None:
             found |= (queue.het_job_id == job.base) & (queue.job_id == job.base + job.offset)
     return found
-
-
-def _words(query: Mapping[str, str], key: str) -> tuple[str, ...]:
-    words = tuple(word for word in query.get(key, "").split(",") if word)
-    if len(words) > _MOST_VALUES:
-        raise UsageError(f"{key}: more than {_MOST_VALUES} values")
-    return words
-
-
-def _switch(query: Mapping[str, str], key: str) -> bool:
-    text = query.get(key, "0")
-    if text not in ("0", "1"):
-        raise UsageError(f"{key}: '{shown(text)}' is neither 0 nor 1")
-    return text == "1"

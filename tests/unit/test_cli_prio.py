@@ -62,6 +62,13 @@ def test_the_pages_read(
     golden_files.compare(name, show(monkeypatch, capsys, *arguments))
 
 
+def test_what_a_script_reads_has_no_notes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = show(monkeypatch, capsys, "share", "-a", "-P").splitlines()
+    assert {line.count("|") for line in lines} == {lines[0].count("|")}
+
+
 def test_json_is_the_controllers_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
