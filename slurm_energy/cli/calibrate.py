@@ -62,10 +62,9 @@ def run(args: argparse.Namespace) -> int:
         from slurm_energy.oracle.calibration.measurements import read_measurements
         from slurm_energy.oracle.calibration.problem import Weights
         from slurm_energy.oracle.calibration.search import Settings
-    except ImportError:
-        raise UnavailableError(
-            "senergy calibrate", "numpy is not installed", install_extra("predict")
-        ) from None
+    except ImportError as error:
+        why = f"{(error.name or str(error)).partition('.')[0]} is not installed"
+        raise UnavailableError("senergy calibrate", why, install_extra("predict")) from None
     from slurm_energy.oracle.calibrations import check_writable, load_calibration, save_calibration
     from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
     from slurm_energy.oracle.training.saturation import SATURATIONS

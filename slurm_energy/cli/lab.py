@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -197,10 +198,16 @@ def _up(args: argparse.Namespace) -> int:
     lab.settle()
     policy = " --energy-policy=powersave" if spec.product else ""
     print("Try next:")
-    print("  senergy lab shell")
+    print(f"  {_own_name()} lab shell")
     print(f"  sbatch --exclusive{policy} --wrap 'senergy lab run gemm'   (in that shell)")
-    print(f"  senergy lab exec {lab.nodes[0]} lscpu")
+    print(f"  {_own_name()} lab exec {lab.nodes[0]} lscpu")
     return EXIT_OK
+
+
+def _own_name() -> str:
+    """Return what starts this command in the caller's shell, for `make` runs it from a folder not in PATH."""
+    named = Path(sys.argv[0]).name == "senergy" and not shutil.which("senergy")
+    return shlex.quote(sys.argv[0]) if named else "senergy"
 
 
 def _bring_up(layout: Layout, spec: LabSpec) -> Lab:
@@ -241,7 +248,8 @@ def _demo(args: argparse.Namespace) -> int:
         print(f"The page with the plots: {args.html}")
         if args.keep or os.environ.get("KEEP") == "1":
             lab.settle()
-            print("The lab is left up: senergy lab shell to look around, senergy lab down to end it.")
+            name = _own_name()
+            print(f"The lab is left up: {name} lab shell to look around, {name} lab down to end it.")
             return EXIT_OK
     except BaseException:
         lifecycle.down(layout)

@@ -40,7 +40,7 @@ examples:
   senergy report -a -S now-7days --by account     everybody's, by account
   senergy report -a --by policy --tag exp1        jobs with --energy-tag=exp1
   senergy report -a --by tag --tag 'run-*'        runs side by side
-  senergy report -a -S 1101 -E 1201 --by gpu -P   by kind of GPU, for a script
+  senergy report -a -S 2026-10-01 -E 2026-11-01 --by gpu -P   by kind of GPU, for a script
   senergy report -a --by user --json --png users.png
 """
 

@@ -21,6 +21,7 @@ from lab_driver import PARENT, LabDriver, LabWish, traces_of
 from slurm_energy.errors import AlreadyRunningError, ConfigError, UsageError
 from slurm_energy.lab import layout, lifecycle, processes
 from slurm_energy.lab.nodesfile import from_profiles
+from slurm_energy.lab.parts import SYSTEM_PATH
 from slurm_energy.lab.spec import LabSpec
 from slurm_energy.lab.startup import StepError
 
@@ -84,10 +85,13 @@ def gone_within(root: Path, seconds: float) -> bool:
 
 def test_up_status_up_again_and_down(root: Path, nodes_file: Path):
     before = host_files()
-    first = senergy(root, "up", "--nodes", str(nodes_file), *SMALL)
+    program = Path(sys.executable).with_name("senergy")  # as make calls it: not in PATH
+    environment = {"PATH": SYSTEM_PATH, "SENERGY_LAB_DIR": str(root)}
+    argv = [program, "lab", "up", "--nodes", nodes_file, *SMALL]
+    first = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=90, check=False)
     assert first.returncode == 0, first.stderr
     assert re.search(r"^  box slurmd +\d+\.\d\d s$", first.stdout, re.MULTILINE)
-    assert first.stdout.splitlines()[-3].strip() == "senergy lab shell"
+    assert first.stdout.splitlines()[-3].strip() == f"{program} lab shell"
 
     second = senergy(root, "up")
     assert (second.returncode, second.stdout) == (0, f"The lab is up in {root}: nodes box.\n")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +231,16 @@ def test_the_command_writes_a_calibration_that_predict_takes(
     assert cli.main(f"predict --model resnet50 --gpu a40 --calibration {output}".split()) == 0
     assert "fitted to 24 measurements of 2 workloads" in capsys.readouterr().out
     assert cli.main(f"calibrate {steps} --gpu a40 --output {output} --saturation step".split()) == 2
+
+
+def test_what_is_not_installed_is_named() -> None:
+    code = """
+import sys
+sys.modules["scipy"] = None
+from slurm_energy.cli.main import main
+sys.exit(main("calibrate steps.csv --gpu a40 --output a40.toml".split()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert done.stderr.startswith("senergy: error: senergy calibrate: scipy is not installed: ")
+    assert done.stderr.count("\n") == 1
