@@ -28,8 +28,9 @@ from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.labels import LOWEST, SPACING
 from slurm_energy.priority.questions import HISTORY, MODEL, NAMEPLATE, Predictor
 from slurm_energy.priority.usage import Usage, weight
-from slurm_energy.scheduling import Jobs, Options, Queue, Users
+from slurm_energy.scheduling import Jobs, Options, Policy, Queue, Ranking, Users
 from slurm_energy.scheduling.queue import Alternatives
+from slurm_energy.scheduling.ranking import Term
 from slurm_energy.slurm.shares import Association, normalised
 
 HOUR, DAY = 3600.0, 86400.0
@@ -501,6 +502,25 @@ def test_an_empty_queue():
     found = engine().cycle(queue(), NOW)
     assert (found.pending, found.default_number, found.changes()) == (0, 0, {})
     assert math.isnan(found.against_slurm().kendall_tau)
+
+
+WRONG = {
+    "tier": lambda n: Ranking(np.full(n, 7), np.zeros(n), np.arange(n)),
+    "choice": lambda n: Ranking(np.full(n, 2), np.zeros(n), np.full(n, 99)),
+    "another": lambda n: Ranking(np.full(n, 2), np.zeros(n), np.zeros(n, np.int64)),
+    "score": lambda n: Ranking(np.full(n, 2), np.zeros(n - 1), np.arange(n)),
+    "term": lambda n: Ranking(np.full(n, 2), np.zeros(n), np.arange(n), {"x": Term(np.zeros(1))}),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_an_answer_of_a_sites_policy_that_cannot_be_is_refused(what, monkeypatch):
+    made = engine()
+    monkeypatch.setattr(
+        made, "policy", Policy("ours", lambda queue, _: WRONG[what](queue.jobs.count), "wrong")
+    )
+    with pytest.raises(UsageError, match="policy 'ours'"):
+        made.cycle(queue({}, {}, {}), NOW)
 
 
 def test_policies_that_are_not_there():
