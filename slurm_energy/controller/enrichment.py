@@ -34,7 +34,10 @@ class Schedule:
     _asked: dict[OpenJob, tuple[int, float]] = field(default_factory=dict)
 
     def due(self, jobs: Sequence[OpenJob], now: float) -> list[OpenJob]:
-        """Return the jobs to ask about at `now` (Unix seconds); forget those that are not open any more."""
+        """Return the jobs to ask about at `now`; forget those that are not open any more.
+
+        Seconds of a clock that nobody sets: else a step back would be a pause as long.
+        """
         still_open = set(jobs)
         self._asked = {job: entry for job, entry in self._asked.items() if job in still_open}
         return [job for job in jobs if self._asked.get(job, (0, now))[1] <= now]
@@ -83,12 +86,12 @@ class Enrichment:
         now = time.time()
         jobs = await self._store.read(facts.open_jobs, now - GIVE_UP_AFTER_S)
         self._open = len(jobs)
-        due = self.schedule.due(jobs, now)[:IDS_PER_QUERY]
+        due = self.schedule.due(jobs, time.monotonic())[:IDS_PER_QUERY]
         if not due:
             return 0
         answer = await asyncio.to_thread(self._ask, {job.job_id for job in due})
         outcome = await self._store.write(facts.store, answer, due, now)
-        self.schedule.asked(due, now)
+        self.schedule.asked(due, time.monotonic())
         self._last_answer, self._last_error = now, None
         self._check_clusters(outcome.other_clusters)
         return outcome.linked

@@ -177,6 +177,8 @@ class PriorityLoop:
             self.snapshot = None
             return
         settings = self.config.priority
+        if settings.mode == "plugin":  # its numbers are not those that were set job by job before
+            self._parts.kept.taken.clear()
         log.info("priority: %s, by %s from %s", settings.mode, settings.policy, self._parts.source_name)
 
     def _due(self) -> bool:

@@ -8,7 +8,9 @@ import json
 import logging
 import os
 import pwd
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -528,6 +530,13 @@ class TestEnrichment:
         jobs, calls, _, state = self.cycles(controller, [[]], [item()], count=3, interval_s=100.0)
         assert (jobs, calls) == ([None], ["sinfo", "sacct"])
         assert state["open_jobs"] == 1
+
+    def test_a_clock_that_is_set_back_is_no_pause(self, controller, monkeypatch):
+        times = iter([time.time() - 3600.0 * hour for hour in range(9)])
+        clocks = SimpleNamespace(time=lambda: next(times), monotonic=time.monotonic)
+        monkeypatch.setattr("slurm_energy.controller.enrichment.time", clocks)
+        _, calls, _, _ = self.cycles(controller, [[], []], [item()], count=2)
+        assert calls == ["sinfo", "sacct", "sacct"]
 
     def test_unfinished_states_are_asked_for_again(self, controller):
         running = [*self.ROW[:6], "RUNNING", "900", "1000", "Unknown", "50", *self.ROW[11:]]

@@ -16,6 +16,7 @@ from queue_examples import Source, queue, running
 from queue_files import snapshot
 from store_examples import Accounting, item, job
 from test_controller import ALICE, BOB, OPERATOR, Controller, refused
+from test_slurm_queue import Squeue, row
 
 from slurm_energy import config as configuration
 from slurm_energy.controller import daemon, identity, priorityparts
@@ -29,6 +30,7 @@ from slurm_energy.priority.handing import MOST_NUDGED, JobByJob, Nowhere, Table
 from slurm_energy.priority.labels import LOWEST
 from slurm_energy.priority.usage import Usage
 from slurm_energy.scheduling import registry
+from slurm_energy.slurm.queue.commands import SqueueSource
 from slurm_energy.slurm.shares import Share, Shares
 
 HOUR = 3600.0
@@ -227,6 +229,21 @@ def test_a_reload_changes_policy_and_mode_and_keeps_usage(make):
         return True
 
     assert queueing.session(story)
+
+
+@pytest.mark.parametrize(("mode", "fixed"), [("plugin", 0), ("shadow", 1)])
+def test_what_the_plugin_numbered_counts_as_nobodys_own_after_it(make, mode, fixed):
+    queueing = make(mode="shadow", policy="zeus")
+
+    async def story(_):
+        await queueing.loop.cycle()
+        queueing.loop.kept.taken[7] = 7000
+        queueing.reconfigure(mode=mode)
+        await queueing.loop.cycle()
+        read = SqueueSource(Squeue(row(PriorityLong="9000")), queueing.loop.kept.taken).read()
+        return int(read.fixed.sum())
+
+    assert queueing.session(story) == fixed
 
 
 @pytest.mark.parametrize(
