@@ -93,9 +93,9 @@ def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
     owner = {}
     for user, count in JOBS.items():  # whoever submits most is first in the queue, too
         for number in range(count):
-            owner[one_gpu(lab, user, 0.8 + 0.3 * (number % 5))] = user
+            owner[one_gpu(lab, user, 2 + 0.5 * (number % 5))] = user
     left = Counter(JOBS)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 180
     while min(left.values()) > 0:  # as long as everybody has something to run
         assert time.monotonic() < deadline, left
         time.sleep(0.5)
@@ -110,8 +110,9 @@ def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
         used[owner[job]] += joules
     got = {user: used[user] / used.total() for user in SHARES}
     meant = {user: shares / sum(SHARES.values()) for user, shares in SHARES.items()}
-    assert len(begun) >= 40
+    print(got, Counter(owner[job] for job in begun))
     assert all(abs(got[user] - meant[user]) <= 0.10 for user in SHARES), got
+    assert len(begun) >= 8 * SLOTS
 
 
 def test_a_job_that_others_always_pass_starts_when_it_has_waited_long_enough(lab, ageing):
