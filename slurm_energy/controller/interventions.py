@@ -23,7 +23,7 @@ from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.preempting import MARGIN_S, Rescue, Rules, rescues, urgent_rows
 from slurm_energy.scheduling import Policy
 from slurm_energy.slurm.command import Runner
-from slurm_energy.slurm.hostlist import folded
+from slurm_energy.slurm.hostlist import expanded, folded
 from slurm_energy.slurm.queue import shaping
 from slurm_energy.slurm.queue.nodes import Node, read_nodes
 from slurm_energy.slurm.queue.running import forbidding_partitions, read_places
@@ -77,7 +77,6 @@ class Interventions:
         self._clock = clock
         self._nodes: list[Node] | None = None
         self._asked = False
-        self._left: dict[int, float] = {}
         self._recurring = Recurring(log)
         self._release: Release | None = None
         self._modes: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
@@ -109,7 +108,6 @@ class Interventions:
         """
         self._acted.forget(self._clock(), snapshot.queue.job_id.tolist())
         self._put_right(snapshot)
-        self._left = {job_id: end for job_id, end in self._left.items() if end > self._clock()}
         wanted = (choice for choice in choices(snapshot, policy.rank) if self._differs(snapshot, choice))
         for choice in islice(wanted, MOST_SHAPES):
             self._give(snapshot, choice)
@@ -120,7 +118,7 @@ class Interventions:
         """Return whether a job has another shape, as far as is known here; doubt one that does not help."""
         given = self._given(snapshot, choice)
         now, turns = self._clock(), self._acted.turns
-        if self._left.get(choice.job_id, now) > now:
+        if self._acted.left.get(choice.job_id, now) > now:
             return False
         if given is None:
             return True
@@ -146,7 +144,7 @@ class Interventions:
         now, given = self._clock(), self._given(snapshot, choice)
         asked = self._ask(choice.name)
         if not asked.pending:  # queue.table does not tell yet
-            self._left[choice.job_id] = now + _LEFT_S
+            self._acted.left[choice.job_id] = now + _LEFT_S
             return
         excluded = given.excluded if given else asked.excluded
         before = given.asked if given else asked.gres
@@ -235,14 +233,25 @@ class Interventions:
         nodes = self.nodes()
         if nodes is None:
             return
-        if now - self._modes[0] > _MODES_KEPT_S:
+        if abs(now - self._modes[0]) > _MODES_KEPT_S:
             self._modes = (now, forbidding_partitions(self._run))
         rules = replace(rules, spared_partitions=self._modes[1])
         for rescue in rescues(snapshot, nodes, read_places(self._run), rules):
-            if self._ask(snapshot.queue.name_of(self._row(snapshot, rescue.job_id))).pending:
+            if self._helps(snapshot, rescue):
                 self._requeue(snapshot, rescue, now)
-            else:  # it was cancelled, and queue.table does not tell yet
+            else:
                 acted.waiting[rescue.job_id] = now + _LEFT_S
+
+    def _helps(self, snapshot: Snapshot, rescue: Rescue) -> bool:
+        """Return whether a job still waits, as queue.table may not tell yet, and may start on any node."""
+        asked = self._ask(snapshot.queue.name_of(self._row(snapshot, rescue.job_id)))
+        try:
+            excluded = expanded(asked.excluded) if asked.excluded else ()
+        except UsageError:
+            return False
+        # What was excluded here, for the sake of a shape, is taken back with the next shape.
+        ours = rescue.job_id in self._acted.given
+        return asked.pending and not asked.places and (ours or not {*excluded} & {*rescue.nodes})
 
     def _requeue(self, snapshot: Snapshot, rescue: Rescue, now: float) -> None:
         queue = snapshot.queue

@@ -47,6 +47,7 @@ class Acted:
         given: shapes by job.
         doubts: shapes that count as not fitting, until a Unix second.
         spared: jobs that are not to be interrupted, until a Unix second.
+        left: jobs that had left the queue when they were asked about, not asked again until a Unix second.
         waiting: jobs with deadlines for which others make way, until a Unix second.
         turns: since when jobs could start in the shape that they have, Unix seconds.
         made_way: how often jobs were interrupted.
@@ -57,11 +58,13 @@ class Acted:
     given: dict[int, Given] = field(default_factory=dict)
     doubts: dict[tuple[int, Shape], float] = field(default_factory=dict)
     spared: dict[int, float] = field(default_factory=dict)
+    left: dict[int, float] = field(default_factory=dict)
     waiting: dict[int, float] = field(default_factory=dict)
     turns: dict[int, float] = field(default_factory=dict)
     made_way: dict[int, int] = field(default_factory=dict)
     unsaved: list[Decision] = field(default_factory=list)
     _seen: dict[int, float] = field(default_factory=dict)
+    _now_s: float = 0.0
 
     def load(self, made: Iterable[Decision]) -> None:
         """Take over what was decided before this process began."""
@@ -98,9 +101,10 @@ class Acted:
 
         Not at once: a job that is requeued leaves the queue while its last run completes.
         """
-        _drop(self.doubts, now_s)
-        _drop(self.spared, now_s)
-        _drop(self.waiting, now_s)
+        back_s, self._now_s = max(0.0, self._now_s - now_s), now_s
+        _drop(self.doubts, now_s, back_s)
+        for until in (self.spared, self.left, self.waiting):
+            _drop(until, now_s, back_s)
         known = self.given.keys() | self.made_way.keys()
         if known:
             there = set(jobs)
@@ -111,9 +115,12 @@ class Acted:
                 self.made_way.pop(job, None)
 
 
-def _drop(until: dict[K, float], now_s: float) -> None:
-    for key in [key for key, end in until.items() if end <= now_s]:
-        del until[key]
+def _drop(until: dict[K, float], now_s: float, back_s: float) -> None:
+    """Drop what is over; where the clock was set back, go back with it."""
+    for key, end in list(until.items()):
+        until[key] = end - back_s
+        if end - back_s <= now_s:
+            del until[key]
 
 
 def _shape(text: object) -> Shape | None:

@@ -12,6 +12,7 @@ from slurm_energy.priority.building import held_back
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.preemption import Running, victims
+from slurm_energy.scheduling.ranking import AGED
 from slurm_energy.slurm.queue.columns import RUNNING
 from slurm_energy.slurm.queue.nodes import Node
 
@@ -28,6 +29,7 @@ class Rescue:
 
     Attributes:
         job_id, submit_s: the job with the deadline.
+        nodes: where it can start then.
         victims: running jobs to put back into the queue, the cheapest first.
         lost_joules: what they have used in vain.
         why: one line.
@@ -35,6 +37,7 @@ class Rescue:
 
     job_id: int
     submit_s: float
+    nodes: tuple[str, ...]
     victims: tuple[int, ...]
     lost_joules: float
     why: str
@@ -75,6 +78,7 @@ def urgent_rows(snapshot: Snapshot, rules: Rules) -> list[int]:
     latest = queue.deadline_s[rows] - np.fmax(fastest, queue.time_limit_s[rows])
     due = (snapshot.free() & ~held_back(queue))[rows] & (latest - rules.margin_s <= snapshot.computed)
     due &= queue.deadline_s[rows] > snapshot.computed
+    due &= queue.het_job_id[rows] == 0  # its other components would still wait
     waiting = np.isin(queue.job_id[rows], list(rules.waiting))
     return [int(place) for place in snapshot.order if due[place] and not waiting[place]]
 
@@ -84,8 +88,9 @@ def rescues(
 ) -> list[Rescue]:
     """Return who makes way for whom, in the order of the queue; together at most `rules.most` victims.
 
-    Nobody makes way for a job that runs by now or fits in what is free, nor where even all would not do. Each
-    of the job's nodes is freed by the least energy lost on it, and the nodes are taken where that is least.
+    Nobody makes way for a job that runs by now or fits in what is free, nor where even all would not do, nor
+    behind one that has waited past the bound for the same: that one would take what is freed. Each of the
+    job's nodes is freed by the least energy lost on it, and the nodes are taken where that is least.
 
     Args:
         snapshot: the ranked queue; watts of running jobs are predicted.
@@ -99,10 +104,11 @@ def rescues(
     left = rules.most
     free = {node.name: _free(node) for node in nodes}
     guests = _interruptible(snapshot, places_of, rules)
+    first = _waited_for(snapshot, nodes, places_of, free)
     for place in urgent_rows(snapshot, rules)[:MOST_LOOKED_AT]:
         if int(snapshot.queue.job_id[snapshot.rows[place]]) in places_of:
             continue  # it has started since the queue was written down
-        if _takes(snapshot, place, nodes, free):
+        if first & _wants(snapshot, place) or _takes(snapshot, place, nodes, free):
             continue
         way = _cheapest(snapshot, place, nodes, free, guests, left)
         if way is None or len(way.victims) > left:
@@ -157,6 +163,34 @@ def _needs(snapshot: Snapshot, place: int) -> Iterable[tuple[str, int, int]]:
             yield kind, max(1, -(-units // nodes)), nodes
 
 
+def _cores(snapshot: Snapshot, place: int) -> int:
+    """Return the CPUs that a job needs on each node."""
+    row = int(snapshot.rows[place])
+    return -(-int(snapshot.queue.cpus[row]) // max(1, int(snapshot.queue.nodes[row])))
+
+
+def _wants(snapshot: Snapshot, place: int) -> set[tuple[str, str]]:
+    """Return what a job competes for: partition and kind of hardware."""
+    partitions = snapshot.queue.partition[int(snapshot.rows[place])].split(",")
+    return {(partition, kind) for kind, _, _ in _needs(snapshot, place) for partition in partitions}
+
+
+def _waited_for(
+    snapshot: Snapshot, nodes: Sequence[Node], places_of: Collection[int], free: Mapping[str, dict[str, int]]
+) -> set[tuple[str, str]]:
+    """Return what jobs beyond the bound on waiting wait for; those that fit take what they need of `free`."""
+    queue, found = snapshot.queue, set[tuple[str, str]]()
+    aged = (snapshot.free() & ~held_back(queue))[snapshot.rows] & (snapshot.ranking.tier == AGED)
+    aged &= np.isnan(queue.deadline_s[snapshot.rows])
+    for place in snapshot.order.tolist():
+        if not aged[place] or int(queue.job_id[snapshot.rows[place]]) in places_of:
+            continue
+        wants = _wants(snapshot, place)
+        if not wants <= found and not _takes(snapshot, place, nodes, free):
+            found |= wants
+    return found
+
+
 def _takes(snapshot: Snapshot, place: int, nodes: Sequence[Node], free: Mapping[str, dict[str, int]]) -> bool:
     """Let the job have what it needs of what is free, if that is enough; return whether it was."""
     partitions = snapshot.queue.partition[int(snapshot.rows[place])].split(",")
@@ -207,7 +241,7 @@ def _cheapest(
 ) -> _Way | None:
     partitions = snapshot.queue.partition[int(snapshot.rows[place])].split(",")
     loss = {guest.job_id: guest.lost_joules for here in guests.values() for guest in here}
-    ways: list[_Way] = []
+    ways, cores = list[_Way](), _cores(snapshot, place)
     for kind, units, count in _needs(snapshot, place):
         freed: list[tuple[float, str, tuple[int, ...]]] = []
         for number, node in enumerate(nodes):
@@ -218,7 +252,7 @@ def _cheapest(
                 continue
             running = [Running(g.job_id, number, g.units.get(kind, 0), g.lost_joules) for g in here]
             out = victims(running, number, units, free[node.name].get(kind, 0))
-            if out is not None:
+            if out is not None and _cores_left(here, out, free[node.name]) >= cores:
                 freed.append((sum(loss[job] for job in out), node.name, tuple(out)))
         freed.sort()
         if len(freed) >= count:
@@ -226,6 +260,10 @@ def _cheapest(
             names = tuple(name for _, name, _ in freed[:count])
             ways.append(_Way(sum(loss[job] for job in taken), taken, kind, units, names))
     return min(ways, key=lambda way: (way.lost_joules, len(way.victims), way.kind), default=None)
+
+
+def _cores_left(here: Sequence[_Guest], out: Collection[int], free: Mapping[str, int]) -> int:
+    return free.get(_CPUS, 0) + sum(guest.units[_CPUS] for guest in here if guest.job_id in out)
 
 
 def _enough(here: Sequence[_Guest], kind: str, missing: int, most: int) -> bool:
@@ -255,6 +293,7 @@ def _rescue(snapshot: Snapshot, place: int, way: _Way) -> Rescue:
     return Rescue(
         job_id=int(queue.job_id[row]),
         submit_s=float(queue.submit_s[row]),
+        nodes=way.names,
         victims=way.victims,
         lost_joules=way.lost_joules,
         why=f"its deadline is in {left_s:.0f} s; least energy lost to free {what}: {lost}",

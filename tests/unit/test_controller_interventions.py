@@ -37,7 +37,7 @@ class Slurm:
         self.version, self.asked, self.changed, self.requeued, self.names = version, [], [], [], []
         self.used = {"a": 0, "h": 0}
         self.gres, self.excluded, self.state = "gres:gpu:4", "(null)", "PENDING"
-        self.outcome = None
+        self.features, self.outcome = "(null)", None
         self.places, self.modes = "", "PreemptMode = OFF"
 
     def __call__(self, argv):
@@ -58,7 +58,8 @@ class Slurm:
             raise UnavailableError("scontrol", "Unable to contact slurm controller (connect failure)")
         if self.state is None:
             raise UnavailableError("scontrol", "slurm_load_jobs error: Invalid job id specified")
-        return f"JobState={self.state} ExcNodeList={self.excluded}\n   TresPerNode={self.gres}"
+        asked = f"JobState={self.state} ExcNodeList={self.excluded} Features={self.features}"
+        return f"{asked}\n   TresPerNode={self.gres}"
 
     def set_fields(self, job_id, fields, name=""):
         self.names.append(name)
@@ -159,6 +160,18 @@ def test_a_job_that_started_is_not_asked_about_again_until_the_queue_can_tell():
         controller.now = NOW + after
         controller.cycle(offering(submit_s=NOW))
     assert sum(argv[-2:] == ["job", "101"] for argv in slurm.asked) == 2
+
+
+def test_nothing_lasts_longer_as_the_clock_is_set_back():
+    acted = Acted(
+        left={1: NOW + 60}, spared={2: NOW + 900}, waiting={3: NOW + 120}, doubts={(4, A4): NOW + 600}
+    )
+    acted.forget(NOW, ())
+    acted.forget(NOW - 86400.0, ())
+    acted.forget(NOW - 86400.0 + 130.0, ())
+    assert (acted.left, acted.waiting, [*acted.spared], [*acted.doubts]) == ({}, {}, [2], [(4, A4)])
+    acted.forget(NOW - 86400.0 + 901.0, ())
+    assert (acted.spared, acted.doubts) == ({}, {})
 
 
 @pytest.mark.parametrize("how", ["refused", "typed"])
@@ -406,6 +419,17 @@ def test_the_same_job_makes_way_ever_more_seldom(tmp_path):
     again = Acted()
     again.load(controller.acted.unsaved)
     assert again.spared == controller.acted.spared
+
+
+@pytest.mark.parametrize(
+    ("change", "helped"),
+    [({"features": "big"}, False), ({"excluded": "h[1-9]"}, False), ({"excluded": "h[2-9]"}, True)],
+)
+def test_nobody_makes_way_on_nodes_that_a_job_will_not_have(change, helped):
+    slurm = Slurm()
+    vars(slurm).update(change)
+    rescuing(slurm).cycle(URGENT, GUEST)
+    assert bool(slurm.requeued) == helped
 
 
 @pytest.mark.parametrize("state", [None, "CANCELLED"])

@@ -145,6 +145,39 @@ def test_a_cycle_interrupts_only_so_many():
     assert not set(both[1]) & set(both[2])
 
 
+AGED = {"partition": "gpu", "gpus": 4, "gpu_kind": "h100", "submit_s": NOW - 2e5}
+
+
+@pytest.mark.parametrize(
+    ("change", "helped"),
+    [
+        ({}, False),
+        ({"gpu_kind": "a100"}, True),
+        ({"partition": "cpu"}, True),
+        ({"held": True}, True),
+        ({"submit_s": NOW - 200.0}, True),
+        ({"gpus": 1}, True),  # fits in what is free
+    ],
+)
+def test_nobody_makes_way_behind_a_job_that_waits_past_the_bound_for_the_same(change, helped):
+    snapshot = cycle(urgent(), guest(), guest(), guest(), AGED | change)
+    assert bool(made(snapshot, [node("h1", free=1), node("a1", kind="a100")])) == helped
+
+
+def test_a_job_past_the_bound_is_helped_to_keep_its_own_deadline():
+    assert made(cycle(urgent(submit_s=NOW - 2e5), guest(), guest(), guest(), guest())) == {101: (102, 103)}
+
+
+def test_nobody_makes_way_where_cores_would_still_be_missing():
+    rows = [urgent(cpus=8), guest(cpus=4), guest(cpus=3), guest(gpus=0, gpu_kind="", cpus=9)]
+    assert made(cycle(*rows), [node(gpus=2)]) == {}
+    assert made(cycle(*rows), [node(gpus=2, cpus_free=1)]) == {101: (103, 102)}
+
+
+def test_nobody_makes_way_for_a_component():
+    assert made(cycle(urgent(het_job_id=101), guest(), guest(), guest(), guest())) == {}
+
+
 def test_many_jobs_with_deadlines_cost_no_search_for_what_may_not_be(monkeypatch):
     searched = []
     monkeypatch.setattr(

@@ -34,6 +34,7 @@ class Asked:
         gpus: per node; 0: none.
         others: generic resources per node beside GPUs, as they are written.
         excluded: host list that it must not run on; empty: none.
+        places: it names its nodes or their features itself.
         obstacle: why its GPUs cannot be changed; empty: they can.
     """
 
@@ -42,6 +43,7 @@ class Asked:
     gpus: int = 0
     others: tuple[str, ...] = ()
     excluded: str = ""
+    places: bool = False
     obstacle: str = ""
 
     @property
@@ -63,7 +65,7 @@ def ask(name: str, run: Runner = run_command) -> Asked:
 def parse(text: str) -> Asked:
     """Read what `scontrol show job` prints. Its owner can only have made up what concerns this job."""
     values = {key: value for key, value in _fields(text).items() if value not in _NONE}
-    obstacle = ""
+    obstacle, places = "", "Features" in values or "ReqNodeList" in values
     kind, gpus, others = "", 0, []
     found = 0
     for item in values.get("TresPerNode", "").split(","):
@@ -77,7 +79,7 @@ def parse(text: str) -> Asked:
         obstacle = "it asks for two kinds of GPU at once"
     if any(f"TresPer{what}" in values for what in ("Job", "Socket", "Task")):
         obstacle = "it asks for GPUs by job, socket or task: only --gres and --gpus-per-node can be changed"
-    elif "Features" in values or "ReqNodeList" in values:
+    elif places:
         obstacle = "it names its nodes or their features itself"
     # queue.table may tell of a new job before slurmctld has made an array or a heterogeneous job of it.
     if "HetJobId" in values:
@@ -87,7 +89,7 @@ def parse(text: str) -> Asked:
     excluded = values.get("ExcNodeList", "")
     if excluded and not _HOSTLIST.fullmatch(excluded):
         obstacle = "its list of excluded nodes cannot be read"
-    return Asked(values.get("JobState") == "PENDING", kind, gpus, tuple(others), excluded, obstacle)
+    return Asked(values.get("JobState") == "PENDING", kind, gpus, tuple(others), excluded, places, obstacle)
 
 
 def _fields(text: str) -> dict[str, str]:
