@@ -21,6 +21,7 @@ import numpy as np
 from slurm_energy.errors import UnavailableError, UsageError, install_extra
 from slurm_energy.oracle.calibration.problem import Array, Problem, Unknown, Weights
 from slurm_energy.quantities import shown
+from slurm_energy.workers import end_with_parent
 
 try:
     from scipy.optimize import differential_evolution, minimize
@@ -263,6 +264,7 @@ _adopted: list[Any] = []
 
 def _adopt(problem: Problem, found: list[Unknown], weights: Weights) -> None:
     _adopted[:] = [problem, found, weights]
+    end_with_parent()
 
 
 def _part_losses(vectors: Array) -> Array:

@@ -1,0 +1,52 @@
+"""Long computations that are killed leave no worker process behind."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("scipy", reason="calibration needs scipy")
+
+STEPS = "model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts\n" + "".join(
+    f"resnet50,{batch},1,fp32,momentum,,{batch * 0.003},280\n" for batch in (8, 16, 32, 64, 128)
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "calibrate steps.csv --gpu a40 --output own.toml --population 8 --generations 100000 --workers 2",
+        "simulate thesis-load --jobs 2",
+    ],
+)
+def test_a_killed_command_leaves_no_worker_behind(tmp_path: Path, words: str) -> None:
+    (tmp_path / "steps.csv").write_text(STEPS)
+    command = [sys.executable, "-m", "slurm_energy.cli.main", *words.split()]
+    running = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    until(lambda: len(group(running.pid)) > 2)
+    running.kill()
+    running.wait()
+    until(lambda: not group(running.pid))
+
+
+def until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def group(number: int) -> list[str]:
+    """Return the processes of a process group that are not over."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, own = path.read_text().rpartition(")")[2].split()[:3]
+            found += [path.parent.name] if int(own) == number and state not in "ZX" else []
+    return found
