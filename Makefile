@@ -49,7 +49,7 @@ venv: $(VENV)/.installed-dev
 build: deps-build
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir || exit 1; done
 
-plugins: deps-build $(VENV)/.installed-lab
+plugins: deps-build deps-plugins $(VENV)/.installed-lab
 	@$(BIN)/senergy build-plugins
 
 demo: deps-build deps-lab $(VENV)/.installed-lab build

@@ -12,7 +12,8 @@ from slurm_energy.priority import labels
 from slurm_energy.scheduling import Options, Queue, Users, names, policy
 from slurm_energy.scheduling.queue import alternatives, jobs
 
-PAGE = (Path(__file__).parents[2] / "docs/priority.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "priority.md").read_text()
 USERS = ["alice", "bob", "carol"]
 
 
@@ -75,3 +76,11 @@ def test_every_policy_stands_in_the_table() -> None:
     listed = {name for row in rows("## Policies and weights", 11) for name in re.findall(r"`(\w+)`", row[0])}
     assert {name for name in names() if not name.endswith("-printed")} - listed == set()
     assert listed <= set(names())
+
+
+@pytest.mark.parametrize("name", ["priority.md", "priority-plugin.md", "install.md"])
+def test_lines_for_slurm_conf_have_a_value(name: str) -> None:
+    """Slurm ends at a key without one, and with it every daemon and command of the cluster."""
+    lines = re.findall(r"^ *[A-Z][a-zA-Z]+=.*$", (DOCS / name).read_text(), re.MULTILINE)
+    assert lines
+    assert [line for line in lines if line.rstrip().endswith("=")] == []

@@ -596,6 +596,11 @@ def test_what_would_move_jobs_from_their_places_is_named(key, value, named):
     assert str(caught.value).startswith(f"{named}: ")
 
 
+def test_another_priority_plugin_takes_a_restart():
+    with pytest.raises(ConfigError, match="then restart slurmctld"):
+        check_weights(lambda argv: CONFIG.format(**GOOD | {"kind": "priority/basic"}))
+
+
 @given(st.text())
 def test_any_configuration_is_read_or_refused(text):
     with contextlib.suppress(ConfigError):

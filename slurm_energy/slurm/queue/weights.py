@@ -25,7 +25,8 @@ def check_weights(run: Runner = run_command) -> None:
     settings = dict(_LINE.findall(run(["scontrol", "show", "config"])))
     kind = settings.get("PriorityType", "")
     if kind != "priority/multifactor":
-        raise ConfigError(f"PriorityType={shown(kind)}", "it knows no site factors", _TODO)
+        todo = "set priority/multifactor, then restart slurmctld; see docs/priority.md"
+        raise ConfigError(f"PriorityType={shown(kind)}", "it knows no site factors", todo)
     for name, value in settings.items():
         if name.startswith(_WEIGHT) and _AMOUNT.search(value):
             raise ConfigError(f"{name}={shown(value)}", "it would move jobs from their places", _TODO)
