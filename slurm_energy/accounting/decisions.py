@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -85,6 +85,11 @@ def of_records(connection: sqlite3.Connection, record_ids: Sequence[int]) -> lis
                 **json.loads(row[6]),
             }
     return sorted(found.values(), key=lambda one: (one["time"], one["job_id"]))
+
+
+def for_owners(made: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return decisions as `of_records` gives them without the numbers of other people's jobs."""
+    return [{key: value for key, value in one.items() if key != "for_job"} for one in made]
 
 
 def drop_before(connection: sqlite3.Connection, before: float) -> int:

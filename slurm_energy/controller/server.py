@@ -153,6 +153,8 @@ class Server:
         if not len(ids):
             raise NotFoundError(f"job {job.text}", "no energy record", _why_not_found(job))
         made = await self._store.read(decisions.of_records, ids)
+        if caller.uid not in self.access.operators:
+            made = decisions.for_owners(made)
         head = f'{{"decisions":{json.dumps(made)},"records":['
         return await self._stream(request, ids, head, _TRACES_CHUNK, True)
 

@@ -136,8 +136,9 @@ class Explainer:
             return "none of its shapes can run now"
         figures = _figures(*self._best(row))
         if tier == URGENT:
-            left = format_duration(float(snapshot.queue.deadline_s[row]) - snapshot.computed)
-            figures = f"its deadline is in {left}, and {figures}"
+            left_s = float(snapshot.queue.deadline_s[row]) - snapshot.computed
+            when = f"is in {format_duration(left_s)}" if left_s > 0 else "is over"
+            figures = f"its deadline {when}, and {figures}"
         return figures + self._neighbours(row, at)
 
     def _best(self, row: int) -> tuple[Predicted, int]:

@@ -66,7 +66,8 @@ def _decision(made: Mapping[str, Any], style: Style) -> list[str]:
     if made["kind"] == "shape":
         what = f"set {made.get('chosen')}; offered were {', '.join(made.get('offered', []))}"
     else:
-        what = f"put back into the queue for job {made.get('for_job')}"
+        other = f"job {made['for_job']}" if made.get("for_job") else "another job"
+        what = f"put back into the queue for {other}"
     return textwrap.wrap(f"{at}  {what}: {made['why']}", WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 

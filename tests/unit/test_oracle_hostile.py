@@ -202,6 +202,21 @@ def test_a_measurement_that_cannot_be_is_refused_by_line(
     assert (code in (2, 6), message in err) == (True, True), err
 
 
+def test_a_calibration_with_a_profile_of_ones_own_counts_for_it(senergy: Senergy, tmp_path: Path) -> None:
+    own = find_profile("resnet18").to_json() | {"name": "mine"}
+    (tmp_path / "net.json").write_text(json.dumps(own))
+    (tmp_path / "steps.csv").write_text(STEPS.replace("resnet50", "net.json"))
+    assert senergy(f"calibrate steps.csv --gpu a40 --output own.toml {QUICK}")[0] == 0
+    ask = "predict --model net.json --gpu a40 --precision fp32 --batch 32 --samples 32 --calibration own.toml"
+    code, out, _ = senergy(ask + " --json")
+    (answer,) = json.loads(out)["alternatives"]
+    assert (code, answer["notes"]) == (0, [])
+    assert answer["step_s"] == pytest.approx(0.096, rel=0.1)
+    (tmp_path / "net.json").write_text(json.dumps(own | {"parameters": 3}))
+    code, _, err = senergy(f"calibrate steps.csv --gpu a40 --output own.toml {QUICK}")
+    assert (code, "another profile is called mine" in err) == (3, True)
+
+
 def test_calibration_looks_at_its_output_before_it_searches(
     senergy: Senergy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
