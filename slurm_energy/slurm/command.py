@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from slurm_energy.errors import UnavailableError
 
 Runner = Callable[[Sequence[str]], str]
-_USERS_OWN = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
+# SLURM_CLUSTERS would send questions and changes to other clusters.
+_USERS_OWN = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SLURM_CLUSTERS")
 TIMEOUT_S = 30.0  # squeue itself gives up on an absent slurmctld after about 9 s
 
 

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import ConfigError, UnavailableError, UsageError
+from slurm_energy.slurm.command import command_environment
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING
 from slurm_energy.slurm.queue.commands import SqueueSource
 from slurm_energy.slurm.queue.flagtext import flags_in
@@ -101,6 +102,19 @@ def test_a_user_is_looked_up_once_a_call_even_if_nobody_knows_him(monkeypatch):
     source = SqueueSource(Squeue(jobs))
     assert [source.read().user for _ in range(2)] == [["4000000"] * 3] * 2
     assert asked == [4_000_000] * 2
+
+
+def test_large_user_ids_are_themselves(monkeypatch):
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    queue = read(row(UserID="-7") + row(UserID="2147483647"))
+    assert queue.uid.tolist() == [2**32 - 7, 2**31 - 1]
+    assert queue.user == ["4294967289", "2147483647"]
+
+
+def test_no_command_is_sent_to_other_clusters(monkeypatch):
+    monkeypatch.setenv("SLURM_CLUSTERS", "other")
+    monkeypatch.setenv("SQUEUE_SORT", "u")
+    assert not {"SLURM_CLUSTERS", "SQUEUE_SORT"} & command_environment().keys()
 
 
 def test_recorded_queue(recorded):

@@ -44,6 +44,7 @@ _STATES: Final = {"PENDING": PENDING, "RUNNING": RUNNING}
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})", re.ASCII)
 _LEAST_PRIORITY: Final = 1
+_LARGEST_UID: Final = 0xFFFFFFFF  # squeue prints the upper half of them as negative numbers
 
 Row = dict[str, list[str]]
 
@@ -69,7 +70,7 @@ class SqueueSource:
     ) -> None:
         self._run, self._clock = run, clock
         self._known = {} if known is None else known
-        self._users: dict[str, str] = {}
+        self._users: dict[int, str] = {}
 
     def read(self) -> QueueColumns:
         """Ask squeue once; see `QueueSource`."""
@@ -102,6 +103,7 @@ class SqueueSource:
         eligible_s = _times(row["EligibleTime"])
         waits = np.array([text not in _NOTHING for text in row["Dependency"]], np.bool_)
         gpus, kinds = _gpus(row)
+        uid = _ints(row["UserID"]) & _LARGEST_UID
         return queue_columns(
             taken_unix_s,
             job_id,
@@ -121,7 +123,8 @@ class SqueueSource:
             priority=priority,
             site_factor=site_factor,
             nice=nice,
-            user=self._names(row["UserID"]),
+            uid=uid,
+            user=self._names(uid),
             gpu_kind=kinds,
             **_as_they_are(row),
         )
@@ -145,18 +148,18 @@ class SqueueSource:
         fixed = known & ~held & (priority != expected)
         return np.where(known & ~fixed, factor, shown_factor), fixed
 
-    def _names(self, uids: Sequence[str]) -> list[str]:
+    def _names(self, uids: np.ndarray) -> list[str]:
         """Look each user up once, which may ask a directory service; those it does not know at each call."""
-        for uid in set(uids) - self._users.keys():
-            with contextlib.suppress(KeyError, ValueError, OverflowError):
-                self._users[uid] = pwd.getpwuid(int(uid)).pw_name
-        return [self._users.get(uid, uid) for uid in uids]
+        given: list[int] = uids.tolist()
+        for uid in set(given) - self._users.keys():
+            with contextlib.suppress(KeyError, OverflowError):
+                self._users[uid] = pwd.getpwuid(uid).pw_name
+        return [self._users.get(uid, str(uid)) for uid in given]
 
 
 def _as_they_are(row: Row) -> dict[str, Any]:
     """Return the columns that depend on nothing but their own text."""
     return {
-        "uid": _ints(row["UserID"]),
         # Slurm requeues batch jobs only, whatever it says of others.
         "requeue": (_ints(row["Requeue"]) != 0) & (_ints(row["BatchFlag"]) != 0),
         "submit_s": _times(row["SubmitTime"]),
