@@ -97,6 +97,9 @@ def test_what_the_queue_engine_decided_is_shown(
     assert "put back into the queue for job 7: least energy lost" in text
     assert main(["job", "11", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"][0]["decisions"] == made
+    del made[1]["for_job"]  # not for its owner to know
+    assert main(["job", "11", "--ascii"]) == 0
+    assert "queue for another job: least" in " ".join(capsys.readouterr().out.split())
 
 
 def test_pages_and_pictures_go_to_files_and_nothing_to_the_terminal(

@@ -19,6 +19,9 @@ from test_controller import ALICE, BOB, OPERATOR, Controller, refused
 from test_slurm_queue import Squeue, row
 
 from slurm_energy import config as configuration
+from slurm_energy.accounting import decisions, facts
+from slurm_energy.accounting.decisions import Decision
+from slurm_energy.accounting.facts import OpenJob
 from slurm_energy.controller import daemon, identity, priorityparts
 from slurm_energy.controller.priority import PriorityLoop, make_parts
 from slurm_energy.controller.recurring import Recurring
@@ -157,6 +160,22 @@ def test_users_see_their_own_jobs_and_shares(make):
         return True
 
     assert queueing.session(story)
+
+
+def test_who_made_way_is_not_told_for_which_job(make):
+    queueing = make()
+    made = Decision(7, 900.0, 950.0, "requeue", "least energy lost", {"for_job": 99, "lost_joules": 5.0})
+
+    async def story(c):
+        await c.post({"items": [item(job_id=7, uid=ALICE)]})
+        seven = OpenJob("c1", 7, True)
+        await queueing.controller.store.write(facts.store, {7: (job(7),)}, [seven], time.time())
+        await queueing.controller.store.write(decisions.save, "c1", [made])
+        found = [(await c.get("/v1/jobs/7", uid=uid))[1]["decisions"][0] for uid in (ALICE, OPERATOR)]
+        assert found[0] | {"for_job": 99} == found[1]
+        return "for_job" in found[0]
+
+    assert queueing.session(story) is False
 
 
 def test_failures_are_told_once_and_the_order_stays(make, caplog):

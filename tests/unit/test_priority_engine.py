@@ -583,6 +583,7 @@ def test_a_job_explained():
         ({"partition": "other"}, "priority.partitions"),
         ({"submit_s": NOW - 2 * DAY}, "waited for longer than 1-00:00:00"),
         ({"deadline_s": NOW + HOUR}, "its deadline is in 01:00:00"),
+        ({"deadline_s": NOW - HOUR}, "its deadline is over, and"),
         ({"name": "\x1b[31m\n"}, "Place 1 of"),
     ],
 )
