@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.oracle.hardware import PRECISIONS
 from slurm_energy.oracle.workload import find_optimizer, find_profile
+from slurm_energy.oracle.workload.library import adopt_profile
 from slurm_energy.quantities import shown
 
 COLUMNS = ("model", "batch", "gpus", "precision", "optimizer", "cap_watts", "step_s", "power_watts")
-"""Header of the project's own format. `cap_watts` may be empty (no limit), so may `power_watts` (unknown)."""
+"""Header of the project's own format. `cap_watts` may be empty (no limit), so may `power_watts` (unknown).
+`model` is a shipped profile or the path of one's own."""
 
 _STUDIES = {
     ("imagenet", "resnet50"): ("resnet50", 1281167),
@@ -93,7 +95,8 @@ def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
 def _own(path: Path, line: int, row: dict[str, str | None]) -> Measurement:
     model, optimizer, precision = (row[key] or "" for key in ("model", "optimizer", "precision"))
     try:
-        find_profile(model), find_optimizer(optimizer)
+        model = (adopt_profile(Path(model)) if model.endswith(".json") else find_profile(model)).name
+        find_optimizer(optimizer)
     except NotFoundError as error:
         raise NotFoundError(f"{path}, line {line}: {error.what}", error.why, error.todo) from None
     if precision not in PRECISIONS:

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ def find_profile(name_or_path: str) -> Profile:
     """
     if name_or_path.endswith(".json"):
         return load_profile(Path(name_or_path))
+    if name_or_path in _own:
+        return _own[name_or_path]
     wanted = name_or_path.lower().replace("_", "-")
     if wanted in profile_names():
         return _shipped(wanted)
@@ -45,6 +48,22 @@ def find_profile(name_or_path: str) -> Profile:
         "no such workload profile",
         f"near names: {', '.join(near or profile_names())}; or the path of a profile",
     )
+
+
+def adopt_profile(path: Path) -> Profile:
+    """Read a profile and let `find_profile` give it by its name from now on, as calibrations know it by that.
+
+    Raises:
+        ConfigError: the file is not in order, or another profile has its name.
+    """
+    profile = load_profile(path)
+    known = _own.get(profile.name) or (_shipped(profile.name) if profile.name in profile_names() else profile)
+    if replace(known, description="", origin="") != replace(profile, description="", origin=""):
+        raise ConfigError(f"{path}: name", f"another profile is called {shown(profile.name)}", "rename it")
+    return _own.setdefault(profile.name, profile)
+
+
+_own: dict[str, Profile] = {}
 
 
 @functools.cache
