@@ -21,10 +21,10 @@ _BAR = 30
 
 EPILOG = """\
 MEASUREMENTS is a CSV file with the columns model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts
-(model: a workload profile or the .json file of one; cap_watts empty: no limit; power_watts of one GPU, empty:
-not measured), or a file of the Zeus power-limit study. The search is seeded: the same measurements and options give the same result with any number of
---workers. With --checkpoint an interrupted search goes on from its last twenty generations. The result is for
-senergy predict --calibration.
+(model: a workload profile or the .json file of one; cap_watts empty: no limit; power_watts of one GPU,
+empty: not measured), or a file of the Zeus power-limit study. The search is seeded: the same measurements and
+options give the same result with any number of --workers. With --checkpoint an interrupted search goes on
+from its last twenty generations. The result is for senergy predict --calibration.
 
 examples:
   senergy calibrate steps.csv --gpu a100 --output a100.toml --workers 2
