@@ -189,7 +189,7 @@ def _device_lines(devices: Any) -> list[str]:
 
 def _device_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_device_text(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {_device_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(_device_text(item) for item in value) or "none"
     return "none" if value in (None, "") else str(value)

@@ -207,6 +207,15 @@ def test_a_login_node_without_agent_is_no_failure(
     golden_files.compare("status_login.txt", capsys.readouterr().out)
 
 
+def test_a_node_without_knobs_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_controller.install(monkeypatch, {"/v1/status": STATUS})
+    agent_says(monkeypatch, {"node": "vm", "devices": {"counters": [], "knobs": {}}})
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out.endswith("  counters  none\n  knobs     none\n")
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [(UnavailableError("controller x", "refused"), 4), (ForbiddenError("munge", "no credential"), 5)],

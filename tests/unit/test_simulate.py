@@ -334,7 +334,7 @@ def test_a_bad_scenario_is_named_with_file_line_and_key(folder, change, message)
         ([], 2, "no scenario given"),
         (["small.toml", "--policies", "zuse"], 6, "policy 'zuse' is not known: one of zeus"),
         (["small.toml", "--seeds", "0"], 2, "--seeds: 0 is not a positive number"),
-        (["broken.toml"], 2, "gone.csv: No such file"),
+        (["broken.toml"], 2, "gone.csv: No such file or directory: name the workload: --workload FILE"),
     ],
 )
 def test_errors_are_one_line(folder, monkeypatch, capsys, arguments, code, message):

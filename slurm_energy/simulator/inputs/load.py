@@ -61,5 +61,6 @@ def load(
         else:
             rows = columns.read_csv(path, problems, renamed or {}, units)
     except OSError as error:
-        raise UsageError(f"{path}", error.strerror or str(error)) from None
+        todo = "name the workload: --workload FILE, or file in [workload] of the scenario"
+        raise UsageError(f"{path}", error.strerror or str(error), todo) from None
     return Loaded(build(rows, problems, kinds, watts_per_unit), problems)
