@@ -231,7 +231,7 @@ class _Space:
         self.could = lru_cache(maxsize=4096)(self._could)
         self.fits = lru_cache(maxsize=4096)(self._fits)
         self._of_kind = lru_cache(maxsize=256)(self._count)
-        self._members = lru_cache(maxsize=256)(self._in_partitions)
+        self._members = lru_cache(maxsize=256)(self._in_partition)
 
     def _count(self, kind: str) -> tuple[Ints, Ints]:
         """Return the GPUs of a kind and the free ones, by node."""
@@ -239,20 +239,23 @@ class _Space:
         free = [node.gpus_free.get(kind, 0) for node in self._nodes]
         return np.array(there, np.int64), np.array(free, np.int64)
 
-    def _in_partitions(self, names: tuple[str, ...]) -> Bools:
-        return np.array([node.in_any(names) for node in self._nodes], np.bool_)
+    def _in_partition(self, name: str) -> Bools:
+        return np.array([name in node.partitions for node in self._nodes], np.bool_)
+
+    def _suffice(self, able: Bools, need: _Need) -> bool:
+        """Return whether some partition has so many of these nodes: a job runs in one of its partitions."""
+        return any(np.count_nonzero(able & self._members(name)) >= need.nodes for name in need.partitions)
 
     def _could(self, need: _Need, shape: Shape) -> bool:
         """Return whether the partition has such nodes at all."""
         gpus, _ = self._of_kind(shape.gpu_kind)
-        able = (gpus >= shape.gpus) & (self._cpus >= need.cpus_per_node) & self._members(need.partitions)
-        return int(np.count_nonzero(able)) >= need.nodes
+        return self._suffice((gpus >= shape.gpus) & (self._cpus >= need.cpus_per_node), need)
 
     def _fits(self, need: _Need, shape: Shape) -> bool:
         """Return whether enough is free now."""
         _, free = self._of_kind(shape.gpu_kind)
-        able = (free >= shape.gpus) & (self._cpus_free >= need.cpus_per_node) & self._members(need.partitions)
-        return int(np.count_nonzero(able & self._usable)) >= need.nodes
+        able = (free >= shape.gpus) & (self._cpus_free >= need.cpus_per_node)
+        return self._suffice(able & self._usable, need)
 
 
 def offer(queue: QueueColumns, row: int) -> tuple[Shape, ...]:

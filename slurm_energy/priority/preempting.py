@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -194,8 +195,8 @@ def _waited_for(
 def _takes(snapshot: Snapshot, place: int, nodes: Sequence[Node], free: Mapping[str, dict[str, int]]) -> bool:
     """Let the job have what it needs of what is free, if that is enough; return whether it was."""
     partitions = snapshot.queue.partition[int(snapshot.rows[place])].split(",")
-    for kind, units, count in _needs(snapshot, place):
-        able = [n.name for n in nodes if n.in_any(partitions) and free[n.name].get(kind, 0) >= units]
+    for (kind, units, count), partition in product(_needs(snapshot, place), partitions):
+        able = [n.name for n in nodes if partition in n.partitions and free[n.name].get(kind, 0) >= units]
         if len(able) >= count:
             for name in able[:count]:
                 free[name][kind] = free[name].get(kind, 0) - units
@@ -241,34 +242,39 @@ def _cheapest(
 ) -> _Way | None:
     partitions = snapshot.queue.partition[int(snapshot.rows[place])].split(",")
     loss = {guest.job_id: guest.lost_joules for here in guests.values() for guest in here}
-    ways, cores = list[_Way](), _cores(snapshot, place)
+    ways: list[_Way] = []
     for kind, units, count in _needs(snapshot, place):
-        freed: list[tuple[float, str, tuple[int, ...]]] = []
-        for number, node in enumerate(nodes):
+        freed: list[tuple[float, str, Sequence[int], Collection[str]]] = []
+        for node in nodes:
             if not node.usable or not node.in_any(partitions):
                 continue
             here = guests.get(node.name, [])
-            if not _enough(here, kind, units - free[node.name].get(kind, 0), most):
-                continue
-            running = [Running(g.job_id, number, g.units.get(kind, 0), g.lost_joules) for g in here]
-            out = victims(running, number, units, free[node.name].get(kind, 0))
-            if out is not None and _cores_left(here, out, free[node.name]) >= cores:
-                freed.append((sum(loss[job] for job in out), node.name, tuple(out)))
-        freed.sort()
-        if len(freed) >= count:
-            taken = tuple(dict.fromkeys(job for _, _, out in freed[:count] for job in out))
-            names = tuple(name for _, name, _ in freed[:count])
-            ways.append(_Way(sum(loss[job] for job in taken), taken, kind, units, names))
+            out = _out_of(here, free[node.name], kind, units, _cores(snapshot, place), most)
+            if out is not None:
+                freed.append((sum(loss[job] for job in out), node.name, out, node.partitions))
+        freed.sort(key=lambda one: one[:2])
+        for partition in partitions:  # a job runs in one of them
+            some = [one for one in freed if partition in one[3]][:count]
+            if len(some) == count:
+                taken = tuple(dict.fromkeys(job for _, _, out, _ in some for job in out))
+                names = tuple(name for _, name, _, _ in some)
+                ways.append(_Way(sum(loss[job] for job in taken), taken, kind, units, names))
     return min(ways, key=lambda way: (way.lost_joules, len(way.victims), way.kind), default=None)
 
 
-def _cores_left(here: Sequence[_Guest], out: Collection[int], free: Mapping[str, int]) -> int:
-    return free.get(_CPUS, 0) + sum(guest.units[_CPUS] for guest in here if guest.job_id in out)
-
-
-def _enough(here: Sequence[_Guest], kind: str, missing: int, most: int) -> bool:
-    """Return whether so few jobs could free what is missing: the search for the cheapest takes long."""
-    return sum(sorted((guest.units.get(kind, 0) for guest in here), reverse=True)[:most]) >= missing
+def _out_of(
+    here: Sequence[_Guest], free: Mapping[str, int], kind: str, units: int, cores: int, most: int
+) -> Sequence[int] | None:
+    """Return which jobs of a node make way for so much of a kind and so many cores; None: all will not do."""
+    sizes = sorted((guest.units.get(kind, 0) for guest in here), reverse=True)
+    if sum(sizes[:most]) < units - free.get(kind, 0):
+        return None  # so few jobs cannot; the search for the cheapest takes long
+    running = [Running(guest.job_id, 0, guest.units.get(kind, 0), guest.lost_joules) for guest in here]
+    out = victims(running, 0, units, free.get(kind, 0))
+    if out is None:
+        return None
+    left = free.get(_CPUS, 0) + sum(guest.units[_CPUS] for guest in here if guest.job_id in out)
+    return out if left >= cores else None
 
 
 def _without(guests: Mapping[str, list[_Guest]], jobs: Collection[int]) -> dict[str, list[_Guest]]:

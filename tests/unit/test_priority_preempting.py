@@ -174,6 +174,16 @@ def test_nobody_makes_way_where_cores_would_still_be_missing():
     assert made(cycle(*rows), [node(gpus=2, cpus_free=1)]) == {101: (103, 102)}
 
 
+@pytest.mark.parametrize(("second", "found"), [("gpu", {101: (102, 103)}), ("slow", {})])
+def test_the_nodes_of_a_job_are_of_one_partition(second, found):
+    rows = [urgent(partition="gpu,slow", nodes=2, gpus=4), *(guest(gpus=2, job_id=job) for job in (102, 103))]
+    nodes = [
+        Node("h1", frozenset({"gpu"}), True, 16, 8, {"h100": 2}, {"h100": 0}),
+        Node("h2", frozenset({second}), True, 16, 8, {"h100": 2}, {"h100": 0}),
+    ]
+    assert made(cycle(*rows), nodes, {103: ["h2"]}) == found
+
+
 def test_nobody_makes_way_for_a_component():
     assert made(cycle(urgent(het_job_id=101), guest(), guest(), guest(), guest())) == {}
 

@@ -192,6 +192,8 @@ def test_free_gpus_must_be_on_one_node_and_it_must_be_up():
     spread = [node("h1", "h100", 8, 1), node("h2", "h100", 8, 1)]
     assert chosen(cycle(queue(offering()), spread)) == {}
     assert chosen(cycle(queue(offering("gpu:h100:1", nodes=2)), spread)) == {101: H1}
+    apart = [spread[0], node("h2", "h100", 8, 1, "slow")]
+    assert chosen(cycle(queue(offering("gpu:h100:1", nodes=2, partition="gpu,slow")), apart)) == {}
     down = Node("h1", frozenset({"gpu"}), False, 64, 64, {"h100": 8}, {"h100": 8})
     assert chosen(cycle(queue(offering()), [down, nodes()[0]])) == {101: A4}
 
