@@ -472,6 +472,14 @@ def test_each_reply_belongs_to_its_job(scontrol):
     assert known == {1: 1, 97: 4, 2: 5}
 
 
+def test_what_scontrol_says_of_slurm_conf_is_about_no_job(scontrol):
+    said = "scontrol: error: Ignoring ControlMachine since SlurmctldHost is set."
+    script = scontrol.path.read_text()
+    scontrol.path.write_text(script.replace("while read", f'echo "{said}" >&2\nwhile read', 1))
+    outcome = scontrol.updater().set_site_factors({1: 1, 98: 2})
+    assert (outcome.done, list(outcome.refused)) == ((1,), [98])
+
+
 def test_an_array_of_which_no_task_was_changed_is_not_done(scontrol):
     known = {}
     outcome = scontrol.updater(known=known).set_site_factors({1: 1, 90: 2, 89: 3})

@@ -157,6 +157,7 @@ class Updater:
         refused: dict[int, str] = {}
         end = time.monotonic() + self._batch_s
         with _Session(self._command, self._stopped) as session:
+            session.ask("")  # what scontrol has to say of slurm.conf is no answer to the first command
             for place, (job_id, text) in enumerate(commands):
                 if place and (time.monotonic() > end or self._stopped.wait(self._pause_s)):
                     return Outcome(
@@ -256,12 +257,12 @@ class _Session:
         self._child.wait()
 
     def ask(self, text: str) -> list[str]:
-        """Return the lines of the reply, none where all is well."""
+        """Return the lines of the reply, none where all is well; without a command all said so far."""
         self._count += 1
         mark = f"senergy-{self._count}"
         assert self._child.stdin is not None
         try:
-            self._child.stdin.write(f"{text}\n{mark}\n".encode("ascii"))
+            self._child.stdin.write("".join(f"{line}\n" for line in (text, mark) if line).encode("ascii"))
             self._child.stdin.flush()
         except BrokenPipeError:
             raise UnavailableError(self._name, "ended early") from None
