@@ -240,6 +240,10 @@ def _demo(args: argparse.Namespace) -> int:
     from slurm_energy.lab.demo import run_demo
     from slurm_energy.lab.spec import LabSpec
 
+    if not args.html.resolve().parent.is_dir():
+        raise UsageError(
+            f"--html {args.html}", "there is no such directory", "the page is written at the end"
+        )
     _require_root()
     layout = _layout(args)
     lab = _bring_up(layout, LabSpec())
