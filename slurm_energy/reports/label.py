@@ -64,7 +64,8 @@ def _decision(made: Mapping[str, Any], style: Style) -> list[str]:
     """Return the lines about one change that the queue engine made."""
     at = format_time(float(made["time"]), style.time_format, style.now)
     if made["kind"] == "shape":
-        what = f"set {made.get('chosen')}; offered were {', '.join(made.get('offered', []))}"
+        what = f"set {made['chosen']}" if made.get("chosen") else "left with what it asked for"
+        what += f"; offered were {', '.join(made['offered'])}" if made.get("offered") else ""
     else:
         other = f"job {made['for_job']}" if made.get("for_job") else "another job"
         what = f"put back into the queue for {other}"

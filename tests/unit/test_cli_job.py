@@ -100,6 +100,11 @@ def test_what_the_queue_engine_decided_is_shown(
     del made[1]["for_job"]  # not for its owner to know
     assert main(["job", "11", "--ascii"]) == 0
     assert "queue for another job: least" in " ".join(capsys.readouterr().out.split())
+    made[0] |= {"chosen": None, "offered": [], "why": "Slurm cannot run it"}
+    assert main(["job", "11", "--ascii"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "left with what it asked for: Slurm cannot run it" in text
+    assert "None" not in text
 
 
 def test_pages_and_pictures_go_to_files_and_nothing_to_the_terminal(
