@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import sys
 import uuid
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -193,10 +194,7 @@ def _is_int(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0
+        isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
+import sys
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -42,7 +42,8 @@ def end_of(trace: Any) -> float:
 
 def _number(trace: Mapping[str, Any], key: str) -> float:
     value = trace[key]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and abs(value) <= sys.float_info.max):
         raise UsageError(f"power trace: {key} is not a number")
     return float(value)
 

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import os
 import re
+import sys
 import tomllib
 import types
 import typing
@@ -179,6 +180,8 @@ def _item(raw: Any, hint: Any, whole: str) -> Any:
 
 def _convert_scalar(raw: Any, hint: Any) -> Any:
     if hint is float and isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        if abs(raw) > sys.float_info.max and isinstance(raw, int):
+            raise ValueError("must be a number")
         return float(raw)
     if hint is Path and isinstance(raw, str) and raw.startswith("/"):
         return Path(raw)

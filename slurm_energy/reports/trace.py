@@ -6,7 +6,6 @@ Pure Python on `array`, because numpy would cost more to import than a whole sho
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import sys
 import zlib
@@ -68,7 +67,7 @@ def decode_trace(data: Mapping[str, Any]) -> PowerTrace:
     try:
         start, interval_s = float(data["start"]), float(data["interval_s"])
         watts = {str(name): _decode_column(text) for name, text in data["columns"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error, zlib.error) as error:
+    except (KeyError, TypeError, ArithmeticError, ValueError, AttributeError, zlib.error) as error:
         raise UsageError("power trace: cannot be read", str(error) or type(error).__name__) from None
     if not (interval_s > 0 and math.isfinite(start)) or len({len(c) for c in watts.values()}) > 1:
         raise UsageError("power trace: cannot be read", "bad interval, or columns of different length")

@@ -42,6 +42,7 @@ def test_filled_example_reads_back_equal():
         ("[agent]\n\nsampling_hz = 100\n", ["x.toml:3", "from 0.1 to 50"]),
         ("[agent]\nsampling_hz = 'fast'\n", ["x.toml:2", "must be a number"]),
         ("[agent]\nsampling_hz = true\n", ["must be a number"]),
+        (f"[agent]\nsampling_hz = {10**400}\n", ["x.toml:2", "must be a number"]),
         ("[agent]\nsocket = 'relative'\n", ["agent.socket", "absolute path"]),
         ("[bounds]\ncap_watts = [300, 200]\n", ["bounds.cap_watts", "low <= high"]),
         ("[bounds]\ncap_watts = [300]\n", ["list of 2 numbers"]),

@@ -92,7 +92,8 @@ def folder(tmp_path: Path) -> Path:
         text = "".join(json.dumps(entry) + "\n" for entry in own)
         (tmp_path / f"job12-rank{rank}.jsonl").write_text(text)
     (tmp_path / "job12-torn.jsonl").write_text(
-        '{"path": ["x"], "sta\n{}\n[]\n' + json.dumps({**line(), "seconds": None})
+        '{"path": ["x"], "sta\n{}\n[]\n'
+        + "\n".join(json.dumps({**line(), "seconds": seconds}) for seconds in (None, 10**400))
     )
     return tmp_path
 

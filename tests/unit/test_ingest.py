@@ -83,6 +83,7 @@ class TestBadItems:
             {"record": record() | {"record_id": ""}},
             {"record": record() | {"node": "\ud800"}},
             {"record": record() | {"tag": "x" * 2000}},
+            {"record": record() | {"start": 10**400}},
             {"record": record() | {"components": [{"name": "warp", "energy_joules": 1}]}},
             {
                 "record": record()
@@ -116,8 +117,9 @@ class TestBadItems:
         with pytest.raises(UsageError):
             ingest.read_items(data)
 
-    def test_a_bad_trace_does_not_cost_the_record(self, accounting):
-        items, rejections = ingest.read_items([item(trace={"start": 1})])
+    @pytest.mark.parametrize("trace", [{"start": 1}, {"start": 10**400, "interval_s": 1, "columns": {}}])
+    def test_a_bad_trace_does_not_cost_the_record(self, accounting, trace):
+        items, rejections = ingest.read_items([item(trace=trace)])
         assert len(items) == 1 and items[0].trace is None
         assert rejections[0].kept and rejections[0].record_id == items[0].record.record_id
 

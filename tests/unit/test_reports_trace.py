@@ -50,6 +50,7 @@ def _column(raw: bytes) -> str:
         {"start": 0, "interval_s": 1, "columns": {"cpu": _column(b"abc")}},
         {"start": 0, "interval_s": 1, "columns": {"cpu": _column(b"abcd"), "dram": _column(b"")}},
         {"start": math.nan, "interval_s": 1, "columns": {}},
+        {"start": 10**400, "interval_s": 1, "columns": {}},
     ],
 )
 def test_a_broken_trace_is_a_usage_error(data: dict[str, Any]) -> None:
