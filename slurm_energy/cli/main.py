@@ -69,6 +69,7 @@ def _dispatch(arguments: list[str]) -> int:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.configure(parser)
+        parser.epilog = "\n\n".join(filter(None, [(parser.epilog or "").rstrip(), EPILOG]))
         return int(module.run(parser.parse_args(arguments[1:])))
     if name in ("-V", "--version"):
         print(f"senergy {__version__}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.cli import reference
-from slurm_energy.cli.main import main, module_name
+from slurm_energy.cli.main import EPILOG, main, module_name
 from slurm_energy.config import document
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -49,6 +49,13 @@ def test_help_prints(command: str, capsys: pytest.CaptureFixture[str]) -> None:
         reference.parser_of(command).parse_args(["--help"])
     assert caught.value.code == 0
     assert "examples:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", reference.COMMANDS)
+def test_help_ends_with_the_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert capsys.readouterr().out.rstrip().endswith(EPILOG)
 
 
 @pytest.mark.parametrize(
