@@ -71,6 +71,10 @@ bool job_is_listed(const job_record_t *job) {
     return IS_JOB_PENDING(job) || IS_JOB_RUNNING(job);
 }
 
+bool job_may_be_a_question(const job_record_t *job) {
+    return IS_JOB_PENDING(job) && !job->batch_flag && !job->alloc_resp_port;
+}
+
 static void set_text(struct queue_job *facts, int which, const char *text, size_t most) {
     facts->texts[which] = text ? text : "";
     facts->entry.lengths[which] = (uint16_t)strnlen(facts->texts[which], most);

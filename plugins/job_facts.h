@@ -9,6 +9,13 @@
 bool job_is_listed(const job_record_t *job);
 
 /*
+ * Whether a job that is just being given a priority may be none: `sbatch --test-only` has slurmctld make a
+ * job, ask when it would start, and take it away again, and nobody is told of that. Nothing waits for such a
+ * job, no script and no port. A true job that looks alike comes with the next pass.
+ */
+bool job_may_be_a_question(const job_record_t *job);
+
+/*
  * Fills in everything but the place in the file. Strings point into the record or into static memory that the
  * next call writes again. `released`: the job is just being given a priority, whatever it is now.
  */

@@ -127,7 +127,7 @@ FOR_SLURM extern void site_factor_p_set(job_record_t *job_ptr) {
     refresh_table(false);
     if (scores_usable())
         set_factor(job_ptr, true);
-    if (queue_wanted && job_is_listed(job_ptr)) {
+    if (queue_wanted && job_is_listed(job_ptr) && !job_may_be_a_question(job_ptr)) {
         job_facts(job_ptr, true, &facts);
         tell_queue(queue_note(&facts));
     }

@@ -69,4 +69,4 @@ def test_random_jobs_get_their_numbers_and_are_written_down(driver, tmp_path, se
     assert 500 < len(found.partition[0]) <= 512
     assert all(name.startswith("ENERGY_") for flags in found.flags for name in flags)
     moved = TableSource(queue.with_name("queue.table.moved")).read()
-    assert moved.job_id.tolist() == found.job_id.tolist()
+    assert moved.job_id.tolist() == [*found.job_id.tolist(), 501]

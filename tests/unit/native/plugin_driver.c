@@ -147,6 +147,17 @@ static void reconfigure(char *parameters, const char *table, const char *queue) 
     site_factor_p_update();
 }
 
+/* What slurmctld makes of `salloc`, and of `sbatch --test-only`, which it takes away again without a word. */
+static void ask(void) {
+    job_record_t *allocation = random_job(JOBS + 1), *question = random_job(JOBS + 2);
+
+    allocation->job_state = question->job_state = JOB_PENDING;
+    allocation->batch_flag = question->batch_flag = 0;
+    allocation->alloc_resp_port = 6000;
+    site_factor_p_set(allocation);
+    site_factor_p_set(question);
+}
+
 /*
  * TABLE QUEUE SEED: all that Slurm may call, then of each job of the queue: id, whether it runs, site factor,
  * whether that is fixed, whether it may be requeued, and tasks. In the end the queue is written elsewhere.
@@ -180,6 +191,7 @@ int main(int argc, char **argv) {
                    jobs[i]->details && jobs[i]->details->requeue && jobs[i]->batch_flag,
                    jobs[i]->array_recs && jobs[i]->array_recs->task_cnt ? 9 : 1);
     reconfigure(parameters, argv[1], argv[2]);
+    ask();
     fprintf(stderr, "%u lines logged\n", complaints);
     fini();
     return 0;
