@@ -37,7 +37,7 @@ model was not, tight limits count as a risk.
 
 examples:
   senergy predict job.sh input.dat
-  senergy predict --sbatch "-N 4 -t 2:00:00" --json job.sh -- --steps 100
+  senergy predict --sbatch="-N 4 -t 2:00:00" --json job.sh -- --steps 100
   senergy predict --model resnet50 --gpu a100 --gpus 1,4,8 --batch 128,256 --precision bf16 --cap 200..400:50
   senergy predict --model bert-base --gpu a40,rtx6000 --batch 32 --cap none,150,200 --epochs 3 --json
   senergy predict --model resnet50 --gpu a40 --cap 100..300:25 --plot caps.png

@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--sbatch",
         metavar="OPTIONS",
         default="",
-        help="with a script: options for sbatch that go before its own",
+        help="with a script: options for sbatch that go before its own, --sbatch=-N4",
     )
     parser.add_argument("--user", metavar="NAME", help="with a script: whose job it is (operators only)")
     connection.add_config_option(parser)

@@ -101,7 +101,8 @@ def _one_scenario(args: argparse.Namespace) -> None:
     variants = _variants(_changed(scenarios.read(args.scenario), args), args)
     if args.slurm is not None or args.part:
         if not args.out:
-            raise UsageError("--slurm", "needs --out", "a folder that all nodes see")
+            flag = "--part" if args.part else "--slurm"
+            raise UsageError(flag, "needs --out", "a folder that all nodes see")
         if args.part:
             _one_part(variants, args)
             return

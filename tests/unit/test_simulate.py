@@ -463,8 +463,8 @@ def test_a_part_of_a_campaign_leaves_its_results_and_prints_nothing(folder, caps
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--slurm"], 2, "needs --out"),
-        (["--part", "0/2"], 2, "needs --out"),
+        (["--slurm"], 2, "--slurm: needs --out"),
+        (["--part", "0/2"], 2, "--part: needs --out"),
         (["--part", "2/2", "--out", "out"], 2, "is not I/N"),
         (["--part", "x", "--out", "out"], 2, "is not I/N"),
         (["--slurm", "--out", "out"], 4, "sbatch: not found"),
