@@ -483,9 +483,9 @@ def test_what_scontrol_says_of_slurm_conf_is_about_no_job(scontrol):
 def test_an_array_of_which_no_task_was_changed_is_not_done(scontrol):
     known = {}
     outcome = scontrol.updater(known=known).set_site_factors({1: 1, 90: 2, 89: 3})
-    assert (outcome.done, outcome.gone) == ((1,), (89,))
+    assert (outcome.done, outcome.gone) == ((1, 89), ())  # of 89 a later release tells only what has ended
     assert outcome.refused == {90: "Access/permission denied"}
-    assert known == {1: 1}
+    assert known == {1: 1, 89: 3}
 
 
 @pytest.mark.parametrize("trouble", [96, 95, 93])

@@ -199,17 +199,17 @@ class Updater:
 def _reason(lines: Sequence[str], name: str) -> str | None:
     """Return why a command failed.
 
-    A whole array is answered by groups of tasks, `6_1: Job has already finished` and `6_2-5: No error`, or
-    not at all where all went well. It has failed if no task was changed.
+    A whole array is answered by groups of tasks, `6_1: Job has already finished` and `6_2-5: No error`; the latter
+    not by all releases, and not where all went well. Tasks that cannot be changed any more are no failure.
     """
     words = [line.removeprefix("scontrol: ").removeprefix("error: ") for line in lines]
     words = [word.removeprefix(f"{name}: ") for word in words]
     tasks = [word.partition(": ")[2] for word in words if _ARRAY_TASK.match(word)]
     if len(tasks) < len(words):
         return next(word for word in words if not _ARRAY_TASK.match(word))
-    if not tasks or any(task.startswith(_NO_ERROR) for task in tasks):
+    if any(task.startswith(_NO_ERROR) for task in tasks):
         return None
-    return next((task for task in tasks if not _GONE.search(task)), tasks[0])
+    return next((task for task in tasks if not _GONE.search(task)), None)
 
 
 class _Session:
