@@ -199,8 +199,8 @@ class Updater:
 def _reason(lines: Sequence[str], name: str) -> str | None:
     """Return why a command failed.
 
-    A whole array is answered by groups of tasks, `6_1: Job has already finished` and `6_2-5: No error`; the latter
-    not by all releases, and not where all went well. Tasks that cannot be changed any more are no failure.
+    A whole array is answered by groups of tasks, `6_1: Job has already finished` and `6_2-5: No error`; the
+    latter not from 23.02 on, nor where all went well. Tasks that cannot be changed any more are no failure.
     """
     words = [line.removeprefix("scontrol: ").removeprefix("error: ") for line in lines]
     words = [word.removeprefix(f"{name}: ") for word in words]
