@@ -32,6 +32,7 @@ from slurm_energy.scheduling import Options, Policy, Queue, Ranking, Users, chec
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.ranking import AGED, NORMAL
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
+from slurm_energy.slurm.queue.commands import addresses
 from slurm_energy.slurm.shares import Shares
 
 
@@ -79,6 +80,7 @@ class Snapshot:
         order: places in `rows`, first to start first, shape (r,).
         place: 1 for the first to start; 0: not ranked. Shape (n,).
         numbers: site factors; 0: none of ours. Shape (n,).
+        withdrawn: rows that have no number any more and one of ours in Slurm, which was set job by job.
         new: rows that have a number and had none in the cycle before; in the first, those that have
             another one in Slurm.
         associations: account and user by row of `scheduled.users`.
@@ -101,6 +103,7 @@ class Snapshot:
     order: Ints
     place: Ints
     numbers: Ints
+    withdrawn: Ints
     new: Ints
     associations: list[Association]
     association: Ints
@@ -131,14 +134,12 @@ class Snapshot:
         Args:
             new_only: only of jobs that came since the last cycle and are not held.
         """
-        at = self._by_place()
+        at = np.concatenate([self._by_place(), self.withdrawn])
         at = at[self.numbers[at] != self.queue.site_factor[at]]
         if new_only:
             at = at[np.isin(at, self.new) & ~self.queue.held[at]]
         at = at[np.argsort(-np.maximum(self.numbers, self.queue.site_factor)[at], kind="stable")]
-        group = np.maximum(self.queue.het_job_id[at], self.queue.array_job_id[at])
-        address = np.where(group > 0, group, self.queue.job_id[at])
-        return dict(zip(address.tolist(), self.numbers[at].tolist(), strict=True))
+        return dict(zip(_addresses(self.queue, at), self.numbers[at].tolist(), strict=True))
 
     def numbered(self) -> tuple[Ints, Ints]:
         """Return ids and site factors of all pending jobs; those that are not ranked have 0."""
@@ -163,6 +164,12 @@ class Snapshot:
         at = np.flatnonzero(self.place > 0)
         rows: Ints = at[np.argsort(self.place[at], kind="stable")]
         return rows
+
+
+def _addresses(queue: QueueColumns, rows: Ints) -> list[int]:
+    """Return the numbers by which scontrol takes what these rows belong to."""
+    found: list[int] = addresses(queue.job_id, queue.array_job_id, queue.het_job_id)[rows].tolist()
+    return found
 
 
 def _check(policy: str, ranking: Ranking, scheduled: Queue) -> None:
@@ -251,6 +258,7 @@ class Engine:
             order=order,
             place=place,
             numbers=numbers,
+            withdrawn=self._withdrawn(queue, numbers),
             new=new,
             associations=self._kept.usage.associations(),
             association=association,
@@ -302,6 +310,12 @@ class Engine:
         else:
             new = np.flatnonzero(np.isin(queue.job_id, list(now.keys() - before.keys())))
         return place, numbers, new
+
+    def _withdrawn(self, queue: QueueColumns, numbers: Ints) -> Ints:
+        """Return rows that were ranked once: they would go before all in a partition that is not ranked."""
+        taken = self._kept.taken if self._settings.mode == "portable" else {}
+        at: Ints = np.flatnonzero((queue.state == PENDING) & ~queue.fixed & (numbers == 0) & bool(taken))
+        return at[np.array([taken.get(job, 0) != 0 for job in _addresses(queue, at)], np.bool_)]
 
     def _old_numbers(self, queue: QueueColumns, ordered: Ints) -> Ints:
         """Return the numbers that jobs have: as Slurm shows them where it was told job by job, else ours."""

@@ -425,6 +425,19 @@ def test_portable_mode_goes_by_the_numbers_that_slurm_shows():
     assert ranker.cycle(queue(*rows), NOW).changes() == {}
 
 
+@pytest.mark.parametrize(("mode", "changed"), [("portable", {101: 0, 90: 0}), ("plugin", {})])
+def test_a_job_that_moves_to_a_partition_that_is_not_ranked_takes_no_place_along(mode, changed):
+    kept = Kept(Usage(7 * DAY), taken={101: 10**9, 90: 10**8, 104: 7, 105: 10**9})
+    rows = [
+        {"partition": "other", "site_factor": 10**9},
+        {"partition": "other", "site_factor": 10**8, "array_job_id": 90},
+        {"partition": "other", "site_factor": 5},  # somebody else's doing
+        {"partition": "other", "fixed": True, "site_factor": 7},
+        running(partition="other", site_factor=10**9),
+    ]
+    assert engine(kept=kept, partitions=["cpu"], mode=mode).cycle(queue(*rows), NOW).changes() == changed
+
+
 def test_who_leaves_the_head_is_told_before_those_behind():
     """Else jobs that should start late would start first while there are more changes than time."""
     rows = limits(1, 2, 3, 8, 9)
