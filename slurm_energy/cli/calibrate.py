@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "fit the prediction of one kind of GPU to measured training steps"
 _BAR = 30
+_MOST_MEMBERS = 100_000
 
 EPILOG = """\
 MEASUREMENTS is a CSV file with the columns model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts
@@ -75,8 +76,10 @@ def run(args: argparse.Namespace) -> int:
     ):
         if value not in allowed:
             raise UsageError(f"{flag}: '{shown(value)}'", f"is not one of {', '.join(allowed)}")
-    if args.workers < 1 or args.population < 8 or min(args.generations, args.polish, args.kicks) < 0:
-        raise UsageError("--workers, --population", "at least 1 and 8; other numbers at least 0")
+    least = min(args.generations, args.polish, args.kicks, args.seed)
+    if args.workers < 1 or not 8 <= args.population <= _MOST_MEMBERS or least < 0:
+        what = f"at least 1 and 8 to {_MOST_MEMBERS}; other numbers at least 0"
+        raise UsageError("--workers, --population", what)
     hardware = find_hardware(args.gpu)
     rows = read_measurements(args.measurements, args.precision)
     start = load_calibration(args.start) if args.start else None

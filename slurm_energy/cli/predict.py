@@ -186,7 +186,7 @@ def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], 
     from slurm_energy.oracle.prediction import TrainingOracle, common_precision
     from slurm_energy.oracle.sweep import sweep
 
-    kinds = [find_hardware(name.strip()) for name in args.gpu.split(",") if name.strip()]
+    kinds = list(dict.fromkeys(find_hardware(name.strip()) for name in args.gpu.split(",") if name.strip()))
     if not kinds:
         raise UsageError("--gpu", "no kind given", "--list shows all")
     precision = args.precision or common_precision(kinds)
@@ -273,9 +273,9 @@ def _between(low: float, high: float, step: float, flag: str) -> list[float]:
     count = (high - low) / step
     if not 0 <= count < _MOST_VALUES:
         raise UsageError(
-            f"{flag}: {low:g}..{high:g}:{step:g}",
-            "is not a rising range of a few values",
-            "write 200..400:50",
+            f"{flag}: {low:.9g}..{high:.9g}:{step:.9g}",
+            f"is not a rising range of at most {_MOST_VALUES} values",
+            "write LOW..HIGH:STEP",
         )
     return [low + place * step for place in range(int(count + 1e-9) + 1)]
 

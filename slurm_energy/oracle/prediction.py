@@ -31,6 +31,8 @@ Array = NDArray[np.float64]
 _CHUNK = 8192
 """Alternatives worked on at a time, so that intermediate arrays stay in the cache."""
 DEFAULT_BATCH = 32
+_MOST_GPUS = 16
+"""Most GPUs that one node has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,8 @@ class TrainingOracle:
                 f"about {format_scaled(needed)}B are needed, {kind.name} has {format_scaled(there)}B:"
                 " the batch may not fit"
             )
+        if asked.gpus[place] > _MOST_GPUS:
+            notes.append(f"{asked.gpus[place]:g} GPUs are taken as linked within one node")
         if profile.name not in calibration.workloads:
             notes.append(f"{profile.name} was never measured on {kind.name}: wide range")
         most = kind.tdp_watts * float(asked.gpus[place])

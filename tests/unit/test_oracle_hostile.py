@@ -255,6 +255,17 @@ def test_kinds_side_by_side_are_compared_in_a_precision_that_all_have(senergy: S
     assert json.loads(senergy("predict --model bert-base --gpu a40 --json")[1])["precision"] == "tf32"
 
 
+def test_a_kind_named_twice_counts_once(senergy: Senergy) -> None:
+    code, out, _ = senergy("predict --model ncf --gpu a40,a40-48gb --gpus 1,64 --json")
+    few, many = json.loads(out)["alternatives"]
+    assert (code, few["notes"], many["notes"]) == (0, [], ["64 GPUs are taken as linked within one node"])
+
+
+@pytest.mark.parametrize("words", ["--seed -1", "--population 1000000000", "--kicks -1"])
+def test_numbers_that_no_search_can_have(senergy: Senergy, words: str) -> None:
+    assert senergy(f"calibrate steps.csv --gpu a40 --output own.toml {words}")[0] == 2
+
+
 def test_watts_of_a_socket_are_not_called_those_of_gpus(senergy: Senergy) -> None:
     assert "watts of the CPUs" in senergy("predict --model resnet50 --gpu xeon-8358")[1]
 
