@@ -223,7 +223,8 @@ def _bring_up(layout: Layout, spec: LabSpec) -> Lab:
     if spec.priority == "plugin":
         pluginbuild.built(lambda text: print(text, flush=True))
     start = time.monotonic()
-    print(f"Bringing up a lab of {len(spec.nodes)} nodes in {layout.root}", flush=True)
+    size = f"{len(spec.nodes)} node{'s' if len(spec.nodes) > 1 else ''}"
+    print(f"Bringing up a lab of {size} in {layout.root}", flush=True)
     try:
         lab = lifecycle.up(layout, spec, lambda step, s: print(f"  {step.name:<22} {s:5.2f} s", flush=True))
     except StepError as error:

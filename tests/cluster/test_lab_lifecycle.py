@@ -92,6 +92,7 @@ def test_up_status_up_again_and_down(root: Path, nodes_file: Path):
     assert first.returncode == 0, first.stderr
     assert re.search(r"^  box slurmd +\d+\.\d\d s$", first.stdout, re.MULTILINE)
     assert first.stdout.splitlines()[-3].strip() == f"{program} lab shell"
+    assert first.stdout.startswith(f"Bringing up a lab of 1 node in {root}\n")
 
     second = senergy(root, "up")
     assert (second.returncode, second.stdout) == (0, f"The lab is up in {root}: nodes box.\n")
