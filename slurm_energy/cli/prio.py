@@ -113,13 +113,13 @@ def query(args: argparse.Namespace) -> dict[str, str]:
         raise UsageError(
             "JOBID and --jobs: give one of them", todo="senergy prio 12, or senergy prio -j 12,13"
         )
-    wanted = [args.job] if args.job else args.jobs
+    wanted = args.jobs if args.job is None else [args.job]
     values = {
         "job": ",".join(job_ids(",".join(wanted))) if wanted else "",
         "user": args.user or "",
         "account": args.account or "",
         "partition": args.partition or "",
-        "neighbours": "1" if args.job else "",
+        "neighbours": "" if args.job is None else "1",
         "state": "1" if args.state else "",
     }
     return {key: value for key, value in values.items() if value}

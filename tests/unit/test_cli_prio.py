@@ -62,6 +62,15 @@ def test_the_pages_read(
     golden_files.compare(name, show(monkeypatch, capsys, *arguments))
 
 
+def test_who_sees_only_herself_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_controller.install(monkeypatch, {"/v1/shares": answers.shares() | {"scope": "own"}})
+    assert main(["share", "-a"]) == 0
+    assert "of users only yourself" in capsys.readouterr().out
+    assert "yourself" not in show(monkeypatch, capsys, "share", "-a")
+
+
 def test_what_a_script_reads_has_no_notes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,7 +100,7 @@ def test_options_become_the_controllers_query(arguments: tuple[str, ...], expect
     assert prio.query(reference.parser_of("prio").parse_args([*arguments])) == expected
 
 
-@pytest.mark.parametrize("arguments", [("x",), ("12", "-j", "13"), ("-j", ","), ("--state",)])
+@pytest.mark.parametrize("arguments", [("x",), ("",), ("12", "-j", "13"), ("-j", ","), ("--state",)])
 def test_what_is_no_job_is_refused(arguments: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
         prio.query(reference.parser_of("prio").parse_args([*arguments]))
