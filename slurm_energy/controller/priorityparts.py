@@ -86,10 +86,13 @@ class Parts:
     def hand_over(self, snapshot: Snapshot) -> str | None:
         """Give the order to slurmctld; see `Target.take`. A queue nobody writes down any more is told."""
         problem, age_s = self.target.take(snapshot), snapshot.computed - snapshot.queue.taken_unix_s
-        if problem is None and isinstance(self.source, TableSource) and age_s > _QUEUE_AGE_S:
-            minutes = age_s / 60.0
-            return f"queue.table is {minutes:.0f} minutes old: do slurmctld and slurmdbd run?"
-        return problem
+        if problem is not None or not isinstance(self.source, TableSource) or abs(age_s) <= _QUEUE_AGE_S:
+            return problem
+        if age_s > 0:
+            return f"queue.table is {age_s / 60.0:.0f} minutes old: do slurmctld and slurmdbd run?"
+        # slurmctld's passes are due at times of the wall clock: none comes before it is there again.
+        minutes = -age_s / 60.0
+        return f"queue.table is {minutes:.0f} minutes ahead, the clock was set back: restart slurmctld"
 
     def intervene(self, snapshot: Snapshot) -> None:
         """Change shapes of jobs, and have jobs make way; what was done is in `Acted.unsaved`."""

@@ -286,7 +286,14 @@ def test_a_bad_reload_is_refused(make, settings, words):
     assert queueing.session(story)
 
 
-@pytest.mark.parametrize(("age_s", "told"), [(60, None), (2400, "queue.table is 40 minutes old")])
+@pytest.mark.parametrize(
+    ("age_s", "told"),
+    [
+        (60, None),
+        (2400, "queue.table is 40 minutes old"),
+        (-2400, "queue.table is 40 minutes ahead"),
+    ],
+)
 def test_a_queue_that_is_not_written_any_more_is_told(tmp_path, age_s, told):
     path = tmp_path / "queue" / "queue.table"
     path.parent.mkdir(mode=0o755)

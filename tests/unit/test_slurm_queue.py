@@ -374,6 +374,7 @@ while read -r line; do
     senergy-*) echo "invalid keyword: $line" >&2 ;;
     *"JobId=99 "* | *" 99") echo "Invalid job id specified for job 99" >&2 ;;
     *JobId=98*) printf 'Access/permission denied for job 98\\nRequest aborted\\n' >&2 ;;
+    *88_4*) echo "88_4: Job is not pending nor running" >&2 ;;
     *97_2*) echo "97_2: Requested operation is presently disabled" >&2 ;;
     *97_3*) echo "97_3: Job has already finished" >&2 ;;
     *JobId=97*) printf '97_1: Job has already finished\n97_2-5: No error\n' >&2 ;;
@@ -566,8 +567,8 @@ def test_what_was_requeued_before_slurmctld_went_away_is_told(scontrol):
 
 
 def test_the_reply_to_one_task_of_an_array_is_its_own(scontrol):
-    outcome = scontrol.updater().requeue({97: "97_1", 92: "97_2", 91: "97_3"})
-    assert (outcome.done, outcome.gone) == ((97,), (91,))
+    outcome = scontrol.updater().requeue({97: "97_1", 92: "97_2", 91: "97_3", 88: "88_4"})
+    assert (outcome.done, outcome.gone) == ((97,), (91, 88))
     assert outcome.refused == {92: "Requested operation is presently disabled"}
     assert scontrol.updater().set_fields(91, {"Gres": "gpu:1"}, "97_3").gone == (91,)
 

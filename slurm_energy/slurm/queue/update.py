@@ -29,8 +29,8 @@ _VALUE = re.compile(r"[A-Za-z0-9_.:,=/+\[\]*-]{0,4096}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z]{1,32}", re.ASCII)
 # The job has left the queue, or not yet entered it, since the queue was read.
 _GONE = re.compile(
-    "Invalid job id|already finished|no longer pending|is pending execution|already completing"
-    "|Job is in the process of being requeued",
+    "Invalid job id|already finished|no longer pending|not pending nor running|is pending execution"
+    "|already completing|Job is in the process of being requeued",
     re.IGNORECASE,
 )
 _AWAY = re.compile(
