@@ -32,6 +32,7 @@ _LEAST_PAUSE_S: Final = 2.0
 _PAUSES: Final = 4.0  # of as many times the last cycle, so that a long queue takes a fifth of a core at most
 _AGREEMENT_INTERVAL_S: Final = 600.0
 _HISTORY_WAIT_S: Final = 60.0
+_CLOCK_SET_S: Final = 60.0
 _REMEMBERED_S: Final = 30 * 86400.0
 log = logging.getLogger("senergyctld")
 
@@ -83,6 +84,7 @@ class PriorityLoop:
         self._next: tuple[Config, Parts | None] | None = None
         self._began = self._agreement_told = float("-inf")
         self._took_s = 0.0
+        self._ahead_s = time.time() - time.monotonic()
         self._signature: tuple[int, ...] | None = None
         self._error: str | None = None
         self._agreement: dict[str, Any] | None = None
@@ -191,6 +193,7 @@ class PriorityLoop:
 
     async def _rank(self, parts: Parts) -> str | None:
         now = time.time()
+        self._mind_the_clock(parts.kept)
         usage, run = parts.kept.usage, asyncio.get_running_loop().run_in_executor
         while True:
             records = await self._store.read(consumption.consumed, usage.last_row, now - usage.since_s)
@@ -212,6 +215,16 @@ class PriorityLoop:
         problem = await run(self._thread, parts.hand_over, self.snapshot)
         await self._intervene(parts, self.snapshot)
         return problem
+
+    def _mind_the_clock(self, kept: Kept) -> None:
+        """Have usage read again where the clock was set: it has faded by time that never passed."""
+        ahead_s = time.time() - time.monotonic()
+        if abs(ahead_s - self._ahead_s) > _CLOCK_SET_S:
+            log.info(
+                "priority: the clock was set by %.0f s; used energy is added up anew", ahead_s - self._ahead_s
+            )
+            kept.usage = kept.usage.anew()
+        self._ahead_s = ahead_s
 
     async def _intervene(self, parts: Parts, snapshot: Snapshot) -> None:
         """Change shapes and make way; what was done is kept in the database."""

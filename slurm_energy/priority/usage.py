@@ -72,6 +72,10 @@ class Usage:
         """How many seconds back records count."""
         return REMEMBERED_HALF_LIVES * self.half_life_s
 
+    def anew(self) -> Usage:
+        """Return the same without any record, for all to be read again."""
+        return Usage(self.half_life_s)
+
     def unsettled(self) -> list[int]:
         """Return rows to read again, as Slurm had not told whose they are; `MOST_IDS` at most, in turns."""
         rows = list(self._unsettled)[:MOST_IDS]

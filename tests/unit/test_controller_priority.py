@@ -403,6 +403,29 @@ def test_usage_follows_the_records(make):
     assert queueing.session(story)
 
 
+def test_usage_is_what_it_was_once_the_clock_is_right_again(make, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "senergyctld")
+    ahead_s = [0.0]
+    clock = SimpleNamespace(time=lambda: time.time() + ahead_s[0], monotonic=time.monotonic)
+    for module in ("priority", "priorityparts"):
+        monkeypatch.setattr(f"slurm_energy.controller.{module}.time", clock)
+    queueing = make(policy="zeus")
+
+    async def story(c):
+        end = time.time()
+        await c.post({"items": [item(job_id=1, uid=ALICE, user="alice", start=end - 9, end=end)]})
+        found = []
+        for ahead_s[0] in (0.0, 30 * 86400.0, 0.0, 0.0):
+            await queueing.loop.cycle()
+            found.append(float(queueing.loop.kept.usage.at(clock.time())[0].sum()))
+        return found
+
+    right, ahead, *again = queueing.session(story)
+    assert ahead < right / 10
+    assert again == pytest.approx([right, right], rel=0.01)
+    assert caplog.text.count("the clock was set by") == 2
+
+
 def test_shares_come_from_sacctmgr_and_stay_while_it_is_away(make, caplog):
     caplog.set_level(logging.INFO, "senergyctld")
     queueing = make()
