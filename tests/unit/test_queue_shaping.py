@@ -45,6 +45,7 @@ def test_what_a_job_asks_for_is_read_as_releases_write_it():
         (job("TresPerNode=gres:gpu:1 TresPerTask=gres:gpu:1"), "by job, socket or task"),
         (job("TresPerNode=gres:gpu:a:1,gres:gpu:b:1"), "two kinds"),
         (job("TresPerNode=gres:gpu:1", features="fast"), "features"),
+        (job("TresPerNode=gres:gpu:1\n   Reservation=course"), "a reservation"),
         (job("TresPerNode=gres:gpu:1", excluded="n1;reboot"), "cannot be read"),
         (job(""), "asks for none"),
         (job("TresPerNode=gres:gpu:1", group="ArrayJobId=9 ArrayTaskId=1-3%2 "), "all of its tasks"),

@@ -13,7 +13,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import Runner, run_command
 
 _KEYS: Final = frozenset(
-    {"JobState", "ReqNodeList", "ExcNodeList", "Features", "ArrayTaskId", "HetJobId"}
+    {"JobState", "ReqNodeList", "ExcNodeList", "Features", "Reservation", "ArrayTaskId", "HetJobId"}
 ) | {f"TresPer{what}" for what in ("Job", "Node", "Socket", "Task")}
 _GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z0-9][A-Za-z0-9_.+-]*?))??(?::(?P<count>\d{1,6}))?")
 _HOSTLIST: Final = re.compile(r"[A-Za-z0-9_.,+\[\]-]{1,16384}")
@@ -34,7 +34,7 @@ class Asked:
         gpus: per node; 0: none.
         others: generic resources per node beside GPUs, as they are written.
         excluded: host list that it must not run on; empty: none.
-        places: it names its nodes or their features itself.
+        places: it names its nodes, their features or a reservation itself.
         obstacle: why its GPUs cannot be changed; empty: they can.
     """
 
@@ -65,7 +65,7 @@ def ask(name: str, run: Runner = run_command) -> Asked:
 def parse(text: str) -> Asked:
     """Read what `scontrol show job` prints. Its owner can only have made up what concerns this job."""
     values = {key: value for key, value in _fields(text).items() if value not in _NONE}
-    obstacle, places = "", "Features" in values or "ReqNodeList" in values
+    obstacle, places = "", not values.keys().isdisjoint(("Features", "ReqNodeList", "Reservation"))
     kind, gpus, others = "", 0, []
     found = 0
     for item in values.get("TresPerNode", "").split(","):
@@ -80,7 +80,7 @@ def parse(text: str) -> Asked:
     if any(f"TresPer{what}" in values for what in ("Job", "Socket", "Task")):
         obstacle = "it asks for GPUs by job, socket or task: only --gres and --gpus-per-node can be changed"
     elif places:
-        obstacle = "it names its nodes or their features itself"
+        obstacle = "it names its nodes, their features or a reservation itself"
     # queue.table may tell of a new job before slurmctld has made an array or a heterogeneous job of it.
     if "HetJobId" in values:
         obstacle = "it is part of a heterogeneous job: a change would concern the other parts too"
