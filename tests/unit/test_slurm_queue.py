@@ -24,6 +24,7 @@ from slurm_energy.slurm.command import command_environment
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING
 from slurm_energy.slurm.queue.commands import SqueueSource
 from slurm_energy.slurm.queue.flagtext import flags_in
+from slurm_energy.slurm.queue.running import read_places
 from slurm_energy.slurm.queue.update import SITE_FACTOR_MAX, Updater
 from slurm_energy.slurm.queue.weights import check_weights
 
@@ -109,6 +110,14 @@ def test_large_user_ids_are_themselves(monkeypatch):
     queue = read(row(UserID="-7") + row(UserID="2147483647"))
     assert queue.uid.tolist() == [2**32 - 7, 2**31 - 1]
     assert queue.user == ["4294967289", "2147483647"]
+
+
+def test_jobs_of_a_federation_have_places_and_those_of_other_clusters_none():
+    asked = []
+    answer = f"{63 << 26 | 1} n[1-2]\n7 n3\n8 \n12345678901 n4\n"
+    places = read_places(lambda argv: asked.append(argv) or answer)
+    assert places == {63 << 26 | 1: ("n1", "n2"), 7: ("n3",)}
+    assert "--local" in asked[0]
 
 
 def test_no_command_is_sent_to_other_clusters(monkeypatch):
