@@ -159,7 +159,7 @@ def _senergyctld(plan: Plan, command: Sequence[str]) -> Step:
         "senergyctld",
         plan.log("senergyctld"),
         [*command, "--config", str(layout.energy_toml)],
-        needs=("munged",),
+        needs=("munged", "accounts") if plan.spec.accounting else ("munged",),  # it reads shares at its start
         env={"SLURM_CONF": str(layout.slurm_conf)},
         ready=lambda: layout.policies.exists() and processes.listens(plan.ports["senergyctld"]),
     )

@@ -51,16 +51,14 @@ def started(lab, jobs):
 
 
 def know_shares(lab):
-    """Wait until senergyctld knows the shares: it reads them at its start, accounts may have come later."""
-    for _ in range(20):
-        rows = json.loads(lab.run("senergy", "share", "-a", "--json", check=False).stdout or "{}").get(
-            "rows", []
-        )
-        if SHARES.items() <= {row["user"]: row["shares"] for row in rows}.items():
-            return
-        lab.kill("senergyctld", how=signal.SIGHUP)
-        time.sleep(2.5)
-    raise AssertionError(f"shares are not known: {rows}")
+    """Wait until senergyctld has read the shares, which it does at its start."""
+    deadline = time.monotonic() + 30
+    rows = []
+    while not SHARES.items() <= {row["user"]: row["shares"] for row in rows}.items():
+        assert time.monotonic() < deadline, f"shares are not known: {rows}"
+        time.sleep(0.5)
+        answer = lab.run("senergy", "share", "-a", "--json", check=False).stdout
+        rows = json.loads(answer or "{}").get("rows", [])
 
 
 def energies(lab, jobs):
