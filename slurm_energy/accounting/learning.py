@@ -32,14 +32,16 @@ _FINISHED = """
         j.time_limit_s, j.requested, count(r.id), count(r.energy_joules), sum(r.energy_joules), min(r.start),
         max(r."end"), max(r.policy), max(json_extract(r.body, '$.asked.cap_watts')),
         max(json_extract(r.body, '$.asked.gpu_cap_watts')), max(json_extract(r.body, '$.fingerprint')),
-        sum(json_array_length(r.body, '$.gpus')), max(r.received)
+        sum(json_array_length(r.body, '$.gpus'))
     FROM jobs j JOIN records r ON r.job = j.id AND r.step = ''
     WHERE j.id IN (
-        SELECT id FROM jobs WHERE finished AND NOT learned
-            AND EXISTS (SELECT 1 FROM records w WHERE w.job = jobs.id AND w.step = '')
+        SELECT id FROM jobs WHERE finished AND NOT learned AND (
+            SELECT count(*) >= max(coalesce(jobs.nodes, 1), 1) OR max(w.received) <= ?
+            FROM records w WHERE w.job = jobs.id AND w.step = '')
         ORDER BY updated LIMIT ?)
     GROUP BY j.id ORDER BY max(r."end")
 """
+"""Those that wait for records of other nodes are left out here, so that they hold up no others."""
 _KIND = ("user", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "policy")
 
 
@@ -77,18 +79,15 @@ def learn(connection: sqlite3.Connection, now: float) -> tuple[list[FinishedRun]
     """
     runs = []
     with transaction(connection):
-        rows = connection.execute(_FINISHED, [BATCH]).fetchall()
+        rows = connection.execute(_FINISHED, [now - MISSING_AFTER_S, BATCH]).fetchall()
         for row in rows:
-            job, count, wanted, received = row[0], row[12], row[9], row[22]
-            missing = count < (wanted or 1)
-            if missing and now - received < MISSING_AFTER_S:
-                continue
-            run = _run(row, missing)
-            connection.execute("UPDATE jobs SET learned = 1 WHERE id = ?", [job])
+            count, wanted = row[12], row[9]
+            run = _run(row, missing=count < (wanted or 1))
+            connection.execute("UPDATE jobs SET learned = 1 WHERE id = ?", [row[0]])
             if run.duration_s > 0:
                 _keep(connection, run)
                 runs.append(run)
-    return runs, len(rows) == BATCH and bool(runs)
+    return runs, len(rows) == BATCH
 
 
 def remembered(connection: sqlite3.Connection) -> Iterator[FinishedRun]:
@@ -136,7 +135,7 @@ def _kind(run: FinishedRun) -> bytes:
 
 def _run(row: tuple[Any, ...], missing: bool) -> FinishedRun:
     _, user, account, partition, name, state, start, end, elapsed_s, nodes, limit_s, tres = row[:12]
-    _, known, joules, first, last, policy, cap, gpu_cap, script, gpus, _ = row[12:]
+    _, known, joules, first, last, policy, cap, gpu_cap, script, gpus = row[12:]
     asked = requested(tres)
     complete = not missing and known == row[12]
     return FinishedRun(

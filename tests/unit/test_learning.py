@@ -77,6 +77,15 @@ def test_waits_for_the_records_of_all_nodes_but_not_for_ever(store):
     assert learn(store, NOW + 9999) == []
 
 
+def test_jobs_that_wait_for_records_hold_up_no_others(store, monkeypatch):
+    monkeypatch.setattr(learning, "BATCH", 3)
+    for number in range(1, 10):
+        store.deliver(item(job_id=number))
+        store.learn(job(number, nodes=2 if number < 5 else 1))
+    assert [run.name for run in learn(store)] == ["job5", "job6", "job7"]
+    assert [run.name for run in learn(store)] == ["job8", "job9"]
+
+
 def test_unfinished_jobs_are_not_learned(store):
     store.deliver(item(job_id=7), item(job_id=8))
     store.learn(job(7, state="RUNNING", end=None))
