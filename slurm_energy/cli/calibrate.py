@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -58,6 +59,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit and write."""
+    for library in ("OPENBLAS", "MKL", "OMP"):  # threads for so small matrices only get in each other's way
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
         from slurm_energy.oracle.calibration.fitting import fit
         from slurm_energy.oracle.calibration.measurements import read_measurements

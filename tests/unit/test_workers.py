@@ -35,6 +35,20 @@ def test_a_killed_command_leaves_no_worker_behind(tmp_path: Path, words: str) ->
     until(lambda: not group(running.pid))
 
 
+def test_a_search_with_one_worker_keeps_one_core_busy(tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_text(STEPS)
+    words = (
+        "calibrate steps.csv --gpu a40 --output own.toml --population 8 --generations 1 --polish 1 --kicks 0"
+    )
+    code = (
+        f"import os; from slurm_energy.cli import main; assert main.main({words.split()!r}) == 0;"
+        " print(len(os.listdir('/proc/self/task')))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split()[-1] == "1"
+
+
 def until(done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not done():
