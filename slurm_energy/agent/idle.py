@@ -13,10 +13,13 @@ WINDOW_S = 10.0
 _SLACK_S = 0.1  # of a timer that fires a little early
 QUIET_BUSY_SHARE = 0.02
 """Share of the node's CPU time up to which the node counts as idle; daemons need some of it."""
+_MOST_BLUR = 0.01
+"""Share of a window that its ends may be off by: the lowest mean of many would be one that began late."""
 
 
 @dataclass(slots=True)
 class _Window:
+    began_blur_s: float
     length_s: float = 0.0
     joules: float = 0.0
 
@@ -33,6 +36,11 @@ class IdlePower:
     given_watts: Mapping[str, float] = field(default_factory=dict)
     learned_watts: dict[str, float] = field(default_factory=dict)
     _windows: dict[str, _Window] = field(default_factory=dict)
+    _blur_s: tuple[float, float] = (0.0, 0.0)
+
+    def sampled(self, read_s: float) -> None:
+        """Take how long the readings at the end of the next intervals took; before `observe`."""
+        self._blur_s = (self._blur_s[1], read_s / 2)
 
     def observe(self, length_s: float, energy_uj: Mapping[str, int], quiet: Iterable[str]) -> None:
         """Take an interval.
@@ -50,10 +58,11 @@ class IdlePower:
             if name not in calm or energy <= 0:  # what stands still is stuck: even idle parts draw power
                 self._windows.pop(name, None)
                 continue
-            window = self._windows.setdefault(name, _Window())
+            window = self._windows.setdefault(name, _Window(self._blur_s[0]))
             window.length_s += length_s
             window.joules += energy / 1e6
-            if window.length_s >= WINDOW_S - _SLACK_S:
+            blur_s = window.began_blur_s + self._blur_s[1]
+            if window.length_s >= max(WINDOW_S - _SLACK_S, blur_s / _MOST_BLUR):
                 watts = window.joules / window.length_s
                 self.learned_watts[name] = min(watts, self.learned_watts.get(name, watts))
                 del self._windows[name]

@@ -75,6 +75,7 @@ class Ledger:
         Returns:
             By job what it pays; every occupant has an entry.
         """
+        self.idle.sampled(interval.read_s)
         piece = span(interval.start, interval.end, self._cpus, self._gpus, occupants, used)
         ready: dict[int, tuple[Span, list[str]]] = {}
         for name, line in self._lines.items():

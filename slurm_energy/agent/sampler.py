@@ -66,6 +66,7 @@ class Interval:
         throttled_s: seconds of throttling by component, for components that have a sensor.
         unknown: keys of counters that were unreadable at the end, or began to count anew there.
         suspended_s: seconds of it in which the machine was suspended; no Delta is certain then.
+        read_s: how long the readings at its end took: its end may be off by half of that.
     """
 
     start: float
@@ -74,6 +75,7 @@ class Interval:
     throttled_s: Mapping[str, float]
     unknown: frozenset[str] = _NOTHING
     suspended_s: float = 0.0
+    read_s: float = 0.0
 
     @property
     def length_s(self) -> float:
@@ -207,12 +209,15 @@ class Sampler:
         values = self._read(self._fast)
         if self._slow:
             values += self._read(self._ask_slow(before, due_only))
-        now = (before + clock.boottime()) / 2
+        after = clock.boottime()
+        now = (before + after) / 2
         suspended_s = self._suspended()
         start, self.time = self.time, now
         deltas, unknown = self._moved(values, start, now, lost, suspended_s > 0)
         throttled_s = self._throttles.seconds(now, start, everything=not due_only)
-        return None if start is None else Interval(start, now, deltas, throttled_s, unknown, suspended_s)
+        if start is None:
+            return None
+        return Interval(start, now, deltas, throttled_s, unknown, suspended_s, after - before)
 
     def forget(self) -> None:
         """Drop all readings: nobody is interested in the time until the next sample."""

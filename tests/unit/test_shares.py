@@ -213,6 +213,28 @@ def test_the_document_s_example_is_what_the_code_does() -> None:
         assert numbers[name] == [f"{parts[component] / JOULE:.6f}" for component in energy], name
 
 
+def _quiet_seconds(idle: IdlePower, *seconds: tuple[float, float]) -> None:
+    for read_s, watts in seconds:
+        idle.sampled(read_s)
+        idle.observe(1.0, {"cpu": round(watts * JOULE)}, ["cpu"])
+
+
+def test_a_late_reading_makes_no_idle_power() -> None:
+    """One that took 0.8 s may be 0.4 s late: a window of 10 s that it begins or ends shows 96 W, not 100."""
+    idle = IdlePower()
+    idle.sampled(0.8)
+    _quiet_seconds(idle, (0.001, 60), *[(0.001, 100)] * 35)
+    assert idle.watts("cpu") is None
+    _quiet_seconds(idle, *[(0.001, 100)] * 5)
+    assert idle.watts("cpu") == pytest.approx(100, rel=0.0101)
+
+    idle = IdlePower()
+    _quiet_seconds(idle, *[(0.001, 100)] * 9, (0.8, 60))
+    assert idle.watts("cpu") is None
+    _quiet_seconds(idle, (0.001, 140))
+    assert idle.watts("cpu") == 100.0
+
+
 def test_idle_power_is_the_lowest_quiet_mean() -> None:
     idle = IdlePower()
     for _ in range(10):
