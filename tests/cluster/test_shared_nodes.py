@@ -48,6 +48,7 @@ def idle_watts(lab: LabDriver) -> dict[str, float]:
         assert time.monotonic() < deadline, status(lab)
         time.sleep(0.5)
     truth = client.truth(lab.layout.emulator_socket(NODE), jobs=True)
+    time.sleep(2)  # time and joules of one answer are not of exactly the same moment
     later = client.truth(lab.layout.emulator_socket(NODE), jobs=True)
     length_s = later["time"] - truth["time"]
     return {part: (later["idle_joules"][part] - truth["idle_joules"][part]) / length_s for part in PARTS}
@@ -124,6 +125,7 @@ def judge(lab: LabDriver, idle_watts: dict[str, float], jobs: dict[str, tuple[in
         share = jobs[name][0] / CORES
         static_watts = {part: watts * share for part, watts in idle_watts.items()}
         found, real = joules(record), caused(lab, ids[name], record, static_watts)
+        print(name, record["end"] - record["start"], "s:", found, "caused:", real)
         assert set(found) == set(PARTS)
         assert found["cpu"] == pytest.approx(real["cpu"], rel=0.03), name
         # A smaller product moves fewer bytes in a second of CPU time, which the rule does not see.
