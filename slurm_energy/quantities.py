@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+import sys
+from typing import Any
 
 from slurm_energy.errors import UsageError
 
@@ -22,6 +24,12 @@ def shown(text: str, limit: int = 40) -> str:
     """Return `text` fit for a one-line message: control characters escaped, cut at `limit`."""
     printable = text.encode("unicode_escape").decode("ascii")
     return printable if len(printable) <= limit else printable[: limit - 3] + "..."
+
+
+def is_number(value: Any) -> bool:
+    """Return whether data from outside is a number that a float can hold; neither true nor 10^400 is one."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max
 
 
 def parse_watts(text: str, name: str = "watts") -> float:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import sys
 import uuid
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from slurm_energy.errors import UsageError
+from slurm_energy.quantities import is_number
 
 SCHEMA_VERSION = 1
 _COMPONENT = re.compile(r"cpu|dram|other|node|gpu\[\d{1,3}\]")
@@ -193,9 +193,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
-    )
+    return is_number(value) and value >= 0
 
 
 def _list(values: dict[str, Any], key: str, check: Any = None) -> list[Any]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import sys
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from slurm_energy.errors import UsageError
+from slurm_energy.quantities import is_number
 
 MAX_COLUMNS: Final = 64
 MAX_VALUES: Final = 20_000_000  # per column; more than reports read
@@ -42,8 +42,7 @@ def end_of(trace: Any) -> float:
 
 def _number(trace: Mapping[str, Any], key: str) -> float:
     value = trace[key]
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and abs(value) <= sys.float_info.max):
+    if not is_number(value):
         raise UsageError(f"power trace: {key} is not a number")
     return float(value)
 

@@ -11,13 +11,13 @@ import importlib
 import io
 import json
 import math
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import NotFoundError
+from slurm_energy.quantities import is_number
 
 _KEYS = ("job_id", "step", "node", "rank", "pid", "thread", "start", "seconds", "total_joules", "mean_watts")
 _TAIL = ("source", "age_s", "failed")
@@ -79,19 +79,14 @@ def _parsed(text: str) -> dict[str, Any] | None:
         path, joules = line["path"], line["energy_joules"]
         sound = bool(path) and isinstance(path, list) and all(isinstance(name, str) for name in path)
         sound = sound and isinstance(joules, dict) and all(map(_number_or_none, joules.values()))
-        sound = sound and all(map(_number, (line["start"], line["seconds"], line["pid"])))
+        sound = sound and all(map(is_number, (line["start"], line["seconds"], line["pid"])))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return line if sound else None
 
 
-def _number(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and abs(value) <= sys.float_info.max
-
-
 def _number_or_none(value: Any) -> bool:
-    return value is None or _number(value)
+    return value is None or is_number(value)
 
 
 def summarise(lines: Iterable[dict[str, Any]]) -> list[Summary]:
