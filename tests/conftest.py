@@ -1,4 +1,8 @@
-"""For all tests: who may run them here, and no time limits of hypothesis, which loaded machines break."""
+"""For all tests: who may run them here, and how hypothesis searches.
+
+The same examples every time, without time limits, which loaded machines break; `make soak` looks for new examples
+(`--hypothesis-profile=search`).
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,9 @@ NOBODY = 65534
 with contextlib.suppress(ImportError):  # some tests run where only Slurm and pytest are
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("patient")
+    settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("same", settings.get_profile("search"), derandomize=True)
+    settings.load_profile("same")
 
 
 @functools.cache
