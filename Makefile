@@ -1,6 +1,6 @@
 # make demo   a real Slurm cluster with emulated power hardware runs jobs under energy policies
 # make test   everything: unit tests, emulated nodes, real Slurm cluster (root, Debian); TEST_WORKERS at once
-# make soak   300 rounds of kill -9 of senergyd at random instants and before every change of a file
+# make soak   300 rounds of kill -9 of senergyd at random instants and before every change of a file, then new examples for the property tests
 # make lint   ruff, mypy --strict, clang-format
 # make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
 # make plugins  slurmctld's plugin, against the source of the installed Slurm (fetched with apt)
