@@ -1,7 +1,7 @@
 """For all tests: who may run them here, and how hypothesis searches.
 
-The same examples every time, without time limits, which loaded machines break; `make soak` looks for new examples
-(`--hypothesis-profile=search`).
+The same examples every time, without time limits, which loaded machines break; `make soak` looks for new
+ones (`--hypothesis-profile=search`).
 """
 
 from __future__ import annotations
