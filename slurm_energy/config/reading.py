@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import os
 import re
-import sys
 import tomllib
 import types
 import typing
@@ -16,12 +15,13 @@ from typing import Any
 from slurm_energy.config.schema import SECTIONS, Config, EdpEntry, SitePolicy
 from slurm_energy.errors import ConfigError
 from slurm_energy.ownership import read_trusted
+from slurm_energy.quantities import is_number
 
 DEFAULT_PATH = Path("/etc/slurm/energy.toml")
 ENVIRONMENT_KEY = "SENERGY_CONFIG"
 _POLICY_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_PLURALS = {str: "strings", float: "numbers", int: "whole numbers"}
+_PLURALS = {str: "strings", float: "finite numbers", int: "whole numbers"}
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\"-]+)\s*=")
 
 
@@ -73,7 +73,9 @@ def _line_index(text: str) -> dict[tuple[str, str], int]:
             section = header[1].replace('"', "")
             index.setdefault((section, ""), number)
         elif assignment := _ASSIGNMENT.match(line):
-            index.setdefault((section, assignment[1].strip('"')), number)
+            name = assignment[1].strip('"')
+            index.setdefault((section, name), number)
+            index.setdefault((section, name.split(".")[0]), number)  # weights.edp = 1
     return index
 
 
@@ -91,7 +93,11 @@ class TableReader:
 
     def fail(self, section: str, key: str, why: str, todo: str = "") -> ConfigError:
         """Return the error about a key, or about a whole section if `key` is empty."""
-        line = self._lines.get((section, key)) or self._lines.get((section, ""))
+        table = f"{section}.{key}" if key else section  # a key that is a table has a header of its own
+        line = next(
+            (self._lines[at] for at in ((section, key), (table, ""), (section, "")) if at in self._lines),
+            None,
+        )
         place = f"{self.path or 'configuration'}" + (f":{line}" if line else "")
         name = f"{section}.{key}" if key else f"[{section}]"
         return ConfigError(f"{place}: {name}", why, todo)
@@ -179,13 +185,11 @@ def _item(raw: Any, hint: Any, whole: str) -> Any:
 
 
 def _convert_scalar(raw: Any, hint: Any) -> Any:
-    if hint is float and isinstance(raw, (int, float)) and not isinstance(raw, bool):
-        if abs(raw) > sys.float_info.max and isinstance(raw, int):
-            raise ValueError("must be a number")
+    if hint is float and is_number(raw):
         return float(raw)
     if hint is Path and isinstance(raw, str) and raw.startswith("/"):
         return Path(raw)
     if hint in (int, bool, str) and type(raw) is hint:
         return raw
-    names = {float: "a number", int: "a whole number", bool: "true or false", str: "a string"}
+    names = {float: "a finite number", int: "a whole number", bool: "true or false", str: "a string"}
     raise ValueError(f"must be {names.get(hint, 'an absolute path')}")

@@ -6,7 +6,6 @@ A key's default, its documentation and its check are the metadata of a dataclass
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,12 +35,6 @@ def key(default: Any, doc: str, check: Check | None = None, show: Any = None) ->
 def between(low: float, high: float) -> Check:
     """Accept numbers from low to high, both included."""
     return lambda value: None if low <= value <= high else f"must be from {low:g} to {high:g}"
-
-
-def finite(value: dict[str, float]) -> str | None:
-    """Accept numbers that one can add up."""
-    bad = next((name for name, number in value.items() if not math.isfinite(number)), None)
-    return None if bad is None else f"'{bad}' must be a finite number"
 
 
 def ascending(value: tuple[float, float]) -> str | None:
@@ -221,9 +214,7 @@ class PriorityConfig:
     policy_file: Path | None = key(
         None, "Python file with policies of the site's own.", show="/etc/slurm/my_policy.py"
     )
-    weights: dict[str, float] = key(
-        {}, "Weights of the policy's terms.", finite, show={"edp": 1.0, "fair": 0.5}
-    )
+    weights: dict[str, float] = key({}, "Weights of the policy's terms.", show={"edp": 1.0, "fair": 0.5})
     age_weight: float = key(0.01, "Ageing of policies without weights, per second.", between(0, 1e6))
     wait_bound_s: float = key(
         86400.0, "Jobs that wait longer go before all others, oldest first.", between(1, 1e9)
