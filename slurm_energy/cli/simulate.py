@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
     from slurm_energy.simulator.campaign import Result, Task
     from slurm_energy.simulator.generator import Predict
     from slurm_energy.simulator.scenario import Scenario
+    from slurm_energy.simulator.slurmarray import Array
 
 HELP = "what scheduling policies would do with a workload: time, energy, fairness, deadlines"
+_TELL_EACH_S = 10.0
 
 EPILOG = """\
 examples:
@@ -31,8 +35,10 @@ examples:
   senergy simulate my.toml --out results --html page.html --format parquet
   senergy simulate my.toml --out /shared/results --jobs 20 --slurm="-p short -t 30"
 
-An interrupted campaign with --out goes on where it stopped. The policies are the code that orders the real
-queue. docs/simulator.md explains scenarios and how to write a policy.
+An interrupted campaign with --out goes on where it stopped. One of --slurm cancels its job array when it is
+interrupted, terminated or hung up; after kill -9, squeue --me --name=senergy-simulate finds the array.
+The policies are the code that orders the real queue. docs/simulator.md explains scenarios and how to write a
+policy.
 """
 
 
@@ -152,22 +158,42 @@ def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
     parts = min(total, args.jobs or slurmarray.MOST_TASKS)
     command = slurmarray.sbatch_command(_same_command(args), parts, args.out.absolute(), args.slurm)
 
+    progress = _Progress(total)
+
     def complete() -> bool:
         left = missing()
-        if sys.stderr.isatty():
-            _progress(total - left, total)
+        progress.tell(total - left)
         return left == 0
 
-    try:
-        slurmarray.run(command, complete)
-    except KeyboardInterrupt:
-        raise UnavailableError(
-            "--slurm", "interrupted; the array goes on", "the same command gathers it"
-        ) from None
+    slurmarray.run(command, complete, lambda array: _tell_array(array, parts))
     left = missing()
     if left:
         why = f"{left} of {total} runs are missing"
         raise UnavailableError("--slurm", why, f"see {args.out}/slurm-*.out; the same command runs the rest")
+
+
+def _tell_array(array: Array, parts: int) -> None:
+    print(
+        f"senergy: note: Slurm runs this as job array {array.job_id} of {parts} tasks; ended along with this "
+        f"command, after kill -9 by: {shlex.join(array.scancel)}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+class _Progress:
+    """Tells how far an array is: at once on a terminal, else in a line now and then where it has changed."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._told, self._next = total, -1, 0.0
+
+    def tell(self, done: int) -> None:
+        """Print that so many runs are done."""
+        if sys.stderr.isatty():
+            _progress(done, self._total)
+        elif done != self._told and (time.monotonic() >= self._next or done == self._total):
+            print(f"senergy: {done} of {self._total} runs", file=sys.stderr, flush=True)
+            self._told, self._next = done, time.monotonic() + _TELL_EACH_S
 
 
 def _same_command(args: argparse.Namespace) -> list[str]:

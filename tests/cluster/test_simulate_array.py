@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,3 +50,17 @@ def test_a_campaign_as_a_job_array(lab: LabDriver, folder: Path):
     refused = lab.run(*array[:-1], "--slurm=--partition=nowhere", check=False)
     assert refused.returncode == 4 and "invalid partition" in refused.stderr.lower()
     assert refused.stderr.count("\n") == 1
+
+
+def test_a_command_that_is_ended_takes_its_array_along(lab: LabDriver, folder: Path):
+    command = [PYTHON, "-m", "slurm_energy.cli.main", "simulate", str(folder / "small.toml")]
+    command += ["--out", str(folder / "out"), "--slurm=--hold"]
+    with subprocess.Popen(command, env=lab.env, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        found = re.search(r"job array (\d+) of", child.stderr.readline())
+        assert found is not None
+        assert lab.run("squeue", "--me", "--name=senergy-simulate", "-h", "-o%F").stdout.split() == [found[1]]
+        child.terminate()
+        error = child.communicate(timeout=60)[1]
+    assert f"array {found[1]} is cancelled" in error
+    assert lab.wait(int(found[1])) == "CANCELLED"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -481,5 +483,59 @@ def test_errors_of_a_job_array_are_one_line(folder, monkeypatch, capsys, argumen
 
 def test_the_command_of_a_job_array():
     command = slurmarray.sbatch_command(["senergy", "simulate", "a b"], 3, Path("/s"), "-p short")
-    assert command[:3] == ["sbatch", "--wait", "--parsable"] and {"--array=0-2", "short"} <= set(command)
+    assert command[:2] == ["sbatch", "--parsable"] and {"--array=0-2", "short"} <= set(command)
     assert command[-1] == "--wrap=exec senergy simulate 'a b' --part $SLURM_ARRAY_TASK_ID/3"
+
+
+SLURM = {
+    "sbatch": "echo '77;east'",
+    "squeue": '[ -e "$0.ended" ] || echo 77_1',
+    "scancel": 'echo "$@" > "$0.told"; exit "$(cat "$0.status" 2>/dev/null || echo 0)"',
+}
+
+
+def started_array(folder, *before):
+    """Start a campaign of two runs as an array of a Slurm that does nothing; wait until it says so."""
+    for name, script in SLURM.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    hearing = ["env", "--default-signal=INT,TERM,HUP"]  # a shell's background jobs ignore interrupts
+    command = [*hearing, *before, sys.executable, "-m", "slurm_energy.cli.main", "simulate", "small.toml"]
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    child = subprocess.Popen(
+        [*command, "--out", "out", "--slurm"],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    told = [child.stderr.readline(), child.stderr.readline()]
+    assert "job array 77 of 2 tasks" in told[0] and "kill -9" in told[0], told
+    assert told[1] == "senergy: 0 of 2 runs\n"
+    return child
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_command_that_is_ended_cancels_its_array(folder, number):
+    child = started_array(folder)
+    child.send_signal(number)
+    _, error = child.communicate(timeout=60)
+    assert child.returncode == 4 and "array 77 is cancelled" in error, error
+    assert (folder / "scancel.told").read_text() == "-M east 77\n"
+
+
+def test_an_array_that_cannot_be_cancelled_is_told(folder):
+    child = started_array(folder)
+    (folder / "scancel.status").write_text("1")
+    child.terminate()
+    assert "could not be cancelled: scancel -M east 77" in child.communicate(timeout=60)[1]
+
+
+def test_an_array_outlives_the_terminal_under_nohup(folder):
+    child = started_array(folder, "nohup")
+    child.send_signal(signal.SIGHUP)
+    (folder / "squeue.ended").touch()
+    _, error = child.communicate(timeout=60)
+    assert child.returncode == 4 and "2 of 2 runs are missing" in error, error
+    assert not (folder / "scancel.told").exists()
