@@ -59,20 +59,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
     parser.epilog = EPILOG
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _configure_up(_add(commands, "up", "bring the lab up"))
+    _add(commands, "down", "take the lab away, whatever state it is in")
+    status = _add(commands, "status", "show nodes and daemons")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    inside = _add(commands, "exec", "run a command inside a node, as root")
+    inside.add_argument("node", metavar="NODE", help="a node of senergy lab status")
+    inside.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD", help="command with its arguments")
+    _add(commands, "shell", "a shell on the lab's login node")
+    _add(commands, "env", "print the login node's environment, for eval")
+    demo = "bring a lab up, run a dozen jobs under energy policies, report, take it down"
+    _configure_demo(_add(commands, "demo", demo))
+    _configure_kernel(_add(commands, "run", "inside a job: run a kernel on the emulated hardware"))
 
-    def add(name: str, text: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(
-            name,
-            help=text,
-            description=text,
-            epilog=f"examples:\n{_EXAMPLES[name]}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        if name != "run":
-            command.add_argument("--dir", type=Path, help=_DIRECTORY_HELP)
-        return command
 
-    up = add("up", "bring the lab up")
+def _add(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
+) -> argparse.ArgumentParser:
+    """Add a subcommand with its examples; all but `run`, which is for jobs, take the lab's directory."""
+    command = commands.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog=f"examples:\n{_EXAMPLES[name]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if name != "run":
+        command.add_argument("--dir", type=Path, help=_DIRECTORY_HELP)
+    return command
+
+
+def _configure_up(up: argparse.ArgumentParser) -> None:
     up.add_argument("--nodes", type=Path, metavar="FILE", help="TOML file of [[node]] tables: name, profile")
     up.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a line of slurm.conf")
     up.add_argument(
@@ -100,15 +117,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     up.add_argument("--no-accounting", action="store_true", help="no slurmdbd and database")
     up.add_argument("--no-energy", action="store_true", help="Slurm alone, on the same emulated nodes")
-    add("down", "take the lab away, whatever state it is in")
-    status = add("status", "show nodes and daemons")
-    status.add_argument("--json", action="store_true", help="print one JSON object")
-    inside = add("exec", "run a command inside a node, as root")
-    inside.add_argument("node", metavar="NODE", help="a node of senergy lab status")
-    inside.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD", help="command with its arguments")
-    add("shell", "a shell on the lab's login node")
-    add("env", "print the login node's environment, for eval")
-    demo = add("demo", "bring a lab up, run a dozen jobs under energy policies, report, take it down")
+
+
+def _configure_demo(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("--keep", action="store_true", help="leave the lab up (also: KEEP=1)")
     demo.add_argument(
         "--html",
@@ -117,7 +128,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=Path("demo-report.html"),
         help="page to write (default: demo-report.html)",
     )
-    _configure_kernel(add("run", "inside a job: run a kernel on the emulated hardware"))
 
 
 def _configure_kernel(parser: argparse.ArgumentParser) -> None:
