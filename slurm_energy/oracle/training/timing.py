@@ -133,55 +133,55 @@ def step_times(
         gpus: devices that train together, each with its own batch.
         accumulation: passes per update (G_acc of Eq. 4.7).
     """
-    gemm = saturation_product(
-        work.gemm_dims, (theta.ref_gemm_m, theta.ref_gemm_n, theta.ref_gemm_k), function
-    )
-    conv = saturation_product(
-        work.conv_dims, (theta.ref_conv_pixels, theta.ref_conv_in, theta.ref_conv_out), function
-    )
-    low = work.low_precision
     crowd = np.maximum(1.0, work.batch / scalars.crowd_batch)
     grown = _power(crowd, scalars.padding) * accumulation
-    compute = scalars.compute * grown
-    gemm_s, conv_s, alu_s = (
-        operation_s(flops, peak, efficiency(beta, saturated), factor * (1.0 + low * (lower - 1.0))) * compute
-        for flops, peak, beta, saturated, factor, lower in (
-            (
-                work.gemm_flops,
-                device.matrix_flops_per_s,
-                theta.beta_gemm,
-                gemm,
-                theta.time_gemm,
-                theta.low_gemm,
-            ),
-            (
-                work.conv_flops,
-                device.matrix_flops_per_s,
-                theta.beta_conv,
-                conv,
-                theta.time_conv,
-                theta.low_conv,
-            ),
-            (work.alu_flops, device.alu_flops_per_s, theta.beta_alu, 1.0, theta.time_alu, theta.low_alu),
-        )
-    )
-    missed = miss_share(work.bytes_moved / np.maximum(work.kernels, 1.0), device.l2_bytes, theta.miss_floor)
-    traffic_s = memory_s(work.bytes_moved, device.memory_bytes_per_s, missed, theta.time_memory)
-    update_s = np.maximum(
-        work.optimizer_flops / device.alu_flops_per_s, work.optimizer_bytes / device.memory_bytes_per_s
-    )
+    gemm_s, conv_s, alu_s = _operations_s(work, device, theta, scalars.compute * grown, function)
     ring_s = all_reduce_s(gpus, theta.hop_s, work.gradient_bytes, device.link_bytes_per_s * theta.link_share)
     launches = work.kernels * accumulation + work.optimizer_kernels
     return StepTimes(
         gemm_s=gemm_s,
         conv_s=conv_s,
         alu_s=alu_s,
-        memory_s=traffic_s * scalars.memory * grown,
-        optimizer_s=update_s * theta.time_optimizer,
+        memory_s=_traffic_s(work, device, theta) * scalars.memory * grown,
+        optimizer_s=_update_s(work, device) * theta.time_optimizer,
         link_s=ring_s * theta.exposed,
         launch_s=launches * theta.kernel_s * scalars.host,
         supply_s=theta.fixed_s
         + scalars.sample_s * _power(crowd, scalars.crowding) * work.batch * accumulation,
+    )
+
+
+def _operations_s(
+    work: Demand, device: Device, theta: Theta, factor: Any, function: Saturation
+) -> tuple[Any, Any, Any]:
+    """Return the seconds of matrix products, convolutions and other operations, each times `factor`."""
+    gemm_references = (theta.ref_gemm_m, theta.ref_gemm_n, theta.ref_gemm_k)
+    conv_references = (theta.ref_conv_pixels, theta.ref_conv_in, theta.ref_conv_out)
+    gemm = efficiency(theta.beta_gemm, saturation_product(work.gemm_dims, gemm_references, function))
+    conv = efficiency(theta.beta_conv, saturation_product(work.conv_dims, conv_references, function))
+    alu = efficiency(theta.beta_alu, 1.0)
+
+    def seconds(flops: Any, peak: Any, share: Any, time: Any, low: Any) -> Any:
+        return operation_s(flops, peak, share, time * (1.0 + work.low_precision * (low - 1.0))) * factor
+
+    matrix = device.matrix_flops_per_s
+    return (
+        seconds(work.gemm_flops, matrix, gemm, theta.time_gemm, theta.low_gemm),
+        seconds(work.conv_flops, matrix, conv, theta.time_conv, theta.low_conv),
+        seconds(work.alu_flops, device.alu_flops_per_s, alu, theta.time_alu, theta.low_alu),
+    )
+
+
+def _traffic_s(work: Demand, device: Device, theta: Theta) -> Any:
+    """Return the seconds of the memory traffic of a pass."""
+    missed = miss_share(work.bytes_moved / np.maximum(work.kernels, 1.0), device.l2_bytes, theta.miss_floor)
+    return memory_s(work.bytes_moved, device.memory_bytes_per_s, missed, theta.time_memory)
+
+
+def _update_s(work: Demand, device: Device) -> Any:
+    """Return the seconds of the optimizer: of its operations or its traffic, whichever is longer."""
+    return np.maximum(
+        work.optimizer_flops / device.alu_flops_per_s, work.optimizer_bytes / device.memory_bytes_per_s
     )
 
 
