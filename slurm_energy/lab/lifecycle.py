@@ -53,10 +53,9 @@ def up(layout: Layout, spec: LabSpec, report: Report = ignore) -> Lab:
     if spec.priority == "plugin":
         pluginbuild.built()
     profiles = {node.name: load_profile(node.profile, node.overrides) for node in spec.nodes}
-    with _locked(layout):
+    with _locked(layout), _ports(layout, spec) as ports:
         _clear(layout)
         try:
-            ports = _ports(layout, spec)
             nodes = [conf.slurm_node(n, ports[f"slurmd.{n}"], profile) for n, profile in profiles.items()]
             texts = conf.render(layout, spec, parts_for(spec), ports, nodes)
             record = LabRecord(spec, ports, time.time(), os.getpid())
@@ -130,12 +129,18 @@ def _locked(layout: Layout) -> Iterator[None]:
         os.close(handle)
 
 
-def _ports(layout: Layout, spec: LabSpec) -> dict[str, int]:
+@contextmanager
+def _ports(layout: Layout, spec: LabSpec) -> Iterator[dict[str, int]]:
+    """Choose a port for each daemon, by name, and keep others away from them meanwhile."""
     names = ["slurmctld", "senergyctld", *(f"slurmd.{node.name}" for node in spec.nodes)]
     if spec.accounting:
         names.append("slurmdbd")
     start = _FIRST_PORT + zlib.crc32(str(layout.root).encode()) % _PORT_SPREAD
-    return dict(zip(names, processes.free_ports(len(names), start), strict=True))
+    held = processes.reserve_ports(len(names), start)
+    try:
+        yield {name: probe.getsockname()[1] for name, probe in zip(names, held, strict=True)}
+    finally:
+        processes.release(held)
 
 
 def _make_directories(layout: Layout, spec: LabSpec) -> None:

@@ -99,19 +99,35 @@ def accepts(path: Path) -> bool:
     return True
 
 
-def free_ports(count: int, start: int) -> list[int]:
-    """Return TCP ports of the loopback interface that nobody has now, from `start` upwards."""
-    found: list[int] = []
+def reserve_ports(count: int, start: int) -> list[socket.socket]:
+    """Return sockets, one on each of the next free TCP ports of the loopback interface from `start` upwards.
+
+    While a socket is open nobody else gets its port, but for a daemon that sets SO_REUSEADDR, as Slurm's and
+    ours do: it may listen there. So two labs that come up at a time do not choose the same ports.
+
+    Raises:
+        UnavailableError: fewer are free.
+    """
+    held: list[socket.socket] = []
     for port in range(start, 32768):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
+        probe = socket.socket()
+        try:
+            probe.bind(("127.0.0.1", port))  # refused where another one only reserves it, too
+        except OSError:
+            probe.close()
+            continue
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.append(probe)
+        if len(held) == count:
+            return held
+    release(held)
     raise UnavailableError("TCP ports", f"fewer than {count} are free from {start} to 32767")
+
+
+def release(held: Iterable[socket.socket]) -> None:
+    """Give reserved ports back."""
+    for probe in held:
+        probe.close()
 
 
 class KeeperClient:
@@ -164,11 +180,18 @@ class KeeperClient:
 
 
 def wait_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int]:
-    """Kill what `find` finds until that is nothing; return what is left at the end of the time."""
+    """Kill what `find` finds until that is nothing and all of it has ended; return what is left in the end.
+
+    A namespace's first process that was killed can be found no more by its environment while it waits for the
+    last process in there.
+    """
     deadline = time.monotonic() + timeout_s
-    while left := find():
-        if time.monotonic() > deadline:
-            break
-        end(left)
+    seen: set[int] = set()
+    while True:
+        found = find()
+        seen.update(found)
+        left = found or sorted(filter(is_running, seen))
+        if not left or time.monotonic() > deadline:
+            return left
+        end(found)
         time.sleep(0.03)
-    return left

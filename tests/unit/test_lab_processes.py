@@ -23,12 +23,26 @@ def test_listening_and_taken_ports():
     assert not processes.listens(port)
 
 
-def test_free_ports_leave_out_those_that_are_taken():
-    first, second = processes.free_ports(2, 20000)
-    with socket.create_server(("127.0.0.1", first)):
-        assert processes.free_ports(1, 20000) == [second]
+def numbers(held: list[socket.socket]) -> set[int]:
+    return {probe.getsockname()[1] for probe in held}
+
+
+def test_reserved_ports_are_ours_until_they_are_given_back():
+    first = processes.reserve_ports(3, 20000)
+    second = processes.reserve_ports(3, min(numbers(first)))
+    assert len(numbers(first) | numbers(second)) == 6
+    (port,) = numbers(first[:1])
+    with socket.socket() as daemon:
+        daemon.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        daemon.bind(("127.0.0.1", port))
+        daemon.listen()
+        processes.release([*first, *second])
+        assert processes.listens(port)
+        third = processes.reserve_ports(1, port)
+        assert port not in numbers(third)
+        processes.release(third)
     with pytest.raises(UnavailableError, match="TCP ports"):
-        processes.free_ports(2, 32767)
+        processes.reserve_ports(2, 32767)
 
 
 def test_only_a_served_socket_accepts(tmp_path):
@@ -50,6 +64,14 @@ def test_marked_processes_are_found_and_ended(tmp_path):
         assert processes.wait_gone(lambda: processes.marked(tmp_path), 5) == []
         assert process.wait(timeout=5) == -signal.SIGKILL
     assert not processes.is_running(process.pid)
+
+
+def test_what_is_killed_and_found_no_more_is_waited_for(monkeypatch):
+    monkeypatch.setattr(processes, "end", lambda pids: None)  # it takes half a second to die
+    with subprocess.Popen(["sleep", "0.5"]) as process:
+        found = iter([[process.pid]])
+        assert processes.wait_gone(lambda: next(found, []), 20) == []
+        assert process.poll() == 0
 
 
 def test_a_zombie_counts_as_gone():
