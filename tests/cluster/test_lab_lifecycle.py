@@ -20,6 +20,7 @@ from lab_driver import PARENT, LabDriver, LabWish, traces_of
 
 from slurm_energy.errors import AlreadyRunningError, ConfigError, UsageError
 from slurm_energy.lab import layout, lifecycle, processes
+from slurm_energy.lab.cluster import Lab
 from slurm_energy.lab.nodesfile import from_profiles
 from slurm_energy.lab.parts import SYSTEM_PATH
 from slurm_energy.lab.spec import LabSpec
@@ -30,6 +31,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.usefixtures("ma
 SENERGY = [sys.executable, "-m", "slurm_energy.cli.main", "lab"]
 SMALL = ["--no-accounting", "--no-energy"]
 ONE_NODE = '[[node]]\nname = "box"\nprofile = "xeon-8358"\noverrides = { memory.total_mb = 4096 }\n'
+# More memory than any machine has, and slurmd says so: `up` waits for this node until its time is over.
+NEVER_IDLE = ONE_NODE.replace("4096", "99000000")
+NEVER_UP = [*SMALL, "--set", "SlurmdParameters=shutdown_on_reboot"]
 HOST_PLACES = ["/etc", "/run", "/var/lib", "/var/log", "/dev/shm", "/etc/slurm", "/etc/munge", "/run/munge"]
 DAEMONS = [
     ("munged", None),
@@ -54,6 +58,34 @@ def nodes_file(tmp_path: Path) -> Path:
     path = tmp_path / "nodes.toml"
     path.write_text(ONE_NODE)
     return path
+
+
+@pytest.fixture
+def up_in_vain(root: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A `senergy lab up` that comes as far as all daemons and is never through before it is stopped."""
+    nodes = tmp_path / "never.toml"
+    nodes.write_text(NEVER_IDLE)
+    argv = [*SENERGY, "up", "--nodes", str(nodes), *NEVER_UP]
+    environment = {**os.environ, "SENERGY_LAB_DIR": str(root)}
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as up:
+        yield up
+        up.kill()
+
+
+def read_until(up: subprocess.Popen[str], words: str) -> None:
+    assert up.stdout is not None
+    assert any(words in line for line in up.stdout), f"up has ended without saying {words!r}"
+
+
+def kill_first_process(lab: Lab, node: str | None) -> None:
+    """Kill a keeper, and wait until the kernel has ended everything in its namespaces."""
+    pid = processes.KeeperClient(lab.layout.keeper_socket(node)).pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while processes.is_running(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def senergy(root: Path, *argv: str, **options) -> subprocess.CompletedProcess[str]:
@@ -171,7 +203,9 @@ def test_down_ends_srun_on_the_login_node():
     driver = LabDriver(LabWish(profiles=("xeon-8358",), product=False, accounting=False))
     try:
         srun = subprocess.Popen(["srun", "sleep", "100"], env=driver.env, stderr=subprocess.DEVNULL)
-        while driver.lab.node_states() == {"n1": "idle"}:
+        deadline = time.monotonic() + 60
+        while driver.lab.node_states().get("n1", "idle") == "idle":
+            assert time.monotonic() < deadline
             time.sleep(0.05)
     finally:
         driver.down()
@@ -184,8 +218,7 @@ def test_down_after_kill_of_a_first_process_leaves_nothing(node: str | None):
     driver = LabDriver(LabWish(profiles=("xeon-8358",), product=False, accounting=False))
     try:
         driver.run("srun", "--overlap", "true")
-        pid = processes.KeeperClient(driver.layout.keeper_socket(node)).pid()
-        os.kill(pid, signal.SIGKILL)
+        kill_first_process(driver.lab, node)
         refused = senergy(driver.layout.root, "exec", "n1", "true")
         assert refused.returncode == 4
         assert len(refused.stderr.splitlines()) == 1
@@ -196,38 +229,29 @@ def test_down_after_kill_of_a_first_process_leaves_nothing(node: str | None):
 
 @pytest.mark.parametrize("last_line", ["Bringing up", "emulator", "slurmctld"])
 def test_a_killed_up_takes_its_processes_along_and_down_the_rest(
-    root: Path, nodes_file: Path, last_line: str
+    root: Path, up_in_vain: subprocess.Popen[str], last_line: str
 ):
-    environment = {**os.environ, "SENERGY_LAB_DIR": str(root)}
-    argv = [*SENERGY, "up", "--nodes", str(nodes_file), *SMALL]
-    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as up:
-        for line in up.stdout:
-            if last_line in line:
-                break
-        up.kill()
-    assert gone_within(root, 5)
+    read_until(up_in_vain, last_line)
+    up_in_vain.kill()
+    up_in_vain.wait()
+    assert gone_within(root, 60)
     assert senergy(root, "down").returncode == 0
     assert traces_of(root) == []
 
 
 def test_up_clears_what_a_killed_up_has_left(root: Path, nodes_file: Path):
     lab = lifecycle.up(layout.locate(root), small_spec())
-    os.kill(processes.KeeperClient(lab.layout.keeper_socket(None)).pid(), signal.SIGKILL)
+    kill_first_process(lab, None)
     up = senergy(root, "up", "--nodes", str(nodes_file), *SMALL)
     assert up.returncode == 0, up.stderr
     assert senergy(root, "exec", "box", "true").returncode == 0
 
 
-def test_an_interrupted_up_cleans_up(root: Path, nodes_file: Path):
-    environment = {**os.environ, "SENERGY_LAB_DIR": str(root)}
-    argv = [*SENERGY, "up", "--nodes", str(nodes_file), *SMALL]
-    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as up:
-        for line in up.stdout:
-            if "emulator" in line:
-                break
-        up.terminate()
-        up.communicate(timeout=30)
-    assert up.returncode == 130
+def test_an_interrupted_up_cleans_up(root: Path, up_in_vain: subprocess.Popen[str]):
+    read_until(up_in_vain, "emulator")
+    up_in_vain.terminate()
+    up_in_vain.communicate(timeout=60)
+    assert up_in_vain.returncode == 130
     assert traces_of(root) == []
 
 
@@ -242,9 +266,12 @@ def test_a_broken_setting_names_the_daemon_and_shows_its_log(root: Path, nodes_f
 
 def test_a_taken_port_names_the_daemon(root: Path, monkeypatch: pytest.MonkeyPatch):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
-        free = processes.free_ports
-        monkeypatch.setattr(processes, "free_ports", lambda count, start: [taken, *free(count - 1, start)])
+        reserve = processes.reserve_ports
+
+        def taken_first(count: int, start: int) -> list[socket.socket]:
+            return [other.dup(), *reserve(count - 1, start)]
+
+        monkeypatch.setattr(processes, "reserve_ports", taken_first)
         with pytest.raises(StepError) as caught:
             lifecycle.up(layout.locate(root), small_spec())
     assert str(caught.value).startswith("slurmctld: ")
