@@ -15,6 +15,8 @@ import pytest
 np = pytest.importorskip("numpy", reason="calibration needs numpy")
 pytest.importorskip("scipy", reason="calibration needs scipy")
 
+import measured_steps  # noqa: E402
+
 from slurm_energy.cli import main as cli  # noqa: E402
 from slurm_energy.errors import NotFoundError, UsageError  # noqa: E402
 from slurm_energy.oracle.calibration.fitting import choose_unknowns, fit, leave_out  # noqa: E402
@@ -38,17 +40,9 @@ STUDY = Path(__file__).parents[2].parent / "shared/data/power-limits"
 
 def measured(models: tuple[str, ...] = ("resnet50", "bert-base")) -> list[Measurement]:
     """Return what the model with the true parameters says."""
-    rows = [
-        Measurement(model, batch, 1.0, "fp32", "adamw", cap, 1.0, 1.0)
-        for model in models
-        for batch in (4.0, 16.0, 64.0)
-        for cap in (100.0, 150.0, 200.0, 300.0)
-    ]
+    rows = measured_steps.grid(models, (4.0, 16.0, 64.0), (100.0, 150.0, 200.0, 300.0))
     seconds, watts, _ = Problem(A40, rows, TRUTH, {}).predict([], np.zeros((1, 0)))
-    return [
-        dataclasses.replace(row, step_s=float(seconds[0, place]), power_watts=float(watts[0, place]))
-        for place, row in enumerate(rows)
-    ]
+    return measured_steps.measured(rows, seconds[0], watts[0])
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import os
 import re
 import sys
@@ -18,9 +20,16 @@ from hypothesis import strategies as st
 np = pytest.importorskip("numpy", reason="predictions need numpy")
 pytest.importorskip("scipy", reason="calibration needs scipy")
 
+import measured_steps  # noqa: E402
+
 from slurm_energy.cli import main as cli  # noqa: E402
 from slurm_energy.errors import ConfigError  # noqa: E402
 from slurm_energy.oracle.answer import Question  # noqa: E402
+from slurm_energy.oracle.calibration.measurements import (  # noqa: E402
+    COLUMNS,
+    Measurement,
+    write_measurements,
+)
 from slurm_energy.oracle.calibrations import load_calibration, save_calibration  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware, load_hardware  # noqa: E402
 from slurm_energy.oracle.history import History, HistoryOracle, Run  # noqa: E402
@@ -38,19 +47,21 @@ from slurm_energy.oracle.workload import (  # noqa: E402
 
 Senergy = Callable[..., tuple[int, str, str]]
 KINDS = [find_hardware(name) for name in ("a100", "a40", "rtx6000", "h100", "mi250x", "xeon-8358")]
-HEADER = "model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts\n"
-STEPS = HEADER + "".join(
-    f"resnet50,{batch},1,fp32,momentum,{cap},{batch * 0.003:.4f},{cap or 280}\n"
-    for batch in (16, 32, 64)
-    for cap in ("", 150, 200)
-)
+HEADER = ",".join(COLUMNS) + "\n"
 QUICK = "--population 8 --generations 20 --polish 0 --kicks 0"
+
+
+def steps(model: str = "resnet50") -> list[Measurement]:
+    """Return steps in proportion to their batch that draw what they may."""
+    rows = measured_steps.grid([model], (16, 32, 64), (np.inf, 150, 200), optimizer="momentum")
+    watts = [min(row.cap_watts, 280) for row in rows]
+    return measured_steps.measured(rows, [row.batch * 0.003 for row in rows], watts)
 
 
 @pytest.fixture
 def senergy(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Senergy:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "steps.csv").write_text(STEPS)
+    write_measurements(steps(), tmp_path / "steps.csv")
 
     def run(words: str) -> tuple[int, str, str]:
         code = cli.main(words.split())
@@ -177,8 +188,8 @@ def test_a_checkpoint_of_another_search_is_refused(senergy: Senergy, tmp_path: P
 def test_steps_without_any_watts_calibrate_time_and_leave_power_wide(
     senergy: Senergy, tmp_path: Path
 ) -> None:
-    (tmp_path / "steps.csv").write_text(re.sub(r",\w+$", ",", STEPS, flags=re.MULTILINE))
-    (tmp_path / "steps.csv").write_text(HEADER + (tmp_path / "steps.csv").read_text().partition("\n")[2])
+    blind = [dataclasses.replace(row, power_watts=math.nan) for row in steps()]
+    write_measurements(blind, tmp_path / "steps.csv")
     code, out, _ = senergy(f"calibrate steps.csv --gpu a40 --output own.toml {QUICK}")
     assert (code, "nan" in out) == (0, False)
     known = load_calibration(tmp_path / "own.toml").known
@@ -205,7 +216,7 @@ def test_a_measurement_that_cannot_be_is_refused_by_line(
 def test_a_calibration_with_a_profile_of_ones_own_counts_for_it(senergy: Senergy, tmp_path: Path) -> None:
     own = find_profile("resnet18").to_json() | {"name": "mine"}
     (tmp_path / "net.json").write_text(json.dumps(own))
-    (tmp_path / "steps.csv").write_text(STEPS.replace("resnet50", "net.json"))
+    write_measurements(steps("net.json"), tmp_path / "steps.csv")
     assert senergy(f"calibrate steps.csv --gpu a40 --output own.toml {QUICK}")[0] == 0
     ask = "predict --model net.json --gpu a40 --precision fp32 --batch 32 --samples 32 --calibration own.toml"
     code, out, _ = senergy(ask + " --json")

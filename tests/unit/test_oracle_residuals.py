@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 np = pytest.importorskip("numpy", reason="predictions need numpy")
 pytest.importorskip("scipy", reason="calibration needs scipy")
 
+import measured_steps  # noqa: E402
+
 from slurm_energy.errors import ConfigError  # noqa: E402
 from slurm_energy.oracle.calibration.fitting import fit, leave_out, with_residuals  # noqa: E402
 from slurm_energy.oracle.calibration.judging import errors, predicted  # noqa: E402
@@ -37,18 +39,11 @@ CAPS = (100.0, 150.0, 200.0, 250.0, 300.0)
 
 def as_measured(calibration: Calibration, factor: Any) -> list[Measurement]:
     """Return what a calibration says of some rows, times `factor(batch, limit)` on seconds."""
-    rows = [
-        Measurement("resnet50", batch, 1.0, "tf32", "sgd", cap, 1.0, 1.0)
-        for batch in (16.0, 32.0, 64.0, 128.0)
-        for cap in CAPS
-    ]
+    batches = (16.0, 32.0, 64.0, 128.0)
+    rows = measured_steps.grid(["resnet50"], batches, CAPS, precision="tf32", optimizer="sgd")
     seconds, watts = predicted(A40, rows, calibration)
-    return [
-        dataclasses.replace(
-            row, step_s=seconds[place] * factor(row.batch, row.cap_watts), power_watts=watts[place]
-        )
-        for place, row in enumerate(rows)
-    ]
+    factors = [factor(row.batch, row.cap_watts) for row in rows]
+    return measured_steps.measured(rows, seconds * factors, watts)
 
 
 OWN = Calibration(A40.name, workloads={"resnet50": Scalars()})

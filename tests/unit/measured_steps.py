@@ -1,0 +1,37 @@
+"""Rows of measured training steps: every model, batch and limit once, with the seconds and watts of a test.
+
+Imported only where numpy and scipy are: the tests that use it skip without them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+
+from slurm_energy.oracle.calibration.measurements import Measurement
+
+
+def grid(
+    models: Sequence[str],
+    batches: Sequence[float],
+    caps: Sequence[float],
+    *,
+    precision: str = "fp32",
+    optimizer: str = "adamw",
+) -> list[Measurement]:
+    """Return a row per model, batch and limit (watts, infinite: none) on one GPU, of 1 s and 1 W."""
+    return [
+        Measurement(model, batch, 1.0, precision, optimizer, cap, 1.0, 1.0)
+        for model, batch, cap in itertools.product(models, batches, caps)
+    ]
+
+
+def measured(
+    rows: Iterable[Measurement], seconds: Iterable[float], watts: Iterable[float]
+) -> list[Measurement]:
+    """Return the same rows with these seconds per step and watts, in their order."""
+    return [
+        dataclasses.replace(row, step_s=float(step_s), power_watts=float(power_watts))
+        for row, step_s, power_watts in zip(rows, seconds, watts, strict=True)
+    ]
