@@ -290,6 +290,7 @@ class _Draft:
                 self._doubtful[job],
                 frozenset(self._assumed[job]),
                 self._interval.throttled_s,
+                self._interval.read_s / 2,
             )
             for job, energy in self._energy.items()
         }

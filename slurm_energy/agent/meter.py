@@ -12,6 +12,8 @@ from slurm_energy.agent.shares import OTHER
 _CAP_TOLERANCE = 1.02
 """A regulator holds the mean around its limit, so up to 2 % above the cap counts as at the cap."""
 _ALMOST = 0.95  # a timer that fires a little early still ends a window
+_MOST_BLUR = 0.01
+"""Share of a window that its end may be off by: the highest mean of many would be one that ended late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Booking:
         doubtful_s: seconds by component in which a wrap or reset may have been missed, or nothing was read.
         assumed: components of which an assumption says how much is the job's.
         throttled_s: seconds of throttling by component.
+        blur_s: by how much its end may be off.
     """
 
     start: float
@@ -36,6 +39,7 @@ class Booking:
     doubtful_s: Mapping[str, float] = field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
     throttled_s: Mapping[str, float] = field(default_factory=dict)
+    blur_s: float = 0.0
 
     @property
     def length_s(self) -> float:
@@ -122,7 +126,8 @@ def _grown(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, 
 class PowerWatch:
     """Mean power over windows of at least `window_s`: the peak, and the time above caps.
 
-    A window shorter than a second would see the steps in which counters are updated rather than power.
+    A window shorter than a second would see the steps in which counters are updated rather than power, and
+    one that ends with readings that were held up the energy of more time than its own.
 
     Attributes:
         cap_watts: cap of all components that can be limited, so without `other`; None for none.
@@ -132,6 +137,7 @@ class PowerWatch:
         above_cap_s: seconds of windows above a cap; None without caps.
         watts: mean of the last window by component.
         length_s, joules, told_s: the window that is open, energy by component and the seconds that it is of.
+        blur_s: by how much the end of its last interval may be off.
     """
 
     window_s: float
@@ -143,6 +149,7 @@ class PowerWatch:
     length_s: float = 0.0
     joules: dict[str, float] = field(default_factory=dict)
     told_s: dict[str, float] = field(default_factory=dict)
+    blur_s: float = 0.0
 
     def add(
         self,
@@ -150,15 +157,18 @@ class PowerWatch:
         joules: Mapping[str, float],
         lengths_s: Mapping[str, float] | None = None,
         waiting: Iterable[str] = (),
+        blur_s: float = 0.0,
     ) -> None:
-        """Add an interval's energy; ends the window when it is long enough.
+        """Add an interval's energy; ends the window when it is long enough and its end is known well.
 
         Args:
             length_s: its length.
             joules: energy by component.
             lengths_s: seconds that a component's energy is of, where that is not `length_s`.
             waiting: components whose energy comes later; their last power holds until then.
+            blur_s: by how much its end may be off.
         """
+        self.blur_s = blur_s
         self.length_s += length_s
         for name, energy in joules.items():
             self.joules[name] = self.joules.get(name, 0.0) + energy
@@ -166,20 +176,20 @@ class PowerWatch:
             self.told_s[name] = self.told_s.get(name, 0.0) + told_s
         for name in waiting:
             self.told_s.setdefault(name, 0.0)
-        if self.length_s >= _ALMOST * self.window_s:
+        if self._is_whole():
             self.finish()
 
     def finish(self) -> None:
         """End the window; one shorter than `window_s`, at the end of a job, is a peak only if it is alone."""
         if self.length_s <= 0:
             return
-        whole = self.length_s >= _ALMOST * self.window_s
+        whole = self._is_whole()
         means = {name: watts for name in self.told_s if (watts := self._mean(name)) is not None}
         if means and (whole or self.peak_watts is None):
             self.peak_watts = max(_fast_watts(means), self.peak_watts or 0.0)
             self.watts = means
         if self.cap_watts is not None or self.gpu_cap_watts is not None:
-            above_s = self.length_s if self._above(means) else 0.0
+            above_s = self.length_s if self._is_sharp() and self._above(means) else 0.0
             self.above_cap_s = (self.above_cap_s or 0.0) + above_s
         self.length_s, self.joules, self.told_s = 0.0, {}, {}
 
@@ -187,6 +197,12 @@ class PowerWatch:
         """Forget everything but window and caps."""
         self.peak_watts = self.above_cap_s = None
         self.watts, self.joules, self.told_s, self.length_s = {}, {}, {}, 0.0
+
+    def _is_whole(self) -> bool:
+        return self.length_s >= _ALMOST * self.window_s and self._is_sharp()
+
+    def _is_sharp(self) -> bool:
+        return self.blur_s <= _MOST_BLUR * self.length_s
 
     def _mean(self, name: str) -> float | None:
         told_s = self.told_s[name]

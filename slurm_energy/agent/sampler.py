@@ -132,12 +132,13 @@ class _Track:
 
     Attributes:
         time: boot time of it; None while there is no reading to count from.
+        blur_s: by how much that may be off.
         changed: boot time at which the counter was first seen there.
         asked: boot time of the last attempt.
         most_uj_per_s: what the counter can move.
     """
 
-    __slots__ = ("asked", "changed", "counter", "key", "most_uj_per_s", "read", "time", "value_uj")
+    __slots__ = ("asked", "blur_s", "changed", "counter", "key", "most_uj_per_s", "read", "time", "value_uj")
 
     def __init__(self, counter: EnergyCounter) -> None:
         self.counter = counter
@@ -147,19 +148,19 @@ class _Track:
         self.time: float | None = None
         self.asked = -math.inf
         self.value_uj = 0
-        self.changed = 0.0
+        self.blur_s = self.changed = 0.0
 
-    def start(self, now: float, value_uj: int) -> None:
+    def start(self, now: float, value_uj: int, blur_s: float) -> None:
         """Count from here on."""
         self.time = self.changed = now
-        self.value_uj = value_uj
+        self.value_uj, self.blur_s = value_uj, blur_s
 
-    def move(self, now: float, value_uj: int, suspended: bool) -> Delta:
-        """Take a reading that follows another one."""
+    def move(self, now: float, value_uj: int, blur_s: float, suspended: bool) -> Delta:
+        """Take a reading that follows another one; what it can be is judged by the longest time between."""
         start, last_uj = self.time, self.value_uj
         assert start is not None
-        length_s = now - start
-        self.time = now
+        length_s = now - start + self.blur_s + blur_s
+        self.time, self.blur_s = now, blur_s
         if suspended:
             energy_uj, certain = least_movement(self.counter, last_uj, value_uj, length_s), False
         else:
@@ -188,6 +189,7 @@ class Sampler:
         self._throttles = Throttles(throttles)
         self._clock = clock
         self._suspended_s = clock.suspended()
+        self._blur_s = 0.0
         self._lost: set[str] = set()
         self._gone: set[str] = set()
         self.time: float | None = None
@@ -210,10 +212,11 @@ class Sampler:
         if self._slow:
             values += self._read(self._ask_slow(before, due_only))
         after = clock.boottime()
-        now = (before + after) / 2
+        now, blur_s = (before + after) / 2, (after - before) / 2
         suspended_s = self._suspended()
         start, self.time = self.time, now
-        deltas, unknown = self._moved(values, start, now, lost, suspended_s > 0)
+        deltas, unknown = self._moved(values, start, now, blur_s, lost, suspended_s > 0)
+        self._blur_s = blur_s
         throttled_s = self._throttles.seconds(now, start, everything=not due_only)
         if start is None:
             return None
@@ -231,6 +234,7 @@ class Sampler:
         return {
             "boot_id": self._clock.boot_id,
             "time": self.time,
+            "blur_s": self._blur_s,
             "suspended_s": self._suspended_s,
             "counters": known,
         }
@@ -245,16 +249,17 @@ class Sampler:
             return None
         suspended_s = self._suspended_s - float(earlier.get("suspended_s", self._suspended_s))
         suspended_s = suspended_s if suspended_s > _SUSPENDED_S else 0.0
+        blur_s = float(earlier.get("blur_s", 0.0))
         deltas: dict[str, Delta] = {}
         for key, (time, value_uj) in earlier["counters"].items():
             track = self._tracks.get(key)
             if track is None or track.time is None:
                 if track is not None and key not in self._gone:
-                    track.start(float(time), int(value_uj))
+                    track.start(float(time), int(value_uj), blur_s)
                 continue
             last = _Track(track.counter)
-            last.start(float(time), int(value_uj))
-            deltas[key] = last.move(track.time, track.value_uj, suspended_s > 0)
+            last.start(float(time), int(value_uj), blur_s)
+            deltas[key] = last.move(track.time, track.value_uj, track.blur_s, suspended_s > 0)
         unknown = frozenset(self._tracks.keys() - deltas.keys())
         return Interval(float(earlier["time"]), self.time, deltas, {}, unknown, suspended_s)
 
@@ -284,30 +289,32 @@ class Sampler:
         values: Iterable[tuple[_Track, int]],
         last: float | None,
         now: float,
+        blur_s: float,
         lost: frozenset[str],
         suspended: bool,
     ) -> tuple[dict[str, Delta], frozenset[str]]:
         """Return deltas, and the keys of counters that are unknown.
 
         Nearly always a counter has moved before and now, no further than it can, and nothing else happened:
-        what `movement` says of that is said here at once.
+        what `movement` says of that is said here at once. `blur_s` is by how much `now` may be off: of two
+        readings the first may have been made that much earlier and the last that much later.
         """
         deltas: dict[str, Delta] = {}
         anew: list[str] = []
-        length_s = now - last if last is not None else math.inf
+        length_s = now - last + self._blur_s + blur_s if last is not None else math.inf
         plain = not (lost or suspended) and length_s <= self._safe_s
         most_s = length_s + _UPDATE_SLACK_S
         new = tuple.__new__
         for track, value_uj in values:
             moved_uj = value_uj - track.value_uj
             if plain and track.changed == last and 0 < moved_uj <= track.most_uj_per_s * most_s:
-                track.time, track.changed, track.value_uj = now, now, value_uj
+                track.time, track.changed, track.value_uj, track.blur_s = now, now, value_uj, blur_s
                 deltas[track.key] = new(Delta, (last, moved_uj, True))
             elif track.time is None:
-                track.start(now, value_uj)
+                track.start(now, value_uj, blur_s)
                 anew.append(track.key)
             else:
-                delta = track.move(now, value_uj, suspended)
+                delta = track.move(now, value_uj, blur_s, suspended)
                 deltas[track.key] = delta._replace(certain=False) if track.key in lost else delta
         return deltas, frozenset((*self._lost, *anew)) if self._lost or anew else _NOTHING
 

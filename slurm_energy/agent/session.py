@@ -180,12 +180,12 @@ class Session:
         used = {name: booking.energy_uj[name] / 1e6 for name in components if name in booking.energy_uj}
         waiting = [name for name in components if name in booking.waiting]
         if not booking.since:
-            self.watch.add(booking.length_s, used, waiting=waiting)
+            self.watch.add(booking.length_s, used, waiting=waiting, blur_s=booking.blur_s)
             self._plot(booking.start, booking.end, used)
             return
         since = {name: booking.since.get(name, booking.start) for name in used}
         lengths_s = {name: booking.end - start for name, start in since.items()}
-        self.watch.add(booking.length_s, used, lengths_s, waiting)
+        self.watch.add(booking.length_s, used, lengths_s, waiting, booking.blur_s)
         for start in set(since.values()):
             together = {name: joules for name, joules in used.items() if since[name] == start}
             self._plot(start, booking.end, together)

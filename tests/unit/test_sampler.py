@@ -105,6 +105,44 @@ def test_an_interval_in_which_wraps_may_have_been_missed_is_uncertain() -> None:
     assert not step(sampler, clock, 1.0).deltas["c"].certain
 
 
+class StallingCounter(Counter):
+    """A counter whose reader is held up right after it was read."""
+
+    def __init__(self, clock: HandClock, **known: Any) -> None:
+        super().__init__(**known)
+        self.clock, self.stall_s = clock, 0.0
+
+    def read(self) -> int:
+        value = super().read()
+        self.clock.now += self.stall_s
+        return value
+
+
+@pytest.mark.parametrize(("stall_s", "certain"), [(0.0, True), (0.2, False)])
+def test_a_wrap_that_a_reading_that_was_held_up_may_hide_is_doubted(stall_s: float, certain: bool) -> None:
+    """A wrap every 0.25 s: 0.18 s lie between the moments that the samples are noted at, 0.28 s in truth."""
+    clock = HandClock()
+    counter = StallingCounter(clock, range_uj=100_000_000, most_watts=400)
+    sampler = Sampler([counter], [], clock)
+    counter.stall_s = stall_s
+    sampler.sample()
+    earlier = sampler.readings()
+    counter.stall_s, counter.value = 0.0, 10_000_000
+    assert step(sampler, clock, 0.08).deltas["c"].certain == certain
+    gap = sampler.since(json.loads(json.dumps(earlier)))
+    assert gap is not None and gap.deltas["c"].certain == certain
+
+
+def test_energy_before_a_reading_that_was_held_up_is_what_the_hardware_can_have_used() -> None:
+    clock = HandClock()
+    counter = StallingCounter(clock, most_watts=400)
+    sampler = Sampler([counter], [], clock)
+    counter.stall_s = 3.0
+    sampler.sample()
+    counter.stall_s, counter.value = 0.0, 1_240_000_000  # 3.1 s at 400 W
+    assert step(sampler, clock, 0.1).deltas["c"] == Delta(1001.5, 1_240_000_000, certain=True)
+
+
 def test_a_driver_reload_counts_what_the_counter_shows_since() -> None:
     counter = Counter()
     counter.value = 5_000_000_000
@@ -336,6 +374,18 @@ def test_peaks_are_means_of_whole_windows() -> None:
     watch.add(0.1, {"cpu": 90.0})
     watch.finish()  # 900 W for a tenth of a second is no peak
     assert watch.peak_watts == 300.0
+
+
+def test_a_window_does_not_end_with_readings_that_were_held_up() -> None:
+    """The last of them were made half a second after the moment that they are noted at."""
+    watch = PowerWatch(window_s=1.0, cap_watts=110.0)
+    watch.add(1.0, {"cpu": 150.0}, blur_s=0.5)
+    assert watch.peak_watts is None
+    watch.add(0.5, {"cpu": 0.0}, blur_s=0.001)
+    assert (watch.peak_watts, watch.above_cap_s) == (100.0, 0.0)
+    watch.add(1.0, {"cpu": 150.0}, blur_s=0.5)
+    watch.finish()
+    assert (watch.peak_watts, watch.above_cap_s) == (100.0, 0.0)
 
 
 def test_a_job_shorter_than_a_window_has_its_mean_as_peak() -> None:
