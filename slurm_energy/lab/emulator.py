@@ -11,6 +11,7 @@ import ctypes
 import errno
 import gc
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -33,6 +34,7 @@ NICENESS = 5
 _SWITCH_INTERVAL_S = 0.0005
 _UNMOUNT_TIMEOUT_S = 10
 _DEFAULT_OFFSET_RANGE_J = 200_000
+_ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -107,7 +109,10 @@ def _run(args: argparse.Namespace) -> int:
     requests = Requests(args.name, silicon, throttle, node.groups, node.tree.faults)
     server = ControlServer(args.socket, silicon, requests, throttle, node.meter)
     _prepare_process(f"emulator {args.name}")
+    # Only the thread that sits in libfuse's read is to take these: taken by another they would not end it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     server.start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     try:
         serve(operations, str(args.mount), f"senergy-lab:{args.name}")
     except OSError as error:

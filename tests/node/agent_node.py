@@ -106,15 +106,32 @@ class NodeAgent:
 
     def end(self, job_id: int) -> EnergyRecord:
         """End a job and return its record; job ids may be used again."""
-        earlier = {record.record_id for record in self.records()}
+        earlier = self.record_ids()
         assert self.ask(op="end", env=self.env(job_id))["known"]
+        return self.new_record(earlier)
+
+    def record_ids(self) -> set[str]:
+        return {record.record_id for record in self.records()}
+
+    def new_record(self, earlier: set[str]) -> EnergyRecord:
+        """Return the record of a job that has ended, once it is written: none of the earlier ones."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             for record in self.records():
                 if record.record_id not in earlier and record.step is None:
                     return record
             time.sleep(0.02)
-        raise AssertionError(f"no record of job {job_id}: {self.log()}")
+        raise AssertionError(f"no new record: {self.log()}")
+
+    def wait_for_log(self, text: str, times: int = 1) -> None:
+        deadline = time.monotonic() + 60
+        while self.log().count(text) < times:
+            assert time.monotonic() < deadline, f"never: {text}: {self.log()}"
+            time.sleep(0.02)
+
+    def sampled_s(self, job_id: int) -> float:
+        """Have the counters read now; return when that was, in seconds since boot."""
+        return self.ask(op="energy", job_id=job_id, fresh=True)["sampled_s"]
 
     def env(self, job_id: int, **flags: str) -> dict[str, str]:
         return {

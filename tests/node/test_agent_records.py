@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from dataclasses import dataclass
 
 import pytest
 from agent_node import NodeAgent
 
 from slurm_energy.lab import client
+from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.trace import decode_trace
 
 pytestmark = [pytest.mark.node, pytest.mark.root]
@@ -32,43 +34,88 @@ def energy(record) -> dict[str, float]:
     return {part.name: part.energy_joules for part in record.components}
 
 
-def measured_job(agent: NodeAgent, work, **flags: str):
-    """Run `work` as a job; return its record and the model's own integral over the same time."""
+@dataclass(frozen=True)
+class Truth:
+    """The model's own integrals by component: inside the job, and from before its begin until after its end.
+
+    However long this test, senergyd or the emulator is held up somewhere, a record lies between them.
+    """
+
+    least: dict[str, float]
+    most: dict[str, float]
+
+    def fits(self, record: EnergyRecord, component: str) -> bool:
+        least, found, most = self.least[component], energy(record)[component], self.most[component]
+        print(f"{component}: {least:.1f} <= {found:.1f} <= {most:.1f} J")
+        return 0.99 * least <= found <= 1.01 * most
+
+
+def measured_job(agent: NodeAgent, work, **flags: str) -> tuple[EnergyRecord, Truth]:
+    """Run `work` as a job; return its record and the truth."""
+    earlier = agent.record_ids()
+    moments = [agent.truth()]
     agent.begin(1, **flags)
-    before = agent.truth()["energy_joules"]
+    moments.append(agent.truth())
     work()
-    after = agent.truth()["energy_joules"]
-    record = agent.end(1)
-    return record, {name: after[name] - before[name] for name in before}
+    moments.append(agent.truth())
+    assert agent.ask(op="end", env=agent.env(1))["known"]
+    moments.append(agent.truth())
+    first, begun, ending, last = (moment["energy_joules"] for moment in moments)
+    least = {name: ending[name] - begun[name] for name in begun}
+    most = {name: last[name] - first[name] for name in first}
+    return agent.new_record(earlier), Truth(least, most)
 
 
 def kernel(agent: NodeAgent, name: str, device: str, seconds: float, **where):
     return lambda: client.run_kernel(agent.node.socket, name, device, full_speed_s=seconds, **where)
 
 
+class Failure:
+    """Counters that fail for a second, and senergyd notices both that and their return.
+
+    Attributes:
+        most_s: seconds between a reading before and one after it.
+    """
+
+    def __init__(self, agent: NodeAgent, path: str, counters: int) -> None:
+        self.agent, self.path, self.counters = agent, path, counters
+        self.most_s = 0.0
+
+    def happens(self) -> None:
+        time.sleep(1)
+        first = self.agent.sampled_s(1)
+        client.set_fault(self.agent.node.socket, self.path, "EIO")
+        self.agent.wait_for_log("cannot be read", self.counters)
+        time.sleep(1)
+        client.set_fault(self.agent.node.socket, self.path, None)
+        self.agent.wait_for_log("can be read again", self.counters)
+        self.most_s = self.agent.sampled_s(1) - first
+        time.sleep(1)
+
+
 @pytest.mark.parametrize("name", ["gemm", "triad"])
 def test_energy_of_a_cpu_job_is_the_model_s_integral(started, name):
     agent = started("xeon-8358")
     record, truth = measured_job(agent, kernel(agent, name, "cpu", 10))
-    found = energy(record)
     assert record.elapsed_s > 9.5
-    for part in ("cpu", "dram"):
-        assert found[part] == pytest.approx(truth[part], rel=0.01)
+    assert truth.fits(record, "cpu")
+    assert truth.fits(record, "dram")
     assert record.uncertain_seconds == 0
     assert record.mean_watts <= record.peak_watts < 800  # a second's mean, as exact as the moments of reading
     (trace,) = [decode_trace(item["trace"]) for item in agent.items() if item["trace"]]
-    assert sum(trace.watts["cpu"]) * trace.interval_s == pytest.approx(found["cpu"], rel=0.02)
+    assert sum(trace.watts["cpu"]) * trace.interval_s == pytest.approx(energy(record)["cpu"], rel=0.02)
 
 
 def test_energy_of_a_gpu_job_under_a_cap(started):
     agent = started("epyc-7513-a100")
-    record, truth = measured_job(agent, kernel(agent, "gemm", "gpu", 8, gpus=[0, 1]), gpu_cap="200")
-    found = energy(record)
-    for index in range(4):
-        assert found[f"gpu[{index}]"] == pytest.approx(truth[f"gpu[{index}]"], rel=0.01)
-    assert found["cpu"] == pytest.approx(truth["cpu"], rel=0.01)
-    assert "dram" not in found  # this platform has no DRAM counter
-    assert record.throttled_seconds == pytest.approx(record.elapsed_s, rel=0.2)
+    run = kernel(agent, "gemm", "gpu", 8, gpus=[0, 1])
+    ran: dict[str, float] = {}
+    record, truth = measured_job(agent, lambda: ran.update(run()), gpu_cap="200")
+    for name in ("gpu[0]", "gpu[1]", "gpu[2]", "gpu[3]", "cpu"):
+        assert truth.fits(record, name)
+    assert "dram" not in energy(record)  # this platform has no DRAM counter
+    # It is looked for now and then, and held to last until the next look.
+    assert 0.7 * (ran["end"] - ran["start"]) < record.throttled_seconds <= record.elapsed_s
     assert record.seconds_above_cap < 2
 
 
@@ -77,9 +124,9 @@ def test_a_counter_that_wraps_every_second_is_exact_whatever_rate_is_configured(
     agent = started("xeon-8358", "--set", "rapl.energy_unit_exponent=25", sampling_hz=1.0)
     record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 6))
     if record.uncertain_seconds == 0:  # the machine was never late for a fifth of a second
-        assert energy(record)["cpu"] == pytest.approx(truth["cpu"], rel=0.01)
+        assert truth.fits(record, "cpu")
     else:
-        assert energy(record)["cpu"] <= truth["cpu"] * 1.01
+        assert energy(record)["cpu"] <= truth.most["cpu"] * 1.01
 
 
 def test_a_counter_that_wraps_too_often_for_any_rate_is_uncertain(started):
@@ -87,7 +134,7 @@ def test_a_counter_that_wraps_too_often_for_any_rate_is_uncertain(started):
     agent = started("xeon-8358", "--set", "rapl.energy_unit_exponent=29", sampling_hz=1.0)
     record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 4))
     assert record.uncertain_seconds > 0.7 * record.elapsed_s
-    assert energy(record)["cpu"] <= truth["cpu"] * 1.01
+    assert energy(record)["cpu"] <= truth.most["cpu"] * 1.01
     assert {part.quality for part in record.components if part.name == "cpu"} == {"partial"}
 
 
@@ -105,8 +152,8 @@ def test_a_job_over_a_killed_agent_has_all_its_energy(started):
         runner.join(timeout=60)
 
     record, truth = measured_job(agent, work, policy="edp")
-    assert energy(record)["cpu"] == pytest.approx(truth["cpu"], rel=0.01)
-    assert energy(record)["dram"] == pytest.approx(truth["dram"], rel=0.01)
+    assert truth.fits(record, "cpu")
+    assert truth.fits(record, "dram")
     assert record.uncertain_seconds == 0
     assert agent.settings() == before
     assert len([r for r in agent.records() if r.step is None]) == 1
@@ -115,17 +162,10 @@ def test_a_job_over_a_killed_agent_has_all_its_energy(started):
 def test_a_counter_that_fails_for_a_while_costs_certainty_not_the_job(started):
     agent = started("xeon-8358")
     path = "/sys/devices/virtual/powercap/intel-rapl/intel-rapl:0/energy_uj"
-
-    def work() -> None:
-        time.sleep(1)
-        client.set_fault(agent.node.socket, path, "EIO")
-        time.sleep(1)
-        client.set_fault(agent.node.socket, path, None)
-        time.sleep(1)
-
-    record, truth = measured_job(agent, work)
-    assert energy(record)["cpu"] == pytest.approx(truth["cpu"], rel=0.02)
-    assert 0.7 < record.uncertain_seconds < 2
+    failure = Failure(agent, path, 1)
+    record, truth = measured_job(agent, failure.happens)
+    assert truth.fits(record, "cpu")
+    assert 1 <= record.uncertain_seconds <= failure.most_s
     assert agent.log().count("cannot be read") == 1
     assert agent.log().count("can be read again") == 1
 
@@ -133,22 +173,11 @@ def test_a_counter_that_fails_for_a_while_costs_certainty_not_the_job(started):
 def test_gpus_that_fall_off_the_bus_come_back_and_cost_their_own_energy_only(started):
     agent = started("epyc-7513-a100")
     gpus = agent.gpus()
-
-    def work() -> None:
-        time.sleep(1)
-        client.set_fault(agent.node.socket, "/dev/nvidiactl", "EIO")
-        time.sleep(1)
-        client.set_fault(agent.node.socket, "/dev/nvidiactl", None)
-        deadline = time.monotonic() + 60
-        while agent.log().count("can be read again") < gpus and time.monotonic() < deadline:
-            time.sleep(0.1)
-        time.sleep(1)
-
-    record, truth = measured_job(agent, work)
-    found = energy(record)
-    assert found["cpu"] == pytest.approx(truth["cpu"], rel=0.02)
-    assert 0 < found["gpu[0]"] < 0.95 * truth["gpu[0]"]
+    failure = Failure(agent, "/dev/nvidiactl", gpus)
+    record, truth = measured_job(agent, failure.happens)
+    assert truth.fits(record, "cpu")
+    assert 0 < energy(record)["gpu[0]"] < 0.95 * truth.most["gpu[0]"]
     quality = {part.name: part.quality for part in record.components}
     assert (quality["cpu"], quality["gpu[0]"]) == ("measured", "partial")
-    assert 0.9 < record.uncertain_seconds < record.elapsed_s - 1
+    assert 1 <= record.uncertain_seconds <= failure.most_s
     assert agent.log().count("cannot be read") == gpus
