@@ -43,7 +43,7 @@ struct stretch {
     uint64_t offset;
 };
 
-static char snapshot_path[PATH_MAX], journal_path[PATH_MAX], part_path[PATH_MAX];
+static char snapshot_path[PATH_MAX], spare_path[PATH_MAX], journal_path[PATH_MAX], part_path[PATH_MAX];
 static struct stretch entries, heap;
 static struct table_sum sum;
 static struct header header;
@@ -81,8 +81,9 @@ bool queue_open(const char *path) {
     queue_close();
     generation = 0;
     return snprintf(snapshot_path, sizeof(snapshot_path), "%s", path) < PATH_MAX &&
+           snprintf(spare_path, sizeof(spare_path), "%s.spare", path) < PATH_MAX &&
            snprintf(journal_path, sizeof(journal_path), "%s.new", path) < PATH_MAX &&
-           snprintf(part_path, sizeof(part_path), "%s.part", path) < PATH_MAX;
+           snprintf(part_path, sizeof(part_path), "%s.new.part", path) < PATH_MAX;
 }
 
 void queue_close(void) {
@@ -91,12 +92,30 @@ void queue_close(void) {
     journal_fd = -1;
 }
 
-static int create_part(void) {
-    int fd;
+static int create(const char *path) {
+    (void)unlink(path);
+    return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+}
 
-    (void)unlink(part_path);
-    fd = open(part_path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    return fd;
+static bool is_ours(const struct stat *status) {
+    return S_ISREG(status->st_mode) && (status->st_mode & 07777) == 0600 && status->st_uid == geteuid() &&
+           status->st_nlink == 1;
+}
+
+/*
+ * Opens the snapshot before the last, to be written over: memory that the file has already costs a fifth of
+ * new memory. A reader that has had it open all the time sees its header go first.
+ */
+static int open_spare(void) {
+    static const struct header none;
+    int fd = open(spare_path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    struct stat status;
+
+    if (fd >= 0 && !fstat(fd, &status) && is_ours(&status) && !write_all(fd, &none, sizeof(none), 0))
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return create(spare_path);
 }
 
 static void fill_header(uint32_t kind) {
@@ -126,7 +145,7 @@ static void append(struct stretch *stretch, const void *data, size_t bytes) {
 
 int queue_begin(uint32_t most) {
     most_jobs = most < QUEUE_MOST_JOBS ? most : QUEUE_MOST_JOBS;
-    part_fd = create_part();
+    part_fd = open_spare();
     part_error = part_fd < 0 ? errno : 0;
     if (part_error)
         return part_error;
@@ -154,15 +173,26 @@ void queue_add(struct queue_job *job) {
         append(&heap, job->texts[i], job->entry.lengths[i]);
 }
 
-/* Closes the part file and gives it its name; returns 0 or an errno. */
-static int put_in_place(int error, const char *path) {
+/* Closes the file that was written; returns `error` or else the errno of that. */
+static int close_part(int error) {
     if (close(part_fd) && !error)
         error = errno;
     part_fd = -1;
-    if (!error && rename(part_path, path))
+    return error;
+}
+
+/* Exchanges snapshot and spare where that can be: what was in place is the next to be written over. */
+static int put_snapshot_in_place(int error) {
+    struct stat status;
+
+    error = close_part(error);
+    if (!error && !lstat(snapshot_path, &status) && is_ours(&status) &&
+        !renameat2(AT_FDCWD, spare_path, AT_FDCWD, snapshot_path, RENAME_EXCHANGE))
+        return 0;
+    if (!error && rename(spare_path, snapshot_path))
         error = errno;
     if (error)
-        (void)unlink(part_path);
+        (void)unlink(spare_path);
     return error;
 }
 
@@ -170,7 +200,7 @@ static int begin_journal(void) {
     int error;
 
     queue_close();
-    part_fd = create_part();
+    part_fd = create(part_path);
     if (part_fd < 0)
         return errno;
     fill_header(JOURNAL);
@@ -179,9 +209,13 @@ static int begin_journal(void) {
     if (!error && journal_fd < 0)
         error = errno;
     journal_bytes = sizeof(header);
-    error = put_in_place(error, journal_path);
-    if (error)
+    error = close_part(error);
+    if (!error && rename(part_path, journal_path))
+        error = errno;
+    if (error) {
+        (void)unlink(part_path);
         queue_close();
+    }
     return error;
 }
 
@@ -197,11 +231,12 @@ int queue_end(void) {
         part_error = errno;
     if (!part_error)
         part_error = write_all(part_fd, &header, sizeof(header), 0);
-    part_error = put_in_place(part_error, snapshot_path);
+    part_error = put_snapshot_in_place(part_error);
     if (part_error)
         return part_error;
     generation = header.generation;
-    return begin_journal();
+    queue_close(); /* the journal of the snapshot before: the first note begins a new one */
+    return 0;
 }
 
 /* The generation of a snapshot that an earlier slurmctld left; 0: there is none of this layout. */
@@ -225,10 +260,14 @@ static int find_journal(void) {
         return 0;
     if (!generation)
         generation = left_generation();
-    if (generation)
-        return begin_journal();
-    error = queue_begin(0);
-    return error ? error : queue_end();
+    if (!generation) {
+        error = queue_begin(0);
+        if (!error)
+            error = queue_end();
+        if (error)
+            return error;
+    }
+    return begin_journal();
 }
 
 int queue_note(struct queue_job *job) {

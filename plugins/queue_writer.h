@@ -47,12 +47,12 @@ int queue_begin(uint32_t most);
 /* Adds a job to the snapshot; an error shows at the end. */
 void queue_add(struct queue_job *job);
 
-/* Puts the snapshot in place and begins a new journal. Returns 0 or an errno; then the old one stays. */
+/* Puts the snapshot in place, which ends the journal. Returns 0 or an errno; then the old one stays. */
 int queue_end(void);
 
 /*
- * Appends a job to the journal of the last snapshot, also of one that an earlier slurmctld wrote; makes an
- * empty one where there is none. What does not fit comes with the next snapshot. Returns 0 or an errno.
+ * Appends a job to the journal of the last snapshot, also of one that an earlier slurmctld wrote; makes each
+ * where there is none. What does not fit comes with the next snapshot. Returns 0 or an errno.
  */
 int queue_note(struct queue_job *job);
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import shutil
@@ -11,11 +12,13 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slurm_energy.errors import UnavailableError
 from slurm_energy.priority import table
 from slurm_energy.slurm.queue.table import TableSource, journal_path
 
@@ -196,7 +199,87 @@ def test_python_reads_the_queue_that_the_plugin_wrote(plugin, tmp_path, count, r
     assert queue.job_id.tolist() == ids
     assert queue.name == [f"{job:040}"[: job % 41] for job in ids]
     assert abs(queue.taken_unix_s - time.time()) < 60
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["queue.table", "queue.table.new"]
+    assert [file.name for file in tmp_path.iterdir()] == ["queue.table"]
+
+
+@pytest.fixture
+def while_read(monkeypatch):
+    """Have something happen each time that a part of the queue's file was read, but not all."""
+    happens, fdopen = [], os.fdopen
+
+    def slow_open(*arguments):
+        file = fdopen(*arguments)
+
+        def read(most: int) -> bytes:
+            data = file.raw.read(1000)
+            happens[0]()
+            return data + file.raw.readall()[:most]
+
+        return mock.Mock(wraps=file, read=read, __enter__=lambda me: me, __exit__=lambda *_: file.close())
+
+    monkeypatch.setattr(os, "fdopen", slow_open)
+    return happens.append
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_queue_written_over_while_it_is_read_is_read_whole(plugin, tmp_path, while_read, times):
+    """Its strings lie elsewhere then, and no checksum covers them."""
+    tmp_path.chmod(0o755)
+    path, counts = tmp_path / "queue.table", itertools.count(3001)
+    assert plugin("write", path, 3000, 3000) == ["ok"]
+    assert plugin("write", path, 3000, 3000) == ["ok"]
+
+    def two_passes() -> None:
+        if (count := next(counts)) <= 3000 + times:
+            plugin("write", path, 3000, count)
+            plugin("write", path, 3000, count)
+
+    while_read(two_passes)
+    if times == 1:
+        assert TableSource(path).read().name == [f"{job:040}"[: job % 41] for job in range(1, 3001)]
+    else:
+        with pytest.raises(UnavailableError, match="changes whenever it is read"):
+            TableSource(path).read()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["queue.table", "queue.table.spare"]
+
+
+def _a_link(spare: Path, elsewhere: Path) -> None:
+    spare.symlink_to(elsewhere)
+
+
+def _the_same_file(spare: Path, elsewhere: Path) -> None:
+    os.link(elsewhere, spare)
+
+
+def _of_a_user(spare: Path, elsewhere: Path) -> None:
+    spare.write_bytes(b"x" * 10_000)
+    spare.chmod(0o600)
+    os.chown(spare, NOBODY, NOBODY)
+
+
+def _a_fifo(spare: Path, elsewhere: Path) -> None:
+    os.mkfifo(spare)
+
+
+def _half_a_snapshot(spare: Path, elsewhere: Path) -> None:
+    """What a slurmctld left that was killed while it wrote."""
+    spare.write_bytes(elsewhere.read_bytes()[:500] + b"x" * 500_000)
+    spare.chmod(0o600)
+
+
+@pytest.mark.parametrize("put", [_a_link, _the_same_file, _of_a_user, _a_fifo, _half_a_snapshot])
+def test_whatever_lies_where_the_spare_is_wanted_the_queue_is_whole(plugin, tmp_path, put):
+    tmp_path.chmod(0o755)
+    path, elsewhere = tmp_path / "queue.table", tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"y" * 1000)
+    elsewhere.chmod(0o600)
+    put(path.with_name("queue.table.spare"), elsewhere)
+    for count in (30, 20, 40):
+        assert plugin("write", path, count, count) == ["ok"]
+        assert TableSource(path).read().count == count
+        status = path.lstat()
+        assert (status.st_uid, status.st_mode, status.st_nlink) == (0, 0o100600, 1)
+    assert elsewhere.read_bytes() == b"y" * 1000
 
 
 def test_the_journal_follows_a_snapshot(plugin, tmp_path):

@@ -93,7 +93,19 @@ class TableSource:
 
 
 def _contents(path: Path, longest: int) -> bytes:
-    """Read a plain file that nobody but its owner, who also owns the directory, or root can write."""
+    """Read a plain file that nobody but its owner, who also owns the directory, or root can write.
+
+    A snapshot that is no longer in place is written over, its header first.
+    """
+    for _ in range(_TRIES):
+        data, header = _bytes_and_header(path, longest)
+        if data.startswith(header):
+            return data
+    raise UnavailableError(str(path), "changes whenever it is read")
+
+
+def _bytes_and_header(path: Path, longest: int) -> tuple[bytes, bytes]:
+    """Return what the file held, and what its header was afterwards."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         descriptor = os.open(path, flags)
@@ -105,12 +117,13 @@ def _contents(path: Path, longest: int) -> bytes:
                 why = "others than slurmctld could have written it"
                 raise UnavailableError(str(path), why, f"chmod go-w {path.parent}")
             data = file.read(longest + 1)
+            header = os.pread(file.fileno(), HEADER.itemsize, 0)
     except OSError as error:
         todo = "is site_factor/energy loaded in slurmctld?" if isinstance(error, FileNotFoundError) else ""
         raise UnavailableError(str(path), error.strerror or str(error), todo) from None
     if len(data) > longest:
         raise UnavailableError(str(path), f"is longer than {longest} bytes")
-    return data
+    return data, header
 
 
 def _header(data: bytes, kind: int) -> Any | None:
