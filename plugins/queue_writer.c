@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define MAGIC "SENERGYQ"
-#define VERSION 1
+#define VERSION 2
 #define SNAPSHOT 1
 #define JOURNAL 2
 #define BUFFER_BYTES (1 << 18)
@@ -154,7 +154,7 @@ int queue_begin(uint32_t most) {
         (uint64_t)header.taken_unix_ns > generation ? (uint64_t)header.taken_unix_ns : generation + 1;
     header.heap_offset = sizeof(header) + (uint64_t)most_jobs * sizeof(struct queue_entry);
     entries.used = heap.used = 0;
-    sum = (struct table_sum){0, 1 + 2 * sizeof(header) / 8}; /* the header is added at the end */
+    sum = (struct table_sum){0, sizeof(header) / 8 * TABLE_SUM_STEP}; /* the header is added at the end */
     entries.offset = sizeof(header);
     heap.offset = header.heap_offset;
     return 0;

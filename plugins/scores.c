@@ -15,7 +15,7 @@
 #endif
 
 #define MAGIC "SENERGYP"
-#define VERSION 1
+#define VERSION 2
 #define WHY_BYTES 64
 #define REST_TIMES 20 /* after a read that took t none for 20 t */
 

@@ -1,4 +1,7 @@
-/* The checksum of both tables: the sum of 64-bit words, each times its odd place 1, 3, 5, ... */
+/*
+ * The checksum of both tables: the sum of 64-bit words, each mixed with its place by the output function of
+ * SplitMix64, as slurm_energy/slurm/queue/layout.py has it.
+ */
 #ifndef SENERGY_TABLE_SUM_H
 #define SENERGY_TABLE_SUM_H
 
@@ -8,11 +11,12 @@
 
 struct table_sum {
     uint64_t sum;
-    uint64_t weight;
+    uint64_t place; /* of the last word, times the step */
 };
 
+#define TABLE_SUM_STEP UINT64_C(0x9e3779b97f4a7c15)
 #define TABLE_SUM_START                                                                                      \
-    { 0, 1 }
+    { 0, 0 }
 
 /* Adds whole words; `bytes` is a multiple of 8. */
 static inline void table_sum_add(struct table_sum *at, const void *data, size_t bytes) {
@@ -22,8 +26,11 @@ static inline void table_sum_add(struct table_sum *at, const void *data, size_t 
         uint64_t word;
 
         memcpy(&word, next + 8 * i, sizeof(word));
-        at->sum += word * at->weight;
-        at->weight += 2;
+        at->place += TABLE_SUM_STEP;
+        word += at->place;
+        word = (word ^ (word >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+        word = (word ^ (word >> 27)) * UINT64_C(0x94d049bb133111eb);
+        at->sum += word ^ (word >> 31);
     }
 }
 

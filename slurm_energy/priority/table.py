@@ -37,7 +37,7 @@ HEADER: Final = np.dtype(
 """64 bytes, little-endian; `end` repeats the sequence. Entries of two 32-bit numbers follow."""
 ENTRY: Final = np.dtype([("job_id", "<u4"), ("site_factor", "<i4")])
 _MAGIC: Final = b"SENERGYP"
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 def encode(

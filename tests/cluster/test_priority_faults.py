@@ -46,7 +46,7 @@ def _truncated_in_use(path: Path, job: int) -> None:
 
 def _other_version(path: Path, job: int) -> None:
     data = bytearray(_good(job, 9))
-    struct.pack_into("<I", data, 8, 2)
+    struct.pack_into("<I", data, 8, 99)
     _replace(path, bytes(data))
 
 
@@ -80,7 +80,7 @@ FAULTS = {
     _missing: "No such file",
     _garbage: "is no priority table",
     _truncated_in_use: "torn",
-    _other_version: "version 2",
+    _other_version: "version 99",
     _old: r"written \d+ s ago",
     _from_the_future: r"written \d+ s ahead",
     _of_a_user: "owner uid 65534",

@@ -96,7 +96,7 @@ def test_the_last_good_table_stays_when_the_file_goes_bad(plugin, path):
         assert plugin("read", path, 7)[:4] == [TORN, "1", "0", "70"]
     path.write_bytes(b"x" * 100)
     assert plugin("read", path, 7)[:4] == [FOREIGN, "1", "0", "70"]
-    path.write_bytes(whole[:8] + b"\x02" + whole[9:])
+    path.write_bytes(whole[:8] + b"\x63" + whole[9:])
     assert plugin("read", path, 7)[0] == VERSION
     path.unlink()
     assert plugin("read", path, 7)[:4] == [UNREADABLE, "1", "0", "70"]

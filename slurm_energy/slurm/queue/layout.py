@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 MAGIC: Final = b"SENERGYQ"
-VERSION: Final = 1
+VERSION: Final = 2
 SNAPSHOT: Final = 1
 JOURNAL: Final = 2
 NO_VALUE: Final = 0xFFFFFFFE
@@ -73,9 +73,17 @@ RECORD: Final = np.dtype([("bytes", "<u4"), ("zero", "<u4"), ("checksum", "<u8")
 
 
 def checksum(words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
-    """Return the sum of 64-bit words, each times its odd place 1, 3, 5, ..., modulo 2**64.
+    """Return the sum of 64-bit words, each mixed with its place, modulo 2**64.
 
-    Any single changed word changes it, for odd numbers have an inverse modulo 2**64.
+    Any single changed word changes it, for the mixing has an inverse; changes of several words cannot be
+    chosen to cancel each other out by plain arithmetic.
+
+    Source: the output function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), with a word as its seed.
     """
-    weights = np.arange(1, 2 * len(words), 2, dtype=np.uint64)
-    return int(np.sum(words * weights, dtype=np.uint64))
+    mixed = words + np.arange(1, len(words) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return int(np.sum(mixed, dtype=np.uint64))
