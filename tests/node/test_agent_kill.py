@@ -327,11 +327,12 @@ def test_kill_9_before_each_change(agent: CrashingAgent, operation: str) -> None
                 assert agent.settings() == before, f"right after the start, {number} of {last}"
         try:
             agent.come_to_rest()
+            agent.arm(0)
+            agent.come_to_rest()  # at rest it writes now and then, and may have died of that until now
         except (OSError, ValueError):
             agent.wait_dead()
             agent.revive(dead=True)
             agent.come_to_rest()
-        agent.arm(0)
         assert agent.settings() == before, f"{operation}, before change {number} of {last}"
         (record,) = agent.controller.of_job(base + number)
         assert all(setting.restored for setting in record.applied)
