@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from slurm_energy.accounting.selection import JobSelector, Selection
-from slurm_energy.errors import ForbiddenError
+from slurm_energy.errors import ForbiddenError, NotFoundError
+from slurm_energy.quantities import shown
 
 CHUNK: Final = 500  # records read at a time
 
@@ -24,6 +25,13 @@ _JOB_JSON = """CASE WHEN j.id IS NULL THEN 'null' ELSE json_object(
     'het_job_id', j.het_job_id, 'het_offset', j.het_offset, 'requested', j.requested) END"""
 # The stored body is an object that is never empty: its last brace makes room for more keys.
 _RECORD_JSON = f"substr(r.body, 1, length(r.body) - 1) || ',\"job\":' || {_JOB_JSON}"
+
+# From one uid to the next by its index, so that a large database is not read as a whole.
+_NAMES = """WITH RECURSIVE uids (uid) AS (
+    SELECT min(uid) FROM records
+    UNION ALL SELECT (SELECT min(uid) FROM records WHERE uid > uids.uid) FROM uids WHERE uids.uid IS NOT NULL)
+    SELECT (SELECT user FROM records r WHERE r.uid = uids.uid ORDER BY "end" LIMIT 1),
+        (SELECT user FROM records r WHERE r.uid = uids.uid ORDER BY "end" DESC LIMIT 1) FROM uids"""
 
 
 def find(connection: sqlite3.Connection, selection: Selection) -> array[int]:
@@ -67,6 +75,21 @@ def refuse_jobs_of_others(connection: sqlite3.Connection, selection: Selection) 
             raise ForbiddenError(
                 f"job {job.text}", "it belongs to another user", "ask an operator, or for a job of your own"
             )
+
+
+def refuse_unknown_users(connection: sqlite3.Connection, selection: Selection) -> None:
+    """Check that each user name asked for is in some record.
+
+    That is in one of the selection, or in the first or the last one of a uid.
+
+    Raises:
+        NotFoundError: names the first that is in none.
+    """
+    known = {name for pair in connection.execute(_NAMES) for name in pair}
+    for name in selection.users:
+        if name not in known and not find(connection, dataclasses.replace(selection, users=(name,), uids=())):
+            why = "the controller does not know this user, and no energy record has the name"
+            raise NotFoundError(f"user {shown(name)}", why, "is it spelt right?")
 
 
 def _exists(connection: sqlite3.Connection, job: JobSelector, uid: int | None) -> bool:

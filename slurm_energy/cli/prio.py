@@ -97,6 +97,10 @@ def run(args: argparse.Namespace) -> int:
         lines = queuepage.queue_lines(rows, style, header=not args.noheader, **options)
     emit(lines)
     if not args.noheader:
+        asked = [
+            [name for name in (text or "").split(",") if name] for text in (args.account, args.partition)
+        ]
+        emit(queuepage.absence_lines(jobs, *asked))
         emit(queuepage.note_lines(answer, time.time()))
     return EXIT_OK
 

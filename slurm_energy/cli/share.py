@@ -6,11 +6,14 @@ import argparse
 import os
 import pwd
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
 from slurm_energy.cli.printing import add_parsable_options, emit, emit_json
-from slurm_energy.errors import EXIT_OK
+from slurm_energy.errors import EXIT_OK, NotFoundError
+from slurm_energy.quantities import shown
 
 HELP = "energy used and shares of accounts and users, in sshare's manner"
 
@@ -29,6 +32,8 @@ examples:
   senergy share -u alice,bob -P         for a script
   senergy share --json
 """
+
+_SPELT = "is it spelt right? senergy share -a shows what there is"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -59,18 +64,45 @@ def run(args: argparse.Namespace) -> int:
     from slurm_energy.reports import sharepage
     from slurm_energy.reports.table import Layout
 
-    users = args.users.split(",") if args.users else None if args.all else [_me()]
-    rows = sharepage.chosen(
-        answer.get("rows") or [],
-        accounts=args.accounts.split(",") if args.accounts else None,
-        users=users,
-        users_only=args.users_only,
-    )
+    told = answer.get("rows") or []
+    accounts, named = (_names(text) for text in (args.accounts, args.users))
+    users = named or (None if args.all else [_me()])
+    if told:
+        _refuse_unknown(told, accounts or [], named or [])
+    rows = sharepage.chosen(told, accounts=accounts, users=users, users_only=args.users_only)
     layout = Layout(not args.noheader, "|" if args.parsable else None, args.parsable == "p")
     emit(sharepage.lines(rows, layout, long=args.long))
     if not args.noheader and not args.parsable:
         emit(sharepage.notes(answer, time.time()))
     return EXIT_OK
+
+
+def _names(text: str | None) -> list[str] | None:
+    """Return the words of a comma list; None if there is none."""
+    return [name for name in (text or "").split(",") if name] or None
+
+
+def _refuse_unknown(told: Sequence[Mapping[str, Any]], accounts: Sequence[str], users: Sequence[str]) -> None:
+    """Refuse an account that the answer does not have, or a user whom this host does not know either.
+
+    Raises:
+        NotFoundError: naming it.
+    """
+    for name in accounts:
+        if not any(row["account"] == name for row in told):
+            raise NotFoundError(f"account {shown(name)}", "it has neither shares nor used energy", _SPELT)
+    for name in users:
+        if not any(row.get("user") == name for row in told) and not _known_here(name):
+            why = "this host does not know the user, who has neither shares nor used energy"
+            raise NotFoundError(f"user {shown(name)}", why, _SPELT)
+
+
+def _known_here(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except (KeyError, ValueError):
+        return user.isdecimal()
+    return True
 
 
 def _me() -> str:

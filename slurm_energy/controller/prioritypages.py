@@ -6,11 +6,13 @@ Who asks is established by the server; numpy is needed only where there is a sna
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from slurm_energy.controller.identity import name_of
+from slurm_energy.controller.identity import name_of, uid_of
 from slurm_energy.controller.priority import PriorityLoop
+from slurm_energy.errors import NotFoundError
+from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
     from slurm_energy.priority.engine import Kept, Snapshot
@@ -24,6 +26,7 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], uid: int, *, operator
     Raises:
         UsageError: unknown parameter or bad value.
         ForbiddenError: jobs of others.
+        NotFoundError: a user whom nobody knows.
     """
     head = _head(priority) | {"scope": "all" if operator else "own"}
     snapshot = priority.snapshot
@@ -32,13 +35,25 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], uid: int, *, operator
     from slurm_energy.priority import asking, explaining
 
     wanted = asking.Wanted.from_query(query)
-    if not operator:
+    if operator:
+        _refuse_unknown(wanted.users, snapshot, priority.kept)
+    else:
         wanted = wanted.limited_to(uid, name_of(uid))
     rows = asking.rows_wanted(snapshot, wanted)
     if wanted.state:
         head["state"] = explaining.state(snapshot)
     explainer = explaining.Explainer(snapshot, wanted.own_uid)
     return _pieces(head, rows, explainer.job)
+
+
+def _refuse_unknown(users: Sequence[str], snapshot: Snapshot, kept: Kept | None) -> None:
+    """Refuse a user whom neither this host knows nor the queue, nor who has shares or used energy."""
+    unknown = {name for name in users if uid_of(name) is None} - set(snapshot.queue.user)
+    if unknown and kept is not None:
+        unknown -= {row["user"] for row in _share_rows(snapshot, kept, None)}
+    if unknown:
+        why = "the controller does not know this user, who has neither pending jobs nor shares"
+        raise NotFoundError(f"user {shown(min(unknown))}", why, "is it spelt right?")
 
 
 def shares(priority: PriorityLoop, uid: int, *, operator: bool) -> dict[str, Any]:

@@ -142,6 +142,8 @@ class Server:
         selection = self._scoped(caller, Selection.from_query(_query(request)))
         selection = await asyncio.to_thread(_with_uids, selection)
         ids = await self._store.read(_find, selection)
+        if selection.users and not selection.jobs:
+            await self._store.read(queries.refuse_unknown_users, selection)
         scope = "all" if selection.own_uid is None else "own"
         return await self._stream(request, ids, f'{{"scope":"{scope}","records":[', queries.CHUNK, False)
 

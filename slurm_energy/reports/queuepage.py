@@ -130,6 +130,15 @@ def note_lines(answer: Mapping[str, Any], now: float) -> list[str]:
     return [f"note: {note}" for note in notes]
 
 
+def absence_lines(jobs: Iterable[Job], accounts: Iterable[str], partitions: Iterable[str]) -> list[str]:
+    """Return a note for each account and partition that was asked for and has no job in the answer."""
+    found = [(str(job.get("account")), str(job.get("partition")).split(",")) for job in jobs]
+    seen = {account for account, _ in found}, {name for _, names in found for name in names}
+    notes = [f"under account {shown(name)}" for name in accounts if name not in seen[0]]
+    notes += [f"in partition {shown(name)}" for name in partitions if name not in seen[1]]
+    return [f"note: none of the jobs asked for is {note}" for note in notes]
+
+
 def job_lines(job: Job, neighbours: Iterable[Job], answer: Mapping[str, Any], style: Style) -> list[str]:
     """Return the page of one job.
 

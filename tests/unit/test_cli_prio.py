@@ -143,6 +143,44 @@ def test_a_job_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert re.fullmatch("senergy: error: job 77: .*squeue.*\n", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-u", "nosuch"], "user nosuch: this host does not know the user"),
+        (["-A", "physics,nosuch"], "account nosuch: it has neither shares nor used energy"),
+    ],
+)
+def test_shares_of_whom_nobody_knows(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_controller.install(monkeypatch, {"/v1/shares": answers.shares()})
+    assert main(["share", *arguments]) == 6
+    output = capsys.readouterr()
+    assert output.err.startswith(f"senergy: error: {said}") and output.err.count("\n") == 1
+    assert output.out == ""
+    fake_controller.install(monkeypatch, {"/v1/shares": answers.shares() | {"computed": None, "rows": []}})
+    assert main(["share", *arguments]) == 0  # nothing is known yet
+    assert "nothing has been computed yet" in capsys.readouterr().out
+
+
+def test_users_of_the_answer_or_of_this_host_have_shares(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "carol" in show(monkeypatch, capsys, "share", "-u", "carol,root,12345,", "-A", "physics,")
+
+
+def test_an_account_or_partition_without_jobs_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = answers.priority(answers.job(1, 1, partition="gpu,cpu"))
+    page = show(monkeypatch, capsys, "prio", "-A", "physics,phsics", "-p", "cpu,gup", answer=answer)
+    assert [line for line in page.splitlines() if line.startswith("note")] == [
+        "note: none of the jobs asked for is under account phsics",
+        "note: none of the jobs asked for is in partition gup",
+    ]
+    assert "note" not in show(monkeypatch, capsys, "prio", "-h", "-p", "gup", answer=answer)
+
+
 def test_an_array_is_found_by_its_number(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -253,6 +253,29 @@ def test_user_names_find_records_that_have_only_a_uid(controller):
     assert controller.session(story)
 
 
+def test_a_user_whom_nobody_knows_is_not_found(controller):
+    """One who is gone and has records is known, in a window without any of them too."""
+
+    async def story(c):
+        first, last = {"start": 100.0, "end": 200.0}, {"start": 5000.0, "end": 6000.0}
+        sent = [
+            item(job_id=1, uid=BOB, user="gone", **first),
+            item(job_id=2, uid=BOB, user="renamed", **last),
+        ]
+        await c.post({"items": [*sent, item(job_id=3, uid=ALICE, user=None)]})
+        for name in ("gone", "renamed", "gone,renamed", str(BOB)):
+            assert await c.get(f"/v1/records?user={name}&start=7000") == (
+                200,
+                {"scope": "all", "records": []},
+            )
+        for query in ("user=nosuch", "user=gone,nosuch", "user=nosuch&start=7000"):
+            assert refused(await c.get(f"/v1/records?{query}"), 404, 6, "user nosuch: ", "no energy record")
+        assert (await c.get("/v1/records?user=nosuch&job=1"))[1]["records"] == []
+        return True
+
+    assert controller.session(story)
+
+
 def test_bad_requests(controller):
     async def story(c):
         for target, word in [

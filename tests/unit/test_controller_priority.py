@@ -162,6 +162,20 @@ def test_users_see_their_own_jobs_and_shares(make):
     assert queueing.session(story)
 
 
+def test_a_user_whom_nobody_knows_is_not_found(make):
+    """One who has energy or shares is known, though no host has the name any more."""
+    queueing = make(policy="zeus")
+
+    async def story(c):
+        begun = time.time() - 9
+        await c.post({"items": [item(job_id=1, uid=99999, user="gone", start=begun, end=begun + 1)]})
+        await queueing.loop.cycle()
+        assert (await c.get("/v1/priority?user=gone"))[1]["jobs"] == []
+        return refused(await c.get("/v1/priority?user=gone,nosuch"), 404, 6, "user nosuch: ", "pending")
+
+    assert queueing.session(story)
+
+
 def test_who_made_way_is_not_told_for_which_job(make):
     queueing = make()
     made = Decision(7, 900.0, 950.0, "requeue", "least energy lost", {"for_job": 99, "lost_joules": 5.0})
