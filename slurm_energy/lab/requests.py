@@ -76,7 +76,7 @@ class Requests:
             if result is None:
                 return None
             model.forget(work_id)
-            unix_s = time.time() - (model.now_s - result.end_s)
+            unix_s = self._silicon.unix_s(result.end_s)
         self._running.discard(work_id)
         return _kernel_answer(result, unix_s)
 
@@ -96,7 +96,7 @@ class Requests:
             names = model.components()
             answer = {
                 "ok": True,
-                "time": time.time(),
+                "time": self._silicon.unix_s(model.now_s),
                 "energy_joules": {name: model.energy_joules(name) for name in names},
                 "power_watts": {name: model.power_watts(name) for name in names},
             }

@@ -36,6 +36,10 @@ class Silicon:
             self._model.advance(self.clock())
             yield self._model
 
+    def unix_s(self, moment_s: float) -> float:
+        """Return the wall clock, in Unix seconds, at a moment of the model's clock."""
+        return time.time() - (self.clock() - moment_s)
+
     @contextmanager
     def changing(self) -> Iterator[NodeModel]:
         """Hold the model to change a setting; whoever waits for its next event is woken."""

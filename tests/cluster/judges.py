@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import time
 from dataclasses import dataclass
+from typing import Any
 
 from lab_driver import LabDriver
 
@@ -32,6 +35,25 @@ def settings(lab: LabDriver, node: str) -> Seen:
     return Seen(_cpupower(lab, node), _powercap(lab, node), _nvml(lab, node))
 
 
+def settings_at_rest(lab: LabDriver, node: str) -> Seen:
+    """Return the settings once senergyd knows of no job: an epilog waits a second for it and no longer."""
+    deadline = time.monotonic() + 60
+    while jobs := agent_status(lab, node)["jobs"]:
+        assert time.monotonic() < deadline, jobs
+        time.sleep(0.1)
+    return settings(lab, node)
+
+
+def agent_status(lab: LabDriver, node: str) -> dict[str, Any]:
+    """Return senergyd's answer to `status`, as root is told."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(30)
+        connection.connect(str(lab.layout.node_run(node) / "senergy" / "agent.sock"))
+        connection.sendall(b'{"op":"status"}\n')
+        with connection.makefile("rb") as lines:
+            return json.loads(lines.readline())
+
+
 def _cpupower(lab: LabDriver, node: str) -> frozenset[tuple[int, int, str]]:
     lines = lab.exec(node, "cpupower", "frequency-info", "-o").stdout.splitlines()
     found = [_CPUPOWER.match(line) for line in lines if line.startswith("CPU ")]
@@ -56,10 +78,8 @@ def _nvml(lab: LabDriver, node: str) -> tuple[int, ...]:
 
 def acct(lab: LabDriver, *jobs: int, steps: bool = False) -> list[dict]:
     """Return what `senergy acct --json` says of jobs, once all of their records have arrived."""
-    import time
-
     selection = ",".join(map(str, jobs))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120  # senergyd's pauses grow to a minute while senergyctld is away
     while True:
         argv = ["senergy", "acct", "--json", "-j", selection, *([] if steps else ["-X"])]
         found = json.loads(lab.run(*argv).stdout)["jobs"]

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT_S = 40.0
+TIMEOUT_S = 80.0
 NODES = ("n1", "n2", "n3")
 PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
 NODE_LINE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=1000"
@@ -47,6 +47,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 MpiDefault=none
 ReturnToService=2
 KillWait=1
+MinJobAge=86400
 Prolog={dir}/prolog
 Epilog={dir}/epilog
 PrologFlags=Alloc
@@ -100,6 +101,10 @@ class FakeAgent:
         found = [m for m in list(self.messages) if m["op"] == operation]
         return [m for m in found if job_id is None or self.job_of(m) == job_id]
 
+    @property
+    def listens(self) -> bool:
+        return self.listener.fileno() >= 0
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
@@ -118,7 +123,8 @@ class FakeAgent:
                 connection, _ = self.listener.accept()
             except OSError:
                 return
-            with connection, connection.makefile("rwb") as stream:
+            # Who has waited long enough is gone when it is answered, and has been heard all the same.
+            with contextlib.suppress(OSError), connection, connection.makefile("rwb") as stream:
                 credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
                 for line in stream:
                     self.uids.append(int.from_bytes(credentials[4:8], "little"))
@@ -236,9 +242,14 @@ class SmallCluster:
         return len(listing.stdout.split())
 
     def hook_environment(self, operation: str, job_id: int) -> dict[str, str]:
-        """Return the environment that the prolog (`begin`) or epilog (`end`) of a job had."""
+        """Return the environment that the prolog (`begin`) or epilog (`end`) of a job had.
+
+        What the job sent until then the agent has heard, if there is one: it takes messages in their order.
+        """
         path = self.directory / f"env.{operation}.{job_id}"
         wait_until(path.exists, f"{operation} hook of job {job_id}")
+        if self.agent and self.agent.listens:
+            wait_until(lambda: bool(self.agent.of(operation, job_id)), f"{operation} of job {job_id}")
         pairs = (line.partition("=") for line in path.read_text().splitlines() if "=" in line)
         return {name: value for name, _, value in pairs}
 
@@ -246,7 +257,9 @@ class SmallCluster:
         """Write plugstack.conf; commands, prolog and steps read it each time."""
         if arguments is None:
             arguments = f"policy_file={self.policy_file} socket={self.directory}/agent.sock"
-        (self.directory / "plugstack.conf").write_text(f"optional {self.plugin} {arguments}\n")
+        part = self.directory / "plugstack.part"
+        part.write_text(f"optional {self.plugin} {arguments}\n")
+        part.rename(self.directory / "plugstack.conf")  # a job of before may be reading it
 
     def _write_files(self) -> None:
         d = self.directory

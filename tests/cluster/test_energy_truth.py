@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import threading
 
 import judges
-import numpy as np
 import pytest
 from lab_driver import LabDriver
 
@@ -55,12 +55,32 @@ class TruthRecorder:
             self.samples.append(self.lab.truth(self.node))
 
     def joules(self, component: str, start: float, end: float) -> float:
-        """Energy between two times; power changes only at events, so straight lines are exact."""
+        """Energy between two times."""
+        return self._at(component, end) - self._at(component, start)
+
+    def _at(self, component: str, when: float) -> float:
         times = [sample["time"] for sample in self.samples]
-        energies = [sample["energy_joules"][component] for sample in self.samples]
-        assert times[0] <= start and end <= times[-1]
-        first, last = np.interp([start, end], times, energies)
-        return float(last - first)
+        assert times[0] <= when <= times[-1]
+        place = max(1, bisect.bisect_left(times, when))
+        return energy_between(*self.samples[place - 1 : place + 1], component, when)
+
+
+def energy_between(one: dict, other: dict, component: str, when: float) -> float:
+    """Energy up to a time between two samples, however far they are apart.
+
+    Exact if the power changed at most once between them: then that moment follows from powers and energies.
+    If it changed more often, a straight line.
+    """
+    before, after = one["power_watts"][component], other["power_watts"][component]
+    length_s = other["time"] - one["time"]
+    joules = other["energy_joules"][component] - one["energy_joules"][component]
+    change_s = (joules - after * length_s) / (before - after) if before != after else -1.0
+    passed_s = when - one["time"]
+    if not 0 <= change_s <= length_s:
+        return one["energy_joules"][component] + joules * passed_s / length_s
+    if passed_s <= change_s:
+        return one["energy_joules"][component] + before * passed_s
+    return other["energy_joules"][component] - after * (length_s - passed_s)
 
 
 @pytest.mark.parametrize(

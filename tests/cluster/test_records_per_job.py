@@ -87,11 +87,9 @@ def test_array_tasks_are_jobs_of_their_own(lab: LabDriver):
 
 def test_a_requeued_job_has_a_record_per_run(lab: LabDriver):
     begun = lab.layout.root / "requeued-job-runs"
-    job = lab.sbatch(
-        f"touch {begun}; sleep 3", "--exclusive", "-wn1", "--requeue", "--energy-policy=powersave"
-    )
+    program = f"[ -e {begun} ] || {{ touch {begun}; sleep 300; }}; sleep 1"
+    job = lab.sbatch(program, "--exclusive", "-wn1", "--requeue", "--energy-policy=powersave")
     _until(begun.exists)  # a job that is requeued before its script runs may count as failed
-    time.sleep(1)
     lab.run("scontrol", "requeue", str(job))
     # A requeued job may not start before its begin time, two minutes ahead, unless that is changed.
     _until(lambda: lab.job(job)["JobState"] == "PENDING")
@@ -129,12 +127,12 @@ def test_components_of_a_heterogeneous_job_are_jobs_of_their_own(lab: LabDriver)
 
 
 def test_a_cancelled_and_a_timed_out_job_leave_records_and_restored_settings(lab: LabDriver):
-    before = judges.settings(lab, "n1")
+    before = judges.settings_at_rest(lab, "n1")
     cancelled = lab.sbatch("sleep 300", "--exclusive", "-wn1", "--energy-policy=powersave")
     _until(lambda: judges.settings(lab, "n1") != before)
     lab.run("scancel", str(cancelled))
     lab.wait(cancelled)
-    assert judges.settings(lab, "n1") == before
+    assert judges.settings_at_rest(lab, "n1") == before
     assert _records(lab, cancelled)[0]["policy"] == "powersave"
 
 
@@ -144,7 +142,7 @@ def test_jobs_run_on_and_nothing_is_lost_without_the_daemons(lab: LabDriver):
     assert lab.wait(spooled) == "COMPLETED"
     lab.start("senergyctld")
     assert _records(lab, spooled)[0]["policy"] == "powersave"
-    before = judges.settings(lab, "n1")
+    before = judges.settings_at_rest(lab, "n1")
     lab.kill("senergyd", "n1")
     bare = lab.sbatch("sleep 1", "--exclusive", "-wn1", "--energy-policy=powersave")
     assert lab.wait(bare) == "COMPLETED"
@@ -153,18 +151,21 @@ def test_jobs_run_on_and_nothing_is_lost_without_the_daemons(lab: LabDriver):
 
 
 def test_a_killed_agent_finds_its_job_again_and_restores(lab: LabDriver):
-    before = judges.settings(lab, "n1")
-    job = lab.sbatch("sleep 4", "--exclusive", "-wn1", "--energy-policy=powersave")
+    before = judges.settings_at_rest(lab, "n1")
+    gate = lab.layout.root / "agent-is-back"
+    program = f"while [ ! -e {gate} ]; do sleep 0.2; done"
+    job = lab.sbatch(program, "--exclusive", "-wn1", "--energy-policy=powersave")
     _until(lambda: judges.settings(lab, "n1") != before)
     lab.kill("senergyd", "n1")
     lab.start("senergyd", "n1")
+    gate.touch()
     assert lab.wait(job) == "COMPLETED"
-    assert judges.settings(lab, "n1") == before
+    assert judges.settings_at_rest(lab, "n1") == before
     (label,) = _records(lab, job)
     assert label["energy_joules"] > 0
 
 
-def _until(condition, timeout_s: float = 30) -> None:
+def _until(condition, timeout_s: float = 90) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, subprocess.run(["squeue"], capture_output=True, check=False)

@@ -86,7 +86,7 @@ def gpus(tmp_path):
 
 def test_a_job_waits_in_the_best_shape_and_starts_in_it(lab, gpus):
     script, found = gpus
-    first, second = block(lab, "n1"), block(lab, "n2")
+    _, second = block(lab, "n1"), block(lab, "n2")
     job_id = lab.sbatch(script, "--gres=gpu:4", BOTH, *MODEL)
     waits_as(lab, job_id, TresPerNode="gres:gpu:2", ExcNodeList="n1")
     (job,) = json.loads(lab.run("senergy", "prio", "-j", str(job_id), "--json").stdout)["jobs"]
@@ -100,7 +100,9 @@ def test_a_job_waits_in_the_best_shape_and_starts_in_it(lab, gpus):
         lambda: lab.run("senergy", "prio", "-j", str(job_id), check=False).returncode == 0,
         lambda: lab.log("senergyctld"),
     )
-    lab.run("scancel", str(first), str(second))
+    lab.run(
+        "scancel", str(second)
+    )  # alone: were n1 free a moment earlier, the job would get the shape for that
     assert lab.wait(job_id) == "COMPLETED"
     assert found() == ["n2", "2"]
     (made,) = decisions(lab, job_id)
@@ -126,7 +128,8 @@ def test_a_shape_that_slurm_cannot_run_is_taken_back(lab, gpus):
     script, found = gpus
     blocker = block(lab, "n1")
     job_id = lab.sbatch(script, "--gres=gpu:3", "--exclude=n2", "--energy-alternatives=gpu:h100:2", *MODEL)
-    until(lambda: "it has again what it asked for" in lab.log("senergyctld"), lambda: lab.job(job_id))
+    said = f"job {job_id}: Slurm cannot run it with gpu:h100:2; it has again what it asked for"
+    until(lambda: said in lab.log("senergyctld"), lambda: lab.log("senergyctld"))
     waits_as(lab, job_id, TresPerNode="gres:gpu:3", ExcNodeList="n2")
     lab.run("scancel", str(blocker))
     assert lab.wait(job_id) == "COMPLETED"
@@ -153,7 +156,7 @@ def test_a_job_makes_way_for_a_deadline_and_one_that_may_not_is_left_alone(lab):
     hopeless = lab.sbatch("sleep 1", "--gres=gpu:h100:2", "--deadline=now+120", "--time=1")
     assert lab.wait(urgent) == "COMPLETED"
     assert lab.job(there)["Restarts"] == "1"
-    assert lab.job(hopeless)["JobState"] == "PENDING"
+    assert lab.job(hopeless)["JobState"] in ("PENDING", "DEADLINE")  # Slurm gives it up after a minute
     assert (lab.job(stays)["JobState"], lab.job(stays)["Restarts"]) == ("RUNNING", "0")
     lab.run("scancel", str(hopeless))
     (made,) = decisions(lab, there)
