@@ -28,7 +28,7 @@ pytestmark = [
 
 
 _ATTEMPTS = 3
-"""Slurm's figure goes from its first poll to its last, and on a loaded machine it polls late; ours must hold."""
+"""Slurm's figure goes from its first poll to its last, and a loaded machine polls late; ours must hold."""
 
 
 def test_sacct_and_the_record_agree_within_five_percent(lab: LabDriver):
