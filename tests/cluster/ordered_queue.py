@@ -9,6 +9,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from lab_driver import LabDriver
 from slurm_energy import scheduling
 from slurm_energy.accounting.client import ControllerClient
 from slurm_energy.lab.conf import merged, toml_document
+from slurm_energy.ownership import replace_public
 from slurm_energy.priority import table
 from slurm_energy.scheduling import queue as tables
+from slurm_energy.slurm.queue.table import TableSource
 
 ONE_BY_ONE = ("SchedulerType=sched/builtin", "Prolog=/bin/true", "Epilog=/bin/true")
 """Lines for slurm.conf: no job may pass another one, and our hooks are not what is tested."""
@@ -33,7 +36,7 @@ SMALL_NODE = {
 }
 """Of the profile: the fewer CPUs, the sooner a job has started."""
 
-WAIT_S = 90.0
+WAIT_S = 180.0
 SUBMITTERS = 4
 
 
@@ -51,7 +54,8 @@ class OrderedQueue:
     def configure(self, **priority: Any) -> None:
         """Change the table `priority` of energy.toml and have it read again."""
         path = self.lab.layout.energy_toml
-        path.write_text(toml_document(merged(tomllib.loads(path.read_text()), {"priority": priority})))
+        text = toml_document(merged(tomllib.loads(path.read_text()), {"priority": priority}))
+        replace_public(path, text.encode())
         self.lab.kill("senergyctld", how=signal.SIGHUP)
 
     def ask(self, **query: str) -> dict[str, Any]:
@@ -89,17 +93,30 @@ class OrderedQueue:
         return found
 
     def apply(self, jobs: Sequence[int]) -> None:
-        """Have slurmctld look up each job's place now, not within the minute: hold and release do."""
-        self.until(lambda: self._in_table() >= set(jobs), f"a table with {len(jobs)} jobs")
+        """Have slurmctld look up each job's place now, not within the minute."""
+        self.until(lambda: self._applied(jobs), f"the places of {len(jobs)} jobs")
+
+    def _applied(self, jobs: Sequence[int]) -> bool:
+        """Hold and release jobs, and tell whether they have the places that the table says.
+
+        They have not right after a slow read: then the plugin reads no other table for twenty times as long.
+        """
+        wanted = self._in_table()
+        if not wanted.keys() >= set(jobs):
+            return False
         text = ",".join(map(str, jobs))
         self.lab.run("scontrol", "hold", text)
         self.lab.run("scontrol", "release", text)
+        queue = TableSource(self.lab.layout.queue_table).read()
+        given = dict(zip(queue.job_id.tolist(), queue.site_factor.tolist(), strict=True))
+        return all(given.get(job) == wanted[job] for job in jobs)
 
-    def _in_table(self) -> set[int]:
-        """Return the jobs that the plugin finds a place of."""
+    def _in_table(self) -> dict[int, int]:
+        """Return the places that the plugin finds in the table."""
         path = self.lab.layout.priority_table
         data = path.read_bytes() if path.exists() else b""
-        return set(np.frombuffer(data[table.HEADER.itemsize :], table.ENTRY)["job_id"].tolist())
+        entries = np.frombuffer(data[table.HEADER.itemsize :], table.ENTRY)
+        return dict(zip(entries["job_id"].tolist(), entries["site_factor"].tolist(), strict=True))
 
     def newcomers(self) -> int:
         """Return the number that the plugin gives to jobs that nobody has ranked yet."""
@@ -133,21 +150,22 @@ class OrderedQueue:
         while True:
             seen = self.ranked(jobs, policy)
             wanted = {job["job_id"]: job["site_factor"] for job in seen["jobs"] if job["job_id"] in jobs}
-            with self._stopped():
+            with self._stopped() as pid:
                 if seen["mode"] == "plugin":
-                    self.apply(jobs)
+                    self._applied(jobs)
                 priorities = self.priorities()
-                if all(priorities[job] == number for job, number in wanted.items()):
+                right = all(priorities[job] == number for job, number in wanted.items())
+                if right and not changes_jobs(pid):
                     yield seen
                     return
             assert time.monotonic() < deadline, f"wanted {wanted}, Slurm has {priorities}\n{self._picture()}"
 
     @contextlib.contextmanager
-    def _stopped(self) -> Iterator[None]:
+    def _stopped(self) -> Iterator[int]:
         pid = self.lab.pid("senergyctld")
         os.kill(pid, signal.SIGSTOP)
         try:
-            yield
+            yield pid
         finally:
             with contextlib.suppress(ProcessLookupError):  # somebody has killed it
                 os.kill(pid, signal.SIGCONT)
@@ -162,6 +180,16 @@ class OrderedQueue:
     def _picture(self) -> str:
         queue = self.lab.run("squeue", check=False).stdout
         return f"{queue}\n{self.lab.log('senergyctld')[-1500:]}"
+
+
+def changes_jobs(pid: int) -> bool:
+    """Tell whether a process has a scontrol: what that was told it still does when the process is stopped."""
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            text = status.read_text(errors="replace")
+            if text.startswith("Name:\tscontrol\n") and f"\nPPid:\t{pid}\n" in text:
+                return True
+    return False
 
 
 def recomputed(state: Mapping[str, Any]) -> list[int]:

@@ -17,13 +17,34 @@ WISH: dict[str, Any] = {
     "priority": "plugin",
     "energy": {"priority": {"mode": "off"}},  # the tests write the table
 }
-PASS_S = 75
+PASS_S = 130
 """The longest wait for slurmctld's pass over all priorities: PriorityCalcPeriod is at least a minute."""
+_PROBE = 1_234_567_890
 
 
 def write(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
-    """Write the table that the plugin reads."""
+    """Write the table that the plugin reads, when it next does."""
     table.write(lab.layout.priority_table, list(factors), list(factors.values()), **options)
+
+
+def put_in_force(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
+    """Write the table and wait until the plugin has it.
+
+    After a slow read it reads no other for twenty times as long, so that the next job may still be given what
+    stood there before. A job of its own, which cannot start, shows when the table is read, and is gone then.
+    """
+    probe = lab.sbatch("true", "-H", "--begin=now+1hour", "-wn1", "-t5")
+    write(lab, {**factors, probe: _PROBE}, **options)
+    until(lambda: given_anew(lab, probe) == _PROBE, "the table is read")
+    lab.run("scancel", str(probe))
+
+
+def given_anew(lab: LabDriver, job: int) -> int:
+    """Let a held job get its priority once more, and return it; the plugin need not have read for it."""
+    release(lab, job)
+    given = priorities(lab)[job]
+    lab.run("scontrol", "hold", str(job))
+    return given
 
 
 def held(lab: LabDriver, command: str = "true", **more: Any) -> int:
@@ -59,7 +80,7 @@ def complaints(lab: LabDriver) -> list[str]:
     return [line for line in lab.log("slurmctld").splitlines() if "site_factor/energy" in line]
 
 
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> None:
+def until(condition: Callable[[], Any], what: str, timeout_s: float = 90) -> None:
     """Wait for a condition; fail with `what` when it does not come."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -9,23 +9,28 @@ from collections import Counter
 from datetime import datetime
 
 import pytest
+from ordering import until
+
+from slurm_energy.ownership import replace_public
 
 SHARES = {"daemon": 1, "games": 2, "man": 1}
 JOBS = {"daemon": 40, "games": 26, "man": 14}
 """Who submits how many: half of all jobs are of a user who is entitled to a quarter."""
-BOUND_S = 12.0
 SLOTS = 4
+UNBOUND_S = 600.0
+MOST_TASKS = 500
 HADES = {
     "mode": "portable",
     "policy": "hades",
     "interval_s": 1.0,
-    "wait_bound_s": 600.0,
+    "wait_bound_s": UNBOUND_S,
     "age_weight": 0.0,
 }
 ZERO = [f"PriorityWeight{name}=0" for name in ("Age", "Fairshare", "JobSize", "Partition", "QOS")]
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.timeout(600),
     pytest.mark.lab(
         profiles=["epyc-7513-a100"],
         slurm=["PriorityType=priority/multifactor", *ZERO],
@@ -43,63 +48,89 @@ def one_gpu(lab, user, seconds, *options):
     return lab.sbatch(job, "--job-name=work", *size, *options, user=user)
 
 
+def fill(lab):
+    """Have a job take the whole node until it is cancelled, however long it takes to submit others."""
+    job = lab.sbatch("exec sleep 900", "--exclusive", "--job-name=blocker", "--nice=-100000")
+    until(lambda: lab.job(job)["JobState"] == "RUNNING", "the node is full")
+    return job
+
+
 def started(lab, jobs):
-    """Return when jobs started, Unix seconds, by job id; those that wait are left out."""
+    """Return when jobs started, Unix seconds, by job id, each task of an array by its own."""
     lines = lab.run("squeue", "-h", "-t", "all", "-j", ",".join(map(str, jobs)), "-o", "%A %S %T").stdout
     rows = [line.split() for line in lines.splitlines()]
     return {int(j): datetime.fromisoformat(s).timestamp() for j, s, state in rows if state != "PENDING"}
 
 
+def waiting(lab):
+    """Return the priorities of what waits, by job id."""
+    lines = lab.run("squeue", "-h", "-t", "PD", "-o", "%A %Q").stdout.splitlines()
+    return {int(job): int(priority) for job, priority in map(str.split, lines)}
+
+
 def know_shares(lab):
     """Wait until senergyctld has read the shares, which it does at its start."""
-    deadline = time.monotonic() + 30
-    rows = []
-    while not SHARES.items() <= {row["user"]: row["shares"] for row in rows}.items():
-        assert time.monotonic() < deadline, f"shares are not known: {rows}"
-        time.sleep(0.5)
+
+    def known():
         answer = lab.run("senergy", "share", "-a", "--json", check=False).stdout
         rows = json.loads(answer or "{}").get("rows", [])
+        return SHARES.items() <= {row["user"]: row["shares"] for row in rows}.items()
+
+    until(known, "the shares")
+
+
+def used_up(starts, owner):
+    """Return when the first user's last job started; None: everybody still has some to run."""
+    lasts = []
+    for user, count in JOBS.items():
+        of_user = [start for job, start in starts.items() if owner[job] == user]
+        if len(of_user) == count:
+            lasts.append(max(of_user))
+    return min(lasts, default=None)
 
 
 def energies(lab, jobs):
     """Return the joules of jobs by id, when all have them."""
-    for _ in range(60):
+    found = {}
+
+    def complete():
         answer = lab.run("senergy", "acct", "--json", "-X", "-j", ",".join(map(str, jobs))).stdout
-        found = {job["job_id"]: job["energy_joules"] for job in json.loads(answer)["jobs"]}
-        if len(found) == len(jobs) and None not in found.values():
-            return found
-        time.sleep(0.5)
-    raise AssertionError(f"records of {sorted(set(jobs) - set(found))} are missing")
+        found.update({job["job_id"]: job["energy_joules"] for job in json.loads(answer)["jobs"]})
+        return len(found) == len(jobs) and None not in found.values()
+
+    until(complete, f"records of {len(jobs)} jobs")
+    return found
 
 
 @pytest.fixture
-def ageing(lab):
-    """Set the bound on waiting to `BOUND_S`, for one test."""
+def bound(lab):
+    """A function that sets the bound on waiting, for one test."""
     path = lab.layout.energy_toml
     before = path.read_text()
-    path.write_text(before.replace("wait_bound_s = 600.0", f"wait_bound_s = {BOUND_S}"))
-    assert path.read_text() != before
-    lab.kill("senergyctld", how=signal.SIGHUP)
-    yield
-    path.write_text(before)
+
+    def change(wait_bound_s):
+        text = before.replace(f"wait_bound_s = {UNBOUND_S}", f"wait_bound_s = {float(wait_bound_s)}")
+        assert text != before
+        replace_public(path, text.encode())
+        lab.kill("senergyctld", how=signal.SIGHUP)
+
+    yield change
+    replace_public(path, before.encode())
     lab.kill("senergyctld", how=signal.SIGHUP)
 
 
 def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
     know_shares(lab)
-    lab.sbatch("sleep 12", "--exclusive", "--job-name=blocker")
+    blocker = fill(lab)
     owner = {}
     for user, count in JOBS.items():  # whoever submits most is first in the queue, too
         for number in range(count):
             owner[one_gpu(lab, user, 2 + 0.5 * (number % 5))] = user
-    left = Counter(JOBS)
-    deadline = time.monotonic() + 180
-    while min(left.values()) > 0:  # as long as everybody has something to run
-        assert time.monotonic() < deadline, left
-        time.sleep(0.5)
-        begun = started(lab, owner)
-        left = Counter(JOBS) - Counter(owner[job] for job in begun)
-        left = {user: left.get(user, 0) for user in JOBS}
+    lab.run("scancel", str(blocker))
+    until(lambda: used_up(started(lab, owner), owner), "all jobs of somebody started", 400)
+    starts = started(lab, owner)
+    last = used_up(starts, owner)
+    begun = [job for job, start in starts.items() if start <= last]
     lab.run("scancel", *(str(job) for job in owner if job not in begun), check=False)
     for job in begun:
         lab.wait(job)
@@ -113,19 +144,28 @@ def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
     assert len(begun) >= 8 * SLOTS
 
 
-def test_a_job_that_others_always_pass_starts_when_it_has_waited_long_enough(lab, ageing):
-    blockers = [one_gpu(lab, "games", 4) for _ in range(SLOTS)]
+def test_a_job_that_others_always_pass_starts_when_it_has_waited_long_enough(lab, bound):
+    blocker = fill(lab)
     dear = lab.sbatch(
         "true", "--job-name=dear", "--gres=gpu:1", "--cpus-per-task=16", "--time=600", user="man"
     )
-    sent = time.time()
-    small, deadline = list(blockers), time.monotonic() + 60
-    while not (begun := started(lab, [*small, dear])).get(dear):
-        assert time.monotonic() < deadline, "it starves"
-        if len(small) - len(begun) < SLOTS:  # some always wait, none of them long
-            small.append(one_gpu(lab, "games", 1.5))
-        time.sleep(0.1)
-    passed_by = [job for job in small if job > dear and job in begun]
-    assert len(passed_by) >= SLOTS
-    waited = begun[dear] - sent
-    assert BOUND_S - 2 <= waited <= BOUND_S + 8  # what ran has to end, squeue tells whole seconds
+    crowd = one_gpu(lab, "games", 1.5, f"--array=1-{MOST_TASKS}")  # some always wait, all for less long
+    until(lambda: (now := waiting(lab))[crowd] > now[dear], "the crowd's place before the dear job")
+    lab.run("scancel", str(blocker))
+    until(lambda: len(started(lab, [crowd])) >= 2 * SLOTS, "the crowd's start")
+    assert started(lab, [dear]) == {}
+
+    since = datetime.fromisoformat(lab.job(dear)["EligibleTime"]).timestamp()
+    wait_bound_s = int(time.time() - since) + 8
+    bound(wait_bound_s)
+    until(lambda: started(lab, [dear]), "the dear job's start: it starves")
+    tasks, dear_start = started(lab, [crowd]), started(lab, [dear])[dear]
+    lab.run("scancel", str(crowd))
+    due = since + wait_bound_s
+    before = sum(at < due for at in tasks.values())
+    after = sum(due <= at < dear_start for at in tasks.values())
+    print(f"{before} started before it was due, {after} after, in {dear_start - due:.0f} s")
+    assert before >= 2 * SLOTS
+    assert dear_start >= due
+    assert after <= 6 * SLOTS  # while senergyctld sees it and what runs has to end
+    assert len(tasks) < MOST_TASKS

@@ -19,7 +19,7 @@ POLICY = "sjf"
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.root,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(500),
     pytest.mark.lab(
         profiles=["xeon-8358"],
         overrides=SMALL_NODE,

@@ -23,7 +23,7 @@ USED = {"nobody": (4e5, 3000.0), "daemon": (5e4, 200.0), "games": (1.5e6, 90.0)}
 USERS = {"nobody": 1, "daemon": 2, "games": 4}
 
 LAB = {"profiles": ["xeon-8358"], "overrides": SMALL_NODE, "slurm": ONE_BY_ONE, "users": USERS}
-pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.timeout(600)]
 
 
 @pytest.mark.lab(priority="plugin", **LAB)

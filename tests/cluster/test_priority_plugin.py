@@ -7,7 +7,7 @@ import re
 
 import pytest
 from lab_driver import LabDriver
-from ordering import PASS_S, WISH, blocker, held, priorities, queue, release, until, write
+from ordering import PASS_S, WISH, blocker, held, priorities, put_in_force, queue, release, until, write
 
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING
 
@@ -20,7 +20,7 @@ def test_released_jobs_start_in_the_order_of_the_table(lab: LabDriver):
     blocking = blocker(lab)
     jobs = [held(lab, f"echo $SLURM_JOB_ID >>{order}") for _ in range(6)]
     places = {job: 1000 * (1 + index * 5 % 7) for index, job in enumerate(jobs)}
-    write(lab, places)
+    put_in_force(lab, places)
     release(lab, *jobs)
     assert priorities(lab) == places
     lab.run("scancel", str(blocking))
@@ -34,7 +34,7 @@ def test_released_jobs_start_in_the_order_of_the_table(lab: LabDriver):
 def test_nice_holds_and_fixed_priorities_keep_their_meaning(lab: LabDriver):
     blocker(lab)
     plain, nice, fixed, stays = (held(lab) for _ in range(4))
-    write(lab, {plain: 5000, nice: 5000, fixed: 5000, stays: 5000}, default=700)
+    put_in_force(lab, {plain: 5000, nice: 5000, fixed: 5000, stays: 5000}, default=700)
     lab.run("scontrol", "update", f"jobid={nice}", "nice=1000")
     release(lab, plain, nice, fixed)
     lab.run("scontrol", "update", f"jobid={fixed}", "priority=123")
@@ -102,7 +102,7 @@ def test_new_jobs_are_seen_without_a_pass(lab: LabDriver):
 def test_sprio_and_sshare_work_beside_the_plugin(lab: LabDriver):
     blocker(lab)
     job = held(lab)
-    write(lab, {job: 4321})
+    put_in_force(lab, {job: 4321})
     release(lab, job)
     shown = re.compile(rf"\b{job}\s+4321\s+4321\b")
     until(lambda: shown.search(lab.run("sprio", "-h", "-o", "%i %Y %S").stdout), "sprio shows the job")

@@ -18,6 +18,7 @@ from small_cluster import SmallCluster, marks, wait_until
 from slurm_energy import config as configuration
 from slurm_energy.controller import priorityparts
 from slurm_energy.errors import ConfigError, UnavailableError
+from slurm_energy.ownership import replace_public
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.slurm.queue.commands import SqueueSource
 from slurm_energy.slurm.queue.update import Updater
@@ -29,6 +30,7 @@ pytestmark = marks()
 SLURM = "PriorityType=priority/multifactor\nGresTypes=gpu\nJobRequeue=1"
 AWKWARD = "a|b <~x~>,\n%j `q` ünï"
 JOBS = int(os.environ.get("SENERGY_TEST_QUEUE_JOBS", "8"))
+NOT_OURS = ("REQUEST_STATS_INFO", "REQUEST_COMPLETE_", "REQUEST_STEP_COMPLETE")
 BUSY = ("-w", "n1", "-n4", "-t5")
 """What keeps a job waiting while `busy` has node n1."""
 
@@ -106,7 +108,7 @@ def test_order_of_starts_is_the_order_of_scheduling(cluster, sbatch, busy, polic
     assert parts.hand_over(parts.rank()) is None
     for job in jobs:  # held jobs have their places when they get free
         cluster.run("scontrol", "release", str(job))
-    for _ in range(10):  # jobs of nearly the same score may change places as they grow older
+    for _ in range(30):  # jobs of nearly the same score may change places as they grow older
         snapshot = parts.rank()
         if not snapshot.changes():
             break
@@ -116,7 +118,7 @@ def test_order_of_starts_is_the_order_of_scheduling(cluster, sbatch, busy, polic
     expected = snapshot.scheduled.jobs.job_id[ranking.order(snapshot.scheduled.jobs.job_id)].tolist()
     assert sorted(expected) == sorted(jobs) != expected
     cluster.run("scancel", str(busy))
-    wait_until(lambda: len(starts.read_text().split()) == JOBS, "all jobs", cluster, 20 + 2 * JOBS)
+    wait_until(lambda: len(starts.read_text().split()) == JOBS, "all jobs", cluster, 100 + 2 * JOBS)
     assert [int(word) for word in starts.read_text().split()] == expected
 
 
@@ -133,7 +135,7 @@ def test_queue_is_read_as_it_is(sbatch, busy):
     assert (found[array]["tasks"], found[array]["array_job_id"]) == (47, array)
     job = found[plain]
     assert (job["name"], job["user"], job["nice"], job["requeue"]) == (AWKWARD, "nobody", 50, False)
-    assert job["deadline_s"] - job["submit_s"] == pytest.approx(3600, abs=2)
+    assert job["deadline_s"] - job["submit_s"] == pytest.approx(3600, abs=60)  # sbatch looks at its own clock
     assert (job["time_limit_s"], job["cpus"], job["nodes"], job["held"]) == (300, 4, 1, False)
     assert found[begin]["dependent"] and found[after]["dependent"] and not job["dependent"]
     assert (found[gpus]["gpus"], found[gpus]["gpu_kind"], found[gpus]["held"]) == (4, "a100", True)
@@ -205,7 +207,10 @@ def test_requeue_takes_running_jobs_only(cluster, sbatch):
 
 
 def test_requests_to_slurmctld(cluster, sbatch, busy):
-    """Of one cycle: squeue's one (it asks for the partitions besides), and one for each job that changed."""
+    """Of one cycle: squeue's one (it asks for the partitions besides), and one for each job that changed.
+
+    What nodes tell of jobs that begin and end is not ours.
+    """
     jobs = [sbatch(*BUSY) for _ in range(3)]
 
     def requests(action):
@@ -214,7 +219,7 @@ def test_requests_to_slurmctld(cluster, sbatch, busy):
         lines = cluster.run("sdiag").stdout.splitlines()
         words = [line.split() for line in lines if line.startswith("\tREQUEST_") and "count:" in line]
         counts = {line[0]: int(next(w for w in line if w.startswith("count:"))[6:]) for line in words}
-        return {name: count for name, count in counts.items() if name != "REQUEST_STATS_INFO"}
+        return {name: count for name, count in counts.items() if not name.startswith(NOT_OURS)}
 
     assert requests(SqueueSource().read) == {"REQUEST_JOB_INFO": 1, "REQUEST_PARTITION_INFO": 1}
     changes = dict.fromkeys(jobs, 5000)
@@ -225,14 +230,14 @@ def test_other_weights_are_refused(cluster, sbatch, busy):
     sbatch(*BUSY)
     conf = cluster.directory / "slurm.conf"
     before = conf.read_text()
-    conf.write_text(before + "PriorityWeightAge=1000\n")
+    replace_public(conf, f"{before}PriorityWeightAge=1000\n".encode())  # slurmds may be reading it
     cluster.run("scontrol", "reconfigure")
     try:
         parts = engine("fcfs")
         with pytest.raises(ConfigError, match="PriorityWeightAge=1000: it would move jobs"):
             parts.hand_over(parts.rank())
     finally:
-        conf.write_text(before)
+        replace_public(conf, before.encode())
         cluster.run("scontrol", "reconfigure")
     parts = engine("fcfs")
     assert parts.hand_over(parts.rank()) is None
