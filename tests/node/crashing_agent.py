@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -18,6 +19,8 @@ from typing import Any
 from agent_node import NodeAgent
 from counting_controller import CountingController
 from lab_node import INSIDE, LabNode
+
+from slurm_energy.agent.missed import SUFFIX
 
 HERE = Path(__file__).parent
 HOOK = HERE.parents[1] / "prolog_epilog/senergy-hook"
@@ -118,7 +121,21 @@ class CrashingAgent(NodeAgent):
         """Send SIGKILL; nothing happens if it is dead already."""
         pid = self.pid()
         if pid:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop senergyd until `go_on`; returns when all its threads stand still."""
+        pid = self.pid()
+        assert pid, "senergyd is gone"
+        os.kill(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + _START_S
+        while any(state not in "TtZX" for state in _states(pid)):
+            assert time.monotonic() < deadline, "senergyd does not stop"
+            time.sleep(0.001)
+
+    def go_on(self) -> None:
+        os.kill(self.pid(), signal.SIGCONT)
 
     def kill_after(self, seconds: float) -> threading.Timer:
         timer = threading.Timer(seconds, self.kill)
@@ -138,9 +155,13 @@ class CrashingAgent(NodeAgent):
         """Return how often it changed files since `arm`."""
         return _TAMPERING.unpack_from(self._tampering)[1]
 
-    def hook(self, operation: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        """Run the real hook as slurmd does."""
+    def hook(
+        self, operation: str, env: dict[str, str], *, patient: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the real hook as slurmd does; `patient`: with time for an answer, however slow the machine."""
         command = [str(HOOK), operation, "--socket", str(self.socket)]
+        if patient:
+            command += ["--connect-timeout-ms", "20000", "--reply-timeout-ms", "20000"]
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
 
     def journal(self) -> list[str]:
@@ -152,10 +173,11 @@ class CrashingAgent(NodeAgent):
         return [entry["key"] for entry in data["entries"]]
 
     def left(self) -> list[str]:
-        """Return what the state directory holds but its lock, the node's books and empty directories."""
-        state, stays = self.folder / "state", ("lock", "books.json")
-        files = [path for path in state.rglob("*") if path.is_file()]
-        return sorted(str(path.relative_to(state)) for path in files if path.name not in stays)
+        """Return messages of hooks, and what the state directory holds but its lock and the node's books."""
+        missed, state = self.socket.with_name(self.socket.name + SUFFIX), self.folder / "state"
+        stays = ("lock", "books.json", "boot_id")
+        files = [path for folder in (missed, state) for path in folder.rglob("*") if path.is_file()]
+        return sorted(str(path.relative_to(self.folder)) for path in files if path.name not in stays)
 
     def settings(self) -> dict[str, Any]:
         """Return all that can be set in the node, as its files and the GPUs' records show it."""
@@ -208,6 +230,12 @@ def _children(pid: int) -> list[int]:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
+
+
+def _states(pid: int) -> list[str]:
+    """Return the state of each thread of a process, a letter of proc_pid_stat(5)."""
+    stats = [_text(task / "stat") for task in Path(f"/proc/{pid}/task").iterdir()]
+    return [stat.rpartition(") ")[2][0] for stat in stats]
 
 
 def _text(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -78,13 +77,13 @@ def test_an_epilog_in_vain_and_then_the_next_prolog(started: Callable[..., Crash
     agent = started()
     before = agent.settings()
     agent.begin(1, policy="powersave")
-    os.kill(agent.pid(), signal.SIGSTOP)
+    agent.pause()
     agent.hook("end", agent.env(1))
     begin = {**agent.env(2), "SPANK_ENERGY_POLICY": "performance"}
     agent.hook("begin", begin)
-    os.kill(agent.pid(), signal.SIGCONT)
+    agent.go_on()
     eventually(lambda: [job["job_id"] for job in agent.ask(op="status")["jobs"]] == [2], "only job 2")
-    assert agent.hook("end", begin).stderr == ""
+    assert agent.hook("end", begin, patient=True).stderr == ""
     agent.come_to_rest()
     assert agent.settings() == before
     assert [record_of(agent, job_id).policy for job_id in (1, 2)] == ["powersave", "performance"]
@@ -95,13 +94,13 @@ def test_a_prolog_does_not_wait_for_a_stopped_senergyd_and_the_record_says_so(
 ) -> None:
     agent = started()
     env = {**agent.env(1), "SPANK_ENERGY_POLICY": "powersave"}
-    os.kill(agent.pid(), signal.SIGSTOP)
+    agent.pause()
     done = agent.hook("begin", env)
     assert done.returncode == 0
     assert "no answer in time: the job starts; its settings and record begin when" in done.stderr
-    os.kill(agent.pid(), signal.SIGCONT)
+    agent.go_on()
     eventually(lambda: agent.ask(op="status")["jobs"], "the job is taken up")
-    assert agent.hook("end", env).stderr == ""
+    assert agent.hook("end", env, patient=True).stderr == ""
     record = record_of(agent, 1)
     assert "s before senergyd took note: not measured until then" in record.notes[0]
     assert record.policy == "powersave"
@@ -114,10 +113,10 @@ def test_a_job_while_senergyd_sleeps_has_a_record_without_energy(
     """Its messages wait in the socket, too, and must not bring the job back to life."""
     agent = started()
     before = agent.settings()
-    os.kill(agent.pid(), signal.SIGSTOP)
+    agent.pause()
     for operation in ("begin", "end"):
         agent.hook(operation, {**agent.env(1), "SPANK_ENERGY_POLICY": "powersave"})
-    os.kill(agent.pid(), signal.SIGCONT)
+    agent.go_on()
     assert record_of(agent, 1).energy_joules is None
     agent.come_to_rest()
     assert agent.settings() == before
@@ -160,7 +159,7 @@ def test_a_gpu_that_falls_off_the_bus(started: Callable[..., CrashingAgent]) -> 
     agent.begin(1, policy="cap", gpu_cap="150")
     client.set_fault(agent.node.socket, "/dev/nvidia2", "EIO")
     eventually(lambda: "nvml:gpu2: cannot be read" in agent.log(), "senergyd notices")
-    assert agent.hook("end", agent.env(1)).stderr == ""
+    assert agent.hook("end", agent.env(1), patient=True).stderr == ""
     status = agent.ask(op="status")
     assert [key for key in status["unrestored"] if "gpu2" not in key] == []
     assert "nvml.power_limit[gpu2]" in status["unrestored"]
@@ -172,7 +171,7 @@ def test_a_gpu_that_falls_off_the_bus(started: Callable[..., CrashingAgent]) -> 
     assert (lost.restored, "not restored: " in lost.note) == (False, True)
     assert sum(s.restored is True for s in limits.values()) == len(limits) - 1
     agent.begin(2, policy="cap", gpu_cap="150")
-    assert agent.hook("end", agent.env(2)).stderr == ""
+    assert agent.hook("end", agent.env(2), patient=True).stderr == ""
     assert sum("gpu2" in line for line in agent.log().splitlines()) < 20
     client.set_fault(agent.node.socket, "/dev/nvidia2", None)
     agent.come_to_rest()
@@ -185,7 +184,7 @@ def test_drivers_that_go_and_come_back(started: Callable[..., CrashingAgent]) ->
     agent.begin(1, policy="powersave")
     client.set_fault(agent.node.socket, "/sys/", "ENODEV")
     eventually(lambda: "powercap:package-0: cannot be read" in agent.log(), "senergyd notices")
-    assert agent.hook("end", agent.env(1)).stderr == ""
+    assert agent.hook("end", agent.env(1), patient=True).stderr == ""
     assert record_of(agent, 1).uncertain_seconds > 0
     client.set_fault(agent.node.socket, "/sys/", None)
     eventually(lambda: agent.settings() == before and not agent.journal(), "the settings are back")
@@ -219,7 +218,7 @@ def test_a_driver_that_hangs(started: Callable[..., CrashingAgent], dies: bool) 
         agent.start()
     eventually(lambda: [job["job_id"] for job in agent.ask(op="status")["jobs"]] == [2], "only job 2")
     assert agent.settings() != before
-    assert agent.hook("end", env).stderr == ""
+    assert agent.hook("end", env, patient=True).stderr == ""
     agent.come_to_rest()
     assert agent.settings() == before
     assert sorted(record.job_id for record in agent.controller.records.values()) == [1, 2]
@@ -234,9 +233,11 @@ def test_file_systems_that_die_under_senergyd(started: Callable[..., CrashingAge
     agent.node.process.kill()
     agent.node.process.wait(timeout=30)
     eventually(lambda: "Transport endpoint is not connected" in agent.log(), "senergyd notices")
-    assert agent.hook("end", agent.env(1)).stderr == ""
-    assert agent.hook("begin", {**agent.env(2), "SPANK_ENERGY_POLICY": "powersave"}).stderr == ""
-    assert agent.hook("end", agent.env(2)).stderr == ""
+    assert agent.hook("end", agent.env(1), patient=True).stderr == ""
+    assert (
+        agent.hook("begin", {**agent.env(2), "SPANK_ENERGY_POLICY": "powersave"}, patient=True).stderr == ""
+    )
+    assert agent.hook("end", agent.env(2), patient=True).stderr == ""
     assert record_of(agent, 1).notes
     assert record_of(agent, 2).energy_joules in (None, 0)
     lines = agent.log().count("\n")
@@ -290,10 +291,20 @@ def test_a_full_disk(started: Callable[..., CrashingAgent]) -> None:
         subprocess.run(["umount", "-l", state], check=True)
 
 
-def _fill(ballast: Path) -> None:
-    with pytest.raises(OSError, match="No space left"), ballast.open("ab", buffering=0) as file:
-        while True:
-            file.write(b"x" * 512)
+def _fill(agent: CrashingAgent, ballast: Path) -> None:
+    """Leave no room, also none that a file which senergyd is just writing will give up."""
+
+    def is_full() -> bool:
+        agent.pause()
+        try:
+            with pytest.raises(OSError, match="No space left"), ballast.open("ab", buffering=0) as file:
+                while True:
+                    file.write(b"x" * 512)
+            return not list(ballast.parent.rglob(".*.new"))
+        finally:
+            agent.go_on()
+
+    eventually(is_full, "the disk is full")
 
 
 def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
@@ -303,11 +314,11 @@ def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
     agent.begin(1, policy="powersave")
     assert agent.settings() != before
     ballast = state / "ballast"
-    _fill(ballast)
+    _fill(agent, ballast)
     agent.ask(op="step", event="start", job_id=1, step="0", pid=1, cpus="0")
-    assert agent.hook("end", agent.env(1)).stderr == ""
+    assert agent.hook("end", agent.env(1), patient=True).stderr == ""
     assert agent.settings() == before  # the journal cannot be written, yet the job has ended
-    _fill(ballast)  # what the first job no longer needs
+    _fill(agent, ballast)  # what the first job no longer needs
     answer = agent.begin(2, policy="powersave")
     assert answer["applied"] == 0
     assert answer["failed"] > 0

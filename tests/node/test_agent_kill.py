@@ -144,11 +144,18 @@ class Round:
             self._mourn()
         else:
             self._ask(op="begin", env=job.env)
+        job.begun = self._is_listed(job)
+        deadline = time.monotonic() + PATIENCE_S
+        while job.by_hook and not job.begun:  # the hook did not wait: its message is taken up a little later
+            assert time.monotonic() < deadline, "a hook's message was lost"
+            time.sleep(0.01)
+            job.begun = self._is_listed(job)
+
+    def _is_listed(self, job: Job) -> bool:
         listed = self._ask(op="status")
         while listed is None:
             listed = self._ask(op="status")
-        job.begun = job.job_id in [entry["job_id"] for entry in listed["jobs"]]
-        assert job.begun or not job.by_hook, "a hook's message was lost"
+        return job.job_id in [entry["job_id"] for entry in listed["jobs"]]
 
     def _end(self, job: Job, _name: str) -> None:
         if job.by_hook:
@@ -184,7 +191,9 @@ class Round:
         """Start senergyd again if it is dead; sometimes the new one dies while it starts."""
         if certain:
             self.agent.wait_dead()
-        elif not self.agent.is_dead():
+        elif self.agent.is_dead():
+            self.agent.deaths += 1
+        else:
             return
         self.story.append("dead")
         self._stop_timers()
