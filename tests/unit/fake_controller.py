@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -32,9 +34,11 @@ def install(
     return fake
 
 
-def set_timezone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Let local time be `name` until the test ends."""
-    import time
-
-    monkeypatch.setenv("TZ", name)
+@contextlib.contextmanager
+def timezone(name: str) -> Iterator[None]:
+    """Let local time be `name`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", name)
+        time.tzset()
+        yield
     time.tzset()

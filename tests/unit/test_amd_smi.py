@@ -129,6 +129,8 @@ def test_only_root_may_set_a_limit(library: Path) -> None:
         place = Path(name)
         place.chmod(0o755)
         shutil.copytree(library / "lib", place / "lib")
+        (place / "lib").chmod(0o755)
+        (place / "lib" / lab.LIBRARY).chmod(0o755)
         shared = lab.SharedGpus.write(place / "state", [lab.GpuState()])
         why = run(place, shared, REFUSED.format(microwatts=300_000_000), uid=65534)
         assert shared.get(0).cap_uw == 550_000_000

@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 from argparse import ArgumentParser
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,16 @@ from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError
 
 NOW = datetime(2026, 11, 21, 4, 43, 21)
-MIDNIGHT = f"{datetime(2026, 11, 21).timestamp():.0f}"
+MIDNIGHT = f"{datetime(2026, 11, 21, tzinfo=UTC).timestamp():.0f}"
 ME = str(os.geteuid())
 
 
 @pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_controller.set_timezone(monkeypatch, "UTC")
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("SENERGY_ACCT_FORMAT", "SLURM_TIME_FORMAT", "SENERGY_CONFIG"):
         monkeypatch.delenv(name, raising=False)
+    with fake_controller.timezone("UTC"):
+        yield
 
 
 def options(*arguments: str) -> Any:
@@ -135,7 +137,10 @@ def test_repeated_format_options_add_up(
         (("-j", "12"), {"job": "12"}),
         (("-j", "12,14+0", "-j", "15_3.batch"), {"job": "12,14+0,15_3.batch"}),
         (("-j", "12_[1-3,7]"), {"job": "12_1,12_2,12_3,12_7"}),
-        (("-j", "12", "-S", "now-1hour"), {"job": "12", "start": str(int(NOW.timestamp()) - 3600)}),
+        (
+            ("-j", "12", "-S", "now-1hour"),
+            {"job": "12", "start": f"{NOW.replace(tzinfo=UTC).timestamp() - 3600.0:.0f}"},
+        ),
         (("-S", "1120", "-E", "1121"), {"start": str(int(MIDNIGHT) - 86400), "end": MIDNIGHT}),
         (("-u", "bob,1002"), {"start": MIDNIGHT, "user": "bob,1002"}),
         (

@@ -17,10 +17,11 @@ from slurm_energy.errors import ForbiddenError, NotFoundError
 
 
 @pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_controller.set_timezone(monkeypatch, "UTC")
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("SLURM_TIME_FORMAT", "SENERGY_CONFIG"):
         monkeypatch.delenv(name, raising=False)
+    with fake_controller.timezone("UTC"):
+        yield
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import fake_controller
@@ -27,10 +28,11 @@ from slurm_energy.reports.scaling import figure
 
 
 @pytest.fixture(autouse=True)
-def a_fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_controller.set_timezone(monkeypatch, "UTC")
+def a_fixed_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("SLURM_TIME_FORMAT", raising=False)
     monkeypatch.setattr("time.time", lambda: answers.NOW)
+    with fake_controller.timezone("UTC"):
+        yield
 
 
 def show(

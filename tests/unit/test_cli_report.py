@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ from slurm_energy.simulator.settings import Discipline, Settings
 from slurm_energy.simulator.workload import workload
 
 START = examples.START
+
+
+@pytest.fixture(autouse=True)
+def utc() -> Iterator[None]:
+    with fake_controller.timezone("UTC"):
+        yield
 
 
 def a_job(job_id: int, submit: float, start: float, end: float, joules: float | None, **changes: Any) -> Any:
@@ -59,7 +66,6 @@ def mixed() -> list[Any]:
 def show(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str, answers: Any = None
 ) -> str:
-    fake_controller.set_timezone(monkeypatch, "UTC")
     monkeypatch.delenv("SLURM_TIME_FORMAT", raising=False)
     records = mixed() if answers is None else answers
     fake = fake_controller.install(monkeypatch, {"/v1/records": {"scope": "all", "records": records}})

@@ -380,8 +380,9 @@ def test_kill_9_at_any_instant_loses_no_original(tree: Tree, devices: Devices, t
     before = tree.snapshot()
     path = tmp_path / "state/journal.json"
     chance = random.Random(4711)
-    changed = 0
-    for _ in range(50):
+    changed = killed = 0
+    while killed < 50 or changed <= 5:  # killed too few in the act: on a busy machine it goes on
+        killed += 1
         process = subprocess.Popen(
             [sys.executable, "-c", CHURN, str(tree.root), str(path), str(Path(__file__).parent)],
             stdout=subprocess.PIPE,
@@ -401,4 +402,3 @@ def test_kill_9_at_any_instant_loses_no_original(tree: Tree, devices: Devices, t
         assert not journal.problem
         assert all(result.done for result in restore(devices, journal))
         assert tree.snapshot() == before
-    assert changed > 5  # otherwise the test killed nothing in the act

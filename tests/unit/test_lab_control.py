@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -9,6 +10,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,10 +29,29 @@ from slurm_energy.lab.tree.job_groups import JobGroups
 WAIT_S = 20.0
 
 
+class Clock:
+    """Seconds that only rise, and that can be held."""
+
+    def __init__(self) -> None:
+        self.lag_s = 0.0
+        self.held_s: float | None = None
+
+    def __call__(self) -> float:
+        held_s = self.held_s
+        return time.monotonic() - self.lag_s if held_s is None else held_s
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        self.held_s = self()
+        yield
+        self.lag_s, self.held_s = time.monotonic() - self.held_s, None
+
+
 class Node:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.silicon = Silicon(load_profile("epyc-7513-a100"))
+        self.clock = Clock()
+        self.silicon = Silicon(load_profile("epyc-7513-a100"), self.clock)
         self.throttle = Throttle(self.silicon, None, "not in this test")
         self.faults: dict[str, int] = {}
         self.tree = Tree()
@@ -85,7 +106,8 @@ def test_kernels_run_side_by_side(node):
     for thread in threads:
         thread.join(WAIT_S)
     assert sorted(results) == [0, 1, 2, 3]
-    assert {round(result["seconds"], 6) for result in results.values()} == {round(results[0]["seconds"], 6)}
+    for result in results.values():
+        assert result["seconds"] == pytest.approx(results[0]["seconds"], abs=1e-6)
 
 
 def test_a_kernel_dies_with_its_client(node):
@@ -104,10 +126,11 @@ def test_a_slower_clock_ends_a_running_kernel_later(node):
 
     results: list[dict] = []
     thread = threading.Thread(target=work)
-    thread.start()
-    eventually(lambda: client.status(node.path)["kernels"] == 1)
-    with node.silicon.changing() as model:
-        model.set_gpu(0, 400, (210, 420))
+    with node.clock.held():  # else it could end before its clock is changed
+        thread.start()
+        eventually(lambda: client.status(node.path)["kernels"] == 1)
+        with node.silicon.changing() as model:
+            model.set_gpu(0, 400, (210, 420))
     thread.join(WAIT_S)
     assert results[0]["seconds"] > 0.6
 

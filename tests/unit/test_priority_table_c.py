@@ -108,6 +108,7 @@ def test_a_table_of_slurm_user_is_good_where_slurmctld_runs_as_it(program):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         path, driver = Path(folder) / "priority.table", shutil.copy(program, folder)
+        Path(driver).chmod(0o755)
         table.write(path, [7], [70])
         for owner, trouble in ((0, GOOD), (NOBODY, GOOD), (NOBODY - 1, UNSAFE)):
             os.chown(path, owner, owner)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import fake_controller
@@ -18,8 +19,9 @@ from slurm_energy.reports.usage import Usage
 
 
 @pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_controller.set_timezone(monkeypatch, "UTC")
+def utc() -> Iterator[None]:
+    with fake_controller.timezone("UTC"):
+        yield
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -30,8 +31,9 @@ NOTES = ["Compute-bound work pays for low frequencies with its time.", "Memory-b
 
 
 @pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_controller.set_timezone(monkeypatch, "UTC")
+def utc() -> Iterator[None]:
+    with fake_controller.timezone("UTC"):
+        yield
 
 
 class Reader(HTMLParser):

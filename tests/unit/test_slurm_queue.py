@@ -530,11 +530,11 @@ def test_not_more_changes_than_allowed(scontrol):
 
 def test_a_stopped_updater_leaves_nothing_running(scontrol):
     updater = scontrol.updater()
-    timer = threading.Timer(0.3, updater.stop)
-    timer.start()
+    stopping = threading.Thread(target=lambda: (until(lambda: scontrol.lines), updater.stop()))
+    stopping.start()
     with pytest.raises(UnavailableError, match="shutting down"):
         updater.set_site_factors({94: 1})
-    timer.join()
+    stopping.join()
     with pytest.raises(UnavailableError, match="shutting down"):
         updater.set_site_factors({1: 1})
     pid = int(Path(f"{scontrol.log}.pids").read_text())
@@ -545,7 +545,7 @@ def test_a_stopped_updater_leaves_nothing_running(scontrol):
 def test_scontrol_ends_with_a_killed_senergyctld(scontrol):
     changes = "dict.fromkeys(range(1, 90), 1)"
     code = f"from {Updater.__module__} import Updater\n"
-    code += f"Updater(1.0, batch_s=1e9, command=[{str(scontrol.path)!r}]).set_site_factors({changes})"
+    code += f"Updater(0.01, batch_s=1e9, command=[{str(scontrol.path)!r}]).set_site_factors({changes})"
     with subprocess.Popen([sys.executable, "-c", code]) as child:
         until(lambda: len(scontrol.lines) == 1)
         child.kill()
