@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,18 @@ def agent_status(lab: LabDriver, node: str) -> dict[str, Any]:
         connection.sendall(b'{"op":"status"}\n')
         with connection.makefile("rb") as lines:
             return json.loads(lines.readline())
+
+
+def settings_in_time(lab: LabDriver, node: str, right: Callable[[Seen], bool]) -> Seen:
+    """Return the settings once they are right, or what they were after a minute of asking.
+
+    A prolog waits no longer than a second for senergyd: where that has no time just then, settings come after
+    the job's script has begun.
+    """
+    deadline = time.monotonic() + 60
+    while not right(seen := settings(lab, node)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return seen
 
 
 def _cpupower(lab: LabDriver, node: str) -> frozenset[tuple[int, int, str]]:

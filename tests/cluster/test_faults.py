@@ -16,12 +16,21 @@ pytestmark = [pytest.mark.cluster, pytest.mark.root]
 OPTIONS = ["--exclusive", "-wn1", "--energy-policy=powersave"]
 
 
-def _submit(lab: LabDriver, seconds: float) -> int:
-    """Submit a job on n1 and wait until its script runs."""
-    started = lab.layout.root / f"started.{time.monotonic_ns()}"
-    job = lab.sbatch(f"touch {started}; sleep {seconds}", *OPTIONS)
-    _until(started.exists, f"job {job} runs")
-    return job
+class _Job:
+    """A job on n1 whose script runs, until it is let go."""
+
+    def __init__(self, lab: LabDriver) -> None:
+        place, now = lab.layout.root, time.monotonic_ns()
+        started, self._let_go, over = (place / f"{word}.{now}" for word in ("started", "go", "over"))
+        wait = f"while [ ! -e {self._let_go} ]; do sleep 0.1; done"
+        self.number = lab.sbatch(f"touch {started}; {wait}; touch {over}", *OPTIONS)
+        self._over = over
+        _until(started.exists, f"job {self.number} runs")
+
+    def end(self) -> None:
+        """Let it go, and wait until its script is through."""
+        self._let_go.touch()
+        _until(self._over.exists, f"job {self.number} ends")
 
 
 def _record(lab: LabDriver, job: int) -> dict[str, Any]:
@@ -44,53 +53,62 @@ def _until(condition: Callable[[], Any], what: str) -> None:
         time.sleep(0.1)
 
 
+def _expect_others(lab: LabDriver, before: judges.Seen) -> None:
+    assert judges.settings_in_time(lab, "n1", before.__ne__) != before
+
+
 def test_slurmd_restarted_while_a_job_runs(lab: LabDriver):
     before = judges.settings(lab, "n1")
-    job = _submit(lab, 4)
+    job = _Job(lab)
     lab.kill("slurmd", "n1")
     lab.start("slurmd", "n1")
-    assert judges.settings(lab, "n1") != before
-    assert lab.wait(job) == "COMPLETED"
-    record = _record(lab, job)
+    _expect_others(lab, before)
+    job.end()
+    assert lab.wait(job.number) == "COMPLETED"
+    record = _record(lab, job.number)
     assert record["policy"] == "powersave"
     assert record["energy_joules"] > 0
     assert all(setting["restored"] for setting in record["settings"])
-    assert judges.settings(lab, "n1") == before
+    assert judges.settings_at_rest(lab, "n1") == before
 
 
 def test_a_job_that_ends_while_slurmd_is_away(lab: LabDriver):
     before = judges.settings(lab, "n1")
-    job = _submit(lab, 1)
+    job = _Job(lab)
     lab.kill("slurmd", "n1")
-    time.sleep(2)  # the job ends
+    job.end()
+    time.sleep(1)  # what slurmstepd does after it is none of ours
     lab.start("slurmd", "n1")
-    lab.wait(job)
-    assert _record(lab, job)["energy_joules"] > 0
-    assert judges.settings(lab, "n1") == before
+    lab.wait(job.number)
+    assert _record(lab, job.number)["energy_joules"] > 0
+    assert judges.settings_at_rest(lab, "n1") == before
 
 
 def test_an_epilog_that_finds_no_senergyd(lab: LabDriver):
     before = judges.settings(lab, "n1")
-    job = _submit(lab, 1)
+    job = _Job(lab)
+    _expect_others(lab, before)
     lab.kill("senergyd", "n1")
-    assert lab.wait(job) == "COMPLETED"
+    job.end()
+    assert lab.wait(job.number) == "COMPLETED"
     assert judges.settings(lab, "n1") != before
     lab.start("senergyd", "n1")
     assert judges.settings(lab, "n1") == before
-    assert _record(lab, job)["policy"] == "powersave"
-    assert "s before senergyd took note: end and energy are upper bounds" in _notes(lab, job)
+    assert _record(lab, job.number)["policy"] == "powersave"
+    assert "s before senergyd took note: end and energy are upper bounds" in _notes(lab, job.number)
 
 
 def test_a_prolog_that_finds_no_senergyd(lab: LabDriver):
     before = judges.settings(lab, "n1")
     lab.kill("senergyd", "n1")
-    job = _submit(lab, 3)
+    job = _Job(lab)
     lab.start("senergyd", "n1")
     assert judges.settings(lab, "n1") != before
-    assert lab.wait(job) == "COMPLETED"
-    assert judges.settings(lab, "n1") == before
-    assert _record(lab, job)["energy_joules"] > 0
-    assert "s before senergyd took note: not measured until then" in _notes(lab, job)
+    job.end()
+    assert lab.wait(job.number) == "COMPLETED"
+    assert judges.settings_at_rest(lab, "n1") == before
+    assert _record(lab, job.number)["energy_joules"] > 0
+    assert "s before senergyd took note: not measured until then" in _notes(lab, job.number)
 
 
 def test_a_job_without_senergyd_has_a_record_all_the_same(lab: LabDriver):
