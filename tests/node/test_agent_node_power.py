@@ -6,9 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -25,16 +24,28 @@ INTERVAL_S = 1.0
 @contextmanager
 def steady_load(agent: NodeAgent, device: str) -> Iterator[None]:
     """A kernel that began a while before, so that slow meters show its power, and that goes on."""
-    run = lambda: client.run_kernel(agent.node.socket, "gemm", device, full_speed_s=14.0)  # noqa: E731
-    thread = threading.Thread(target=run)
-    thread.start()
-    time.sleep(4)
-    yield
-    thread.join()
+    run = f"run_kernel({str(agent.node.socket)!r}, 'gemm', {device!r}, full_speed_s=600.0)"
+    load = subprocess.Popen([sys.executable, "-c", f"from slurm_energy.lab.client import *\n{run}"])
+    try:
+        eventually(lambda: client.status(agent.node.socket)["kernels"])
+        time.sleep(4)
+        yield
+        assert load.poll() is None
+    finally:
+        load.kill()
+        load.wait(20)
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def measured(agent: NodeAgent, device: str) -> tuple[EnergyRecord, float]:
     """Return the record of a job of six seconds and the model's mean node power in it."""
+    eventually(lambda: agent.ask(op="status")["watts"]["node"])  # the meter tells something
     with steady_load(agent, device):
         before = agent.truth()
         agent.begin(1)
