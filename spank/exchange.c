@@ -17,15 +17,16 @@ static int64_t now_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Waits until `fd` is ready for `events`; false once the deadline has passed. */
+/* Waits until `fd` is ready for `events`; false if it is not once the deadline has passed. Looks in any case:
+ * we may be late because nobody let us run, while the other end was in time. */
 static bool ready(int fd, short events, int64_t deadline_ms) {
     for (;;) {
         int64_t left = deadline_ms - now_ms();
+        struct pollfd watched = {fd, events, 0};
+        if (poll(&watched, 1, left > 0 ? (int)left : 0) > 0)
+            return true;
         if (left <= 0)
             return false;
-        struct pollfd watched = {fd, events, 0};
-        if (poll(&watched, 1, (int)left) > 0)
-            return true;
     }
 }
 

@@ -280,6 +280,35 @@ def test_a_failure_is_one_line_and_only_hold_fails_the_prolog(
     assert ("the job is held (--hold)" if code else effect) in done.stderr
 
 
+LATE = """
+#include <poll.h>
+#include <time.h>
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
+    static int calls;
+    int result = __real_clock_gettime(clock, now);
+    struct pollfd answer = {3, POLLIN, 0};
+    if (++calls > 1) {
+        poll(&answer, 1, 20000);
+        now->tv_sec += 1000;
+    }
+    return result;
+}
+"""
+
+
+def test_an_answer_that_is_there_counts_however_late_the_hook_is_run(folder, agent):
+    """Its clock shows a time after the deadline as soon as the answer has come."""
+    (folder / "late.c").write_text(LATE)
+    program = folder / "late-hook"
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", f"-I{REPOSITORY / 'spank'}", "-Wl,--wrap=clock_gettime"]
+    command = ["gcc", *flags, "-o", program, *SOURCES, folder / "late.c"]
+    subprocess.run(command, check=True, timeout=120)
+    done = call(program, "begin", "--socket", agent.path, "--reply-timeout-ms", PATIENCE_MS)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert agent.message()["op"] == "begin"
+
+
 @pytest.fixture
 def missed(folder):
     directory = folder / "away.sock.missed"
