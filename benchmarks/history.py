@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 import heapq
-import json
 import random
 import statistics
 import time
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from claims import tell
 
 from slurm_energy.oracle.answer import Question
 from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run
@@ -75,12 +75,7 @@ def main() -> int:
     nameless = [replace(job, run=replace(job.run, fingerprint=None)) for job in jobs]
     claims += judged("synthetic_without_fingerprints", replay(nameless))
     claims += speed(jobs)
-    for claim in claims:
-        holds = "yes" if claim["holds"] else "no"
-        print(f"CLAIM {claim['claim']} ratio={claim['ratio']} target={claim['target']} holds={holds}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(claims, indent=2) + "\n")
-    return 0 if all(claim["holds"] for claim in claims) else 1
+    return tell(claims, arguments.json)
 
 
 def replay(jobs: Iterable[Job]) -> list[Outcome]:

@@ -22,6 +22,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from claims import Claim, at_most, tell
+
 TARGET = 2.0
 WARM_UP_ROUNDS = 20
 FIRST_JOB_ID = 4_000_000_000
@@ -59,11 +61,7 @@ def main() -> int:
     hook = build_hook()
     with contextlib.nullcontext(arguments.socket) if arguments.socket else minimal_server() as path:
         times = measure(str(hook), path, arguments.rounds)
-    claim = judge(times)
-    print(claim_line(claim))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps([claim], indent=2) + "\n")
-    return 0 if claim["holds"] else 1
+    return tell([judge(times)], arguments.json)
 
 
 async def serve(path: str) -> None:
@@ -132,7 +130,7 @@ def spawn(command: list[str], environment: dict[str, str]) -> float:
     return seconds
 
 
-def judge(times: dict[str, list[float]]) -> dict[str, object]:
+def judge(times: dict[str, list[float]]) -> Claim:
     """Print the medians and return the claim."""
     medians = {name: statistics.median(values) for name, values in times.items()}
     for name, values in times.items():
@@ -141,19 +139,10 @@ def judge(times: dict[str, list[float]]) -> dict[str, object]:
             f"{name:<6} median {medians[name] * 1e3:.3f} ms, quartiles {low * 1e3:.3f} to {high * 1e3:.3f} ms"
         )
     ratio = max(medians["begin"], medians["end"]) / medians["sh"]
-    return {
-        "claim": "hook_call",
-        "ratio": round(ratio, 3),
-        "target": f"<={TARGET:g}",
-        "holds": ratio <= TARGET,
+    return at_most("hook_call", ratio, TARGET) | {
         "median_ms": {name: round(value * 1e3, 4) for name, value in medians.items()},
         "calls": len(times["sh"]),
     }
-
-
-def claim_line(claim: dict[str, object]) -> str:
-    holds = "yes" if claim["holds"] else "no"
-    return f"CLAIM {claim['claim']} ratio={claim['ratio']} target={claim['target']} holds={holds}"
 
 
 if __name__ == "__main__":

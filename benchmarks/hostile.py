@@ -28,6 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from claims import tell
+
 LIMIT_MS = 100.0
 LIMIT_MB = 64.0
 NOBODY = 65534
@@ -59,12 +61,7 @@ def main() -> int:
         memory_mb = resident_mb(pid, "VmHWM")
         print(f"highest: {memory_mb:.1f} MB resident, {resident_mb(pid, 'VmRSS'):.1f} MB afterwards")
     claims = judge(waits, memory_mb)
-    for claim in claims:
-        holds = "yes" if claim["holds"] else "no"
-        print(f"CLAIM {claim['claim']} ratio={claim['ratio']} target={claim['target']} holds={holds}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(claims, indent=2) + "\n")
-    return 0 if all(claim["holds"] for claim in claims) else 1
+    return tell(claims, arguments.json)
 
 
 @contextlib.contextmanager

@@ -13,13 +13,11 @@ import argparse
 import dataclasses
 import importlib.util
 import itertools
-import json
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
+from claims import Claim, at_least, at_most, tell
 
 from slurm_energy.oracle.calibration.measurements import Measurement
 from slurm_energy.oracle.calibration.problem import Problem, start_vector, unknowns
@@ -43,14 +41,10 @@ def main() -> int:
     claims = [predictions()]
     claims += [tracing()] if importlib.util.find_spec("torch") else []
     claims += [] if arguments.skip_calibration else [calibration()]
-    for claim in claims:
-        print("CLAIM {claim} ratio={ratio:.3f} target={target} holds={holds}".format(**claim))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(claims, indent=1) + "\n")
-    return 0
+    return tell(claims, arguments.json)
 
 
-def predictions(count: int = 1_000_000) -> dict[str, Any]:
+def predictions(count: int = 1_000_000) -> Claim:
     draw = np.random.default_rng(1)
     asked = Alternatives(
         profiles=tuple(map(find_profile, MODELS)),
@@ -72,10 +66,10 @@ def predictions(count: int = 1_000_000) -> dict[str, Any]:
         oracle.predict_many(asked)
         rates.append(count / (time.process_time() - began_s))
     print(f"predictions: {max(rates):,.0f} a second on one core")
-    return claim("oracle_predictions", max(rates) / PREDICTIONS_PER_S, ">=1", max(rates) >= PREDICTIONS_PER_S)
+    return at_least("oracle_predictions", max(rates) / PREDICTIONS_PER_S, 1)
 
 
-def tracing() -> dict[str, Any]:
+def tracing() -> Claim:
     import torch
 
     from slurm_energy.oracle.workload.tracing import Labels, profile_module
@@ -90,10 +84,10 @@ def tracing() -> dict[str, Any]:
         )
         seconds.append(time.perf_counter() - began_s)
     print(f"tracing: {min(seconds):.2f} s")
-    return claim("oracle_tracing", min(seconds) / TRACE_S, "<=1", min(seconds) <= TRACE_S)
+    return at_most("oracle_tracing", min(seconds) / TRACE_S, 1)
 
 
-def calibration() -> dict[str, Any]:
+def calibration() -> Claim:
     hardware = find_hardware("a40")
     grid = itertools.product(MODELS, (4.0, 8.0, 16.0, 32.0, 64.0), (1.0, 4.0), ("tf32", "bf16"), range(9))
     rows = [
@@ -114,12 +108,7 @@ def calibration() -> dict[str, Any]:
     time_error, power_error = (float(error[0]) for error in problem.errors(found, vector[None]))
     print(f"calibration: {len(rows)} rows, {len(found)} parameters: {taken_s:.0f} s,", end=" ")
     print(f"errors left: time {time_error:.2%}, power {power_error:.2%}")
-    return claim("oracle_calibration", taken_s / CALIBRATION_S, "<=1", taken_s <= CALIBRATION_S)
-
-
-def claim(name: str, ratio: float, target: str, holds: bool) -> dict[str, Any]:
-    """Return one claim."""
-    return {"claim": name, "ratio": ratio, "target": target, "holds": "yes" if holds else "no"}
+    return at_most("oracle_calibration", taken_s / CALIBRATION_S, 1)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from claims import tell
 
 from slurm_energy.simulator import rigid
 from slurm_energy.simulator.cluster import Kind
@@ -54,12 +55,7 @@ def main() -> int:
         print(json.dumps(accasim(args.jobs) if args.child == "accasim" else memory(args.jobs)))
         return 0
     claims = [*speed(args), thesis_claim(), *([] if not args.many else [memory_claim(args.many)])]
-    for claim in claims:
-        holds = "yes" if claim["holds"] else "no"
-        print(f"CLAIM {claim['claim']} ratio={claim['ratio']} target={claim['target']} holds={holds}")
-    if args.json:
-        Path(args.json).write_text(json.dumps(claims, indent=2) + "\n")
-    return 0 if all(claim["holds"] for claim in claims) else 1
+    return tell(claims, args.json)
 
 
 def speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -13,13 +13,13 @@ in the node's books over those that the counters moved; both target exactly 1.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+
+from claims import Claim, claim, tell
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/unit"))
@@ -41,15 +41,10 @@ def main() -> int:
     print(f"{arguments.hours} h and {arguments.jobs} jobs in {time.monotonic() - start:.0f} s")
     print("MB resident after each hour:", " ".join(f"{size / 1e6:.2f}" for size in found.memory_bytes))
     claims = judge(found)
-    for claim in claims:
-        holds = "yes" if claim["holds"] else "no"
-        print(f"CLAIM {claim['claim']} ratio={claim['ratio']} target={claim['target']} holds={holds}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(claims, indent=2) + "\n")
-    return 0 if all(claim["holds"] for claim in claims) else 1
+    return tell(claims, arguments.json)
 
 
-def judge(found: Found) -> list[dict[str, Any]]:
+def judge(found: Found) -> list[Claim]:
     growth_mb = found.growth_bytes / 1e6
     descriptors = max(found.descriptors) / found.descriptors[0]
     counted = [*found.records[1:], *found.steps[1:]]
@@ -61,10 +56,6 @@ def judge(found: Found) -> list[dict[str, Any]]:
         claim("soak_records", once, "1", found.complete),
         claim("soak_energy", found.booked_uj / found.energy_uj, "1", exact),
     ]
-
-
-def claim(name: str, ratio: float, target: str, holds: bool) -> dict[str, Any]:
-    return {"claim": name, "ratio": round(ratio, 4), "target": target, "holds": holds}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ medians over the batches.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -20,7 +19,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+
+from claims import Claim, at_least, tell
 
 from slurm_energy.lab import layout, lifecycle
 from slurm_energy.lab.cluster import Lab
@@ -50,14 +50,7 @@ def main() -> int:
     finally:
         for lab in labs.values():
             lifecycle.down(lab.layout)
-    claim = judge(rates)
-    print(
-        f"CLAIM {claim['claim']} ratio={claim['ratio']} target={claim['target']} "
-        f"holds={'yes' if claim['holds'] else 'no'}"
-    )
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps([claim], indent=2) + "\n")
-    return 0 if claim["holds"] else 1
+    return tell([judge(rates)], arguments.json)
 
 
 def measure(labs: dict[str, Lab], jobs: int, batches: int) -> dict[str, list[float]]:
@@ -96,15 +89,11 @@ def _queued(environment: dict[str, str]) -> bool:
     return bool(subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True).stdout)
 
 
-def judge(rates: dict[str, list[float]]) -> dict[str, object]:
+def judge(rates: dict[str, list[float]]) -> Claim:
     """Return the claim."""
     medians = {name: statistics.median(values) for name, values in rates.items()}
     ratio = medians["slurm-energy"] / medians["Slurm alone"]
-    return {
-        "claim": "job_throughput",
-        "ratio": round(ratio, 3),
-        "target": f">={TARGET}",
-        "holds": ratio >= TARGET,
+    return at_least("job_throughput", ratio, TARGET) | {
         "median_jobs_per_s": {name: round(value, 2) for name, value in medians.items()},
         "batches": {name: [round(value, 2) for value in values] for name, values in rates.items()},
     }

@@ -59,7 +59,8 @@ def test_a_command_that_is_ended_takes_its_array_along(lab: LabDriver, folder: P
         assert child.stderr is not None
         found = re.search(r"job array (\d+) of", child.stderr.readline())
         assert found is not None
-        assert lab.run("squeue", "--me", "--name=senergy-simulate", "-h", "-o%F").stdout.split() == [found[1]]
+        waiting = lab.run("squeue", "--me", "--name=senergy-simulate", "-h", "-tPENDING", "-o%F").stdout
+        assert waiting.split() == [found[1]]
         child.terminate()
         error = child.communicate(timeout=60)[1]
     assert f"array {found[1]} is cancelled" in error

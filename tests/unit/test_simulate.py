@@ -506,6 +506,7 @@ def started_array(folder, *before):
         [*command, "--out", "out", "--slurm"],
         cwd=folder,
         env=environment,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
