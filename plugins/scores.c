@@ -52,6 +52,8 @@ static int current;
 static bool loaded;
 static uint32_t next_guess;
 static int64_t rest_until_ns;
+static enum scores_trouble last_trouble; /* of the last read, for while there is none */
+static char last_why[WHY_BYTES];
 
 static int64_t monotonic_ns(void) {
     struct timespec now;
@@ -63,6 +65,7 @@ static int64_t monotonic_ns(void) {
 void scores_forget(void) {
     loaded = false;
     rest_until_ns = 0;
+    last_trouble = SCORES_GOOD;
 }
 
 static enum scores_trouble check_file(const struct stat *status, char *why) {
@@ -189,20 +192,26 @@ enum scores_trouble scores_refresh(const char *path, bool always, char *why) {
     int fd;
 
     why[0] = 0;
-    if (!always && start_ns < rest_until_ns)
-        return current_age(why);
+    if (!always && start_ns < rest_until_ns) {
+        if (last_trouble)
+            memcpy(why, last_why, WHY_BYTES);
+        return last_trouble ? last_trouble : current_age(why);
+    }
     /* Not blocking: a FIFO in its place must not stop slurmctld. */
     fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) {
         int reason = errno;
 
         snprintf(why, WHY_BYTES, "%s", reason == ELOOP ? "is a symbolic link" : strerror(reason));
-        return reason == ELOOP ? SCORES_LINK : SCORES_UNREADABLE;
+        trouble = reason == ELOOP ? SCORES_LINK : SCORES_UNREADABLE;
+    } else {
+        trouble = load(fd, why);
+        close(fd);
+        rest_until_ns = monotonic_ns();
+        rest_until_ns += REST_TIMES * (rest_until_ns - start_ns);
     }
-    trouble = load(fd, why);
-    close(fd);
-    rest_until_ns = monotonic_ns();
-    rest_until_ns += REST_TIMES * (rest_until_ns - start_ns);
+    last_trouble = trouble;
+    memcpy(last_why, why, WHY_BYTES);
     return trouble ? trouble : current_age(why);
 }
 

@@ -104,6 +104,22 @@ def test_the_last_good_table_stays_when_the_file_goes_bad(plugin, path):
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "71"]
 
 
+def test_a_bad_table_stays_bad_while_it_is_not_read_again(plugin, path):
+    """A slow read is followed by a rest: told that all is well meanwhile, it would be complained of again."""
+    table.write(path, [7], [70])
+    assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "70"]
+    table.write(path, range(1, 1 << 20), [9] * ((1 << 20) - 1))
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+    told = plugin("read", path, 7)
+    assert told[:4] == [TORN, "1", "0", "70"]
+    assert plugin("look", path, 7) == told
+    table.write(path, [7], [71])
+    assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "71"]
+    assert plugin("look", path, 7)[:4] == [GOOD, "1", "0", "71"]
+
+
 def test_a_table_of_slurm_user_is_good_where_slurmctld_runs_as_it(program):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)

@@ -17,10 +17,10 @@ static void find(uint32_t id) {
         printf(" -");
 }
 
-/* read PATH ID...: trouble, whether usable, default, then each job's factor. */
-static void read_table(char *path) {
+/* read PATH ID...: trouble, whether usable, default, then each job's factor; look: as for one job. */
+static void read_table(char *path, bool always) {
     char why[64], *word;
-    int trouble = (int)scores_refresh(path, true, why);
+    int trouble = (int)scores_refresh(path, always, why);
 
     printf("%d %d %d", trouble, scores_usable(), scores_default());
     while ((word = strtok(NULL, " \n")))
@@ -131,8 +131,8 @@ int main(void) {
     while (fgets(line, sizeof(line), stdin)) {
         char *command = strtok(line, " \n"), *path = strtok(NULL, " \n");
 
-        if (!strcmp(command, "read"))
-            read_table(path);
+        if (!strcmp(command, "read") || !strcmp(command, "look"))
+            read_table(path, !strcmp(command, "read"));
         else if (!strcmp(command, "fuzz")) {
             char *scratch = strtok(NULL, " \n");
 
