@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import difflib
 import os
@@ -64,13 +65,21 @@ def parse(text: str, path: Path | None = None) -> Config:
     return _config(TableReader(path, text), data)
 
 
+def numbered(section: str, place: int) -> str:
+    """Return what the table at a place, from 0, of a list of tables is called: `edp`, `edp[2]`, `edp[3]`."""
+    return f"{section}[{place + 1}]" if place else section
+
+
 def _line_index(text: str) -> dict[tuple[str, str], int]:
-    """Map (section, key) and (section, '') to line numbers; the first occurrence wins."""
+    """Map (section, key) and (section, '') to line numbers; the tables of a list are `numbered`."""
     index: dict[tuple[str, str], int] = {}
-    section = ""
+    section, seen = "", collections.Counter[str]()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
             section = header[1].replace('"', "")
+            if line.lstrip().startswith("[["):
+                section = numbered(section, seen[section])
+                seen[header[1].replace('"', "")] += 1
             index.setdefault((section, ""), number)
         elif assignment := _ASSIGNMENT.match(line):
             name = assignment[1].strip('"')
@@ -127,6 +136,10 @@ class TableReader:
             values[key] = value
         return cls(**values)
 
+    def sections(self, cls: type[Any], name: str, tables: list[Any]) -> tuple[Any, ...]:
+        """Return each table of a list (`[[name]]`); errors as in `section`."""
+        return tuple(self.section(cls, numbered(name, place), table) for place, table in enumerate(tables))
+
 
 def _config(reader: TableReader, data: dict[str, Any]) -> Config:
     known = [*SECTIONS, "policies", "edp"]
@@ -148,7 +161,7 @@ def _config(reader: TableReader, data: dict[str, Any]) -> Config:
     return Config(
         **values,
         policies={n: reader.section(SitePolicy, f"policies.{n}", t) for n, t in policies.items()},
-        edp=tuple(reader.section(EdpEntry, "edp", entry) for entry in entries),
+        edp=reader.sections(EdpEntry, "edp", entries),
         path=reader.path,
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.config.reading import TableReader
+from slurm_energy.config.reading import TableReader, numbered
 from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.ranking import Options
@@ -142,7 +142,7 @@ def parse(text: str, path: Path) -> Scenario:
         workload=reader.section(WorkloadSection, "workload", data.get("workload", {})),
         schedule=reader.section(ScheduleSection, "schedule", data.get("schedule", {})),
         power=reader.section(PowerSection, "power", data.get("power", {})),
-        models=tuple(reader.section(ModelSection, "model", table) for table in models),
+        models=reader.sections(ModelSection, "model", models),
         sweep=_sweep(data["sweep"], reader) if "sweep" in data else ("", ()),
     )
     _check(scenario, reader)
@@ -196,15 +196,16 @@ def _check(scenario: Scenario, reader: TableReader) -> None:
         )
     if not scenario.workload.file and not scenario.models:
         raise reader.fail("workload", "", "jobs come from a file or from [[model]] tables", "give one")
-    for model in scenario.models:
+    for place, model in enumerate(scenario.models):
+        table = numbered("model", place)
         if not model.profile:
-            raise reader.fail("model", "profile", "is needed")
+            raise reader.fail(table, "profile", "is needed")
         if not model.gpus or not model.batches or min(*model.gpus, *model.batches) < 1:
-            raise reader.fail("model", "gpus", "and batches must be lists of positive numbers")
+            raise reader.fail(table, "gpus", "and batches must be lists of positive numbers")
         if model.caps_watts and not min(model.caps_watts) > 0:
-            raise reader.fail("model", "caps_watts", "must be positive")
+            raise reader.fail(table, "caps_watts", "must be positive")
         if model.rigid_hardware and model.rigid_hardware not in scenario.kinds:
-            raise reader.fail("model", "rigid_hardware", f"there is no [cluster.{model.rigid_hardware}]")
+            raise reader.fail(table, "rigid_hardware", f"there is no [cluster.{model.rigid_hardware}]")
 
 
 def _kind(name: str, section: KindSection) -> Kind:

@@ -298,6 +298,7 @@ def test_a_sweep_changes_every_model(folder):
         ("hours=1", "no such key: hours"),
         ("workload.hour=1", "workload.hour: unknown key"),
         ("workload.hours=-1", "workload.hours: must be from"),
+        ("schedule.checkpoint_s=inf", "schedule.checkpoint_s: must be a finite number"),
         ("cluster.m.nodes=1", "no such key"),
     ],
 )
@@ -321,12 +322,24 @@ def test_a_bad_sweep_is_one_line(folder, capsys, sweep, message):
         (("[power]", "[powr]"), r"small.toml:12: \[powr\]: unknown section"),
         (("[cluster.n]", "[custer.n]"), "unknown section"),
         (('title = "A small day"', "title ="), "not TOML"),
+        (("= 1000.0", "= nan"), "small.toml:13: power.budget_watts: must be a finite number, not nan"),
     ],
 )
 def test_a_bad_scenario_is_named_with_file_line_and_key(folder, change, message):
     path = folder / "small.toml"
     with pytest.raises(ConfigError, match=message):
         scenarios.parse(SCENARIO.replace(*change), path)
+
+
+def test_a_bad_model_is_named_with_its_own_line(folder):
+    for old, new, said in (
+        ("gpus = [2]", "gpus = [0]", "gpus: and batches must be"),
+        ('profile = "y"', "profile = 3", "profile: must be a string"),
+    ):
+        text = MODELS.replace(old, new)
+        line = text.splitlines().index(next(one for one in text.splitlines() if new in one)) + 1
+        with pytest.raises(ConfigError, match=rf"models.toml:{line}: model\[2\].{said}"):
+            scenarios.parse(text, folder / "models.toml")
 
 
 @pytest.mark.parametrize(
