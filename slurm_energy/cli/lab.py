@@ -208,16 +208,21 @@ def _up(args: argparse.Namespace) -> int:
     lab.settle()
     policy = " --energy-policy=powersave" if spec.product else ""
     print("Try next:")
-    print(f"  {_own_name()} lab shell")
+    print(f"  {_command(args, 'shell')}")
     print(f"  sbatch --exclusive{policy} --wrap 'senergy lab run gemm'   (in that shell)")
-    print(f"  {_own_name()} lab exec {lab.nodes[0]} lscpu")
+    print(f"  {_command(args, 'exec')} {lab.nodes[0]} lscpu")
     return EXIT_OK
 
 
-def _own_name() -> str:
-    """Return what starts this command in the caller's shell, for `make` runs it from a folder not in PATH."""
+def _command(args: argparse.Namespace, name: str) -> str:
+    """Return a subcommand for this lab as the caller's shell takes it.
+
+    `make` runs the program from a folder not in PATH.
+    """
     named = Path(sys.argv[0]).name == "senergy" and not shutil.which("senergy")
-    return shlex.quote(sys.argv[0]) if named else "senergy"
+    program = shlex.quote(sys.argv[0]) if named else "senergy"
+    place = f" --dir {shlex.quote(str(args.dir))}" if args.dir else ""
+    return f"{program} lab {name}{place}"
 
 
 def _bring_up(layout: Layout, spec: LabSpec) -> Lab:
@@ -263,8 +268,8 @@ def _demo(args: argparse.Namespace) -> int:
         print(f"The page with the plots: {args.html}")
         if args.keep or os.environ.get("KEEP") == "1":
             lab.settle()
-            name = _own_name()
-            print(f"The lab is left up: {name} lab shell to look around, {name} lab down to end it.")
+            shell, down = _command(args, "shell"), _command(args, "down")
+            print(f"The lab is left up: {shell} to look around, {down} to end it.")
             return EXIT_OK
     except BaseException:
         lifecycle.down(layout)

@@ -118,12 +118,13 @@ def gone_within(root: Path, seconds: float) -> bool:
 def test_up_status_up_again_and_down(root: Path, nodes_file: Path):
     before = host_files()
     program = Path(sys.executable).with_name("senergy")  # as make calls it: not in PATH
-    environment = {"PATH": SYSTEM_PATH, "SENERGY_LAB_DIR": str(root)}
-    argv = [program, "lab", "up", "--nodes", nodes_file, *SMALL]
-    first = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    argv = [program, "lab", "up", "--dir", root, "--nodes", nodes_file, *SMALL]
+    first = subprocess.run(
+        argv, env={"PATH": SYSTEM_PATH}, capture_output=True, text=True, timeout=90, check=False
+    )
     assert first.returncode == 0, first.stderr
     assert re.search(r"^  box slurmd +\d+\.\d\d s$", first.stdout, re.MULTILINE)
-    assert first.stdout.splitlines()[-3].strip() == f"{program} lab shell"
+    assert first.stdout.splitlines()[-3].strip() == f"{program} lab shell --dir {root}"
     assert first.stdout.startswith(f"Bringing up a lab of 1 node in {root}\n")
 
     second = senergy(root, "up")
