@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -507,23 +508,27 @@ SLURM = {
 }
 
 
-def started_array(folder, *before):
-    """Start a campaign of two runs as an array of a Slurm that does nothing; wait until it says so."""
-    for name, script in SLURM.items():
+def array_command(folder, *before, **scripts):
+    """Start a campaign of two runs as an array of a Slurm that does nothing."""
+    for name, script in (SLURM | scripts).items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
     hearing = ["env", "--default-signal=INT,TERM,HUP"]  # a shell's background jobs ignore interrupts
     command = [*hearing, *before, sys.executable, "-m", "slurm_energy.cli.main", "simulate", "small.toml"]
-    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    child = subprocess.Popen(
+    return subprocess.Popen(
         [*command, "--out", "out", "--slurm"],
         cwd=folder,
-        env=environment,
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def started_array(folder, *before):
+    """Start one and wait until it says that it is submitted."""
+    child = array_command(folder, *before)
     told = [child.stderr.readline(), child.stderr.readline()]
     assert "job array 77 of 2 tasks" in told[0] and "kill -9" in told[0], told
     assert told[1] == "senergy: 0 of 2 runs\n"
@@ -537,6 +542,19 @@ def test_a_command_that_is_ended_cancels_its_array(folder, number):
     _, error = child.communicate(timeout=60)
     assert child.returncode == 4 and "array 77 is cancelled" in error, error
     assert (folder / "scancel.told").read_text() == "-M east 77\n"
+
+
+def test_an_array_that_is_being_submitted_is_cancelled_too(folder):
+    slow = 'touch "$0.begun"; until [ -e "$0.go" ]; do sleep 0.05; done; echo 77'
+    child = array_command(folder, sbatch=slow)
+    deadline = time.monotonic() + 60
+    while not (folder / "sbatch.begun").exists():
+        assert time.monotonic() < deadline and child.poll() is None
+        time.sleep(0.01)
+    child.terminate()
+    (folder / "sbatch.go").touch()
+    assert "array 77 is cancelled" in child.communicate(timeout=60)[1]
+    assert (folder / "scancel.told").read_text() == "77\n"
 
 
 def test_an_array_that_cannot_be_cancelled_is_told(folder):
@@ -553,3 +571,27 @@ def test_an_array_outlives_the_terminal_under_nohup(folder):
     _, error = child.communicate(timeout=60)
     assert child.returncode == 4 and "2 of 2 runs are missing" in error, error
     assert not (folder / "scancel.told").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("slurm_load_jobs error: Invalid job id specified", 1),
+        ("error: Unable to contact slurm controller", 3),
+    ],
+)
+def test_an_array_ends_when_slurm_no_longer_knows_it_not_when_slurm_is_away(
+    folder, monkeypatch, words, asked
+):
+    fake = f'echo >> "$0.asked"; [ $(wc -l < "$0.asked") -gt 2 ] || {{ echo "{words}" >&2; exit 1; }}'
+    for name, script in (SLURM | {"squeue": fake}).items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    for name in ("_POLL_S", "_FIRST_LOOK_S", "_RAREST_LOOK_S"):
+        monkeypatch.setattr(slurmarray, name, 0.01)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    slurmarray.run(["sbatch"], lambda: False)
+    assert (folder / "squeue.asked").read_text().count("\n") == asked
+    assert not (folder / "scancel.told").exists()
+    assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
