@@ -49,7 +49,8 @@ class Server:
     Args:
         engine: what does the work.
         work: runs a function of the engine in the worker thread.
-        before_hooks: does what hooks left while nobody answered; called there before each begin and end.
+        before_hooks: does what hooks left while nobody answered; called there before each begin and end, and
+            where a step's job is not known.
     """
 
     def __init__(self, engine: Engine, work: Work, before_hooks: Callable[[], None] = lambda: None) -> None:
@@ -122,8 +123,17 @@ class Server:
         if operation == "end":
             return dict(await self._work(engine.end, messages.environment(message)))
         if operation == "step":
-            return dict(await self._work(engine.step, *messages.step(message)))
+            return await self._step(message)
         return dict(await self._work(engine.set_caps, messages.job_id(message), messages.caps(message)))
+
+    async def _step(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Note a step; of a job that nobody knows the begin may have been missed a moment ago."""
+        step = messages.step(message)
+        answer = dict(await self._work(self._engine.step, *step))
+        if answer.get("known") is False:
+            await self._work(self._before_hooks)
+            answer = dict(await self._work(self._engine.step, *step))
+        return answer
 
     async def _energy(self, message: Mapping[str, Any], uid: int) -> dict[str, Any]:
         job_id, fresh = messages.job_id(message), messages.fresh(message)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from test_agent import Node, energy_of, env
 
 from slurm_energy.agent.missed import Missed
+from slurm_energy.agent.server import Server
 
 
 class Beside:
@@ -54,6 +57,23 @@ def test_a_missed_begin_is_made_good_and_says_how_late(node: Node, beside: Besid
     assert (record.elapsed_s, energy_of(record)["cpu"]) == (5.0, 2000.0)
     assert record.notes == ("the job began 3.0 s before senergyd took note: not measured until then",)
     assert beside.left() == []
+
+
+def test_the_first_step_finds_its_job_whose_begin_was_missed(node: Node, beside: Beside) -> None:
+    async def work(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    def tell(**more: object) -> dict[str, Any]:
+        message = {"op": "step", "job_id": 5, "step": "batch", **more}
+        return asyncio.run(server.answer(json.dumps(message).encode(), 0))
+
+    server = Server(node.engine, work, beside.missed.replay)
+    assert tell(event="start")["known"] is False
+    beside.leave("begin", env(), ago_s=1.0)
+    assert tell(event="start", fingerprint="0123456789abcdef")["known"]
+    node.use(5)
+    node.engine.end(env())
+    assert [record.fingerprint for record in node.records() if record.step is None] == ["0123456789abcdef"]
 
 
 def test_a_missed_end_restores_and_the_record_is_an_upper_bound(node: Node, beside: Beside) -> None:
