@@ -159,6 +159,7 @@ class SmallCluster:
         self.gpus = gpus or {}
         self.daemons: list[subprocess.Popen[bytes]] = []
         self.agent: FakeAgent | None = None
+        self.reserved: list[socket.socket] = []
 
     @property
     def policy_file(self) -> Path:
@@ -193,6 +194,8 @@ class SmallCluster:
         self._kill_left_over_steps()
         if self.agent:
             self.agent.close()
+        for probe in self.reserved:
+            probe.close()
 
     def run(
         self, *command: str, user: str | None = None, **environment: str
@@ -263,7 +266,9 @@ class SmallCluster:
 
     def _write_files(self) -> None:
         d = self.directory
-        host, ports = socket.gethostname(), free_ports(1 + len(NODES))
+        host = socket.gethostname()
+        self.reserved = reserve_ports(1 + len(NODES))
+        ports = [probe.getsockname()[1] for probe in self.reserved]
         d.chmod(0o755)
         (d / "state").mkdir()
         for name in NODES:
@@ -353,13 +358,13 @@ def cgroup_line() -> str:
     )
 
 
-def free_ports(count: int) -> list[int]:
-    """Return TCP ports that nothing listens on at the moment."""
-    with contextlib.ExitStack() as probes:
-        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in sockets]
+def reserve_ports(count: int) -> list[socket.socket]:
+    """Return sockets with a TCP port each that nobody gets meanwhile, but for daemons with SO_REUSEADDR."""
+    held = [socket.socket() for _ in range(count)]
+    for probe in held:
+        probe.bind(("127.0.0.1", 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return held
 
 
 def wait_until(

@@ -89,18 +89,20 @@ def foreign_munged(place):
         yield munge_socket
 
 
-def free_port():
+@contextlib.contextmanager
+def reserved_port():
+    """Give a port that nobody gets meanwhile, but for a daemon that sets SO_REUSEADDR."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        yield probe.getsockname()[1]
 
 
 class Controller:
     """senergyctld with a directory, port and configuration of its own."""
 
-    def __init__(self, directory: Path, munge_socket: Path) -> None:
-        self.directory, self.munge_socket = directory, munge_socket
-        self.port = free_port()
+    def __init__(self, directory: Path, munge_socket: Path, port: int) -> None:
+        self.directory, self.munge_socket, self.port = directory, munge_socket, port
         self.url = f"http://127.0.0.1:{self.port}"
         self.file = directory / "energy.toml"
         self.policies = directory / "policies"
@@ -153,9 +155,10 @@ class Controller:
 
 @pytest.fixture
 def controller(tmp_path, munged):
-    made = Controller(tmp_path, munged)
-    yield made
-    made.stop(signal.SIGKILL)
+    with reserved_port() as port:
+        made = Controller(tmp_path, munged, port)
+        yield made
+        made.stop(signal.SIGKILL)
 
 
 def entry(job_id, uid=0, **more):
@@ -326,8 +329,9 @@ class TestLife:
         controller.configure(database=tmp_path / "other.db")
         code, line = controller.fails()
         assert code == 7 and "address in use" in line
-        controller.configure(port=free_port())
-        code, line = controller.fails()
+        with reserved_port() as port:
+            controller.configure(port=port)
+            code, line = controller.fails()
         assert code == 7 and "held by another senergyctld" in line
         assert before == (controller.policies.read_bytes(), controller.policies.stat().st_ino)
         assert controller.client().get("/v1/status")["records"] == 0
@@ -420,8 +424,11 @@ class TestClientAlone:
             ControllerClient(url)
 
     def test_nobody_listens(self, munged):
-        with pytest.raises(UnavailableError, match=r"refused: is senergyctld running\?"):
-            ControllerClient(f"http://127.0.0.1:{free_port()}", munged).get("/v1/status")
+        with (
+            reserved_port() as port,
+            pytest.raises(UnavailableError, match=r"refused: is senergyctld running\?"),
+        ):
+            ControllerClient(f"http://127.0.0.1:{port}", munged).get("/v1/status")
 
     def test_something_else_listens(self, munged):
         with socket.create_server(("127.0.0.1", 0)) as server:
