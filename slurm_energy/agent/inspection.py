@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_energy import __version__
 from slurm_energy import config as configuration
@@ -34,6 +34,8 @@ Ask = Callable[[Config], Mapping[str, Any]]
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _WATCH_S, _LONGEST_WAIT_S = 0.5, 4.0
 _ATTEMPTS, _QUICK_S = 3, 0.002
+_DOUBT = 0.01
+"""Counters are watched until the doubt about when they were read is at most this share of the time."""
 
 
 def inspect(
@@ -155,21 +157,21 @@ def _all_counters(devices: Devices) -> list[EnergyCounter]:
 def _counters(devices: Devices) -> list[CounterSeen]:
     """Read every counter twice, so that its power shows; sources that are polled need a moment to answer."""
     counters = _all_counters(devices)
-    first: dict[str, tuple[float, int]] = {}
-    last: dict[str, tuple[float, int]] = {}
+    first: dict[str, _Reading] = {}
+    last: dict[str, _Reading] = {}
     errors: dict[str, str] = {}
     started = time.monotonic()
     while True:
         for counter in counters:
             try:
-                last[counter.key] = _reading(counter)
+                last[counter.key] = _read(counter)
             except DeviceError as failure:
                 errors[counter.key] = failure.why or str(failure)
             else:
                 first.setdefault(counter.key, last[counter.key])
                 errors.pop(counter.key, None)
         waited_s = time.monotonic() - started
-        watched = all(time_s - first[key][0] >= _WATCH_S for key, (time_s, _) in last.items())
+        watched = all(_far_apart(first[key], reading) for key, reading in last.items())
         answered = all(errors[key] != NOT_YET for key in errors)
         if waited_s > _LONGEST_WAIT_S or (watched and answered):
             late = {NOT_YET: f"no answer within {waited_s:.0f} s"}
@@ -178,36 +180,51 @@ def _counters(devices: Devices) -> list[CounterSeen]:
         time.sleep(_WATCH_S / 4)
 
 
-def _reading(counter: EnergyCounter) -> tuple[float, int]:
-    """Return when a counter was read and what it showed; again if something came in between.
+class _Reading(NamedTuple):
+    """What a counter showed at some time between `time_s - doubt_s` and `time_s + doubt_s`."""
+
+    time_s: float
+    value_uj: int
+    doubt_s: float
+
+
+def _read(counter: EnergyCounter) -> _Reading:
+    """Return the quickest of some readings: a machine that stands still in one makes its time doubtful.
 
     Raises:
         DeviceError: not readable now.
     """
+    quickest: _Reading | None = None
     for _ in range(_ATTEMPTS):
         before = time.monotonic()
         value_uj = counter.read()
-        after = time.monotonic()
-        if after - before <= _QUICK_S:
+        doubt_s = (time.monotonic() - before) / 2
+        if quickest is None or doubt_s < quickest.doubt_s:
+            quickest = _Reading(before + doubt_s, value_uj, doubt_s)
+        if quickest.doubt_s <= _QUICK_S / 2:
             break
-    return (before + after) / 2, value_uj
+    assert quickest is not None
+    return quickest
 
 
-def _seen(
-    counter: EnergyCounter, first: tuple[float, int] | None, last: tuple[float, int] | None, error: str
-) -> CounterSeen:
+def _far_apart(first: _Reading, last: _Reading) -> bool:
+    apart_s = last.time_s - first.time_s
+    return apart_s >= _WATCH_S and first.doubt_s + last.doubt_s <= _DOUBT * apart_s
+
+
+def _seen(counter: EnergyCounter, first: _Reading | None, last: _Reading | None, error: str) -> CounterSeen:
     watts = None
-    if first is not None and last is not None and last[0] > first[0] and not error:
-        moved_uj = last[1] - first[1]
+    if first is not None and last is not None and last.time_s > first.time_s and not error:
+        moved_uj = last.value_uj - first.value_uj
         if counter.range_uj is not None:
-            moved_uj = counter_delta(first[1], last[1], counter.range_uj)
-        watts = moved_uj / 1e6 / (last[0] - first[0])
+            moved_uj = counter_delta(first.value_uj, last.value_uj, counter.range_uj)
+        watts = moved_uj / 1e6 / (last.time_s - first.time_s)
     return CounterSeen(
         key=counter.key,
         component=counter.component,
         source=counter.source,
         quality=str(counter.quality),
-        energy_uj=last[1] if last is not None and not error else None,
+        energy_uj=last.value_uj if last is not None and not error else None,
         error=error,
         wraps_after_s=None if counter.range_uj is None else counter.range_uj / 1e6 / counter.most_watts,
         watts=watts,

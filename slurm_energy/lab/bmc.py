@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import socket
 import ssl
 import threading
 import time
@@ -72,9 +71,10 @@ class PowerBmc(pyghmi_bmc.Bmc):  # type: ignore[misc]
             user: account that may log in.
             password: its password.
             address: numeric address to bind.
-            port: UDP port.
+            port: UDP port; 0 for any.
         """
         super().__init__({user: password}, port=port, address=address)
+        self.port = int(self.serversocket.getsockname()[1])
         self.statistics = Statistics(watts)
 
     def get_power_state(self) -> str:
@@ -101,13 +101,6 @@ def serve_ipmi(stop: threading.Event) -> None:
     """Answer IPMI requests to all BMCs of this process until told to stop."""
     while not stop.is_set():
         Session.wait_for_rsp(_POLL_S)
-
-
-def free_udp_port(address: str = "127.0.0.1") -> int:
-    """Return a UDP port that nobody uses now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 class RedfishServer(ThreadingHTTPServer):
@@ -238,12 +231,12 @@ def _resources(watts: Watts) -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def main() -> None:
-    """Serve the BMC of one emulated node until killed."""
+    """Serve the BMC of one emulated node until killed; print its ports, as JSON, once it does."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--emulator", default=DEFAULT_SOCKET, help="control socket of the node's emulator")
     parser.add_argument("--address", default="127.0.0.1", help="address of the BMC")
-    parser.add_argument("--ipmi-port", type=int, default=623)
-    parser.add_argument("--redfish-port", type=int, default=8443)
+    parser.add_argument("--ipmi-port", type=int, default=623, help="UDP; 0 for any (default 623)")
+    parser.add_argument("--redfish-port", type=int, default=8443, help="TCP; 0 for any (default 8443)")
     parser.add_argument("--certificate", type=Path, help="PEM file for HTTPS")
     parser.add_argument("--password-file", type=Path, required=True)
     options = parser.parse_args()
@@ -255,7 +248,8 @@ def main() -> None:
     place = (options.address, options.redfish_port)
     redfish = RedfishServer(watts, USER, password, place, options.certificate)
     threading.Thread(target=redfish.serve_forever, daemon=True).start()
-    PowerBmc(watts, USER, password, options.address, options.ipmi_port)
+    ipmi = PowerBmc(watts, USER, password, options.address, options.ipmi_port)
+    print(json.dumps({"ipmi_port": ipmi.port, "redfish_port": redfish.server_port}), flush=True)
     serve_ipmi(threading.Event())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from agent_node import NodeAgent
+from serving_bmc import serving_bmc
 
 from slurm_energy.lab import client
 from slurm_energy.records import EnergyRecord
@@ -78,26 +78,18 @@ def test_a_blade_controller_s_counter(emulate):
 
 @pytest.mark.skipif(shutil.which("ipmitool") is None, reason="ipmitool is not installed")
 def test_a_bmc_over_the_network(emulate, tmp_path):
-    lab = pytest.importorskip("slurm_energy.lab.bmc", reason="pyghmi is not installed")
     node = emulate("xeon-8358")
     password = tmp_path / "password"
     password.write_text("secret\n")
     password.chmod(0o600)
-    port = str(lab.free_udp_port())
-    options = ["--emulator", str(node.socket), "--ipmi-port", port, "--redfish-port", "0"]
-    bmc = subprocess.Popen(
-        [sys.executable, "-m", "slurm_energy.lab.bmc", *options, "--password-file", str(password)],
-        env={**os.environ},
-    )
-    extra = (
-        f'[node_power]\nsource = "ipmi"\nbmc = "ipmi://127.0.0.1:{port}"\nbmc_user = "{lab.USER}"\n'
-        f'bmc_password_file = "{password}"\ninterval_s = {INTERVAL_S}\n'
-    )
-    agent = NodeAgent(node, extra=extra)
-    try:
-        agent.start()
-        check(*measured(agent, "cpu"), "ipmi:dcmi")
-    finally:
-        agent.remove()
-        bmc.kill()
-        bmc.wait(20)
+    with serving_bmc(node.socket, password) as ports:
+        extra = (
+            f'[node_power]\nsource = "ipmi"\nbmc = "ipmi://127.0.0.1:{ports.ipmi}"\nbmc_user = "operator"\n'
+            f'bmc_password_file = "{password}"\ninterval_s = {INTERVAL_S}\n'
+        )
+        agent = NodeAgent(node, extra=extra)
+        try:
+            agent.start()
+            check(*measured(agent, "cpu"), "ipmi:dcmi")
+        finally:
+            agent.remove()

@@ -9,10 +9,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 import urllib.request
@@ -22,6 +20,7 @@ from typing import Any
 
 import pytest
 from lab_node import LabNode
+from serving_bmc import serving_bmc
 
 from slurm_energy.devices.dram_model import model_watts
 from slurm_energy.lab.client import truth
@@ -280,27 +279,11 @@ def test_pynvml_sees_the_same_gpus(epyc):
 @contextlib.contextmanager
 def bmc(node: LabNode, folder: Path) -> Iterator[tuple[int, str, Path]]:
     """Run the node's management controller; yield its IPMI port, Redfish address and password file."""
-    lab = pytest.importorskip("slurm_energy.lab.bmc", reason="pyghmi is not installed", exc_type=ImportError)
     password = folder / "password"
     password.write_text(f"{PASSWORD}\n")
     password.chmod(0o600)
-    ipmi_port, redfish_port = lab.free_udp_port(), lab.free_udp_port()
-    command = [sys.executable, "-m", "slurm_energy.lab.bmc", "--emulator", str(node.socket)]
-    command += ["--ipmi-port", str(ipmi_port), "--redfish-port", str(redfish_port)]
-    process = subprocess.Popen([*command, "--password-file", str(password)], env={**os.environ})
-    address = f"http://127.0.0.1:{redfish_port}"
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            with contextlib.suppress(OSError):
-                get(address, "/redfish/v1/")
-                break
-            assert time.monotonic() < deadline and process.poll() is None, "the BMC does not answer"
-            time.sleep(0.05)
-        yield ipmi_port, address, password
-    finally:
-        process.kill()
-        process.wait(20)
+    with serving_bmc(node.socket, password) as ports:
+        yield ports.ipmi, f"http://127.0.0.1:{ports.redfish}", password
 
 
 def get(address: str, path: str) -> dict[str, Any]:

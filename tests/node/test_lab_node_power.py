@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from serving_bmc import serving_bmc
+
+from slurm_energy.devices import ipmi
+from slurm_energy.lab.client import truth
 
 pytestmark = [pytest.mark.node, pytest.mark.root]
 
@@ -73,21 +74,8 @@ def test_a_xeon_has_its_acpi_meter_for_the_node(xeon):
 
 @pytest.mark.skipif(shutil.which("ipmitool") is None, reason="ipmitool is not installed")
 def test_the_bmc_of_a_node_tells_the_emulator_s_power(xeon, tmp_path: Path):
-    lab = pytest.importorskip("slurm_energy.lab.bmc", reason="pyghmi is not installed")
-    from slurm_energy.devices import ipmi
-    from slurm_energy.lab.client import truth
-
     password = tmp_path / "password"
     password.write_text("secret\n")
-    port = str(lab.free_udp_port())
-    options = ["--emulator", str(xeon.socket), "--ipmi-port", port, "--redfish-port", "0"]
-    bmc = subprocess.Popen(
-        [sys.executable, "-m", "slurm_energy.lab.bmc", *options, "--password-file", str(password)],
-        env={**os.environ},
-    )
-    try:
-        watts = ipmi.power_watts(ipmi.Ipmitool(f"127.0.0.1:{port}", lab.USER, password))
-    finally:
-        bmc.kill()
-        bmc.wait(20)
+    with serving_bmc(xeon.socket, password) as ports:
+        watts = ipmi.power_watts(ipmi.Ipmitool(f"127.0.0.1:{ports.ipmi}", "operator", password))
     assert watts == pytest.approx(truth(xeon.socket)["power_watts"]["node"], abs=1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import threading
@@ -20,7 +21,8 @@ from slurm_energy.cli.main import main
 from slurm_energy.devices import catalogue
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.hardware import Hardware
-from slurm_energy.devices.interface import Knob
+from slurm_energy.devices.interface import EnergyCounter, Knob
+from slurm_energy.devices.powercap import ZoneCounter
 from slurm_energy.devices.preference import COMPONENT_SOURCES, NODE_SOURCES
 from slurm_energy.errors import UnavailableError
 from slurm_energy.reports import health, healthpage
@@ -151,6 +153,44 @@ def test_a_counter_s_power_is_what_it_moved_while_it_was_watched(tmp_path: Path)
     assert 0 < (watts["powercap:package-0"] or 0) < 1000
     assert watts["powercap:package-1"] == 0
     assert " W" in {check.name: check.found for check in health.judge(found)}["energy cpu"]
+
+
+class _Clock:
+    """Time that passes in sleep and in readings only."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.asked = False
+
+    def monotonic(self) -> float:
+        self.asked = True
+        return self.now_s
+
+    def time(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def test_power_is_right_though_the_machine_stood_still_in_readings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first three timed readings take 60 ms each after the counter was looked at, the others no time."""
+    Tree(tmp_path).cpus(4).two_packages()
+    clock, readings = _Clock(), itertools.count()
+
+    def read(counter: EnergyCounter) -> int:
+        shown_uj = int(clock.now_s * 100e6)
+        if clock.asked and counter.key == "powercap:package-0" and next(readings) < 3:
+            clock.now_s += 0.06
+        return shown_uj
+
+    monkeypatch.setattr(ZoneCounter, "read", read)
+    monkeypatch.setattr(inspection, "time", clock)
+    found = inspection.inspect(None, lambda _: AGENT, lambda _: {}, tmp_path)
+    watts = {counter.key: counter.watts for counter in found.counters}
+    assert watts["powercap:package-0"] == pytest.approx(100, rel=0.011)
 
 
 def test_every_source_of_energy_belongs_to_one_interface() -> None:

@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from serving_bmc import serving_bmc
 
 from slurm_energy.devices import ipmi
 from slurm_energy.devices.discovery import discover
@@ -246,18 +246,12 @@ class Emulator(threading.Thread):
 @pytest.fixture
 def network_bmc(tmp_path: Path, password: Path) -> Iterator[str]:
     """A BMC in a process of its own; yields HOST:PORT."""
-    lab = pytest.importorskip("slurm_energy.lab.bmc", reason="pyghmi is not installed")
     emulator = Emulator(tmp_path / "emulator.sock")
     emulator.start()
-    port = str(lab.free_udp_port())
-    options = ["--emulator", str(tmp_path / "emulator.sock"), "--ipmi-port", port, "--redfish-port", "0"]
-    options += ["--password-file", str(password)]
-    process = subprocess.Popen([sys.executable, "-m", "slurm_energy.lab.bmc", *options])
     try:
-        yield f"127.0.0.1:{port}"
+        with serving_bmc(tmp_path / "emulator.sock", password) as ports:
+            yield f"127.0.0.1:{ports.ipmi}"
     finally:
-        process.kill()
-        process.wait(20)
         emulator.listener.close()
 
 
