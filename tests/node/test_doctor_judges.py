@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,9 +185,13 @@ print(json.dumps({"s": sample.duration, **sample.energy}))
 """
 
 
-def compare_energy(node: LabNode, joules: dict[str, list[float]], length_s: float) -> None:
-    """Compare a judge's window with the doctor's power, component by component."""
-    report = doctor(node)
+Measured = tuple[dict[str, list[float]], float]
+
+
+def differences(node: LabNode, measured: Measured) -> list[str]:
+    """Compare a judge's joules and the seconds of its window with the doctor's power, component by component."""
+    joules, length_s = measured
+    report, found = doctor(node), []
     for component, parts in joules.items():
         if component == "gpu":
             told = [watts(report, f"gpu[{index}]") for index in range(len(parts))]
@@ -195,29 +199,47 @@ def compare_energy(node: LabNode, joules: dict[str, list[float]], length_s: floa
         else:
             told = [watts(report, component)]
             parts = [sum(parts)]
-        for mine, theirs in zip(told, parts, strict=True):
-            # A GPU's counter moves every 20 ms: one step more or less in half a second.
-            assert mine == pytest.approx(theirs / length_s, rel=0.06 if component == "gpu" else STEADY)
+        # A GPU's counter moves every 20 ms: one step more or less in half a second.
+        rel = 0.06 if component == "gpu" else STEADY
+        pairs = [(mine, theirs / length_s) for mine, theirs in zip(told, parts, strict=True)]
+        found += [f"{component}: {pair}" for pair in pairs if pair[0] != pytest.approx(pair[1], rel=rel)]
+    return found
+
+
+def compare_energy(node: LabNode, judge: Callable[[], Measured]) -> None:
+    """Judge up to three times: these judges do not see when they were held up between clock and counter."""
+    for _ in range(3):
+        if not (found := differences(node, judge())):
+            return
+    raise AssertionError(found)
 
 
 def test_zeus_measures_the_same_power(node):
     pytest.importorskip("zeus", reason="zeus is not installed")
-    found = json.loads(node.python(ZEUS).splitlines()[-1])
-    parts = {name: found[name] for name in ("cpu", "dram", "gpu") if found[name]}
-    assert set(parts) == ({"cpu", "gpu"} if node.arguments[0].startswith("epyc") else {"cpu", "dram"})
-    compare_energy(node, parts, found["s"])
+
+    def judge() -> Measured:
+        found = json.loads(node.python(ZEUS).splitlines()[-1])
+        parts = {name: found[name] for name in ("cpu", "dram", "gpu") if found[name]}
+        assert set(parts) == ({"cpu", "gpu"} if node.arguments[0].startswith("epyc") else {"cpu", "dram"})
+        return parts, found["s"]
+
+    compare_energy(node, judge)
 
 
 def test_pyjoules_measures_the_same_power(node):
     pytest.importorskip("pyJoules", reason="pyJoules is not installed")
-    found = json.loads(node.python(PYJOULES).splitlines()[-1])
     tags = {"cpu": "package_", "dram": "dram_", "gpu": "nvidia_gpu_"}
     scale = {"cpu": 1e-6, "dram": 1e-6, "gpu": 1e-3}
-    parts = {
-        name: [value * scale[name] for tag, value in found.items() if tag.startswith(prefix)]
-        for name, prefix in tags.items()
-    }
-    compare_energy(node, {name: values for name, values in parts.items() if values}, found["s"])
+
+    def judge() -> Measured:
+        found = json.loads(node.python(PYJOULES).splitlines()[-1])
+        parts = {
+            name: [value * scale[name] for tag, value in found.items() if tag.startswith(prefix)]
+            for name, prefix in tags.items()
+        }
+        return {name: values for name, values in parts.items() if values}, found["s"]
+
+    compare_energy(node, judge)
 
 
 def test_energy_between_two_reports_is_what_the_node_used(xeon):
