@@ -189,7 +189,7 @@ Measured = tuple[dict[str, list[float]], float]
 
 
 def differences(node: LabNode, measured: Measured) -> list[str]:
-    """Compare a judge's joules and the seconds of its window with the doctor's power, component by component."""
+    """Compare a judge's joules in a window of so many seconds with the doctor's power, part by part."""
     joules, length_s = measured
     report, found = doctor(node), []
     for component, parts in joules.items():
