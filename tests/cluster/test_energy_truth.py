@@ -10,6 +10,8 @@ import judges
 import pytest
 from lab_driver import LabDriver
 
+from slurm_energy.lab import client
+
 pytestmark = [pytest.mark.cluster, pytest.mark.root]
 
 ZEUS_WINDOW = """\
@@ -32,37 +34,47 @@ if __name__ == "__main__":
 
 
 class TruthRecorder:
-    """Follows the model's energies, so that they can be asked for at any moment of the past."""
+    """Follows the model's energies, so that they can be asked for at any moment of the past.
 
-    def __init__(self, lab: LabDriver, node: str, interval_s: float = 0.05) -> None:
-        self.lab, self.node, self.interval_s = lab, node, interval_s
+    With `jobs` the samples also tell who caused them.
+    """
+
+    def __init__(self, lab: LabDriver, node: str, interval_s: float = 0.05, jobs: bool = False) -> None:
+        self.socket, self.interval_s, self.jobs = lab.layout.emulator_socket(node), interval_s, jobs
         self.samples: list[dict] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def __enter__(self) -> TruthRecorder:
-        self.samples.append(self.lab.truth(self.node))  # before anything the caller then does
+        self._sample()  # before anything the caller then does
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
-        self.samples.append(self.lab.truth(self.node))
+        self._sample()
 
     def _follow(self) -> None:
         while not self._done.wait(self.interval_s):
-            self.samples.append(self.lab.truth(self.node))
+            self._sample()
+
+    def _sample(self) -> None:
+        self.samples.append(client.truth(self.socket, jobs=self.jobs))
+
+    def around(self, when: float) -> tuple[dict, dict]:
+        """Return the samples before and after a time."""
+        times = [sample["time"] for sample in self.samples]
+        assert times[0] <= when <= times[-1]
+        place = max(1, bisect.bisect_left(times, when))
+        return self.samples[place - 1], self.samples[place]
 
     def joules(self, component: str, start: float, end: float) -> float:
         """Energy between two times."""
         return self._at(component, end) - self._at(component, start)
 
     def _at(self, component: str, when: float) -> float:
-        times = [sample["time"] for sample in self.samples]
-        assert times[0] <= when <= times[-1]
-        place = max(1, bisect.bisect_left(times, when))
-        return energy_between(*self.samples[place - 1 : place + 1], component, when)
+        return energy_between(*self.around(when), component, when)
 
 
 def energy_between(one: dict, other: dict, component: str, when: float) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
-import socket
+import tempfile
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import judges
@@ -27,44 +28,73 @@ pytestmark = [
 
 NODE, CORES, THREADS = "n1", 64, 2
 PARTS = ("cpu", "dram", "other")
-BUSY = "senergy lab run {kernel} --seconds {seconds}"
-ON_AND_OFF = "for i in 1 2 3 4 5 6; do senergy lab run {kernel} --seconds {seconds}; sleep 1; done"
+PROGRAM = """\
+import pathlib, sys, time
+from slurm_energy.lab.job import run_in_job
+
+folder, name, runs, seconds, pause_s = pathlib.Path(sys.argv[1]), *sys.argv[2:]
+(folder / f"{name}.ready").touch()
+while not (folder / "go").exists():
+    time.sleep(0.5)
+for _ in range(int(runs)):
+    run_in_job("gemm", "cpu", full_speed_s=float(seconds))
+    time.sleep(float(pause_s))
+"""
 
 
-def status(lab: LabDriver) -> dict[str, Any]:
-    """Return senergyd's answer to `status`, as root is told."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(lab.layout.root / "nodes" / NODE / "run/senergy/agent.sock"))
-        connection.sendall(b'{"op":"status"}\n')
-        with connection.makefile("rb") as lines:
-            return json.loads(lines.readline())
+@dataclass(frozen=True)
+class Load:
+    """Kernels that a job runs, all jobs at the same time; none: it sleeps.
+
+    Attributes:
+        cores: of the job.
+        runs: kernels one after the other.
+        seconds: what one would take on all of the node.
+        pause_s: after each.
+    """
+
+    cores: int
+    runs: int = 0
+    seconds: float = 0.0
+    pause_s: float = 0.0
 
 
 @pytest.fixture
 def idle_watts(lab: LabDriver) -> dict[str, float]:
     """What the idle node really draws; senergyd has learned it when the test begins."""
-    deadline = time.monotonic() + 90
-    while not set(PARTS) <= set(status(lab)["idle_watts"]):
-        assert time.monotonic() < deadline, status(lab)
+    deadline = time.monotonic() + 180
+    while not set(PARTS) <= set((found := judges.agent_status(lab, NODE))["idle_watts"]):
+        assert time.monotonic() < deadline, found
         time.sleep(0.5)
     truth = client.truth(lab.layout.emulator_socket(NODE), jobs=True)
-    time.sleep(2)  # time and joules of one answer are not of exactly the same moment
+    time.sleep(2)
     later = client.truth(lab.layout.emulator_socket(NODE), jobs=True)
     length_s = later["time"] - truth["time"]
     return {part: (later["idle_joules"][part] - truth["idle_joules"][part]) / length_s for part in PARTS}
 
 
-def run_together(lab: LabDriver, **jobs: tuple[int, str]) -> dict[str, int]:
-    """Run jobs of so many cores at the same time; return their ids by name."""
-    size = {name: ("-n1", f"-c{cores * THREADS}", f"-J{name}") for name, (cores, _) in jobs.items()}
-    ids = {name: lab.sbatch(jobs[name][1], f"-w{NODE}", *options) for name, options in size.items()}
+def run_together(lab: LabDriver, loads: dict[str, Load]) -> dict[str, int]:
+    """Run jobs side by side; return their ids by name.
+
+    Each starts once the program of the one before is there, and kernels begin when all are: how long a start
+    takes is the machine's affair, and the rule knows less of it. A second of CPU time costs other joules then
+    than in a kernel, and of two jobs that start at once nothing tells for a moment which one uses the CPUs.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="together-", dir=lab.layout.root))
+    (folder / "program.py").write_text(PROGRAM)
+    ids = {}
+    for name, load in loads.items():
+        words = (folder / "program.py", folder, name, load.runs, load.seconds, load.pause_s)
+        command = " ".join(map(str, (judges.PYTHON, *words))) if load.runs else "sleep 15"
+        ids[name] = lab.sbatch(command, f"-w{NODE}", "-n1", f"-c{load.cores * THREADS}", f"-J{name}")
+        deadline = time.monotonic() + 90
+        while load.runs and not (folder / f"{name}.ready").exists():
+            assert time.monotonic() < deadline, name
+            time.sleep(0.1)
+    (folder / "go").touch()
     for job in ids.values():
         assert lab.wait(job) == "COMPLETED"
     return ids
-
-
-ATTEMPTS = 3
-"""A loaded machine starts jobs late and reads meters late, which costs more than the 3 % that are judged."""
 
 
 def joules(record: dict[str, Any]) -> dict[str, float]:
@@ -79,13 +109,18 @@ def records(lab: LabDriver, ids: dict[str, int]) -> dict[str, dict[str, Any]]:
 
 
 def caused(
-    lab: LabDriver, job: int, record: dict[str, Any], static_watts: dict[str, float]
-) -> dict[str, float]:
-    """Return what a job really used: what it caused, and its part of what the idle node draws."""
-    account = client.truth(lab.layout.emulator_socket(NODE), jobs=True)["jobs"].get(str(job))
-    dynamic = account["dynamic_joules"] if account else {}
+    recorder: TruthRecorder, job: int, record: dict[str, Any], static_watts: dict[str, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what a job really used: what it caused up to its record's end, and its part of the idle power.
+
+    Least and most: what it had caused in the samples before and after that end.
+    """
     length_s = record["end"] - record["start"]
-    return {part: static_watts[part] * length_s + dynamic.get(part, 0.0) for part in PARTS}
+    bounds = []
+    for sample in recorder.around(record["end"]):
+        dynamic = sample["jobs"].get(str(job), {}).get("dynamic_joules", {})
+        bounds.append({part: static_watts[part] * length_s + dynamic.get(part, 0.0) for part in PARTS})
+    return bounds[0], bounds[1]
 
 
 def sum_of_counters(found: dict[str, float]) -> float:
@@ -94,57 +129,44 @@ def sum_of_counters(found: dict[str, float]) -> float:
 
 
 @pytest.mark.parametrize(
-    "jobs",
+    "loads",
     [
-        {
-            "long": (16, BUSY.format(kernel="gemm", seconds=4)),
-            "duty": (4, ON_AND_OFF.format(kernel="gemm", seconds=0.1)),
-        },
-        {
-            "big": (16, BUSY.format(kernel="gemm", seconds=4)),
-            "small": (4, BUSY.format(kernel="gemm", seconds=1)),
-            "asleep": (8, "sleep 15"),
-        },
+        {"long": Load(16, 1, 4), "duty": Load(4, 6, 0.2, 0.5)},
+        {"big": Load(16, 1, 4), "small": Load(4, 1, 1.2), "asleep": Load(8)},
     ],
     ids=["two", "three"],
 )
-def test_jobs_that_share_a_node_pay_for_what_they_cause(lab: LabDriver, idle_watts, jobs):
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            judge(lab, idle_watts, jobs)
-            return
-        except AssertionError:
-            if attempt == ATTEMPTS:
-                raise
-
-
-def judge(lab: LabDriver, idle_watts: dict[str, float], jobs: dict[str, tuple[int, str]]) -> None:
-    """Run jobs side by side and compare their records with what they caused."""
-    ids = run_together(lab, **jobs)
+def test_jobs_that_share_a_node_pay_for_what_they_cause(lab: LabDriver, idle_watts, loads):
+    with TruthRecorder(lab, NODE, jobs=True) as recorder:
+        ids = run_together(lab, loads)
     for name, record in records(lab, ids).items():
-        share = jobs[name][0] / CORES
+        share = loads[name].cores / CORES
         static_watts = {part: watts * share for part, watts in idle_watts.items()}
-        found, real = joules(record), caused(lab, ids[name], record, static_watts)
-        print(name, record["end"] - record["start"], "s:", found, "caused:", real)
+        found, (least, most) = joules(record), caused(recorder, ids[name], record, static_watts)
+        length_s = record["end"] - record["start"]
+        print(name, length_s, "s:", found, "caused:", least, most)
+
+        def off(of, found=found, least=least, most=most):
+            return max(of(least) - of(found), of(found) - of(most)) / of(least)
+
         assert set(found) == set(PARTS)
-        assert found["cpu"] == pytest.approx(real["cpu"], rel=0.03), name
+        assert off(lambda of: of["cpu"]) <= 0.03, name
         # A smaller product moves fewer bytes in a second of CPU time, which the rule does not see.
-        assert found["dram"] == pytest.approx(real["dram"], rel=0.08), name
-        assert sum_of_counters(found) == pytest.approx(sum_of_counters(real), rel=0.03), name
+        assert off(lambda of: of["dram"]) <= 0.08, name
+        assert off(sum_of_counters) <= 0.03, name
         # The meter shows means of a second, read once a second: a step of the power is booked up to
         # a second late, and the node's power changes by less than 200 W here.
-        assert found["other"] == pytest.approx(real["other"], abs=200), name
+        assert least["other"] - 200 <= found["other"] <= most["other"] + 200, name
         assert {part["quality"] for part in record["components"].values()} == {"modelled"}
-        if name == "asleep":
-            length_s = record["end"] - record["start"]
+        if not loads[name].runs:
             assert found["cpu"] == pytest.approx(static_watts["cpu"] * length_s, rel=0.03, abs=5)
-    for name, line in status(lab)["books"].items():
+    for name, line in judges.agent_status(lab, NODE)["books"].items():
         assert line["jobs"] + line["idle"] + line["unattributed"] == line["measured"], name
 
 
 def test_a_job_with_the_whole_node_pays_for_its_meter(lab: LabDriver):
     with TruthRecorder(lab, NODE) as recorder:
-        job = lab.sbatch(BUSY.format(kernel="gemm", seconds=10), "--exclusive", f"-w{NODE}")
+        job = lab.sbatch("senergy lab run gemm --seconds 10", "--exclusive", f"-w{NODE}")
         assert lab.wait(job) == "COMPLETED"
     record = records(lab, {"whole": job})["whole"]
     found = joules(record)

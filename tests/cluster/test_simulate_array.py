@@ -41,8 +41,8 @@ def test_a_campaign_as_a_job_array(lab: LabDriver, folder: Path):
     command = [PYTHON, "-m", "slurm_energy.cli.main", "simulate", str(folder / "small.toml"), "--json"]
     here = json.loads(lab.run(*command).stdout)
     out = folder / "out"
-    array = [*command, "--out", str(out), "--jobs", "2", "--slurm=--time=5 --mem=0"]
-    done = lab.run(*array, timeout=400)
+    array = [*command, "--out", str(out), "--jobs", "2", "--slurm=--time=5 --exclusive"]
+    done = lab.run(*array, timeout=280)
     assert json.loads(done.stdout) == here
     assert len(list(out.glob("slurm-*_[01].out"))) == 2  # two tasks of the array have run
     assert {path.stem for path in (out / "runs").iterdir()} == {"fcfs-0", "fcfs-1", "sjf-0", "sjf-1"}

@@ -74,7 +74,6 @@ def _watts_by_slurm(lab: LabDriver, job: int) -> float:
         shown = lab.run("scontrol", "-o", "show", "node", "n1").stdout.split()
         watts += [float(word.split("=")[1]) for word in shown if word.startswith("CurrentWatts=")]
         time.sleep(0.5)
-    print(watts)
     return statistics.median(watts)
 
 
