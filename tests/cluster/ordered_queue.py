@@ -159,6 +159,7 @@ class OrderedQueue:
                     yield seen
                     return
             assert time.monotonic() < deadline, f"wanted {wanted}, Slurm has {priorities}\n{self._picture()}"
+            time.sleep(0.3)  # for senergyctld, which does nothing while it is stopped
 
     @contextlib.contextmanager
     def _stopped(self) -> Iterator[int]:
