@@ -39,7 +39,7 @@ POLICIES = ("powersave", "performance", "edp", "cap", "monitor")
 def agent(emulate: Callable[..., Any]) -> Iterator[CrashingAgent]:
     agent = CrashingAgent(emulate("xeon-4210-rtx6000"))
     try:
-        yield agent
+        yield agent.start()
     finally:
         agent.remove()
 
@@ -272,7 +272,6 @@ class Round:
 
 
 def test_kill_9_at_random_instants(agent: CrashingAgent) -> None:
-    agent.start()
     deaths = agent.deaths
     numbers = [int(ONLY)] if ONLY else list(range(ROUNDS))
     print(f"seed {SEED}, {len(numbers)} rounds")
