@@ -11,10 +11,16 @@ import functools
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 NOBODY = 65534
+LONGEST_TEMPORARY = 24
+
+# Sockets' paths have 107 bytes, of which pytest and the tests take more than half.
+if len(os.fsencode(os.path.realpath(tempfile.gettempdir()))) > LONGEST_TEMPORARY:
+    os.environ["TMPDIR"], tempfile.tempdir = "/tmp", None
 
 with contextlib.suppress(ImportError):  # some tests run where only Slurm and pytest are
     from hypothesis import HealthCheck, settings

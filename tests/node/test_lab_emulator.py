@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from slurm_energy.lab import client
 pytestmark = [pytest.mark.node, pytest.mark.root]
 
 SPIN = "while True: pass"
+MOST_SLOW = 0.15
 CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 
 
@@ -82,35 +84,45 @@ def test_wrong_options_end_with_one_line(place, arguments, code, text):
 
 
 def test_counters_start_where_they_are_told(place):
-    node = LabNode(place, "xeon-8358", "--energy-offset", "262000").start()
+    node = LabNode(place, "xeon-8358", "--energy-offset", "240000").start()
     try:
         uj = int(node.read("/sys/devices/virtual/powercap/intel-rapl/intel-rapl:0/energy_uj"))
-        assert 262_000_000_000 <= uj < 262_143_328_850
+        assert 240_000_000_000 <= uj < 262_143_328_850  # idle, it wraps in minutes
     finally:
         assert node.stop() == 0
 
 
-def cpu_share(files: list[str], seconds: float) -> float:
-    """Return the real cores that two spinning processes in a job's group get."""
+@contextlib.contextmanager
+def spinning(files: list[str]) -> Iterator[Callable[[], float]]:
+    """Run two spinning processes in a job's group; yield what tells the real cores that they get in a while.
+
+    A while that is longer than it seems, since something came between clock and counter, makes it tell less.
+    """
     join = f"import os\nfor f in {files!r}: open(f, 'w').write(str(os.getpid()))\nprint('in', flush=True)\n"
     command = [sys.executable, "-c", join + SPIN]
-    spinners = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    try:
-        for spinner in spinners:
+    counters = [Path(file).parent / "cpuacct.usage" for file in files]
+    counter = next(path for path in counters if path.exists())
+
+    def share() -> float:
+        began_s = time.monotonic()
+        before = int(counter.read_text())
+        time.sleep(1.5)
+        used_ns = int(counter.read_text()) - before
+        return used_ns / 1e9 / (time.monotonic() - began_s)
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            spinner = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            stack.callback(spinner.kill)
             assert spinner.stdout and spinner.stdout.readline() == "in\n"
-        usage = Path(files[0]).parent
-        counter = next((path for path in (usage / "cpuacct.usage",) if path.exists()), None)
-        if counter is None:
-            counter = Path(files[-1]).parent / "cpuacct.usage"
-        before, began_s = int(counter.read_text()), time.monotonic()
-        time.sleep(seconds)
-        return (int(counter.read_text()) - before) / 1e9 / (time.monotonic() - began_s)
-    finally:
-        for spinner in spinners:
-            spinner.kill()
-            spinner.wait(timeout=10)
-            if spinner.stdout:
-                spinner.stdout.close()
+        yield share
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.skipif(not Path("/sys/fs/cgroup/cpuacct").is_dir(), reason="needs control groups version 1")
@@ -123,14 +135,14 @@ def test_real_programs_slow_down_with_the_frequency(place):
         idle_watts = client.truth(node.socket)["power_watts"]["cpu"]
         files = client.register_job(node.socket, 7, "0-127")
         assert files and all(Path(path).exists() for path in files)
-        fast = cpu_share(files, 1.5)
-        assert client.truth(node.socket)["power_watts"]["cpu"] > idle_watts + 50
-        for cpu in range(128):
-            node.write(f"{CPUFREQ}/policy{cpu}/scaling_governor", "powersave")
-        slow = cpu_share(files, 1.5)
-        assert fast <= 0.5
-        assert slow <= 0.15
-        assert fast > 1.5 * slow
+        with spinning(files) as share:
+            until(lambda: client.truth(node.socket)["power_watts"]["cpu"] > idle_watts + 50)
+            shares = []
+            until(lambda: shares.append(share()) or shares[-1] > 1.5 * MOST_SLOW)  # other work may leave less
+            for cpu in range(128):
+                node.write(f"{CPUFREQ}/policy{cpu}/scaling_governor", "powersave")
+            assert max(shares) <= 0.5
+            until(lambda: share() <= MOST_SLOW)  # the emulator may be late to follow
         assert client.status(node.socket)["throttle"]["mode"] == "v1"
     finally:
         assert node.stop() == 0

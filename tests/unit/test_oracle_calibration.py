@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,19 @@ def test_a_search_repeats_itself_with_any_number_of_workers(task: tuple[Problem,
     assert np.array_equal(alone, search(problem, found, start, quick))
     assert np.allclose(alone, search(problem, found, start, dataclasses.replace(quick, workers=2)), atol=1e-9)
     assert not np.array_equal(alone, search(problem, found, start, dataclasses.replace(quick, seed=2)))
+
+
+def test_workers_need_no_short_directory_for_temporary_files(
+    task: tuple[Problem, Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that forks workers would put its socket there, whose path may have 107 bytes."""
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    problem, found, start = task
+    quick = dataclasses.replace(SMALL, generations=1, polish=0)
+    alone = search(problem, found, start, quick)
+    assert np.allclose(alone, search(problem, found, start, dataclasses.replace(quick, workers=2)), atol=1e-9)
 
 
 def test_an_interrupted_search_goes_on_where_it_was(task: tuple[Problem, Any, Any], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import multiprocessing
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,6 +35,7 @@ _POLISH_UNITS = 40
 """Units of progress for polishing once: it takes about as long as so many generations."""
 _BLUNTNESS = (0.1, 0.02, 0.004)
 _STEP = 1e-4
+_LONGEST_SOCKET = 107
 _KICK, _KICKED, _KICK_STREAM = 0.04, 0.4, 7
 """Standard deviation of a kick (share of each range), share of unknowns that it moves, its random stream."""
 Progress = Callable[[int, int, float], None]
@@ -248,7 +250,7 @@ def _evaluator(
     if settings.workers <= 1:
         yield lambda vectors: problem.loss(found, vectors, settings.weights)
         return
-    context = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
+    context = multiprocessing.get_context("forkserver" if _fits_a_socket() else "spawn")
     given = (problem, list(found), settings.weights)
     with ProcessPoolExecutor(settings.workers, context, _adopt, given) as pool:
 
@@ -257,6 +259,12 @@ def _evaluator(
             return np.concatenate(list(pool.map(_part_losses, parts)))
 
         yield losses
+
+
+def _fits_a_socket() -> bool:
+    """Whether a server that forks has a place for its socket: paths of sockets have 107 bytes."""
+    longest = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
+    return os.name == "posix" and len(os.fsencode(tempfile.gettempdir())) + longest <= _LONGEST_SOCKET
 
 
 _adopted: list[Any] = []
