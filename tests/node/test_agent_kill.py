@@ -21,8 +21,6 @@ from typing import Any, ClassVar
 import pytest
 from crashing_agent import HOOK, CrashingAgent
 
-pytestmark = [pytest.mark.node, pytest.mark.root]
-
 SEED = int(os.environ.get("SENERGY_KILL_SEED", "20261121"))
 ROUNDS = int(os.environ.get("SENERGY_KILL_ROUNDS", "60"))
 ONLY = os.environ.get("SENERGY_KILL_ONLY")
@@ -33,6 +31,8 @@ SECONDS = {"begin": 0.02, "end": 0.02, "step": 0.03, "set": 0.02, "sample": 0.03
 CORES = {1: ["0-19"], 2: ["0-9", "10-19"], 3: ["0-5", "6-9", "10-19"]}
 """Cores of each of one to three jobs: the first two of three share a package and its power limit."""
 POLICIES = ("powersave", "performance", "edp", "cap", "monitor")
+
+pytestmark = [pytest.mark.node, pytest.mark.root, pytest.mark.timeout(300 + 5 * ROUNDS)]
 
 
 @pytest.fixture(scope="module")
