@@ -22,11 +22,14 @@ if __name__ == "__main__":
     command = ["senergy", "lab", "run", "gemm", sys.argv[1], "--seconds"]
     monitor = ZeusMonitor()
     subprocess.run([*command, "1"], check=True)  # zeus starts its helper processes at the first reading
+    begin = [time.time()]
     monitor.begin_window("w", sync_execution=False)
-    begin = time.time()
+    begin.append(time.time())
     subprocess.run([*command, "12"], check=True)
+    end = [time.time()]
     found = monitor.end_window("w", sync_execution=False)
-    window = {"begin": begin, "end": time.time(), "gpu": found.gpu_energy or {}}
+    end.append(time.time())
+    window = {"begin": begin, "end": end, "gpu": found.gpu_energy or {}}
     window |= {"cpu": found.cpu_energy or {}, "dram": found.dram_energy or {}}
     with open(sys.argv[2], "w") as file:
         json.dump(window, file)
@@ -113,7 +116,7 @@ def test_record_equals_the_integral_within_one_percent(lab: LabDriver, node: str
         lab.wait(job)
     (label,) = judges.acct(lab, job)
     (record,) = label["nodes"]
-    assert record["end"] - record["start"] > 10
+    assert record["end"] - record["start"] > 8  # of 11, if senergyd could not take note of it at once
     for part in parts:
         truth = recorder.joules(part, record["start"], record["end"])
         assert record["components"][part]["energy_joules"] == pytest.approx(truth, rel=0.01), part
@@ -136,7 +139,9 @@ def test_zeus_agrees_within_two_percent(lab: LabDriver, node: str, device: str, 
     for part in parts:
         kind, _, index = part.rstrip("]").partition("[")
         by_zeus = window[kind][index] if index else sum(window[kind].values())
-        outside = recorder.joules(part, record["start"], window["begin"])
-        outside += recorder.joules(part, window["end"], record["end"])
+        # Zeus reads at some moment within each pair of times: what they have between them may count.
+        outside = recorder.joules(part, record["start"], window["begin"][1])
+        outside += recorder.joules(part, window["end"][0], record["end"])
+        between = sum(recorder.joules(part, *window[name]) for name in ("begin", "end"))
         ours = record["components"][part]["energy_joules"] - outside
-        assert ours == pytest.approx(by_zeus, rel=0.02), part
+        assert ours - 0.02 * by_zeus <= by_zeus <= ours + between + 0.02 * by_zeus, part
