@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from fractions import Fraction
@@ -82,17 +83,21 @@ class SharedNode:
         self._used_s: dict[int, Fraction] = {}
         self.config = Config(agent=AgentConfig(sampling_hz=1.0, idle_watts=dict(idle_watts or {})))
         self._write_stat()
+        self._open = contextlib.ExitStack()
         self.engine = self.start()
 
     def start(self) -> Engine:
         """Start the agent."""
         self.state = StateDir(self.folder / "state")
+        self._open.callback(self.state.close)
         engine = Engine(self.config, self._devices(), self.state, self.clock)
+        self._open.callback(engine._measuring.close)
         engine.start()
         return engine
 
     def _devices(self) -> Devices:
         found = discover(self.tree.root)
+        self._open.callback(found.close)
         gpus = tuple(
             Gpu(index, index, "A100", None, None, None, None)
             for index in range(2)
@@ -108,9 +113,13 @@ class SharedNode:
             choice=Choice(node=tuple(counter.key for counter in node), node_adds=self._adds),
         )
 
+    def die(self) -> None:
+        """End the agent as kill -9 does."""
+        self._open.close()
+
     def kill(self) -> None:
         """End the agent as kill -9 does, and start another one."""
-        self.state.close()
+        self.die()
         self.engine = self.start()
 
     def begin(self, job_id: int, cpus: int | None, gpus: str = "", *, exclusive: bool = False) -> None:

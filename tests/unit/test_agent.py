@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,24 @@ class Node:
         self.original = self.tree.snapshot()
         self.clock = HandClock()
         self.config = config or Config(agent=AgentConfig(sampling_hz=1.0))
+        self._open = contextlib.ExitStack()
         self.engine = self.start()
 
     def start(self) -> Engine:
-        self.state = StateDir(self.folder / "state")
-        engine = Engine(self.config, discover(self.tree.root), self.state, self.clock)
+        devices, self.state = discover(self.tree.root), StateDir(self.folder / "state")
+        self._open.callback(devices.close)
+        self._open.callback(self.state.close)
+        engine = Engine(self.config, devices, self.state, self.clock)
         engine.start()
         return engine
 
     def die(self) -> None:
         """What is left of an agent after kill -9: its files."""
-        self.state.close()
+        self._open.close()
+
+    def stop(self) -> None:
+        self.engine.stop()
+        self._open.pop_all()
 
     def use(self, seconds: float, cpu_watts: float = 200.0, dram_watts: float = 20.0) -> None:
         """Let time pass at a power per package, sampled once a second."""
@@ -87,8 +95,21 @@ def env(job_id: int = 5, *, cpus: str = "4", restart: int = 0, **flags: str) -> 
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def make(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    """A function that makes the node."""
+    with contextlib.ExitStack() as stack:
+
+        def node(*config: Config) -> Node:
+            made = Node(tmp_path, *config)
+            stack.callback(made.die)
+            return made
+
+        yield node
+
+
+@pytest.fixture
+def node(make: Callable[..., Node]) -> Node:
+    return make()
 
 
 def energy_of(record: EnergyRecord) -> dict[str, float | None]:
@@ -246,8 +267,8 @@ def test_flags_that_nobody_checked_never_stop_a_job(node: Node, flags: dict[str,
     assert "ran under 'monitor'" in record.notes[0]
 
 
-def test_the_default_policy_is_the_site_s(tmp_path: Path) -> None:
-    node = Node(tmp_path, Config(defaults=DefaultsConfig(partition={"cpu": "powersave"})))
+def test_the_default_policy_is_the_site_s(make: Callable[..., Node]) -> None:
+    node = make(Config(defaults=DefaultsConfig(partition={"cpu": "powersave"})))
     assert node.engine.begin(env())["policy"] == "powersave"
     node.engine.end(env())
     assert node.records()[0].asked == {}
@@ -459,6 +480,7 @@ def test_a_record_tells_what_was_restored_outside_the_agent(node: Node) -> None:
     devices, state = discover(node.tree.root), StateDir(node.folder / "state")
     Restoration(devices, state.journal).repair(running=())  # senergyd --restore
     state.close()
+    devices.close()
     assert node.tree.snapshot() == node.original
     node.engine = node.start()
     assert node.tree.snapshot() == node.original
@@ -481,10 +503,10 @@ class PowerError(Exception):
 
 @pytest.mark.parametrize("point", range(16))
 def test_death_at_any_write_of_the_agent_s_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: int
+    make: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: int
 ) -> None:
     """The agent dies at its n-th write; what is on disk brings every setting back, and one record."""
-    node = Node(tmp_path)
+    node = make()
     count = 0
 
     def dying(write: Callable[..., Any]) -> Callable[..., Any]:
@@ -631,7 +653,7 @@ def test_a_new_configuration_counts_from_the_next_job_on(node: Node) -> None:
 def test_stopping_leaves_the_settings_of_running_jobs(node: Node) -> None:
     node.engine.begin(env(policy="powersave"))
     node.use(3)
-    node.engine.stop()
+    node.stop()
     assert node.tree.policy(0, "scaling_max_freq") == "800000"
     node.engine = node.start()
     node.engine.end(env())
@@ -653,9 +675,9 @@ def test_caps_that_change_without_end_leave_a_record_of_bounded_length(node: Nod
     "books", [{}, {"sequence": 7}, [], {"sequence": 7, "ledger": {"lines": {"cpu": {"x": 1}}}}]
 )
 def test_books_that_cannot_be_read_do_not_keep_the_agent_from_starting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, books: Any
+    make: Callable[..., Node], tmp_path: Path, caplog: pytest.LogCaptureFixture, books: Any
 ) -> None:
-    node = Node(tmp_path)
+    node = make()
     node.engine.begin(env(policy="powersave"))
     node.use(5)
     file = tmp_path / "state/books.json"

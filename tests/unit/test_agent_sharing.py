@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,10 @@ class SharedNode(Node):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> SharedNode:
-    return SharedNode(tmp_path)
+def node(tmp_path: Path) -> Iterator[SharedNode]:
+    node = SharedNode(tmp_path)
+    yield node
+    node.die()
 
 
 def test_each_job_s_cores_have_its_own_settings_once_a_step_told_them(node: SharedNode) -> None:
@@ -157,7 +160,9 @@ def test_everything_is_put_back_without_an_agent(node: SharedNode) -> None:
         node.begin(job_id, 1, cap="100", policy="performance")
         node.step(job_id, core)
     assert node.limits() == [200, 250]
-    results = Restoration(discover(node.tree.root), node.state.journal).repair(running=())
+    devices = discover(node.tree.root)
+    results = Restoration(devices, node.state.journal).repair(running=())
+    devices.close()
     assert all(result.done for result in results)
     assert node.tree.snapshot() == node.original
 
@@ -176,13 +181,15 @@ class Limit(GpuLimit):
 
 
 @pytest.fixture
-def gpu_node(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Engine, list[Limit]]:
+def gpu_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Engine, list[Limit]]]:
     """An engine on a node of two GPUs that are partitioned or not, and their limits."""
     gpus = tuple(Gpu(i, i, "A100", 400.0, 100.0, 400.0, None, partitioned=request.param) for i in range(2))
     limits = [Limit(index) for index in range(2)]
     hardware = Hardware("", 8, gpus=gpus)
     devices = Devices(hardware, (), {limit.key: limit for limit in limits}, ())
-    return Engine(Config(), devices, StateDir(tmp_path / "state"), HandClock()), limits
+    engine = Engine(Config(), devices, StateDir(tmp_path / "state"), HandClock())
+    yield engine, limits
+    engine.stop()
 
 
 @pytest.mark.parametrize("gpu_node", [False], indirect=True)
@@ -215,6 +222,7 @@ def test_a_job_with_an_instance_gets_no_figure_of_the_gpu_with_its_number(
         engine.end(env(job_id, cpus="2"))
     engine.tidy()
     shared, alone = [EnergyRecord.from_json(item.record) for item in engine.spool.items(10**9, 9)]
+    engine.stop()
     (gpu,) = shared.components
     assert (gpu.name, gpu.energy_joules is None) == ("gpu[0]", partitioned)
     assert any("MIG" in note for note in shared.notes) is partitioned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,10 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.devices.close()
 
 
 def watts(value: float) -> tuple[Setting, ...]:
@@ -233,6 +236,7 @@ class Jobs(RuleBasedStateMachine):
             expected = dict(self.node.before)
             if self.foreign is not None:
                 expected[LIMIT_FILE] = str(self.foreign)
+            self.node.devices.close()
             assert self.node.tree.snapshot() == expected
 
     def free(self) -> set[int]:

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,10 @@ def tree(tmp_path: Path) -> Tree:
 
 
 @pytest.fixture
-def devices(tree: Tree) -> Devices:
-    return discover(tree.root)
+def devices(tree: Tree) -> Iterator[Devices]:
+    devices = discover(tree.root)
+    yield devices
+    devices.close()
 
 
 @pytest.fixture
@@ -339,13 +342,16 @@ def test_boost_is_restored_before_the_bounds_that_it_overwrites(
     assert tree.policy(0, "scaling_max_freq") == "2000000"
     assert all(result.done for result in restore(devices, journal, JOB))
     assert tree.snapshot() == before
+    devices.close()
 
 
 def test_a_device_that_is_gone_keeps_its_entry(tree: Tree, devices: Devices, journal: Journal) -> None:
     apply(devices, journal, JOB, [governor("policy1", "performance")])
     for file in (tree.root / "sys/devices/system/cpu/cpufreq/policy1").iterdir():
         file.unlink()
-    results = restore(discover(tree.root), journal, JOB)
+    found = discover(tree.root)
+    results = restore(found, journal, JOB)
+    found.close()
     assert {(result.done, result.note) for result in results} == {(False, "the device is gone")}
     assert journal.entries
 

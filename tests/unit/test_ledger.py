@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,8 +25,15 @@ IDLE = {"cpu": 100.0, "dram": 20.0, "other": 80.0}
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., SharedNode]:
-    return lambda *arguments, **options: SharedNode(tmp_path, *arguments, **options)
+def make(tmp_path: Path) -> Iterator[Callable[..., SharedNode]]:
+    with contextlib.ExitStack() as stack:
+
+        def node(*arguments: Any, **options: Any) -> SharedNode:
+            made = SharedNode(tmp_path, *arguments, **options)
+            stack.callback(made.die)
+            return made
+
+        yield node
 
 
 def test_a_job_alone_pays_for_the_whole_node_its_meter_included(make: Callable[..., SharedNode]) -> None:
@@ -249,7 +258,7 @@ def test_a_part_that_is_gone_for_good_does_not_take_the_others_along(make: Calla
     node = make(("cpu", "dram"), {})
     second = HandCounter("cpu")
     second.key = "cpu:1"
-    node.state.close()
+    node.die()
     node.counters["cpu:1"] = second
     node.engine = node.start()
     node.begin(1, CPUS, exclusive=True)
@@ -266,7 +275,7 @@ def test_what_a_part_tells_after_it_was_left_out_is_nobody_s(make: Callable[...,
     node = make(("cpu",), {})
     second = HandCounter("cpu")
     second.key = "cpu:1"
-    node.state.close()
+    node.die()
     node.counters["cpu:1"] = second
     node.engine = node.start()
     second.silent = True
@@ -434,9 +443,10 @@ ACTIONS = st.lists(
 @given(ACTIONS)
 def test_jobs_idle_and_unattributed_are_the_node_over_any_history(actions: list[tuple[object, ...]]) -> None:
     """Begin, end, step, sample, kill -9, counters that cannot be read, in any order."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         components = ("cpu", "dram", "gpu[0]", "node")
         node = SharedNode(Path(folder), components, {"cpu": 50.0, "gpu": 20.0, "other": 30.0})
+        stack.callback(node.die)
         first = {name: counter.value_uj for name, counter in node.counters.items()}
         for action in actions:
             _do(node, action)
