@@ -88,6 +88,11 @@ class Tree:
     def policy(self, number: int, name: str) -> str:
         return self.get(f"sys/devices/system/cpu/cpufreq/policy{number}/{name}")
 
+    def open_files(self) -> int:
+        """Return how many of its files this process has open; others come and go."""
+        inside = self.root.resolve()
+        return sum(inside in link.resolve().parents for link in Path("/proc/self/fd").iterdir())
+
     def snapshot(self) -> dict[str, str]:
         """Return every file that a setting may change."""
         names = ("scaling_", "energy_performance_preference", "constraint_0_", "enabled", "boost", "no_turbo")

@@ -179,6 +179,7 @@ def agent(tmp_path: Path) -> Iterator[dict[str, Any]]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(conversation["path"]))
     listener.listen(1)
+    listener.settimeout(30)  # nobody may come
 
     def serve() -> None:
         peer, _ = listener.accept()

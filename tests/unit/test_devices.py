@@ -94,11 +94,12 @@ def test_a_counter_is_kept_open_and_follows_the_file(tree: Tree) -> None:
     )
     counter = discover(tree.root).counters[0]
     assert counter.read() == 5
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert tree.open_files() == 1
     file.write_text("17\n")
     assert counter.read() == 17
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert tree.open_files() == 1
     counter.close()
+    assert tree.open_files() == 0
 
 
 def test_a_counter_that_fails_is_opened_again_but_not_at_every_read(
