@@ -309,7 +309,7 @@ class SmallCluster:
         files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid"}
         files |= {"log-file": "munge.log", "seed-file": "munge.seed"}
         self._spawn("munged", "--foreground", "--force", *(f"--{k}={d}/{v}" for k, v in files.items()))
-        wait_until((d / "munge.socket").exists, "munged", self)
+        wait_until(lambda: _accepts(d / "munge.socket"), "munged", self)
         self._spawn("slurmctld", "-D", "-c", "-f", f"{d}/slurm.conf")
         wait_until(lambda: self.run("scontrol", "ping").returncode == 0, "slurmctld", self)
         for name in NODES:
@@ -356,6 +356,13 @@ def cgroup_line() -> str:
         if version.stdout.startswith(("slurm-wlm 22", "slurm 22"))
         else "CgroupPlugin=disabled"
     )
+
+
+def _accepts(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+        connection.connect(str(path))
+        return True
+    return False
 
 
 def reserve_ports(count: int) -> list[socket.socket]:

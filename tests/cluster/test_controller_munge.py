@@ -30,6 +30,7 @@ from slurm_energy.errors import (
     UnavailableError,
     UsageError,
 )
+from slurm_energy.lab import processes
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy.slurm import munge
 
@@ -53,7 +54,7 @@ def running_munged(directory: Path):
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: munge_socket.exists() and daemon.poll() is None)
+        wait_for(lambda: daemon.poll() is None and processes.accepts(munge_socket))
         yield munge_socket
     finally:
         daemon.terminate()
@@ -391,8 +392,10 @@ class TestLife:
             if round_number < 4:
                 killer = threading.Timer(chance.uniform(0.0, 0.15), controller.process.kill)
                 killer.start()
-            with contextlib.suppress(UnavailableError):
-                while spool:
+            deadline = time.monotonic() + 60
+            while spool and (round_number == 4 or controller.process.poll() is None):
+                assert time.monotonic() < deadline
+                with contextlib.suppress(UnavailableError):
                     batch = [spool[key] for key in list(spool)[:3]]
                     for key in controller.client().post("/v1/records", {"items": batch})["accepted"]:
                         acknowledged.add(key)

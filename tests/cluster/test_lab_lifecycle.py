@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -104,7 +105,8 @@ def host_files() -> set[tuple[str, int]]:
     for place in HOST_PLACES:
         for path in Path(place).glob("*") if Path(place).is_dir() else []:
             if re.search("slurm|munge|mysql|maria|senergy|ld.so|hosts", str(path)) and not path.is_dir():
-                found.add((str(path), path.stat().st_mtime_ns))
+                with contextlib.suppress(FileNotFoundError):  # somebody else's that goes
+                    found.add((str(path), path.stat().st_mtime_ns))
     return found
 
 

@@ -14,7 +14,7 @@ from lab_driver import LabDriver
 from slurm_energy.slurm.batchscript import parse_time_limit, read_script
 from slurm_energy.slurm.tres import requested
 
-pytestmark = [pytest.mark.cluster, pytest.mark.root]
+pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.timeout(600)]
 
 SCRIPT = """#!/bin/sh
 #SBATCH --nodes=1 --exclusive --nodelist=n1
