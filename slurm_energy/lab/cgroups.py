@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 _UNLIMITED = "-1"
+_ATTEMPTS = 1000
 
 
 class Groups(Protocol):
@@ -44,7 +45,7 @@ class GroupsV1:
         self._bases = list(dict.fromkeys((self._cpu, self._cpuacct)))
         self.close()
         for path in self._bases:
-            path.mkdir(parents=True)
+            _make(path)
 
     def create(self, name: str) -> list[Path]:
         """Make a group under each controller."""
@@ -82,7 +83,7 @@ class GroupsV2:
     def __init__(self, root: Path, base: str) -> None:
         self._root, self._base = root, root / base
         self.close()
-        self._base.mkdir(parents=True)
+        _make(self._base)
         for path in [*reversed(self._base.relative_to(root).parents), Path(base)]:
             _write(root / path / "cgroup.subtree_control", "+cpu")
 
@@ -154,6 +155,20 @@ def _write(path: Path, text: str) -> None:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
+
+
+def _make(path: Path) -> None:
+    """Make a group and those above it; emulators of the lab's other nodes remove these while they are empty."""
+    for _ in range(_ATTEMPTS):
+        try:
+            path.mkdir(parents=True)
+            return
+        except FileNotFoundError:
+            continue
+        except FileExistsError:  # also of one above that has gone again
+            if path.is_dir():
+                raise
+    path.mkdir(parents=True)
 
 
 def _rmdir(path: Path) -> bool:

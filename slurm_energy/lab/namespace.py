@@ -5,6 +5,7 @@ Knows how to build the view of an emulated node from an emulator's file tree; st
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -153,16 +154,15 @@ def _assemble(stage: Path, target: Path, entries: Mapping[str, Path], final_flag
 
 
 def _show(source: Path, target: Path) -> None:
-    try:
+    """Show one entry; one that goes away just then, such as another lab's control group, stays out."""
+    with contextlib.suppress(FileNotFoundError):
         mode = source.lstat().st_mode
-    except FileNotFoundError:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if stat.S_ISLNK(mode):
-        target.symlink_to(source.readlink())
-        return
-    if stat.S_ISDIR(mode):
-        target.mkdir()
-    else:
-        target.touch()
-    bind(source, target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if stat.S_ISLNK(mode):
+            target.symlink_to(source.readlink())
+            return
+        if stat.S_ISDIR(mode):
+            target.mkdir()
+        else:
+            target.touch()
+        bind(source, target)

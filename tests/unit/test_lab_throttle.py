@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,28 @@ def test_version_1_is_found_together_or_apart(tmp_path):
     groups.limit("job_1", 5000, 20000)
     assert (together / "lab/n1/job_1/cpu.cfs_quota_us").read_text().endswith("5000")
     assert groups.cpu_seconds("job_1") == 2.5
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["gone", "gone while it is looked at"])
+def test_another_node_may_remove_the_labs_group_while_it_is_empty(tmp_path, monkeypatch, back):
+    """Emulators of one lab start at once, and each removes what an earlier run has left."""
+    info = mountinfo(tmp_path, f"{tmp_path} rw - cgroup cgroup rw,cpu,cpuacct")
+    make, removed = os.mkdir, []
+
+    def mkdir(path, *arguments):
+        lab_group = Path(path) == tmp_path / "lab"
+        if back and lab_group and not removed:
+            removed.append(path)
+            raise FileExistsError(17, "File exists", str(path))
+        make(path, *arguments)
+        if lab_group and not removed:
+            removed.append(path)
+            Path(path).rmdir()
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    groups, reason = find_groups("lab/n1", info)
+    assert (groups is not None, reason, len(removed)) == (True, "", 1)
+    assert (tmp_path / "lab/n1").is_dir()
 
 
 def test_version_2_needs_its_cpu_controller(tmp_path):
