@@ -158,7 +158,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _make(path: Path) -> None:
-    """Make a group and those above it; emulators of the lab's other nodes remove these while they are empty."""
+    """Make a group and those above it; emulators of other nodes remove these while they are empty."""
     for _ in range(_ATTEMPTS):
         try:
             path.mkdir(parents=True)
