@@ -21,6 +21,8 @@ _COMPILE_TIMEOUT_S = 60
 def build_nvml(directory: Path, compiler: str = "gcc") -> Path:
     """Compile the NVML stub into `directory` unless the one there is from the same source.
 
+    Every user's jobs can load it, whatever our umask.
+
     Args:
         directory: made if absent; put it into LD_LIBRARY_PATH of whatever shall load the stub.
         compiler: C compiler to call.
@@ -40,9 +42,11 @@ def build_nvml(directory: Path, compiler: str = "gcc") -> Path:
     if shutil.which(compiler) is None:
         raise UnavailableError(f"{compiler}: not found", todo="install a C compiler (apt-get install gcc)")
     directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o755)
     unfinished = directory / f".{NVML_LIBRARY}.{os.getpid()}"
     command = [compiler, *FLAGS, f"-Wl,-soname,{NVML_LIBRARY}", "-o", str(unfinished), *map(str, sources)]
     _compile(command)
+    unfinished.chmod(0o755)
     unfinished.replace(library)
     stamp.write_text(digest)
     return library

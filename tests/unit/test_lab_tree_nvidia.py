@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import struct
 import subprocess
@@ -63,7 +64,14 @@ def test_layout_is_the_stubs(tmp_path: Path):
 
 
 def test_stub_is_compiled_once_per_source(tmp_path: Path):
-    library = build_nvml(tmp_path)
+    old = os.umask(0o077)
+    try:
+        library = build_nvml(tmp_path)
+    finally:
+        os.umask(old)
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path, library)] == [0o755] * 2, (
+        "for every user's jobs"
+    )
     first = library.stat().st_mtime_ns
     assert build_nvml(tmp_path).stat().st_mtime_ns == first
     (tmp_path / "libnvidia-ml.so.1.sha256").write_text("of another source")
