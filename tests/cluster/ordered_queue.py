@@ -151,10 +151,9 @@ class OrderedQueue:
             seen = self.ranked(jobs, policy)
             wanted = {job["job_id"]: job["site_factor"] for job in seen["jobs"] if job["job_id"] in jobs}
             with self._stopped() as pid:
-                if seen["mode"] == "plugin":
-                    self._applied(jobs)
+                applied = seen["mode"] != "plugin" or self._applied(jobs)
                 priorities = self.priorities()
-                right = all(priorities[job] == number for job, number in wanted.items())
+                right = applied and all(priorities[job] == number for job, number in wanted.items())
                 if right and not changes_jobs(pid):
                     yield seen
                     return

@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import pytest
@@ -14,9 +15,12 @@ from ordering import until
 from slurm_energy.ownership import replace_public
 
 SHARES = {"daemon": 1, "games": 2, "man": 1}
-JOBS = {"daemon": 40, "games": 26, "man": 14}
+JOBS = {"daemon": 74, "games": 46, "man": 27}
 """Who submits how many: half of all jobs are of a user who is entitled to a quarter."""
 SLOTS = 4
+MEASURED = 20 * SLOTS
+"""What runs has used little yet, so that a user may have some jobs more than due: few of so many."""
+SUBMITTERS = 4
 UNBOUND_S = 600.0
 MOST_TASKS = 500
 HADES = {
@@ -79,14 +83,14 @@ def know_shares(lab):
     until(known, "the shares")
 
 
-def used_up(starts, owner):
-    """Return when the first user's last job started; None: everybody still has some to run."""
-    lasts = []
+def last_start(starts, owner):
+    """Return the time up to which jobs count; None: too few have started, and everybody has more to run."""
+    ends = [sorted(starts.values())[MEASURED - 1]] if len(starts) >= MEASURED else []
     for user, count in JOBS.items():
         of_user = [start for job, start in starts.items() if owner[job] == user]
         if len(of_user) == count:
-            lasts.append(max(of_user))
-    return min(lasts, default=None)
+            ends.append(max(of_user))
+    return min(ends, default=None)
 
 
 def energies(lab, jobs):
@@ -122,14 +126,15 @@ def bound(lab):
 def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
     know_shares(lab)
     blocker = fill(lab)
-    owner = {}
-    for user, count in JOBS.items():  # whoever submits most is first in the queue, too
-        for number in range(count):
-            owner[one_gpu(lab, user, 2 + 0.5 * (number % 5))] = user
+    # Whoever submits most is first in the queue, too.
+    wanted = [(user, 2 + 0.5 * (number % 5)) for user, count in JOBS.items() for number in range(count)]
+    with ThreadPoolExecutor(SUBMITTERS) as pool:
+        jobs = list(pool.map(lambda job: one_gpu(lab, *job), wanted))
+    owner = {job: user for job, (user, _) in zip(jobs, wanted, strict=True)}
     lab.run("scancel", str(blocker))
-    until(lambda: used_up(started(lab, owner), owner), "all jobs of somebody started", 400)
+    until(lambda: last_start(started(lab, owner), owner), f"{MEASURED} starts", 400)
     starts = started(lab, owner)
-    last = used_up(starts, owner)
+    last = last_start(starts, owner)
     begun = [job for job, start in starts.items() if start <= last]
     lab.run("scancel", *(str(job) for job in owner if job not in begun), check=False)
     for job in begun:
