@@ -29,6 +29,8 @@ from slurm_energy.devices.discovery import Devices
 
 _OTHER_SPAN_S = 10.0
 """Meters of nodes lag and average; over less, what their lag moves about would be split, not energy."""
+_LONGEST_READING_S = 0.05
+"""Where readings took longer, the node's meter may be that much ahead of its parts: the next ones tell."""
 _MOST_DEBT_S = 30.0
 """Meters that disagree for longer than this contradict each other: the node's shows less than its parts."""
 
@@ -216,7 +218,8 @@ class Ledger:
         for start, end in draft.doubt:
             line.doubt_between(start, end)
         start = line.open.start if line.open is not None else piece.start
-        young = not settle and piece.sole is None and interval.end - start < _OTHER_SPAN_S - SLACK_S
+        alone = piece.sole is not None and interval.read_s <= _LONGEST_READING_S
+        young = not settle and not alone and interval.end - start < _OTHER_SPAN_S - SLACK_S
         if not told or waits or young:
             line.wait(piece)
             return

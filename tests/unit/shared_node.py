@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ _TICKS_PER_S = 100
 
 
 class HandCounter(EnergyCounter):
-    """A counter that shows what the test says; silent: it cannot be read."""
+    """A counter that shows what the test says; silent: it cannot be read; held_up: what comes in between."""
 
     range_uj = None
     most_watts = 1e6
@@ -44,8 +44,10 @@ class HandCounter(EnergyCounter):
         self.source = SOURCES[component]
         self.value_uj = 5_000_000
         self.silent = self.gone = False
+        self.held_up: Callable[[], None] = lambda: None
 
     def read(self) -> int:
+        self.held_up()
         if self.gone:
             raise DeviceGoneError(self.key, "gone")
         if self.silent:

@@ -359,6 +359,23 @@ def test_meters_that_disagree_for_a_moment_even_out(make: Callable[..., SharedNo
     assert joules(node.records()[5]) == {"cpu": 1000.0, "other": 200.0, "node": 1200.0}
 
 
+def test_a_reading_that_was_held_up_costs_a_job_nothing(make: Callable[..., SharedNode]) -> None:
+    """Two seconds pass between the parts and the meter of the node, shortly before the job ends."""
+    node = make(("cpu", "node"))
+    node.begin(5, 8)
+    node.use(5, {"cpu": 100.0, "other": 20.0})
+
+    def hold_up() -> None:
+        node.counters["node"].held_up = lambda: None
+        node.use(2, {"cpu": 100.0, "other": 20.0}, ticks=False)
+
+    node.counters["node"].held_up = hold_up
+    node.use(1, {"cpu": 100.0, "other": 20.0})
+    node.use(1, {"cpu": 100.0, "other": 20.0})
+    node.end(5)
+    assert joules(node.records()[5]) == {"cpu": 900.0, "other": 180.0, "node": 1080.0}
+
+
 def test_power_of_shared_jobs_is_their_part(make: Callable[..., SharedNode]) -> None:
     node = make(idle_watts=IDLE)
     node.begin(5, 4)
