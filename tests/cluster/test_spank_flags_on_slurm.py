@@ -139,6 +139,17 @@ def energy_flags(cluster, job_id):
     return {k.removeprefix(prefix): v for k, v in message["env"].items() if k.startswith(prefix)}
 
 
+def script_of_components(cluster, count, *lines):
+    """Return a script that first waits for the prologs of a heterogeneous job's components.
+
+    Slurm does not: of a script that ends at once the first node may hear before another has begun.
+    """
+    begun = f"{cluster.directory}/env.begin.$((${{SLURM_HET_JOB_ID:-$SLURM_JOB_ID}} + i))"
+    numbers = " ".join(map(str, range(count)))
+    wait = f"for i in {numbers}; do while [ ! -e {begun} ]; do sleep 0.1; done; done"
+    return cluster.script(wait, *lines, name="components.sh")
+
+
 def submit_bad(cluster, way, *options):
     if way == "#SBATCH":
         lines = [f'#SBATCH "{option}"' for option in options]
@@ -193,7 +204,7 @@ def test_flags_are_judged_together_once_all_are_read(cluster):
 
 
 def test_components_of_a_heterogeneous_job_are_judged_one_by_one(cluster):
-    before, script = cluster.job_count(), cluster.script("true")
+    before, script = cluster.job_count(), script_of_components(cluster, 2)
     components = ["-n1", "--energy-policy=edp", ":", "-n1", "--energy-policy=cap"]
     done = cluster.run("sbatch", *components, script)
     assert of_ours(done) == ["sbatch: error: --energy-policy=cap needs --energy-cap or --energy-gpu-cap"]
@@ -283,7 +294,7 @@ def test_every_task_of_an_array_carries_the_flags(cluster):
 
 @pytest.mark.parametrize("way", ["sbatch", "srun", "salloc"])
 def test_components_of_a_heterogeneous_job_keep_a_flag_until_it_is_given_again(cluster, way):
-    tell = cluster.script("echo $SLURM_JOB_ID", name="tell.sh")
+    tell = script_of_components(cluster, len(NODES), "echo $SLURM_JOB_ID")
     components = ["-n1", "--energy-cap=225", ":", "-n1", ":", "-n1", "--energy-cap=226", "--energy-tag=c"]
     parsable = ["--parsable"] if way == "sbatch" else []
     done = cluster.run(way, *parsable, *components, tell)
