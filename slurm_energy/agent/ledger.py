@@ -29,6 +29,8 @@ from slurm_energy.devices.discovery import Devices
 
 _OTHER_SPAN_S = 10.0
 """Meters of nodes lag and average; over less, what their lag moves about would be split, not energy."""
+_ALONE_SPAN_S = 1.0
+"""They are updated ten times a second or less often, so that samples in between show parts only."""
 _LONGEST_READING_S = 0.05
 """Where readings took longer, the node's meter may be that much ahead of its parts: the next ones tell."""
 _MOST_DEBT_S = 30.0
@@ -219,7 +221,8 @@ class Ledger:
             line.doubt_between(start, end)
         start = line.open.start if line.open is not None else piece.start
         alone = piece.sole is not None and interval.read_s <= _LONGEST_READING_S
-        young = not settle and not alone and interval.end - start < _OTHER_SPAN_S - SLACK_S
+        least_s = (_ALONE_SPAN_S if alone else _OTHER_SPAN_S) - SLACK_S
+        young = not settle and interval.end - start < least_s
         if not told or waits or young:
             line.wait(piece)
             return
@@ -231,7 +234,9 @@ class Ledger:
         self._moved = Moved()
 
     def _bounded(self, debt_uj: int, node_uj: int, length_s: float) -> int:
-        most_uj = round(node_uj * _MOST_DEBT_S / length_s) if length_s > 0 else debt_uj
+        if length_s < _ALONE_SPAN_S - SLACK_S:  # says nothing of their powers
+            return debt_uj
+        most_uj = round(node_uj * _MOST_DEBT_S / length_s)
         if debt_uj <= most_uj:
             self._complaints.settle("meter of the node", "shows as much as its parts again")
             return debt_uj

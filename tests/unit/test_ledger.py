@@ -359,6 +359,23 @@ def test_meters_that_disagree_for_a_moment_even_out(make: Callable[..., SharedNo
     assert joules(node.records()[5]) == {"cpu": 1000.0, "other": 200.0, "node": 1200.0}
 
 
+def test_a_meter_that_is_updated_less_often_than_it_is_read_is_no_contradiction(
+    make: Callable[..., SharedNode],
+) -> None:
+    node = make(("cpu", "node"))
+    node.begin(5, 8)
+    meter = node.counters["node"]
+    for _ in range(30):
+        shown_uj = meter.value_uj
+        node.use(0.05, {"cpu": 100.0, "other": 20.0}, ticks=False)
+        now_uj, meter.value_uj = meter.value_uj, shown_uj
+        node.engine.tick()
+        meter.value_uj = now_uj
+        node.use(0.05, {"cpu": 100.0, "other": 20.0})
+    node.end(5)
+    assert joules(node.records()[5]) == pytest.approx({"cpu": 300.0, "other": 60.0, "node": 360.0})
+
+
 def test_a_reading_that_was_held_up_costs_a_job_nothing(make: Callable[..., SharedNode]) -> None:
     """Two seconds pass between the parts and the meter of the node, shortly before the job ends."""
     node = make(("cpu", "node"))
