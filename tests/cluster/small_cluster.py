@@ -291,6 +291,8 @@ class SmallCluster:
             path = d / name
             path.write_text(HOOK_SCRIPT.format(dir=d, hook=self.hook, operation=operation))
             path.chmod(0o755)
+        for path in d.glob("*.conf"):  # whatever the umask: other users submit, too
+            path.chmod(0o644)
         (d / "munge.key").write_bytes(os.urandom(64))
         (d / "munge.key").chmod(0o400)
 
