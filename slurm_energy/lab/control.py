@@ -246,13 +246,13 @@ def _listen(path: Path) -> socket.socket:
     Raises:
         AlreadyRunningError: somebody does.
     """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     if path.is_socket():
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
             probe.connect(str(path))
             raise AlreadyRunningError(f"{path}: an emulator answers there")
         path.unlink()
     path.parent.mkdir(parents=True, exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     path.chmod(0o666)
     listener.listen(_BACKLOG)
