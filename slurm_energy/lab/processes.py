@@ -18,6 +18,9 @@ from slurm_energy.lab.keeper import MARK
 _PROC = Path("/proc")
 _CLIENTS = frozenset({"srun", "salloc", "sattach", "sbatch"})
 _LISTENING = "0A"
+_KERNEL_THREAD = 0x0020_0000
+"""PF_KTHREAD (include/linux/sched.h) in the flags of /proc/PID/stat."""
+_EXEC_TIMEOUT_S = 1.0
 
 
 def _pids() -> Iterator[int]:
@@ -33,14 +36,33 @@ def _read(pid: int, name: str) -> bytes:
 
 def is_running(pid: int) -> bool:
     """Return whether a process exists and is no zombie."""
-    state = _read(pid, "stat").rpartition(b") ")[2][:1]
-    return state not in (b"", b"Z", b"X")
+    return _state_and_flags(pid)[0] not in ("", "Z", "X")
+
+
+def _state_and_flags(pid: int) -> tuple[str, int]:
+    """Return fields 3 and 9 of /proc/PID/stat (proc(5)); ("", 0) if there is no such process."""
+    fields = _read(pid, "stat").rpartition(b") ")[2].split()
+    return (fields[0].decode(), int(fields[6])) if len(fields) > 6 else ("", 0)
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Return what a process was started with; b"" of one that cannot be looked into.
+
+    A process in the middle of execve() has neither environment nor arguments for a moment: it is waited for.
+    """
+    deadline = time.monotonic() + _EXEC_TIMEOUT_S
+    while not (data := _read(pid, "environ")) and not _read(pid, "cmdline"):
+        state, flags = _state_and_flags(pid)
+        if state in ("", "Z", "X") or flags & _KERNEL_THREAD or time.monotonic() > deadline:
+            break
+        time.sleep(0.001)
+    return data.split(b"\0")
 
 
 def marked(root: Path) -> list[int]:
     """Return the running processes that a keeper of this lab started, and the keepers themselves."""
     wanted = f"{MARK}={root}".encode()
-    return [pid for pid in _pids() if wanted in _read(pid, "environ").split(b"\0") and is_running(pid)]
+    return [pid for pid in _pids() if wanted in _environment(pid) and is_running(pid)]
 
 
 def clients(slurm_conf: Path) -> list[int]:
@@ -50,7 +72,7 @@ def clients(slurm_conf: Path) -> list[int]:
         pid
         for pid in _pids()
         if _read(pid, "comm").decode(errors="replace").strip() in _CLIENTS
-        and wanted in _read(pid, "environ").split(b"\0")
+        and wanted in _environment(pid)
         and is_running(pid)
     ]
 

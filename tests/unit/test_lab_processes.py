@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,29 @@ def test_marked_processes_are_found_and_ended(tmp_path):
         assert processes.wait_gone(lambda: processes.marked(tmp_path), 30) == []
         assert process.wait(timeout=30) == -signal.SIGKILL
     assert not processes.is_running(process.pid)
+
+
+def test_a_process_is_found_that_is_just_changing_its_program(tmp_path, monkeypatch):
+    """Between its old memory and its new one it has no environment (here: for a twentieth of a second)."""
+    folder = tmp_path / "4711"
+    folder.mkdir()
+    for name, text in (("environ", ""), ("cmdline", ""), ("stat", "4711 (sleep) R 1 1 1 0 -1 4194560 0")):
+        (folder / name).write_text(text)
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    mark = f"A=1\0{keeper.MARK}=/lab\0"
+    later = threading.Timer(0.05, lambda: (folder / "environ").write_text(mark))
+    later.start()
+    assert processes.marked(Path("/lab")) == [4711]
+    later.join()
+
+
+@pytest.mark.parametrize("stat", ["2 (kthreadd) S 0 0 0 0 -1 2129984 0", "2 (sleep) Z 1 1 1 0 -1 4194560 0"])
+def test_what_has_no_memory_is_not_waited_for(tmp_path, monkeypatch, stat):
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2/stat").write_text(stat)
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited for what never comes"))
+    assert processes.marked(Path("/lab")) == []
 
 
 def test_what_is_killed_and_found_no_more_is_waited_for(monkeypatch):
