@@ -76,10 +76,10 @@ def _line_index(text: str) -> dict[tuple[str, str], int]:
     section, seen = "", collections.Counter[str]()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
-            section = header[1].replace('"', "")
+            section = table = header[1].replace('"', "")
             if line.lstrip().startswith("[["):
-                section = numbered(section, seen[section])
-                seen[header[1].replace('"', "")] += 1
+                section = numbered(table, seen[table])
+                seen[table] += 1
             index.setdefault((section, ""), number)
         elif assignment := _ASSIGNMENT.match(line):
             name = assignment[1].strip('"')

@@ -18,6 +18,8 @@ from slurm_energy.lab.keeper import MARK
 _PROC = Path("/proc")
 _CLIENTS = frozenset({"srun", "salloc", "sattach", "sbatch"})
 _LISTENING = "0A"
+_OVER = ("", "Z", "X")
+"""States of a process that is gone, or only waits for its parent to take note of it (proc(5))."""
 _KERNEL_THREAD = 0x0020_0000
 """PF_KTHREAD (include/linux/sched.h) in the flags of /proc/PID/stat."""
 _EXEC_TIMEOUT_S = 1.0
@@ -36,7 +38,7 @@ def _read(pid: int, name: str) -> bytes:
 
 def is_running(pid: int) -> bool:
     """Return whether a process exists and is no zombie."""
-    return _state_and_flags(pid)[0] not in ("", "Z", "X")
+    return _state_and_flags(pid)[0] not in _OVER
 
 
 def _state_and_flags(pid: int) -> tuple[str, int]:
@@ -53,7 +55,7 @@ def _environment(pid: int) -> list[bytes]:
     deadline = time.monotonic() + _EXEC_TIMEOUT_S
     while not (data := _read(pid, "environ")) and not _read(pid, "cmdline"):
         state, flags = _state_and_flags(pid)
-        if state in ("", "Z", "X") or flags & _KERNEL_THREAD or time.monotonic() > deadline:
+        if state in _OVER or flags & _KERNEL_THREAD or time.monotonic() > deadline:
             break
         time.sleep(0.001)
     return data.split(b"\0")

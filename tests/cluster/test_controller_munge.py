@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from small_cluster import reserve_ports
 
 from slurm_energy.accounting.client import ControllerClient
 from slurm_energy.errors import (
@@ -93,9 +94,8 @@ def foreign_munged(place):
 @contextlib.contextmanager
 def reserved_port():
     """Give a port that nobody gets meanwhile, but for a daemon that sets SO_REUSEADDR."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    (probe,) = reserve_ports(1)
+    with probe:
         yield probe.getsockname()[1]
 
 
