@@ -35,8 +35,8 @@ SUBCOMMANDS = {
     "lab": "a real Slurm cluster with emulated power hardware on this machine",
 }
 
-EPILOG = """exit codes: 0 ok, 1 failure, 2 bad usage or input, 3 configuration, 4 daemon or device
-unavailable, 5 forbidden, 6 not found, 7 already running"""
+EPILOG = """exit codes: 0 ok, 1 failure, 2 bad usage or input, 3 configuration, 4 daemon, device or
+optional package unavailable, 5 forbidden, 6 not found, 7 already running"""
 
 
 def module_name(command: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from slurm_energy.errors import EnergyError, NotFoundError, install_extra
+from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, install_extra
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.advice import PART_NAMES
 from slurm_energy.reports.axis import time_label, time_ticks, value_ticks, watt_label
@@ -22,7 +22,8 @@ def write_png(job: Usage, path: Path) -> None:
     """Draw stacked power by part.
 
     Raises:
-        EnergyError: matplotlib is not installed, or the file cannot be written.
+        UnavailableError: matplotlib is not installed.
+        EnergyError: the file cannot be written.
         NotFoundError: the job has no power trace.
     """
     trace = combined_trace(job, _POINTS)
@@ -33,7 +34,7 @@ def write_png(job: Usage, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise EnergyError("--png", "matplotlib is not installed", install_extra("plots")) from None
+        raise UnavailableError("--png", "matplotlib is not installed", install_extra("plots")) from None
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     times = [(i + 0.5) * trace.interval_s for i in range(trace.length)]

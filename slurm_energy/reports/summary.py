@@ -12,11 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from slurm_energy.quantities import JOULES_PER_KWH
 from slurm_energy.reports.usage import Usage
-from slurm_energy.scheduling.fairness import jain
 from slurm_energy.slurm.tres import requested
 
 COMPLETED, DEADLINE = "COMPLETED", "DEADLINE"
@@ -259,9 +256,27 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _quantile(values: Sequence[float], part: float) -> float | None:
-    return float(np.quantile(values, part)) if values else None
+    """Return a quantile of ascending values, interpolated linearly between neighbours; None for none.
+
+    Source: Hyndman, Fan 1996, definition 7, which numpy's default is.
+    """
+    if not values:
+        return None
+    position = part * (len(values) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(values) - 1)
+    return values[below] + (position - below) * (values[above] - values[below])
 
 
 def _jain(values: Iterable[float]) -> float | None:
-    known = np.array([*values])
-    return jain(known) if np.any(known) else None
+    """Return Jain's fairness index (sum x)^2 / (n sum x^2); None without a value other than 0.
+
+    The base installation has no numpy, so this repeats `scheduling.fairness.jain`. Values are scaled by
+    the largest one, or their squares could overflow.
+    """
+    known = [*values]
+    largest = max(map(abs, known), default=0.0)
+    if largest == 0:
+        return None
+    scaled = [value / largest for value in known]
+    return math.fsum(scaled) ** 2 / (len(scaled) * math.fsum(value * value for value in scaled))

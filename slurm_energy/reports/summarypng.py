@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from slurm_energy.errors import EnergyError, NotFoundError, install_extra
+from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, install_extra
 from slurm_energy.reports.summary import Summary
 from slurm_energy.reports.summarypage import Report
 
@@ -24,7 +24,8 @@ def write_png(report: Report, path: Path) -> None:
     """Draw a panel per figure with a bar per group; of many groups those of most energy.
 
     Raises:
-        EnergyError: matplotlib is not installed, or the file cannot be written.
+        UnavailableError: matplotlib is not installed.
+        EnergyError: the file cannot be written.
         NotFoundError: there is no job to show.
     """
     if not report.groups:
@@ -32,7 +33,7 @@ def write_png(report: Report, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise EnergyError("--png", "matplotlib is not installed", install_extra("plots")) from None
+        raise UnavailableError("--png", "matplotlib is not installed", install_extra("plots")) from None
     most = sorted(report.groups, key=lambda name: -(report.groups[name].energy_joules or 0.0))[:_MOST_GROUPS]
     shown = [(name, group) for name, group in report.groups.items() if name in most]
     size = (12, 1.4 + 0.34 * len(shown))

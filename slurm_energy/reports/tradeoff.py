@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from slurm_energy.errors import EnergyError, install_extra
+from slurm_energy.errors import EnergyError, UnavailableError, install_extra
 from slurm_energy.oracle.sweep import Sweep
 
 
@@ -13,12 +13,13 @@ def write_png(found: Sweep, title: str, path: Path) -> None:
     """Draw a point per alternative, a line through the Pareto front, the best of each objective by name.
 
     Raises:
-        EnergyError: matplotlib is not installed, or the file cannot be written.
+        UnavailableError: matplotlib is not installed.
+        EnergyError: the file cannot be written.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise EnergyError("--plot", "matplotlib is not installed", install_extra("plots")) from None
+        raise UnavailableError("--plot", "matplotlib is not installed", install_extra("plots")) from None
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     hours = found.objectives["time"] / 3600

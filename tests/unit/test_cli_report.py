@@ -20,6 +20,7 @@ from slurm_energy.cli.main import main
 from slurm_energy.reports import summary
 from slurm_energy.reports.usage import Answer, summarise
 from slurm_energy.scheduling import policy
+from slurm_energy.scheduling.fairness import jain
 from slurm_energy.simulator.cluster import Kind
 from slurm_energy.simulator.engine import simulate
 from slurm_energy.simulator.settings import Discipline, Settings
@@ -264,3 +265,15 @@ def test_the_words_mean_what_they_mean_in_the_simulator() -> None:
     shared = sorted(set(live) & set(simulated))
     assert {"job_kwh", "job_edp", "jobs_per_hour", "mean_jct_s", "p95_wait_s", "makespan_s"} <= set(shared)
     assert {name: live[name] for name in shared} == pytest.approx({name: simulated[name] for name in shared})
+
+
+@given(st.lists(st.floats(0, 1e300), min_size=1, max_size=30), st.floats(0, 1))
+def test_quantiles_are_those_of_numpy(values: list[float], part: float) -> None:
+    values = sorted(values)
+    assert summary._quantile(values, part) == pytest.approx(np.quantile(values, part), rel=1e-9, abs=1e-300)
+
+
+@given(st.lists(st.floats(0, 1e300), min_size=1, max_size=30))
+def test_the_fairness_index_is_that_of_the_policies(values: list[float]) -> None:
+    expected = jain(np.array(values)) if any(values) else None
+    assert summary._jain(values) == (None if expected is None else pytest.approx(expected, rel=1e-9))

@@ -1,0 +1,185 @@
+"""The command line where no extra is installed: everything works, or names its extra in one line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import base_install
+import pytest
+import queue_answers
+import report_examples as examples
+from base_install import Outcome
+
+from slurm_energy.cli.reference import COMMANDS, parser_of
+
+EXTRAS = ("numpy", "scipy", "numba", "matplotlib", "pyarrow", "mfusepy", "pyghmi", "amdsmi", "torch")
+ANSWERS: dict[str, Any] = {
+    "/v1/records": {"scope": "all", "records": examples.everything()},
+    "/v1/jobs/11": {"decisions": [], "records": examples.cpu_job()},
+    "/v1/jobs/12_3": {"decisions": [], "records": examples.gpu_job()},
+    "/v1/priority": queue_answers.priority(*queue_answers.queue()),
+    "/v1/shares": queue_answers.shares(),
+    "/v1/policies": {"policies": [], "bounds": {}, "defaults": {"policy": "monitor"}},
+    "/v1/status": {"version": "0.1.0", "cluster": "lab", "records": 3, "traces": 1, "nodes": []},
+}
+WINDOW = "-a -S 2026-11-01 -E 2026-12-01"
+
+WORKS = f"""
+acct {WINDOW}
+acct -j 11 -u alice -A physics -r cpu -N n1 -X -D -o jobid -n -p --delimiter ;
+acct {WINDOW} -P --units K --total
+acct {WINDOW} --noconvert
+acct {WINDOW} --json
+acct -e -v
+acct --config energy.toml --version
+job 11
+job 12_3 --ascii --config energy.toml
+job 11 --json
+job 11 --html label.html --title T --note N
+job 11 12_3 --html comparison.html
+report {WINDOW}
+report {WINDOW} --by user -n -P
+report -j 11 -u alice -A physics -r cpu -N n1 --tag * --json --config energy.toml
+prio
+prio 1
+prio -l -n -j 1 -u alice -A physics -p gpu --config energy.toml
+prio -w
+prio -o jobid,place --sort=-place -h
+prio --json --state
+prio --version
+share
+share -a -l -A physics -h -p
+share -u alice -U -P --config energy.toml
+share --json
+share --version
+policies --config energy.toml
+policies --json
+status --config energy.toml
+status --json
+config check energy.toml
+config show --config energy.toml
+config example --reference
+template list
+template show gpu
+template render gpu --set command=true --config energy.toml -o job.sh
+predict script.sh 1 --sbatch=-N2 --user alice --config energy.toml
+predict script.sh --json
+profile --quiet --name x --dir lines -- true
+profile --gather lines --ranks
+profile --gather lines --json
+profile --gather lines --csv
+build-plugins --help
+lab --help
+"""
+NEEDS = {
+    "plots": f"job 11 --png x.png\nreport {WINDOW} --png x.png",
+    "predict": """predict --list
+predict --model resnet50 --gpu a100 --gpus 2 --batch 32 --precision fp32 --cap 200 --clock 900 --epochs 2
+predict --model resnet50 --gpu a100 --samples 9 --accumulate 2 --eds-k 2 --calibration x.toml --plot x.png
+predict --trace net.py:build --save net.json --json
+calibrate rows.csv --gpu a40 --output x.toml --precision fp32 --saturation tanh --generations 1 --json
+calibrate rows.csv --gpu a40 --output x.toml --population 9 --polish 1 --kicks 1 --start y.toml --plain
+calibrate rows.csv --gpu a40 --output x.toml --workers 1 --seed 1 --checkpoint z""",
+    "simulation": """simulate --list
+simulate budget-day --workload w.csv --policies fcfs --policy-file p.py --seeds 2 --sweep a=1,2 --jobs 1
+simulate budget-day --slurm --part 1/2 --out results --format csv --html x.html --plots p --json""",
+}
+NO_DAEMON = """
+top --once --ascii --interval 1 --config energy.toml
+top --json
+doctor --quiet
+doctor --json --config energy.toml
+build-plugins --slurm-source /nonexistent --output out --cache cache --json
+"""
+ROOT_ONLY = ("lab",)
+"""Commands of which only the help runs here: they would start a cluster."""
+
+
+def lines(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line]
+
+
+COMMAND_LINES = {
+    "works": lines(WORKS),
+    "no daemon": lines(NO_DAEMON),
+    **{extra: lines(text) for extra, text in NEEDS.items()},
+}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return base_install.create(tmp_path_factory.mktemp("base") / "venv")
+
+
+@pytest.fixture(scope="module")
+def outcomes(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
+    directory = tmp_path_factory.mktemp("commands")
+    (directory / "script.sh").write_text("#!/bin/sh\n#SBATCH -N 1 -t 10\ntrue\n")
+    flat = [command for commands in COMMAND_LINES.values() for command in commands]
+    found = iter(base_install.run_commands(python, directory, flat, ANSWERS))
+    return {name: [next(found) for _ in commands] for name, commands in COMMAND_LINES.items()}
+
+
+def test_the_environment_has_no_extra(python: Path) -> None:
+    code = f"import importlib.util as u; print([n for n in {EXTRAS} if u.find_spec(n)])"
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_commands_work_without_any_extra(outcomes: dict[str, list[Outcome]]) -> None:
+    for command, outcome in zip(COMMAND_LINES["works"], outcomes["works"], strict=True):
+        assert "Traceback" not in outcome.err, command
+        assert outcome.code == 0, (command, outcome.err)
+        assert outcome.out or {"-o", "--html", "--quiet"} & {*command}, command
+
+
+@pytest.mark.parametrize("extra", NEEDS)
+def test_a_command_that_needs_an_extra_names_it_in_one_line(
+    outcomes: dict[str, list[Outcome]], extra: str
+) -> None:
+    for command, outcome in zip(COMMAND_LINES[extra], outcomes[extra], strict=True):
+        assert re.fullmatch(rf"senergy: error: [^\n]*slurm-energy\[{extra}\]'\n", outcome.err), command
+        assert (outcome.code, outcome.out) == (4, ""), command
+
+
+def test_missing_daemons_and_sources_are_one_line_each(outcomes: dict[str, list[Outcome]]) -> None:
+    for command, outcome in zip(COMMAND_LINES["no daemon"], outcomes["no daemon"], strict=True):
+        assert "Traceback" not in outcome.err, command
+        assert outcome.code in (0, 1, 2, 4), command
+        if command[0] != "doctor":
+            assert re.fullmatch(r"senergy: error: [^\n]*\n", outcome.err), command
+
+
+def test_quantiles_and_figures_are_there_without_numpy(outcomes: dict[str, list[Outcome]]) -> None:
+    place = next(i for i, c in enumerate(COMMAND_LINES["works"]) if c[0] == "report" and "--json" in c)
+    total = json.loads(outcomes["works"][place].out)["total"]
+    assert total["p95_jct_s"] is not None
+    assert total["jain_jct"] == 1.0
+
+
+def options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, ...]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in action.choices.values():
+                yield from options(child)
+        elif action.option_strings and "--help" not in action.option_strings:
+            yield tuple(action.option_strings)
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ROOT_ONLY])
+def test_every_option_is_tried(command: str) -> None:
+    words = {
+        word.partition("=")[0]
+        for commands in COMMAND_LINES.values()
+        for line in commands
+        if line[0] == command
+        for word in line[1:]
+    }
+    assert words, f"{command} is tried nowhere"
+    assert [names for names in options(parser_of(command)) if not words & {*names}] == []
