@@ -6,13 +6,30 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from slurm_energy.errors import UnavailableError
 
 Runner = Callable[[Sequence[str]], str]
+BYTE_PER_CHARACTER: Final = "latin-1"
+"""Encoding in which every byte of the output is one character."""
 # SLURM_CLUSTERS would send questions and changes to other clusters.
 _USERS_OWN = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SLURM_CLUSTERS")
 TIMEOUT_S = 30.0  # squeue itself gives up on an absent slurmctld after about 9 s
+
+
+class Command(list[str]):
+    """A command line with what does not fit on it.
+
+    Args:
+        argv: program and arguments, which every user of the host can see.
+        encoding: encoding of the output.
+        environment: further environment variables, which other users cannot see.
+    """
+
+    def __init__(self, argv: Sequence[str], encoding: str = "utf-8", **environment: str) -> None:
+        super().__init__(argv)
+        self.encoding, self.environment = encoding, environment
 
 
 def command_environment() -> dict[str, str]:
@@ -37,13 +54,15 @@ class CommandRunner:
     def __call__(self, argv: Sequence[str]) -> str:
         """Return the standard output of a Slurm command.
 
-        Its environment is `command_environment()`. Bytes that are not UTF-8 become replacement characters.
+        Its environment is `command_environment()` and that of a `Command`. Bytes that are not UTF-8 become
+        replacement characters.
 
         Raises:
             UnavailableError: not installed, failed, too slow or stopped; the reason is the command's last
                 line.
         """
         name = argv[0]
+        encoding = argv.encoding if isinstance(argv, Command) else "utf-8"
         child = self._start(argv)
         try:
             output, errors = child.communicate(timeout=self._timeout_s)
@@ -55,7 +74,7 @@ class CommandRunner:
             lines = errors.decode("utf-8", "replace").strip().splitlines()
             why = lines[-1].removeprefix(f"{name}: ") if lines else f"exit status {child.returncode}"
             raise UnavailableError(name, why)
-        return output.decode("utf-8", "replace")
+        return output.decode(encoding, "replace")
 
     def stop(self) -> None:
         """End the running command, if any, and refuse further ones."""
@@ -66,6 +85,8 @@ class CommandRunner:
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         environment = command_environment()
+        if isinstance(argv, Command):
+            environment |= argv.environment
         with self._lock:
             if self._stopped:
                 raise UnavailableError(argv[0], "shutting down")

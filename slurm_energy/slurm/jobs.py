@@ -8,13 +8,13 @@ energy figures and no storage here.
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy.slurm.command import Runner, run_command
+from slurm_energy.slurm.command import Command, Runner, run_command
+from slurm_energy.slurm.delimited import FixedWidth, squeue_rows
 
 IDS_PER_QUERY = 4000  # about 40 kB of arguments; one argument may have 128 KiB
 _CLOCK_SKEW_S = 300.0
@@ -23,14 +23,22 @@ _UNFINISHED: Final = frozenset(
     ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "STAGE_OUT", "SIGNALING")
 )
 _DISPLAY_ID = re.compile(r"(?P<base>\d+)(?:_(?P<task>\d+)|\+(?P<offset>\d+))?")
-# The columns of both sources; squeue's has an empty one for the cluster, which it does not print.
-_SACCT_FIELDS: Final = (
-    *("JobIDRaw", "JobID", "Cluster", "Account", "Partition", "User", "State"),
-    *("Submit", "Start", "End", "ElapsedRaw", "NNodes", "TimelimitRaw", "ReqTRES", "JobName"),
+# The columns of both sources; squeue has an empty one for what it does not print.
+_SACCT: Final = FixedWidth(
+    {
+        **dict.fromkeys(("JobIDRaw", "JobID"), 64),
+        **dict.fromkeys(("Cluster", "Account", "Partition", "User"), 256),
+        "State": 64,
+        **dict.fromkeys(("Submit", "Start", "End", "ElapsedRaw", "NNodes", "TimelimitRaw"), 24),
+        "ReqTRES": 1024,
+        "JobName": 256,
+    }
 )
+_SQUEUE_OPTIONS: Final = ("-a", "-h", "-t", "all")
 _SQUEUE_FIELDS: Final = (
     *("%A", "%i", "", "%a", "%P", "%u", "%T", "%V", "%S", "%e", "%M", "%D", "%l", "", "%j"),
 )
+_CUT_OFF: Final = "+"
 _ACCOUNTING_OFF = "accounting storage is disabled"
 
 
@@ -130,47 +138,28 @@ def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> Jo
     return min(near, key=lambda facts: _preference(facts, start), default=None)
 
 
-def parse_rows(output: str, delimiter: str, columns: int) -> Iterator[list[str]]:
-    """Split output in which every field ends with `delimiter` and every row with a newline after that.
-
-    Newlines inside a field survive. A torn last row is an error.
-    """
-    fields = output.split(delimiter)
-    if (len(fields) - 1) % columns or fields[-1].strip():
-        raise UnavailableError("Slurm", "its answer is not a whole number of rows")
-    for first in range(0, len(fields) - 1, columns):
-        yield [fields[first].removeprefix("\n"), *fields[first + 1 : first + columns]]
-
-
 def _query(job_ids: Sequence[int], run: Runner) -> Iterator[JobFacts]:
-    # Nobody can have put a delimiter that is drawn now into the name of an older job.
-    delimiter = f"<{secrets.token_hex(8)}>"
     for first in range(0, len(job_ids), IDS_PER_QUERY):
         ids = ",".join(map(str, job_ids[first : first + IDS_PER_QUERY]))
         try:
-            output = run(_sacct_command(ids, delimiter))
+            output = run(_sacct_command(ids))
         except UnavailableError as error:
             if _ACCOUNTING_OFF not in error.why:
                 raise
-            yield from _from_squeue(run(_squeue_command(delimiter)), delimiter)
+            yield from _from_squeue(run)
             return
-        for row in parse_rows(output, delimiter, len(_SACCT_FIELDS)):
+        for row in _SACCT.rows(output, "sacct"):
             yield _facts(row)
 
 
-def _sacct_command(ids: str, delimiter: str) -> list[str]:
-    # -a: every user's; -D: earlier runs too; -X: no steps; -p: a delimiter after the last field as well.
-    options = ["-a", "-D", "-X", "-n", "-p", f"--delimiter={delimiter}"]
-    return ["sacct", *options, "-o", ",".join(_SACCT_FIELDS), "-j", ids]
+def _sacct_command(ids: str) -> Command:
+    # -a: every user's; -D: earlier runs too; -X: no steps.
+    return _SACCT.command(["sacct", "-a", "-D", "-X", "-n", "-o", _SACCT.format, "-j", ids])
 
 
-def _squeue_command(delimiter: str) -> list[str]:
+def _from_squeue(run: Runner) -> Iterator[JobFacts]:
     # No -j: squeue fails as a whole if one of the ids is gone.
-    return ["squeue", "-a", "-h", "-t", "all", "-o", "".join(f + delimiter for f in _SQUEUE_FIELDS)]
-
-
-def _from_squeue(output: str, delimiter: str) -> Iterator[JobFacts]:
-    for row in parse_rows(output, delimiter, len(_SQUEUE_FIELDS)):
+    for row in squeue_rows(_SQUEUE_OPTIONS, _SQUEUE_FIELDS, run):
         state, start, end = row[6], row[8], row[9]
         # squeue fills in the expected start of a pending job and the time limit's end of a running one.
         row[8] = "" if state == "PENDING" else start
@@ -203,7 +192,7 @@ def _facts(row: Sequence[str]) -> JobFacts:
         elapsed_s=_seconds(elapsed) if _seconds(start) is not None else None,  # sacct says 0
         nodes=int(nodes) if nodes.isdecimal() else None,
         time_limit_s=int(minutes) * 60.0 if minutes.isdecimal() else None,
-        requested=_text(requested),
+        requested=_text(requested) if not requested.endswith(_CUT_OFF) else None,
     )
 
 

@@ -10,8 +10,11 @@ from typing import Final
 from slurm_energy.errors import UnavailableError
 from slurm_energy.quantities import shown
 from slurm_energy.slurm.command import Runner, run_command
+from slurm_energy.slurm.delimited import FixedWidth
 
-_FIELDS: Final = ("Account", "User", "Partition", "ParentName", "Share")
+_COLUMNS: Final = FixedWidth(
+    {**dict.fromkeys(("Account", "User", "Partition", "ParentName"), 256), "Share": 24}
+)
 _PARENT: Final = "parent"
 
 
@@ -73,7 +76,7 @@ def read_shares(run: Runner = run_command, cluster: str = "") -> Shares:
         UnavailableError: no slurmdbd, or an answer that cannot be read.
     """
     where = [f"cluster={cluster}"] if cluster else []
-    command = ["sacctmgr", "-n", "-P", "show", "assoc", *where, f"format={','.join(_FIELDS)}"]
+    command = _COLUMNS.command(["sacctmgr", "-n", "show", "assoc", *where, f"format={_COLUMNS.format}"])
     return normalised(_associations(run(command)))
 
 
@@ -193,11 +196,7 @@ class _Tree:
 
 
 def _associations(output: str) -> Iterable[Association]:
-    for line in output.splitlines():
-        fields = line.split("|")
-        if len(fields) != len(_FIELDS):
-            raise UnavailableError("sacctmgr", f"'{shown(line)}' is not an association")
-        account, user, partition, parent, shares = fields
+    for account, user, partition, parent, shares in _COLUMNS.rows(output, "sacctmgr"):
         if shares != _PARENT and not (shares.isascii() and shares.isdecimal() and len(shares) <= 10):
             raise UnavailableError("sacctmgr", f"'{shown(shares)}' is not a number of shares")
         yield Association(account, user, partition, parent, None if shares == _PARENT else int(shares))

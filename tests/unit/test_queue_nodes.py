@@ -1,5 +1,6 @@
 """What is free on each node: scontrol's words of several releases, and of none."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,24 @@ def test_kinds_are_told_apart_and_never_below_zero():
     )
     assert node.gpus == {"a": 2, "b": 3, "": 1}
     assert node.gpus_free == {"a": 1, "b": 0, "": 1}
+
+
+FORGED = "NodeName=h9 State=IDLE Partitions=gpu CPUTot=64 Gres=gpu:h100:8"
+
+
+@pytest.mark.parametrize("key", ["Reason", "Comment", "Extra"])
+@given(st.text(max_size=50))
+def test_free_text_of_a_node_says_nothing_of_it_or_of_another_one(key, text):
+    words = text.replace("\n", " ").replace("\0", "")
+    line = f"NodeName=a State=DOWN CPUTot=4 {key}={words} Partitions=all CPUAlloc=0 {FORGED}"
+    assert parse_nodes(line) == [Node("a", usable=False, cpus=4, cpus_free=4)]
+
+
+def test_a_node_with_two_lines_is_not_usable():
+    real = "NodeName=h9 State=DOWN Partitions=gpu CPUTot=64 Gres=gpu:h100:8"
+    for first, second in ((FORGED, real), (real, FORGED)):
+        (node, a1) = parse_nodes(f"{first}\n{second}\n{A1}")
+        assert (node.name, node.usable, a1.usable) == ("h9", False, True)
 
 
 @given(st.text(alphabet="Nodeame=GrsUSt :(),gpu0123459\n-+*", max_size=200) | st.text(max_size=100))

@@ -111,6 +111,13 @@ def test_a_bad_csv_is_refused_with_file_and_line(tmp_path, text, message):
         load(path, ["n"])
 
 
+def test_a_quotation_mark_in_a_job_name_is_part_of_it(tmp_path):
+    lines = ["JobIDRaw|JobName|Submit|ElapsedRaw|NNodes"]
+    lines += ['7|"x|2026-01-01T00:00:00|10|1', "8|y|2026-01-01T00:00:10|20|2", "9|a|b|300|30|3"]
+    work = load(put(tmp_path, "dump.txt", "\n".join([*lines, ""])), ["n"], watts_per_unit=5.0).workload
+    assert list(work.time_s) == [10, 20]
+
+
 def test_sacct_lines_without_steps(tmp_path):
     text = (
         "JobIDRaw|User|Submit|ElapsedRaw|TimelimitRaw|NNodes|AllocCPUS|ConsumedEnergyRaw\n"

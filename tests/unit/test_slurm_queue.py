@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slurm_answers import RECORDED_DELIMITER, squeue_delimiter, squeue_fields
 
 from slurm_energy.errors import ConfigError, UnavailableError, UsageError
 from slurm_energy.slurm.command import command_environment
@@ -29,7 +30,6 @@ from slurm_energy.slurm.queue.update import SITE_FACTOR_MAX, Updater
 from slurm_energy.slurm.queue.weights import check_weights
 
 RECORDED = Path(__file__).parent / "slurm_outputs"
-RECORDED_DELIMITER = "<~x~>"
 RELEASES = ("22.05.8", "26.05.5")
 SUBMITTED = {"22.05.8": 1795297140.0, "26.05.5": 1795297144.0}
 FIELDS = 32
@@ -44,9 +44,8 @@ class Squeue:
         self.calls = []
 
     def __call__(self, argv):
-        self.calls.append(list(argv))
-        delimiter = argv[-1].partition(",")[0].partition(":")[2]
-        return self.answer.replace(RECORDED_DELIMITER, delimiter)
+        self.calls.append(argv)
+        return self.answer.replace(RECORDED_DELIMITER, squeue_delimiter(argv))
 
 
 def row(**changed):
@@ -55,7 +54,7 @@ def row(**changed):
     values |= {"NumNodes": "1", "NumCPUs": "1", "NumTasks": "1", "Name": "x"} | changed
     squeue = Squeue("")
     SqueueSource(squeue).read()
-    names = [part.partition(":")[0] for part in squeue.calls[0][-1].split(",")]
+    names = squeue_fields(squeue.calls[0])
     assert len(names) == FIELDS and set(values) <= set(names)
     return "".join(values.get(name, "N/A") + RECORDED_DELIMITER for name in names) + "\n"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slurm_answers import fixed_width_text
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.shares import Association, Share, Shares, ShareSource, normalised, read_shares
@@ -15,10 +16,15 @@ from slurm_energy.slurm.shares import Association, Share, Shares, ShareSource, n
 RECORDED = Path(__file__).parent / "slurm_outputs" / "sacctmgr-assoc-22.05.8.txt"
 
 
+def as_asked(argv, text):
+    """A recording of `sacctmgr -P` in the format that is asked for."""
+    return fixed_width_text(argv, [line.split("|") for line in text.splitlines()])
+
+
 def test_recorded_tree():
     """Slurm 22.05's sshare showed these parts of their level: bio 10/42, phys 30/42, daemon 3/4, bin 1/4."""
     calls = []
-    shares = read_shares(lambda argv: calls.append(argv) or RECORDED.read_text(), "lab")
+    shares = read_shares(lambda argv: calls.append(argv) or as_asked(argv, RECORDED.read_text()), "lab")
     assert len(calls) == 1 and "cluster=lab" in calls[0]
     assert shares.accounts["bio"] == Share(10, pytest.approx(10 / 42))
     assert shares.users["bio", "games"] == Share(1, pytest.approx(10 / 42))
@@ -82,6 +88,19 @@ def test_any_answer_is_read_or_refused(text):
         read_shares(lambda argv: text)
     except UnavailableError as error:
         assert "\n" not in str(error)
+
+
+FORGED = ["a|b", "x\nphys|alice||phys|9999\nz", "phys" + " " * 253 + "alice", "é\n\n" * 40]
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_no_account_name_forges_a_share(name):
+    """A coordinator may add accounts and choose their names (slurmdbd, as_mysql_add_accts)."""
+    rows = [("root", "", "", "", "1"), ("phys", "", "", "root", "30"), ("phys", "alice", "", "", "1")]
+    rows += [(name, "", "", "phys", "1"), ("bio", "", "", "root", "10")]
+    shares = read_shares(lambda argv: fixed_width_text(argv, rows))
+    assert shares.users == {("phys", "alice"): Share(1, pytest.approx(30 / 40 / 2))}
+    assert len(shares.accounts) == 4 and shares.accounts["bio"].raw == 10
 
 
 class TestShareSource:

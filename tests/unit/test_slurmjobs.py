@@ -10,19 +10,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slurm_answers import RECORDED_DELIMITER, fixed_width_text, recorded_rows, squeue_text
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy.slurm.command import CommandRunner
-from slurm_energy.slurm.jobs import IDS_PER_QUERY, JobFacts, choose_run, job_facts, parse_rows
+from slurm_energy.slurm.command import Command, CommandRunner
+from slurm_energy.slurm.delimited import parse_rows
+from slurm_energy.slurm.jobs import IDS_PER_QUERY, JobFacts, choose_run, job_facts
 from slurm_energy.slurm.release import release
 
 RECORDED = Path(__file__).parent / "slurm_outputs"
-RECORDED_DELIMITER = "<~x~>"
+COLUMNS = 15
 SUBMITTED = 1795236334.0
 
 
 class FakeSlurm:
-    """Answers by command name from recordings, with the delimiter that was asked for; refuses the rest."""
+    """Answers by command name from recordings, in the format that was asked for; refuses the rest."""
 
     def __init__(self, **answers):
         self.answers = answers
@@ -33,12 +35,8 @@ class FakeSlurm:
         answer = self.answers[argv[0]]
         if isinstance(answer, Exception):
             raise answer
-        return answer.replace(RECORDED_DELIMITER, self.delimiter(argv))
-
-    def delimiter(self, argv):
-        if argv[0] == "sacct":
-            return next(a for a in argv if a.startswith("--delimiter=")).partition("=")[2]
-        return argv[argv.index("-o") + 1].removeprefix("%A").partition("%i")[0]
+        rows = recorded_rows(answer, COLUMNS)
+        return (fixed_width_text if argv[0] == "sacct" else squeue_text)(argv, rows)
 
 
 @pytest.fixture
@@ -194,10 +192,42 @@ def test_a_database_that_is_down_is_not_answered_by_squeue():
 
 
 @pytest.mark.parametrize("cut", [2, 30, 400])
-def test_torn_output_is_an_error(cut):
-    text = (RECORDED / "sacct-22.05.8.txt").read_text()
+def test_torn_output_is_an_error(cut, sacct):
     with pytest.raises(UnavailableError):
-        job_facts({1}, FakeSlurm(sacct=text[:-cut]))
+        job_facts({1}, lambda argv: sacct(argv)[:-cut])
+
+
+HOSTILE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200) | (
+    st.lists(
+        st.sampled_from(["\n", " ", "|", "8", "8" + " " * 64, "root", "<", ">", "%", "+", "=", "\t"])
+    ).map("".join)
+)
+
+
+@pytest.mark.parametrize("source", ["sacct", "squeue"])
+@given(names=st.lists(HOSTILE, min_size=1, max_size=3))
+def test_no_job_name_changes_what_is_said_of_any_job(source, names):
+    """Whatever a job is called, each job has the owner and account that Slurm says."""
+    off = UnavailableError("sacct", "Slurm accounting storage is disabled")
+    middle = ["c", "physics", "gpu", "alice", "RUNNING", "100", "110", "None", "5", "1", "10", "cpu=1"]
+    rows = [[str(7 + number), str(7 + number), *middle, name] for number, name in enumerate(names)]
+    text = "".join("".join(field + RECORDED_DELIMITER for field in row) + "\n" for row in rows)
+    if any(RECORDED_DELIMITER in name for name in names):
+        return
+    slurm = FakeSlurm(sacct=text) if source == "sacct" else FakeSlurm(sacct=off, squeue=text)
+    facts = job_facts(range(7, 12), slurm)
+    assert list(facts) == [7 + number for number in range(len(names))]
+    for (one,), name in zip(facts.values(), names, strict=True):
+        assert (one.user, one.account, one.partition, one.state) == ("alice", "physics", "gpu", "RUNNING")
+        whole = len(name.encode()) <= 256 or source == "squeue"
+        assert one.name == name.rstrip(" " if source == "sacct" else "") or not whole
+
+
+def test_a_request_that_sacct_cuts_off_is_not_known(sacct):
+    long = "gres/gpu:" + "a" * 1200 + "=1"
+    row = ["1", "1", "c", "a", "p", "u", "COMPLETED", "1", "2", "3", "1", "1", "10", long, "x"]
+    text = "".join(column + RECORDED_DELIMITER for column in row)
+    assert job_facts({1}, FakeSlurm(sacct=text))[1][0].requested is None
 
 
 @given(st.lists(st.lists(st.text(), min_size=3, max_size=3), max_size=5))
@@ -271,6 +301,11 @@ class TestCommandRunner:
         assert not thread.is_alive() and len(errors) == 1
         with pytest.raises(UnavailableError, match="shutting down"):
             runner(["true"])
+
+    def test_what_others_must_not_see_is_in_the_environment(self):
+        code = "import os, sys; sys.stdout.buffer.write(os.environ['SQUEUE_FORMAT'].encode() + b'\\xff')"
+        command = Command([sys.executable, "-c", code], encoding="latin-1", SQUEUE_FORMAT="secret")
+        assert CommandRunner()(command) == "secret\xff"
 
     def test_times_are_asked_for_in_unix_seconds(self):
         code = "import os; print(os.environ['SLURM_TIME_FORMAT'])"

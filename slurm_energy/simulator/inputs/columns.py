@@ -56,7 +56,9 @@ def read_csv(path: Path, problems: Problems, renamed: Mapping[str, str], units: 
             head = file.readline()
             delimiter = "|" if head.count("|") > head.count(",") else ","
             file.seek(0)
-            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+            reader: csv.DictReader[str] = csv.DictReader(file, delimiter=delimiter, strict=True)
+            if delimiter == "|":  # sacct quotes nothing: a quotation mark is part of a job's name
+                reader = csv.DictReader(file, delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE)
             names = [name.strip() for name in reader.fieldnames or []]
             reader.fieldnames = names
             if not any(names):

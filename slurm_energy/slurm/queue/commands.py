@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import pwd
 import re
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -19,6 +18,7 @@ import numpy as np
 from slurm_energy.errors import UnavailableError
 from slurm_energy.quantities import shown
 from slurm_energy.slurm.command import Runner, run_command
+from slurm_energy.slurm.delimited import NO_VALUES, new_delimiter, squeue_command
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns, queue_columns
 from slurm_energy.slurm.queue.flagtext import flags_in
 from slurm_energy.slurm.tres import MOST_GPUS, gpus_of, requested
@@ -39,7 +39,7 @@ _FIELDS: Final = (
         "Name",
     ),
 )
-_NOTHING: Final = frozenset(("", "(null)", "N/A", "None", "NONE"))
+_OPTIONS: Final = ("-a", "-h", "--local", "--noconvert", "-t", "PENDING,RUNNING")
 _STATES: Final = {"PENDING": PENDING, "RUNNING": RUNNING}
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})", re.ASCII)
@@ -74,10 +74,9 @@ class SqueueSource:
 
     def read(self) -> QueueColumns:
         """Ask squeue once; see `QueueSource`."""
-        # Nobody can have put a delimiter that is drawn now into the name of an older job.
-        delimiter = f"<{secrets.token_hex(8)}>"
+        delimiter = new_delimiter()
         taken_unix_s = self._clock()
-        row = _columns(self._run(_command(delimiter)), delimiter)
+        row = _columns(self._run(squeue_command(_OPTIONS, _FIELDS, delimiter)), delimiter)
         try:
             queue = self._queue(taken_unix_s, row)
         except (ValueError, OverflowError) as error:
@@ -101,7 +100,7 @@ class SqueueSource:
         site_factor, fixed = self._site_factors(address, priority, nice, held)
         start_s, end_s = _times(row["StartTime"]), _times(row["EndTime"])
         eligible_s = _times(row["EligibleTime"])
-        waits = np.array([text not in _NOTHING for text in row["Dependency"]], np.bool_)
+        waits = np.array([text not in NO_VALUES for text in row["Dependency"]], np.bool_)
         gpus, kinds = _gpus(row)
         uid = _ints(row["UserID"]) & _LARGEST_UID
         return queue_columns(
@@ -187,12 +186,6 @@ def addresses(job_id: np.ndarray, array_job_id: np.ndarray, het_job_id: np.ndarr
     return np.where(group > 0, group, job_id)
 
 
-def _command(delimiter: str) -> list[str]:
-    # Of --Format alone has all columns; a suffix without a width leaves the text as long as it is.
-    form = ",".join(f"{name}:{delimiter}" for name in _FIELDS)
-    return ["squeue", "-a", "-h", "--local", "--noconvert", "-t", "PENDING,RUNNING", "-O", form]
-
-
 def _columns(output: str, delimiter: str) -> Row:
     """Split the answer: every field ends with the delimiter, every row with a newline after that."""
     fields = output.split(delimiter)
@@ -207,7 +200,7 @@ def _columns(output: str, delimiter: str) -> Row:
 
 
 def _ints(texts: Sequence[str]) -> np.ndarray:
-    return np.array([0 if text in _NOTHING else int(text) for text in texts], np.int64)
+    return np.array([0 if text in NO_VALUES else int(text) for text in texts], np.int64)
 
 
 def _times(texts: Sequence[str]) -> np.ndarray:
@@ -215,7 +208,7 @@ def _times(texts: Sequence[str]) -> np.ndarray:
 
 
 def _texts(texts: Sequence[str]) -> list[str]:
-    return ["" if text in _NOTHING else text for text in texts]
+    return ["" if text in NO_VALUES else text for text in texts]
 
 
 def _each(read: Callable[[str], float], texts: Sequence[str]) -> np.ndarray:

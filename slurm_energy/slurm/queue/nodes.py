@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,6 +13,7 @@ from slurm_energy.slurm.command import Runner, run_command
 _FIELD: Final = re.compile(
     r"(?:^| )(NodeName|CPUAlloc|CPUEfctv|CPUTot|Gres|GresUsed|State|Partitions)=([^ ]*)"
 )
+_FREE_TEXT: Final = re.compile(r"(?:^| )(?:Reason|Comment|Extra)=")
 # `gpu:a100:4(S:0-1)`, `gpu:a100:2(IDX:0-1)`, `gpu:4`; an index list may hold commas.
 _GPUS: Final = re.compile(r"(?:^|,)gpu(?::(?P<kind>[^:,()]+))??:(?P<count>\d{1,6})(?=[(,]|$)")
 # What may stand behind the first word of a state and still lets jobs start.
@@ -53,10 +55,16 @@ def read_nodes(run: Runner = run_command) -> list[Node]:
 
 
 def parse_nodes(text: str) -> list[Node]:
-    """Read what `scontrol -d -o show node` prints; lines that are not about a node are passed over."""
-    # The first of each: a reason, free text, comes last.
-    found = (_node(dict(reversed(_FIELD.findall(line)))) for line in text.splitlines())
-    return [node for node in found if node is not None]
+    """Read what `scontrol -d -o show node` prints; lines that are not about a node are passed over.
+
+    A reason, comment or extra field is free text and comes last. It is left out. A line break in one can
+    only make a second line about a node: neither is believed, and the node counts as not usable.
+    """
+    found = [_node(dict(reversed(_FIELD.findall(_FREE_TEXT.split(line)[0])))) for line in text.split("\n")]
+    nodes = [node for node in found if node is not None]
+    times = Counter(node.name for node in nodes)
+    first = {node.name: node for node in reversed(nodes)}
+    return [node if times[name] == 1 else Node(name, usable=False) for name, node in reversed(first.items())]
 
 
 def _node(values: Mapping[str, str]) -> Node | None:

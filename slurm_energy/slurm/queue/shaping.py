@@ -6,18 +6,30 @@ Which shape it gets is decided elsewhere. Tried on 22.05; what later releases do
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import Runner, run_command
+from slurm_energy.slurm.delimited import NO_VALUES, squeue_rows
 
-_KEYS: Final = frozenset(
-    {"JobState", "ReqNodeList", "ExcNodeList", "Features", "Reservation", "ArrayTaskId", "HetJobId"}
-) | {f"TresPer{what}" for what in ("Job", "Node", "Socket", "Task")}
+# Before 24.05 neither format has all fields: --Format has no excluded nodes, --format no tres-per-job.
+_LETTERS: Final = {
+    "number": "%A",
+    "array": "%F",
+    "task": "%K",
+    "display_id": "%i",
+    "state": "%T",
+    "nodes": "%n",
+    "excluded": "%x",
+    "features": "%f",
+    "reservation": "%v",
+}
+_TRES: Final = tuple(f"tres-per-{what}" for what in ("job", "node", "socket", "task"))
+_NAMES: Final = ("JobID", "ArrayJobID", "ArrayTaskID", *_TRES)
 _GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z0-9][A-Za-z0-9_.+-]*?))??(?::(?P<count>\d{1,6}))?")
 _HOSTLIST: Final = re.compile(r"[A-Za-z0-9_.,+\[\]-]{1,16384}")
-_NONE: Final = ("", "(null)", "N/A")
 
 KINDS_CHANGE: Final = (23, 2)
 """From this release on an update may name another type of GPU. Before it slurmctld keeps the old type beside
@@ -54,51 +66,63 @@ class Asked:
 
 
 def ask(name: str, run: Runner = run_command) -> Asked:
-    """Ask slurmctld for one job, by the name that means it alone.
+    """Ask slurmctld what one job asks for.
+
+    Args:
+        name: what means this record alone: `12`, or `12_3` for a task of an array.
+        run: what executes a command.
 
     Raises:
         UnavailableError: the job is gone, or slurmctld does not answer.
     """
-    return parse(run(["scontrol", "show", "job", name]))
+    options = ("-a", "-h", "--local", "-t", "all", f"--jobs={name}")
+    letters = _record(name, squeue_rows(options, tuple(_LETTERS.values()), run))
+    names = _record(name, squeue_rows(options, _NAMES, run)) if letters else None
+    if letters is None or names is None:
+        return Asked(pending=False)
+    return asked_of(dict(zip(_LETTERS, letters, strict=True)) | dict(zip(_NAMES, names, strict=True)))
 
 
-def parse(text: str) -> Asked:
-    """Read what `scontrol show job` prints. Its owner can only have made up what concerns this job."""
-    values = {key: value for key, value in _fields(text).items() if value not in _NONE}
-    obstacle, places = "", not values.keys().isdisjoint(("Features", "ReqNodeList", "Reservation"))
-    kind, gpus, others = "", 0, []
-    found = 0
-    for item in values.get("TresPerNode", "").split(","):
+def _record(name: str, rows: Iterable[list[str]]) -> list[str] | None:
+    """Return the row of one record; squeue shows all records of an array by the array's number."""
+    array, _, task = name.partition("_")
+    for row in rows:
+        if (task and row[1] == array and row[2] == task) or (not task and row[0] == array):
+            return row
+    return None
+
+
+def asked_of(fields: Mapping[str, str]) -> Asked:
+    """Return what a job asks for, from the fields of `ask`; `N/A` and the like mean that it has none."""
+    values = {key: value for key, value in fields.items() if value not in NO_VALUES}
+    places = not values.keys().isdisjoint(("features", "nodes", "reservation"))
+    kind, gpus, others, obstacle = _gres(values.get("tres-per-node", ""))
+    if not values.keys().isdisjoint(set(_TRES) - {"tres-per-node"}):
+        obstacle = "it asks for GPUs by job, socket or task: only --gres and --gpus-per-node can be changed"
+    elif places:
+        obstacle = "it names its nodes, their features or a reservation itself"
+    # queue.table may tell of a new job before slurmctld has made an array or a heterogeneous job of it.
+    if "+" in values.get("display_id", ""):
+        obstacle = "it is part of a heterogeneous job: a change would concern the other parts too"
+    elif not values.get("task", "0").isdecimal():
+        obstacle = "it is an array: a change would concern all of its tasks"
+    excluded = values.get("excluded", "")
+    if excluded and not _HOSTLIST.fullmatch(excluded):
+        obstacle = "its list of excluded nodes cannot be read"
+    return Asked(values.get("state") == "PENDING", kind, gpus, others, excluded, places, obstacle)
+
+
+def _gres(text: str) -> tuple[str, int, tuple[str, ...], str]:
+    """Return type and number of GPUs, the other resources, and why the GPUs cannot be changed."""
+    kind, gpus, found, others = "", 0, 0, []
+    for item in text.split(","):
         plain = re.sub(r"^gres[:/]", "", item)
         match = _GPU.fullmatch(plain)
         if match:
             kind, gpus, found = match["kind"] or "", int(match["count"] or 1), found + 1
         elif plain:
             others.append(plain)
-    if found > 1:
-        obstacle = "it asks for two kinds of GPU at once"
-    if any(f"TresPer{what}" in values for what in ("Job", "Socket", "Task")):
-        obstacle = "it asks for GPUs by job, socket or task: only --gres and --gpus-per-node can be changed"
-    elif places:
-        obstacle = "it names its nodes, their features or a reservation itself"
-    # queue.table may tell of a new job before slurmctld has made an array or a heterogeneous job of it.
-    if "HetJobId" in values:
-        obstacle = "it is part of a heterogeneous job: a change would concern the other parts too"
-    elif not values.get("ArrayTaskId", "0").isdecimal():
-        obstacle = "it is an array: a change would concern all of its tasks"
-    excluded = values.get("ExcNodeList", "")
-    if excluded and not _HOSTLIST.fullmatch(excluded):
-        obstacle = "its list of excluded nodes cannot be read"
-    return Asked(values.get("JobState") == "PENDING", kind, gpus, tuple(others), excluded, places, obstacle)
-
-
-def _fields(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word in text.split():
-        key, equals, value = word.partition("=")
-        if equals and key in _KEYS:
-            found.setdefault(key, value)
-    return found
+    return kind, gpus, tuple(others), "it asks for two kinds of GPU at once" if found > 1 else ""
 
 
 def changes(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import select
 import subprocess
 import threading
@@ -216,14 +217,15 @@ class _Session:
     """One scontrol that reads commands from us.
 
     After each command comes a word that is no command. scontrol complains of it on the same stream as of
-    the command before, so that all up to this complaint is the command's reply.
+    the command before, so that all up to this complaint is the command's reply. The word is drawn for each
+    session: a site's job_submit plugin may answer with a job's name.
     """
 
     _COMPLAINT = "invalid keyword: "
 
     def __init__(self, command: Sequence[str], stopped: threading.Event) -> None:
         self._stopped = stopped
-        self._count = 0
+        self._count, self._secret = 0, secrets.token_hex(8)
         self._buffer = b""
         if stopped.is_set():
             raise UnavailableError(command[0], "shutting down")
@@ -259,7 +261,7 @@ class _Session:
     def ask(self, text: str) -> list[str]:
         """Return the lines of the reply, none where all is well; without a command all said so far."""
         self._count += 1
-        mark = f"senergy-{self._count}"
+        mark = f"senergy-{self._secret}-{self._count}"
         assert self._child.stdin is not None
         try:
             self._child.stdin.write("".join(f"{line}\n" for line in (text, mark) if line).encode("ascii"))

@@ -1,0 +1,116 @@
+"""Names of jobs that look like Slurm's own output, by another user against senergyctld: a real slurmctld."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from slurm_energy.slurm.jobs import job_facts
+from slurm_energy.slurm.queue.commands import SqueueSource
+from slurm_energy.slurm.queue.shaping import Asked, ask
+from slurm_energy.slurm.shares import read_shares
+
+WAIT_S = 120.0
+FORGED = "x ReqNodeList=(null) Features=(null) Reservation=(null)"
+SHORT = ("--deadline=now+110", "--time=1")
+HOSTILE = {
+    "fields": "x JobState=RUNNING ExcNodeList=n1 TresPerNode=gres:gpu:h100:8 Features=fast",
+    "lines": "a\nb|c\n1|1|c|root|gpu|root|RUNNING\n\n",
+    "blanks": "  a" + " " * 300 + "7",
+    "unicode": "ünï \x1f %A%i <0123456789abcdef> \\n",
+    "quotes": "\"'`$(id)`,;:@^*+{}[]",
+}
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.other_user,
+    pytest.mark.lab(
+        profiles=["epyc-7513-a100", "xeon-h100"],
+        priority="portable",
+        energy={"priority": {"policy": "aurachronos", "interval_s": 1.0, "preempt": True}},
+    ),
+]
+
+
+def until(condition, what):
+    """Wait until a condition holds and return its value."""
+    deadline = time.monotonic() + WAIT_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.2)
+    return value
+
+
+def state(lab, job_id, field="%T"):
+    return lab.run("squeue", "-h", "-t", "all", "-j", str(job_id), "-o", field).stdout.strip()
+
+
+def restarts(lab, job_id):
+    return int(lab.run("squeue", "-h", "-t", "all", "-j", str(job_id), "-O", "RestartCnt").stdout)
+
+
+def block(lab, node, *options):
+    job_id = lab.sbatch("sleep 600", "--exclusive", f"-w{node}", *options)
+    until(lambda: state(lab, job_id) == "RUNNING", lambda: lab.log("slurmctld"))
+    return job_id
+
+
+def rankings(lab, job_id):
+    """Return when the ranking was made in which the job is waiting; None: it is in none."""
+    done = lab.run("senergy", "prio", "-j", str(job_id), "--json", check=False)
+    return json.loads(done.stdout)["computed"] if done.returncode == 0 else None
+
+
+def test_a_job_name_makes_no_other_users_job_make_way(lab):
+    victim = block(lab, "n1", "--requeue")
+    block(lab, "n2", "--no-requeue")
+    # It can run on n2 alone, where nothing may be interrupted.
+    forged = lab.sbatch("sleep 1", "-J", FORGED, "-wn2", *SHORT, user="nobody")
+    first = until(lambda: rankings(lab, forged), lambda: lab.log("senergyctld"))
+    until(lambda: (rankings(lab, forged) or 0) > first + 5, lambda: lab.log("senergyctld"))
+    assert (restarts(lab, victim), state(lab, victim)) == (0, "RUNNING")
+    # The same job without the name: an honest one does make the victim make way.
+    honest = lab.sbatch("sleep 1", *SHORT, user="nobody")
+    until(lambda: restarts(lab, victim) == 1, lambda: lab.log("senergyctld"))
+    assert f"job {victim} makes way for job {honest}" in lab.log("senergyctld")
+    assert f"makes way for job {forged}" not in lab.log("senergyctld")
+
+
+@pytest.fixture
+def login(lab, monkeypatch):
+    """Give this process the environment of the login node."""
+    for name, value in lab.env.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("login")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_every_reader_reads_what_slurm_has_stored(lab, name):
+    options = ("--hold", "--gres=gpu:2", "--exclude=n2")
+    job_id = lab.sbatch("true", "-J", HOSTILE[name], *options, user="nobody")
+    assert ask(str(job_id)) == Asked(True, "", 2, (), "n2")
+    queue = SqueueSource().read()
+    assert queue.job_id.tolist() == [job_id]
+    assert (queue.name, queue.user, queue.gpus.tolist()) == ([HOSTILE[name]], ["nobody"], [2])
+    (facts,) = until(lambda: job_facts([job_id]).get(job_id), lambda: lab.log("slurmdbd"))
+    assert (facts.user, facts.state, facts.nodes) == ("nobody", "PENDING", 1)
+    stored = HOSTILE[name].replace('"', "`").encode()[:255].decode().rstrip(" ")  # slurmdbd's own doing
+    assert facts.name == stored or facts.name.endswith("+")
+    assert facts.submit == queue.submit_s[0]
+
+
+@pytest.mark.usefixtures("login")
+def test_an_account_name_forges_no_share(lab):
+    name = "x\nlab|nobody||lab|9999\nz"
+    lab.run("sacctmgr", "-i", "add", "account", name, "Fairshare=5")
+    try:
+        shares = read_shares(
+            cluster=lab.run("sacctmgr", "-n", "-P", "list", "cluster", "format=cluster").stdout.strip()
+        )
+        assert {user for _, user in shares.users} >= {"nobody"}
+        assert all((share.raw or 0) < 9999 for share in shares.users.values())
+        assert "z" not in shares.accounts and shares.accounts[name].raw == 5
+    finally:
+        lab.run("sacctmgr", "-i", "delete", "account", name, check=False)
