@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from slurm_answers import fixed_width_text
 from store_examples import NOW, item, job, record
 
 from slurm_energy import config as configuration
@@ -517,8 +518,7 @@ class TestEnrichment:
             answer = answers.pop(0)
             if isinstance(answer, Exception):
                 raise answer
-            delimiter = next(a for a in argv if a.startswith("--delimiter=")).partition("=")[2]
-            return "".join("".join(f + delimiter for f in row) + "\n" for row in answer)
+            return fixed_width_text(argv, answer)
 
         async def story(c):
             log = Recurring(logging.getLogger("test"))
