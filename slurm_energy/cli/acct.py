@@ -21,8 +21,12 @@ MAX_JOBS = 5000
 _BRACKETS = re.compile(r"(?P<base>\d+)_\[(?P<tasks>[0-9,-]+)\](?P<step>\.\w+)?", re.ASCII)
 
 EPILOG = """\
-Each job is one row, summed over its nodes, with its steps below it. What is not known stays empty.
-Default window: from 00:00 today until now; with -j, all times.
+Each job is one row, summed over its nodes, with its steps below it. Default window: from 00:00 today until
+now; with -j, all times.
+
+Figures carry their unit: 17.60kJ. With -p, -P, --noconvert or --units each column has one unit, which its
+header names, as in ConsumedEnergy(J), and the figures are plain numbers. A figure that should be there and
+is not known is "unknown", with -p and -P empty; an empty cell means that the column does not apply.
 
 times: HH:MM[:SS][AM|PM]  MMDD[YY][-HH:MM[:SS]]  MM/DD[/YY][-HH:MM[:SS]]  MM.DD[.YY][-HH:MM[:SS]]
        YYYY-MM-DD[THH:MM[:SS]]  today  midnight  noon  fika  teatime
@@ -67,10 +71,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show.add_argument("-n", "--noheader", action="store_true", help="no header")
     add_parsable_options(show)
     show.add_argument("--delimiter", metavar="TEXT", default="|", help="with -p or -P: this instead of |")
-    show.add_argument(
-        "--units", metavar="[KMGTP]", help="this prefix for every figure; goes before --noconvert"
-    )
-    show.add_argument("--noconvert", action="store_true", help="plain numbers instead of 1.20K")
+    show.add_argument("--units", metavar="[KMGTP]", help="one prefix for all figures, named in the headers")
+    show.add_argument("--noconvert", action="store_true", help="plain numbers in J and W instead of 1.20kJ")
     show.add_argument("--total", action="store_true", help="a last line with the sums of energy")
     show.add_argument(
         "--json",
@@ -122,7 +124,8 @@ def run(args: argparse.Namespace) -> int:
         columns = parse_format(os.environ[FORMAT_VARIABLE], f"${FORMAT_VARIABLE}")
     else:
         columns = parse_format(DEFAULT_FORMAT)
-    style = Style(Units.parse(args.units, args.noconvert), os.environ.get("SLURM_TIME_FORMAT", ""), now)
+    make = Style.parsable if args.parsable else Style
+    style = make(Units.parse(args.units, args.noconvert), os.environ.get("SLURM_TIME_FORMAT", ""), now)
     answer = connection.connect(args).get("/v1/records", query(args, now))
     answers = (Answer.from_json(item) for item in answer.get("records", []))
     jobs = summarise(answers, duplicates=args.duplicates)

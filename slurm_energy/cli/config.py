@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit
+from slurm_energy.cli.printing import emit, emit_verbatim
 from slurm_energy.errors import EXIT_OK
 
 HELP = "check, show or write an example of the configuration"
@@ -40,13 +40,13 @@ def run(args: argparse.Namespace) -> int:
     from slurm_energy.config import document
 
     if args.action == "example":
-        emit((document.reference() if args.reference else document.example()).splitlines())
+        emit_verbatim((document.reference() if args.reference else document.example()).splitlines())
         return EXIT_OK
     args.config = args.file or args.config
     config = connection.configuration(args)
     if args.action == "show":
         origin = config.path or "built-in defaults; there is no file"
-        emit([f"# In force: {origin}", *document.example(config).splitlines()[2:]])
+        emit_verbatim([f"# In force: {origin}", *document.example(config).splitlines()[2:]])
         return EXIT_OK
     from slurm_energy.policies import check_policies
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from slurm_energy import __version__
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, EnergyError
+from slurm_energy.plaintext import printable
 
 SUBCOMMANDS = {
     "acct": "energy of finished jobs, in sacct's manner",
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except EnergyError as error:
-        print(f"senergy: error: {error}", file=sys.stderr)
+        print(f"senergy: error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,9 +8,19 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from slurm_energy.plaintext import printable
+
 
 def emit(lines: Iterable[str]) -> None:
-    """Print lines; characters that the terminal's encoding lacks become `?`."""
+    """Print lines of text that may contain text from users.
+
+    Control characters are escaped, and characters that the terminal's encoding lacks become `?`.
+    """
+    emit_verbatim(printable(part) for line in lines for part in line.split("\n"))
+
+
+def emit_verbatim(lines: Iterable[str]) -> None:
+    """Print lines with their control characters: files for programs, and screens that move the cursor."""
     encoding = sys.stdout.encoding or "ascii"
     for line in lines:
         print(line.encode(encoding, "replace").decode(encoding))

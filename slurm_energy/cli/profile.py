@@ -142,7 +142,7 @@ def _text(section: Section) -> str:
 
 
 def _number(value: float | None, unit: str) -> str:
-    return f"unknown {unit}" if value is None else f"{value:.2f} {unit}"
+    return "unknown" if value is None else f"{value:.2f} {unit}"
 
 
 def _gather(args: argparse.Namespace) -> int:
@@ -179,4 +179,4 @@ def _summary_row(summary: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    return "-" if not isinstance(value, (int, float)) else f"{value:.2f}"
+    return "unknown" if not isinstance(value, (int, float)) else f"{value:.2f}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import acct, connection
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.printing import add_parsable_options, emit, emit_json
 from slurm_energy.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ nodes used is not in it.
 
 Jobs/h and Makespan run from the first submission of a group's jobs to their last end. JCT is the time from
 submission to end, Wait that to the first start, both of completed jobs. EDP is energy times mean JCT. The
-words and definitions are those of senergy simulate, whose job_kwh and job_edp leave out idle nodes too.
+words and definitions are those of senergy simulate, whose job_kwh and job_edp_js leave out idle nodes too.
 
 --by gpu goes by the type that a job asked for, which Slurm's accounting knows if AccountingStorageTRES in
 slurm.conf names it (gres/gpu:a100); else "any".
@@ -54,9 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show = parser.add_argument_group("what to show of them")
     show.add_argument("--by", metavar="GROUP", choices=GROUPS, default="cluster", help=", ".join(GROUPS))
     show.add_argument("-n", "--noheader", action="store_true", help="no title, names and notes")
-    show.add_argument(
-        "-P", "--parsable2", dest="parsable", action="store_true", help="values between |, none at the end"
-    )
+    add_parsable_options(show)
     show.add_argument(
         "--png", metavar="FILE", type=Path, help="also draw energy, throughput, JCT and EDP of the groups"
     )
@@ -86,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(summarypage.document(report))
     else:
-        delimiter = "|" if args.parsable else None
-        emit(summarypage.lines(report, header=not args.noheader, delimiter=delimiter))
+        delimiter, trailing = "|" if args.parsable else None, args.parsable == "p"
+        emit(summarypage.lines(report, header=not args.noheader, delimiter=delimiter, trailing=trailing))
     return EXIT_OK
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit
+from slurm_energy.cli.printing import emit, emit_verbatim
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.quantities import shown
 
@@ -57,12 +57,12 @@ def run(args: argparse.Namespace) -> int:
         width = max(map(len, names()))
         emit(f"{name:<{width}}  {find(name).summary}" for name in names())
     elif args.action == "show":
-        emit(_description(find(args.name)))
+        emit_verbatim(_description(find(args.name)))
     else:
         template = find(args.name)
         text = render(template, _settings(args.set), lambda raw: _check_energy(args, raw))
         if args.output is None:
-            emit(text.splitlines())
+            emit_verbatim(text.splitlines())
         else:
             _write(args.output, text)
     return EXIT_OK

@@ -192,7 +192,7 @@ class Explainer:
                     "gpu_kind": shapes.gpu_kind[row],
                     "time_s": float(table.time_s[row]),
                     "power_watts": float(table.power_watts[row]),
-                    "edp": float(table.power_watts[row] * table.time_s[row] ** 2),
+                    "edp_js": float(table.power_watts[row] * table.time_s[row] ** 2),
                     "fits": shapes.fits_now(row),
                     "chosen": row == choice,
                 }
@@ -222,7 +222,7 @@ def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
                 "energy_joules": joules,
                 "energy_share": joules / total if total > 0 else 0.0,
                 "gpu_seconds": float(users.gpu_seconds[at]),
-                "had_of_share": float(had[at]),
+                "had_of_share_joules": float(had[at]),
                 "fair_share_factor": float(factor[at]),
             }
         )
@@ -266,7 +266,7 @@ def _account(name: str, own: Sequence[dict[str, Any]], told: Share | None) -> di
         "energy_joules": sum(row["energy_joules"] for row in own),
         "energy_share": part,
         "gpu_seconds": sum(row["gpu_seconds"] for row in own),
-        "had_of_share": None,
+        "had_of_share_joules": None,
         "fair_share_factor": 2.0 ** (-part / share) if share else None,
     }
 
@@ -280,7 +280,7 @@ def _predicted(predicted: Predicted, row: int) -> dict[str, Any]:
         "time_s": float(predicted.time_s[row]),
         "power_watts": float(predicted.power_watts[row]),
         "energy_joules": float(predicted.time_s[row] * predicted.power_watts[row]),
-        "edp": float(predicted.power_watts[row] * predicted.time_s[row] ** 2),
+        "edp_js": float(predicted.power_watts[row] * predicted.time_s[row] ** 2),
         "source": str(SOURCES[predicted.source[row]]),
         "runs": int(predicted.runs[row]),
         "basis": predicted.basis(row),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import NotFoundError
+from slurm_energy.plaintext import csv_value
 from slurm_energy.quantities import is_number
 
 _KEYS = ("job_id", "step", "node", "rank", "pid", "thread", "start", "seconds", "total_joules", "mean_watts")
@@ -171,7 +172,7 @@ def to_csv(lines: Iterable[dict[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: csv_value(value) for key, value in row.items()} for row in rows)
     return text.getvalue()
 
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import format_duration, shown
@@ -21,15 +21,41 @@ Value = str | float | None
 Kind = Literal["text", "scaled", "number", "figure", "duration", "time"]
 Row = TypeVar("Row")
 LISTING = "senergy acct --helpformat lists all"
+UNKNOWN = "unknown"
+PLAIN = Units(convert=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How values become text: units, and the form of points in time ($SLURM_TIME_FORMAT)."""
+    """How values become text.
+
+    Attributes:
+        units: how figures are scaled.
+        time_format: form of points in time ($SLURM_TIME_FORMAT).
+        now: the present, for relative times.
+        unknown: what stands for a figure that a row should have and that is not known. Output for programs
+            leaves it empty.
+    """
 
     units: Units = Units()
     time_format: str = ""
     now: datetime | None = None
+    unknown: str = UNKNOWN
+
+    @classmethod
+    def parsable(cls, units: Units = PLAIN, time_format: str = "", now: datetime | None = None) -> Style:
+        """Return the style of output for programs: one unit per column, unknown values empty."""
+        return cls(units if units.fixed else PLAIN, time_format, now, unknown="")
+
+
+def always(_: object) -> bool:
+    """Return True: every row should have a value."""
+    return True
+
+
+def never(_: object) -> bool:
+    """Return False: the column may have nothing to say of a row."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +65,15 @@ class Field(Generic[Row]):
     Attributes:
         name: CamelCase, also the header.
         width: default number of characters.
-        kind: how the value is written; `scaled` takes a decimal prefix, `number` never does, `figure` where
-            it is large.
+        kind: how the value is written; `scaled` takes a decimal prefix in tables, `number` and `figure`
+            never do.
         value: takes a row (a job or step) and returns its value, None if unknown.
-        doc: meaning and unit.
+        doc: meaning.
         left: left-justified by default.
         additive: the sum over jobs has a meaning.
+        unit: of the value, without a prefix.
+        expected: whether a row should have a value, so that None means unknown; else the column does not
+            apply to the row.
     """
 
     name: str
@@ -54,17 +83,26 @@ class Field(Generic[Row]):
     doc: str
     left: bool = False
     additive: bool = False
+    unit: str = ""
+    expected: Callable[[Row], bool] = never
+
+    def header(self, style: Style) -> str:
+        """Return the name, with the unit if the values do not carry it themselves."""
+        if not self.unit or (self.kind == "scaled" and not style.units.fixed):
+            return self.name
+        return f"{self.name}({style.units.name(self.unit) if self.kind == 'scaled' else self.unit})"
 
     def text(self, row: Row, style: Style) -> str:
-        """Return the value of a row as text; empty when it is not known."""
-        return self.write(self.value(row), style)
+        """Return the value of a row as text; empty where the column does not apply."""
+        value = self.value(row)
+        return style.unknown if value is None and self.expected(row) else self.write(value, style)
 
     def write(self, value: Value, style: Style) -> str:
         """Return a value of this field as text; empty for None."""
         if value is None or isinstance(value, str):
             return value or ""
         if self.kind == "scaled":
-            return style.units.text(value)
+            return style.units.text(value, self.unit)
         if self.kind == "figure":
             return figure(value)
         if self.kind == "duration":
@@ -118,18 +156,26 @@ def _twins(
     unit: str,
     *,
     additive: bool = False,
+    expected: Callable[[Usage], bool] = always,
 ) -> tuple[Field[Usage], Field[Usage]]:
     """Return a scaled column and its Raw twin, a plain number in the base unit."""
+    options: dict[str, Any] = {"additive": additive, "unit": unit, "expected": expected}
     return (
-        Field(name, widths[0], "scaled", value, f"{doc}, {unit}", additive=additive),
-        Field(
-            f"{name}Raw", widths[1], "number", value, f"{name} as a plain number, {unit}", additive=additive
-        ),
+        Field(name, widths[0], "scaled", value, f"{doc}, {unit}", **options),
+        Field(f"{name}Raw", widths[1], "number", value, f"{name} as a plain number, {unit}", **options),
     )
 
 
 def _energy(name: str, widths: tuple[int, int], part: str, doc: str) -> tuple[Field[Usage], Field[Usage]]:
-    return _twins(name, widths, lambda usage: usage.part_joules(part), f"energy of {doc}", "J", additive=True)
+    return _twins(
+        name,
+        widths,
+        lambda usage: usage.part_joules(part),
+        f"energy of {doc}",
+        "J",
+        additive=True,
+        expected=lambda usage: part in usage.parts,
+    )
 
 
 FIELDS: tuple[Field[Usage], ...] = (
@@ -140,7 +186,9 @@ FIELDS: tuple[Field[Usage], ...] = (
     *_twins(
         "AvePower", (10, 12), lambda u: u.mean_watts, "mean power of all nodes, energy over elapsed time", "W"
     ),
-    Field("Cap", 8, "scaled", _asked_watts("cap_watts"), "node power cap that the job asked for, W"),
+    Field(
+        "Cap", 8, "scaled", _asked_watts("cap_watts"), "node power cap that the job asked for, W", unit="W"
+    ),
     Field("Cluster", 10, "text", lambda u: u.first.cluster, "cluster name"),
     *_twins(
         "ConsumedEnergy",
@@ -152,13 +200,18 @@ FIELDS: tuple[Field[Usage], ...] = (
     ),
     *_energy("CPUEnergy", (10, 13), "cpu", "the processors"),
     *_energy("DRAMEnergy", (10, 13), "dram", "the memory"),
-    *_twins("ED2P", (10, 14), lambda u: u.ed2p_joule_seconds2, "energy times elapsed time squared", "J*s^2"),
-    *_twins("EDP", (8, 14), lambda u: u.edp_joule_seconds, "energy times elapsed time", "J*s"),
+    *_twins("ED2P", (13, 14), lambda u: u.ed2p_joule_seconds2, "energy times elapsed time squared", "J*s^2"),
+    *_twins("EDP", (10, 14), lambda u: u.edp_joule_seconds, "energy times elapsed time", "J*s"),
     Field("Elapsed", 10, "duration", lambda u: u.elapsed_s, "time from first start to last end"),
-    Field("ElapsedRaw", 10, "number", lambda u: u.elapsed_s, "the same in seconds"),
+    Field("ElapsedRaw", 10, "number", lambda u: u.elapsed_s, "the same in seconds", unit="s"),
     Field("End", 19, "time", lambda u: u.end, "end of the last node's record"),
     Field(
-        "GPUCap", 8, "scaled", _asked_watts("gpu_cap_watts"), "power cap per GPU that the job asked for, W"
+        "GPUCap",
+        8,
+        "scaled",
+        _asked_watts("gpu_cap_watts"),
+        "power cap per GPU that the job asked for, W",
+        unit="W",
     ),
     *_energy("GPUEnergy", (10, 13), "gpu", "all GPUs"),
     Field(
@@ -172,7 +225,13 @@ FIELDS: tuple[Field[Usage], ...] = (
     Field("JobIDRaw", 12, "text", lambda u: u.raw_id, "numeric job id, and step", left=True),
     Field("JobName", 10, "text", _step_or_job_name, "name of the job or step"),
     Field(
-        "kWh", 10, "number", lambda u: u.energy_kwh, "energy of all nodes and components, kWh", additive=True
+        "kWh",
+        10,
+        "number",
+        lambda u: u.energy_kwh,
+        "energy of all nodes and components, kWh",
+        additive=True,
+        expected=always,
     ),
     Field("Model", 12, "text", lambda u: u.first.model, "workload named by --energy-model"),
     Field("NNodes", 8, "number", _allocated_nodes, "allocated nodes"),
@@ -189,7 +248,14 @@ FIELDS: tuple[Field[Usage], ...] = (
     Field("Partition", 10, "text", _job_only(lambda u: u.job.partition or u.first.partition), "partition"),
     *_twins("PeakPower", (10, 12), lambda u: u.peak_watts, "sum of the nodes' highest power", "W"),
     Field("Policy", 11, "text", lambda u: u.first.policy, "energy policy in force"),
-    Field("Quality", 8, "text", _quality, "worst quality of the figures: measured, modelled or partial"),
+    Field(
+        "Quality",
+        8,
+        "text",
+        _quality,
+        "worst quality of the figures: measured, modelled, partial or unknown",
+        expected=always,
+    ),
     Field("Restarts", 8, "number", lambda u: u.first.restart_count, "how often Slurm had requeued the job"),
     Field(
         "Settings",
@@ -225,7 +291,7 @@ FIELDS: tuple[Field[Usage], ...] = (
 )
 
 DEFAULT_FORMAT = (
-    "JobID,JobName,Policy,State,Elapsed,ConsumedEnergy,CPUEnergy%9,GPUEnergy%9,AvePower%8,EDP,Quality"
+    "JobID,JobName%9,Policy,State,Elapsed,ConsumedEnergy,CPUEnergy%9,GPUEnergy%9,AvePower%8,EDP,Quality"
 )
 
 

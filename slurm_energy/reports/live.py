@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_energy.quantities import format_duration
+from slurm_energy.reports.table import fit
 from slurm_energy.reports.textplot import Glyphs, share_bar
 
-_UNKNOWN = "-"
+_UNKNOWN, _HIDDEN = "unknown", "-"
 _BAR = 30
 
 
@@ -54,14 +55,16 @@ def _jobs(jobs: list[Mapping[str, Any]]) -> list[str]:
     kinds = [_by_kind(job.get("watts") or {}) for job in jobs]
     names = list(dict.fromkeys(name for watts in kinds for name in watts))
     head = f"{'JOB':>10} {'USER':<10} {'POLICY':<12} {'TIME':>10} {'WATTS':>8} {'JOULES':>11}"
-    lines = [head + "".join(f" {name.upper():>8}" for name in names)]
+    units = [f"{name.upper()}(W)" for name in names]
+    lines = [head + "".join(f" {unit:>8}" for unit in units)]
     for job, parts in zip(jobs, kinds, strict=True):
         watts, joules = job.get("watts") or {}, job.get("energy_joules") or {}
-        user = job.get("user") or _UNKNOWN
-        row = f"{job.get('job_id', '?'):>10} {user[:10]:<10} {str(job.get('policy', '?'))[:12]:<12}"
-        row += f" {format_duration(job.get('elapsed_s')) or _UNKNOWN:>10} {_watts(total(watts)):>8}"
-        row += f" {_watts(total(joules)):>11}"
-        lines.append(row + "".join(f" {_watts(parts.get(name)):>8}" for name in names))
+        user, policy = str(job.get("user") or _HIDDEN), str(job.get("policy", "?"))
+        unknown = _UNKNOWN if "watts" in job else _HIDDEN
+        row = f"{job.get('job_id', '?'):>10} {fit(user, 10, True)} {fit(policy, 12, True)}"
+        row += f" {format_duration(job.get('elapsed_s')) or unknown:>10} {_watts(total(watts), unknown)}"
+        row += f" {_watts(total(joules), unknown):>11}"
+        lines.append(row + "".join(f" {_watts(parts.get(name), unknown)}" for name in names))
     if any("watts" not in job for job in jobs):
         lines.append("the power of other users' jobs is theirs and root's to see")
     return lines
@@ -78,5 +81,5 @@ def _by_kind(watts: Mapping[str, float | None]) -> dict[str, float | None]:
     }
 
 
-def _watts(value: float | None) -> str:
-    return f"{_UNKNOWN if value is None else format(value, '.1f'):>8}"
+def _watts(value: float | None, unknown: str = _UNKNOWN) -> str:
+    return f"{unknown if value is None else format(value, '.1f'):>8}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.fields import Field, Kind, Value
+from slurm_energy.reports.fields import Field, Kind, Value, always
 from slurm_energy.reports.scaling import figure
 
 Job = Mapping[str, Any]
@@ -42,8 +42,17 @@ def _text(
     return Field(name, width, "text", value, doc, left=left)
 
 
-def _field(name: str, width: int, kind: Kind, value: Callable[[Job], Value], doc: str) -> Field[Job]:
-    return Field(name, width, kind, value, doc)
+def _field(
+    name: str, width: int, kind: Kind, value: Callable[[Job], Value], doc: str, unit: str = ""
+) -> Field[Job]:
+    return Field(name, width, kind, value, doc, unit=unit)
+
+
+def _figure(
+    name: str, width: int, kind: Kind, value: Callable[[Job], Value], doc: str, unit: str = ""
+) -> Field[Job]:
+    """Return a column of which each job should have a value."""
+    return Field(name, width, kind, value, doc, unit=unit, expected=always)
 
 
 FIELDS: Final[tuple[Field[Job], ...]] = (
@@ -52,13 +61,13 @@ FIELDS: Final[tuple[Field[Job], ...]] = (
     _text("BASIS", 40, _predicted("basis"), "what the prediction rests on", left=True),
     _field("DUE", 19, "time", _key("deadline"), "deadline"),
     _field("ELIGIBLE", 19, "time", _key("eligible"), "from when on it may start"),
-    _field("ENERGY", 9, "scaled", _predicted("energy_joules"), "predicted energy, J"),
+    _figure("ENERGY", 9, "scaled", _predicted("energy_joules"), "predicted energy, J", "J"),
     _text("NAME", 12, _key("name"), "name of the job"),
     _field("NICE", 6, "number", _key("nice"), "nice value, which Slurm takes away from the priority"),
     _text("PARTITION", 9, _key("partition"), "partition"),
     _field("PLACE", 6, "number", _key("place"), "1: first to start; empty: not ranked"),
-    _field("PREDEDP", 9, "scaled", _predicted("edp"), "predicted energy-delay product, J s"),
-    _field("PREDTIME", 11, "duration", _predicted("time_s"), "predicted run time"),
+    _figure("PREDEDP", 11, "scaled", _predicted("edp_js"), "predicted energy-delay product, J*s", "J*s"),
+    _figure("PREDTIME", 11, "duration", _predicted("time_s"), "predicted run time"),
     _field("PRIORITY", 10, "number", _key("priority"), "priority in Slurm now"),
     _text("QOS", 9, _key("qos"), "quality of service"),
     _text("REASON", 16, _key("reason"), "Slurm's word for why it waits"),
@@ -72,7 +81,7 @@ FIELDS: Final[tuple[Field[Job], ...]] = (
     _text("TIER", 6, _key("tier"), "aged and urgent jobs go before normal ones"),
     _text("USER", 8, _key("user"), "owner"),
     _field("WAITED", 11, "duration", _key("wait_s"), "time since submission"),
-    _field("WATTS", 8, "scaled", _predicted("power_watts"), "predicted power, W"),
+    _figure("WATTS", 8, "number", _predicted("power_watts"), "predicted power, W"),
     _text("WHY", 60, _key("why"), "why it stands where it stands", left=True),
 )
 
@@ -101,10 +110,17 @@ def term_fields(jobs: Sequence[Job], *, norm: bool = False) -> list[Field[Job]]:
         jobs: those that are shown.
         norm: show values before they are weighted; else contributions where terms have weights.
     """
-    return [_term_field(name, norm) for name in term_names(jobs)]
+    return [_term_field(name, norm, _term_unit(name, norm, jobs)) for name in term_names(jobs)]
 
 
-def _term_field(name: str, norm: bool) -> Field[Job]:
+def _term_unit(name: str, norm: bool, jobs: Sequence[Job]) -> str:
+    """Return the unit of a term's values; empty where the column shows contributions to the score."""
+    told = (term for job in jobs if (term := term_of(job, name)))
+    units = {"" if term.get("weight") is not None and not norm else term.get("unit") or "" for term in told}
+    return units.pop().replace(" ", "*") if len(units) == 1 else ""
+
+
+def _term_field(name: str, norm: bool, unit: str) -> Field[Job]:
     def value(job: Job) -> Value:
         term = term_of(job, name)
         plain = norm or term.get("weight") is None
@@ -112,7 +128,8 @@ def _term_field(name: str, norm: bool) -> Field[Job]:
         return found
 
     column = column_name(name)
-    return Field(column, max(_FACTOR_WIDTH, len(column)), "figure", value, f"term `{name}` of the score")
+    doc = f"term `{name}` of the score"
+    return Field(column, max(_FACTOR_WIDTH, len(column)), "figure", value, doc, unit=unit)
 
 
 def term_of(job: Job, name: str) -> Mapping[str, Any]:

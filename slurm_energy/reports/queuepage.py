@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from slurm_energy.quantities import format_duration, format_scaled, shown
+from slurm_energy.quantities import format_duration, shown
 from slurm_energy.reports.fields import Style, find_in
 from slurm_energy.reports.queuefields import (
     FIELDS,
@@ -197,7 +197,7 @@ def _expected(predicted: Mapping[str, Any]) -> str:
         with_unit(predicted.get("power_watts"), "W"),
         with_unit(predicted.get("energy_joules"), "J"),
     )
-    edp = with_unit(predicted.get("edp"), "J s")
+    edp = with_unit(predicted.get("edp_js"), "J s")
     return f"{format_duration(predicted.get('time_s')) or 'unknown'}, {watts}, {joules}, EDP {edp}"
 
 
@@ -217,12 +217,12 @@ def _shapes(job: Job) -> list[str]:
     shapes = job.get("shapes") or []
     if len(shapes) < 2:
         return []
-    lines = ["", f"  {'shape':<20} {'time':>11} {'watts':>9} {'EDP':>10} fits now"]
+    lines = ["", f"  {'shape':<20} {'time':>11} {'power':>9} {'EDP':>11} fits now"]
     for one in shapes:
         lines.append(
             f"{'*' if one.get('chosen') else ' '} {fit(_clean(one['text']), 20, True)} "
-            f"{format_duration(one.get('time_s')):>11} {format_scaled(one.get('power_watts')):>9} "
-            f"{format_scaled(one.get('edp')):>10} {'yes' if one.get('fits') else 'no'}"
+            f"{format_duration(one.get('time_s')):>11} {with_unit(one.get('power_watts'), 'W'):>9} "
+            f"{with_unit(one.get('edp_js'), 'J s'):>11} {'yes' if one.get('fits') else 'no'}"
         )
     return [*lines, "* chosen by the policy"]
 

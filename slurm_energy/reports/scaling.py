@@ -1,4 +1,4 @@
-"""Figures as text with decimal prefixes, for columns (sacct's way) and for sentences (with a unit)."""
+"""Figures as text with decimal prefixes and units, for columns and for sentences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from slurm_energy.errors import UsageError
-from slurm_energy.quantities import format_scaled, shown
+from slurm_energy.quantities import shown
 
 PREFIXES = ("", "K", "M", "G", "T", "P")
 
@@ -17,7 +17,7 @@ class Units:
 
     Attributes:
         prefix: one of K, M, G, T, P to use for all; empty picks one per figure.
-        convert: False prints plain numbers; `prefix` takes precedence, as in sacct.
+        convert: False prints plain numbers in the base unit; `prefix` takes precedence, as in sacct.
     """
 
     prefix: str = ""
@@ -34,19 +34,34 @@ class Units:
             raise UsageError(f"--units: '{shown(units)}' is not a unit", todo="use one of K, M, G, T, P")
         return cls(units or "", not noconvert)
 
-    def text(self, value: float | None) -> str:
+    @property
+    def fixed(self) -> bool:
+        """Whether all figures of a column have the same unit, which then stands in its header."""
+        return bool(self.prefix) or not self.convert
+
+    def name(self, unit: str) -> str:
+        """Return the unit of a column with the prefix in force: `kJ`."""
+        return si_prefix(self.prefix) + unit
+
+    def text(self, value: float | None, unit: str) -> str:
         """Write a figure for a column; empty for None.
 
-        Two decimals and a prefix; none are shown for a whole number, as sacct does.
+        A figure that is scaled by itself carries its unit: two decimals, none for a whole number as in
+        sacct, prefix and unit. With a fixed unit it is a plain number.
         """
         if value is None:
             return ""
-        if not self.prefix and not self.convert:
-            return plain(value)
-        index = PREFIXES.index(self.prefix) if self.prefix else _index(value)
+        if self.fixed:
+            return plain(value / 1000.0 ** PREFIXES.index(self.prefix), 6 if self.prefix else 3)
+        index = _index(value)
         scaled = value / 1000.0**index
         number = f"{scaled:.0f}" if scaled == int(scaled) else f"{scaled:.2f}"
-        return number + PREFIXES[index]
+        return number + si_prefix(PREFIXES[index]) + unit
+
+
+def si_prefix(prefix: str) -> str:
+    """Return the SI spelling of a prefix: sacct writes K for k."""
+    return "k" if prefix == "K" else prefix
 
 
 def plain(value: float | None, decimals: int = 3) -> str:
@@ -81,22 +96,23 @@ def with_unit(value: float | None, unit: str, unknown: str = "unknown") -> str:
         index += 1
     decimals = 0 if magnitude >= 100 or magnitude == 0 else 1 if float(f"{magnitude:.3g}") >= 10 else 2
     sign = "-" if value < 0 else ""
-    return f"{sign}{magnitude:.{decimals}f} {PREFIXES[index].replace('K', 'k')}{unit}"
+    return f"{sign}{magnitude:.{decimals}f} {si_prefix(PREFIXES[index])}{unit}"
 
 
 def figure(value: float | None) -> str:
     """Write a number of any size in at most 10 characters; empty for None.
 
-    Factors around 1 keep four digits after the point, large figures get a decimal prefix.
+    Factors around 1 keep four digits after the point. Very small and very large numbers are in scientific
+    notation, never with a prefix: the column has one unit.
     """
     if value is None:
         return ""
     size = abs(value)
     if size == 0 or not math.isfinite(size):
         return f"{value:g}"
-    if size < 0.001:
-        return f"{value:.2e}"
-    return f"{value:.4f}" if size < 10 else f"{value:.2f}" if size < 1000 else format_scaled(value)
+    if size < 0.001 or size >= 1e6:
+        return f"{value:.{3 if 1e-99 < size < 1e99 else 2}e}"
+    return f"{value:.4f}" if size < 10 else f"{value:.2f}" if size < 1000 else f"{value:.0f}"
 
 
 def percent(part: float | None, whole: float | None, decimals: int = 1) -> str:

@@ -50,7 +50,14 @@ FIELDS: Final[tuple[Field[Row], ...]] = (
     _field("NormShares", 11, _part("norm_shares"), "part of the cluster that they stand for"),
     _field("EnergykWh", 12, _kwh, "energy used, faded, kWh"),
     _field("EnergyShare", 11, _part("energy_share"), "part of all energy"),
-    Field("Had", 10, "scaled", lambda row: row.get("had_of_share"), "energy per share, on its scale, J"),
+    Field(
+        "Had",
+        10,
+        "scaled",
+        lambda row: row.get("had_of_share_joules"),
+        "energy per share, on its scale, J",
+        unit="J",
+    ),
     _field("GPUHours", 10, _gpu_hours, "GPU hours used, faded"),
     _field("FairShare", 10, _part("fair_share_factor"), "2^(-energy share / norm shares)"),
 )
@@ -86,7 +93,8 @@ def lines(rows: Sequence[Row], layout: Layout, *, long: bool) -> list[str]:
     """Return a line per row, with the names first if the layout says so."""
     fields = [field for field in FIELDS if long or field.name not in _LONG_ONLY]
     columns = [Column(field, field.width, field.left) for field in fields]
-    return list(table_lines(rows, columns, Style(), layout))
+    style = Style() if layout.delimiter is None else Style.parsable()
+    return list(table_lines(rows, columns, style, layout))
 
 
 def notes(answer: Mapping[str, Any], now: float) -> list[str]:

@@ -135,7 +135,7 @@ class Summary:
         return _quantile(self.wait_s, 0.95)
 
     @property
-    def edp(self) -> float | None:
+    def edp_js(self) -> float | None:
         """Energy of all jobs times mean completion time, in J s: the simulator's definition."""
         if self.energy_joules is None or self.mean_jct_s is None:
             return None
@@ -154,7 +154,7 @@ class Summary:
             "job_energy_joules": self.energy_joules,
             "job_kwh": None if self.energy_joules is None else self.energy_joules / JOULES_PER_KWH,
             "job_mean_watts": self.mean_watts,
-            "job_edp": self.edp,
+            "job_edp_js": self.edp_js,
             "jobs_without_energy": self.unknown_energy,
             "lost_kwh": self.lost_joules / JOULES_PER_KWH,
             "mean_jct_s": self.mean_jct_s,

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_energy import __version__
-from slurm_energy.quantities import JOULES_PER_KWH, format_duration, format_scaled
-from slurm_energy.reports.scaling import percent, plain
+from slurm_energy.quantities import JOULES_PER_KWH, format_duration
+from slurm_energy.reports.scaling import percent, plain, with_unit
 from slurm_energy.reports.summary import COMPLETED, DEADLINE, UNKNOWN, Summary
-from slurm_energy.reports.table import fit
+from slurm_energy.reports.table import delimited, fit
 from slurm_energy.reports.timespec import format_time
 
 FORMAT_VERSION = 1
 _RULE = "-" * 80
-_SMALL_KWH = 1.0
-"""Below so many kWh in all, energies are shown in kJ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +46,26 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def lines(report: Report, *, header: bool = True, delimiter: str | None = None) -> list[str]:
+def lines(
+    report: Report, *, header: bool = True, delimiter: str | None = None, trailing: bool = False
+) -> list[str]:
     """Return the table with its header and notes.
 
     Args:
         report: what to show.
         header: print title and names.
         delimiter: None for columns of fixed width, else the text between values.
+        trailing: put the delimiter after the last value too.
     """
-    columns = _columns(report)
+    columns = _columns(report, parsable=delimiter is not None)
     rows = [(name or "(none)", group) for name, group in report.groups.items()]
     body = [[write(name, group) for _, _, write in columns] for name, group in rows]
     if len(rows) > 1:
         body.append([write("TOTAL", report.total) for _, _, write in columns])
     if delimiter is not None:
         names = [[name for name, _, _ in columns]] if header else []
-        return [delimiter.join(row) for row in [*names, *body]]
+        end = delimiter if trailing else ""
+        return [delimited(row, delimiter) + end for row in [*names, *body]]
     title = [*_title(report), *_names(columns)] if header else []
     notes = _notes(report.total) if header else []
     return [*title, *(_line(row, columns) for row in body), *notes]
@@ -72,30 +74,46 @@ def lines(report: Report, *, header: bool = True, delimiter: str | None = None) 
 _Column = tuple[str, int, Callable[[str, Summary], str]]
 
 
-def _columns(report: Report) -> list[_Column]:
+def _columns(report: Report, *, parsable: bool) -> list[_Column]:
+    """Return the columns, each with one unit whatever the values; unknown ones are empty for programs."""
     total = report.total.energy_joules
-    small = total is None or total < _SMALL_KWH * JOULES_PER_KWH
-    unit, name = (1e3, "EnergykJ") if small else (JOULES_PER_KWH, "EnergykWh")
+    unknown = "" if parsable else UNKNOWN
 
     def energy(_: str, group: Summary) -> str:
         joules = group.energy_joules
-        return "" if joules is None else f"{joules / unit:.{2 if joules < 1000 * unit else 0}f}"
+        return unknown if joules is None else _kwh(joules / JOULES_PER_KWH, parsable)
+
+    def edp(_: str, group: Summary) -> str:
+        value = group.edp_js
+        if value is None:  # without a completed job there is none
+            return unknown if group.completed else ""
+        return plain(value) if parsable else f"{value:.3e}"
+
+    def watts(_: str, group: Summary) -> str:
+        return unknown if group.mean_watts is None else plain(group.mean_watts, 3 if parsable else 0)
 
     return [
         ("GPU" if report.by == "gpu" else report.by.capitalize(), 14, lambda name, _: name),
         ("Jobs", 6, lambda _, group: str(group.jobs)),
         ("Done", 6, lambda _, group: str(group.completed)),
-        (name, 10, energy),
+        ("EnergykWh", 11, energy),
         ("Share%", 6, lambda _, group: percent(group.energy_joules, total).removesuffix(" %")),
-        ("MeanW", 8, lambda _, group: plain(group.mean_watts, 0)),
+        ("MeanW", 8, watts),
         ("Jobs/h", 8, lambda _, group: _two_decimals(group.jobs_per_hour)),
         ("Makespan", 11, lambda _, group: format_duration(group.makespan_s)),
         ("MeanJCT", 10, lambda _, group: format_duration(group.mean_jct_s)),
         ("P95JCT", 10, lambda _, group: format_duration(group.p95_jct_s)),
         ("MeanWait", 10, lambda _, group: format_duration(group.mean_wait_s)),
         ("P95Wait", 10, lambda _, group: format_duration(group.p95_wait_s)),
-        ("EDP", 9, lambda _, group: format_scaled(group.edp)),
+        ("EDP(J*s)", 9, edp),
     ]
+
+
+def _kwh(kwh: float, parsable: bool) -> str:
+    """Write an energy in kWh, in a table with as many decimals as its column has room for."""
+    if parsable:
+        return plain(kwh, 9)
+    return f"{kwh:.{6 if kwh < 100 else 3 if kwh < 100_000 else 0}f}"
 
 
 def _title(report: Report) -> list[str]:
@@ -104,7 +122,7 @@ def _title(report: Report) -> list[str]:
     return [
         _RULE,
         f"Energy by {report.by}: jobs that ended from {start} to {end}",
-        "JCT: end - submission of completed jobs; EDP: energy x mean JCT, J s; MeanW: energy / makespan",
+        "JCT: end - submission of completed jobs; EDP: energy x mean JCT; MeanW: energy / makespan",
         _RULE,
     ]
 
@@ -134,7 +152,7 @@ def _notes(total: Summary) -> list[str]:
     if others:
         notes.append("not completed: " + ", ".join(f"{v} {k}" for k, v in sorted(others.items())))
     if total.lost_joules > 0:
-        notes.append(f"of the energy {total.lost_joules / 1e3:.2f} kJ went into runs that were requeued")
+        notes.append(f"of the energy {with_unit(total.lost_joules, 'J')} went into runs that were requeued")
     return ["", *(f"note: {note}" for note in notes)] if notes else []
 
 

@@ -16,7 +16,7 @@ _PANELS: Final[Mapping[str, Callable[[Summary], float | None]]] = {
     "energy, kWh": lambda group: None if group.energy_joules is None else group.energy_joules / 3.6e6,
     "jobs per hour": lambda group: group.jobs_per_hour,
     "mean JCT, min": lambda group: None if group.mean_jct_s is None else group.mean_jct_s / 60,
-    "EDP, MJ s": lambda group: None if group.edp is None else group.edp / 1e6,
+    "EDP, MJ s": lambda group: None if group.edp_js is None else group.edp_js / 1e6,
 }
 
 

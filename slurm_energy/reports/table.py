@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from slurm_energy.errors import UsageError
+from slurm_energy.plaintext import columns_of, printable
 from slurm_energy.quantities import shown
 from slurm_energy.records import Quality
 from slurm_energy.reports.fields import FIELDS, LISTING, Field, Row, Style, find_in
@@ -20,11 +22,16 @@ _ITEM = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:%(?P<left>-)?(?P<width>\d{1,5}))?"
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A field with the width and the side that this output gives it."""
+    """A field with the width and the side that this output gives it; `fixed`: the width was asked for."""
 
     field: Field[Row]
     width: int
     left: bool
+    fixed: bool = False
+
+    def widened(self, header: str) -> Column[Row]:
+        """Return the column at least as wide as its header, unless its width was asked for."""
+        return self if self.fixed else dataclasses.replace(self, width=max(self.width, len(header)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,11 @@ def parse_columns(fields: Sequence[Field[Row]], text: str, flag: str, listing: s
         width = int(match["width"]) if match and match["width"] else field.width
         if match is None or not 0 < width <= MAX_WIDTH:
             raise UsageError(f"{flag}: bad width in '{shown(item)}'", todo=f"write {field.name}%20 or %-20")
-        columns.append(Column(field, width, bool(match["left"]) if match["width"] else field.left))
+        columns.append(
+            Column(field, width, bool(match["left"]), fixed=True)
+            if match["width"]
+            else Column(field, width, field.left)
+        )
     if not columns:
         raise UsageError(f"{flag}: no field given", todo=listing)
     return columns
@@ -85,9 +96,11 @@ def table_lines(
     total_of: Sequence[Row] | None = None,
 ) -> Iterator[str]:
     """Yield header, rows and, if `total_of` is given, a line with the sums of its additive columns."""
+    names = [column.field.header(style) for column in columns]
+    columns = [column.widened(name) for column, name in zip(columns, names, strict=True)]
     rule = " ".join("-" * column.width for column in columns)
     if layout.header:
-        yield _line([column.field.name for column in columns], columns, layout)
+        yield _line(names, columns, layout)
         if layout.delimiter is None and layout.rule:
             yield rule
     for row in rows:
@@ -103,7 +116,9 @@ def _totals(rows: Sequence[Any], columns: list[Column[Row]], style: Style) -> li
     for column in columns:
         numbers = [column.field.value(row) for row in rows] if column.field.additive else []
         known = [number for number in numbers if isinstance(number, (int, float))]
-        values.append(column.field.write(math.fsum(known), style) if known else "")
+        expected = column.field.additive and any(map(column.field.expected, rows))
+        unknown = style.unknown if expected else ""
+        values.append(column.field.write(math.fsum(known), style) if known else unknown)
         if column.field.name == "Quality" and rows:
             values[-1] = _total_quality(rows)
     if not columns[0].field.additive:
@@ -116,19 +131,32 @@ def _total_quality(rows: Sequence[Usage]) -> str:
     return str(worst_quality(row.quality or Quality.PARTIAL for row in rows))
 
 
-def _line(values: list[str], columns: Sequence[Column[Row]], layout: Layout) -> str:
-    clean = [value if value.isprintable() else shown(value, len(value) * 10) for value in values]
+def _line(values: Sequence[str], columns: Sequence[Column[Row]], layout: Layout) -> str:
     if layout.delimiter is not None:
-        return layout.delimiter.join(clean) + (layout.delimiter if layout.trailing else "")
-    cells = (fit(value, column.width, column.left) for value, column in zip(clean, columns, strict=True))
+        return delimited(values, layout.delimiter) + (layout.delimiter if layout.trailing else "")
+    cells = (fit(value, column.width, column.left) for value, column in zip(values, columns, strict=True))
     return " ".join(cells).rstrip()
 
 
+def delimited(values: Sequence[str], delimiter: str) -> str:
+    """Join values; control characters and delimiters inside a value are escaped.
+
+    A job's name may contain the delimiter, which would otherwise move the columns of the row.
+    """
+    escape = "".join(f"\\x{ord(character):02x}" for character in delimiter)
+    return delimiter.join(printable(value).replace(delimiter, escape) for value in values)
+
+
 def fit(text: str, width: int, left: bool) -> str:
-    """Pad `text` to `width`, or cut it and end it with `+` as sacct does."""
-    if len(text) > width:
-        return text[: width - 1] + "+"
-    return text.ljust(width) if left else text.rjust(width)
+    """Pad `text` to `width` terminal columns, or cut it and end it with `+` as sacct does."""
+    text = printable(text)
+    taken = columns_of(text)
+    if taken > width:
+        while taken > width - 1:
+            taken -= columns_of(text[-1])
+            text = text[:-1]
+        return text + "+" if taken == width - 1 else text + "+".rjust(width - taken)
+    return text + " " * (width - taken) if left else " " * (width - taken) + text
 
 
 def field_names(columns: int = 4, width: int = 20) -> str:

@@ -17,7 +17,7 @@ _COLUMNS = {
     "energy_kwh": ("kWh", 1.0, 2),
     "mean_jct_s": ("JCT min", 1 / 60, 1),
     "mean_wait_s": ("wait min", 1 / 60, 1),
-    "max_wait_s": ("max wait", 1 / 60, 1),
+    "max_wait_s": ("max wait min", 1 / 60, 1),
     "deadline_miss_rate": ("missed %", 100.0, 1),
     "preemptions": ("preempt", 1.0, 1),
     "utilisation": ("used %", 100.0, 0),

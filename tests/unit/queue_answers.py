@@ -43,7 +43,7 @@ def job(job_id: int, place: int | None, **changes: Any) -> dict[str, Any]:
             "time_s": 100.0 * job_id,
             "power_watts": 1500.0,
             "energy_joules": 150_000.0 * job_id,
-            "edp": edp,
+            "edp_js": edp,
             "source": "history",
             "runs": 12,
             "basis": "12 runs: same script, arguments, resources and policy",
@@ -55,7 +55,7 @@ def job(job_id: int, place: int | None, **changes: Any) -> dict[str, Any]:
                 "gpu_kind": "a100",
                 "time_s": 100.0 * job_id,
                 "power_watts": 1500.0,
-                "edp": edp,
+                "edp_js": edp,
                 "fits": True,
                 "chosen": True,
             }
@@ -91,7 +91,7 @@ def queue() -> list[dict[str, Any]]:
             "gpus": gpus,
             "gpu_kind": text.split(":")[1],
             "time_s": time_s,
-            "edp": watts * time_s**2,
+            "edp_js": watts * time_s**2,
             "power_watts": watts,
             "fits": fits,
             "chosen": not fits,
@@ -120,7 +120,7 @@ def shares() -> dict[str, Any]:
             "energy_joules": joules,
             "energy_share": joules / 3.6e8,
             "gpu_seconds": joules / 300,
-            "had_of_share": joules * 1.5,
+            "had_of_share_joules": joules * 1.5,
             "fair_share_factor": None if norm is None else 2 ** (-joules / 3.6e8 / norm),
         }
 

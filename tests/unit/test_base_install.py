@@ -45,6 +45,7 @@ job 11 --html label.html --title T --note N
 job 11 12_3 --html comparison.html
 report {WINDOW}
 report {WINDOW} --by user -n -P
+report {WINDOW} -p
 report -j 11 -u alice -A physics -r cpu -N n1 --tag * --json --config energy.toml
 prio
 prio 1

@@ -110,8 +110,8 @@ def test_no_jobs_gives_the_header_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert show(monkeypatch, capsys, "-o", "jobid,edp", answers=[]).splitlines() == [
-        "JobID             EDP",
-        "------------ --------",
+        "JobID               EDP",
+        "------------ ----------",
     ]
 
 

@@ -118,7 +118,7 @@ def test_the_figures_of_a_window(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert total["mean_jct_s"] == pytest.approx(np.mean(spent))
     assert total["p95_jct_s"] == pytest.approx(np.quantile(spent, 0.95))
     assert total["max_wait_s"] == 105
-    assert total["job_edp"] == pytest.approx(joules * np.mean(spent))
+    assert total["job_edp_js"] == pytest.approx(joules * np.mean(spent))
     assert total["job_mean_watts"] == pytest.approx(joules / 500)
     assert total["deadline_kills"] == 1
 
@@ -263,7 +263,7 @@ def test_the_words_mean_what_they_mean_in_the_simulator() -> None:
     live = summary.totals(summary.whole_jobs(summarise(map(Answer.from_json, records)))).to_json()
     simulated = outcome.summary()
     shared = sorted(set(live) & set(simulated))
-    assert {"job_kwh", "job_edp", "jobs_per_hour", "mean_jct_s", "p95_wait_s", "makespan_s"} <= set(shared)
+    assert {"job_kwh", "job_edp_js", "jobs_per_hour", "mean_jct_s", "p95_wait_s", "makespan_s"} <= set(shared)
     assert {name: live[name] for name in shared} == pytest.approx({name: simulated[name] for name in shared})
 
 
@@ -277,3 +277,27 @@ def test_quantiles_are_those_of_numpy(values: list[float], part: float) -> None:
 def test_the_fairness_index_is_that_of_the_policies(values: list[float]) -> None:
     expected = jain(np.array(values)) if any(values) else None
     assert summary._jain(values) == (None if expected is None else pytest.approx(expected, rel=1e-9))
+
+
+@pytest.mark.parametrize("joules", [3.5e6, 3.7e6, 12.0, 4e12])
+def test_the_columns_of_a_report_have_the_same_unit_whatever_the_energy(
+    joules: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [a_job(1, START, START + 10, START + 110, joules)]
+    header, row = show(monkeypatch, capsys, *ALL_TIMES, "-P", answers=jobs).splitlines()
+    values = dict(zip(header.split("|"), row.split("|"), strict=True))
+    assert float(values["EnergykWh"]) == pytest.approx(joules / 3.6e6, abs=1e-9)
+    assert float(values["EDP(J*s)"]) == pytest.approx(joules * 110)
+    table = show(monkeypatch, capsys, *ALL_TIMES, answers=jobs).splitlines()
+    assert table[4].split() == header.split("|")
+    assert float(table[6].split()[3]) == pytest.approx(joules / 3.6e6, rel=0.02, abs=1e-6)
+
+
+def test_unknown_energy_is_said_in_the_table_and_empty_for_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [a_job(1, START, START + 10, START + 110, None)]
+    table = show(monkeypatch, capsys, *ALL_TIMES, "-n", answers=jobs).splitlines()[0].split()
+    assert (table[3], table[4], table[-1]) == ("unknown", "unknown", "unknown")
+    row = show(monkeypatch, capsys, *ALL_TIMES, "-np", answers=jobs).split("|")
+    assert (row[3], row[5], row[-2], row[-1]) == ("", "", "", "\n")

@@ -117,7 +117,7 @@ def test_the_command_prints_sections_ranks_json_and_csv(
     assert head.split() == ["CALLS", "RANKS", "NODES", "SECONDS", "JOULES", "SECTION"]
     assert [row.split() for row in rows] == [
         ["2", "2", "1", "10.000", "101.00", "all"],
-        ["2", "2", "1", "10.000", "-", "all/io"],
+        ["2", "2", "1", "10.000", "unknown", "all/io"],
     ]
     assert main(["profile", "--gather", str(folder), "--ranks"]) == 0
     rows = capsys.readouterr().out.splitlines()[1:]

@@ -580,7 +580,7 @@ def test_a_job_explained():
     assert job["score"] == pytest.approx(-sum(term["contribution"] for term in job["terms"]))
     assert "job 102 goes before it for energy-delay product (" in job["why"]
     assert "and it goes before job 101 for energy-delay product (" in job["why"]
-    assert job["predicted"]["edp"] == pytest.approx(
+    assert job["predicted"]["edp_js"] == pytest.approx(
         job["predicted"]["energy_joules"] * job["predicted"]["time_s"]
     )
     assert [shape["chosen"] for shape in job["shapes"]] == [True]

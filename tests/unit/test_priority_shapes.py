@@ -157,7 +157,7 @@ def test_a_job_that_fits_nowhere_keeps_its_place_by_its_best_shape():
         ("gpu:a100:4", False, False),
         ("gpu:h100:2", True, True),
     ]
-    assert told["predicted"]["edp"] == pytest.approx(told["shapes"][1]["edp"])
+    assert told["predicted"]["edp_js"] == pytest.approx(told["shapes"][1]["edp_js"])
 
 
 def test_what_jobs_before_it_will_take_does_not_count_as_free():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 import report_examples as examples
 from hypothesis import given
@@ -7,11 +9,13 @@ from hypothesis import strategies as st
 from report_examples import usages
 
 from slurm_energy.errors import UsageError
-from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, Style, find_field
+from slurm_energy.plaintext import columns_of
+from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, Field, Style, find_field
 from slurm_energy.reports.nodelist import expand, fold
 from slurm_energy.reports.scaling import Units, with_unit
 from slurm_energy.reports.settings import short_settings
-from slurm_energy.reports.table import Layout, fit, parse_format, table_lines
+from slurm_energy.reports.table import Layout, delimited, fit, parse_format, table_lines
+from slurm_energy.reports.usage import Usage
 
 NAMES = [field.name for field in FIELDS]
 WIDTHS = st.none() | st.tuples(st.booleans(), st.integers(1, 4096))
@@ -94,21 +98,45 @@ def test_cuts_and_pads_as_sacct(text: str, width: int, left: bool, expected: str
     ("value", "units", "expected"),
     [
         (None, Units(), ""),
-        (0.0, Units(), "0"),
-        (0.25, Units(), "0.25"),
-        (999.994, Units(), "999.99"),
-        (999.996, Units(), "1.00K"),
-        (1000.0, Units(), "1K"),
-        (4802.0, Units(), "4.80K"),
-        (12_345_678.0, Units(), "12.35M"),
+        (0.0, Units(), "0J"),
+        (0.25, Units(), "0.25J"),
+        (999.994, Units(), "999.99J"),
+        (999.996, Units(), "1.00kJ"),
+        (1000.0, Units(), "1kJ"),
+        (4802.0, Units(), "4.80kJ"),
+        (12_345_678.0, Units(), "12.35MJ"),
         (4802.0, Units(convert=False), "4802"),
         (4802.1256, Units(convert=False), "4802.126"),
-        (4802.0, Units("M"), "0.00M"),
-        (4802.0, Units("K", convert=False), "4.80K"),
+        (4802.0, Units("M"), "0.004802"),
+        (4802.0, Units("K", convert=False), "4.802"),
     ],
 )
-def test_scales_like_sacct(value: float | None, units: Units, expected: str) -> None:
-    assert units.text(value) == expected
+def test_scales_like_sacct_and_carries_the_unit(value: float | None, units: Units, expected: str) -> None:
+    assert units.text(value, "J") == expected
+
+
+@given(st.floats(0, 1e17), st.sampled_from(["", "K", "M", "G", "T", "P"]))
+def test_a_figure_that_is_scaled_by_itself_is_the_figure_in_the_base_unit(value: float, prefix: str) -> None:
+    text = Units().text(value, "J")
+    number, letters = text.rstrip("kMGTPJ"), text.lstrip("0123456789.")
+    assert letters[-1] == "J"
+    power = "kMGTP".index(letters[0]) + 1 if len(letters) == 2 else 0
+    assert float(number) * 1000.0**power == pytest.approx(value, rel=0.006, abs=0.006)
+    assert set(Units(prefix, convert=False).text(value, "J")) <= {*"0123456789."}
+
+
+PARSABLE = [Style.parsable(), Style.parsable(Units("K")), Style.parsable(Units(convert=False))]
+
+
+@given(st.sampled_from(PARSABLE), st.sampled_from([field for field in FIELDS if field.unit]))
+def test_output_for_programs_has_one_unit_per_column_and_names_it(style: Style, field: Field[Usage]) -> None:
+    """3.5 MJ and 3.7 MJ, 1 J and 1 PJ: the same unit, whatever the other rows are."""
+    (job,) = usages(examples.gpu_job())
+    assert re.fullmatch(rf"{field.name}\(k?{re.escape(field.unit)}\)", field.header(style))
+    assert re.fullmatch(r"[0-9.]*", field.text(job, style))
+    for value in (1.0, 3.5e6, 3.7e6, 1e15):
+        scale = 1000.0 if style.units.prefix and field.kind == "scaled" else 1.0
+        assert float(field.write(value, style)) == pytest.approx(value / scale)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +153,28 @@ def test_three_significant_digits_in_sentences(value: float | None, expected: st
 def test_control_characters_in_names_do_not_reach_the_terminal() -> None:
     info = examples.job_info(1, name="a\x1b[31m\nb|c")
     rows = usages([examples.answer(examples.record(1), info)])
-    for layout in (Layout(False), Layout(False, "|")):
+    for layout, delimiter in ((Layout(False), "|"), (Layout(False, "|"), r"\x7c")):
         (line,) = table_lines(rows, parse_format("JobName%30"), Style(), layout)
-        assert line.strip() == r"a\x1b[31m\nb|c"
+        assert line.strip() == rf"a\x1b[31m\nb{delimiter}c"
+
+
+@given(
+    st.text(max_size=40),
+    st.text(st.characters(codec="ascii", exclude_characters="x"), min_size=1, max_size=3),
+)
+def test_no_name_moves_the_columns_of_a_delimited_row(name: str, delimiter: str) -> None:
+    if not delimiter.isprintable() or set(delimiter) & set("\\0123456789abcdefuUnrtN"):
+        return
+    line = delimited(["1", name, "3"], delimiter)
+    assert line.split(delimiter)[0::2] == ["1", "3"]
+    assert line.isprintable()
+
+
+@given(st.text(max_size=40), st.integers(1, 30), st.booleans())
+def test_cells_take_just_their_columns_of_the_terminal(text: str, width: int, left: bool) -> None:
+    cell = fit(text, width, left)
+    assert columns_of(cell) == width
+    assert cell.isprintable()
 
 
 def test_settings_in_short() -> None:

@@ -39,11 +39,11 @@ def test_a_job_s_gpus_share_a_column() -> None:
     job = {**OWN, "watts": {"cpu": 150.0, **eight}}
     lines = screen({**STATUS, "jobs": [job]}, "10:00:00", ASCII, 250.0)
     head = next(line for line in lines if "JOB" in line)
-    assert head.split()[-2:] == ["CPU", "GPU"]
+    assert head.split()[-2:] == ["CPU(W)", "GPU(W)"]
     assert lines[-1].split()[-2:] == ["150.0", "800.0"]
     assert max(map(len, lines)) <= 100
     unknown = {**job, "watts": {**job["watts"], "gpu[7]": None}}
-    assert screen({**STATUS, "jobs": [unknown]}, "10:00:00", ASCII, 250.0)[-1].split()[-1] == "-"
+    assert screen({**STATUS, "jobs": [unknown]}, "10:00:00", ASCII, 250.0)[-1].split()[-1] == "unknown"
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_the_screen_shows_node_components_and_jobs() -> None:
     lines = screen(STATUS, "10:00:00", ASCII, 250.0)
-    assert lines[0] == "n1  - W  10:00:00, mean of 1.0 s"  # with a part unknown, so is the sum
+    assert lines[0] == "n1  unknown W  10:00:00, mean of 1.0 s"  # with a part unknown, so is the sum
     assert lines[2] == f"{'cpu':<10} {'200.0':>8} W  {'#' * 24}{'.' * 6}"
-    assert lines[3].split()[:3] == ["dram", "-", "W"]
+    assert lines[3].split()[:3] == ["dram", "unknown", "W"]
     own = next(line for line in lines if line.split()[:1] == ["12"])
-    assert own.split() == ["12", "alice", "edp", "00:01:05", "400.0", "-", "150.0", "250.0"]
+    assert own.split() == ["12", "alice", "edp", "00:01:05", "400.0", "unknown", "150.0", "250.0"]
     other = next(line for line in lines if line.split()[:1] == ["13"])
     assert other.split()[:3] == ["13", "-", "monitor"]
     assert all(line.isascii() for line in lines)

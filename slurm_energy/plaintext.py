@@ -1,0 +1,39 @@
+"""Text from users made safe for terminals, tables and spreadsheets. Pure functions."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def printable(text: str) -> str:
+    """Return `text` without characters that act on a terminal: control and format characters are escaped.
+
+    Text from users, such as a job's name, could otherwise move the cursor or reverse the line.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal `text` takes: East Asian wide characters take two, marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns_of_one(character) for character in text)
+
+
+def _columns_of_one(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def csv_value(value: Any) -> Any:
+    """Return a value for a CSV file; text that a spreadsheet would take for a formula gets a quote before it.
+
+    Numbers stay as they are. Source: OWASP, "CSV Injection".
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
