@@ -4,6 +4,7 @@
 # make lint   ruff, mypy --strict, clang-format
 # make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
 # make plugins  slurmctld's plugin, against the source of the installed Slurm (fetched with apt)
+# make install-hooks, uninstall-hooks   the C and Lua parts in PREFIX/lib/slurm-energy (docs/install.md)
 # make venv   .venv with the package and its development needs;  make build  the C parts
 
 SHELL := /bin/sh
@@ -20,7 +21,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all demo test soak lint fuzz venv build plugins deps-% clean
+.PHONY: all demo test soak lint fuzz venv build install-hooks uninstall-hooks plugins deps-% clean
 all: venv build
 
 deps-%:
@@ -48,6 +49,13 @@ venv: $(VENV)/.installed-dev
 
 build: deps-build
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir || exit 1; done
+
+# Under another prefix: make install-hooks PREFIX=/opt/slurm-energy. Upgrades replace each file at once.
+install-hooks:
+	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir install || exit 1; done
+
+uninstall-hooks:
+	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir uninstall || exit 1; done
 
 plugins: deps-build deps-plugins $(VENV)/.installed-lab
 	@$(BIN)/senergy build-plugins

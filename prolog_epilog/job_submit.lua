@@ -1,11 +1,23 @@
--- A job_submit.lua that does nothing but check the energy flags. A site with its own adds the first two
--- statements and the call of senergy.check. In slurm.conf: JobSubmitPlugins=lua; this file lies beside it.
+-- A job_submit.lua that checks the energy flags and nothing else. Slurm reads it beside slurm.conf; slurm.conf
+-- says JobSubmitPlugins=lua. A site with its own job_submit.lua copies the block up to check_energy_flags and
+-- calls that function.
 
+-- pcall: without it slurmctld does not start while senergy_submit.lua is missing or broken.
 package.path = "/usr/local/lib/slurm-energy/?.lua;" .. package.path
-local senergy = require("senergy_submit")
+local loaded, senergy = pcall(require, "senergy_submit")
+if not loaded or type(senergy) ~= "table" then
+    local reason = string.match(tostring(senergy), "^[^\n]*")
+    slurm.log_error("%s", "job_submit.lua: energy flags are not checked: senergy_submit: " .. reason)
+    senergy = nil
+end
+
+local function check_energy_flags(job_desc, submit_uid)
+    return senergy and senergy.check(job_desc, submit_uid) or slurm.SUCCESS
+end
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
-    return senergy.check(job_desc, submit_uid)
+    -- The site's own checks go here.
+    return check_energy_flags(job_desc, submit_uid)
 end
 
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)

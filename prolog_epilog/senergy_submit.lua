@@ -1,10 +1,5 @@
--- The check of energy flags on the controller, for a site's own job_submit.lua:
---
---     package.path = "/usr/local/lib/slurm-energy/?.lua;" .. package.path
---     local senergy = require("senergy_submit")
---     function slurm_job_submit(job_desc, part_list, submit_uid)
---         return senergy.check(job_desc, submit_uid)
---     end
+-- The check of energy flags on the controller, for a site's own job_submit.lua; job_submit.lua beside this file
+-- shows how to load it so that slurmctld starts without it.
 --
 -- It repeats what energy.so checks in sbatch, salloc and srun (spank/flags.c), so that a client without the
 -- plugin, or with one of its own, gets no further. A bad value is refused. An error in here is logged and the

@@ -48,8 +48,7 @@ MpiDefault=none
 ReturnToService=2
 KillWait=1
 MinJobAge=86400
-Prolog={dir}/prolog
-Epilog={dir}/epilog
+{hooks}
 PrologFlags=Alloc
 PlugStackConfig={dir}/plugstack.conf
 SlurmdParameters=config_overrides
@@ -57,6 +56,7 @@ SlurmdParameters=config_overrides
 PartitionName=all Nodes=ALL Default=YES MaxTime=5 State=UP OverSubscribe=NO
 {extra}
 """
+HOOK_LINES = "Prolog={dir}/prolog\nEpilog={dir}/epilog"
 # The environment's file appears whole and once the hook is through: who waits for it waits for the hook.
 HOOK_SCRIPT = """\
 #!/bin/sh
@@ -142,6 +142,7 @@ class SmallCluster:
         hook: the built senergy-hook.
         extra: further lines of slurm.conf.
         gpus: kind and number of GPUs by node, such as `a100:4`; plain files stand for them.
+        hooks: lines of slurm.conf that call `hook`; without them write_plugstack must name energy_hooks.so.
     """
 
     def __init__(
@@ -151,8 +152,10 @@ class SmallCluster:
         hook: Path,
         extra: str = "",
         gpus: Mapping[str, str] | None = None,
+        hooks: str = HOOK_LINES,
     ) -> None:
         self.directory = directory
+        self.hooks = hooks
         self.plugin = plugin
         self.hook = hook
         self.extra = extra
@@ -282,6 +285,7 @@ class SmallCluster:
                 for name, port in zip(NODES, ports[1:], strict=True)
             ),
             "extra": self.extra.format(dir=d),
+            "hooks": self.hooks.format(dir=d),
         }
         (d / "slurm.conf").write_text(SLURM_CONF.format(**values))
         (d / "gres.conf").write_text("\n".join(self._gres_line(name) for name in self.gpus) + "\n")

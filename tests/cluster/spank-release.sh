@@ -29,7 +29,7 @@ work=$(mktemp -d /var/tmp/spank-release.XXXXXX)
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 tests="tests/cluster/test_spank_flags_on_slurm.py tests/cluster/test_priority_portable.py"
-tests="$tests tests/cluster/test_shapes_on_slurm.py"
+tests="$tests tests/cluster/test_shapes_on_slurm.py tests/cluster/test_missing_files.py"
 
 fail() {
     echo "spank-release: $1" >&2
@@ -101,10 +101,11 @@ case $version in
 *) fail "Debian $suite has Slurm ${version:-none}, not $release" "" 4 ;;
 esac
 
-mkdir -p "$source/tests/cluster"
+mkdir -p "$source/tests/cluster" "$source/packaging"
 chmod 755 "$work"
 cp -R "$repository/spank" "$repository/prolog_epilog" "$repository/slurm_energy" "$source"
 cp "$repository/tests/cluster/small_cluster.py" "$source/tests/cluster"
+cp "$repository/packaging/install-file" "$source/packaging"
 for file in $tests; do
     cp "$repository/$file" "$source/tests/cluster"
 done
