@@ -90,7 +90,14 @@ class Cluster:
             self._nodes.append(range(start, start + kind.nodes))
 
     def allocate(self, kind: int, units: int) -> Allocation | None:
-        """Take units of a kind, on as few nodes as possible; None if there are not enough.
+        """Take the units that `plan` chooses; None if there are not enough."""
+        planned = self.plan(kind, units)
+        if planned is not None:
+            self.take(planned)
+        return planned
+
+    def plan(self, kind: int, units: int) -> Allocation | None:
+        """Choose units of a kind, on as few nodes as possible; None if there are not enough.
 
         One node that holds all is taken if there is one, the fullest such node; else the emptiest nodes
         first. Nodes that are on go before nodes that are off.
@@ -108,10 +115,13 @@ class Cluster:
                 part = min(units - sum(count for _, count in taken), self.node_free[node])
                 if part:
                     taken.append((node, part))
-        for node, count in taken:
-            self.node_free[node] -= count
-        self.free[kind] -= units
         return taken
+
+    def take(self, allocation: Allocation) -> None:
+        """Take free units of usable nodes."""
+        for node, count in allocation:
+            self.node_free[node] -= count
+            self.free[self.kind_of[node]] -= count
 
     def release(self, allocation: Allocation) -> None:
         """Give units back."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.scheduling.queue import Floats
@@ -16,7 +16,7 @@ class Candidate:
 
     Attributes:
         job, shape: rows of the workload.
-        need: resources, shape (r,), see `profile`.
+        need: resources, shape (r,), see `profile`, on nodes that are on.
         limit_s: how long it is expected to hold them.
         aged: it waited longer than the bound: nobody may pass it and delay it.
     """
@@ -29,6 +29,7 @@ class Candidate:
 
 
 Release = tuple[float, Floats]
+Need = Callable[[Candidate], Floats]
 
 
 def choose(
@@ -36,43 +37,49 @@ def choose(
     candidates: Sequence[Candidate],
     now_s: float,
     free: Floats,
+    need_now: Need,
     releases: Callable[[], Iterable[Release]],
-) -> list[Candidate]:
-    """Return the jobs that start now, in order.
+) -> Iterator[Candidate]:
+    """Yield the jobs that start now, in order. The caller starts each before it asks for the next.
 
     Args:
         discipline: the rule.
         candidates: pending jobs, the first to start first.
         now_s: time.
         free: free resources, shape (r,).
-        releases: tells when running jobs are expected to give what back; asked only if that matters.
+        need_now: returns the resources that a job takes if it starts now, nodes to boot included; called
+            only with jobs whose units are free.
+        releases: returns when running jobs are expected to give what back; called only if that matters.
     """
     if discipline == Discipline.STRICT:
-        return _strict(candidates, free)
+        return _strict(candidates, free, need_now)
     if discipline == Discipline.PACKING and not any(candidate.aged for candidate in candidates):
-        return _packing(candidates, free)
-    return _backfill(discipline, candidates, now_s, free, releases)
+        return _packing(candidates, free, need_now)
+    return _backfill(discipline, candidates, now_s, free, need_now, releases)
 
 
-def _strict(candidates: Iterable[Candidate], free: Floats) -> list[Candidate]:
-    started = []
+def _need(candidate: Candidate, left: Floats, need_now: Need) -> Floats:
+    """Return what a job takes if it starts now; on nodes that are on if not even its units are left."""
+    return candidate.need if (candidate.need[:-1] > left[:-1]).any() else need_now(candidate)
+
+
+def _strict(candidates: Iterable[Candidate], free: Floats, need_now: Need) -> Iterator[Candidate]:
     left = free.copy()
     for candidate in candidates:
-        if (candidate.need > left).any():
+        need = _need(candidate, left, need_now)
+        if (need > left).any():
             break
-        left -= candidate.need
-        started.append(candidate)
-    return started
+        left -= need
+        yield candidate
 
 
-def _packing(candidates: Iterable[Candidate], free: Floats) -> list[Candidate]:
-    started = []
+def _packing(candidates: Iterable[Candidate], free: Floats, need_now: Need) -> Iterator[Candidate]:
     left = free.copy()
     for candidate in candidates:
-        if (candidate.need <= left).all():
-            left -= candidate.need
-            started.append(candidate)
-    return started
+        need = _need(candidate, left, need_now)
+        if (need <= left).all():
+            left -= need
+            yield candidate
 
 
 def _backfill(
@@ -80,32 +87,33 @@ def _backfill(
     candidates: Sequence[Candidate],
     now_s: float,
     free: Floats,
+    need_now: Need,
     releases: Callable[[], Iterable[Release]],
-) -> list[Candidate]:
+) -> Iterator[Candidate]:
     """Start in order; those that cannot start and must not be delayed get a reservation.
 
     Easy reserves for the first, conservative for all, packing for those beyond the bound on waiting.
     """
-    started: list[Candidate] = []
     left = free.copy()
     profile: Profile | None = None
     for candidate in candidates:
-        enough = bool((candidate.need <= left).all())
-        if enough and (profile is None or profile.fits_now(candidate.need, candidate.limit_s)):
-            left -= candidate.need
-            started.append(candidate)
+        need = _need(candidate, left, need_now)
+        if (need <= left).all() and (profile is None or profile.fits_now(need, candidate.limit_s)):
+            left -= need
+            yield candidate
             if profile is not None:
-                profile.take(now_s, candidate.limit_s, candidate.need)
+                profile.take(now_s, candidate.limit_s, need)
             continue
         if not _reserves(discipline, candidate, profile):
             continue
         if profile is None:
-            ends = [(now_s + begun.limit_s, begun.need) for begun in started]
-            profile = Profile(now_s, left, [*releases(), *ends])
-        start_s = profile.earliest(candidate.need, candidate.limit_s)
-        if start_s is not None:
-            profile.take(start_s, candidate.limit_s, candidate.need)
-    return started
+            profile = Profile(now_s, left, releases())
+        # Power for booting may be there only once other nodes are off, which the profile does not foresee.
+        for reserved in (need, candidate.need):
+            start_s = profile.earliest(reserved, candidate.limit_s)
+            if start_s is not None:
+                profile.take(start_s, candidate.limit_s, reserved)
+                break
 
 
 def _reserves(discipline: Discipline, candidate: Candidate, profile: Profile | None) -> bool:

@@ -15,6 +15,7 @@ from slurm_energy.scheduling.ranking import AGED, Ranking
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator import recapping, urgent
 from slurm_energy.simulator.cluster import Allocation, Cluster, Kind
+from slurm_energy.simulator.commitment import PowerCommitment
 from slurm_energy.simulator.dispatch import Candidate, Release, choose
 from slurm_energy.simulator.meter import PowerMeter
 from slurm_energy.simulator.outcome import Fate, Outcome
@@ -64,7 +65,10 @@ class Simulation:
         self._watch = watch
         self._runs = Runs(workload, self._cluster, settings)
         self._meter = PowerMeter(self._cluster.watts)
-        self._power = NodePower(self._cluster, settings, lambda: self._now_s, self._at_node, self._lose)
+        self._power = NodePower(
+            self._cluster, settings, lambda: self._now_s, self._at_node, self._lose, self._may_add
+        )
+        self._commitment = PowerCommitment(self._cluster, self._power, self._runs, lambda: self._now_s)
         self._budget = settings.budget_watts if settings.hard_budget or policy.keeps_budget else None
         self._heap: list[tuple[float, int, int, Callable[..., None], Any]] = []
         self._count = 0
@@ -96,6 +100,8 @@ class Simulation:
             while self._heap and self._heap[0][0] == time_s:
                 _, _, _, act, argument = heapq.heappop(self._heap)
                 act(argument)
+                if not self._heap or self._heap[0][0] != time_s:
+                    self._power.retry_shutdowns()
             self._meter.change(time_s, self._watts())
             if self._watch is not None:
                 self._watch(time_s, self._meter.watts)
@@ -182,8 +188,8 @@ class Simulation:
 
         Where it rose, jobs get their caps back.
         """
-        working = [run for run in self._runs.running.values() if run.ready_s <= self._now_s]
-        left_watts = budget_watts + _BUDGET_SLACK - self._committed_watts()
+        working = [run for run in self._runs.running.values() if run.working]
+        left_watts = budget_watts + _BUDGET_SLACK - self._commitment.watts()
         if left_watts < 0:
             changes = recapping.lower(self._jobs, working, -left_watts)
         else:
@@ -193,14 +199,20 @@ class Simulation:
             self._at(new.end_s, _Kind.END, self._end, new)
         runs = sorted(self._runs.running.values(), key=lambda run: self._runs.loss(run, self._now_s)[0])
         for run in runs:
-            if self._committed_watts() <= budget_watts + _BUDGET_SLACK:
+            if self._commitment.watts() <= budget_watts + _BUDGET_SLACK:
                 return
             self._interrupt(run, failure=False)
 
-    def _committed_watts(self) -> float:
-        """Return the power that the cluster has or will have once booting nodes work."""
-        waiting = [run for run in self._runs.running.values() if run.ready_s > self._now_s]
-        return self._watts() + sum(self._runs.extra_watts(run.shape) for run in waiting)
+    def _may_add(self, watts: float) -> bool:
+        """Return whether the budget leaves room, or is exceeded anyway so that a shutdown is the way down."""
+        left_watts = self._left_watts()
+        return left_watts < 0 or watts <= left_watts
+
+    def _left_watts(self) -> float:
+        """Return what the committed power leaves of the budget."""
+        if self._budget is None:
+            return math.inf
+        return self._budget.at(self._now_s) + _BUDGET_SLACK - self._commitment.watts()
 
     def _want_pass(self) -> None:
         interval_s = self._settings.interval_s
@@ -226,7 +238,8 @@ class Simulation:
         ranking = self._policy.rank(queue, self._settings.options)
         candidates = list(self._candidates(ranking, rows, shapes, queue.jobs.job_id))
         free = self._free()
-        for chosen in choose(self._settings.discipline, candidates, self._now_s, free, self._releases):
+        discipline = self._settings.discipline
+        for chosen in choose(discipline, candidates, self._now_s, free, self._need_now, self._releases):
             self._start(chosen.job, chosen.shape)
 
     def _mark_possible(self, queue: Queue, shapes: Ints) -> None:
@@ -241,7 +254,7 @@ class Simulation:
             aged = queue.wait_s >= self._settings.options.wait_bound_s
             now = table.gpus <= self._cluster.free[table.hardware]
             if self._settings.hard_budget and self._budget is not None:
-                now &= self._runs.more_watts(shapes) <= self._free()[-1]
+                now[now] &= self._added_watts(shapes[now]) <= self._left_watts()
             fits &= np.repeat(aged, np.diff(table.first)) | now
         table.possible[:] = fits
 
@@ -257,12 +270,26 @@ class Simulation:
     def _need(self, shape: int) -> Floats:
         need = np.zeros(len(self._cluster.total) + 1)
         need[self._jobs.hardware[shape]] = self._jobs.units[shape]
-        need[-1] = self._runs.extra_watts(shape)
+        need[-1] = max(0.0, self._runs.extra_watts(shape))
         return need
 
+    def _need_now(self, candidate: Candidate) -> Floats:
+        """Return what a job takes that starts now, the power of nodes to boot included."""
+        if self._budget is None or not self._power.switches_off:
+            return candidate.need
+        return np.append(candidate.need[:-1], self._added_watts(np.array([candidate.shape])))
+
+    def _added_watts(self, shapes: Ints) -> Floats:
+        """Return by how much jobs in these shapes, each alone, raise the committed power."""
+        job_watts = self._runs.more_watts(shapes)
+        if not self._power.switches_off:
+            return np.maximum(0.0, job_watts)
+        hardware, units = self._jobs.hardware[shapes], self._jobs.units[shapes]
+        added = map(self._commitment.added_watts, hardware.tolist(), units.tolist(), job_watts.tolist())
+        return np.fromiter(added, np.float64, len(shapes))
+
     def _free(self) -> Floats:
-        budget_watts = math.inf if self._budget is None else self._budget.at(self._now_s)
-        return np.append(self._cluster.free, budget_watts + _BUDGET_SLACK - self._committed_watts())
+        return np.append(self._cluster.free, self._left_watts())
 
     def _releases(self) -> list[Release]:
         """Return what running jobs hold, by the time at which they are expected to give it back."""
@@ -290,11 +317,19 @@ class Simulation:
             found = urgent.rescue(self._jobs, self._runs, self._cluster, job, self._now_s, rules)
             if found is None:
                 continue
-            if self._budget is not None and self._free()[-1] < self._runs.extra_watts(found.shape):
+            if self._rescue_watts(found) > self._left_watts():
                 continue
             for victim in found.victims:
                 self._interrupt(self._runs.running[victim], failure=False)
             self._start(job, found.shape)
+
+    def _rescue_watts(self, rescue: urgent.Rescue) -> float:
+        """Return by how much an urgent job raises the committed power on the nodes of those that make way."""
+        held = [pair for victim in rescue.victims for pair in self._runs.running[victim].allocation]
+        self._cluster.release(held)
+        added_watts = float(self._added_watts(np.array([rescue.shape]))[0])
+        self._cluster.take(held)
+        return added_watts
 
     def _sizes(self) -> Floats:
         """Return the share of the cluster that each job's first shape asks for."""

@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from slurm_energy.simulator.cluster import Allocation, Cluster, State
+from slurm_energy.simulator.cluster import Allocation, Cluster, Kind, State
 from slurm_energy.simulator.settings import Settings
 
 At = Callable[[float, Callable[[int], None], int], None]
+PowerStep = tuple[float, float]
+"""A time, and the watts by which power changes then."""
+
+_NEXT_STATE = {State.BOOTING: State.ON, State.STOPPING: State.OFF, State.DOWN: State.ON}
 
 
 class NodePower:
@@ -21,6 +25,8 @@ class NodePower:
         clock: returns the time.
         at: asks for a function to be called with a node at a time.
         lose: called with a node that fails, to end what runs there.
+        may_add_watts: returns whether the power budget leaves room for so many watts more. Asked before a
+            shutdown that draws more than the idle node.
     """
 
     def __init__(
@@ -30,15 +36,50 @@ class NodePower:
         clock: Callable[[], float],
         at: At,
         lose: Callable[[int], None],
+        may_add_watts: Callable[[float], bool],
     ) -> None:
         self._cluster = cluster
         self._idle_off_s = settings.idle_off_s
         self._clock = clock
         self._at = at
         self._lose = lose
+        self._may_add_watts = may_add_watts
         self._random = np.random.default_rng(settings.seed)
         self._free_since: dict[int, float] = {}
-        self._on_at: dict[int, float] = {}
+        self._settled_s: dict[int, float] = {}
+        self._deferred: set[int] = set()
+
+    @property
+    def switches_off(self) -> bool:
+        """Whether idle nodes are switched off."""
+        return self._idle_off_s is not None
+
+    def steps(self) -> list[PowerStep]:
+        """Return the changes of power that nodes in transition will make, in no order."""
+        return [
+            (
+                time_s,
+                self._watts(node, _NEXT_STATE[self._cluster.state[node]])
+                - self._watts(node, self._cluster.state[node]),
+            )
+            for node, time_s in self._settled_s.items()
+        ]
+
+    def plan_wake(self, allocation: Allocation) -> tuple[float, list[PowerStep]]:
+        """Return when all nodes of an allocation would be on, and the changes of power until then."""
+        now_s = ready_s = self._clock()
+        steps: list[PowerStep] = []
+        for node, _ in allocation:
+            state = self._cluster.state[node]
+            if state == State.OFF:
+                on_s = now_s + self._kind(node).boot_s
+                boot_watts = self._watts(node, State.BOOTING)
+                steps.append((now_s, boot_watts - self._watts(node, State.OFF)))
+                steps.append((on_s, self._watts(node, State.ON) - boot_watts))
+                ready_s = max(ready_s, on_s)
+            elif state == State.BOOTING:
+                ready_s = max(ready_s, self._settled_s[node])
+        return ready_s, steps
 
     def begin(self) -> None:
         """Plan what happens without jobs."""
@@ -48,16 +89,34 @@ class NodePower:
 
     def wake(self, allocation: Allocation) -> float:
         """Boot the nodes of an allocation that are off; return when the last of all is on."""
-        now_s = self._clock()
         for node, _ in allocation:
             self._free_since.pop(node, None)
             if self._cluster.state[node] == State.OFF:
-                boot_s = self._cluster.kinds[self._cluster.kind_of[node]].boot_s
-                self._cluster.change(node, State.BOOTING)
-                self._on_at[node] = now_s + boot_s
-                self._at(now_s + boot_s, self._turn_on, node)
+                self._change(node, State.BOOTING, self._kind(node).boot_s, self._turn_on)
         booting = [node for node, _ in allocation if self._cluster.state[node] == State.BOOTING]
-        return max((self._on_at[node] for node in booting), default=now_s)
+        return max((self._settled_s[node] for node in booting), default=self._clock())
+
+    def retry_shutdowns(self) -> None:
+        """Shut down idle nodes for which the budget left no room before."""
+        for node in sorted(self._deferred):
+            self._turn_off(node)
+
+    def _kind(self, node: int) -> Kind:
+        return self._cluster.kinds[self._cluster.kind_of[node]]
+
+    def _watts(self, node: int, state: State) -> float:
+        return self._kind(node).watts(state)
+
+    def _change(self, node: int, state: State, length_s: float, then: Callable[[int], None]) -> None:
+        """Bring a node into a state that ends by itself."""
+        self._cluster.change(node, state)
+        self._settled_s[node] = self._clock() + length_s
+        self._at(self._settled_s[node], then, node)
+
+    def _settle(self, node: int, state: State) -> None:
+        """Bring a node into a state that lasts."""
+        self._cluster.change(node, state)
+        del self._settled_s[node]
 
     def released(self, allocation: Allocation) -> None:
         """Note that a job has left nodes."""
@@ -71,26 +130,31 @@ class NodePower:
         self._at(self._clock() + self._idle_off_s, self._turn_off, node)
 
     def _turn_off(self, node: int) -> None:
+        self._deferred.discard(node)
         since_s = self._free_since.get(node)
         assert self._idle_off_s is not None
         if since_s is None or self._clock() < since_s + self._idle_off_s:
             return  # it was used in between
-        if self._cluster.state[node] == State.ON:
-            self._cluster.change(node, State.STOPPING)
-            shutdown_s = self._cluster.kinds[self._cluster.kind_of[node]].shutdown_s
-            self._at(self._clock() + shutdown_s, self._stopped, node)
+        if self._cluster.state[node] != State.ON:
+            return
+        highest_watts = max(self._watts(node, State.STOPPING), self._watts(node, State.OFF))
+        added_watts = highest_watts - self._watts(node, State.ON)
+        if added_watts > 0 and not self._may_add_watts(added_watts):
+            self._deferred.add(node)
+            return
+        self._change(node, State.STOPPING, self._kind(node).shutdown_s, self._stopped)
 
     def _stopped(self, node: int) -> None:
         if self._cluster.state[node] == State.STOPPING:
-            self._cluster.change(node, State.OFF)
+            self._settle(node, State.OFF)
 
     def _turn_on(self, node: int) -> None:
         if self._cluster.state[node] == State.BOOTING:
-            self._cluster.change(node, State.ON)
+            self._settle(node, State.ON)
             self._idle(node)
 
     def _plan_failure(self, node: int) -> None:
-        rate = self._cluster.kinds[self._cluster.kind_of[node]].failures_per_s
+        rate = self._kind(node).failures_per_s
         if rate > 0:
             self._at(self._clock() + self._random.exponential(1 / rate), self._fail, node)
 
@@ -101,11 +165,9 @@ class NodePower:
             return
         self._lose(node)
         self._free_since.pop(node, None)
-        self._cluster.change(node, State.DOWN)
-        repair_s = self._cluster.kinds[self._cluster.kind_of[node]].repair_s
-        self._at(self._clock() + repair_s, self._repaired, node)
+        self._change(node, State.DOWN, self._kind(node).repair_s, self._repaired)
 
     def _repaired(self, node: int) -> None:
-        self._cluster.change(node, State.ON)
+        self._settle(node, State.ON)
         self._idle(node)
         self._plan_failure(node)

@@ -32,6 +32,7 @@ class Run:
         earlier: (seconds of work, seconds that the whole job takes so, watts) under other caps, in order.
         restart_joules: energy of restarting under other caps.
         chosen: the shape that it was started in, before its cap was changed.
+        working: whether it draws power; at `ready_s` other events may come before its first watt.
     """
 
     job: int
@@ -46,6 +47,7 @@ class Run:
     earlier: list[tuple[float, float, float]] = field(default_factory=list)
     restart_joules: float = 0.0
     chosen: int = -1
+    working: bool = False
 
     def worked_s(self, now_s: float) -> float:
         """Return the seconds in which it drew power so far."""
@@ -60,6 +62,8 @@ class Runs:
         accounts: of each job.
         left: part of each job's work that is still to do, shape (n,).
         watts: power of all running jobs beyond what their idle units would draw.
+        lent_watts: power by which jobs that draw less than their idle units lower `watts`; it returns when
+            they end.
         joules: energy of all jobs so far, of runs that have ended.
     """
 
@@ -71,6 +75,7 @@ class Runs:
         self.accounts = Accounts.empty(workload.count)
         self.left: Floats = np.ones(workload.count)
         self.watts = 0.0
+        self.lent_watts = 0.0
         users = len(workload.users)
         self._units, self._watts = np.zeros(users), np.zeros(users)
         self._unit_s, self._joules = np.zeros(users), np.zeros(users)
@@ -96,6 +101,7 @@ class Runs:
 
     def work(self, run: Run, now_s: float) -> None:
         """Let a run draw power and its user pay from now on."""
+        run.working = True
         self._rate(run, now_s, 1.0)
 
     def finish(self, run: Run, now_s: float) -> None:
@@ -187,7 +193,7 @@ class Runs:
     def _leave(self, run: Run, now_s: float) -> None:
         """Account for a run up to now, after which it draws no power."""
         worked_s = run.worked_s(now_s)
-        if now_s >= run.ready_s:
+        if run.working:
             self._rate(run, now_s, -1.0)
         self.accounts.energy_joules[run.job] += worked_s * run.watts
         self.accounts.run_s[run.job] += now_s - run.start_s
@@ -196,7 +202,9 @@ class Runs:
     def _rate(self, run: Run, now_s: float, sign: float) -> None:
         self._settle(now_s)
         user = self._workload.user[run.job]
-        self.watts += sign * self.extra_watts(run.shape)
+        extra_watts = self.extra_watts(run.shape)
+        self.watts += sign * extra_watts
+        self.lent_watts -= sign * min(0.0, extra_watts)
         self._units[user] += sign * self._workload.units[run.shape]
         self._watts[user] += sign * run.watts
 

@@ -229,6 +229,67 @@ def test_a_hard_budget_is_never_exceeded(discipline, jobs):
     assert free.over_budget_s >= 0.0
 
 
+def test_admission_counts_the_idle_power_of_nodes_that_must_boot():
+    """Four nodes of 200 W idle and 10 W off under 1,000 W: off nodes leave room that is not free power."""
+    kind = Kind("n", 4, 1, 200.0, 0.0, 10.0, boot_s=60.0, boot_watts=250.0)
+    jobs = rigid([(1000.0, 1, 500.0, 500.0, 140.0) for _ in range(4)])
+    setting = Settings(idle_off_s=100.0, budget_watts=Steps.constant(1000.0), hard_budget=True)
+    seen = []
+    outcome = simulate(jobs, [kind], policy("fcfs"), setting, lambda *sample: seen.append(sample))
+    assert max(watts for _, watts in seen) <= 1000.0
+    # Two boot at once (2 x 340 + 20 W); a third would make 1,030 W; the fourth takes a node that is on.
+    assert starts(outcome) == [1000.0, 1000.0, 1560.0, 1560.0]
+    assert outcome.over_budget_s == 0.0
+
+
+NODE_WATTS = st.sampled_from([0.0, 5.0, 40.0, 70.0])
+SWITCHED = st.lists(
+    st.builds(
+        Kind,
+        st.just("n"),
+        st.integers(1, 3),
+        st.integers(1, 3),
+        idle_watts=st.sampled_from([10.0, 30.0, 60.0]),
+        unit_idle_watts=st.sampled_from([0.0, 3.0]),
+        off_watts=NODE_WATTS,
+        boot_s=st.sampled_from([0.0, 7.0, 30.0]),
+        boot_watts=NODE_WATTS,
+        shutdown_s=st.sampled_from([0.0, 4.0, 25.0]),
+        shutdown_watts=NODE_WATTS,
+        failures_per_s=st.sampled_from([0.0, 0.0, 0.01]),
+        repair_s=st.just(15.0),
+    ),
+    min_size=2,
+    max_size=2,
+)
+
+
+@pytest.mark.parametrize("discipline", list(Discipline))
+@pytest.mark.parametrize("name", ["fcfs", "aurachronos", "charon"])
+@given(
+    jobs=RICH,
+    kinds=SWITCHED,
+    idle_off_s=st.sampled_from([0.0, 5.0, 30.0]),
+    room_watts=st.sampled_from([0.0, 40.0, 150.0, 400.0]),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_budget_holds_while_nodes_go_off_and_on(name, discipline, jobs, kinds, idle_off_s, room_watts):
+    """All nodes idle keep the budget; nothing that jobs, boots, shutdowns and repairs add exceeds it."""
+    budget_watts = room_watts + sum(kind.nodes * kind.idle_watts for kind in kinds)
+    setting = Settings(
+        discipline,
+        budget_watts=Steps.constant(budget_watts),
+        hard_budget=True,
+        idle_off_s=idle_off_s,
+        preemption=Preemption(checkpoint_s=5.0, margin_s=20.0),
+        horizon_s=1500.0,
+    )
+    seen = []
+    outcome = simulate(rich(jobs), kinds, policy(name), setting, lambda *sample: seen.append(sample))
+    assert max(watts for _, watts in seen) <= budget_watts + 1e-5
+    assert outcome.over_budget_s == 0.0
+
+
 def test_a_budget_that_falls_interrupts_who_loses_least():
     jobs = rigid([(0, 1, 100.0, 100.0, 300.0), (50, 1, 100.0, 100.0, 300.0)])
     setting = Settings(budget_watts=Steps([0.0, 60.0, 200.0], [1000.0, 400.0, 1000.0]), hard_budget=True)
