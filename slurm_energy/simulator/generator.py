@@ -173,14 +173,29 @@ def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
             if gpus > section.nodes * section.units:
                 continue
             for batch, cap_watts in itertools.product(model.batches, [math.inf, *model.caps_watts]):
-                answer = predict(model, section.hardware or kind, gpus, batch, cap_watts)
+                shape = Shape(kind, gpus, batch, cap_watts)
+                answer = _predicted(scenario, model, shape, predict)
                 if answer is not None:
-                    found.append((Shape(kind, gpus, batch, cap_watts), answer))
+                    found.append((shape, answer))
     if not found:
         raise UsageError(
             f"model '{model.profile}'", "fits nowhere in this cluster", "more GPUs or less batch"
         )
     return found
+
+
+def _predicted(scenario: Scenario, model: ModelSection, shape: Shape, predict: Predict) -> Predicted | None:
+    """Return the oracle's prediction, with the scenario's speed-up in place of the oracle's if it has one."""
+    hardware = scenario.kinds[shape.kind].hardware or shape.kind
+    answer = predict(model, hardware, shape.gpus, shape.batch, shape.cap_watts)
+    speedup = scenario.workload.speedup_per_doubling
+    if not speedup or answer is None:
+        return answer
+    most_gpus = max(model.gpus)
+    on_most = predict(model, hardware, most_gpus, shape.batch, shape.cap_watts)
+    if on_most is None:
+        return None
+    return replace(answer, time_s=on_most.time_s * speedup ** math.log2(most_gpus / shape.gpus))
 
 
 def _rigid_shapes(model: ModelSection, table: Table) -> Table:

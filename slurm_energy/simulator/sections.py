@@ -55,6 +55,11 @@ class WorkloadSection:
     users: int = key(1, "Number of users.", between(1, 1_000_000))
     majority_share: float = key(0.0, "Share of jobs of the first user; 0: all users alike.", _share)
     rigid: bool = key(False, "Fix each job's number of GPUs and batch size.")
+    speedup_per_doubling: float = key(
+        0.0,
+        "Speed-up of a model's job when its GPUs double, from its time on most GPUs down; 0: the oracle's.",
+        between(0, 2),
+    )
     prediction_error: float = key(0.0, "Oracle's error: +- this share, drawn per job and shape.", _share)
     error_is_real: bool = key(True, "What happens has the error too: the oracle is the world (thesis).")
 
