@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from slurm_energy import __version__
 from slurm_energy.quantities import format_duration
 from slurm_energy.records import Quality
 from slurm_energy.reports.advice import PART_NAMES, notes
@@ -30,6 +28,7 @@ from slurm_energy.reports.charts import (
     share_chart,
 )
 from slurm_energy.reports.comparison import Variant, Work, change_percent, compare, work_name
+from slurm_energy.reports.document import render
 from slurm_energy.reports.fields import asked_number
 from slurm_energy.reports.label import asked_text, combined_trace
 from slurm_energy.reports.nodelist import fold
@@ -59,29 +58,12 @@ def page(
         remarks: lines to put on top, one paragraph each.
         now: the present, for the footer; none leaves the date out.
     """
-    common = {
-        "version": __version__,
-        "made": now.strftime("%Y-%m-%d %H:%M") if now else "",
-        "remarks": list(remarks),
-    }
     if len(jobs) == 1:
-        context = _job_context(jobs[0], title)
-        template = "job.html.j2"
-    else:
-        context = _comparison_context(jobs, title)
-        template = "comparison.html.j2"
-    environment = Environment(
-        loader=PackageLoader("slurm_energy.reports", "html"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(template).render(common | context)
+        return render("job.html.j2", _job_context(jobs[0], title), remarks, now)
+    return render("comparison.html.j2", _comparison_context(jobs, title), remarks, now)
 
 
-def _embed(chart: Chart) -> dict[str, Markup]:
+def embed(chart: Chart) -> dict[str, Markup]:
     """Return drawing and numbers ready for the page; `<` is escaped so that no text ends the script."""
     data = json.dumps(chart.data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
     return {"svg": Markup(chart.svg), "data": Markup(data)}
@@ -198,7 +180,7 @@ def _job_charts(job: Usage) -> list[dict[str, Any]]:
             stacked=True,
             cap_watts=cap * len(job.traces) if cap else None,
         )
-        charts.append({"kind": kind, "series": series, **_embed(chart)})
+        charts.append({"kind": kind, "series": series, **embed(chart)})
     return charts
 
 
@@ -305,9 +287,7 @@ def _work_chart(work: Work) -> dict[str, Any]:
         series, f"Power over time: {work.name}", SMALL, top_watts=highest_watts(series) * 1.03
     )
     return (
-        {"name": work.name, "series": series, **_embed(chart)}
-        if series
-        else {"name": work.name, "series": []}
+        {"name": work.name, "series": series, **embed(chart)} if series else {"name": work.name, "series": []}
     )
 
 

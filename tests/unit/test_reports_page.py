@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shutil
@@ -231,24 +233,66 @@ def test_no_picture_without_a_trace(tmp_path: Path) -> None:
         png.write_png(job, tmp_path / "power.png")
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
-def test_a_browser_shows_the_tooltip_of_every_chart(tmp_path: Path) -> None:
-    hover = """<script>
+HOVER = """
     document.querySelectorAll(".chart svg").forEach(function (v) {
       var b = v.getBoundingClientRect();
       v.dispatchEvent(new PointerEvent("pointermove", {clientX: b.left + b.width / 2, clientY: b.top + 9}));
     });
-    </script></body>"""
-    source = tmp_path / "page.html"
-    source.write_text(page(usages(examples.demo_jobs())).replace("</body>", hover), encoding="utf-8")
+"""
+
+
+def _with_allowed_script(text: str, script: str) -> str:
+    """Return a page with one more script, which its policy allows."""
+    policy = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    return text.replace("script-src ", f"script-src {policy} ").replace(
+        "</body>", f"<script>{script}</script></body>"
+    )
+
+
+def _dom(text: str, folder: Path) -> str:
+    """Return the document that a browser makes of a page, after its scripts have run."""
+    (folder / "page.html").write_text(text, encoding="utf-8")
     command = [
         "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
         "--disable-component-update", "--disable-sync", "--no-first-run",
-        f"--user-data-dir={tmp_path / 'profile'}",
-        "--window-size=1280,2000", "--dump-dom", f"file://{source}",
+        f"--user-data-dir={folder / 'profile'}",
+        "--window-size=1280,2000", "--dump-dom", f"file://{folder / 'page.html'}",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    tips = re.findall(r'<div class="tip"[^>]*>(.*?)</div><script', done.stdout.replace("\n", ""))
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+needs_browser = pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+
+
+def test_the_policy_of_a_page_allows_its_one_script_by_hash_and_nothing_else() -> None:
+    text = page(usages(examples.demo_jobs()))
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert directives["script-src"] == f"'sha256-{digest}'"
+    assert directives["default-src"] == "'none'"
+
+
+@needs_browser
+def test_a_browser_shows_the_tooltip_of_every_chart(tmp_path: Path) -> None:
+    dom = _dom(_with_allowed_script(page(usages(examples.demo_jobs())), HOVER), tmp_path)
+    tips = re.findall(r'<div class="tip"[^>]*>(.*?)</div><script', dom.replace("\n", ""))
     assert len(tips) == 5
-    assert all("visibility: visible" in part for part in re.findall(r'<div class="tip"[^>]*>', done.stdout))
+    assert all("visibility: visible" in part for part in re.findall(r'<div class="tip"[^>]*>', dom))
     assert "performance</span><strong>" in tips[0]
+
+
+@needs_browser
+def test_a_script_that_got_into_a_page_does_not_run_while_the_page_s_own_does(tmp_path: Path) -> None:
+    """As if escaping of a job's name had failed."""
+    named = [job | {"job": {**job["job"], "name": "NAME-OF-THE-JOB"}} for job in examples.gpu_job()]
+    evil = """<script>document.title = "owned"</script><img src="x" onerror="document.title='owned'">
+        <a href="javascript:void 0" id="link">x</a>
+        <script src="data:text/javascript,document.title='owned'"></script>"""
+    text = page(usages(named))
+    assert "NAME-OF-THE-JOB" in text
+    dom = _dom(_with_allowed_script(text.replace("NAME-OF-THE-JOB", evil), HOVER), tmp_path)
+    assert "<title>Energy label of job 12_3</title>" in dom
+    assert 'id="link"' in dom
+    assert all("visibility: visible" in part for part in re.findall(r'<div class="tip"[^>]*>', dom)[:1])
