@@ -39,6 +39,11 @@ class EnergyError(Exception):
         parts = [part for part in (self.what, self.why, self.todo) if part]
         return ": ".join(parts).replace("\n", " ")
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What a command prints: one line, or one per fault where several were found at once."""
+        return (str(self),)
+
 
 class UsageError(EnergyError):
     """A value, flag or message that a caller gave cannot be accepted."""

@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 from slurm_energy.errors import ConfigError
@@ -79,12 +80,16 @@ def replace_public(path: Path, data: bytes) -> None:
         raise
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: Path, also: Collection[int] = ()) -> None:
     """Refuse a folder in which somebody else could exchange files, by itself or by one above it.
 
     Each folder on the way from the root must belong to root or this process's user and must not be
     writable for group or others, unless its sticky bit keeps them from other people's files (/tmp). Symbolic
     links on the way are followed, and must belong to the same users.
+
+    Args:
+        path: the folder.
+        also: further uids that it may belong to, such as that of another daemon for which this is asked.
 
     Raises:
         ConfigError: it is not safe, with what is expected and what is there.
@@ -92,7 +97,7 @@ def check_folder(path: Path) -> None:
     """
     rest = list(path.absolute().parts[1:])[::-1]
     at, links = Path("/"), 0
-    _check_directory(at)
+    _check_directory(at, also)
     while rest:
         found = at / rest.pop()
         if found.name == "..":
@@ -100,12 +105,12 @@ def check_folder(path: Path) -> None:
             continue
         if not found.is_symlink():
             at = found
-            _check_directory(at)
+            _check_directory(at, also)
             continue
         links += 1
         if links > _MOST_LINKS:
             raise ConfigError(str(path), os.strerror(errno.ELOOP))
-        _check(found, found.lstat(), 0, "")
+        _check(found, found.lstat(), 0, "", also)
         target = found.readlink()
         at = Path("/") if target.is_absolute() else at
         rest += [part for part in reversed(target.parts) if part != "/"]
@@ -121,21 +126,23 @@ def _open(path: Path) -> int:
         raise
 
 
-def _check_directory(path: Path) -> None:
+def _check_directory(path: Path, also: Collection[int]) -> None:
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     sticky = status.st_mode & stat.S_ISVTX
-    _check(path, status, 0 if sticky else _WRITE_BY_OTHERS, "go-w")
+    _check(path, status, 0 if sticky else _WRITE_BY_OTHERS, "go-w", also)
 
 
-def _check(path: Path, status: os.stat_result, forbidden: int, wanted: str) -> None:
+def _check(
+    path: Path, status: os.stat_result, forbidden: int, wanted: str, also: Collection[int] = ()
+) -> None:
     """Compare owner and mode with what is expected.
 
     Raises:
         ConfigError: naming expected and actual.
     """
-    uids = sorted({0, os.geteuid()})
+    uids = sorted({0, os.geteuid(), *also})
     foreign, mode = status.st_uid not in uids, stat.S_IMODE(status.st_mode)
     if not foreign and not mode & forbidden:
         return

@@ -11,8 +11,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
+from slurm_energy.config.addresses import parse_url
 from slurm_energy.errors import (
     EnergyError,
     ForbiddenError,
@@ -23,7 +24,6 @@ from slurm_energy.errors import (
 from slurm_energy.quantities import shown
 from slurm_energy.slurm import munge
 
-DEFAULT_PORT: Final = 6828
 _ERRORS: Final[dict[int, type[EnergyError]]] = {
     400: UsageError,
     401: ForbiddenError,
@@ -108,13 +108,9 @@ class ControllerClient:
 
 def _address(url: str) -> tuple[str, int]:
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        return parse_url(url)
     except ValueError:
-        host, port = None, None
-    if host is None or parts.scheme != "http" or parts.path not in ("", "/"):
         raise UsageError(
             f"cluster.controller_url: '{shown(url)}' is not a controller's address",
             todo="write http://HOST:PORT",
-        )
-    return host, port or DEFAULT_PORT
+        ) from None

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slurm_energy import config as configuration
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.delivery import Delivery
 from slurm_energy.agent.engine import Engine
@@ -26,8 +25,8 @@ from slurm_energy.devices.discovery import Devices, discover
 from slurm_energy.devices.node_power import node_meter
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.ownership import check_folder
-from slurm_energy.policies import check_policies
 from slurm_energy.slurm.hookenv import this_node
+from slurm_energy.validation import Role, load_for_daemon
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +41,9 @@ def load_config(argument: str | None) -> Config:
     """Read and check the configuration as a process with root's power must.
 
     Raises:
-        ConfigError: see `config.load` and `policies.check_policies`.
+        ConfigError: see `validation.load_for_daemon`.
     """
-    found = configuration.load(argument, trusted=True)
-    check_policies(found)
-    return found
+    return load_for_daemon(argument, Role.NODE, log)
 
 
 class Daemon:
@@ -186,7 +183,8 @@ class Daemon:
         try:
             new = load_config(self._argument)
         except EnergyError as error:
-            log.error("configuration not reloaded: %s", error)
+            for line in error.lines:
+                log.error("configuration not reloaded: %s", line)
             return
         old = self._config.agent
         if (new.agent.socket, new.agent.state_dir) != (old.socket, old.state_dir):

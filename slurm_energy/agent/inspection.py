@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slurm_energy import __version__
-from slurm_energy import config as configuration
 from slurm_energy.agent.sampler import longest_interval_s
 from slurm_energy.config import Config
+from slurm_energy.config.findings import Finding
 from slurm_energy.devices import catalogue
 from slurm_energy.devices.discovery import Devices, discover
 from slurm_energy.devices.hwmon import chip_names
@@ -23,10 +23,10 @@ from slurm_energy.devices.polling import NOT_YET
 from slurm_energy.devices.sources import NodeMeter
 from slurm_energy.devices.sysfs import read_optional
 from slurm_energy.errors import ConfigError, EnergyError
-from slurm_energy.policies import check_policies
 from slurm_energy.quantities import counter_delta
 from slurm_energy.reports.findings import CounterSeen, Findings, Interface, KnobSeen, SlurmSide
 from slurm_energy.slurm import conffile, munge
+from slurm_energy.validation import check_file
 
 Ask = Callable[[Config], Mapping[str, Any]]
 """Asks a daemon for its status; raises EnergyError if it does not answer."""
@@ -54,7 +54,7 @@ def inspect(
         root: where /sys, /proc and /dev are found.
         slurm_conf: None looks in the usual places.
     """
-    config, config_error = _config(config_argument)
+    config, config_error, config_findings = _config(config_argument)
     agent = _answer(ask_agent, config)
     before = time.time()
     controller = _answer(ask_controller, config)
@@ -77,6 +77,7 @@ def inspect(
             virtual=_is_virtual(root),
             config_path=str(config.path or ""),
             config_error=config_error,
+            config_findings=config_findings,
             meter_error=meter_error,
             sampling_interval_s=min(1 / config.agent.sampling_hz, longest_interval_s(_all_counters(devices))),
             spool_limit_mb=config.agent.spool_limit_mb,
@@ -263,14 +264,16 @@ def _display_vendors(system: Path) -> set[str]:
     return found
 
 
-def _config(argument: Path | str | None) -> tuple[Config, str]:
-    """Return the configuration and what is wrong with it; defaults then."""
+def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ...]]:
+    """Return the configuration, why it cannot be read at all, and what was found in it.
+
+    A configuration with errors counts as the defaults, since no daemon follows it.
+    """
     try:
-        found = configuration.load(argument, trusted=os.geteuid() == 0)
-        check_policies(found)
+        checked = check_file(argument)
     except ConfigError as error:
-        return Config(), str(error)
-    return found, ""
+        return Config(), str(error), ()
+    return Config() if checked.errors else checked.config, "", checked.findings
 
 
 def _meter(config: Config, node: str) -> tuple[NodeMeter | None, str]:

@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _restore(config)
         asyncio.run(_run(config, arguments.config))
     except EnergyError as error:
-        print(f"senergyd: error: {error}", file=sys.stderr)
+        for line in error.lines:
+            print(f"senergyd: error: {line}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

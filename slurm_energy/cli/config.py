@@ -6,15 +6,20 @@ import argparse
 from pathlib import Path
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit, emit_verbatim
-from slurm_energy.errors import EXIT_OK
+from slurm_energy.cli.printing import emit, emit_json, emit_verbatim
+from slurm_energy.errors import EXIT_CONFIG, EXIT_OK
 
 HELP = "check, show or write an example of the configuration"
 
 EPILOG = """\
+check finds everything that would stop a daemon, and more: keys that contradict each other, names that Slurm
+or this host does not know, directories that others could write. Errors give exit code 3; warnings do not.
+Run it as root on the controller: what a host cannot know is listed as not checked.
+
 examples:
   senergy config check                            is /etc/slurm/energy.toml right?
   senergy config check new.toml                   is this file right?
+  senergy config check --strict --json            for scripts: warnings count as errors
   senergy config show                             every key with the value in force
   senergy config example > /etc/slurm/energy.toml start from here: all keys, commented out
 """
@@ -24,7 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy config`."""
     parser.epilog = EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="check|show|example")
-    check = actions.add_parser("check", help="say whether the file is right, else name file, line and key")
+    check = actions.add_parser("check", help="list everything that is wrong with the file, by line")
+    check.add_argument("--json", action="store_true", help="print the findings as one JSON object")
+    check.add_argument("--strict", action="store_true", help="exit with 3 on warnings too")
     show = actions.add_parser("show", help="print every key with the value in force")
     for action in (check, show):
         action.add_argument("file", nargs="?", type=Path, metavar="FILE", help="instead of --config")
@@ -43,13 +50,35 @@ def run(args: argparse.Namespace) -> int:
         emit_verbatim((document.reference() if args.reference else document.example()).splitlines())
         return EXIT_OK
     args.config = args.file or args.config
+    if args.action == "check":
+        return _check(args)
     config = connection.configuration(args)
-    if args.action == "show":
-        origin = config.path or "built-in defaults; there is no file"
-        emit_verbatim([f"# In force: {origin}", *document.example(config).splitlines()[2:]])
-        return EXIT_OK
-    from slurm_energy.policies import check_policies
-
-    check_policies(config)
-    emit([f"{config.path or 'no configuration file: the defaults'}: ok"])
+    origin = config.path or "built-in defaults; there is no file"
+    emit_verbatim([f"# In force: {origin}", *document.example(config).splitlines()[2:]])
     return EXIT_OK
+
+
+def _check(args: argparse.Namespace) -> int:
+    """Print all findings; return the exit code."""
+    from slurm_energy.validation import check_file
+
+    checked = check_file(args.config)
+    errors, warnings = len(checked.errors), len(checked.warnings)
+    name = str(checked.path or "no configuration file: the defaults")
+    if args.json:
+        findings = [finding.to_json() for finding in checked.findings]
+        path = str(checked.path) if checked.path else None
+        emit_json({"file": path, "errors": errors, "warnings": warnings, "findings": findings})
+    else:
+        emit(finding.line_with_severity for finding in checked.findings)
+        emit([f"{name}: {_summary(errors, warnings)}"])
+    return EXIT_CONFIG if errors or (args.strict and warnings) else EXIT_OK
+
+
+def _summary(errors: int, warnings: int) -> str:
+    counts = [
+        f"{count} {word}" if count == 1 else f"{count} {word}s"
+        for count, word in ((errors, "error"), (warnings, "warning"))
+        if count
+    ]
+    return ", ".join(counts) or "ok"

@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except EnergyError as error:
-        print(f"senergy: error: {printable(str(error))}", file=sys.stderr)
+        for line in error.lines:
+            print(f"senergy: error: {printable(line)}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,18 +10,23 @@ import re
 import tomllib
 import types
 import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_energy.config.findings import Finding, InvalidConfigError, Severity, require_valid
 from slurm_energy.config.schema import SECTIONS, Config, EdpEntry, SitePolicy
 from slurm_energy.errors import ConfigError
 from slurm_energy.ownership import read_trusted
-from slurm_energy.quantities import is_number
+from slurm_energy.quantities import is_number, shown
 
 DEFAULT_PATH = Path("/etc/slurm/energy.toml")
 ENVIRONMENT_KEY = "SENERGY_CONFIG"
 _POLICY_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+_LONGEST_VALUE = 200
 _PLURALS = {str: "strings", float: "finite numbers", int: "whole numbers"}
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\"-]+)\s*=")
 
@@ -32,7 +37,7 @@ def locate(argument: Path | str | None = None) -> Path:
 
 
 def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config:
-    """Read and validate the configuration.
+    """Read the configuration and check the form of every key; `slurm_energy.validation` checks the rest.
 
     Args:
         argument: path given by the user, see `locate`.
@@ -42,27 +47,80 @@ def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config
         The configuration; all defaults if the default file does not exist and none was named.
 
     Raises:
-        ConfigError: not readable, not TOML, unknown key, wrong type or value, or not trustworthy.
+        InvalidConfigError: not TOML, unknown keys, wrong types or values.
+        ConfigError: not readable, or not trustworthy.
     """
     path = locate(argument)
-    named = argument is not None or bool(os.environ.get(ENVIRONMENT_KEY))
-    if not named and not path.exists():
+    if not is_named(argument) and not path.exists():
         return Config()
+    return parse(read_text(path, trusted=trusted), path)
+
+
+def is_named(argument: Path | str | None) -> bool:
+    """Return whether the user named a file, which must then exist."""
+    return argument is not None or bool(os.environ.get(ENVIRONMENT_KEY))
+
+
+def read_text(path: Path, *, trusted: bool = False) -> str:
+    """Return the text of the configuration file.
+
+    Raises:
+        ConfigError: not readable, not UTF-8, or not trustworthy where `trusted` asks for that.
+    """
     try:
-        text = read_trusted(path).decode() if trusted else path.read_text(encoding="utf-8")
+        return read_trusted(path).decode() if trusted else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(str(path), reason, "write one with: senergy config example") from None
-    return parse(text, path)
 
 
 def parse(text: str, path: Path | None = None) -> Config:
-    """Validate configuration text; `path` is only named in errors."""
+    """Return the configuration of a text; `path` is only named in errors.
+
+    Raises:
+        InvalidConfigError: not TOML, unknown keys, wrong types or values: all of them.
+    """
+    source = examine(text, path)
+    require_valid(source.findings)
+    return source.config
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A configuration file as far as it could be read.
+
+    Attributes:
+        config: the configuration; keys with faults have their defaults.
+        findings: faults of form.
+        reader: knows the line of each key.
+        given: the keys that the file has, as (section, key).
+    """
+
+    config: Config
+    findings: tuple[Finding, ...]
+    reader: TableReader
+    given: frozenset[tuple[str, str]]
+
+
+def examine(text: str, path: Path | None = None) -> Source:
+    """Read a text and collect all faults of form instead of stopping at the first."""
+    reader = TableReader(path, text)
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path or 'configuration'}", f"not TOML: {error}") from None
-    return _config(TableReader(path, text), data)
+        line = _TOML_LINE.search(str(error))
+        finding = Finding(
+            Severity.ERROR,
+            "",
+            f"not TOML: {error}",
+            file=str(path or ""),
+            line=int(line[1]) if line else None,
+        )
+        return Source(Config(path=path), (finding,), reader, frozenset())
+    config, findings = _config(reader, data)
+    sections = ((name, table) for name, table in data.items() if isinstance(table, dict))
+    given = frozenset((name, key) for name, table in sections for key in table)
+    return Source(config, tuple(findings), reader, given)
 
 
 def numbered(section: str, place: int) -> str:
@@ -100,75 +158,108 @@ class TableReader:
         self.path = path
         self._lines = _line_index(text)
 
-    def fail(self, section: str, key: str, why: str, todo: str = "") -> ConfigError:
+    def fail(self, section: str, key: str, why: str, todo: str = "") -> InvalidConfigError:
         """Return the error about a key, or about a whole section if `key` is empty."""
-        table = f"{section}.{key}" if key else section  # a key that is a table has a header of its own
-        line = next(
-            (self._lines[at] for at in ((section, key), (table, ""), (section, "")) if at in self._lines),
-            None,
-        )
-        place = f"{self.path or 'configuration'}" + (f":{line}" if line else "")
+        return InvalidConfigError([self.finding(section, key, why, todo)])
+
+    def finding(
+        self, section: str, key: str, why: str, todo: str = "", severity: Severity = Severity.ERROR
+    ) -> Finding:
+        """Return a finding about a key (`partition.gpu` for one in an inner table) or a whole section."""
         name = f"{section}.{key}" if key else f"[{section}]"
-        return ConfigError(f"{place}: {name}", why, todo)
+        return Finding(severity, name, why, todo, str(self.path or ""), self.line(section, key))
+
+    def line(self, section: str, key: str) -> int | None:
+        """Return the line of a key, else of the table that it would be in; None if neither is in the file."""
+        table, _, inner = key.partition(".")
+        places = [(section, key), (f"{section}.{key}", ""), (section, "")]
+        if inner:  # a table of its own, or written inline
+            places[1:1] = [(f"{section}.{table}", inner), (section, table), (f"{section}.{table}", "")]
+        return next((self._lines[place] for place in places if place in self._lines), None)
 
     def section(self, cls: type[Any], name: str, table: Any) -> Any:
         """Return a table as an instance of `cls`.
 
         Raises:
-            ConfigError: an unknown key, a wrong type or value.
+            InvalidConfigError: unknown keys, wrong types or values.
         """
-        if not isinstance(table, dict):
-            raise self.fail(name, "", "must be a table")
-        hints = typing.get_type_hints(cls)
-        fields = {f.name: f for f in dataclasses.fields(cls)}
-        values = {}
-        for key, raw in table.items():
-            if key not in fields:
-                raise self.fail(name, key, "unknown key", _nearest(key, list(fields)))
-            try:
-                value = _convert(raw, hints[key])
-            except ValueError as error:
-                raise self.fail(name, key, f"{error}, not {raw!r}") from None
-            check = fields[key].metadata.get("check")
-            problem = check(value) if check and value is not None else None
-            if problem:
-                raise self.fail(name, key, f"{problem}, not {raw!r}")
-            values[key] = value
-        return cls(**values)
+        value, findings = self.collect(cls, name, table)
+        require_valid(findings)
+        return value
 
     def sections(self, cls: type[Any], name: str, tables: list[Any]) -> tuple[Any, ...]:
         """Return each table of a list (`[[name]]`); errors as in `section`."""
         return tuple(self.section(cls, numbered(name, place), table) for place, table in enumerate(tables))
 
+    def collect(self, cls: type[Any], name: str, table: Any) -> tuple[Any, list[Finding]]:
+        """Return a table as an instance of `cls`, with defaults for faulty keys, and the faults."""
+        if not isinstance(table, dict):
+            return cls(), [self.finding(name, "", "must be a table")]
+        hints = typing.get_type_hints(cls)
+        fields = {f.name: f for f in dataclasses.fields(cls)}
+        values, findings = {}, []
+        for key, raw in table.items():
+            if key not in fields:
+                findings.append(self.finding(name, key, "unknown key", nearest(key, list(fields))))
+                continue
+            try:
+                value = _convert(raw, hints[key])
+                check = fields[key].metadata.get("check")
+                problem = check(value) if check and value is not None else None
+            except ValueError as error:
+                problem = str(error)
+            if problem:
+                findings.append(self.finding(name, key, f"{problem}, not {_quoted(raw)}"))
+            else:
+                values[key] = value
+        return cls(**values), findings
 
-def _config(reader: TableReader, data: dict[str, Any]) -> Config:
+
+def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Finding]]:
     known = [*SECTIONS, "policies", "edp"]
-    for name in data:
-        if name not in known:
-            raise reader.fail(name, "", "unknown section", _nearest(name, known))
-    values: dict[str, Any] = {
-        name: reader.section(cls, name, data.get(name, {})) for name, cls in SECTIONS.items()
-    }
-    policies = data.get("policies", {})
+    findings = [
+        reader.finding(name, "", "unknown section", nearest(name, known))
+        for name in data
+        if name not in known
+    ]
+
+    def collect(cls: type[Any], name: str, table: Any) -> Any:
+        value, faults = reader.collect(cls, name, table)
+        findings.extend(faults)
+        return value
+
+    values: dict[str, Any] = {name: collect(cls, name, data.get(name, {})) for name, cls in SECTIONS.items()}
+    policies, entries = data.get("policies", {}), data.get("edp", [])
     if not isinstance(policies, dict):
-        raise reader.fail("policies", "", "must be tables such as [policies.night]")
+        findings.append(reader.finding("policies", "", "must be tables such as [policies.night]"))
+        policies = {}
     for name in policies:
         if not _POLICY_NAME.fullmatch(name):
-            raise reader.fail(f"policies.{name}", "", "a policy name is a-z, 0-9, - and _, at most 32")
-    entries = data.get("edp", [])
+            why = "a policy name is a letter a-z, then a-z, 0-9, - and _, at most 32 characters"
+            findings.append(reader.finding(f"policies.{shown(name)}", "", why))
     if not isinstance(entries, list):
-        raise reader.fail("edp", "", "must be a list of tables: [[edp]]")
-    return Config(
+        findings.append(reader.finding("edp", "", "must be a list of tables: [[edp]]"))
+        entries = []
+    config = Config(
         **values,
-        policies={n: reader.section(SitePolicy, f"policies.{n}", t) for n, t in policies.items()},
-        edp=reader.sections(EdpEntry, "edp", entries),
+        policies={n: collect(SitePolicy, f"policies.{n}", t) for n, t in policies.items()},
+        edp=tuple(collect(EdpEntry, numbered("edp", place), t) for place, t in enumerate(entries)),
         path=reader.path,
     )
+    return config, findings
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    return f"did you mean '{close[0]}'?" if close else "known: " + ", ".join(known)
+def _quoted(raw: Any) -> str:
+    """Return a value for a message, cut where it is long."""
+    text = repr(raw)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return the advice for an unknown name: the most similar known one, else all of them."""
+    folded = {word.lower(): word for word in known}
+    close = difflib.get_close_matches(name.lower(), folded, 1)
+    return f"did you mean '{folded[close[0]]}'?" if close else "known: " + ", ".join(known)
 
 
 def _convert(raw: Any, hint: Any) -> Any:

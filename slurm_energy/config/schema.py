@@ -6,10 +6,13 @@ A key's default, its documentation and its check are the metadata of a dataclass
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from slurm_energy.config.addresses import parse_listen, parse_url
 
 Check = Callable[[Any], str | None]
 
@@ -37,6 +40,56 @@ def between(low: float, high: float) -> Check:
     return lambda value: None if low <= value <= high else f"must be from {low:g} to {high:g}"
 
 
+def parsed_by(parse: Callable[[str], object]) -> Check:
+    """Accept text that a parser accepts; its ValueError says what is wrong."""
+
+    def check(value: str) -> str | None:
+        try:
+            parse(value)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    return check
+
+
+def one_of(*words: str) -> Check:
+    """Accept the given words."""
+    return lambda value: None if value in words else f"must be one of {', '.join(words)}"
+
+
+SOCKET_PATH_BYTES = 107
+"""Bytes of the longest path of a Unix socket (sun_path in unix(7), less the final NUL)."""
+
+
+def _socket_path(extra: str) -> Check:
+    """Accept the path of a Unix socket that has room for the suffix `extra`."""
+    longest = SOCKET_PATH_BYTES - len(extra)
+    return lambda value: (
+        None
+        if len(str(value).encode()) <= longest
+        else f"must be at most {longest} bytes, as a socket's path"
+    )
+
+
+def _user_names(value: list[str]) -> str | None:
+    wrong = [name for name in value if not _USER.fullmatch(name)]
+    return "must be user names without blanks and commas" if wrong else None
+
+
+def _keyed_words(value: dict[str, str]) -> str | None:
+    wrong = [name for name in value if not _USER.fullmatch(name)]
+    return "must have names without blanks and commas" if wrong else None
+
+
+_USER = re.compile(r"[^\s,]{1,256}")
+
+
+def _cluster_name(value: str) -> str | None:
+    fits = re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", value)  # 40: slurm.conf(5), ClusterName
+    return None if fits else "must be 1 to 40 characters of A-Z a-z 0-9 _ . -"
+
+
 def ascending(value: tuple[float, float]) -> str | None:
     """Accept (low, high) with 0 <= low <= high."""
     return None if 0 <= value[0] <= value[1] else "must be [low, high] with 0 <= low <= high"
@@ -46,13 +99,17 @@ def ascending(value: tuple[float, float]) -> str | None:
 class ClusterConfig:
     """What both daemons and the CLI share."""
 
-    name: str = key("cluster", "ClusterName of slurm.conf; part of every record's key.")
+    name: str = key("cluster", "ClusterName of slurm.conf; part of every record's key.", _cluster_name)
     controller_url: str = key(
         "http://localhost:6828",
         "Where agents and the CLI reach senergyctld. All requests carry a munge credential.",
+        parsed_by(parse_url),
     )
     munge_socket: Path | None = key(
-        None, "munged's socket if it is not the library's default.", show="/run/munge/munge.socket.2"
+        None,
+        "munged's socket if it is not the library's default.",
+        _socket_path(""),
+        show="/run/munge/munge.socket.2",
     )
 
 
@@ -67,7 +124,11 @@ def _idle_watts(value: dict[str, float]) -> str | None:
 class AgentConfig:
     """The node agent, senergyd."""
 
-    socket: Path = key(Path("/run/senergy/agent.sock"), "Unix socket for hooks, steps and local tools.")
+    socket: Path = key(
+        Path("/run/senergy/agent.sock"),
+        "Unix socket for hooks, steps and local tools.",
+        _socket_path(ROOT_DOOR),
+    )
     state_dir: Path = key(
         Path("/var/lib/senergy/agent"),
         "Journal of original settings and spool of undelivered records; local disk.",
@@ -97,14 +158,16 @@ class AgentConfig:
 class ControllerConfig:
     """The cluster daemon, senergyctld."""
 
-    listen: str = key("127.0.0.1:6828", "HOST:PORT to accept agents and the CLI on.")
+    listen: str = key("127.0.0.1:6828", "HOST:PORT to accept agents and the CLI on.", parsed_by(parse_listen))
     database: Path = key(Path("/var/lib/senergyctld/senergy.db"), "SQLite file; its directory must exist.")
     policy_file: Path = key(
         Path("/run/senergyctld/policies"),
         "Names and bounds for the SPANK plugin and job_submit.lua, rewritten on reload.",
     )
-    agent_users: list[str] = key(["root"], "Users whose munge credentials may deliver records.")
-    operators: list[str] = key(["root", "slurm"], "Users who may read every job; others read their own.")
+    agent_users: list[str] = key(["root"], "Users whose munge credentials may deliver records.", _user_names)
+    operators: list[str] = key(
+        ["root", "slurm"], "Users who may read every job; others read their own.", _user_names
+    )
     enrich_interval_s: float = key(
         15.0,
         "Seconds between queries to Slurm for account, name and state of new records.",
@@ -123,8 +186,8 @@ class DefaultsConfig:
     """The policy of jobs that ask for none; user goes before partition."""
 
     policy: str = key("monitor", "Policy of a job without --energy-policy.")
-    partition: dict[str, str] = key({}, "Policy per partition.", show={"gpu": "edp"})
-    user: dict[str, str] = key({}, "Policy per user.", show={"alice": "performance"})
+    partition: dict[str, str] = key({}, "Policy per partition.", _keyed_words, show={"gpu": "edp"})
+    user: dict[str, str] = key({}, "Policy per user.", _keyed_words, show={"alice": "performance"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +203,6 @@ class BoundsConfig:
     slowdown_percent: tuple[float, float] = key(
         (0.0, 100.0), "Lowest and highest --energy-slowdown.", ascending
     )
-
-
-def one_of(*words: str) -> Check:
-    """Accept the given words."""
-    return lambda value: None if value in words else f"must be one of {', '.join(words)}"
 
 
 def _known_parts(value: list[str]) -> str | None:
@@ -251,18 +309,28 @@ class PriorityConfig:
     )
 
 
+GOVERNORS = ("performance", "powersave", "ondemand", "conservative", "schedutil")
+"""Governors of Linux that set a frequency by themselves (Documentation/admin-guide/pm/cpufreq.rst)."""
+PREFERENCES = ("default", "performance", "balance_performance", "balance_power", "power")
+"""Names of energy_performance_preference (Documentation/admin-guide/pm/intel_pstate.rst)."""
+
+
 @dataclass(frozen=True, slots=True)
 class SitePolicy:
     """A policy of the site's own: a built-in one with fixed values and a list of who may use it."""
 
     base: str = key("monitor", "Built-in policy that it refines.")
     description: str = key("", "One line for `senergy policies`.")
-    users: list[str] = key([], "Users who may ask for it; empty means everyone.")
+    users: list[str] = key([], "Users who may ask for it; empty means everyone.", _user_names)
     cap_watts: float | None = key(None, "Node cap when the job gives none.", between(1, 1e6), show=400)
     gpu_cap_watts: float | None = key(None, "GPU cap when the job gives none.", between(1, 1e5), show=250)
     max_frequency_mhz: float | None = key(None, "Upper CPU frequency.", between(100, 1e5), show=2100)
-    governor: str | None = key(None, "cpufreq governor, where the driver offers it.", show="schedutil")
-    epp: str | None = key(None, "energy_performance_preference, where offered.", show="balance_power")
+    governor: str | None = key(
+        None, "cpufreq governor, where the driver offers it.", one_of(*GOVERNORS), show="schedutil"
+    )
+    epp: str | None = key(
+        None, "energy_performance_preference, where offered.", one_of(*PREFERENCES), show="balance_power"
+    )
 
 
 @dataclass(frozen=True, slots=True)

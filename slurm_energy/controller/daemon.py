@@ -15,19 +15,21 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from slurm_energy import __version__
-from slurm_energy import config as configuration
 from slurm_energy.accounting import database, decisions, retention
 from slurm_energy.config import Config
+from slurm_energy.config.addresses import parse_listen
 from slurm_energy.controller.enrichment import Enrichment
 from slurm_energy.controller.identity import Access
-from slurm_energy.controller.policyfile import policy_file_text, write_policy_file
+from slurm_energy.controller.policyfile import write_policy_file
 from slurm_energy.controller.prediction import Memory
 from slurm_energy.controller.priority import OFF, PriorityLoop, make_parts
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.server import MAX_FIELD_BYTES, MAX_LINE_BYTES, Server
 from slurm_energy.controller.store import Store
-from slurm_energy.errors import AlreadyRunningError, ConfigError, EnergyError, UnavailableError
+from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
+from slurm_energy.policies.submission_file import policy_file_text
 from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.validation import Role, load_for_daemon
 
 RETENTION_INTERVAL_S: Final = 3600.0
 SHUTDOWN_TIMEOUT_S: Final = 5.0
@@ -36,13 +38,11 @@ log = logging.getLogger("senergyctld")
 
 
 def check(config: Config) -> None:
-    """Look at everything that `serve` needs, without changing anything.
+    """Look at everything else that `serve` needs, without changing anything.
 
     Raises:
         ConfigError, UnavailableError: what `serve` would stop at.
     """
-    listen_address(config.controller.listen)
-    policy_file_text(config)
     if config.priority.mode != OFF:
         make_parts(config, None, None)
     database.check(config.controller.database)
@@ -58,7 +58,6 @@ def serve(config: Config, argument: str | None) -> None:
     Raises:
         ConfigError, UnavailableError, AlreadyRunningError: the daemon cannot start.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     logging.getLogger("aiohttp.server").addFilter(_not_about_bad_requests)
     check(config)
     store = Store(config.controller.database)
@@ -66,19 +65,6 @@ def serve(config: Config, argument: str | None) -> None:
         asyncio.run(_Daemon(config, argument, store).run())
     finally:
         store.close()
-
-
-def listen_address(text: str) -> tuple[str, int]:
-    """Read `controller.listen`, HOST:PORT with an IPv6 address in brackets; port 0 means any free one.
-
-    Raises:
-        ConfigError: not of that form.
-    """
-    host, colon, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not (colon and host and port.isdecimal() and len(port) <= 5 and int(port) <= 65535):
-        raise ConfigError("controller.listen", f"'{text}' is not HOST:PORT", "write 127.0.0.1:6828")
-    return host, int(port)
 
 
 def _not_about_bad_requests(record: logging.LogRecord) -> bool:
@@ -129,7 +115,7 @@ class _Daemon:
         log.info("stopped")
 
     async def _listen(self, runner: web.AppRunner) -> None:
-        host, port = listen_address(self._config.controller.listen)
+        host, port = parse_listen(self._config.controller.listen)
         place = f"controller.listen {self._config.controller.listen}"
         try:
             await web.TCPSite(runner, host, port).start()
@@ -180,12 +166,12 @@ class _Daemon:
     def _reload(self) -> None:
         """Take a new configuration over; keep the old one if anything is wrong with it."""
         try:
-            config = configuration.load(self._argument, trusted=True)
-            listen_address(config.controller.listen)
+            config = load_for_daemon(self._argument, Role.CONTROLLER, log)
             priority = self._priority.prepared(config)
             self._write_policies(config)
         except EnergyError as error:
-            log.error("reload refused, the configuration stays as it was: %s", error)
+            for line in error.lines:
+                log.error("reload refused, the configuration stays as it was: %s", line)
             return
         for key in ("listen", "database"):
             if getattr(config.controller, key) != getattr(self._config.controller, key):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 
 from slurm_energy import __version__
-from slurm_energy import config as configuration
 from slurm_energy.errors import EXIT_OK, EnergyError
+from slurm_energy.validation import Role, load_for_daemon
 
 EPILOG = """examples:
   senergyctld                           with $SENERGY_CONFIG, else /etc/slurm/energy.toml
@@ -25,15 +26,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     from slurm_energy.controller import daemon  # after --help and --version: aiohttp is slow to import
 
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     try:
-        config = configuration.load(arguments.config, trusted=True)
+        config = load_for_daemon(arguments.config, Role.CONTROLLER, logging.getLogger("senergyctld"))
         if arguments.check:
             daemon.check(config)
             print(f"senergyctld: {config.path or 'defaults'}: ok")
         else:
             daemon.serve(config, arguments.config)
     except EnergyError as error:
-        print(f"senergyctld: error: {error}", file=sys.stderr)
+        for line in error.lines:
+            print(f"senergyctld: error: {line}", file=sys.stderr)
         return error.exit_code
     return EXIT_OK
 

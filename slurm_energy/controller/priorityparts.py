@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from slurm_energy.config import Config
-from slurm_energy.config.schema import PriorityConfig
 from slurm_energy.controller.interventions import Interventions
 from slurm_energy.controller.prediction import Memory
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
@@ -29,7 +28,6 @@ from slurm_energy.slurm.queue.update import Updater
 from slurm_energy.slurm.queue.weights import check_weights
 from slurm_energy.slurm.shares import Shares, ShareSource, read_shares
 
-_STALE_CYCLES: Final = 3.0
 _QUEUE_AGE_S: Final = 900.0  # three of Slurm's own PriorityCalcPeriod
 
 
@@ -126,7 +124,6 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         ConfigError: the policy is not known or cannot be loaded, or settings contradict each other.
     """
     settings = config.priority
-    _check(settings)
     if kept is None:
         kept = Kept(Usage(settings.half_life_s))
     elif kept.usage.half_life_s != settings.half_life_s:
@@ -164,19 +161,6 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         changes=settings.mode != "shadow",
         stops=(run.stop, updater.stop),
     )
-
-
-def _check(settings: PriorityConfig) -> None:
-    if settings.mode != "plugin":
-        return
-    if settings.stale_s < _STALE_CYCLES * settings.interval_s:
-        raise ConfigError(
-            f"priority.stale_s {settings.stale_s:g}",
-            f"the table is written every {settings.interval_s:g} s and would often count as stale",
-            f"write {_STALE_CYCLES * settings.interval_s:g} or more",
-        )
-    if settings.table == settings.queue_table:
-        raise ConfigError("priority.queue_table", "is priority.table too", "name another file")
 
 
 def _source(config: Config, kept: Kept, run: Runner) -> tuple[QueueSource, str]:

@@ -4,7 +4,7 @@ Pure functions on plain data: no file, no hardware, no clock. The same checks se
 the controller.
 """
 
-from slurm_energy.policies.catalogue import PolicyInfo, catalogue, check_policies, default_policy
+from slurm_energy.policies.catalogue import PolicyInfo, catalogue, default_policy
 from slurm_energy.policies.flags import Request, validate_flags
 from slurm_energy.policies.plan import Plan, make_plan
 from slurm_energy.policies.scope import WAITING, Scope
@@ -16,7 +16,6 @@ __all__ = [
     "Request",
     "Scope",
     "catalogue",
-    "check_policies",
     "default_policy",
     "make_plan",
     "validate_flags",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_energy.config import Config
-from slurm_energy.errors import ConfigError
 
 MONITOR = "monitor"
 BUILT_IN = {
@@ -67,30 +66,6 @@ def catalogue(config: Config) -> dict[str, PolicyInfo]:
             name, base, description, tuple(site.users), site.cap_watts, site.gpu_cap_watts
         )
     return found
-
-
-def check_policies(config: Config) -> None:
-    """Check that every policy that the configuration names exists.
-
-    Raises:
-        ConfigError: a base that is not built in, or a default that is no policy.
-    """
-    known = catalogue(config)
-    place = config.path or "configuration"
-    for info in known.values():
-        if info.base not in BUILT_IN:
-            raise ConfigError(
-                f"{place}: policies.{info.name}.base", f"'{info.base}' is not built in", ", ".join(BUILT_IN)
-            )
-    defaults = config.defaults
-    named = {"policy": defaults.policy}
-    named |= {f"partition.{name}": policy for name, policy in defaults.partition.items()}
-    named |= {f"user.{name}": policy for name, policy in defaults.user.items()}
-    for key, policy in named.items():
-        if policy not in known:
-            raise ConfigError(
-                f"{place}: defaults.{key}", f"'{policy}' is not a policy", "known: " + ", ".join(known)
-            )
 
 
 def default_policy(config: Config, user: str | None, partition: str | None) -> str:

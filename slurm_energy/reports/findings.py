@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_energy.config.findings import Finding
 from slurm_energy.devices.hardware import Hardware
 
 
@@ -106,6 +107,8 @@ class Findings:
         virtual: the node is a virtual machine.
         agent: answer to `status`, or why there is none.
         controller: answer of `GET /v1/status`, or why there is none.
+        config_error: why the configuration cannot be read at all.
+        config_findings: what its check found, as `senergy config check` prints it.
         meter_error: what is wrong with section node_power of the configuration.
         sampling_interval_s: seconds between samples while jobs run, as configured or as counters need.
         clock_offset_s: this node's clock minus the controller's; None if not known.
@@ -126,6 +129,7 @@ class Findings:
     virtual: bool = False
     config_path: str = ""
     config_error: str = ""
+    config_findings: tuple[Finding, ...] = ()
     meter_error: str = ""
     sampling_interval_s: float = 1.0
     spool_limit_mb: float = 0.0

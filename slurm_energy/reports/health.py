@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from slurm_energy.config.findings import errors, warnings
 from slurm_energy.reports.findings import CounterSeen, Findings, KnobSeen, SlurmSide
 
 CLOCK_TOLERANCE_S = 2.0
 _SAFE_PART_OF_RANGE = 0.9
 _FULL_SPOOL = 0.8
 _MOST_NAMED = 6
+_NO_CONFIG = "daemons do not start, or go on with what they read before"
 NOT_HERE = "not on this node"
 
 
@@ -51,7 +53,7 @@ def judge(found: Findings) -> list[Check]:
     """Return the checks in the order of the report."""
     checks = [*_energy(found), *_interfaces(found), *_knobs(found), _sampling(found)]
     checks += [
-        _config(found),
+        *_config(found),
         *_meter(found),
         *_agent(found),
         _munge(found),
@@ -198,11 +200,20 @@ def _sampling(found: Findings) -> Check:
     return Check("sampling", State.DEGRADED, what, cost)
 
 
-def _config(found: Findings) -> Check:
+def _config(found: Findings) -> list[Check]:
+    """Return one check per error and warning of the configuration, or that it is right."""
+    fix = "senergy config check"
     if found.config_error:
-        cost = "daemons do not start, or go on with what they read before"
-        return Check("configuration", State.FAILED, found.config_error, cost, "senergy config check")
-    return Check("configuration", State.OK, found.config_path or "defaults, no file")
+        return [Check("configuration", State.FAILED, found.config_error, _NO_CONFIG, fix)]
+    failed = [
+        Check("configuration", State.FAILED, f.text, _NO_CONFIG, fix) for f in errors(found.config_findings)
+    ]
+    doubtful = [
+        Check("configuration", State.DEGRADED, f.text, "", fix) for f in warnings(found.config_findings)
+    ]
+    return [*failed, *doubtful] or [
+        Check("configuration", State.OK, found.config_path or "defaults, no file")
+    ]
 
 
 def _meter(found: Findings) -> list[Check]:

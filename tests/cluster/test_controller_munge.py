@@ -114,7 +114,7 @@ class Controller:
     def configure(self, extra: str = "", database: Path | None = None, port: int | None = None) -> None:
         database = database or self.directory / "senergy.db"
         self.file.write_text(
-            f'[cluster]\nmunge_socket = "{self.munge_socket}"\n[controller]\n'
+            f'[cluster]\nmunge_socket = "{self.munge_socket}"\ncontroller_url = "{self.url}"\n[controller]\n'
             f'listen = "127.0.0.1:{port or self.port}"\ndatabase = "{database}"\n'
             f'policy_file = "{self.policies}"\nagent_users = ["{os.getuid()}"]\n'
             f'operators = ["{os.getuid()}"]\n{extra}'

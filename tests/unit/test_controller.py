@@ -19,7 +19,7 @@ from store_examples import NOW, item, job, record
 
 from slurm_energy import config as configuration
 from slurm_energy.accounting import database, facts
-from slurm_energy.controller import daemon, identity, policyfile, server
+from slurm_energy.controller import identity, policyfile, server
 from slurm_energy.controller.enrichment import Enrichment, Schedule
 from slurm_energy.controller.identity import Access
 from slurm_energy.controller.prediction import Memory
@@ -31,6 +31,7 @@ from slurm_energy.errors import (
     ForbiddenError,
     UnavailableError,
 )
+from slurm_energy.policies import submission_file
 from slurm_energy.reports.trace import encode_trace
 
 AGENT, OPERATOR, ALICE, BOB, CAROL = 0, 64001, 64002, 64003, 64004
@@ -357,7 +358,7 @@ class TestPolicies:
         assert answer["defaults"]["policy"] == "monitor"
 
     def test_file(self):
-        lines = policyfile.policy_file_text(configuration.parse(CONFIG)).splitlines()
+        lines = submission_file.policy_file_text(configuration.parse(CONFIG)).splitlines()
         assert lines[0] == "senergy-policies 1"
         assert "policy edp" in lines and "policy night users=alice,bob" in lines
         assert lines[-3:] == ["cap_watts 100 10000", "gpu_cap_watts 100 1000", "slowdown_percent 0 100"]
@@ -365,7 +366,7 @@ class TestPolicies:
     def test_file_tells_under_which_policies_a_cap_is_pointless_or_missing(self):
         text = '[policies.monitor]\nusers = ["al"]\n[policies.low]\nbase = "cap"\n'
         text += '[policies.lowest]\nbase = "cap"\ngpu_cap_watts = 200\n[policies.site]\n'
-        lines = policyfile.policy_file_text(configuration.parse(text)).splitlines()
+        lines = submission_file.policy_file_text(configuration.parse(text)).splitlines()
         assert lines[1:-3] == [
             "policy monitor users=al measures-only",
             "policy performance",
@@ -378,28 +379,26 @@ class TestPolicies:
             "policy site",
         ]
         redefined = '[policies.monitor]\nbase = "edp"\n[policies.cap]\ncap_watts = 400\n'
-        lines = policyfile.policy_file_text(configuration.parse(redefined)).splitlines()
+        lines = submission_file.policy_file_text(configuration.parse(redefined)).splitlines()
         assert "policy monitor" in lines and "policy cap" in lines
 
     def test_numbers_have_no_exponent(self):
-        text = policyfile.policy_file_text(configuration.parse("[bounds]\ncap_watts = [0.5, 10000000]"))
+        text = submission_file.policy_file_text(configuration.parse("[bounds]\ncap_watts = [0.5, 10000000]"))
         assert "cap_watts 0.5 10000000\n" in text
 
     @pytest.mark.parametrize(
         "text",
         [
-            '[policies.night]\nbase = "nothing"',
             '[policies.night]\nusers = ["a b"]',
             '[policies.night]\nusers = ["a\\npolicy root"]',
             '[policies.night]\nusers = ["a,b"]',
             '[policies.night]\nusers = [""]',
-            '[defaults]\npolicy = "nothing"',
             "[policies.night]\nusers = [" + '"user-of-twenty-chars",' * 4000 + "]",
         ],
     )
     def test_what_the_file_cannot_say_is_a_configuration_error(self, text):
         with pytest.raises(ConfigError):
-            policyfile.policy_file_text(configuration.parse(text))
+            submission_file.policy_file_text(configuration.parse(text))
 
     def test_written_at_once_and_readable_by_all(self, tmp_path):
         path = tmp_path / "run" / "policies"
@@ -440,27 +439,6 @@ class TestStore:
         for _ in range(2):
             with pytest.raises(UnavailableError):
                 Store(tmp_path / "a.db")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("127.0.0.1:6828", ("127.0.0.1", 6828)),
-        ("[::1]:1", ("::1", 1)),
-        ("head:0", ("head", 0)),
-        ("6828", None),
-        (":6828", None),
-        ("head:", None),
-        ("head:66000", None),
-        ("head:-1", None),
-    ],
-)
-def test_listen_address(text, expected):
-    if expected:
-        assert daemon.listen_address(text) == expected
-    else:
-        with pytest.raises(ConfigError, match=r"controller\.listen"):
-            daemon.listen_address(text)
 
 
 class TestSchedule:

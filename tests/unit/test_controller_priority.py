@@ -285,7 +285,6 @@ def test_what_the_plugin_numbered_counts_as_nobodys_own_after_it(make, mode, fix
         ({"policy": "zeuss"}, "'zeuss' is not known"),
         ({"policy_file": "/nowhere/policy.py"}, "No such file"),
         ({"weights.edpp": 1.0}, "'edpp' belongs to no policy: known: age, "),
-        ({"mode": "plugin", "interval_s": 120.0}, "stale_s 300: the table is written every 120 s"),
     ],
 )
 def test_a_bad_reload_is_refused(make, settings, words):
@@ -318,11 +317,6 @@ def test_a_queue_that_is_not_written_any_more_is_told(tmp_path, age_s, told):
     found = made.hand_over(made.rank())
     assert found == told or found.startswith(told)
     assert (tmp_path / "out" / "priority.table").exists()
-
-
-def test_the_two_tables_are_two_files(make, tmp_path):
-    with pytest.raises(ConfigError, match="name another file"):
-        make(queue_table=f"{tmp_path}/out/priority.table")
 
 
 def test_a_policy_file_that_others_can_write_is_not_run(make, tmp_path):

@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_energy import config as configuration
-from slurm_energy.controller.policyfile import policy_file_text
 from slurm_energy.errors import UsageError
 from slurm_energy.policies import validate_flags
 from slurm_energy.policies.shapes import parse_shapes
+from slurm_energy.policies.submission_file import policy_file_text
 from slurm_energy.quantities import parse_percent, parse_watts
 from slurm_energy.slurm.queue.flagtext import flags_in
 

@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy import config as configuration
 from slurm_energy.config import BoundsConfig, Config, DefaultsConfig, EdpEntry, SitePolicy
 from slurm_energy.devices.hardware import CpuPolicy, Gpu, Hardware, Package
-from slurm_energy.errors import ConfigError, EnergyError, ForbiddenError, UsageError
+from slurm_energy.errors import EnergyError, ForbiddenError, UsageError
 from slurm_energy.policies import (
     WAITING,
     Plan,
     Request,
     Scope,
     catalogue,
-    check_policies,
     default_policy,
     make_plan,
     validate_flags,
@@ -431,20 +429,6 @@ def test_default_policy_by_user_then_partition() -> None:
     assert default_policy(site, "alice", "gpu") == "performance"
     assert default_policy(site, "bob", "gpu") == "edp"
     assert default_policy(site, None, None) == "balanced"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('[policies.night]\nbase = "turbo"\n', "policies.night.base: 'turbo' is not built in"),
-        ('[defaults]\npolicy = "eco"\n', "defaults.policy: 'eco' is not a policy"),
-        ('[defaults]\npartition = { gpu = "eco" }\n', "defaults.partition.gpu: 'eco'"),
-    ],
-)
-def test_names_of_policies_in_the_configuration_are_checked(text: str, words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_policies(configuration.parse(text))
-    assert words in str(caught.value)
 
 
 @given(

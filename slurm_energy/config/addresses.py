@@ -1,0 +1,64 @@
+"""Addresses in the configuration: HOST:PORT to listen on, and the controller's URL. Pure functions."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+DEFAULT_PORT = 6828
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9.])?")
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Read HOST:PORT with an IPv6 address in brackets; port 0 means any free one.
+
+    Raises:
+        ValueError: the text is not of that form.
+    """
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    valid = _is_ipv6(host) if bracketed else bool(_HOST.fullmatch(host))
+    if not (colon and valid and port.isascii() and port.isdecimal() and len(port) <= 5):
+        raise ValueError("must be HOST:PORT such as 127.0.0.1:6828")
+    if int(port) > 65535:
+        raise ValueError("must have a port from 1 to 65535")
+    return host, int(port)
+
+
+def parse_url(text: str) -> tuple[str, int]:
+    """Read `http://HOST[:PORT]`; without a port the default port counts.
+
+    Raises:
+        ValueError: the text is not of that form.
+    """
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    extra = parts.username or parts.password or parts.query or parts.fragment
+    valid = host is not None and (bool(_HOST.fullmatch(host)) or _is_ipv6(host))
+    if host is None or not valid or parts.scheme != "http" or parts.path not in ("", "/") or extra:
+        raise ValueError("must be http://HOST:PORT")
+    if port == 0:
+        raise ValueError("must have a port from 1 to 65535")
+    return host, port or DEFAULT_PORT
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine only, whichever machine asks."""
+    if host.lower().rstrip(".") in ("localhost", "localhost.localdomain", "ip6-localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False

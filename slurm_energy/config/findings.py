@@ -1,0 +1,113 @@
+"""Results of checking a configuration file: one finding per faulty or doubtful key, with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from slurm_energy.errors import EXIT_UNAVAILABLE, ConfigError
+
+
+class Severity(StrEnum):
+    """Weight of a finding: errors stop daemons, warnings do not; unchecked is a check that was skipped."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    UNCHECKED = "not checked"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of a check.
+
+    Attributes:
+        severity: see `Severity`.
+        key: dotted key (`controller.listen`), a section (`[agnet]`), or empty for the whole file.
+        why: the fault, with the value.
+        todo: the remedy; empty if there is no better advice than the fault itself.
+        file: the configuration file; empty for built-in defaults.
+        line: line of the key, counted from 1; None if the key is not in the file.
+        unavailable: the file is right but a directory or database that it names cannot be used now.
+    """
+
+    severity: Severity
+    key: str
+    why: str
+    todo: str = ""
+    file: str = ""
+    line: int | None = None
+    unavailable: bool = False
+
+    @property
+    def place(self) -> str:
+        """File and line, as compilers write them."""
+        return (self.file or "configuration") + (f":{self.line}" if self.line else "")
+
+    @property
+    def text(self) -> str:
+        """Place, key, fault and remedy in one line."""
+        return str(ConfigError(": ".join(filter(None, (self.place, self.key))), self.why, self.todo))
+
+    @property
+    def line_with_severity(self) -> str:
+        """Place, severity, key, fault and remedy in one line, as compilers write them."""
+        parts = (self.place, str(self.severity), self.key, self.why, self.todo)
+        return ": ".join(filter(None, parts)).replace("\n", " ")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding for `--json`."""
+        return {
+            "severity": str(self.severity),
+            "file": self.file or None,
+            "line": self.line,
+            "key": self.key or None,
+            "why": self.why,
+            "todo": self.todo or None,
+        }
+
+
+class InvalidConfigError(ConfigError):
+    """A configuration with errors, all of which are reported together.
+
+    Args:
+        findings: at least one with severity `ERROR`; others are ignored.
+    """
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self.findings = tuple(errors(findings))
+        first, others = self.findings[0], len(self.findings) - 1
+        super().__init__(": ".join(filter(None, (first.place, first.key))), first.why, first.todo)
+        self._others = others
+        if all(finding.unavailable for finding in self.findings):
+            self.exit_code = EXIT_UNAVAILABLE
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One line per error."""
+        return tuple(finding.text for finding in self.findings)
+
+    def __str__(self) -> str:
+        more = f" ({self._others} more: senergy config check)" if self._others else ""
+        return super().__str__() + more
+
+
+def errors(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that stop a daemon."""
+    return [finding for finding in findings if finding.severity is Severity.ERROR]
+
+
+def warnings(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that are worth a look."""
+    return [finding for finding in findings if finding.severity is Severity.WARNING]
+
+
+def require_valid(findings: Sequence[Finding]) -> None:
+    """Raise if there are errors.
+
+    Raises:
+        InvalidConfigError: with all of them.
+    """
+    if errors(findings):
+        raise InvalidConfigError(findings)

@@ -1,0 +1,53 @@
+"""The text of the policy file, which submission checks read. Contract: docs/architecture.md, section 4."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Final
+
+from slurm_energy.config import Config
+from slurm_energy.errors import ConfigError
+from slurm_energy.policies.catalogue import PolicyInfo, catalogue
+
+MAX_BYTES: Final = 64 * 1024  # the plugin's limit, spank/policies.h
+SQUEUE_MODES: Final = ("portable", "shadow")
+"""Modes of the queue engine in which it sees no more of a job than squeue shows."""
+CHANGING_MODES: Final = ("plugin", "portable")
+"""Modes in which it changes jobs."""
+
+
+def policy_file_text(config: Config) -> str:
+    """Return the policy file of a configuration.
+
+    Raises:
+        ConfigError: the file would be longer than its readers accept.
+    """
+    lines = ["senergy-policies 1", *(_policy_line(policy) for policy in catalogue(config).values())]
+    for field in dataclasses.fields(config.bounds):
+        low, high = getattr(config.bounds, field.name)
+        lines.append(f"{field.name} {_decimal(low)} {_decimal(high)}")
+    if config.priority.mode in SQUEUE_MODES:
+        lines.append("note-flags")
+    if config.priority.mode in CHANGING_MODES and config.priority.look_first_s > 0:
+        lines.append(f"look-first {math.ceil(config.priority.look_first_s)}")
+    text = "\n".join([*lines, ""])
+    if len(text.encode()) > MAX_BYTES:
+        raise ConfigError("policies", f"more than {MAX_BYTES} bytes in the policy file", "use shorter lists")
+    return text
+
+
+def _policy_line(policy: PolicyInfo) -> str:
+    words = ["policy", policy.name]
+    if policy.users:
+        words.append(f"users={','.join(policy.users)}")
+    if policy.changes_nothing:
+        words.append("measures-only")
+    if policy.needs_cap:
+        words.append("needs-cap")
+    return " ".join(words)
+
+
+def _decimal(value: float) -> str:
+    """Write a number without exponent, for readers in C and Lua."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")

@@ -1,0 +1,10 @@
+"""The checker of the configuration: one for `senergy config check`, `senergy doctor` and both daemons.
+
+`config` checks the form of single keys. This package checks how keys go together and whether they fit the
+host and Slurm. A check is a generator of findings that is listed in `checker.CHECKS`.
+"""
+
+from slurm_energy.validation.checker import Checked, check_file, load_for_daemon
+from slurm_energy.validation.subject import Role
+
+__all__ = ["Checked", "Role", "check_file", "load_for_daemon"]

@@ -1,0 +1,114 @@
+"""Runs all checks on a configuration file and collects what they find."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.config import Config
+from slurm_energy.config.findings import Finding, Severity, errors, require_valid, warnings
+from slurm_energy.config.reading import Source, examine, is_named, locate, read_text
+from slurm_energy.errors import ConfigError
+from slurm_energy.validation import addresses, energy, node_power, paths, priority, slurm_side
+from slurm_energy.validation.host import Host, this_host
+from slurm_energy.validation.subject import Check, Role, Subject
+
+_BOTH = frozenset(Role)
+_CONTROLLER = frozenset({Role.CONTROLLER})
+_NODE = frozenset({Role.NODE})
+
+CHECKS: tuple[tuple[Check, frozenset[Role]], ...] = (
+    (addresses.check, _CONTROLLER),
+    (energy.check_policies, _BOTH),
+    (energy.check_defaults, _BOTH),
+    (energy.check_edp, _BOTH),
+    (energy.check_submission_file, _CONTROLLER),
+    (node_power.check, _NODE),
+    (priority.check, _CONTROLLER),
+    (paths.check_controller, _CONTROLLER),
+    (paths.check_node, _NODE),
+    (slurm_side.check, _CONTROLLER),
+    (slurm_side.check_users, _CONTROLLER),
+    (slurm_side.check_access, _CONTROLLER),
+)
+"""Every check with the daemons that it concerns; a check on behalf of a person runs them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A checked configuration.
+
+    Attributes:
+        path: the file; None if the built-in defaults count.
+        config: the configuration; keys with faults of form have their defaults.
+        findings: errors first, then warnings, then checks that were not possible; each by line.
+    """
+
+    path: Path | None
+    config: Config
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> list[Finding]:
+        """Findings that stop a daemon."""
+        return errors(self.findings)
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """Findings that stop nothing."""
+        return warnings(self.findings)
+
+
+def check_file(
+    argument: Path | str | None = None, role: Role | None = None, host: Host | None = None
+) -> Checked:
+    """Check the configuration file as completely as this host allows.
+
+    Args:
+        argument: path given by the user, see `config.locate`.
+        role: the daemon about to start here; None runs every check, for a person.
+        host: facts of the machine; None asks this one.
+
+    Raises:
+        ConfigError: the file cannot be read at all.
+    """
+    path = locate(argument)
+    if not is_named(argument) and not path.exists():
+        source = Source(Config(), (), examine("").reader, frozenset())
+        return _checked(None, source, [], Subject(source, host or this_host(), role))
+    trust: list[Finding] = []
+    try:
+        text = read_text(path, trusted=True)
+    except ConfigError as error:
+        text = read_text(path)
+        trust.append(Finding(Severity.ERROR, "", error.why, error.todo, str(path)))
+    source = examine(text, path)
+    subject = Subject(source, host or this_host(), role, trusted=not trust)
+    return _checked(path, source, trust, subject)
+
+
+def load_for_daemon(argument: Path | str | None, role: Role, log: logging.Logger) -> Config:
+    """Return the configuration of a daemon that is about to start or reload; warnings go to its log.
+
+    Raises:
+        InvalidConfigError: every error that was found.
+        ConfigError: the file cannot be read at all.
+    """
+    checked = check_file(argument, role)
+    require_valid(checked.findings)
+    for finding in checked.warnings:
+        log.warning("%s", finding.text)
+    return checked.config
+
+
+def _checked(path: Path | None, source: Source, trust: Iterable[Finding], subject: Subject) -> Checked:
+    findings = [*trust, *source.findings]
+    if all(finding.key for finding in source.findings):  # a finding about the file says that it is not TOML
+        for check, roles in CHECKS:
+            if subject.role is None or subject.role in roles:
+                findings += check(subject)
+    order = list(Severity)
+    findings.sort(key=lambda finding: (order.index(finding.severity), finding.line or 0))
+    return Checked(path, source.config, tuple(findings))

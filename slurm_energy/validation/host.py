@@ -1,0 +1,99 @@
+"""Facts of this host that a configuration must fit: names, users, and slurm.conf. Reads files only."""
+
+from __future__ import annotations
+
+import pwd
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from slurm_energy.slurm import conffile
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmConf:
+    """What slurm.conf says.
+
+    Attributes:
+        path: the file; None if there is none on this host.
+        problem: why it could not be read; empty if it was.
+        settings: lines by lower-case key, see `conffile.settings`.
+    """
+
+    path: Path | None = None
+    problem: str = ""
+    settings: Mapping[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> str:
+        """Why nothing is known of Slurm; empty if slurm.conf was read."""
+        if self.path is None:
+            return "no slurm.conf on this host"
+        return f"{self.path}: {self.problem}" if self.problem else ""
+
+    def last(self, key: str) -> str | None:
+        """Return the value of a key, of the last line where there are several."""
+        values = self.settings.get(key.lower())
+        return values[-1] if values else None
+
+    @property
+    def partitions(self) -> frozenset[str]:
+        """Names of all partitions."""
+        lines = self.settings.get("partitionname", [])
+        names = {name for line in lines for name in line.split(maxsplit=1)[0].split(",")}
+        return frozenset(name for name in names if name.upper() != "DEFAULT")
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        """Host names of slurmctld, primary and backups."""
+        lines = [*self.settings.get("slurmctldhost", []), *self.settings.get("controlmachine", [])]
+        return frozenset(line.partition("(")[0].strip().lower() for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """This machine.
+
+    Attributes:
+        names: its host names in lower case, short and full.
+        slurm: what slurm.conf says here.
+    """
+
+    names: frozenset[str]
+    slurm: SlurmConf
+
+    def knows_user(self, name: str) -> bool:
+        """Return whether a user name, or a number, can be resolved here."""
+        return name.isdecimal() or _has_account(name)
+
+    def is_called(self, name: str) -> bool:
+        """Return whether a host name is one of this machine's."""
+        name = name.lower().rstrip(".")
+        return name in self.names or name.partition(".")[0] in self.names
+
+
+def this_host() -> Host:
+    """Return the facts of this machine."""
+    name = socket.gethostname().lower()
+    return Host(frozenset({name, name.partition(".")[0]}), _slurm_conf())
+
+
+@cache
+def _has_account(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+def _slurm_conf() -> SlurmConf:
+    path = conffile.locate()
+    if path is None:
+        return SlurmConf()
+    try:
+        return SlurmConf(path, settings=conffile.settings(path))
+    except OSError as error:
+        return SlurmConf(path, error.strerror or str(error))

@@ -1,0 +1,143 @@
+"""Checks of the files and directories that the configuration names, on the hosts that have them."""
+
+from __future__ import annotations
+
+import pwd
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.config import ControllerConfig
+from slurm_energy.config.addresses import is_loopback, parse_url
+from slurm_energy.config.findings import Finding
+from slurm_energy.errors import ConfigError
+from slurm_energy.ownership import check_folder, read_trusted
+from slurm_energy.validation.subject import Role, Subject
+
+_CONTROLLER_FILES: Final = (
+    ("controller", "database"),
+    ("controller", "policy_file"),
+    ("priority", "table"),
+    ("priority", "queue_table"),
+)
+_MADE_BY_UNIT: Final = ControllerConfig().database.parent
+
+
+def check_controller(subject: Subject) -> Iterator[Finding]:
+    """Check that the files of senergyctld are different ones, and that their directories can be used."""
+    yield from _check_distinct(subject)
+    reason = _not_the_controller(subject)
+    if reason:
+        yield subject.unchecked("controller", "database", reason, "run this on the controller")
+        return
+    yield from _check_database(subject)
+    folders = [("controller", "policy_file", subject.config.controller.policy_file)]
+    if subject.config.priority.mode == "plugin":
+        folders.append(("priority", "table", subject.config.priority.table))
+    for section, key, path in folders:
+        if path.parent.is_dir():
+            yield from _check_folder(subject, section, key, path.parent)
+        elif not path.parent.parent.is_dir():
+            yield _missing(subject, section, key, path.parent.parent)
+
+
+def check_node(subject: Subject) -> Iterator[Finding]:
+    """Check the files of senergyd that this host has. The daemon itself checks them as it opens them."""
+    if subject.role is not None:
+        return
+    agent, bmc = subject.config.agent, subject.config.node_power
+    for key, folder in (("state_dir", agent.state_dir), ("socket", agent.socket.parent)):
+        if folder.is_dir():
+            yield from _check_folder(subject, "agent", key, folder)
+        elif folder.exists():
+            yield subject.error("agent", key, f"{folder} is not a directory")
+    if bmc.bmc and bmc.bmc_password_file is not None:
+        yield from _check_file(subject, "bmc_password_file", bmc.bmc_password_file, secret=True)
+    if bmc.bmc and bmc.bmc_certificates is not None:
+        yield from _check_file(subject, "bmc_certificates", bmc.bmc_certificates.resolve(), secret=False)
+
+
+def _check_distinct(subject: Subject) -> Iterator[Finding]:
+    first: dict[Path, str] = {}
+    for section, key in _CONTROLLER_FILES:
+        path: Path = getattr(getattr(subject.config, section), key)
+        if path in first:
+            yield subject.error(section, key, f"'{path}' is {first[path]} too", "name another file")
+        first.setdefault(path, f"{section}.{key}")
+
+
+def _not_the_controller(subject: Subject) -> str:
+    """Return why this host is not the controller; empty if it is."""
+    if subject.role is Role.CONTROLLER:
+        return ""
+    host, _ = parse_url(subject.config.cluster.controller_url)
+    named = subject.host.slurm.controllers
+    if subject.host.is_called(host) or any(map(subject.host.is_called, named)):
+        return ""
+    if not is_loopback(host):
+        return f"this host is not the controller '{host}'"
+    return f"this host is not the controller '{', '.join(sorted(named))}'" if named else ""
+
+
+def _check_database(subject: Subject) -> Iterator[Finding]:
+    path = subject.config.controller.database
+    folder = path.parent
+    if path.is_dir():
+        yield subject.error("controller", "database", f"{path} is a directory", "name a file in it")
+    elif folder.is_dir():
+        yield from _check_folder(subject, "controller", "database", folder, refused_by_daemon=False)
+    elif folder == _MADE_BY_UNIT and subject.role is None:
+        why = f"{folder} does not exist; senergyctld.service makes it when it starts"
+        yield subject.unchecked("controller", "database", why)
+    else:
+        yield _missing(subject, "controller", "database", folder)
+
+
+def _missing(subject: Subject, section: str, key: str, folder: Path) -> Finding:
+    return subject.error(
+        section,
+        key,
+        f"directory {folder} does not exist",
+        f"create it: install -d -m 0750 {folder}",
+        unavailable=True,
+    )
+
+
+def _check_folder(
+    subject: Subject, section: str, key: str, folder: Path, *, refused_by_daemon: bool = True
+) -> Iterator[Finding]:
+    """Report a directory in which others could exchange files."""
+    try:
+        check_folder(folder, also=_daemon_uids(subject))
+    except ConfigError as error:
+        why = f"others could exchange files in {error.what}: {error.why}"
+        severe = refused_by_daemon or folder.stat().st_mode & stat.S_IWOTH
+        yield (subject.error if severe else subject.warning)(section, key, why, error.todo)
+    except OSError as error:
+        yield subject.unchecked(section, key, f"{folder}: {error.strerror or error}", "run this as root")
+
+
+def _check_file(subject: Subject, key: str, path: Path, *, secret: bool) -> Iterator[Finding]:
+    try:
+        read_trusted(path, secret=secret)
+    except ConfigError as error:
+        yield subject.error("node_power", key, f"{error.what} {error.why}", error.todo)
+    except FileNotFoundError:
+        why = f"{path} does not exist on this host; every compute node needs it"
+        yield subject.warning("node_power", key, why)
+    except OSError as error:
+        yield subject.unchecked("node_power", key, f"{path}: {error.strerror or error}", "run this as root")
+
+
+def _daemon_uids(subject: Subject) -> frozenset[int]:
+    """Return the accounts under which senergyctld may run: it shares slurmctld's."""
+    if subject.role is not None:
+        return frozenset()
+    found = set()
+    for name in {subject.host.slurm.last("SlurmUser") or "root", "slurm"}:
+        try:
+            found.add(pwd.getpwnam(name.partition("(")[0]).pw_uid)
+        except (KeyError, ValueError):
+            continue
+    return frozenset(found)

@@ -1,0 +1,98 @@
+"""Checks of section priority: policy, weights, intervals, and the files shared with slurmctld's plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from slurm_energy.config.findings import Finding
+from slurm_energy.errors import EnergyError, install_extra
+from slurm_energy.ownership import read_trusted
+from slurm_energy.validation.subject import Role, Subject
+
+if TYPE_CHECKING:
+    from slurm_energy.scheduling import Policy
+
+_STALE_CYCLES: Final = 3.0
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    """Check what section priority asks for; also where the mode is off, since it will be turned on."""
+    yield from _check_intervals(subject)
+    try:
+        from slurm_energy import scheduling
+    except ImportError as error:
+        why = f"{error.name or error} is not installed"
+        if subject.config.priority.mode != "off" and subject.role is Role.CONTROLLER:
+            yield subject.error("priority", "mode", why, f'{install_extra("scheduling")}, or mode = "off"')
+        else:
+            yield subject.unchecked("priority", "policy", why, install_extra("scheduling"))
+        return
+    settings = subject.config.priority
+    if settings.policy_file is not None:
+        if not subject.trusted:
+            why = f"{settings.policy_file} is not run: others could have written the configuration"
+            yield subject.unchecked("priority", "policy", why)
+            return
+        try:
+            read_trusted(settings.policy_file)  # it is run in the next line
+            scheduling.load_file(settings.policy_file)
+        except (OSError, EnergyError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            yield subject.error("priority", "policy_file", f"{settings.policy_file}: {reason}")
+            return
+    try:
+        policy = scheduling.policy(settings.policy)
+    except EnergyError as error:
+        yield subject.error("priority", "policy", error.what, error.todo)
+        return
+    try:
+        scheduling.check_weights(settings.weights)
+    except EnergyError as error:
+        yield subject.error("priority", "weights", error.what.removeprefix("weights: "), error.todo)
+    else:
+        yield from _check_weights(subject, policy)
+    if settings.preempt and not policy.preempts:
+        yield subject.warning(
+            "priority", "preempt", f"has no effect: policy '{policy.name}' does not preempt"
+        )
+
+
+def _check_intervals(subject: Subject) -> Iterator[Finding]:
+    settings = subject.config.priority
+    least_s = _STALE_CYCLES * settings.interval_s
+    if settings.mode == "plugin" and settings.stale_s < least_s:
+        yield subject.error(
+            "priority",
+            "stale_s",
+            f"the table is written every {settings.interval_s:g} s and would often count as stale",
+            f"write {least_s:g} or more",
+        )
+    if 0 < settings.look_first_s < settings.interval_s:
+        yield subject.warning(
+            "priority",
+            "look_first_s",
+            f"{settings.look_first_s:g} s are over before a ranking, every {settings.interval_s:g} s",
+            "write a little more than priority.interval_s",
+        )
+
+
+def _check_weights(subject: Subject, policy: Policy) -> Iterator[Finding]:
+    weights = subject.config.priority.weights
+    if any(weight < 0 for weight in weights.values()):
+        name = next(name for name, weight in weights.items() if weight < 0)
+        yield subject.error("priority", f"weights.{name}", "must not be negative")
+    if policy.weights is None:
+        return
+    unused = sorted(set(weights) - policy.weights)
+    if unused:
+        yield subject.warning(
+            "priority",
+            f"weights.{unused[0]}",
+            f"has no effect: policy '{policy.name}' does not look at it",
+            f"it looks at {', '.join(sorted(policy.weights))}",
+        )
+    if policy.weights <= set(weights) and not any(weights[name] for name in policy.weights):
+        yield subject.error(
+            "priority", "weights", f"all are 0: policy '{policy.name}' would rank all jobs alike"
+        )

@@ -1,0 +1,100 @@
+"""Checks against slurm.conf and the host's accounts; what cannot be looked up is noted as not checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_energy.config.findings import Finding
+from slurm_energy.config.reading import nearest
+from slurm_energy.validation.subject import Subject
+
+_PLUGIN = "site_factor/energy"
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    """Compare cluster name, partitions and the priority plugin with slurm.conf."""
+    slurm = subject.host.slurm
+    if slurm.missing:
+        if subject.role is None:
+            yield subject.unchecked(
+                "cluster", "name", slurm.missing, "set SLURM_CONF, or run this on the controller"
+            )
+        return
+    yield from _check_name(subject)
+    yield from _check_partitions(subject)
+    if subject.config.priority.mode == "plugin":
+        yield from _check_plugin(subject)
+
+
+def _check_name(subject: Subject) -> Iterator[Finding]:
+    slurm, name = subject.host.slurm, subject.config.cluster.name
+    actual = slurm.last("ClusterName")
+    # Slurm maps upper-case letters of its own name to lower case (slurm.conf(5)).
+    if actual is not None and name != actual.lower():
+        why = f"'{name}', but ClusterName in {slurm.path} is '{actual.lower()}'"
+        todo = f'write name = "{actual.lower()}"'
+        if subject.given("cluster", "name") or subject.role is None:
+            yield subject.error("cluster", "name", why, todo)
+        else:
+            yield subject.warning("cluster", "name", why, todo)
+
+
+def _check_partitions(subject: Subject) -> Iterator[Finding]:
+    known = sorted(subject.host.slurm.partitions)
+    if not known:
+        return
+    config = subject.config
+    wanted = [("defaults", f"partition.{name}", name) for name in config.defaults.partition]
+    wanted += [("priority", "partitions", name) for name in config.priority.partitions]
+    for section, key, name in wanted:
+        if name not in known:
+            why = f"partition '{name}' is not in {subject.host.slurm.path}"
+            yield subject.warning(section, key, why, nearest(name, known))
+
+
+def _check_plugin(subject: Subject) -> Iterator[Finding]:
+    slurm, settings = subject.host.slurm, subject.config.priority
+    plugin = slurm.last("PrioritySiteFactorPlugin")
+    if plugin != _PLUGIN:
+        said = f"is '{plugin}'" if plugin else "is missing"
+        yield subject.warning(
+            "priority",
+            "mode",
+            f"PrioritySiteFactorPlugin {said} in {slurm.path}, so the order is not used",
+            f"write PrioritySiteFactorPlugin={_PLUGIN}, see docs/priority-plugin.md",
+        )
+        return
+    text = slurm.last("PrioritySiteFactorParameters") or ""
+    parameters = dict(word.partition("=")[::2] for word in text.split(","))
+    for word, key, ours in (
+        ("table", "table", settings.table),
+        ("queue", "queue_table", settings.queue_table),
+    ):
+        if parameters.get(word) != str(ours):
+            theirs = f"{word}={parameters.get(word, '')} in PrioritySiteFactorParameters of {slurm.path}"
+            yield subject.warning(
+                "priority", key, f"'{ours}', but slurmctld has {theirs}", "use the same path in both"
+            )
+
+
+def check_users(subject: Subject) -> Iterator[Finding]:
+    """Look up the users that the file names. Not for a daemon's start, which must not wait for LDAP."""
+    if subject.role is not None:
+        return
+    config = subject.config
+    wanted = [("controller", "agent_users", config.controller.agent_users)]
+    if subject.given("controller", "operators"):
+        wanted.append(("controller", "operators", config.controller.operators))
+    wanted += [("defaults", f"user.{name}", [name]) for name in config.defaults.user]
+    wanted += [(f"policies.{name}", "users", policy.users) for name, policy in config.policies.items()]
+    for section, key, names in wanted:
+        for name in names:
+            if not subject.host.knows_user(name):
+                yield subject.warning(section, key, f"this host does not know user '{name}'")
+
+
+def check_access(subject: Subject) -> Iterator[Finding]:
+    """Check that agents may deliver records at all."""
+    if not subject.config.controller.agent_users:
+        why, todo = "is empty: no agent may deliver records", 'write ["root"]'
+        yield subject.error("controller", "agent_users", why, todo)
