@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 _PLACES = (
     Path("/etc/slurm/slurm.conf"),
@@ -14,8 +16,18 @@ _PLACES = (
     Path("/run/slurm/conf/slurm.conf"),  # configless nodes
     Path("/usr/local/etc/slurm.conf"),
 )
-_PAIR = re.compile(r"^\s*([A-Za-z_]+)\s*=\s*(.*?)\s*$")
-_MOST_INCLUDES = 16
+# Slurm's own pattern, keyvalue_pattern in src/common/parse_config.c.
+_PAIR: Final = re.compile(
+    r"\s*(?P<key>[\w.]+)\s*[-*+/]?=\s*(?:\"(?P<quoted>[^\"]*)\"|(?P<value>\S+))(?=\s|$)"
+)
+_WHOLE_LINES: Final = frozenset(
+    ("nodename", "nodeset", "partitionname", "downnodes", "frontendname", "switchname")
+)
+"""Keys that begin a line of a node, a partition and the like: its other words are no keys of slurm.conf."""
+_COMMENT: Final = re.compile(r"^((?:[^\\#]|\\.)*)#.*$")
+_CONTINUED: Final = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+_MOST_INCLUDES: Final = 64
+_CLUSTER_NAME: Final = re.compile(r"^\s*clustername\s*=\s*\"?(\S+?)\"?(?:\s|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +46,50 @@ class SpankLine:
 
 
 def locate(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return slurm.conf: $SLURM_CONF, else the first usual place where there is one."""
+    """Return the path of slurm.conf; None: there is none where Slurm or a usual package would look.
+
+    The order is Slurm's own: $SLURM_CONF, the path that the commands were built with, which is `etc` of a
+    prefix such as /opt/slurm, then the cache of configless nodes.
+    """
     if named := environment.get("SLURM_CONF"):
         return Path(named)
-    return next((path for path in _PLACES if path.exists()), None)
+    program = shutil.which("scontrol", path=environment.get("PATH"))
+    prefix = Path(program).resolve().parent.parent if program else Path("/usr")
+    own = () if prefix == Path("/usr") else (prefix / "etc/slurm.conf", prefix / "etc/slurm/slurm.conf")
+    return next((path for path in (*own, *_PLACES) if path.exists()), None)
 
 
-def settings(path: Path) -> dict[str, list[str]]:
-    """Return the lines `Key=Value` of slurm.conf and of what it includes, keys in lower case.
+def settings(path: Path, *, strict: bool = False) -> dict[str, list[str]]:
+    """Return the values of slurm.conf and of the files that it includes, by key in lower case.
 
-    Node and partition lines are kept whole under their first key.
+    Where a key is given several times Slurm uses the last value. Lines of nodes, partitions and the like are
+    kept whole under their first key.
+
+    Args:
+        path: slurm.conf.
+        strict: raise an error if an included file cannot be read, instead of leaving it out.
 
     Raises:
-        OSError: the file itself cannot be read.
+        OSError: a file cannot be read.
     """
     found: dict[str, list[str]] = {}
-    for line in _lines(path):
-        if match := _PAIR.match(line):
-            found.setdefault(match[1].lower(), []).append(match[2].strip('"'))
+    for line in _lines(path, strict=strict):
+        for key, value in _pairs(line):
+            found.setdefault(key, []).append(value)
     return found
+
+
+def _pairs(line: str) -> list[tuple[str, str]]:
+    """Return the keys and values of a line, which may hold several."""
+    pairs: list[tuple[str, str]] = []
+    at = 0
+    while match := _PAIR.match(line, at):
+        key, value = match["key"].lower(), match["quoted"] or match["value"] or ""
+        if key in _WHOLE_LINES and not pairs:
+            return [(key, line[match.start("value") :].strip() if match["value"] else value)]
+        pairs.append((key, value))
+        at = match.end()
+    return pairs
 
 
 def spank_lines(slurm_conf: Path, found: Mapping[str, list[str]]) -> list[SpankLine]:
@@ -71,35 +108,53 @@ def spank_lines(slurm_conf: Path, found: Mapping[str, list[str]]) -> list[SpankL
     ]
 
 
-def _lines(path: Path) -> list[str]:
-    """Return the lines of a file without comments; includes, globs too, are put in their place."""
-    lines, left = [], _MOST_INCLUDES
+def _lines(path: Path, *, strict: bool = False) -> list[str]:
+    """Return the lines of a file without comments, with the lines of included files in their place."""
+    lines, left, cluster = list[str](), _MOST_INCLUDES, ""
     waiting = [(path.parent, line) for line in _text(path)]
     while waiting:
         folder, line = waiting.pop(0)
         words = line.split()
         if len(words) > 1 and words[0].lower() == "include":
             if left == 0:
+                if strict:
+                    raise OSError(0, f"more than {_MOST_INCLUDES} included files", str(path))
                 continue
             left -= 1
-            pattern = " ".join(words[1:])
-            here = Path(pattern)
-            files = (
-                sorted(here.parent.glob(here.name)) if here.is_absolute() else sorted(folder.glob(pattern))
-            )
-            inner = [(file.parent, text) for file in files if file.is_file() for text in _readable(file)]
-            waiting = inner + waiting
+            files = _included(folder, " ".join(words[1:]).replace("%c", cluster), strict=strict)
+            waiting = [(file.parent, text) for file in files for text in _readable(file, strict)] + waiting
         elif line.strip():
+            if match := _CLUSTER_NAME.match(line):
+                cluster = match[1].lower()
             lines.append(line)
     return lines
 
 
-def _readable(path: Path) -> list[str]:
+def _included(folder: Path, name: str, *, strict: bool) -> list[Path]:
+    """Return the files that an Include line names, a glob in plugstack.conf; relative to `folder`."""
+    path = folder / name
+    files = [file for file in sorted(path.parent.glob(path.name)) if file.is_file()]
+    return [path] if strict and not files else files
+
+
+def _readable(path: Path, strict: bool) -> list[str]:
     try:
         return _text(path)
     except OSError:
+        if strict:
+            raise
         return []
 
 
 def _text(path: Path) -> list[str]:
-    return [line.partition("#")[0] for line in path.read_text(errors="replace").splitlines()]
+    r"""Return lines without comments, continued lines joined, `\x` read as `x`, as Slurm does."""
+    text = path.read_text(errors="replace")
+    lines, begun = list[str](), ""
+    for raw in text.split("\n"):
+        line = _COMMENT.sub(r"\1", raw).rstrip()
+        if _CONTINUED.search(line):
+            begun += line[:-1]
+            continue
+        lines.append(re.sub(r"\\(.)", r"\1", begun + line))
+        begun = ""
+    return [*lines, begun] if begun else lines

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.ownership import replace_public
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.slurm.queue.commands import SqueueSource
+from slurm_energy.slurm.queue.shaping import ask
 from slurm_energy.slurm.queue.update import Updater
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -241,6 +243,36 @@ def test_other_weights_are_refused(cluster, sbatch, busy):
         cluster.run("scontrol", "reconfigure")
     parts = engine("fcfs")
     assert parts.hand_over(parts.rank()) is None
+
+
+def test_a_site_factor_plugin_is_refused_though_slurmctld_does_not_tell(cluster, sbatch, busy):
+    job = sbatch(*BUSY)
+    conf = cluster.directory / "slurm.conf"
+    before = conf.read_text()
+    replace_public(cluster.directory / "more.conf", b"PrioritySiteFactorPlugin=site_factor/other\n")
+    replace_public(conf, f"{before}Include more.conf\n".encode())  # as it was when slurmctld started
+    try:
+        assert "site_factor/other" not in cluster.run("scontrol", "show", "config").stdout
+        parts = engine("fcfs")
+        with pytest.raises(ConfigError, match=r"slurm\.conf: PrioritySiteFactorPlugin=site_factor/other"):
+            parts.hand_over(parts.rank())
+        assert row_of(SqueueSource().read(), job)["site_factor"] == 0
+    finally:
+        replace_public(conf, before.encode())
+
+
+def test_one_job_is_asked_about_whatever_its_name(cluster, sbatch, busy):
+    name = "x JobState=RUNNING ReqNodeList=n3 ExcNodeList=n3 TresPerNode=gpu:9\nFeatures=f|" + AWKWARD
+    job = sbatch("--exclude=n2", "-n4", "-w", "n1", "-J", name)
+    asked = ask(str(job))
+    assert (asked.pending, asked.excluded, asked.places, asked.gpus) == (True, "n2", True, 0)
+    array = sbatch("--exclude=n[2-3]", "-n4", "--array=3-5", "--hold", "-J", name)
+    assert ask(str(array)) == replace(
+        asked, excluded="n[2-3]", places=False, obstacle=ask(str(array)).obstacle
+    )
+    assert "all of its tasks" in ask(str(array)).obstacle
+    cluster.run("scontrol", "update", f"JobId={array}_4", "Comment=split")
+    assert (ask(f"{array}_4").obstacle, ask(f"{array}_4").excluded) == ("", "n[2-3]")
 
 
 def test_without_slurmctld_nothing_is_lost(cluster, sbatch, busy, tmp_path, monkeypatch):

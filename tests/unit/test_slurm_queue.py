@@ -604,11 +604,66 @@ PrioritySiteFactorPlugin = {plugin}
 GOOD = {"flags": "", "kind": "priority/multifactor", "age": "0", "tres": "(null)", "plugin": "(null)"}
 
 
-def test_weights_of_nothing_but_zeros_are_fine():
-    check_weights(lambda argv: CONFIG.format(**GOOD))
-    check_weights(
-        lambda argv: CONFIG.format(**GOOD | {"tres": "CPU=0.0,Mem=0", "flags": "CALCULATE_RUNNING"})
-    )
+@pytest.fixture
+def slurm_conf(tmp_path):
+    """A slurm.conf; the test writes it."""
+    path = tmp_path / "slurm.conf"
+    path.write_text("ClusterName=Lab\n")
+    return path
+
+
+def test_weights_of_nothing_but_zeros_are_fine(slurm_conf):
+    check_weights(lambda argv: CONFIG.format(**GOOD), lambda: slurm_conf)
+    other = GOOD | {"tres": "CPU=0.0,Mem=0", "flags": "CALCULATE_RUNNING"}
+    check_weights(lambda argv: CONFIG.format(**other), lambda: slurm_conf)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PrioritySiteFactorPlugin=site_factor/other",
+        "  prioritysitefactorplugin = site_factor/other  # ours",
+        'PriorityType=priority/multifactor PrioritySiteFactorPlugin="site_factor/other"',
+        "PrioritySite\\\nFactorPlugin=site_factor/other",
+        "PrioritySiteFactorPlugin=site_factor/none\nPrioritySiteFactorPlugin=site_factor/other",
+        "Include other.conf",
+        "include  {dir}/other.conf",
+        "Include more/%c.conf",
+    ],
+)
+def test_a_site_factor_plugin_is_found_in_slurm_conf(slurm_conf, text):
+    """slurmctld of 22.05 to 26.05 never sends the key: `scontrol show config` has (null)."""
+    folder = slurm_conf.parent
+    (folder / "more").mkdir()
+    (folder / "other.conf").write_text("PrioritySiteFactorPlugin=site_factor/other\n")
+    (folder / "more" / "lab.conf").write_text("Include deeper.conf\n")
+    (folder / "more" / "deeper.conf").write_text("PrioritySiteFactorPlugin=site_factor/other\n")
+    slurm_conf.write_text(f"ClusterName=Lab\n{text.replace('{dir}', str(folder))}\nNodeName=n1 CPUs=4\n")
+    with pytest.raises(ConfigError, match="PrioritySiteFactorPlugin=site_factor/other: it sets"):
+        check_weights(lambda argv: CONFIG.format(**GOOD), lambda: slurm_conf)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# PrioritySiteFactorPlugin=site_factor/other",
+        "PrioritySiteFactorPlugin=site_factor/other\nPrioritySiteFactorPlugin=site_factor/none",
+        "NodeName=n1 PrioritySiteFactorPlugin=site_factor/other",
+    ],
+)
+def test_what_is_no_site_factor_plugin_is_fine(slurm_conf, text):
+    slurm_conf.write_text(f"{text}\n")
+    check_weights(lambda argv: CONFIG.format(**GOOD), lambda: slurm_conf)
+
+
+def test_without_slurm_conf_nothing_is_set(slurm_conf):
+    slurm_conf.write_text("Include gone.conf\n")
+    for path in (slurm_conf, slurm_conf.parent / "absent.conf"):
+        with pytest.raises(ConfigError, match="PrioritySiteFactorPlugin is not known"):
+            check_weights(lambda argv: CONFIG.format(**GOOD), lambda path=path: path)
+    text = CONFIG.format(**GOOD) + f"SLURM_CONF              = {slurm_conf.parent}/told.conf\n"
+    with pytest.raises(ConfigError, match=r"told\.conf: No such file"):
+        check_weights(lambda argv: text, lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -623,16 +678,16 @@ def test_weights_of_nothing_but_zeros_are_fine():
 )
 def test_what_would_move_jobs_from_their_places_is_named(key, value, named):
     with pytest.raises(ConfigError) as caught:
-        check_weights(lambda argv: CONFIG.format(**GOOD | {key: value}))
+        check_weights(lambda argv: CONFIG.format(**GOOD | {key: value}), lambda: None)
     assert str(caught.value).startswith(f"{named}: ")
 
 
 def test_another_priority_plugin_takes_a_restart():
     with pytest.raises(ConfigError, match="then restart slurmctld"):
-        check_weights(lambda argv: CONFIG.format(**GOOD | {"kind": "priority/basic"}))
+        check_weights(lambda argv: CONFIG.format(**GOOD | {"kind": "priority/basic"}), lambda: None)
 
 
 @given(st.text())
 def test_any_configuration_is_read_or_refused(text):
     with contextlib.suppress(ConfigError):
-        check_weights(lambda argv: text)
+        check_weights(lambda argv: text, lambda: None)

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
+from slurm_energy.slurm import conffile
 from slurm_energy.slurm.command import Runner, run_command
 
-_LINE: Final = re.compile(r"^(Priority\w+)\s*= ?(.*)$", re.MULTILINE)
+_LINE: Final = re.compile(r"^(Priority\w+|SLURM_CONF)\s*= ?(.*)$", re.MULTILINE)
+_PLUGIN: Final = "PrioritySiteFactorPlugin"
 _WEIGHT: Final = "PriorityWeight"
 _AMOUNT: Final = re.compile(r"(?:^|=)0*(?:[1-9]|\.0*[1-9])")
 _TODO: Final = "change slurm.conf, then scontrol reconfigure; see docs/priority.md"
 
 
-def check_weights(run: Runner = run_command) -> None:
-    """Ask slurmctld for its configuration, in one request.
+def check_weights(run: Runner = run_command, locate: Callable[[], Path | None] = conffile.locate) -> None:
+    """Ask slurmctld for its configuration in one request, and read slurm.conf for the site factor plugin.
+
+    slurmctld does not send PrioritySiteFactorPlugin (22.05 to 26.05): `scontrol show config` prints `(null)`.
+
+    Args:
+        run: what executes a command.
+        locate: returns the path of slurm.conf on this host; None: there is none.
 
     Raises:
-        ConfigError: a setting that would add to site factors, exchange them, or keep priorities from falling.
+        ConfigError: a setting that would add to site factors, exchange them, or keep priorities from falling;
+            or slurm.conf cannot be read.
         UnavailableError: slurmctld does not answer.
     """
     settings = dict(_LINE.findall(run(["scontrol", "show", "config"])))
@@ -32,6 +43,22 @@ def check_weights(run: Runner = run_command) -> None:
             raise ConfigError(f"{name}={shown(value)}", "it would move jobs from their places", _TODO)
     if "INCR_ONLY" in settings.get("PriorityFlags", ""):
         raise ConfigError("PriorityFlags=INCR_ONLY", "no job could fall behind", _TODO)
-    plugin = settings.get("PrioritySiteFactorPlugin", "(null)")
-    if plugin not in ("(null)", ""):
-        raise ConfigError(f"PrioritySiteFactorPlugin={shown(plugin)}", "it sets the site factors", _TODO)
+    if (plugin := settings.get(_PLUGIN, "")) not in ("(null)", ""):
+        raise ConfigError(f"{_PLUGIN}={shown(plugin)}", "it sets the site factors", _TODO)
+    path = locate() or Path(settings.get("SLURM_CONF", "").strip() or "/etc/slurm/slurm.conf")
+    if plugin := _site_factor_plugin(path):
+        raise ConfigError(f"{path}: {_PLUGIN}={shown(plugin)}", "it sets the site factors", _TODO)
+
+
+def _site_factor_plugin(path: Path) -> str:
+    """Return the site factor plugin that slurm.conf names; empty: none.
+
+    Raises:
+        ConfigError: slurm.conf, or a file that it includes, cannot be read.
+    """
+    try:
+        values = conffile.settings(path, strict=True).get(_PLUGIN.lower(), [""])
+    except OSError as error:
+        why = f"{error.strerror or error}, so that {_PLUGIN} is not known"
+        raise ConfigError(str(error.filename or path), why, "make it readable, or set SLURM_CONF") from None
+    return "" if "none" in values[-1].lower() else values[-1]
