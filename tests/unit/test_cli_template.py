@@ -105,6 +105,13 @@ def test_systemd_accepts_the_units(name: str, tmp_path: Path, capsys: pytest.Cap
     assert exposure(unit) <= MOST_EXPOSED[name]
 
 
+def test_the_controllers_unit_finds_a_slurm_outside_usr(capsys: pytest.CaptureFixture[str]) -> None:
+    unit = rendered(capsys, "senergyctld.service", "slurm_prefix=/opt/slurm")
+    assert "\nEnvironment=PATH=/opt/slurm/bin:/opt/slurm/sbin:" in unit
+    assert "\nEnvironmentFile=-/etc/default/senergyctld\n" in unit
+    assert "PATH=/opt" not in rendered(capsys, "senergyctld.service")
+
+
 MOST_EXPOSED = {"senergyd.service": 2.8, "senergyctld.service": 1.7}
 """What docs/security.md says: 2.7 and 1.6 under systemd 252; other releases weigh a little differently."""
 
