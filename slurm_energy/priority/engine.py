@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_energy.config import Config
-from slurm_energy.errors import UsageError
 from slurm_energy.priority import labels
 from slurm_energy.priority.acted import Acted
 from slurm_energy.priority.agreement import Agreement, agreement
@@ -30,7 +29,6 @@ from slurm_energy.priority.questions import Forecaster, Predicted, Predictor
 from slurm_energy.priority.usage import Association, Usage, shares_of, users_table, weight
 from slurm_energy.scheduling import Options, Policy, Queue, Ranking, Users, check_weights, load_file, policy
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
-from slurm_energy.scheduling.ranking import AGED, NORMAL
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
 from slurm_energy.slurm.queue.commands import addresses
 from slurm_energy.slurm.shares import Shares
@@ -172,28 +170,6 @@ def _addresses(queue: QueueColumns, rows: Ints) -> list[int]:
     return found
 
 
-def _check(policy: str, ranking: Ranking, scheduled: Queue) -> None:
-    """Refuse an answer that a site's own policy got wrong, before somebody asks about it.
-
-    Raises:
-        UsageError: in one line what is wrong.
-    """
-    count, first = scheduled.jobs.count, scheduled.alternatives.first
-    tier, choice = np.asarray(ranking.tier), np.asarray(ranking.choice)
-    values = {name: term.value for name, term in ranking.terms.items()}
-    columns = {"tier": tier, "score": ranking.score, "choice": choice, **values}
-    wrong = next((name for name, column in columns.items() if np.shape(column) != (count,)), None)
-    if wrong is not None:
-        why = f"{wrong} has not one value for each of {count} jobs"
-    elif np.any((tier < AGED) | (tier > NORMAL)):
-        why = f"a tier is not from {AGED} to {NORMAL}"
-    elif np.any((choice >= 0) & ((choice < first[:-1]) | (choice >= first[1:]))):
-        why = "it chose a shape of another job, or none that there is"
-    else:
-        return
-    raise UsageError(f"policy '{policy}'", why, "see Ranking in slurm_energy.scheduling")
-
-
 class Engine:
     """Ranks queues by one configuration.
 
@@ -240,7 +216,6 @@ class Engine:
         table = job_table(queue, rows, association[rows], now_s)
         scheduled = Queue(now_s, table, shapes.table, users)
         ranking = self.policy.rank(scheduled, self.options)
-        _check(self.policy.name, ranking, scheduled)
         order = ranking.order(table.job_id)
         place, numbers, new = self._places(queue, rows, leader, order)
         return Snapshot(

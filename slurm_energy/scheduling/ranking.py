@@ -82,6 +82,28 @@ class Ranking:
         return rows
 
 
+def fault(ranking: Ranking, queue: Queue) -> str:
+    """Return what is wrong with a policy's answer to a queue, in one line; empty if nothing is."""
+    if not isinstance(ranking, Ranking):
+        return f"it returned {type(ranking).__name__}, not a Ranking"
+    count, first = queue.jobs.count, queue.alternatives.first
+    tier, choice = np.asarray(ranking.tier), np.asarray(ranking.choice)
+    values = {name: term.value for name, term in ranking.terms.items()}
+    columns = {"tier": tier, "score": ranking.score, "choice": choice, **values}
+    wrong = next((name for name, column in columns.items() if np.shape(column) != (count,)), None)
+    if wrong is not None:
+        return f"{wrong} has not one value for each of {count} jobs"
+    if np.any((tier < AGED) | (tier > NORMAL)):
+        return f"a tier is not from {AGED} to {NORMAL}"
+    if np.any((choice >= 0) & ((choice < first[:-1]) | (choice >= first[1:]))):
+        return "it chose a shape of another job, or none that there is"
+    unordered = np.flatnonzero(np.isnan(np.asarray(ranking.score, np.float64)))
+    if len(unordered):
+        job = queue.jobs.job_id[unordered[0]]
+        return f"the score of job {job} is not a number (NaN), as are {len(unordered) - 1} others"
+    return ""
+
+
 def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
     """Find each job's alternative of least value among the possible ones.
 

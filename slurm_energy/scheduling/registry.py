@@ -13,9 +13,10 @@ from pathlib import Path
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Options, Ranking
+from slurm_energy.scheduling.ranking import Options, Ranking, fault
 
 Rank = Callable[[Queue, Options], Ranking]
+_BUILT_IN = "slurm_energy.scheduling.rankings."
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Policy:
 
     Attributes:
         name: lower case, for commands and configuration.
-        rank: the function.
+        function: its ranking; `rank` checks what it returns.
         summary: first line of its documentation.
         keeps_budget: starts a job only if the predicted power stays below the cluster's budget.
         preempts: may interrupt jobs without deadline for jobs with one.
@@ -32,14 +33,37 @@ class Policy:
     """
 
     name: str
-    rank: Rank
+    function: Rank
     summary: str
     keeps_budget: bool = False
     preempts: bool = False
     weights: frozenset[str] | None = None
 
+    def rank(self, queue: Queue, options: Options) -> Ranking:
+        """Return the ranking of a queue.
 
-_BUILT_IN = "slurm_energy.scheduling.rankings."
+        Raises:
+            UsageError: the function failed, or its answer is no ranking of this queue. The message says
+                what is wrong in one line.
+        """
+        try:
+            ranking = self.function(queue, options)
+            wrong = fault(ranking, queue)
+        except Exception as error:
+            if self.built_in:
+                raise
+            why = f"{type(error).__name__}: {shown(str(error), 120)}"
+            raise UsageError(f"policy '{self.name}'{_last_line(error)}", why) from None
+        if wrong:
+            raise UsageError(f"policy '{self.name}'", wrong, "see Ranking in slurm_energy.scheduling")
+        return ranking
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the policy is part of this package, not a site's own."""
+        return self.function.__module__.startswith(_BUILT_IN)
+
+
 _policies: dict[str, Policy] = {}
 
 
@@ -64,8 +88,9 @@ def register(
 
     def keep(rank: Rank) -> Rank:
         known = _policies.get(name)
-        if known is not None and known.rank.__module__ != rank.__module__:
-            raise UsageError(f"policy '{shown(name)}' is there already", f"in {known.rank.__module__}")
+        if known is not None and known.function.__module__ != rank.__module__:
+            where = known.function.__module__
+            raise UsageError(f"policy '{shown(name)}' is there already", f"in {where}")
         summary = (rank.__doc__ or "").strip().partition("\n")[0]
         names = None if weights is None else frozenset(weights)
         _policies[name] = Policy(name, rank, summary, keeps_budget, preempts, names)
@@ -101,7 +126,7 @@ def check_weights(weights: Collection[str]) -> None:
         UsageError: naming it.
     """
     _load_built_in()
-    own = [found for found in _policies.values() if not found.rank.__module__.startswith(_BUILT_IN)]
+    own = [found for found in _policies.values() if not found.built_in]
     known = frozenset().union(*(found.weights for found in _policies.values() if found.weights))
     unknown = sorted(set(weights) - known)
     if unknown and not own:
@@ -143,6 +168,16 @@ def _line(error: BaseException, path: Path) -> str:
             return f":{trace.tb_lineno}"
         trace = trace.tb_next
     return f":{line}" if line is not None else ""
+
+
+def _last_line(error: BaseException) -> str:
+    """Return ` (FILE:LINE)` of the innermost call that failed."""
+    trace = error.__traceback__
+    place = ""
+    while trace is not None:
+        place = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return place
 
 
 def _load_built_in() -> None:

@@ -72,7 +72,7 @@ def read_steps(path: Path, column: str) -> Steps:
     times: list[float] = []
     values: list[float] = []
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             if not {"time_s", column} <= set(reader.fieldnames or []):
                 raise UsageError(f"{path}:1", f"needs the columns time_s and {column}")

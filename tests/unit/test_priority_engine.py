@@ -522,6 +522,7 @@ WRONG = {
     "choice": lambda n: Ranking(np.full(n, 2), np.zeros(n), np.full(n, 99)),
     "another": lambda n: Ranking(np.full(n, 2), np.zeros(n), np.zeros(n, np.int64)),
     "score": lambda n: Ranking(np.full(n, 2), np.zeros(n - 1), np.arange(n)),
+    "nan": lambda n: Ranking(np.full(n, 2), np.where(np.arange(n) == 1, np.nan, 0.0), np.arange(n)),
     "term": lambda n: Ranking(np.full(n, 2), np.zeros(n), np.arange(n), {"x": Term(np.zeros(1))}),
 }
 

@@ -394,6 +394,35 @@ def test_a_policy_of_ones_own_in_parallel(folder):
     assert all(r["summary"]["completed"] == 40 for r in results)
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("ranked(queue, options, choice, np.full(queue.jobs.count, np.nan))", "is not a number (NaN)"),
+        ("ranked(queue, options, choice, least_score[1:])", "score has not one value for each"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("None", "it returned NoneType, not a Ranking"),
+    ],
+)
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_policy_without_an_order_ends_in_one_line(folder, body, message, jobs):
+    text = (
+        "import numpy as np\n"
+        "from slurm_energy.scheduling import register\n"
+        "from slurm_energy.scheduling.ranking import least, ranked\n"
+        '@register("unordered")\n'
+        "def rank(queue, options):\n"
+        "    choice, least_score = least(queue.alternatives.edp, queue.alternatives)\n"
+        f"    return {body}\n"
+    )
+    (folder / "policy.py").write_text(text)
+    command = [sys.executable, "-m", "slurm_energy.cli.main", "simulate", "small.toml", "--jobs", jobs]
+    command += ["--policy-file", "policy.py", "--policies", "unordered", "--seeds", "2"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "policy 'unordered'" in done.stderr and message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_list_names_scenarios_and_policies(capsys):
     assert main(["simulate", "--list"]) == 0
     out = capsys.readouterr().out

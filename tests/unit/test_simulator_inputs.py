@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,12 @@ BAD_LINES = {
     "1 10 -1 9 -1 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the size is missing or not positive",
     "1 nan -1 9 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the time of submission is missing",
     "1 1 -1 inf 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the run time is infinite",
+    "1 1 -1 9 1.5 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the size is not a whole number",
+    "1 1 -1 9 1e300 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the size is above 1e+09",
+    "1 1 -1 9 inf -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the size is above 1e+09",
+    "1 1e20 -1 9 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the time of submission is beyond 1e+11 s",
+    "1 1 -1 1e20 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "the run time is beyond 1e+11 s",
+    "1 1 -1 9 4 -1 -1 -1 1e20 -1 1 7 -1 -1 0 -1 -1 -1\n": "the time limit is beyond 1e+11 s",
 }
 
 
@@ -85,6 +92,35 @@ def test_csv_with_shapes_deadlines_and_power(tmp_path):
     assert work.users == ("ann", "bob")
 
 
+@pytest.mark.parametrize(("name", "text"), [("w.csv", "submit_s,time_s,units\n1,2,3\n"), ("w.swf", SWF)])
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8-sig")
+    loaded = load(path, ["n"], strict=True)
+    assert loaded.workload.count == text.count("\n") - (2 if name == "w.swf" else 1)
+
+
+def test_an_infinite_user_number_is_unknown(tmp_path):
+    line = "1 10 -1 100 4 -1 -1 -1 -1 -1 1 inf -1 -1 0 -1 -1 -1\n"
+    assert load(put(tmp_path, "w.swf", line), ["n"]).workload.users == ("nobody",)
+
+
+@given(st.lists(st.lists(st.floats(), min_size=18, max_size=18), min_size=1, max_size=5))
+@settings(deadline=None)
+def test_any_numbers_are_used_or_named(tmp_path_factory, lines):
+    """No warning of numpy and no traceback, whatever floats a file has."""
+    path = tmp_path_factory.mktemp("swf") / "w.swf"
+    path.write_text("".join(" ".join(map(repr, line)) + "\n" for line in lines))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            work = load(path, ["n"]).workload
+        except UsageError as error:
+            assert str(error).startswith(f"{path}: no job in it")
+        else:
+            assert np.all((work.units >= 1) & np.isfinite(work.submit_s) & (work.time_s > 0))
+
+
 def test_columns_of_other_names(tmp_path):
     path = put(tmp_path, "w.csv", "arrival,length,cpus,note\n1,2,3,hello\n")
     renamed = {"submit_s": "arrival", "time_s": "length", "units": "cpus"}
@@ -102,6 +138,13 @@ def test_columns_of_other_names(tmp_path):
         ("submit_s,time_s,units\n", "no job in it"),
         ("submit_s,time_s,units\n1,x,1\n", ":2: time_s is not a number"),
         ("submit_s,time_s,units\n1,2\n", ":2: not as many columns"),
+        ("submit_s,time_s,units\n1,2,1.5\n", ":2: the size is not a whole number"),
+        ("submit_s,time_s,units\n1,2,1e300\n", ":2: the size is above"),
+        ("submit_s,time_s,units\n1e20,2,1\n", ":2: the time of submission is beyond"),
+        ("submit_s,time_s,units,deadline_s\n1,2,1,-1e300\n", ":2: the deadline is beyond"),
+        ("submit_s,time_s,units,time_limit_s\n1,2,1,-5\n", ":2: the time limit is not positive"),
+        ("submit_s,time_s,units,power_watts\n1,2,1,1e300\n", ":2: the power is above"),
+        ("submit_s,time_s,units,batch\n1,2,1,inf\n", ":2: the batch size is not a whole number"),
         ("submit_s,time_s,units,hardware\n1,2,1,moon\n", ":2: hardware that the cluster does not have"),
     ],
 )

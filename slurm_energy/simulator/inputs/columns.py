@@ -52,7 +52,7 @@ def read_csv(path: Path, problems: Problems, renamed: Mapping[str, str], units: 
         UsageError: empty, not text, an unknown column or a missing one.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             head = file.readline()
             delimiter = "|" if head.count("|") > head.count(",") else ","
             file.seek(0)

@@ -14,6 +14,11 @@ from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.inputs.problems import Problems
 from slurm_energy.simulator.workload import Workload, workload
 
+_MAX_S = 1e11
+"""Bound on times in seconds, three thousand years: beyond it, floats no longer keep a microsecond."""
+_MAX_UNITS = 1e9
+_MAX_WATTS = 1e12
+
 Power = Callable[[Ints, Floats], Floats]
 """Watts from units and times, where the file has no power."""
 
@@ -105,14 +110,34 @@ def _good(rows: Rows, problems: Problems, kinds: Sequence[str]) -> np.ndarray:
         "the run time is negative": rows.time_s < 0,
         "it never ran (run time 0)": rows.time_s == 0,
         "the run time is infinite": np.isinf(rows.time_s),
-        "the size is missing or not positive": ~(rows.units >= 1),
+        "the size is missing or not positive": ~(rows.units > 0),
+        "the size is not a whole number": np.floor(rows.units) != rows.units,
+        f"the size is above {_MAX_UNITS:.0e}": rows.units > _MAX_UNITS,
         "the power is negative": rows.power_watts < 0,
+        f"the power is above {_MAX_WATTS:.0e} W": rows.power_watts > _MAX_WATTS,
+        "the time limit is not positive": rows.time_limit_s <= 0,
+        "the batch size is not a whole number from 0 to 1e+09": ~_whole(rows.batch),
         f"hardware that the cluster does not have ({shown(', '.join(kinds))})": ~known,
     }
-    for what, mask in wrong.items():
+    times = {
+        "time of submission": rows.submit_s,
+        "run time": rows.time_s,
+        "time limit": rows.time_limit_s,
+        "deadline": rows.deadline_s,
+    }
+    late = {f"the {name} is beyond {_MAX_S:.0e} s": np.abs(column) > _MAX_S for name, column in times.items()}
+    for what, mask in ({**wrong, **late}).items():
         problems.leave_out(what, (int(n) for n in rows.line[good & mask]))
         good &= ~mask
     return good
+
+
+def _whole(values: Floats) -> np.ndarray:
+    """Return which values are whole numbers within bounds, or unknown."""
+    whole: np.ndarray = np.isnan(values) | (
+        (values >= 0) & (values <= _MAX_UNITS) & (np.floor(values) == values)
+    )
+    return whole
 
 
 def _note_order(rows: Rows, head: Ints, problems: Problems) -> None:

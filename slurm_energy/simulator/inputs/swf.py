@@ -6,6 +6,7 @@ comments.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from slurm_energy.simulator.inputs.rows import Rows
 
 _FIELDS = 18
 _LINES_AT_ONCE = 100_000
+_MAX_USER = 2**53
+"""Numbers of users from here on are unknown: floats do not keep them apart."""
 _JOB, _SUBMIT, _RUN, _ALLOCATED, _REQUESTED, _LIMIT, _USER = 0, 1, 3, 4, 7, 8, 11
 
 
@@ -52,7 +55,7 @@ def read(path: Path, problems: Problems) -> Rows:
 def _names(numbers: Floats) -> list[str]:
     """Return numbers as names, each name once in memory; unknown ones are empty."""
     known, rows = np.unique(numbers, return_inverse=True)
-    names = [str(int(number)) if number >= 0 else "" for number in known.tolist()]
+    names = [str(int(number)) if 0 <= number < _MAX_USER else "" for number in known.tolist()]
     return [names[row] for row in rows]
 
 
@@ -60,6 +63,8 @@ def _pieces(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     """Yield (number of the first line, lines)."""
     with path.open("rb") as file:
         number = 1
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
         while texts := file.readlines(_LINES_AT_ONCE * 80):
             yield number, texts
             number += len(texts)
