@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from slurm_energy import service
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.delivery import Delivery
 from slurm_energy.agent.engine import Engine
@@ -52,11 +53,21 @@ class Daemon:
     Args:
         config: the configuration.
         argument: --config as given, for reloading.
+        manager: the service manager to notify.
+        log_level: --log-level as given; None: the configuration's.
     """
 
-    def __init__(self, config: Config, argument: str | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        argument: str | None = None,
+        manager: service.ServiceManager | None = None,
+        log_level: str | None = None,
+    ) -> None:
         self._config = config
         self._argument = argument
+        self._manager = manager or service.ServiceManager()
+        self._log_level = log_level
         self._worker = Worker("engine")
         self._stop = asyncio.Event()
         self._written = asyncio.Event()
@@ -80,6 +91,7 @@ class Daemon:
             engine = self._engine
             self._delivery = Delivery(engine.spool, self._config.cluster, lambda: engine.node, self._work)
             engine.on_change = lambda: loop.call_soon_threadsafe(self._written.set)
+            self._manager.status("Restoring settings of jobs that are over")
             await self._work(engine.start)
             self._missed = await self._work(Missed, socket_path, engine)
             await self._work(self._missed.replay)
@@ -103,12 +115,15 @@ class Daemon:
         self._handle_signals()
         runs = (self._keep_house, self._delivery.run, self._flush, self._catch_up)
         tasks = [asyncio.create_task(self._for_ever(run)) for run in runs]
+        tasks.append(asyncio.create_task(self._manager.keep_alive()))
         failed = partial(self._tell, "sampling")
         self._worker.repeat(Regular(engine.tick, lambda: engine.sampling_interval_s, failed))
         if engine.behind:
             self._late.set()
         log.info("senergyd serves %s at %s", engine.node, socket_path)
+        self._manager.ready(f"Serving {engine.node} at {socket_path}")
         await self._stop.wait()
+        self._manager.stopping()
         await server.close()
         for task in tasks:
             task.cancel()
@@ -180,6 +195,10 @@ class Daemon:
 
     def _reload(self) -> None:
         """Take a new configuration; a bad one changes nothing."""
+        with self._manager.reload():
+            self._take_new_configuration()
+
+    def _take_new_configuration(self) -> None:
         try:
             new = load_config(self._argument)
         except EnergyError as error:
@@ -190,6 +209,7 @@ class Daemon:
         if (new.agent.socket, new.agent.state_dir) != (old.socket, old.state_dir):
             log.warning("agent.socket and agent.state_dir change with the next start")
         self._config = new
+        service.set_log_level(self._log_level or new.agent.log_level)
         self._delivery.cluster = new.cluster
         self._worker.submit(self._engine.reconfigure, new)
         log.info("configuration reloaded from %s", new.path or "defaults")

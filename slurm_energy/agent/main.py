@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from slurm_energy import __version__
+from slurm_energy import __version__, service
 from slurm_energy.agent.daemon import Daemon, load_config
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.statedir import StateDir
@@ -34,23 +33,18 @@ devices unavailable, 5 forbidden, 7 already running"""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent, or one of its one-off commands, and return the exit code."""
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="senergyd: %(levelname)s: %(message)s", force=True
-    )
-    logging.addLevelName(logging.INFO, "info")
-    logging.addLevelName(logging.WARNING, "warning")
-    logging.addLevelName(logging.ERROR, "error")
+    manager = service.ServiceManager.from_environment()
+    service.start_log("senergyd", arguments.log_level or "info")
     try:
         config = load_config(arguments.config)
+        service.set_log_level(arguments.log_level or config.agent.log_level)
         if arguments.check:
             return _check(config)
         if arguments.restore:
             return _restore(config)
-        asyncio.run(_run(config, arguments.config))
+        asyncio.run(_run(config, arguments, manager))
     except EnergyError as error:
-        for line in error.lines:
-            print(f"senergyd: error: {line}", file=sys.stderr)
-        return error.exit_code
+        return service.report_failure("senergyd", error)
     except KeyboardInterrupt:
         return 130
     return EXIT_OK
@@ -66,6 +60,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", metavar="FILE", help="configuration, else $SENERGY_CONFIG, else /etc/slurm/energy.toml"
     )
+    parser.add_argument(
+        "--log-level",
+        choices=service.LOG_LEVELS,
+        help="least level that is logged (default: agent.log_level)",
+    )
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--check", action="store_true", help="check configuration and devices, and exit")
     only.add_argument("--restore", action="store_true", help="restore journaled settings, and exit")
@@ -73,8 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _run(config: Config, argument: str | None) -> None:
-    await Daemon(config, argument).run()
+async def _run(config: Config, arguments: argparse.Namespace, manager: service.ServiceManager) -> None:
+    await Daemon(config, arguments.config, manager, arguments.log_level).run()
 
 
 def _check(config: Config) -> int:

@@ -91,6 +91,12 @@ class Server:
 
     async def answer(self, line: bytes, uid: int, gone: bool = False) -> dict[str, Any]:
         """Return the answer to one message from a user, who may be gone by now."""
+        answer = await self._answer(line, uid, gone)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("uid %d: %.120r: %s", uid, line, "ok" if answer["ok"] else repr(answer["error"]))
+        return answer
+
+    async def _answer(self, line: bytes, uid: int, gone: bool) -> dict[str, Any]:
         try:
             message = messages.parse(line)
             if gone and message.get("op") == "begin":  # its hook has left it beside the socket, see missed.py

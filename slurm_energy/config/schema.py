@@ -35,6 +35,9 @@ def key(default: Any, doc: str, check: Check | None = None, show: Any = None) ->
     return field(default=default, metadata=metadata)
 
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
 def between(low: float, high: float) -> Check:
     """Accept numbers from low to high, both included."""
     return lambda value: None if low <= value <= high else f"must be from {low:g} to {high:g}"
@@ -152,6 +155,9 @@ class AgentConfig:
         _idle_watts,
         show={"cpu": 90.0, "other": 110.0},
     )
+    log_level: str = key(
+        "info", "Least level that senergyd logs; --log-level goes before.", one_of(*LOG_LEVELS)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +184,9 @@ class ControllerConfig:
         365.0,
         "Days to predict jobs from the runs of jobs before them, and to keep what was decided about jobs.",
         check=between(0, 36500),
+    )
+    log_level: str = key(
+        "info", "Least level that senergyctld logs; --log-level goes before.", one_of(*LOG_LEVELS)
     )
 
 

@@ -12,9 +12,10 @@ import time
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.abc import AbstractAccessLogger
 from aiohttp.http_exceptions import HttpProcessingError
 
-from slurm_energy import __version__
+from slurm_energy import __version__, service
 from slurm_energy.accounting import database, decisions, retention
 from slurm_energy.config import Config
 from slurm_energy.config.addresses import parse_listen
@@ -48,12 +49,19 @@ def check(config: Config) -> None:
     database.check(config.controller.database)
 
 
-def serve(config: Config, argument: str | None) -> None:
+def serve(
+    config: Config,
+    argument: str | None,
+    manager: service.ServiceManager | None = None,
+    log_level: str | None = None,
+) -> None:
     """Run until SIGTERM or SIGINT.
 
     Args:
         config: the configuration to start with.
         argument: the file named on the command line, for reloads.
+        manager: the service manager to notify.
+        log_level: the level named on the command line; None: the configuration's.
 
     Raises:
         ConfigError, UnavailableError, AlreadyRunningError: the daemon cannot start.
@@ -62,7 +70,8 @@ def serve(config: Config, argument: str | None) -> None:
     check(config)
     store = Store(config.controller.database)
     try:
-        asyncio.run(_Daemon(config, argument, store).run())
+        options = (argument, manager or service.ServiceManager(), log_level)
+        asyncio.run(_Daemon(config, store, *options).run())
     finally:
         store.close()
 
@@ -72,10 +81,33 @@ def _not_about_bad_requests(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
+class _RequestLogger(AbstractAccessLogger):
+    """Logs each answered request at level debug."""
+
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
+        """Log method, path, status and seconds; the path is the client's text."""
+        place = f"{request.method} {request.raw_path[:200]!r} from {request.remote}"
+        self.logger.debug("%s: status %d, %.3f s", place, response.status, time)
+
+    @property
+    def enabled(self) -> bool:
+        """Return whether the level is debug."""
+        return self.logger.isEnabledFor(logging.DEBUG)
+
+
 class _Daemon:
-    def __init__(self, config: Config, argument: str | None, store: Store) -> None:
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        argument: str | None,
+        manager: service.ServiceManager,
+        log_level: str | None,
+    ) -> None:
         self._config = config
         self._argument = argument
+        self._manager = manager
+        self._log_level = log_level
         self._store = store
         self._recurring = Recurring(log)
         self._commands = CommandRunner()
@@ -96,7 +128,8 @@ class _Daemon:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         runner = web.AppRunner(
             self._server.application(),
-            access_log=None,
+            access_log=log,
+            access_log_class=_RequestLogger,
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_FIELD_BYTES,
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
@@ -104,17 +137,19 @@ class _Daemon:
         await runner.setup()
         try:
             # The address first: a second controller must not touch the first one's policy file.
-            await self._listen(runner)
+            addresses = await self._listen(runner)
             self._write_policies(self._config)
+            self._manager.ready(f"Listening on {addresses}")
             await self._work_until(stop)
         finally:
+            self._manager.stopping()
             self._commands.stop()
             await runner.cleanup()
             self._priority.close()
             self._memory.close()
         log.info("stopped")
 
-    async def _listen(self, runner: web.AppRunner) -> None:
+    async def _listen(self, runner: web.AppRunner) -> str:
         host, port = parse_listen(self._config.controller.listen)
         place = f"controller.listen {self._config.controller.listen}"
         try:
@@ -130,6 +165,7 @@ class _Daemon:
             raise UnavailableError(place, reason) from None
         addresses = ", ".join(f"{address[0]}:{address[1]}" for address in runner.addresses)
         log.info("senergyctld %s listens on %s, database %s", __version__, addresses, self._store.path)
+        return addresses
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         loops = (
@@ -137,6 +173,7 @@ class _Daemon:
             self._retention_loop(),
             self._memory.loop(lambda: self._config.controller.enrich_interval_s),
             self._priority.loop(),
+            self._manager.keep_alive(),
         )
         tasks = [asyncio.create_task(loop) for loop in loops]
         stopping = asyncio.create_task(stop.wait())
@@ -165,6 +202,10 @@ class _Daemon:
 
     def _reload(self) -> None:
         """Take a new configuration over; keep the old one if anything is wrong with it."""
+        with self._manager.reload():
+            self._take_new_configuration()
+
+    def _take_new_configuration(self) -> None:
         try:
             config = load_for_daemon(self._argument, Role.CONTROLLER, log)
             priority = self._priority.prepared(config)
@@ -177,6 +218,7 @@ class _Daemon:
             if getattr(config.controller, key) != getattr(self._config.controller, key):
                 log.warning("controller.%s: a new value takes effect at the next start", key)
         self._config = config
+        service.set_log_level(self._log_level or config.controller.log_level)
         self._priority.take(priority)
         self._server.config = config
         self._server.access = self._access(config)

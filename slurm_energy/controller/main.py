@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from slurm_energy import __version__
+from slurm_energy import __version__, service
 from slurm_energy.errors import EXIT_OK, EnergyError
 from slurm_energy.validation import Role, load_for_daemon
 
@@ -26,18 +26,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     from slurm_energy.controller import daemon  # after --help and --version: aiohttp is slow to import
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    manager = service.ServiceManager.from_environment()
+    service.start_log("senergyctld", arguments.log_level or "info")
     try:
         config = load_for_daemon(arguments.config, Role.CONTROLLER, logging.getLogger("senergyctld"))
+        service.set_log_level(arguments.log_level or config.controller.log_level)
         if arguments.check:
             daemon.check(config)
             print(f"senergyctld: {config.path or 'defaults'}: ok")
         else:
-            daemon.serve(config, arguments.config)
+            daemon.serve(config, arguments.config, manager, arguments.log_level)
     except EnergyError as error:
-        for line in error.lines:
-            print(f"senergyctld: error: {line}", file=sys.stderr)
-        return error.exit_code
+        return service.report_failure("senergyctld", error)
     return EXIT_OK
 
 
@@ -50,6 +50,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", metavar="FILE", help="configuration file")
     parser.add_argument("--check", action="store_true", help="check everything, serve nothing")
+    parser.add_argument(
+        "--log-level",
+        choices=service.LOG_LEVELS,
+        help="least level that is logged (default: controller.log_level)",
+    )
     parser.add_argument("--version", action="version", version=f"senergyctld {__version__}")
     return parser
 
