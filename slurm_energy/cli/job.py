@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from slurm_energy.cli import connection
 from slurm_energy.cli.acct import job_ids
 from slurm_energy.cli.printing import emit, emit_json
-from slurm_energy.errors import EXIT_OK, EnergyError, NotFoundError, UnavailableError, UsageError
+from slurm_energy.cli.writing import write_file
+from slurm_energy.errors import EXIT_OK, NotFoundError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from slurm_energy.reports.usage import Usage
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         from slurm_energy.reports.page import page
 
-        _write(args.html, page(jobs, args.title, args.note, datetime.now()))
+        write_file(args.html, page(jobs, args.title, args.note, datetime.now()))
     if args.png:
         from slurm_energy.reports.png import write_png
 
@@ -146,10 +147,3 @@ def _still_running(args: argparse.Namespace, ids: list[str]) -> bool:
     shown = ", ".join(f"{name} {with_unit(joules, 'J')}" for name, joules in parts.items())
     emit([f"Job {ids[0]} still runs; so far on this node: {shown or 'nothing measured'}."])
     return True
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise EnergyError(str(path), error.strerror or str(error), "name a file that you may write") from None

@@ -9,8 +9,9 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+from slurm_energy.cli import simulate_output
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 
@@ -67,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("csv", "parquet", "json"), default="csv", help="of jobs and power"
     )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="one page with the table and all plots")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="one page with all tables and charts")
     parser.add_argument("--plots", metavar="DIR", type=Path, help="the plots as PNG files")
     parser.add_argument("--json", action="store_true", help="print every run's summary as JSON")
 
@@ -105,6 +106,7 @@ def _one_scenario(args: argparse.Namespace) -> None:
     from slurm_energy.simulator import scenario as scenarios
 
     variants = _variants(_changed(scenarios.read(args.scenario), args), args)
+    simulate_output.check_outputs(args)
     if args.slurm is not None or args.part:
         if not args.out:
             flag = "--part" if args.part else "--slurm"
@@ -113,15 +115,22 @@ def _one_scenario(args: argparse.Namespace) -> None:
             _one_part(variants, args)
             return
         _submit(variants, args)
-    found = []
+    found: list[tuple[Scenario, list[Result], dict[str, Any]]] = []
     for variant in variants:
         results = _campaign(variant, args)
-        found.append((variant, results))
         if not args.json:
             _print(variant, results)
-        _write(variant, results, args)
+        found.append(
+            (
+                variant,
+                results,
+                simulate_output.write_variant(variant, results, args, _oracle(variant), _folder),
+            )
+        )
+    if args.html:
+        simulate_output.write_page(found, args.html)
     if args.json:
-        emit_json([_object(variant, result) for variant, results in found for result in results])
+        emit_json([_object(variant, result) for variant, results, _ in found for result in results])
 
 
 def _tasks(scenario: Scenario) -> list[Task]:
@@ -244,6 +253,14 @@ def _campaign(scenario: Scenario, args: argparse.Namespace) -> list[Result]:
     )
 
 
+@overload
+def _folder(scenario: Scenario, out: Path) -> Path: ...
+
+
+@overload
+def _folder(scenario: Scenario, out: None) -> None: ...
+
+
 def _folder(scenario: Scenario, out: Path | None) -> Path | None:
     """Return where a variant's results are kept."""
     return out / _slug(scenario) if out and scenario.label else out
@@ -323,52 +340,3 @@ def _print(scenario: Scenario, results: list[Result]) -> None:
 def _object(scenario: Scenario, result: Result) -> dict[str, Any]:
     found = {"policy": result.policy, "seed": result.seed, "summary": result.summary, "notes": result.notes}
     return {"variant": scenario.label, **found} if scenario.label else found
-
-
-def _write(scenario: Scenario, results: list[Result], args: argparse.Namespace) -> None:
-    """Write what was asked for; jobs and power of the first seed of each policy."""
-    if not (args.out or args.html or args.plots):
-        return
-    from slurm_energy.simulator import results as files
-    from slurm_energy.simulator.campaign import Task
-    from slurm_energy.simulator.campaign import run as simulate
-
-    predict = _oracle(scenario)
-    outcomes = {name: simulate(scenario, Task(name, 0), predict) for name in scenario.schedule.policies}
-    kinds = list(scenario.kinds)
-    folder = _folder(scenario, args.out)
-    if folder:
-        for name, outcome in outcomes.items():
-            jobs, power = files.job_columns(outcome, kinds), files.power_columns(outcome)
-            files.write(jobs, folder / f"jobs-{name}.{args.format}", args.format)
-            files.write(power, folder / f"power-{name}.{args.format}", args.format)
-        rows: dict[str, list[Any]] = {"policy": [r.policy for r in results]}
-        rows["seed"] = [r.seed for r in results]
-        rows |= {name: [r.summary.get(name) for r in results] for name in results[0].summary}
-        files.write(rows, folder / f"summary.{args.format}", args.format)
-    if args.html or args.plots:
-        _draw(scenario, results, outcomes, args)
-
-
-def _draw(
-    scenario: Scenario, results: list[Result], outcomes: dict[str, Any], args: argparse.Namespace
-) -> None:
-    from slurm_energy.simulator.tables import means
-
-    try:
-        from slurm_energy.simulator import plots
-    except ImportError:
-        raise UnavailableError("plots", "need matplotlib", install_extra("plots")) from None
-    figures = plots.all_figures(outcomes, means(results), scenario.budget())
-    try:
-        if args.plots:
-            folder = _folder(scenario, args.plots) or args.plots
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, figure in figures.items():
-                figure.savefig(folder / f"{name}.png", dpi=110)
-        if args.html:
-            name = f"{args.html.stem}-{_slug(scenario)}{args.html.suffix}"
-            path = args.html.with_name(name) if scenario.label else args.html
-            path.write_text(plots.page(_title(scenario), _lines(scenario, results), figures))
-    except OSError as error:
-        raise UnavailableError(f"{error.filename}", error.strerror or "cannot be written") from None

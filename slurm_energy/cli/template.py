@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from slurm_energy.cli import connection
 from slurm_energy.cli.printing import emit, emit_verbatim
-from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
+from slurm_energy.cli.writing import write_file
+from slurm_energy.errors import EXIT_OK, UsageError
 from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         if args.output is None:
             emit_verbatim(text.splitlines())
         else:
-            _write(args.output, text)
+            write_file(args.output, text)
     return EXIT_OK
 
 
@@ -101,10 +102,3 @@ def _description(template: Template) -> list[str]:
         )
         lines.append(f"  {variable.name:<{width}}  {variable.doc} ({default})")
     return [*lines, "", *template.source.splitlines()]
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise EnergyError(str(path), error.strerror or str(error), "name a file that you may write") from None

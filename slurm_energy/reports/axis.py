@@ -24,6 +24,14 @@ def value_ticks(top: float, count: int = 4) -> list[float]:
     return [step * i for i in range(max(1, math.ceil(top / step - 1e-9)) + 1)]
 
 
+def range_ticks(low: float, high: float, count: int = 4) -> list[float]:
+    """Return at least two ticks from the last one at or below `low` to the first one at or above `high`."""
+    step = nice_step(high - low, count) if high > low else nice_step(abs(high) or 1.0, count)
+    first = math.floor(low / step + 1e-9)
+    last = max(first + 1, math.ceil(high / step - 1e-9))
+    return [step * i for i in range(first, last + 1)]
+
+
 def time_ticks(duration_s: float, count: int = 6) -> list[float]:
     """Return ticks in seconds from 0 to at most `duration_s`, on steps that a clock has."""
     raw = duration_s / max(1, count)

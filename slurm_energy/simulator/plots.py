@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import html
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from slurm_energy.simulator.intervals import power_by_interval
 from slurm_energy.simulator.outcome import Outcome
 from slurm_energy.simulator.steps import Steps
 
-_GANTT_JOBS = 400
+_GANTT_JOBS, _INTERVALS = 400, 96
 _SIZE = (8.0, 4.2)
 _INK, _GRID = "#333333", "#dddddd"
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c8c8c")
@@ -44,13 +42,15 @@ def gantt(outcome: Outcome, title: str) -> Figure:
 
 
 def power(outcomes: Mapping[str, Outcome], budget: Steps | None) -> Figure:
-    """Return the cluster's power over time by policy, with the budget."""
-    figure, axes = _figure("Power of the cluster", "time (h)", "kW")
+    """Return the cluster's power over time by policy, means of intervals, with the budget."""
+    figure, axes = _figure("Power of the cluster, means of intervals", "time (h)", "kW")
     last_s = 0.0
     for index, (name, outcome) in enumerate(outcomes.items()):
-        times, watts = outcome.power
-        axes.step(times / 3600, watts / 1e3, where="post", linewidth=0.9, label=name, color=_colour(index))
-        last_s = max(last_s, float(times[-1]))
+        interval_s, mean, _ = power_by_interval(*outcome.power, outcome.end_s, _INTERVALS)
+        middles_h = [(place + 0.5) * interval_s / 3600 for place in range(len(mean))]
+        kilowatts = [watts / 1e3 for watts in mean]
+        axes.plot(middles_h, kilowatts, linewidth=1.5, label=name, color=_colour(index))
+        last_s = max(last_s, outcome.end_s)
     if budget is not None:
         times = np.append(budget.times_s[budget.times_s < last_s], last_s)
         watts = np.array([budget.at(time_s) for time_s in times])
@@ -116,22 +116,6 @@ def all_figures(
     return {name: figure for name, figure in found.items() if figure is not None}
 
 
-def page(title: str, table: Sequence[str], figures: Mapping[str, Figure]) -> str:
-    """Return one HTML page with a table as text and all figures inside."""
-    pictures = "\n".join(
-        f'<figure><img alt="{html.escape(name)}" src="data:image/png;base64,{_png(figure)}"></figure>'
-        for name, figure in figures.items()
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{html.escape(title)}</title><style>body{{font:15px system-ui,sans-serif;margin:2rem auto;"
-        "max-width:60rem;padding:0 1rem}pre{overflow-x:auto}img{max-width:100%}figure{margin:1.5rem 0}"
-        f"</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
-        f"<pre>{html.escape(chr(10).join(table))}</pre>\n{pictures}\n</body></html>\n"
-    )
-
-
 def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
@@ -154,9 +138,3 @@ def _colour(index: int) -> str:
 def _legend(axes: Any) -> None:
     """Put the legend beside the plot, where it covers nothing."""
     axes.legend(fontsize=9, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), labelcolor=_INK)
-
-
-def _png(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return base64.b64encode(buffer.getvalue()).decode()

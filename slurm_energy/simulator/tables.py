@@ -40,12 +40,22 @@ def means(results: Iterable[Result]) -> dict[str, Means]:
 
 
 def summary_lines(by_policy: Mapping[str, Means], *, several: bool) -> list[str]:
-    """Return a row per policy; with standard deviations if there are several seeds."""
+    """Return a line per policy under one of names; see `summary_rows`."""
+    return aligned(summary_rows(by_policy, several=several), left=1)
+
+
+def summary_rows(by_policy: Mapping[str, Means], *, several: bool) -> list[list[str]]:
+    """Return the names of the figures, then a row per policy.
+
+    Args:
+        by_policy: mean and deviation of each figure.
+        several: add standard deviations, as for several seeds.
+    """
     shown = [name for name in _COLUMNS if any(_tells(row.get(name), name) for row in by_policy.values())]
     lines = [["policy", *(_COLUMNS[name][0] for name in shown)]]
     for policy, row in by_policy.items():
         lines.append([policy, *(_cell(row.get(name), name, several) for name in shown)])
-    return aligned(lines, left=1)
+    return lines
 
 
 def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import ConfigError, NotFoundError
+from slurm_energy.simulator import campaign as campaign_module
 from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator import slurmarray, sweeps, thesis
 from slurm_energy.simulator.campaign import Result, Task, campaign, workload_of
 from slurm_energy.simulator.campaign import run as run_task
 from slurm_energy.simulator.generator import Predicted, generate, rigid
+from slurm_energy.simulator.intervals import power_by_interval
 from slurm_energy.simulator.oracle import predict as oracle
 
 JOBS = "job_id,user,submit_s,units,time_s,power_watts,deadline_s\n" + "\n".join(
@@ -124,16 +131,89 @@ def test_files_of_all_formats(folder, capsys):
     assert table["energy_joules"] == [float(row["energy_joules"]) for row in rows]
 
 
-def test_page_and_plots(folder, capsys):
+def test_plots(folder, capsys):
     pytest.importorskip("matplotlib")
-    page = folder / "page.html"
     plots = folder / "plots"
-    assert main(["simulate", str(folder / "small.toml"), "--html", str(page), "--plots", str(plots)]) == 0
+    assert main(["simulate", str(folder / "small.toml"), "--plots", str(plots)]) == 0
     names = {path.name for path in plots.iterdir()}
     assert names >= {"power.png", "gantt-fcfs.png", "completion-times.png", "deadline-misses.png"}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots.iterdir())
+    assert f"senergy: written: {plots}: {len(names)} plots" in capsys.readouterr().err
+
+
+class Cells(HTMLParser):
+    """Collects the cells of all tables, by row."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.rows, self.inside = [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.inside = tag in ("th", "td") or self.inside
+        if tag == "tr":
+            self.rows.append([])
+
+    def handle_endtag(self, tag):
+        self.inside = self.inside and tag not in ("th", "td")
+
+    def handle_data(self, data):
+        if self.inside and data.strip():
+            self.rows[-1].append(data.strip())
+
+
+def test_the_page_of_a_sweep_is_one_file_with_every_figure_of_the_table(folder, capsys):
+    page = folder / "page.html"
+    before = {path.name for path in folder.iterdir()}
+    command = ["simulate", str(folder / "small.toml"), "--sweep", "schedule.age_weight=0.1,0.2"]
+    assert main([*command, "--html", str(page)]) == 0
+    assert {path.name for path in folder.iterdir()} - before == {"page.html"}
+    printed = capsys.readouterr()
+    assert printed.err == f"senergy: written: {page}: one page\n"
     text = page.read_text()
-    assert text.count("<img") == len(names) and "A small day" in text
+    tables = [[cell.strip() for cell in line.split("  ") if cell] for line in printed.out.splitlines()]
+    assert Cells(text).rows == [row for row in tables if len(row) > 1]
+    assert "prefers-color-scheme: dark" in text and "overflow-x: auto" in text
+    assert not re.search(r"https?://|@import|url\(|<img| src=", text)
+    assert text.count(">budget<") == 2
+    assert re.findall(r'aria-label="Power of the cluster: (\w+)"', text) == ["fcfs", "zeus"] * 2
+    figures = [
+        json.loads(data) for data in re.findall(r'<script type="application/json">(.*?)</script>', text)
+    ]
+    assert [one["name"] for one in figures[0]["series"]] == ["highest", "mean", "budget"]
+
+
+def test_names_in_a_workload_cannot_leave_their_place_in_the_page(folder):
+    evil = "</script><script>alert(1)</script><b>"
+    (folder / "jobs.csv").write_text(JOBS.replace(",u1,", f",{evil},"))
+    page = folder / "page.html"
+    assert main(["simulate", str(folder / "small.toml"), "--html", str(page)]) == 0
+    assert "<script>alert" not in page.read_text() and "<b>" not in page.read_text()
+    assert "&lt;script&gt;alert" in page.read_text()
+
+
+@pytest.mark.parametrize("option", ["--html", "--plots", "--format"])
+def test_what_cannot_be_written_is_said_before_the_simulation(folder, option, monkeypatch, capsys):
+    monkeypatch.setattr(campaign_module, "campaign", lambda *_, **__: pytest.fail("it was simulated"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    values = {"--html": [str(folder)], "--plots": ["plots"], "--format": ["parquet", "--out", "out"]}
+    assert main(["simulate", str(folder / "small.toml"), option, *values[option]]) in (1, 4)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("senergy: error: ")
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 50), st.floats(0, 1e5)), min_size=1, max_size=30),
+    st.integers(1, 40),
+)
+def test_the_means_of_intervals_have_the_energy_of_the_steps(steps, count):
+    lengths, watts = map(np.array, zip(*steps, strict=True))
+    times = np.append(0.0, np.cumsum(lengths))
+    interval_s, mean, highest = power_by_interval(times[:-1], watts, float(times[-1]), count)
+    assert len(mean) == len(highest) == count
+    assert interval_s * math.fsum(mean) == pytest.approx(float(np.sum(lengths * watts)), rel=1e-9, abs=1e-6)
+    assert max(highest) == max(watts)
+    assert all(m <= h * (1 + 1e-9) + 1e-6 for m, h in zip(mean, highest, strict=True))
 
 
 def test_an_interrupted_campaign_goes_on_and_another_scenario_does_not(folder):
@@ -272,13 +352,12 @@ def test_a_sweep_runs_once_per_value(folder, capsys, sweep, labels):
     assert len(list((folder / "out").iterdir())) == len(labels)
 
 
-def test_a_sweep_has_a_page_and_plots_per_value(folder):
+def test_a_sweep_has_plots_per_value(folder):
     pytest.importorskip("matplotlib")
     command = ["simulate", str(folder / "small.toml"), "--policies", "fcfs"]
     command += ["--sweep", "schedule.age_weight=0.1,0.2"]
-    assert main([*command, "--html", str(folder / "p.html"), "--plots", str(folder / "plots")]) == 0
+    assert main([*command, "--plots", str(folder / "plots")]) == 0
     labels = ["schedule.age-weight-0.1", "schedule.age-weight-0.2"]
-    assert sorted(path.name for path in folder.glob("*.html")) == [f"p-{label}.html" for label in labels]
     assert sorted(path.name for path in (folder / "plots").iterdir()) == labels
 
 

@@ -1,0 +1,110 @@
+"""The files that `senergy simulate` writes: results, plots and the page. Each is named on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.cli.writing import check_writable, write_file
+from slurm_energy.errors import UnavailableError, install_extra
+
+if TYPE_CHECKING:
+    from slurm_energy.simulator.campaign import Result
+    from slurm_energy.simulator.generator import Predict
+    from slurm_energy.simulator.scenario import Scenario
+
+Folder = Callable[["Scenario", Path], Path]
+"""Returns the folder of a variant below the one that an option names."""
+
+
+def write_variant(
+    scenario: Scenario,
+    results: list[Result],
+    args: argparse.Namespace,
+    predict: Predict | None,
+    folder_of: Folder,
+) -> dict[str, Any]:
+    """Write results and plots of one variant; jobs and power are those of the first seed of each policy.
+
+    Returns:
+        The outcome of each policy; empty if nothing is to be written.
+    """
+    if not (args.out or args.html or args.plots):
+        return {}
+    from slurm_energy.simulator import results as files
+    from slurm_energy.simulator.campaign import Task
+    from slurm_energy.simulator.campaign import run as simulate
+
+    outcomes = {name: simulate(scenario, Task(name, 0), predict) for name in scenario.schedule.policies}
+    kinds = list(scenario.kinds)
+    if args.out:
+        folder = folder_of(scenario, args.out)
+        for name, outcome in outcomes.items():
+            jobs, power = files.job_columns(outcome, kinds), files.power_columns(outcome)
+            files.write(jobs, folder / f"jobs-{name}.{args.format}", args.format)
+            files.write(power, folder / f"power-{name}.{args.format}", args.format)
+        rows: dict[str, list[Any]] = {"policy": [r.policy for r in results]}
+        rows["seed"] = [r.seed for r in results]
+        rows |= {name: [r.summary.get(name) for r in results] for name in results[0].summary}
+        files.write(rows, folder / f"summary.{args.format}", args.format)
+        _say_written(folder, f"jobs, power and summary as {args.format}")
+    if args.plots:
+        _draw(scenario, results, outcomes, folder_of(scenario, args.plots))
+    return outcomes
+
+
+def _draw(scenario: Scenario, results: list[Result], outcomes: dict[str, Any], folder: Path) -> None:
+    from slurm_energy.simulator.plots import all_figures
+    from slurm_energy.simulator.tables import means
+
+    figures = all_figures(outcomes, means(results), scenario.budget())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            figure.savefig(folder / f"{name}.png", dpi=110)
+    except OSError as error:
+        raise UnavailableError(f"{error.filename}", error.strerror or "cannot be written") from None
+    _say_written(folder, f"{len(figures)} plots")
+
+
+def write_page(found: list[tuple[Scenario, list[Result], dict[str, Any]]], path: Path) -> None:
+    """Write one page with all variants."""
+    from slurm_energy.reports import simulationpage
+    from slurm_energy.simulator.tables import means
+
+    variants = [
+        simulationpage.Variant(
+            scenario.label,
+            means(results),
+            outcomes,
+            scenario.budget(),
+            scenario.schedule.seeds,
+            list(dict.fromkeys(note for result in results for note in result.notes)),
+        )
+        for scenario, results, outcomes in found
+    ]
+    write_file(path, simulationpage.page(found[0][0].title, variants, datetime.now()))
+    _say_written(path, "one page")
+
+
+def _say_written(path: Path, what: str) -> None:
+    print(f"senergy: written: {path}: {what}", file=sys.stderr)
+
+
+def check_outputs(args: argparse.Namespace) -> None:
+    """Check before a long simulation that its results can be drawn and written.
+
+    Raises:
+        UnavailableError: matplotlib is not installed, or a file or folder cannot be written.
+    """
+    if args.plots and importlib.util.find_spec("matplotlib") is None:
+        raise UnavailableError("--plots", "matplotlib is not installed", install_extra("plots"))
+    if args.format == "parquet" and args.out and importlib.util.find_spec("pyarrow") is None:
+        raise UnavailableError("--format parquet", "pyarrow is not installed", install_extra("parquet"))
+    if args.html:
+        check_writable(args.html)

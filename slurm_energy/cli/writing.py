@@ -1,0 +1,37 @@
+"""Writing the files that options name: whole or not at all, and every failure is one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slurm_energy.errors import EnergyError
+
+_TODO = "name a file that you may write"
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text file in UTF-8; characters that it cannot hold are escaped.
+
+    Raises:
+        EnergyError: the file cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise EnergyError(str(path), error.strerror or str(error), _TODO) from None
+
+
+def check_writable(path: Path) -> None:
+    """Check before a long calculation that its result can be written; nothing is left behind.
+
+    Raises:
+        EnergyError: the file cannot be written.
+    """
+    existed = path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise EnergyError(str(path), error.strerror or str(error), _TODO) from None

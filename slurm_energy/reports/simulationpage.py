@@ -1,0 +1,181 @@
+"""The page of `senergy simulate --html`: all variants of a scenario with tables and charts, in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from slurm_energy.quantities import format_duration
+from slurm_energy.reports.charts import Bar, BarGroup, Series, bar_chart, highest_watts, power_chart
+from slurm_energy.reports.document import render
+from slurm_energy.reports.page import embed
+from slurm_energy.reports.policycharts import (
+    Distribution,
+    Point,
+    Span,
+    distribution_chart,
+    scatter_chart,
+    schedule_chart,
+)
+from slurm_energy.simulator.intervals import power_by_interval
+from slurm_energy.simulator.outcome import Outcome
+from slurm_energy.simulator.steps import Steps
+from slurm_energy.simulator.tables import Means, summary_rows
+
+_INTERVALS, _SCHEDULED_JOBS, _COLOURS = 144, 200, 8
+_POWER_SIZE = (480, 230)
+_BARS = (
+    ("energy_kwh", "Energy", "{:.2f} kWh", 1.0),
+    ("mean_jct_s", "Mean time from submission to end", "{}", 1.0),
+    ("jobs_per_hour", "Jobs per hour", "{:.2f}", 1.0),
+    ("deadline_miss_rate", "Missed deadlines", "{:.1f} %", 100.0),
+    ("jain_jct", "Fairness: Jain's index of the users' times", "{:.3f}", 1.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One variant of a scenario.
+
+    Attributes:
+        label: what makes it differ from the others; empty if it is the only one.
+        means: mean and deviation of each figure by policy.
+        outcomes: of the first seed, by policy.
+        budget: of the cluster's power, watts; None: there is none.
+        seeds: how many runs the means are of.
+        notes: remarks of the runs.
+    """
+
+    label: str
+    means: Mapping[str, Means]
+    outcomes: Mapping[str, Outcome]
+    budget: Steps | None
+    seeds: int
+    notes: Sequence[str] = ()
+
+
+def page(title: str, variants: Sequence[Variant], now: datetime | None = None) -> str:
+    """Return one HTML document.
+
+    Args:
+        title: of the scenario.
+        variants: at least one, all with the same policies.
+        now: the present, for the footer; None leaves the date out.
+    """
+    policies = list(variants[0].means)
+    colors = {name: f"v{(place + 1) % _COLOURS}" for place, name in enumerate(policies)}
+    seeds = variants[0].seeds
+    several = f"means of {seeds} seeds ± one standard deviation; charts over time show seed 0"
+    context = {
+        "title": title,
+        "subtitle": f"Simulated with {', '.join(policies)}" + (f": {several}" if seeds > 1 else ""),
+        "legend": list(colors.items()),
+        "bars": _bars(variants, colors),
+        "variants": [_variant(variant, colors) for variant in variants],
+    }
+    notes = list(dict.fromkeys(note for variant in variants for note in variant.notes))
+    return render("simulation.html.j2", context, notes, now)
+
+
+def _variant(variant: Variant, colors: Mapping[str, str]) -> dict[str, Any]:
+    header, *rows = summary_rows(variant.means, several=variant.seeds > 1)
+    return {
+        "label": variant.label or "Results",
+        "header": header,
+        "rows": [(row[0], colors[row[0]], row[1:]) for row in rows],
+        "power": _power(variant, colors),
+        "budget": variant.budget is not None,
+        "charts": [
+            {"name": name, "svg": Markup(svg)}
+            for name, svg in (
+                ("Throughput and energy", _trade_off(variant, colors)),
+                ("Time from submission to end", _completion(variant, colors)),
+            )
+            if svg
+        ],
+        "schedules": [
+            {"name": name, "svg": Markup(_schedule(name, outcome))}
+            for name, outcome in variant.outcomes.items()
+        ],
+    }
+
+
+def _bars(variants: Sequence[Variant], colors: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return a chart of bars per figure that some policy has: a group per variant, a bar per policy."""
+    charts = []
+    for key, name, form, factor in _BARS:
+        groups = [_bar_group(variant, key, form, factor, colors) for variant in variants]
+        if any(bar.value for group in groups for bar in group.bars):
+            charts.append({"name": name, "svg": Markup(bar_chart(groups, name))})
+    return charts
+
+
+def _bar_group(variant: Variant, key: str, form: str, factor: float, colors: Mapping[str, str]) -> BarGroup:
+    bars = []
+    for name, means in variant.means.items():
+        pair = means.get(key)
+        value = None if pair is None else factor * pair[0]
+        written = format_duration(value) if key.endswith("_s") else value
+        text = "unknown" if value is None else form.format(written)
+        bars.append(Bar(name, colors[name], value, text))
+    return BarGroup(variant.label or "All jobs", bars, next((bar.value for bar in bars if bar.value), 0.0))
+
+
+def _power(variant: Variant, colors: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return a chart per policy; all of a variant have the same axis, so that they can be compared."""
+    lines = {name: _power_lines(o, variant.budget, colors[name]) for name, o in variant.outcomes.items()}
+    top_watts = max(map(highest_watts, lines.values()), default=1.0) * 1.03
+    return [
+        {
+            "name": name,
+            **embed(power_chart(series, f"Power of the cluster: {name}", _POWER_SIZE, top_watts=top_watts)),
+        }
+        for name, series in lines.items()
+    ]
+
+
+def _power_lines(outcome: Outcome, budget: Steps | None, color: str) -> list[Series]:
+    interval_s, mean, highest = power_by_interval(*outcome.power, outcome.end_s, _INTERVALS)
+    lines = [Series("highest", "other", highest, interval_s), Series("mean", color, mean, interval_s)]
+    if budget is not None:
+        middles = [(place + 0.5) * interval_s for place in range(len(mean))]
+        lines.append(Series("budget", "text", [budget.at(time_s) for time_s in middles], interval_s))
+    return lines
+
+
+def _trade_off(variant: Variant, colors: Mapping[str, str]) -> str:
+    points = []
+    for name, means in variant.means.items():
+        energy, speed = means.get("energy_kwh"), means.get("jobs_per_hour")
+        if energy and speed:
+            text = f"{energy[0]:.3g} kWh, {speed[0]:.3g} jobs per hour"
+            points.append(Point(name, colors[name], energy[0], speed[0], energy[1], speed[1], text))
+    return scatter_chart(points, "Throughput and energy", ("energy, kWh", "jobs per hour")) if points else ""
+
+
+def _completion(variant: Variant, colors: Mapping[str, str]) -> str:
+    series = [
+        Distribution(name, colors[name], np.sort(outcome.jct_s()).tolist())
+        for name, outcome in variant.outcomes.items()
+    ]
+    known = [one for one in series if one.values]
+    return distribution_chart(known, "Time from submission to end") if known else ""
+
+
+def _schedule(policy: str, outcome: Outcome) -> str:
+    """Draw the first jobs, a row each in the order of their start, coloured by user."""
+    accounts, work = outcome.accounts, outcome.workload
+    started = np.flatnonzero(~np.isnan(accounts.start_s))
+    order = started[np.argsort(accounts.start_s[started], kind="stable")][:_SCHEDULED_JOBS].tolist()
+    ends = np.where(np.isnan(accounts.end_s), outcome.end_s, accounts.end_s)
+    spans = []
+    for row, job in enumerate(order):
+        start_s, end_s, user = float(accounts.start_s[job]), float(ends[job]), int(work.user[job])
+        text = f"job {work.job_id[job]} of {work.users[user]}: {format_duration(end_s - start_s)}"
+        spans.append(Span(row, start_s, end_s, f"v{(user + 1) % _COLOURS}", text))
+    return schedule_chart(spans, f"Schedule: {policy}")

@@ -1,0 +1,31 @@
+"""Power in intervals of equal length: a day has thousands of changes, which no plot can show one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats
+
+
+def power_by_interval(
+    times_s: Floats, watts: Floats, end_s: float, count: int
+) -> tuple[float, list[float], list[float]]:
+    """Return the length of an interval in seconds, and the mean and the highest power of each.
+
+    Args:
+        times_s: rising, the first is 0; `watts` hold from each on.
+        watts: as many.
+        end_s: end of the last interval.
+        count: number of intervals.
+    """
+    if not end_s > 0:
+        return 1.0, [float(watts[-1])], [float(watts[-1])]
+    edges = np.linspace(0.0, end_s, count + 1)
+    before = times_s < end_s
+    times, power = np.append(times_s[before], end_s), np.append(watts[before], 0.0)
+    joules = np.append(0.0, np.cumsum(power[:-1] * np.diff(times)))
+    mean = np.diff(np.interp(edges, times, joules)) * count / end_s
+    first = np.searchsorted(times, edges[:-1], "right") - 1
+    last = np.searchsorted(times, edges[1:], "left")
+    highest = [float(np.max(power[a:b])) for a, b in zip(first, last, strict=True)]
+    return end_s / count, mean.tolist(), highest
