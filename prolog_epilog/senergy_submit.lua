@@ -16,7 +16,6 @@ local FIRST_LINE = "senergy-policies 1"
 local NAME_MAX, LABEL_MAX = 32, 64
 local SHAPES_MAX, KIND_MAX = 8, 32
 local SHOWN_MAX, LISTED_MAX = 40, 320
-local PERCENT_MAX = 1000
 local MICRO = 1000000 -- amounts are compared in whole millionths
 local WATT_FACTORS = { [""] = 1.0, W = 1.0, kW = 1e3, MW = 1e6 }
 
@@ -51,14 +50,6 @@ local function parse_watts(text)
     local micros, unit = read_decimal(text, 9, 6)
     local factor = micros and WATT_FACTORS[unit]
     return factor and micros > 0 and micros * factor or nil
-end
-
-local function parse_percent(text)
-    local micros, unit = read_decimal(text, 4, 4)
-    if micros and (unit == "" or unit == "%") and micros <= PERCENT_MAX * MICRO then
-        return micros
-    end
-    return nil
 end
 
 -- Reads the policy file; nil and perhaps the reason when there is none to use.
@@ -117,7 +108,7 @@ local function parse_rules(text, user)
             rules.open[words[2]] = rules.open[words[2]] or open
             rules.measures_only[words[2]] = kinds["measures-only"]
             rules.needs_cap[words[2]] = kinds["needs-cap"]
-        elseif words[1] == "cap_watts" or words[1] == "gpu_cap_watts" or words[1] == "slowdown_percent" then
+        elseif words[1] == "cap_watts" or words[1] == "gpu_cap_watts" then
             local low, after_low = read_decimal(words[2] or "", 12, 6)
             local high, after_high = read_decimal(words[3] or "", 12, 6)
             if low and high and after_low == "" and after_high == "" then
@@ -140,28 +131,62 @@ local function plain_number(micros)
     return text
 end
 
-local function bounds_text(bounds, unit)
-    return "allowed: " .. plain_number(bounds.low) .. " to " .. plain_number(bounds.high) .. " " .. unit
+local function bounds_text(bounds)
+    return "allowed: " .. plain_number(bounds.low) .. " to " .. plain_number(bounds.high) .. " W"
 end
 
 -- Each check returns nil, or what the message says after the flag's name.
 
-local function number_check(key, parse, unit, claim, form)
+local function watts_check(key)
     return function(value, rules)
-        local amount, bounds = parse(value), rules[key]
+        local amount, bounds = parse_watts(value), rules[key]
         if not amount then
-            local allowed = bounds and " (" .. bounds_text(bounds, unit) .. ")" or ""
-            return shown(value) .. " is not " .. claim .. "; " .. form .. allowed
+            local allowed = bounds and " (" .. bounds_text(bounds) .. ")" or ""
+            return shown(value) .. " is not a power; write watts as 200, 200W or 1.6kW" .. allowed
         end
         if bounds and (amount < bounds.low or amount > bounds.high) then
-            return shown(value) .. " is out of bounds; " .. bounds_text(bounds, unit)
+            return shown(value) .. " is out of bounds; " .. bounds_text(bounds)
         end
         return nil
     end
 end
 
-local function watts_check(key)
-    return number_check(key, parse_watts, "W", "a power", "write watts as 200, 200W or 1.6kW")
+-- Counts the insertions, deletions, replacements and swaps of neighbours that turn `wanted`, in lower case, into
+-- `name`. The beginning of a name counts as one edit.
+local function distance(wanted, name)
+    local before, above, row = {}, {}, nil
+    for i = 0, #wanted do
+        above[i] = i
+    end
+    for j = 1, #name do
+        row = { [0] = j }
+        local theirs = string.byte(name, j)
+        for i = 1, #wanted do
+            local ours = string.byte(wanted, i)
+            row[i] = math.min(row[i - 1] + 1, above[i] + 1, above[i - 1] + (ours == theirs and 0 or 1))
+            local swapped = i > 1 and j > 1 and ours == string.byte(name, j - 1)
+            if swapped and string.byte(wanted, i - 1) == theirs then
+                row[i] = math.min(row[i], before[i - 2] + 1)
+            end
+        end
+        before, above = above, row
+    end
+    local is_start = #wanted >= 2 and string.sub(name, 1, #wanted) == wanted
+    return is_start and math.min(above[#wanted], 1) or above[#wanted]
+end
+
+-- Returns the open policy that the user most likely meant, or nil: at most a third of its letters are wrong.
+local function nearest_policy(value, rules)
+    local wanted, nearest, best = string.sub(value, 1, NAME_MAX), nil, math.huge
+    wanted = string.gsub(wanted, "[A-Z]", string.lower)
+    for _, name in ipairs(rules.names) do
+        local longer = math.max(#wanted, #name)
+        local edits = rules.open[name] and distance(wanted, name) or math.huge
+        if edits < best and edits <= (longer < 6 and 1 or math.floor(longer / 3)) then
+            nearest, best = name, edits
+        end
+    end
+    return nearest
 end
 
 local function check_policy(value, rules, user)
@@ -175,9 +200,14 @@ local function check_policy(value, rules, user)
     elseif formed then
         problem = shown(value) .. " is not open to user " .. user
     end
+    local advice = "; "
+    local nearest = nearest_policy(value, rules)
+    if nearest and rules.open[value] == nil then
+        advice = advice .. "did you mean '" .. nearest .. "'? "
+    end
     if #rules.names == 0 then
-        local form = "; allowed: a to z first, then a to z, 0 to 9, - and _, at most "
-        return problem .. form .. NAME_MAX .. " characters"
+        local form = "allowed: a to z first, then a to z, 0 to 9, - and _, at most "
+        return problem .. advice .. form .. NAME_MAX .. " characters"
     end
     local listed, length = {}, 0
     for _, name in ipairs(rules.names) do
@@ -186,7 +216,7 @@ local function check_policy(value, rules, user)
             length = length + #name + 2
         end
     end
-    return problem .. "; allowed: " .. (#listed > 0 and table.concat(listed, ", ") or "none")
+    return problem .. advice .. "allowed: " .. (#listed > 0 and table.concat(listed, ", ") or "none")
 end
 
 local function label_check(kind)
@@ -221,10 +251,6 @@ local FLAGS = {
     ENERGY_POLICY = { "--energy-policy", check_policy },
     ENERGY_CAP = { "--energy-cap", watts_check("cap_watts") },
     ENERGY_GPU_CAP = { "--energy-gpu-cap", watts_check("gpu_cap_watts") },
-    ENERGY_SLOWDOWN = {
-        "--energy-slowdown",
-        number_check("slowdown_percent", parse_percent, "%", "a percentage", "write it as 10 or 10%"),
-    },
     ENERGY_MODEL = { "--energy-model", label_check("model name") },
     ENERGY_TAG = { "--energy-tag", label_check("tag") },
     ENERGY_ALTERNATIVES = { "--energy-alternatives", check_shapes },
@@ -323,7 +349,43 @@ local function look_first(job_desc, values, seconds)
     end
 end
 
+-- Whether a request such as `gres/gpu:a100:2,license:1` or `gres:shard:4` names GPUs, whole or in parts.
+local function names_gpus(request)
+    for item in string.gmatch(tostring(request or ""), "[^,]+") do
+        local name, rest = string.match(item, "^%s*([a-z]+)(.*)$")
+        if name == "gres" then
+            name, rest = string.match(rest, "^[:/]([a-z]+)(.*)$")
+        end
+        local count = rest and string.match(rest, "[:=](%d+)[KMGT]?%s*$")
+        if (name == "gpu" or name == "shard" or name == "mps") and tonumber(count or 1) > 0 then
+            return true
+        end
+    end
+    return false
+end
+
+-- Tells the user of a cap per GPU for a job that asks for none. It is no refusal: in a partition that gives whole
+-- nodes a job gets their GPUs without asking, and partitions cannot be looked up here in every release.
+local function warn_of_missing_gpus(job_desc, values)
+    local capped, offers = false, false
+    for _, item in ipairs(values) do
+        capped = capped or item.name == "ENERGY_GPU_CAP"
+        offers = offers or item.name == "ENERGY_ALTERNATIVES"
+    end
+    if not capped or offers or job_desc.shared == 0 then -- 0: --exclusive, which gives all GPUs of the node
+        return
+    end
+    for _, key in ipairs({ "gres", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task" }) do
+        if names_gpus(job_desc[key]) then
+            return
+        end
+    end
+    local advice = "ask for GPUs, or leave the cap out"
+    slurm.log_user("%s", "--energy-gpu-cap: the job asks for no GPU, so the cap has no effect: " .. advice)
+end
+
 local function prepare(job_desc, values, rules)
+    warn_of_missing_gpus(job_desc, values)
     if rules.note_flags then
         note(job_desc, values)
     end

@@ -15,7 +15,6 @@ from slurm_energy.errors import UsageError
 
 _WATTS = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)(?P<unit>W|kW|MW)?", re.ASCII)
 _WATT_FACTORS = {None: 1.0, "W": 1.0, "kW": 1e3, "MW": 1e6}
-_PERCENT = re.compile(r"(?P<number>\d{1,4}(?:\.\d{1,4})?)%?", re.ASCII)
 _PREFIXES = ("", "K", "M", "G", "T", "P")
 JOULES_PER_KWH = 3.6e6
 
@@ -49,22 +48,6 @@ def parse_watts(text: str, name: str = "watts") -> float:
     value = float(match["number"]) * _WATT_FACTORS[match["unit"]] if match else 0.0
     if not value > 0:
         raise UsageError(f"{name}: '{shown(text)}' is not a power", todo="write watts as 200, 200W or 1.6kW")
-    return value
-
-
-def parse_percent(text: str, name: str = "percent") -> float:
-    """Read a percentage such as `10`, `10%` or `2.5%`.
-
-    Returns:
-        Percent (10.0 for `10%`), from 0 to 1000.
-
-    Raises:
-        UsageError: not a plain number, or above 1000.
-    """
-    match = _PERCENT.fullmatch(text)
-    value = float(match["number"]) if match else math.inf
-    if value > 1000:
-        raise UsageError(f"{name}: '{shown(text)}' is not a percentage", todo="write it as 10 or 10%")
     return value
 
 

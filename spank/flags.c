@@ -6,32 +6,23 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SHOWN_MAX 40     /* characters of the user's text in a message */
-#define ALLOWED_MAX 320  /* characters of the list of policies in a message */
-#define PERCENT_MAX 1000 /* where the policy file gives no bounds */
+#define SHOWN_MAX 40    /* characters of the user's text in a message */
+#define ALLOWED_MAX 320 /* characters of the list of policies in a message */
 
 const struct flag_name flag_names[FLAG_COUNT] = {
     [FLAG_POLICY] = {"energy-policy", "ENERGY_POLICY", "NAME", "energy policy (senergy policies lists them)"},
     [FLAG_CAP] = {"energy-cap", "ENERGY_CAP", "WATTS", "power limit per node: 200, 200W or 1.6kW"},
     [FLAG_GPU_CAP] = {"energy-gpu-cap", "ENERGY_GPU_CAP", "WATTS", "power limit per GPU: 200, 200W or 0.3kW"},
-    [FLAG_SLOWDOWN] = {"energy-slowdown", "ENERGY_SLOWDOWN", "PERCENT",
-                       "how much longer the job may run to save energy: 10 or 10%"},
     [FLAG_MODEL] = {"energy-model", "ENERGY_MODEL", "NAME", "workload profile for settings and prediction"},
     [FLAG_TAG] = {"energy-tag", "ENERGY_TAG", "TEXT", "free label that the energy record will carry"},
     [FLAG_ALTERNATIVES] = {"energy-alternatives", "ENERGY_ALTERNATIVES", "SHAPES",
                            "GPUs per node that would do as well: gpu:a100:4,gpu:h100:2"},
 };
 
-/* What the messages about a flag with a number say, and its key in the policy file. */
-static const struct number {
-    const char *key;
-    const char *unit;
-    const char *claim;
-    const char *form;
-} numbers[FLAG_COUNT] = {
-    [FLAG_CAP] = {"cap_watts", "W", "a power", "write watts as 200, 200W or 1.6kW"},
-    [FLAG_GPU_CAP] = {"gpu_cap_watts", "W", "a power", "write watts as 200, 200W or 1.6kW"},
-    [FLAG_SLOWDOWN] = {"slowdown_percent", "%", "a percentage", "write it as 10 or 10%"},
+/* Keys in the policy file of flags that take watts. */
+static const char *const bounds_keys[FLAG_COUNT] = {
+    [FLAG_CAP] = "cap_watts",
+    [FLAG_GPU_CAP] = "gpu_cap_watts",
 };
 
 /* A message under construction; what does not fit is cut. */
@@ -83,90 +74,106 @@ static bool parse_watts(const char *value, struct decimal *watts) {
     return micros > 0;
 }
 
-static bool parse_percent(const char *value, struct decimal *percent) {
-    uint64_t micros;
-    const char *unit = decimal_read(value, value + strlen(value), 4, 4, &micros);
-    if (!unit || (strcmp(unit, "") != 0 && strcmp(unit, "%") != 0))
-        return false;
-    *percent = decimal_from_micros(micros);
-    return micros <= (uint64_t)PERCENT_MAX * MICRO;
-}
-
-static void append_bounds(struct line *line, const struct bounds *bounds, const char *unit) {
+static void append_bounds(struct line *line, const struct bounds *bounds) {
     char low[DECIMAL_TEXT_MAX], high[DECIMAL_TEXT_MAX];
     decimal_print(bounds->low, low);
     decimal_print(bounds->high, high);
-    append(line, "allowed: %s to %s %s", low, high, unit);
+    append(line, "allowed: %s to %s W", low, high);
 }
 
-static bool check_number(enum flag flag, const char *value, const struct policy_file *file, char *normal,
-                         struct line *line) {
-    const struct number *number = &numbers[flag];
+static bool check_watts(enum flag flag, const char *value, const struct policy_file *file, char *normal,
+                        struct line *line) {
     struct bounds bounds = {{0, 0}, {0, 0}};
-    struct decimal amount = {0, 0};
-    bool bounded = policies_bounds(file, number->key, &bounds);
-    bool formed = flag == FLAG_SLOWDOWN ? parse_percent(value, &amount) : parse_watts(value, &amount);
-    if (formed && (!bounded ||
-                   (decimal_compare(amount, bounds.low) >= 0 && decimal_compare(amount, bounds.high) <= 0))) {
-        decimal_print(amount, normal);
+    struct decimal watts = {0, 0};
+    bool bounded = policies_bounds(file, bounds_keys[flag], &bounds);
+    bool formed = parse_watts(value, &watts);
+    if (formed &&
+        (!bounded || (decimal_compare(watts, bounds.low) >= 0 && decimal_compare(watts, bounds.high) <= 0))) {
+        decimal_print(watts, normal);
         return true;
     }
     append_shown(line, value);
     if (formed) {
         append(line, " is out of bounds; ");
-        append_bounds(line, &bounds, number->unit);
+        append_bounds(line, &bounds);
         return false;
     }
-    append(line, " is not %s; %s", number->claim, number->form);
+    append(line, " is not a power; write watts as 200, 200W or 1.6kW");
     if (bounded) {
         append(line, " (");
-        append_bounds(line, &bounds, number->unit);
+        append_bounds(line, &bounds);
         append(line, ")");
     }
     return false;
 }
 
-/* Edits between two names; a longer `wanted` is cut. */
-static unsigned distance(const char *wanted, struct span name) {
-    size_t length = strnlen(wanted, POLICY_NAME_MAX);
-    unsigned row[POLICY_NAME_MAX + 1];
-    for (size_t i = 0; i <= length; i++)
-        row[i] = (unsigned)i;
-    for (size_t j = 0; j < name.length; j++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)j + 1;
-        for (size_t i = 1; i <= length; i++) {
-            unsigned replaced = diagonal + (wanted[i - 1] != name.start[j]);
-            unsigned moved = (row[i] < row[i - 1] ? row[i] : row[i - 1]) + 1;
-            diagonal = row[i];
-            row[i] = replaced < moved ? replaced : moved;
-        }
-    }
-    return row[length];
+static char lower(char letter) {
+    return letter >= 'A' && letter <= 'Z' ? (char)(letter - 'A' + 'a') : letter;
 }
 
-/* Lists the policies that the user may ask for, the one most like `wanted` first. */
-static void append_policies(struct line *line, const char *wanted, const struct policy_file *file,
-                            const char *user) {
-    struct span nearest = {"none", 4};
+static unsigned smaller(unsigned a, unsigned b) { return a < b ? a : b; }
+
+/*
+ * Counts the insertions, deletions, replacements and swaps of neighbours that turn `wanted` into `name`,
+ * whatever the case; a longer `wanted` is cut. The beginning of a name counts as one edit.
+ */
+static unsigned distance(const char *wanted, struct span name) {
+    size_t length = strnlen(wanted, POLICY_NAME_MAX), same = 0;
+    unsigned rows[3][POLICY_NAME_MAX + 1];
+    unsigned *before = rows[0], *above = rows[1], *row = rows[2];
+    for (size_t i = 0; i <= length; i++)
+        above[i] = (unsigned)i;
+    for (size_t j = 1; j <= name.length; j++) {
+        row[0] = (unsigned)j;
+        for (size_t i = 1; i <= length; i++) {
+            char ours = lower(wanted[i - 1]), theirs = name.start[j - 1];
+            row[i] = smaller(smaller(row[i - 1], above[i]) + 1, above[i - 1] + (ours != theirs));
+            if (i > 1 && j > 1 && ours == name.start[j - 2] && lower(wanted[i - 2]) == theirs)
+                row[i] = smaller(row[i], before[i - 2] + 1);
+        }
+        unsigned *spare = before;
+        before = above, above = row, row = spare;
+    }
+    while (same < length && same < name.length && lower(wanted[same]) == name.start[same])
+        same++;
+    return same >= 2 && same == length ? smaller(above[length], 1) : above[length];
+}
+
+/* Finds the policy that the user most likely meant: at most a third of its letters are wrong. */
+static struct span nearest_policy(const char *wanted, const struct policy_file *file, const char *user) {
+    struct span nearest = {NULL, 0};
     unsigned best = UINT_MAX;
     struct policy policy;
-    for (struct span lines = policies_lines(file); policies_next(&lines, user, &policy);)
-        if (policy.open && distance(wanted, policy.name) < best) {
-            best = distance(wanted, policy.name);
+    for (struct span lines = policies_lines(file); policies_next(&lines, user, &policy);) {
+        size_t length = strnlen(wanted, POLICY_NAME_MAX);
+        size_t longer = length > policy.name.length ? length : policy.name.length;
+        unsigned edits = policy.open ? distance(wanted, policy.name) : UINT_MAX;
+        if (edits < best && edits <= (longer < 6 ? 1 : longer / 3)) {
+            best = edits;
             nearest = policy.name;
         }
-    append(line, "; allowed: %.*s", (int)nearest.length, nearest.start);
+    }
+    return nearest;
+}
+
+/* Lists the policies that the user may ask for. */
+static void append_policies(struct line *line, const struct policy_file *file, const char *user) {
+    const char *separator = "";
     size_t limit = line->used + ALLOWED_MAX;
+    struct policy policy;
+    append(line, "allowed: ");
     for (struct span lines = policies_lines(file); policies_next(&lines, user, &policy);) {
-        if (!policy.open || policy.name.start == nearest.start)
+        if (!policy.open)
             continue;
         if (line->used + policy.name.length > limit) {
-            append(line, ", ...");
+            append(line, "%s...", separator);
             return;
         }
-        append(line, ", %.*s", (int)policy.name.length, policy.name.start);
+        append(line, "%s%.*s", separator, (int)policy.name.length, policy.name.start);
+        separator = ", ";
     }
+    if (!*separator)
+        append(line, "none");
 }
 
 static bool check_policy(const char *value, const struct policy_file *file, const char *user, char *normal,
@@ -189,10 +196,14 @@ static bool check_policy(const char *value, const struct policy_file *file, cons
         append(line, " is not a policy name");
     else if (known)
         append(line, " is not open to user %s", user);
+    append(line, "; ");
+    struct span nearest = nearest_policy(value, file, user);
+    if (nearest.start && !known)
+        append(line, "did you mean '%.*s'? ", (int)nearest.length, nearest.start);
     if (any)
-        append_policies(line, value, file, user);
+        append_policies(line, file, user);
     else
-        append(line, "; allowed: a to z first, then a to z, 0 to 9, - and _, at most %d characters",
+        append(line, "allowed: a to z first, then a to z, 0 to 9, - and _, at most %d characters",
                POLICY_NAME_MAX);
     return false;
 }
@@ -261,7 +272,7 @@ bool flag_check(enum flag flag, const char *value, const struct policy_file *fil
     case FLAG_ALTERNATIVES:
         return check_shapes(value, normal, &line);
     default:
-        return check_number(flag, value, file, normal, &line);
+        return check_watts(flag, value, file, normal, &line);
     }
 }
 

@@ -17,16 +17,7 @@
 #define FLAG_VALUE_MAX 335   /* characters of a normal value: shapes, gpu:KIND:COUNT, with commas */
 #define FLAG_MESSAGE_MAX 640 /* characters of a refusal, which is one line */
 
-enum flag {
-    FLAG_POLICY,
-    FLAG_CAP,
-    FLAG_GPU_CAP,
-    FLAG_SLOWDOWN,
-    FLAG_MODEL,
-    FLAG_TAG,
-    FLAG_ALTERNATIVES,
-    FLAG_COUNT
-};
+enum flag { FLAG_POLICY, FLAG_CAP, FLAG_GPU_CAP, FLAG_MODEL, FLAG_TAG, FLAG_ALTERNATIVES, FLAG_COUNT };
 
 struct flag_name {
     const char *option;   /* energy-cap: without the dashes */
@@ -37,8 +28,7 @@ struct flag_name {
 extern const struct flag_name flag_names[FLAG_COUNT];
 
 /*
- * Checks one value and writes its normal form: watts and percent as plain decimal numbers,
- * counts without leading zeros.
+ * Checks one value and writes its normal form: watts as plain decimal numbers, counts without leading zeros.
  *
  * `user` is who submits; NULL for root, who may submit for others: then every policy passes here.
  * Returns false with one printable line in `message` that names flag, value and what is allowed.

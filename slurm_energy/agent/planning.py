@@ -24,7 +24,6 @@ _ASKED = {
     "ENERGY_POLICY": "policy",
     "ENERGY_CAP": "cap_watts",
     "ENERGY_GPU_CAP": "gpu_cap_watts",
-    "ENERGY_SLOWDOWN": "slowdown_percent",
     "ENERGY_MODEL": "model",
     "ENERGY_TAG": "tag",
     "ENERGY_ALTERNATIVES": "alternatives",

@@ -209,9 +209,6 @@ class BoundsConfig:
     gpu_cap_watts: tuple[float, float] = key(
         (100.0, 1000.0), "Lowest and highest --energy-gpu-cap.", ascending
     )
-    slowdown_percent: tuple[float, float] = key(
-        (0.0, 100.0), "Lowest and highest --energy-slowdown.", ascending
-    )
 
 
 def _known_parts(value: list[str]) -> str | None:

@@ -10,13 +10,13 @@ from slurm_energy.config import Config
 from slurm_energy.errors import ForbiddenError, UsageError
 from slurm_energy.policies.catalogue import MONITOR, catalogue, default_policy
 from slurm_energy.policies.shapes import Shape, parse_shapes
-from slurm_energy.quantities import parse_percent, parse_watts, shown
+from slurm_energy.policies.suggestion import nearest_name
+from slurm_energy.quantities import parse_watts, shown
 
 FLAGS = {
     "ENERGY_POLICY": "--energy-policy",
     "ENERGY_CAP": "--energy-cap",
     "ENERGY_GPU_CAP": "--energy-gpu-cap",
-    "ENERGY_SLOWDOWN": "--energy-slowdown",
     "ENERGY_MODEL": "--energy-model",
     "ENERGY_TAG": "--energy-tag",
     "ENERGY_ALTERNATIVES": "--energy-alternatives",
@@ -32,7 +32,6 @@ class Request:
         policy: name of the policy that applies, the default one included.
         cap_watts: cap of the node's packages, memory and GPUs together, in watts.
         gpu_cap_watts: cap of each GPU, in watts.
-        slowdown_percent: longest acceptable slowdown in percent.
         model: workload name.
         tag: the user's own text.
         alternatives: shapes in which the job may run as well.
@@ -41,7 +40,6 @@ class Request:
     policy: str = MONITOR
     cap_watts: float | None = None
     gpu_cap_watts: float | None = None
-    slowdown_percent: float | None = None
     model: str | None = None
     tag: str | None = None
     alternatives: tuple[Shape, ...] = ()
@@ -75,7 +73,6 @@ def validate_flags(
         policy=_policy(given, config, user, partition, capped=cap is not None or gpu_cap is not None),
         cap_watts=cap,
         gpu_cap_watts=gpu_cap,
-        slowdown_percent=_percent(given, bounds.slowdown_percent),
         model=_word(given, "ENERGY_MODEL"),
         tag=_word(given, "ENERGY_TAG"),
         alternatives=parse_shapes(given.get("ENERGY_ALTERNATIVES", ""), FLAGS["ENERGY_ALTERNATIVES"]),
@@ -92,8 +89,11 @@ def _policy(
         return "cap" if capped and name == MONITOR else name
     info = known.get(name)
     if info is None:
-        allowed = ", ".join(sorted(n for n, policy in known.items() if policy.allows(user)))
-        raise UsageError(f"--energy-policy: '{shown(name)}' is not known", todo=f"one of {allowed}")
+        allowed = [name for name, policy in known.items() if policy.allows(user)]
+        nearest = nearest_name(name, allowed)
+        advice = f"did you mean '{nearest}'? " if nearest else ""
+        todo = f"{advice}allowed: {', '.join(allowed)}"
+        raise UsageError(f"--energy-policy: '{shown(name)}' is not known", todo=todo)
     if not info.allows(user):
         raise ForbiddenError(f"--energy-policy: '{name}' is not for user {shown(user or 'unknown')}")
     if info.changes_nothing and capped:
@@ -111,20 +111,13 @@ def _policy(
 def _watts(given: Mapping[str, str], name: str, bounds: tuple[float, float]) -> float | None:
     if name not in given:
         return None
-    return _bounded(parse_watts(given[name], FLAGS[name]), given[name], FLAGS[name], bounds, "W")
+    return _bounded(parse_watts(given[name], FLAGS[name]), given[name], FLAGS[name], bounds)
 
 
-def _percent(given: Mapping[str, str], bounds: tuple[float, float]) -> float | None:
-    name = "ENERGY_SLOWDOWN"
-    if name not in given:
-        return None
-    return _bounded(parse_percent(given[name], FLAGS[name]), given[name], FLAGS[name], bounds, "%")
-
-
-def _bounded(value: float, text: str, flag: str, bounds: tuple[float, float], unit: str) -> float:
+def _bounded(value: float, text: str, flag: str, bounds: tuple[float, float]) -> float:
     low, high = bounds
     if not low <= value <= high:
-        raise UsageError(f"{flag}: '{shown(text)}' is out of bounds", todo=f"{low:g} to {high:g} {unit}")
+        raise UsageError(f"{flag}: '{shown(text)}' is out of bounds", todo=f"{low:g} to {high:g} W")
     return value
 
 

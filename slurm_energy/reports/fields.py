@@ -125,7 +125,7 @@ def _asked_watts(key: str) -> Callable[[Usage], Value]:
 
 
 def asked_number(usage: Usage, key: str) -> float | None:
-    """Return what the job asked for under `cap_watts`, `gpu_cap_watts` or `slowdown_percent`."""
+    """Return what the job asked for under `cap_watts` or `gpu_cap_watts`."""
     asked = usage.first.asked
     text = asked.get(key) or asked.get(key.rpartition("_")[0])
     try:

@@ -124,12 +124,11 @@ def _node_count(job: Usage) -> str:
 _ASKED = (
     ("cap_watts", "cap", "W"),
     ("gpu_cap_watts", "GPU cap", "W"),
-    ("slowdown_percent", "slowdown", "%"),
 )
 
 
 def asked_text(job: Usage) -> str:
-    """Return what the job asked for beside its policy: `cap 400 W, GPU cap 250 W, slowdown 10 %`."""
+    """Return what the job asked for beside its policy: `cap 400 W, GPU cap 250 W`."""
     values = ((name, asked_number(job, key), unit) for key, name, unit in _ASKED)
     return ", ".join(f"{name} {plain(value)} {unit}" for name, value, unit in values if value is not None)
 

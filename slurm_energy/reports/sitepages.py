@@ -19,7 +19,6 @@ _SITE_SETTINGS = (
 _FLAGS = (
     ("cap_watts", "--energy-cap", "W per node"),
     ("gpu_cap_watts", "--energy-gpu-cap", "W per GPU"),
-    ("slowdown_percent", "--energy-slowdown", "%"),
 )
 WIDTH = 100
 

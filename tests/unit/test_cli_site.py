@@ -54,7 +54,6 @@ POLICIES = {
     "bounds": {
         "cap_watts": [100.0, 10000.0],
         "gpu_cap_watts": [100.0, 400.5],
-        "slowdown_percent": [0.0, 100.0],
     },
     "defaults": {"policy": "monitor", "partition": {"gpu": "edp"}, "user": {"alice": "performance"}},
 }

@@ -361,13 +361,13 @@ class TestPolicies:
         lines = submission_file.policy_file_text(configuration.parse(CONFIG)).splitlines()
         assert lines[0] == "senergy-policies 1"
         assert "policy edp" in lines and "policy night users=alice,bob" in lines
-        assert lines[-3:] == ["cap_watts 100 10000", "gpu_cap_watts 100 1000", "slowdown_percent 0 100"]
+        assert lines[-2:] == ["cap_watts 100 10000", "gpu_cap_watts 100 1000"]
 
     def test_file_tells_under_which_policies_a_cap_is_pointless_or_missing(self):
         text = '[policies.monitor]\nusers = ["al"]\n[policies.low]\nbase = "cap"\n'
         text += '[policies.lowest]\nbase = "cap"\ngpu_cap_watts = 200\n[policies.site]\n'
         lines = submission_file.policy_file_text(configuration.parse(text)).splitlines()
-        assert lines[1:-3] == [
+        assert lines[1:-2] == [
             "policy monitor users=al measures-only",
             "policy performance",
             "policy powersave",

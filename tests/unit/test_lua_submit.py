@@ -14,7 +14,8 @@ from slurm_energy.errors import UsageError
 from slurm_energy.policies import validate_flags
 from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.policies.submission_file import policy_file_text
-from slurm_energy.quantities import parse_percent, parse_watts
+from slurm_energy.policies.suggestion import nearest_name
+from slurm_energy.quantities import parse_watts
 from slurm_energy.slurm.queue.flagtext import flags_in
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,10 +28,10 @@ policy edp
 policy night users=alice,bob
 cap_watts 100 10000
 gpu_cap_watts 100.5 1000
-slowdown_percent 0 100
 """
-NAMES = ["POLICY", "CAP", "GPU_CAP", "SLOWDOWN", "MODEL", "TAG", "ALTERNATIVES"]
+NAMES = ["POLICY", "CAP", "GPU_CAP", "MODEL", "TAG", "ALTERNATIVES"]
 SHAPES = st.from_regex(r"((gpu|gp):[ah_.-]{0,3}[0-9]{0,2}:?[0-9]{0,6},?){0,9}", fullmatch=True)
+NEAR_NAMES = st.from_regex(r"[EeDdPpmonitrMON]{1,8}", fullmatch=True)
 WORDS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
 INTERPRETERS = [path for path in map(shutil.which, ("lua5.4", "lua5.3", "lua5.1", "luajit")) if path]
 
@@ -71,9 +72,8 @@ def test_good_values_pass(lua, policies):
         ("CAP", "1.6kW"),
         ("CAP", "10000"),
         ("CAP", "0.0001MW"),
-        ("GPU_CAP", "100.5"),
     ]
-    values += [("SLOWDOWN", "10%"), ("MODEL", "bert:v1/x+y-z_0"), ("TAG", "a" * 64), ("OTHER", "15Wh")]
+    values += [("MODEL", "bert:v1/x+y-z_0"), ("TAG", "a" * 64), ("OTHER", "15Wh")]
     values += [
         ("ALTERNATIVES", "gpu:a100:4,gpu:h100:0002"),
         ("ALTERNATIVES", ",".join(8 * [f"gpu:{'k' * 32}:9"])),
@@ -98,8 +98,11 @@ def test_good_values_pass(lua, policies):
             "--energy-cap: '999999999.999999MW' is out of bounds; allowed: 100 to 10000 W",
         ),
         ("GPU_CAP", "100.4999", "--energy-gpu-cap: '100.4999' is out of bounds; allowed: 100.5 to 1000 W"),
-        ("SLOWDOWN", "100.5%", "--energy-slowdown: '100.5%' is out of bounds; allowed: 0 to 100 %"),
-        ("POLICY", "edpp", "--energy-policy: unknown policy 'edpp'; allowed: monitor, edp"),
+        (
+            "POLICY",
+            "edpp",
+            "--energy-policy: unknown policy 'edpp'; did you mean 'edp'? allowed: monitor, edp",
+        ),
         ("POLICY", "night", "--energy-policy: 'night' is not open to user carl; allowed: monitor, edp"),
         (
             "TAG",
@@ -151,7 +154,7 @@ def test_lines_of_newer_writers_are_passed_over(lua, tmp_path):
     path = tmp_path / "policies"
     path.write_text(
         "senergy-policies 1\n\n  policy   edp  colour=green users=\nwatts_budget 3\ncap_watts 5\n"
-        "cap_watts low high\npolicy Bad\npolicy\ncap_watts 5 6 7\ncap_watts 1e2 3\nslowdown_percent"
+        "cap_watts low high\npolicy Bad\npolicy\ncap_watts 5 6 7\ncap_watts 1e2 3\ngpu_cap_watts"
     )
     questions = [("ENERGY_POLICY", "carl", "edp"), ("ENERGY_CAP", "carl", "4"), ("ENERGY_POLICY", "", "bad")]
     assert ask(lua, path, *questions) == [
@@ -203,7 +206,9 @@ def together(lua, *asked, policy_file="/nonexistent/policies"):
     lines = []
     for raw in asked:
         entries = ", ".join(f'"{name}={value}"' for name, value in raw.items())
-        lines.append(f"print(check({{ user_name = 'alice', spank_job_env = {{ {entries} }} }}, 1))")
+        lines.append(
+            f"print(check({{ user_name = 'alice', gres = 'gpu:1', spank_job_env = {{ {entries} }} }}, 1))"
+        )
     answers = "\n".join(run_lua(lua, "\n".join(lines), policy_file))
     told = re.split(r"^(?:0|-1)$\n?", answers, flags=re.M)
     return [line.removeprefix("user\t").rstrip("\n") for line in told[: len(asked)]]
@@ -315,17 +320,14 @@ def test_any_text_passes_or_gets_one_printable_line(policies, values):
 
 @given(st.lists(st.from_regex(r"[0-9]{0,10}\.?[0-9]{0,7}(W|kW|MW|Wh|%)?", fullmatch=True), max_size=30))
 def test_numbers_mean_what_they_mean_in_the_rest_of_the_project(values):
-    for name, parse in (("CAP", parse_watts), ("SLOWDOWN", parse_percent)):
-        answers = ask(
-            INTERPRETERS[0], "/nonexistent/policies", *((f"ENERGY_{name}", "carl", v) for v in values)
-        )
-        for value, (accepted, _, _) in zip(values, answers, strict=True):
-            try:
-                parse(value)
-            except UsageError:
-                assert not accepted, value
-            else:
-                assert accepted, value
+    answers = ask(INTERPRETERS[0], "/nonexistent/policies", *(("ENERGY_CAP", "carl", v) for v in values))
+    for value, (accepted, _, _) in zip(values, answers, strict=True):
+        try:
+            parse_watts(value)
+        except UsageError:
+            assert not accepted, value
+        else:
+            assert accepted, value
 
 
 NO_SHAPES = [
@@ -424,3 +426,51 @@ LOOK_FIRST = '[priority]\nmode = "portable"\nlook_first_s = 19.5\n'
 def test_a_job_begins_at_once_where_nobody_would_choose(lua, tmp_path, text):
     (tmp_path / "policies").write_text(policy_file_text(configuration.parse(text)))
     assert begins(lua, tmp_path / "policies", ("", OFFER)) == [-1000]
+
+
+WITHOUT_GPU = (
+    "user\t--energy-gpu-cap: the job asks for no GPU, so the cap has no effect: "
+    "ask for GPUs, or leave the cap out"
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "warned"),
+    [
+        ("", True),
+        ("gres = 'license:1',", True),
+        ("tres_per_node = 'gres/gpu:0',", True),
+        ("tres_per_job = 'gres/fpga:2',", True),
+        ("shared = 1,", True),
+        ("shared = 0,", False),
+        ("gres = 'gpu',", False),
+        ("gres = 'gpu:2',", False),
+        ("gres = 'gpu:a100',", False),
+        ("tres_per_node = 'gres:gpu:a100:4',", False),
+        ("tres_per_node = 'gres/gpu:a100=4',", False),
+        ("tres_per_job = 'gres/fpga:1,gres/gpu:8',", False),
+        ("tres_per_task = 'gres:gpu:1',", False),
+        ("tres_per_socket = 'gres:gpu:1',", False),
+        ("tres_per_node = 'gres/shard:8',", False),
+    ],
+)
+def test_a_gpu_cap_of_a_job_without_gpus_is_told(lua, policies, fields, warned):
+    job = f"{{ user_name = 'a', {fields} spank_job_env = {{ 'ENERGY_GPU_CAP=200' }} }}"
+    said = run_lua(lua, f"print(check({job}, 1))", policies)
+    assert said == ([WITHOUT_GPU] if warned else []) + ["0"]
+
+
+def test_other_flags_need_no_gpus(lua, policies):
+    for flags in ("'ENERGY_CAP=200'", "'ENERGY_GPU_CAP=200', 'ENERGY_ALTERNATIVES=gpu:a100:4'"):
+        job = f"{{ user_name = 'a', spank_job_env = {{ {flags} }} }}"
+        assert run_lua(lua, f"print(check({job}, 1))", policies) == ["0"]
+
+
+@given(st.lists(st.one_of(NEAR_NAMES, WORDS), min_size=1, max_size=20))
+@example(["EDP", "Edp", "edpp", "edp ", "mon", "MONITOR", "mnoitor", "night", "nigth", "e", "xyz", ""])
+def test_the_same_policy_is_suggested_as_in_python(policies, values):
+    answers = ask(INTERPRETERS[0], policies, *(("ENERGY_POLICY", "carl", value) for value in values))
+    for value, (accepted, message, _) in zip(values, answers, strict=True):
+        nearest = None if value == "night" else nearest_name(value, ["monitor", "edp"])
+        said = re.search(r"; did you mean '(.*)'\? allowed: monitor, edp$", message)
+        assert accepted or (said[1] if said else None) == nearest

@@ -1,5 +1,6 @@
 """The rules of the energy flags in C (spank/flags.c), run under the sanitizers of addresses and behaviour."""
 
+import json
 import os
 import re
 import shutil
@@ -7,20 +8,22 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_energy import config as configuration
 from slurm_energy.errors import UsageError
 from slurm_energy.policies import validate_flags
+from slurm_energy.policies.flags import FLAGS as FLAG_NAMES
 from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.policies.submission_file import policy_file_text
-from slurm_energy.quantities import parse_percent, parse_watts
+from slurm_energy.policies.suggestion import nearest_name
+from slurm_energy.quantities import parse_watts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPANK = REPOSITORY / "spank"
 DRIVER = Path(__file__).parent / "native" / "flags_driver.c"
-FLAGS = ["energy-policy", "energy-cap", "energy-gpu-cap", "energy-slowdown", "energy-model", "energy-tag"]
+FLAGS = ["energy-policy", "energy-cap", "energy-gpu-cap", "energy-model", "energy-tag"]
 FLAGS += ["energy-alternatives"]
 POLICIES = """\
 senergy-policies 1
@@ -29,7 +32,6 @@ policy edp
 policy night users=alice,bob
 cap_watts 100 10000
 gpu_cap_watts 100.5 1000
-slowdown_percent 0 100
 """
 SHAPES = st.from_regex(r"((gpu|gp):[ah_.-]{0,3}[0-9]{0,2}:?[0-9]{0,6},?){0,9}", fullmatch=True)
 NO_SHAPES = ["", "a100:4", "gpu:4", "gpu:a100", "gpu:a100:", "gpu:a100:0", "gpu:a100:12345", "gpu::4"]
@@ -42,6 +44,7 @@ NO_SHAPES += [
     f"gpu:{'k' * 33}:1",
     "gpu:a:+1",
 ]
+NEAR_NAMES = st.from_regex(r"[EeDdPpmonitrMON]{1,40}", fullmatch=True)
 WORDS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
@@ -126,9 +129,6 @@ def bare(program, tmp_path):
         ("energy-cap", "000100.000", "100"),
         ("energy-cap", "10000", "10000"),
         ("energy-gpu-cap", "100.5", "100.5"),
-        ("energy-slowdown", "10%", "10"),
-        ("energy-slowdown", "2.5", "2.5"),
-        ("energy-slowdown", "0", "0"),
         ("energy-model", "bert:base/v1.2+fp16-x_Y", "bert:base/v1.2+fp16-x_Y"),
         ("energy-tag", "a" * 64, "a" * 64),
         ("energy-alternatives", "gpu:a100:4,gpu:h100:2", "gpu:a100:4,gpu:h100:2"),
@@ -164,7 +164,6 @@ def test_what_is_not_a_power_is_refused(driver, value):
         ("energy-cap", "10000.000001", "100 to 10000 W"),
         ("energy-cap", "999999999.999999MW", "100 to 10000 W"),
         ("energy-gpu-cap", "100", "100.5 to 1000 W"),
-        ("energy-slowdown", "100.0001", "0 to 100 %"),
     ],
 )
 def test_values_out_of_bounds_are_refused(driver, flag, value, allowed):
@@ -172,10 +171,30 @@ def test_values_out_of_bounds_are_refused(driver, flag, value, allowed):
     assert driver.ask(flag, value) == (False, "", message)
 
 
-def test_an_unknown_policy_lists_those_of_the_user_with_the_nearest_first(driver):
-    message = "--energy-policy: unknown policy 'edpp'; allowed: edp, monitor"
+def test_an_unknown_policy_names_the_nearest_and_lists_those_of_the_user(driver):
+    message = "--energy-policy: unknown policy 'edpp'; did you mean 'edp'? allowed: monitor, edp"
     assert driver.ask("energy-policy", "edpp", "carl") == (False, "", message)
-    assert driver.ask("energy-policy", "nigth", "alice")[2].endswith("; allowed: night, monitor, edp")
+    assert driver.ask("energy-policy", "nigth", "alice")[2].endswith(
+        "; did you mean 'night'? allowed: monitor, edp, night"
+    )
+
+
+@given(value=st.one_of(NEAR_NAMES, WORDS))
+@example(value="EDP")
+@example(value="mnoitor")
+@example(value="mon")
+def test_the_same_policy_is_suggested_as_in_python(driver, value):
+    accepted, _, message = driver.ask("energy-policy", value, "carl")
+    nearest = None if value == "night" else nearest_name(value, ["monitor", "edp"])
+    said = re.search(r"; did you mean '(.*)'\? allowed: monitor, edp$", message)
+    assert accepted or (said[1] if said else None) == nearest
+
+
+def test_a_removed_flag_is_not_known(driver):
+    """--energy-slowdown was accepted and used by nothing."""
+    flags = (SPANK / "flags.c").read_text() + (REPOSITORY / "prolog_epilog/senergy_submit.lua").read_text()
+    assert "slowdown" not in flags.lower()
+    assert "slowdown" not in json.dumps(sorted(FLAG_NAMES)).lower()
 
 
 def test_a_policy_for_some_users_is_refused_to_others(driver):
@@ -189,7 +208,7 @@ def test_a_policy_for_some_users_is_refused_to_others(driver):
 @pytest.mark.parametrize(
     ("flag", "value", "claim"),
     [
-        ("energy-policy", "EDP", "is not a policy name; allowed: "),
+        ("energy-policy", "EDP", "is not a policy name; did you mean 'edp'? allowed: "),
         ("energy-policy", "", "is not a policy name; allowed: "),
         ("energy-policy", "a" * 33, "is not a policy name; allowed: "),
         ("energy-model", "", "is not a model name; allowed: 1 to 64 characters"),
@@ -224,16 +243,15 @@ def test_any_text_gets_a_value_or_one_printable_line(driver, flag, value):
 @given(st.from_regex(r"[0-9]{0,10}\.?[0-9]{0,7}(W|kW|MW|Wh|%)?", fullmatch=True))
 def test_numbers_mean_what_they_mean_in_the_rest_of_the_project(unbounded, value):
     """Compares with quantities.py; without a policy file no bounds are in the way."""
-    for flag, parse in (("energy-cap", parse_watts), ("energy-slowdown", parse_percent)):
-        accepted, _, text = unbounded.ask(flag, value)
-        try:
-            expected = parse(value)
-        except UsageError:
-            assert not accepted
-        else:
-            assert accepted
-            assert re.fullmatch(r"(0|[1-9][0-9]*)(\.[0-9]*[1-9])?", text)
-            assert float(text) == pytest.approx(expected, rel=1e-12)
+    accepted, _, text = unbounded.ask("energy-cap", value)
+    try:
+        expected = parse_watts(value)
+    except UsageError:
+        assert not accepted
+    else:
+        assert accepted
+        assert re.fullmatch(r"(0|[1-9][0-9]*)(\.[0-9]*[1-9])?", text)
+        assert float(text) == pytest.approx(expected, rel=1e-12)
 
 
 @given(SHAPES | st.sampled_from(NO_SHAPES))
@@ -252,12 +270,9 @@ def test_shapes_mean_what_they_mean_in_the_rest_of_the_project(unbounded, value)
 def test_without_a_policy_file_only_the_form_is_checked(bare):
     assert bare.ask("energy-policy", "anything-goes_1") == (True, "", "anything-goes_1")
     assert bare.ask("energy-cap", "1") == (True, "", "1")
-    assert bare.ask("energy-slowdown", "1000%") == (True, "", "1000")
     accepted, _, message = bare.ask("energy-policy", "9lives")
     assert not accepted
     assert message.endswith("allowed: a to z first, then a to z, 0 to 9, - and _, at most 32 characters")
-    refusal = "--energy-slowdown: '1001' is not a percentage; write it as 10 or 10%"
-    assert bare.ask("energy-slowdown", "1001") == (False, "", refusal)
 
 
 def test_a_policy_file_that_cannot_be_used_is_as_good_as_none_and_says_why(bare, tmp_path):
@@ -280,7 +295,7 @@ def test_a_policy_file_that_cannot_be_used_is_as_good_as_none_and_says_why(bare,
 def test_lines_of_newer_writers_are_passed_over(bare, tmp_path):
     (tmp_path / "policies").write_text(
         "senergy-policies 1\n\n  policy   edp  colour=green users=\nwatts_budget 3\ncap_watts 5\n"
-        "cap_watts low high\npolicy Bad\npolicy\ncap_watts 5 6 7\ncap_watts 1e2 3\nslowdown_percent"
+        "cap_watts low high\npolicy Bad\npolicy\ncap_watts 5 6 7\ncap_watts 1e2 3\ngpu_cap_watts"
     )
     assert bare.ask("energy-policy", "edp", "carl")[0]
     assert bare.ask("energy-cap", "4") == (False, "", "--energy-cap: '4' is out of bounds; allowed: 5 to 6 W")
@@ -382,7 +397,9 @@ def test_the_plugin_builds_without_warnings_and_shows_only_what_slurm_looks_up(t
     for path in [*SPANK.glob("*.[ch]"), SPANK / "Makefile"]:
         shutil.copy(path, tmp_path)
     subprocess.run(
-        ["make", "--silent", "-C", tmp_path, "CFLAGS_EXTRA=-Wall -Wextra -Werror"], check=True, timeout=120
+        ["make", "--silent", "-C", tmp_path, "energy.so", "CFLAGS_EXTRA=-Wall -Wextra -Werror"],
+        check=True,
+        timeout=120,
     )
     listing = subprocess.run(
         ["nm", "-D", "--defined-only", tmp_path / "energy.so"], capture_output=True, text=True, check=True

@@ -7,7 +7,6 @@
 #SBATCH --exclusive
 #SBATCH --energy-policy=cap
 #SBATCH --energy-cap=1.6kW
-#SBATCH --energy-slowdown=10%
 #SBATCH --energy-model=gemm
 #SBATCH --energy-tag=run/1
 

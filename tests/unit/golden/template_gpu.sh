@@ -9,7 +9,6 @@
 #SBATCH --energy-policy=cap
 #SBATCH --energy-cap=1.6kW
 #SBATCH --energy-gpu-cap=250W
-#SBATCH --energy-slowdown=10%
 #SBATCH --energy-model=gemm
 #SBATCH --energy-tag=run/1
 
