@@ -1,18 +1,22 @@
-"""A client of senergyctld for the CLI and the agent: signs requests with munge, maps answers to errors.
+"""A client of senergyctld for the CLI and the agent: signs requests with munge and verifies the responses.
 
 Synchronous and light to import; a daemon calls it from a thread.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import http.client
 import json
-from collections.abc import Mapping
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from slurm_energy.accounting.request_proof import request_payload
+from slurm_energy.accounting.response_proof import ProofError, ResponseVerifier
 from slurm_energy.config.addresses import parse_url
 from slurm_energy.errors import (
     EnergyError,
@@ -23,10 +27,15 @@ from slurm_energy.errors import (
 )
 from slurm_energy.quantities import shown
 from slurm_energy.slurm import munge
+from slurm_energy.users import uids_of
 
+DEFAULT_CONTROLLER_USERS: Final = ("root", "slurm")
+MAX_RESPONSE_BYTES: Final = 4 << 30
+# The controller reads 16 KiB of request line and headers; the credential needs less than 1 KiB.
+_MAX_TARGET_BYTES: Final = 8 << 10
+_READ_BYTES: Final = 256 << 10
 _ERRORS: Final[dict[int, type[EnergyError]]] = {
     400: UsageError,
-    401: ForbiddenError,
     403: ForbiddenError,
     404: NotFoundError,
     413: UsageError,
@@ -41,25 +50,45 @@ class ControllerClient:
         url: `http://HOST:PORT` as in `cluster.controller_url`.
         munge_socket: munged's socket, None for the library's default.
         timeout_s: longest wait for connecting and for each read.
+        controller_users: users as which senergyctld may run; other users' responses are refused.
+        total_timeout_s: longest time for a whole request, None for no bound.
+        max_response_bytes: a longer response is refused.
 
     Raises:
         UsageError: the URL is not of that form.
     """
 
-    def __init__(self, url: str, munge_socket: Path | None = None, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        munge_socket: Path | None = None,
+        timeout_s: float = 10.0,
+        controller_users: Iterable[str] = DEFAULT_CONTROLLER_USERS,
+        *,
+        total_timeout_s: float | None = None,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
         self._host, self._port = _address(url)
         self._url = url
         self._munge_socket = munge_socket
         self._timeout_s = timeout_s
+        self._total_timeout_s = total_timeout_s
+        self._max_response_bytes = max_response_bytes
+        self._controller_users = tuple(controller_users)
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Ask for `path`, e.g. `/v1/records` with `{"job": "12_3", "steps": "1"}`.
 
+        Parameters that are too long for a request line go in the body of `POST path/search`.
+
         Raises:
-            UnavailableError: controller or munged cannot be reached, or the controller cannot serve now.
+            UnavailableError: controller or munged cannot be reached, the controller cannot serve now, or the
+                response does not prove that senergyctld made it (ProofError).
             ForbiddenError, NotFoundError, UsageError: the controller's own words.
         """
         query = f"?{urlencode(params)}" if params else ""
+        if len(path) + len(query) > _MAX_TARGET_BYTES:
+            return self.post(f"{path}/search", dict(params or {}))
         return self._request("GET", quote(path, safe="/+,:") + query, b"")
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,34 +99,81 @@ class ControllerClient:
         return self._request("POST", quote(path), json.dumps(body, separators=(",", ":")).encode())
 
     def _request(self, method: str, target: str, body: bytes) -> dict[str, Any]:
-        payload = f"{method} {target} {hashlib.sha256(body).hexdigest()}"
-        headers = {"Authorization": f"MUNGE {munge.encode(payload.encode(), self._munge_socket)}"}
+        credential = munge.encode(request_payload(method, target, body), self._munge_socket)
+        headers = {"Authorization": f"MUNGE {credential}", "Connection": "close"}
         if body:
             headers["Content-Type"] = "application/json"
         connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         try:
-            connection.request(method, target, body or None, headers)
-            response = connection.getresponse()
-            content = response.read()
+            connection.connect()
+            with self._bounded(connection.sock):
+                connection.request(method, target, body or None, headers)
+                response = connection.getresponse()
+                content = self._read(response)
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
         finally:
             connection.close()
-        return self._answer(response.status, content)
+        return self._answer(response.status, content, credential)
 
-    def _answer(self, status: int, content: bytes) -> dict[str, Any]:
+    @contextlib.contextmanager
+    def _bounded(self, connected: socket.socket) -> Iterator[None]:
+        """Break a request off that takes too long as a whole, though each read brings something."""
+        if self._total_timeout_s is None:
+            yield
+            return
+
+        def break_off() -> None:
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(self._total_timeout_s, break_off)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        content = bytearray()
+        while part := response.read(_READ_BYTES):
+            content += part
+            if len(content) > self._max_response_bytes:
+                why = f"the response is larger than {self._max_response_bytes} bytes"
+                raise UnavailableError(f"controller {self._url}", why, "is it senergyctld?")
+        return bytes(content)
+
+    def _answer(self, status: int, content: bytes, credential: str) -> dict[str, Any]:
         try:
             answer = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
-        if status == 200 and isinstance(answer, dict):
+        if not isinstance(answer, dict):
+            answer = {}
+        if "proof" not in answer and status != 200:
+            raise self._unproven(status, answer)
+        verifier = ResponseVerifier(uids_of(self._controller_users), self._munge_socket)
+        try:
+            verifier.check(content, credential, status)
+        except ProofError as error:
+            raise ProofError(f"controller {self._url}", error.why, error.todo) from None
+        del answer["proof"]
+        if status == 200:
             return answer
-        if isinstance(answer, dict) and isinstance(answer.get("error"), str):
-            raise _ERRORS.get(status, EnergyError)(answer["error"])
-        error = _ERRORS.get(status, UnavailableError)
-        raise error(
-            f"controller {self._url}", f"HTTP status {status} without an explanation", "is it senergyctld?"
-        )
+        raise _ERRORS.get(status, EnergyError)(str(answer.get("error")))
+
+    def _unproven(self, status: int, answer: Mapping[str, Any]) -> EnergyError:
+        """Return the error of a response without proof: senergyctld sends some, and so may any program.
+
+        None of these errors says that a request can never succeed.
+        """
+        told = answer.get("error")
+        why = shown(told, 300) if isinstance(told, str) else f"HTTP status {status} without an explanation"
+        if status == 401:
+            return ForbiddenError(f"controller {self._url}", why)
+        todo = "" if isinstance(told, str) else "is it senergyctld?"
+        return UnavailableError(f"controller {self._url}", why, todo)
 
     def _unreachable(self, error: Exception) -> UnavailableError:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -19,6 +19,8 @@ _SUBJECT = "delivery"
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
 _TIMEOUT_S = 5.0
+_TOTAL_TIMEOUT_S = 60.0
+_MAX_RESPONSE_BYTES = 1 << 20
 _BATCH_BYTES = 4_000_000
 _BATCH_ITEMS = 200
 
@@ -76,7 +78,7 @@ class Delivery:
         items: list[Item] = await self._work(self._spool.items, _BATCH_BYTES, _BATCH_ITEMS)
         if not items:
             return False
-        client = ControllerClient(self.cluster.controller_url, self.cluster.munge_socket, _TIMEOUT_S)
+        client = self._client()
         try:
             answer = await self._post(client, items)
         except UsageError as error:
@@ -89,6 +91,14 @@ class Delivery:
         self._complaints.settle(_SUBJECT, "the controller answers again")
         await self._settle(items, answer)
         return True
+
+    def _client(self) -> ControllerClient:
+        cluster = self.cluster
+        return ControllerClient(
+            *(cluster.controller_url, cluster.munge_socket, _TIMEOUT_S, cluster.controller_users),
+            total_timeout_s=_TOTAL_TIMEOUT_S,
+            max_response_bytes=_MAX_RESPONSE_BYTES,
+        )
 
     async def _deliver_alone(self, client: ControllerClient, item: Item) -> None:
         try:

@@ -50,7 +50,9 @@ def connect(args: argparse.Namespace) -> ControllerClient:
     from slurm_energy.accounting.client import ControllerClient
 
     cluster = configuration(args).cluster
-    return ControllerClient(cluster.controller_url, cluster.munge_socket)
+    return ControllerClient(
+        cluster.controller_url, cluster.munge_socket, controller_users=cluster.controller_users
+    )
 
 
 def ask_agent(path: Path, message: dict[str, Any]) -> dict[str, Any]:

@@ -61,5 +61,8 @@ def _ask_agent(config: Config) -> Mapping[str, Any]:
 def _ask_controller(config: Config) -> Mapping[str, Any]:
     from slurm_energy.accounting.client import ControllerClient
 
-    client = ControllerClient(config.cluster.controller_url, config.cluster.munge_socket, timeout_s=3.0)
+    cluster = config.cluster
+    client = ControllerClient(
+        *(cluster.controller_url, cluster.munge_socket, 3.0, cluster.controller_users), total_timeout_s=10.0
+    )
     return client.get("/v1/status")

@@ -15,6 +15,7 @@ from typing import Any
 from slurm_energy.config.addresses import parse_listen, parse_url
 
 Check = Callable[[Any], str | None]
+_USER = re.compile(r"[^\s,:%/\x00-\x1f]{1,255}")
 
 ROOT_DOOR = ".root"
 """Ends the name of the agent's second socket, beside `agent.socket`, that only root can connect to."""
@@ -98,6 +99,13 @@ def ascending(value: tuple[float, float]) -> str | None:
     return None if 0 <= value[0] <= value[1] else "must be [low, high] with 0 <= low <= high"
 
 
+def _names_of_users(value: list[str]) -> str | None:
+    if not value:
+        return "must name at least one user"
+    wrong = [name for name in value if not _USER.fullmatch(name)]
+    return f"'{wrong[0][:40]}' is not the name or uid of a user" if wrong else None
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """What both daemons and the CLI share."""
@@ -113,6 +121,12 @@ class ClusterConfig:
         "munged's socket if it is not the library's default.",
         _socket_path(""),
         show="/run/munge/munge.socket.2",
+    )
+    controller_users: list[str] = key(
+        ["root", "slurm"],
+        "Users, or their uids, as which senergyctld may run. Agents and the CLI believe no response that "
+        "another user made.",
+        _names_of_users,
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from aiohttp import web
@@ -25,7 +28,8 @@ from slurm_energy.controller.policyfile import write_policy_file
 from slurm_energy.controller.prediction import Memory
 from slurm_energy.controller.priority import OFF, PriorityLoop, make_parts
 from slurm_energy.controller.recurring import Recurring
-from slurm_energy.controller.server import MAX_FIELD_BYTES, MAX_LINE_BYTES, Server
+from slurm_energy.controller.request_head import MAX_HEAD_BYTES
+from slurm_energy.controller.server import Server
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
 from slurm_energy.policies.submission_file import policy_file_text
@@ -34,6 +38,10 @@ from slurm_energy.validation import Role, load_for_daemon
 
 RETENTION_INTERVAL_S: Final = 3600.0
 SHUTDOWN_TIMEOUT_S: Final = 5.0
+LINGERING_S: Final = 2.0
+BACKLOG: Final = 512
+REQUEST_THREADS: Final = 16
+MAX_OPEN_FILES: Final = 65536
 
 log = logging.getLogger("senergyctld")
 
@@ -68,12 +76,28 @@ def serve(
     """
     logging.getLogger("aiohttp.server").addFilter(_not_about_bad_requests)
     check(config)
+    _raise_open_file_limit()
     store = Store(config.controller.database)
     try:
         options = (argument, manager or service.ServiceManager(), log_level)
         asyncio.run(_Daemon(config, store, *options).run())
     finally:
         store.close()
+
+
+def _addresses(listener: asyncio.Server) -> str:
+    names = (listening.getsockname() for listening in listener.sockets)
+    return ", ".join(f"{address[0]}:{address[1]}" for address in names)
+
+
+def _raise_open_file_limit() -> None:
+    """Allow as many connections as the admission control does where the shell's limit is low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    enough = MAX_OPEN_FILES if hard == unlimited else min(hard, MAX_OPEN_FILES)
+    if soft != unlimited and soft < enough:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
 def _not_about_bad_requests(record: logging.LogRecord) -> bool:
@@ -123,6 +147,7 @@ class _Daemon:
     async def run(self) -> None:
         """Serve, with signals and periodic work, until told to stop."""
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_default_executor(ThreadPoolExecutor(REQUEST_THREADS, "request"))
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
@@ -130,30 +155,40 @@ class _Daemon:
             self._server.application(),
             access_log=log,
             access_log_class=_RequestLogger,
-            max_line_size=MAX_LINE_BYTES,
-            max_field_size=MAX_FIELD_BYTES,
+            # The whole head is bounded before it comes here.
+            max_line_size=MAX_HEAD_BYTES,
+            max_field_size=MAX_HEAD_BYTES,
+            lingering_time=LINGERING_S,
+            handler_cancellation=True,
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         )
         await runner.setup()
+        listener: asyncio.Server | None = None
         try:
             # The address first: a second controller must not touch the first one's policy file.
-            addresses = await self._listen(runner)
+            listener = await self._listen(runner)
             self._write_policies(self._config)
-            self._manager.ready(f"Listening on {addresses}")
+            self._manager.ready(f"Listening on {_addresses(listener)}")
             await self._work_until(stop)
         finally:
             self._manager.stopping()
             self._commands.stop()
+            if listener is not None:
+                listener.close()
             await runner.cleanup()
             self._priority.close()
             self._memory.close()
         log.info("stopped")
 
-    async def _listen(self, runner: web.AppRunner) -> str:
+    async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
         host, port = parse_listen(self._config.controller.listen)
         place = f"controller.listen {self._config.controller.listen}"
+        admission, handlers = self._server.admission, runner.server
+        assert handlers is not None
         try:
-            await web.TCPSite(runner, host, port).start()
+            listener = await asyncio.get_running_loop().create_server(
+                lambda: admission.connection(handlers), host, port, backlog=BACKLOG
+            )
         except socket.gaierror as error:
             raise UnavailableError(place, error.strerror or str(error)) from None
         except OSError as error:
@@ -163,9 +198,9 @@ class _Daemon:
                 ) from None
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise UnavailableError(place, reason) from None
-        addresses = ", ".join(f"{address[0]}:{address[1]}" for address in runner.addresses)
+        addresses = _addresses(listener)
         log.info("senergyctld %s listens on %s, database %s", __version__, addresses, self._store.path)
-        return addresses
+        return listener
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         loops = (
@@ -174,6 +209,7 @@ class _Daemon:
             self._memory.loop(lambda: self._config.controller.enrich_interval_s),
             self._priority.loop(),
             self._manager.keep_alive(),
+            self._server.admission.loop(),
         )
         tasks = [asyncio.create_task(loop) for loop in loops]
         stopping = asyncio.create_task(stop.wait())

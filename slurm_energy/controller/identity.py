@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import pwd
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_energy.accounting.request_proof import signed_body_sha256
 from slurm_energy.config import ControllerConfig
 from slurm_energy.errors import ForbiddenError
 from slurm_energy.slurm import munge
+from slurm_energy.users import uid_of
 
 SCHEME = "MUNGE "
 
@@ -23,10 +24,12 @@ class Caller:
     Attributes:
         uid: vouched for by munged.
         body_sha256: what the credential says of the body, hex digits.
+        credential: the munge credential itself, to which the response is bound.
     """
 
     uid: int
     body_sha256: str
+    credential: str
 
     def check_body(self, body: bytes) -> None:
         """Refuse a body that is not the one the credential was made for.
@@ -70,29 +73,12 @@ def identify(header: str, method: str, target: str, munge_socket: Path | None) -
     """
     if not header.startswith(SCHEME):
         raise ForbiddenError("no munge credential", todo="send Authorization: MUNGE <credential>")
-    payload, uid, _ = munge.decode(header.removeprefix(SCHEME), munge_socket)
-    signed_request, _, body_sha256 = payload.decode("utf-8", "replace").rpartition(" ")
-    if signed_request != f"{method} {target}":
+    credential = header.removeprefix(SCHEME)
+    payload, uid, _ = munge.decode(credential, munge_socket)
+    body_sha256 = signed_body_sha256(payload, method, target)
+    if body_sha256 is None:
         raise ForbiddenError("credential", "made for another request")
-    return Caller(uid, body_sha256)
-
-
-def uid_of(name: str) -> int | None:
-    """Return the uid of a user name or number, None if this host does not know the name."""
-    if name.isdecimal() and len(name) <= 10:
-        return int(name)
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except (KeyError, ValueError):
-        return None
-
-
-def name_of(uid: int) -> str | None:
-    """Return the login name of a uid, None if this host does not know it."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return None
+    return Caller(uid, body_sha256, credential)
 
 
 def _uids(names: Iterable[str], unknown: list[str]) -> Iterable[int]:

@@ -25,6 +25,7 @@ from slurm_energy.quantities import shown
 
 MOST_QUESTIONS: Final = 1000
 _LOADED_AT_ONCE: Final = 2000
+_ANSWERED_AT_ONCE: Final = 20
 _FORGET_INTERVAL_S: Final = 3600.0
 _LONGEST_TEXT: Final = 1024
 _TYPES: Final = {field.name: str(field.type).split(" ")[0] for field in dataclasses.fields(Question)}
@@ -86,8 +87,14 @@ class Memory:
         return total
 
     async def answers(self, questions: list[Question], own_only: bool) -> list[dict[str, Any] | None]:
-        """Return an answer as JSON for each question; None where no run is like the job."""
-        return await self._do(self._answers, questions, own_only)
+        """Return an answer as JSON for each question; None where no run is like the job.
+
+        Other callers, and the queue engine, have their turns between chunks.
+        """
+        answers: list[dict[str, Any] | None] = []
+        for first in range(0, len(questions), _ANSWERED_AT_ONCE):
+            answers += await self._do(self._answers, questions[first : first + _ANSWERED_AT_ONCE], own_only)
+        return answers
 
     def ask(self, function: Callable[[History], T]) -> T:
         """Run a function on the history from another thread, and wait for it; never from the event loop."""

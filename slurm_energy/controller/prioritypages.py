@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from slurm_energy.controller.identity import name_of, uid_of
 from slurm_energy.controller.priority import PriorityLoop
 from slurm_energy.errors import NotFoundError
 from slurm_energy.quantities import shown
+from slurm_energy.users import name_of, uid_of
 
 if TYPE_CHECKING:
     from slurm_energy.priority.engine import Kept, Snapshot
@@ -21,7 +21,7 @@ _CHUNK: Final = 200
 
 
 def jobs(priority: PriorityLoop, query: Mapping[str, str], uid: int, *, operator: bool) -> Iterator[str]:
-    """Yield the answer to `GET /v1/priority`; what is wrong with the question is raised at once.
+    """Yield the answer to `GET /v1/priority` without its last brace; bad questions are refused at once.
 
     Raises:
         UsageError: unknown parameter or bad value.
@@ -31,7 +31,7 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], uid: int, *, operator
     head = _head(priority) | {"scope": "all" if operator else "own"}
     snapshot = priority.snapshot
     if snapshot is None:
-        return iter([json.dumps(head | {"jobs": []})])
+        return iter([json.dumps(head | {"jobs": []})[:-1]])
     from slurm_energy.priority import asking, explaining
 
     wanted = asking.Wanted.from_query(query)
@@ -92,10 +92,10 @@ def _head(priority: PriorityLoop) -> dict[str, Any]:
 
 
 def _pieces(head: Mapping[str, Any], rows: list[int], job: Callable[[int], dict[str, Any]]) -> Iterator[str]:
-    """Yield one JSON object, some jobs at a time, so that a long queue is never held as a whole."""
+    """Yield one JSON object without its last brace, some jobs at a time: a long queue is never held whole."""
     text = json.dumps(head)[:-1] + ',"jobs":['
     for first in range(0, len(rows), _CHUNK):
         chunk = [json.dumps(job(row)) for row in rows[first : first + _CHUNK]]
         yield text + ",\n".join(chunk)
         text = ",\n"
-    yield ("" if rows else text) + "\n]}\n"
+    yield ("" if rows else text) + "\n]"

@@ -15,7 +15,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 from slurm_energy.accounting import database
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
-_READERS: Final = 4
+_READERS: Final = 8  # more than the requests of ordinary users that are served at a time
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pytest
 from lab_driver import LabDriver, LabWish, sweep
+from own_controller import controller, munged, place  # noqa: F401  fixtures
 
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.lab.parts import require_machine
@@ -33,10 +34,10 @@ def pytest_collection_modifyitems(items):
     """Bring tests of the same lab together, at the place of the first of them."""
     order = {}
     places = []
-    for place, item in enumerate(items):
+    for number, item in enumerate(items):
         shared = "lab" in getattr(item, "fixturenames", ())
         key = repr(_wish(item)) if shared else None
-        places.append((order.setdefault(key, place) if shared else place, place, item))
+        places.append((order.setdefault(key, number) if shared else number, number, item))
     items[:] = [item for _, _, item in sorted(places, key=lambda entry: entry[:2])]
 
 

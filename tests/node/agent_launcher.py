@@ -2,7 +2,7 @@
 
 Each line on standard input forks one senergyd whose modules are loaded already, with the line's words as
 further arguments; the answer is an empty line when it has ended. Waits between finishing a job and delivering
-its record are shortened, and the controller, which is a stand-in, takes any credential.
+its record are shortened, and the controller, which is a stand-in, takes any credential and proves nothing.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def _wait(child: int) -> None:
 def launch() -> None:
     log, *arguments = sys.argv[1:]
     client.munge.encode = lambda *_arguments: "MUNGE:x:"
+    client.ResponseVerifier.check = lambda *_arguments: None
     daemon._FLUSH_DELAY_S = 0.01
     daemon._HOUSEKEEPING_S = 0.2
     gc.freeze()

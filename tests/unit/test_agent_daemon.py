@@ -384,7 +384,7 @@ def deliver(spool: Spool, controller: Controller, monkeypatch: pytest.MonkeyPatc
                 break
         running.cancel()
 
-    monkeypatch.setattr(delivery, "ControllerClient", lambda *_arguments: controller)
+    monkeypatch.setattr(delivery, "ControllerClient", lambda *_arguments, **_bounds: controller)
     monkeypatch.setattr(delivery, "_FIRST_WAIT_S", 0.01)
     asyncio.run(run())
 
@@ -486,7 +486,7 @@ def test_a_real_controller_s_refusal_keeps_the_records(
                 await asyncio.sleep(0.01)
             running.cancel()
 
-        monkeypatch.setattr(delivery, "ControllerClient", lambda *_arguments: controller)
+        monkeypatch.setattr(delivery, "ControllerClient", lambda *_arguments, **_bounds: controller)
         monkeypatch.setattr(delivery, "_FIRST_WAIT_S", 0.01)
         asyncio.run(run())
         assert spool.count() == 1

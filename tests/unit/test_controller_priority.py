@@ -11,6 +11,7 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
+import open_munge
 import pytest
 from queue_examples import Source, queue, running
 from queue_files import snapshot
@@ -98,11 +99,7 @@ class Queueing:
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    def opened(credential, _socket):
-        uid, _, payload = credential.partition(":")
-        return payload.encode(), int(uid), int(uid)
-
-    monkeypatch.setattr(identity.munge, "decode", opened)
+    open_munge.install(monkeypatch)
     (tmp_path / "out").mkdir(mode=0o755)
     (tmp_path / "out").chmod(0o755)
     return lambda **settings: Queueing(tmp_path, **settings)

@@ -1,0 +1,97 @@
+"""The proof in senergyctld's responses: who made the response, to which request, with which status and body.
+
+The proof is a munge credential over the request's credential, the status and the body. It is the last key of
+the JSON object, so that a response can be signed after its last record was sent. Both ends use this module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.errors import ForbiddenError, UnavailableError
+from slurm_energy.slurm import munge
+
+_FORMAT: Final = "senergy-response 1"
+_KEY: Final = b',"proof":"'
+_TAIL: Final = re.compile(rb'([A-Za-z0-9+/=:]{1,4000})"\}\n?')
+_MAX_TAIL_BYTES: Final = 4096
+
+
+class ProofError(UnavailableError):
+    """A response does not prove that senergyctld made it; nothing in it may be believed."""
+
+
+class ResponseSeal:
+    """Signs one response, whose body may be given in parts.
+
+    Args:
+        request_credential: the munge credential of the request.
+        status: HTTP status of the response.
+    """
+
+    def __init__(self, request_credential: str, status: int) -> None:
+        self._request_credential = request_credential
+        self._status = status
+        self._digest = hashlib.sha256()
+
+    def update(self, part: bytes) -> None:
+        """Add a part of the body: a JSON object with at least one key, without its last brace."""
+        self._digest.update(part)
+
+    def tail(self, munge_socket: Path | None) -> bytes:
+        """Return the end of the body: the key `proof` and the last brace.
+
+        Raises:
+            UnavailableError: munged does not answer.
+        """
+        payload = _statement(self._request_credential, self._status, self._digest.hexdigest())
+        return _KEY + munge.encode(payload, munge_socket).encode() + b'"}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseVerifier:
+    """Checks responses.
+
+    Attributes:
+        uids: users as which senergyctld may run.
+        munge_socket: munged's socket, None for the library's default.
+    """
+
+    uids: Collection[int]
+    munge_socket: Path | None
+
+    def check(self, content: bytes, request_credential: str, status: int) -> None:
+        """Check that senergyctld made this response to this request.
+
+        Raises:
+            ProofError: no proof, a proof of another user, or one for another request or body.
+            UnavailableError: munged does not answer.
+        """
+        at = content.rfind(_KEY, max(0, len(content) - _MAX_TAIL_BYTES))
+        match = _TAIL.fullmatch(content, at + len(_KEY)) if at >= 0 else None
+        if match is None:
+            raise ProofError("response", "it carries no proof that senergyctld made it", _OTHER_PROGRAM)
+        try:
+            payload, uid, _ = munge.decode(match[1].decode(), self.munge_socket)
+        except ForbiddenError as error:
+            raise ProofError("response", f"its proof is refused: {error.why}", _OTHER_PROGRAM) from None
+        if uid not in self.uids:
+            why = f"uid {uid} made it, who is not in cluster.controller_users"
+            raise ProofError("response", why, "does senergyctld run as that user? Else it is an impostor")
+        body_sha256 = hashlib.sha256(memoryview(content)[:at]).hexdigest()
+        if not hmac.compare_digest(payload, _statement(request_credential, status, body_sha256)):
+            raise ProofError("response", "its proof was made for another request or body", _OTHER_PROGRAM)
+
+
+_OTHER_PROGRAM: Final = "is another program listening there?"
+
+
+def _statement(request_credential: str, status: int, body_sha256: str) -> bytes:
+    request_sha256 = hashlib.sha256(request_credential.encode()).hexdigest()
+    return f"{_FORMAT} {request_sha256} {status} {body_sha256}".encode()

@@ -1,0 +1,318 @@
+"""Which connections are kept before their credential is known, how long, and how much is read of them.
+
+A connection carries one request. Until its credential was opened it counts against its address: the address
+that has too many loses its oldest ones first, so that a client that sends its request at once is answered
+while others hold connections open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import ipaddress
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+from slurm_energy.controller.request_head import END, MAX_HEAD_BYTES, HeadError, RequestHead
+
+MAX_UNIDENTIFIED: Final = 512
+MAX_UNIDENTIFIED_PER_ADDRESS: Final = 128
+CLOSING_TIMEOUT_S: Final = 10.0
+_SWEEP_INTERVAL_S: Final = 0.5
+_READ_BYTES: Final = 64 << 10
+_IPV6_NETWORK_BITS: Final = 64
+
+log = logging.getLogger("senergyctld")
+
+
+class Phase(enum.Enum):
+    """What a connection does, with the seconds that it may take."""
+
+    HEAD = 5.0
+    IDENTIFICATION = 20.0
+    REFUSAL = 5.5
+    SERVICE = 1800.0
+
+
+class RequestHandler(Protocol):
+    """The protocol that serves a request: aiohttp's."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...  # noqa: D102
+    def data_received(self, data: bytes) -> None: ...  # noqa: D102
+    def eof_received(self) -> None: ...  # noqa: D102
+    def connection_lost(self, exc: BaseException | None) -> None: ...  # noqa: D102
+    def pause_writing(self) -> None: ...  # noqa: D102
+    def resume_writing(self) -> None: ...  # noqa: D102
+
+
+class AdmissionControl:
+    """All connections of the server, those without an identified user by address.
+
+    Args:
+        clock: seconds, monotonic.
+        limit: most connections without identified user.
+        limit_per_address: most of them from one address.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        limit: int = MAX_UNIDENTIFIED,
+        limit_per_address: int = MAX_UNIDENTIFIED_PER_ADDRESS,
+    ) -> None:
+        self.clock = clock
+        self._limit = limit
+        self._limit_per_address = limit_per_address
+        # By address in the order of their coming; a dict keeps it and removes in constant time.
+        self._unidentified: dict[str, dict[GuardedConnection, None]] = {}
+        self._identified: set[GuardedConnection] = set()
+        self._by_handler: dict[Any, GuardedConnection] = {}
+        self._count = 0
+        self._crowded = False
+
+    def connection(self, make_handler: Callable[[], RequestHandler]) -> GuardedConnection:
+        """Return the protocol for a new connection; its handler is made when the head is complete."""
+        return GuardedConnection(self, make_handler)
+
+    def __len__(self) -> int:
+        return self._count + len(self._identified)
+
+    @property
+    def unidentified(self) -> int:
+        """Number of connections without identified user."""
+        return self._count
+
+    def admit(self, connection: GuardedConnection) -> None:
+        """Count a new connection and end another one if there are too many."""
+        of_address = self._unidentified.setdefault(connection.address, {})
+        of_address[connection] = None
+        self._count += 1
+        if len(of_address) > self._limit_per_address:
+            self._end_one(connection.address)
+        elif self._count > self._limit:
+            self._end_one(max(self._unidentified, key=lambda address: len(self._unidentified[address])))
+        else:
+            return
+        if not self._crowded:
+            self._crowded = True
+            log.warning("too many connections without request, latest from %s", connection.address)
+
+    def identified(self, handler: Any) -> None:
+        """Take the connection of a handler, if it is one of these, out of the count: its user is known."""
+        connection = self._by_handler.get(handler)
+        if connection is not None and self._remove(connection):
+            self._identified.add(connection)
+            connection.resume_reading(Phase.SERVICE)
+
+    def refused(self, handler: Any) -> None:
+        """Let the rest of a request be read and thrown away, so that its sender sees the refusal."""
+        if (connection := self._by_handler.get(handler)) is not None:
+            connection.resume_reading(Phase.REFUSAL)
+
+    def serves(self, connection: GuardedConnection, handler: Any) -> None:
+        """Note by which handler a connection is served."""
+        self._by_handler[handler] = connection
+
+    def forget(self, connection: GuardedConnection, handler: Any) -> None:
+        """Remove a connection that is lost."""
+        self._remove(connection)
+        self._identified.discard(connection)
+        self._by_handler.pop(handler, None)
+
+    async def loop(self) -> None:
+        """End connections that take too long, until cancelled."""
+        while True:
+            await asyncio.sleep(_SWEEP_INTERVAL_S)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """End connections that take too long."""
+        for connection in list(self._all()):
+            connection.end_if_late()
+        if self._count < self._limit_per_address // 2:
+            self._crowded = False
+
+    def _all(self) -> Iterator[GuardedConnection]:
+        for of_address in self._unidentified.values():
+            yield from of_address
+        yield from self._identified
+
+    def _end_one(self, address: str) -> None:
+        """End the oldest connection of an address that has not sent its head, else the oldest."""
+        of_address = self._unidentified[address]
+        oldest = next((one for one in of_address if one.awaits_head), next(iter(of_address)))
+        self._remove(oldest)
+        oldest.abort()
+
+    def _remove(self, connection: GuardedConnection) -> bool:
+        of_address = self._unidentified.get(connection.address, {})
+        if connection not in of_address:
+            return False
+        del of_address[connection]
+        self._count -= 1
+        if not of_address:
+            del self._unidentified[connection.address]
+        return True
+
+
+class GuardedConnection(asyncio.BufferedProtocol):
+    """One connection: reads a bounded head in bounded time, then passes one request to its handler."""
+
+    _shared_buffer: Final = memoryview(bytearray(_READ_BYTES))
+
+    def __init__(self, control: AdmissionControl, make_handler: Callable[[], RequestHandler]) -> None:
+        self._control = control
+        self._make_handler = make_handler
+        self._handler: RequestHandler | None = None
+        self._transport: asyncio.Transport | None = None
+        self._head = bytearray()
+        self._body_bytes_left = 0
+        self._since_s = control.clock()
+        self._phase = Phase.HEAD
+        self._closing_since_s: float | None = None
+        self._paused = False
+        self.address = ""
+
+    @property
+    def awaits_head(self) -> bool:
+        """Whether the request's head is incomplete."""
+        return self._handler is None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.address = address_key(transport.get_extra_info("peername"))
+        self._control.admit(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to read to: no more at once than a head may have while the user is not known."""
+        # One buffer for all: it is emptied before the event loop reads from another connection.
+        return self._shared_buffer[: _READ_BYTES if self._phase is Phase.SERVICE else MAX_HEAD_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what was read."""
+        data = bytes(self._shared_buffer[:nbytes])
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._handler is None:
+            self._take_head(data)
+        else:
+            self._take_body(data)
+
+    def eof_received(self) -> None:
+        """Close: half-closed connections are not served."""
+        if self._handler is not None:
+            self._handler.eof_received()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Tell the handler."""
+        self._control.forget(self, self._handler)
+        if self._handler is not None:
+            self._handler.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Tell the handler that the client does not read."""
+        if self._handler is not None:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tell the handler that the client reads."""
+        if self._handler is not None:
+            self._handler.resume_writing()
+
+    def resume_reading(self, phase: Phase) -> None:
+        """Read the body in another phase; its handler bounds it."""
+        self._phase, self._since_s = phase, self._control.clock()
+        if self._paused and self._transport is not None:
+            self._paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close at once and drop what was not sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def end_if_late(self) -> None:
+        """End the connection if its present phase has lasted too long."""
+        now_s = self._control.clock()
+        if self._transport is None:
+            return
+        if self._transport.is_closing():  # flushes to a client that may never read
+            self._closing_since_s = now_s if self._closing_since_s is None else self._closing_since_s
+            if now_s - self._closing_since_s > CLOSING_TIMEOUT_S:
+                self.abort()
+        elif now_s - self._since_s > self._phase.value:
+            if self.awaits_head:
+                self._refuse(HeadError(408, f"no whole request within {Phase.HEAD.value:g} s"))
+            else:
+                self.abort()
+
+    def _take_head(self, data: bytes) -> None:
+        searched = max(0, len(self._head) - len(END) + 1)
+        self._head += data
+        end = self._head.find(END, searched)
+        try:
+            if end < 0:
+                if len(self._head) >= MAX_HEAD_BYTES:
+                    raise HeadError(431, f"request line and headers are longer than {MAX_HEAD_BYTES} bytes")
+                return
+            head = bytes(self._head[: end + len(END)])
+            rest = bytes(self._head[end + len(END) :])
+            self._body_bytes_left = RequestHead.parse(head).content_length
+        except HeadError as error:
+            self._refuse(error)
+            return
+        self._head = bytearray()
+        self._serve(head)
+        if rest:
+            self._take_body(rest)
+
+    def _serve(self, head: bytes) -> None:
+        assert self._transport is not None
+        self._since_s = self._control.clock()
+        self._phase = Phase.IDENTIFICATION
+        # No more is read until the credential was opened.
+        self._transport.pause_reading()
+        self._paused = True
+        self._handler = self._make_handler()
+        self._control.serves(self, self._handler)
+        self._handler.connection_made(self._transport)
+        self._handler.data_received(head)
+
+    def _take_body(self, data: bytes) -> None:
+        if len(data) > self._body_bytes_left:  # a second request, or a body longer than it was said to be
+            self.abort()
+            return
+        self._body_bytes_left -= len(data)
+        assert self._handler is not None
+        self._handler.data_received(data)
+
+    def _refuse(self, error: HeadError) -> None:
+        assert self._transport is not None
+        body = json.dumps({"error": error.reason, "code": 2}).encode()
+        head = (
+            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        self._transport.write(head.encode() + body)
+        self._transport.close()
+
+
+def address_key(peer: Any) -> str:
+    """Return what counts as one address: loopback as a whole, a host's IPv6 network, else the address."""
+    try:
+        address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    except (TypeError, IndexError, ValueError):
+        return str(peer)
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
+        if mapped is None and not address.is_loopback:
+            return str(ipaddress.ip_network((int(address), _IPV6_NETWORK_BITS), strict=False))
+        address = mapped or address
+    return "loopback" if address.is_loopback else str(address)

@@ -1,0 +1,199 @@
+"""From a request to its handler: credential, turn, body, signed response. No routes and no SQL here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from slurm_energy.config import Config
+from slurm_energy.controller.admission import AdmissionControl
+from slurm_energy.controller.identity import Access, Caller, identify
+from slurm_energy.controller.recurring import Recurring
+from slurm_energy.controller.request_lanes import RETRY_AFTER_S, BusyError, ByteBudget, RequestLanes
+from slurm_energy.controller.responses import Pieces, SealedResponder, unsealed_error
+from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
+from slurm_energy.quantities import shown
+
+_DELIVERIES_BYTES: Final = 96 << 20  # all that are in memory at a time
+DELIVERY_TIMEOUT_S: Final = 30.0
+BODY_TIMEOUT_S: Final = 10.0
+BUSY_DELAY_S: Final = 0.5
+_DECODERS: Final = 4  # munged serves Slurm too
+_SIGNERS: Final = 2
+_STATUS: Final[dict[type[EnergyError], int]] = {
+    UsageError: 400,
+    ForbiddenError: 403,
+    NotFoundError: 404,
+    UnavailableError: 503,
+}
+
+log = logging.getLogger("senergyctld")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answer = dict[str, Any] | Pieces
+CallerHandler = Callable[[web.Request, Caller, bytes], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A request of the contract.
+
+    Attributes:
+        handler: gives the answer: an object, or its text in pieces without the last brace.
+        lanes: whose turn it waits for.
+        max_body_bytes: longest body.
+        for_agents: whether only agents may make it.
+    """
+
+    handler: CallerHandler
+    lanes: RequestLanes
+    max_body_bytes: int = 0
+    for_agents: bool = False
+
+
+class Dispatcher:
+    """Lets requests with a good credential reach their handlers.
+
+    Args:
+        current: the configuration and the access rights in force.
+        recurring: for failures that repeat.
+        admission: the connections, those of known users to be told to it.
+    """
+
+    def __init__(
+        self,
+        current: Callable[[], tuple[Config, Access]],
+        recurring: Recurring,
+        admission: AdmissionControl,
+    ) -> None:
+        self._current = current
+        self._recurring = recurring
+        self._admission = admission
+        self._decoders = ThreadPoolExecutor(_DECODERS, "munge-decode")
+        self._signers = ThreadPoolExecutor(_SIGNERS, "munge-encode")
+        self._deliveries = ByteBudget(_DELIVERIES_BYTES)
+        self._serving: set[asyncio.Task[web.StreamResponse]] = set()
+
+    def handler(self, route: Route) -> Handler:
+        """Let a route see only requests with a good credential; the body is not read before that."""
+
+        async def known(request: web.Request) -> web.StreamResponse:
+            caller = await self._identify(request)
+            self._admission.identified(request.protocol)
+            # What was begun is completed, whether the client waits or not: its turn ends with the work.
+            task = asyncio.create_task(self._serve(route, request, caller))
+            self._serving.add(task)
+            task.add_done_callback(self._served)
+            try:
+                return await asyncio.shield(task)
+            except ConnectionError as error:
+                log.debug("%s %s broken off: %s", request.method, shown(request.path, 200), error)
+                if request.transport is not None:
+                    request.transport.abort()
+                return web.Response(status=500)  # goes nowhere: the connection is closed
+
+        return known
+
+    def _served(self, task: asyncio.Task[web.StreamResponse]) -> None:
+        self._serving.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to the client, if it is still there
+
+    async def _identify(self, request: web.Request) -> Caller:
+        header = request.headers.get("Authorization", "")
+        socket = self._current()[0].cluster.munge_socket
+        call = functools.partial(identify, header, request.method, request.raw_path, socket)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._decoders, call)
+        except EnergyError:
+            self._admission.refused(request.protocol)
+            raise
+
+    async def _serve(self, route: Route, request: web.Request, caller: Caller) -> web.StreamResponse:
+        """Answer a request of a known user; every answer but that of a busy server is signed."""
+        munge_socket = self._current()[0].cluster.munge_socket
+        responder = SealedResponder(request, caller.credential, munge_socket, self._signers)
+        try:
+            return await self._in_turn(route, request, caller, responder)
+        except BusyError as error:
+            await asyncio.sleep(BUSY_DELAY_S)  # slows clients that ask again at once
+            return unsealed_error(503, error, {"Retry-After": str(RETRY_AFTER_S)})
+        except EnergyError as error:
+            if isinstance(error, UnavailableError):
+                self._recurring.failed("request", str(error))
+            return await responder.error(_STATUS.get(type(error), 500), error)
+        except web.HTTPRequestEntityTooLarge:
+            too_large = UsageError("body", f"larger than {route.max_body_bytes} bytes")
+            return await responder.error(413, too_large)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("%s %s failed", request.method, shown(request.path, 200))
+            return await responder.error(500, EnergyError("internal error", todo="see senergyctld's log"))
+
+    async def _in_turn(
+        self, route: Route, request: web.Request, caller: Caller, responder: SealedResponder
+    ) -> web.StreamResponse:
+        _, access = self._current()
+        agent = caller.uid in access.agents
+        if route.for_agents and not agent:
+            raise ForbiddenError(
+                f"uid {caller.uid} may not deliver records",
+                todo="add the agents' user to controller.agent_users",
+            )
+        length = request.content_length or 0
+        if length > route.max_body_bytes:
+            raise web.HTTPRequestEntityTooLarge(route.max_body_bytes, length)
+        trusted = agent or caller.uid in access.operators
+        budget = self._deliveries.hold(length) if route.for_agents else contextlib.nullcontext()
+        async with route.lanes.of_user(caller.uid, trusted=trusted), budget:
+            timeout_s = DELIVERY_TIMEOUT_S if route.for_agents else BODY_TIMEOUT_S
+            body = await _body(request, timeout_s) if length else b""
+            await asyncio.to_thread(caller.check_body, body)
+            async with route.lanes.of_all(trusted=trusted):
+                if request.transport is None:
+                    raise ConnectionResetError("the client is gone")
+                answer = await route.handler(request, caller, body)
+                if isinstance(answer, dict):
+                    return await responder.whole(200, answer)
+                return await responder.stream(answer)
+
+
+@web.middleware
+async def explain(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn the errors of requests without a known user into one line of JSON, without proof."""
+    try:
+        return await handler(request)
+    except ForbiddenError as error:
+        return unsealed_error(401, error)
+    except EnergyError as error:
+        return unsealed_error(_STATUS.get(type(error), 500), error)
+    except web.HTTPException as error:
+        cause = NotFoundError(f"{request.method} {shown(request.path, 80)}", error.reason.lower())
+        return unsealed_error(error.status, cause)
+    except (ConnectionError, asyncio.CancelledError):
+        raise
+    except Exception:
+        log.exception("%s %s failed", request.method, shown(request.path, 200))
+        return unsealed_error(500, EnergyError("internal error", todo="see senergyctld's log"))
+
+
+async def one_request_per_connection(_: web.Request, response: web.StreamResponse) -> None:
+    """Close after the response, whatever the client asks for."""
+    response.force_close()
+    response.headers["Connection"] = "close"
+
+
+async def _body(request: web.Request, timeout_s: float) -> bytes:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await request.read()
+    except TimeoutError:
+        raise UnavailableError("body", f"not complete within {timeout_s:g} s") from None

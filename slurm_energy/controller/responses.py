@@ -1,0 +1,114 @@
+"""Responses as JSON that end with a proof of who made them, and those without one. No routes here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from slurm_energy.accounting.response_proof import ResponseSeal
+from slurm_energy.errors import EXIT_FAILURE, EnergyError
+
+WRITE_TIMEOUT_S: Final = 60.0
+_JSON: Final = {"Content-Type": "application/json; charset=utf-8"}
+_LARGE: Final = 64 << 10
+
+Pieces = AsyncIterator[str]
+
+
+class SealedResponder:
+    """Makes the responses to one request, signed by this process's user.
+
+    Args:
+        request: the request.
+        credential: its munge credential.
+        munge_socket: munged's socket, None for the library's default.
+        threads: where munge is asked.
+    """
+
+    def __init__(
+        self, request: web.Request, credential: str, munge_socket: Path | None, threads: Executor
+    ) -> None:
+        self._request = request
+        self._credential = credential
+        self._munge_socket = munge_socket
+        self._threads = threads
+
+    async def whole(self, status: int, value: Mapping[str, Any]) -> web.Response:
+        """Return a response with one JSON object, which has at least one key.
+
+        Raises:
+            UnavailableError: munged does not answer.
+        """
+        seal = ResponseSeal(self._credential, status)
+
+        def body() -> bytes:
+            text = json.dumps(value)[:-1].encode()
+            seal.update(text)
+            return text + seal.tail(self._munge_socket)
+
+        content = await asyncio.get_running_loop().run_in_executor(self._threads, body)
+        return web.Response(body=content, status=status, headers=_JSON)
+
+    async def error(self, status: int, error: EnergyError) -> web.Response:
+        """Return a response with an error; the same errors as `whole`."""
+        return await self.whole(status, error_object(error))
+
+    async def stream(self, pieces: Pieces) -> web.StreamResponse:
+        """Send an object piece by piece, the last brace left out; the first comes before the status is sent.
+
+        Raises:
+            ConnectionResetError: the client does not read, or the object cannot be completed any more.
+            Exception: whatever the first piece raises.
+        """
+        seal = ResponseSeal(self._credential, 200)
+        piece: str | None = await anext(pieces)
+        response = web.StreamResponse(headers=_JSON)
+        await response.prepare(self._request)
+        try:
+            while piece is not None:
+                await _send(response, await _encoded(piece, seal))
+                piece = await anext(pieces, None)
+            loop = asyncio.get_running_loop()
+            await _send(response, await loop.run_in_executor(self._threads, seal.tail, self._munge_socket))
+        except EnergyError as error:
+            # Too late for another status: breaking off tells the client that the answer is not whole.
+            raise ConnectionResetError(str(error)) from None
+        await response.write_eof()
+        return response
+
+
+def unsealed_error(status: int, error: EnergyError, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return an error without proof: for clients that are not known, and where a proof costs too much."""
+    return web.json_response(error_object(error), status=status, headers=headers)
+
+
+def error_object(error: EnergyError) -> dict[str, Any]:
+    """Return an error as the contract has it."""
+    code = error.exit_code if error.exit_code is not None else EXIT_FAILURE
+    return {"error": str(error), "code": code}
+
+
+async def _encoded(piece: str, seal: ResponseSeal) -> bytes:
+    """Return a piece as bytes and add it to the seal, in a thread if that takes time."""
+
+    def encode() -> bytes:
+        content = piece.encode()
+        seal.update(content)
+        return content
+
+    return await asyncio.to_thread(encode) if len(piece) > _LARGE else encode()
+
+
+async def _send(response: web.StreamResponse, content: bytes) -> None:
+    # A reader that stops reading must not keep the answer in memory for ever.
+    try:
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            await response.write(content)
+    except TimeoutError:
+        raise ConnectionResetError("reader too slow") from None
