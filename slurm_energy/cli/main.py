@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 
 from slurm_energy import __version__
+from slurm_energy.cli.printing import complain
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, EnergyError
-from slurm_energy.plaintext import printable
 
 SUBCOMMANDS = {
     "acct": "energy of finished jobs, in sacct's manner",
@@ -51,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except EnergyError as error:
-        for line in error.lines:
-            print(f"senergy: error: {printable(line)}", file=sys.stderr)
+        complain(error)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

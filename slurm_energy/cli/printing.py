@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from slurm_energy.errors import EnergyError
 from slurm_energy.plaintext import printable
 
 
@@ -29,6 +30,12 @@ def emit_verbatim(lines: Iterable[str]) -> None:
 def emit_json(value: Any) -> None:
     """Print a JSON document, in ASCII."""
     print(json.dumps(value, indent=2))
+
+
+def complain(error: EnergyError) -> None:
+    """Print an error on standard error, as every command does that it ends."""
+    for line in error.lines:
+        print(f"senergy: error: {printable(line)}", file=sys.stderr)
 
 
 def add_parsable_options(group: argparse._ArgumentGroup) -> None:

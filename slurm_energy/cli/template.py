@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit, emit_verbatim
+from slurm_energy.cli.printing import complain, emit, emit_verbatim
 from slurm_energy.cli.writing import write_file
-from slurm_energy.errors import EXIT_OK, UsageError
+from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ examples:
   senergy template render senergyd.service -o /etc/systemd/system/senergyd.service
 
 Energy flags are checked as sbatch would check them. Values become single lines; those that end up in
-shell code are quoted, except those that are shell code themselves.
+shell code are quoted, except those that are shell code themselves. A site's own templates lie in the folder
+`templates.folder` of the configuration (/etc/slurm/energy-templates); copy one that `show` prints to begin.
 """
 
 
@@ -36,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy template`."""
     parser.epilog = EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|render")
-    actions.add_parser("list", help="name and purpose of every template")
+    listing = actions.add_parser("list", help="name and purpose of every template")
     show = actions.add_parser("show", help="keys and text of one template")
     show.add_argument("name", metavar="NAME")
     render = actions.add_parser("render", help="fill a template and print or write it")
@@ -47,26 +48,44 @@ def configure(parser: argparse.ArgumentParser) -> None:
     render.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="write here instead of to the terminal"
     )
-    connection.add_config_option(render)
+    for action in (listing, show, render):
+        connection.add_config_option(action)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what the action says."""
-    from slurm_energy.templates import find, names, render
+    from slurm_energy.templates import find, render
 
+    folder = connection.configuration(args).templates.folder
     if args.action == "list":
-        width = max(map(len, names()))
-        emit(f"{name:<{width}}  {find(name).summary}" for name in names())
-    elif args.action == "show":
-        emit_verbatim(_description(find(args.name)))
+        return _list(folder)
+    if args.action == "show":
+        emit_verbatim(_description(find(args.name, folder)))
     else:
-        template = find(args.name)
+        template = find(args.name, folder)
         text = render(template, _settings(args.set), lambda raw: _check_energy(args, raw))
         if args.output is None:
             emit_verbatim(text.splitlines())
         else:
             write_file(args.output, text)
     return EXIT_OK
+
+
+def _list(folder: Path) -> int:
+    """Print the templates; one that is wrong is named on stderr and leaves the others alone."""
+    from slurm_energy.templates import find, names
+
+    known, code = names(folder), EXIT_OK
+    width = max(map(len, known))
+    for name in known:
+        try:
+            template = find(name, folder)
+        except EnergyError as error:
+            complain(error)
+            code = error.exit_code
+            continue
+        emit([f"{name:<{width}}  {template.summary}{' (site)' if template.group == 'own' else ''}"])
+    return code
 
 
 def _settings(items: list[str]) -> dict[str, str]:

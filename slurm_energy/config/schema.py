@@ -336,6 +336,16 @@ PREFERENCES = ("default", "performance", "balance_performance", "balance_power",
 
 
 @dataclass(frozen=True, slots=True)
+class TemplatesConfig:
+    """What `senergy template` offers beside the shipped templates."""
+
+    folder: Path = key(
+        Path("/etc/slurm/energy-templates"),
+        "Folder with templates of the site's own, NAME.sh.j2; they replace shipped ones of the same name.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SitePolicy:
     """A policy of the site's own: a built-in one with fixed values and a list of who may use it."""
 
@@ -384,6 +394,7 @@ class Config:
     bounds: BoundsConfig = field(default_factory=BoundsConfig)
     node_power: NodePowerConfig = field(default_factory=NodePowerConfig)
     priority: PriorityConfig = field(default_factory=PriorityConfig)
+    templates: TemplatesConfig = field(default_factory=TemplatesConfig)
     policies: dict[str, SitePolicy] = field(default_factory=dict)
     edp: tuple[EdpEntry, ...] = ()
     path: Path | None = None
@@ -396,5 +407,6 @@ SECTIONS: dict[str, type[Any]] = {
     "defaults": DefaultsConfig,
     "bounds": BoundsConfig,
     "node_power": NodePowerConfig,
+    "templates": TemplatesConfig,
     "priority": PriorityConfig,
 }

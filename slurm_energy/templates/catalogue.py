@@ -1,7 +1,9 @@
 """Finds the templates, reads the variables that each declares in its head, and renders them.
 
 A template starts with a Jinja comment that holds TOML: `summary`, and one table per variable with `kind`,
-`doc` and, unless a value is required, `default`. An empty value leaves its line out.
+`doc` and, unless a value is required, `default`. `uses` lists variables that batch templates share
+(`base/variables.toml`); a table of the same name overrides single entries. An empty value leaves its line
+out. A site's own templates lie in one folder and replace shipped ones of the same name.
 """
 
 from __future__ import annotations
@@ -14,15 +16,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from slurm_energy import __version__
-from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.errors import ConfigError, EnergyError, NotFoundError, UsageError
+from slurm_energy.ownership import read_trusted
 from slurm_energy.quantities import shown
 from slurm_energy.templates import kinds
 
 _FOLDER = Path(__file__).parent
 _GROUPS = ("batch", "site")
+_BASE = "base"
+_FILE = re.compile(r"(?P<name>[a-z0-9][a-z0-9._-]{0,62}?)(\.sh)?\.j2")
 _HEAD = re.compile(r"\{#-?\n(?P<head>.*?)\n-?#\}\n", re.DOTALL)
+_KEY = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +41,14 @@ class Variable:
         kind: form of the value, see `kinds`.
         doc: meaning, one line.
         default: value if none is given; None if one must be given.
+        option: sbatch option that the value becomes; empty: the template's text says where it goes.
     """
 
     name: str
     kind: str
     doc: str
     default: str | None
+    option: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +57,11 @@ class Template:
 
     Attributes:
         name: what people call it.
-        group: `batch` for job scripts, `site` for configuration and unit files.
+        group: `batch` or `site` (configuration and unit files) of the shipped ones, `own` of the site's.
         summary: one line.
-        variables: in the order of the file.
+        variables: those of its own first, then the shared ones.
         source: the whole file, head included.
+        path: the file.
     """
 
     name: str
@@ -59,38 +69,117 @@ class Template:
     summary: str
     variables: tuple[Variable, ...]
     source: str
+    path: Path
+
+
+def names(folder: Path | None = None) -> dict[str, Path]:
+    """Return the files by template name, batch scripts first and the site's own last.
+
+    Args:
+        folder: the site's own templates, `NAME.sh.j2` or `NAME.j2`; it need not exist.
+
+    Raises:
+        EnergyError: the folder cannot be read.
+    """
+    try:
+        own = _files(folder) if folder is not None and folder.is_dir() else {}
+    except OSError as error:
+        raise EnergyError(f"{folder}", error.strerror or str(error)) from None
+    shipped = {name: path for name, path in _shipped().items() if name not in own}
+    return {**shipped, **own}
 
 
 @cache
-def names() -> dict[str, Path]:
-    """Return the files by template name, batch scripts first."""
-    found = {}
-    for group in _GROUPS:
-        for path in sorted((_FOLDER / group).glob("*.j2")):
-            found[path.name.removesuffix(".j2").removesuffix(".sh")] = path
-    return found
+def _shipped() -> dict[str, Path]:
+    return {name: path for group in _GROUPS for name, path in _files(_FOLDER / group).items()}
 
 
-def find(name: str) -> Template:
+def _files(folder: Path) -> dict[str, Path]:
+    matches = {path: _FILE.fullmatch(path.name) for path in sorted(folder.iterdir())}
+    return {match["name"]: path for path, match in matches.items() if match}
+
+
+def find(name: str, folder: Path | None = None) -> Template:
     """Read one template.
+
+    Args:
+        name: its name.
+        folder: as in `names`.
 
     Raises:
         NotFoundError: no such template; the known ones are listed.
+        ConfigError: a site's template that is wrong, or that others could have written.
     """
-    path = names().get(name)
+    known = names(folder)
+    path = known.get(name)
     if path is None:
-        raise NotFoundError(f"template '{shown(name)}'", "not known", "one of " + ", ".join(names()))
-    source = path.read_text(encoding="utf-8")
+        near = difflib.get_close_matches(name, known, 1)
+        todo = f"did you mean {near[0]}? " if near else ""
+        raise NotFoundError(f"template '{shown(name)}'", "not known", f"{todo}one of {', '.join(known)}")
+    source = _text(path)
     match = _HEAD.match(source)
     if match is None:
-        raise ValueError(f"{path}: no head")
-    head = tomllib.loads(match["head"])
-    variables = tuple(
-        Variable(key, table["kind"], table["doc"], table.get("default"))
-        for key, table in head.items()
-        if isinstance(table, dict)
-    )
-    return Template(name, path.parent.name, head["summary"], variables, source)
+        raise ConfigError(f"{path}:1", "has no head", 'begin with a comment: {# summary = "..." #}')
+    try:
+        head = tomllib.loads(match["head"])
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: head", f"is not TOML: {error}") from None
+    group = path.parent.name if path.is_relative_to(_FOLDER) else "own"
+    summary = head.get("summary")
+    if not isinstance(summary, str):
+        raise ConfigError(f"{path}: head", "has no summary", 'write summary = "one line"')
+    return Template(name, group, shown(summary, 200), tuple(_variables(head, path)), source, path)
+
+
+def _text(path: Path) -> str:
+    """Return a template's text; a site's must be one that only root or this user could have written."""
+    try:
+        data = path.read_bytes() if path.is_relative_to(_FOLDER) else read_trusted(path)
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}", error.strerror or str(error)) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}", f"is not UTF-8 text: byte {error.start}") from None
+
+
+@cache
+def _shared() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((_FOLDER / _BASE / "variables.toml").read_text(encoding="utf-8"))
+
+
+def _variables(head: Mapping[str, Any], path: Path) -> list[Variable]:
+    """Return a head's variables.
+
+    Raises:
+        ConfigError: naming the file and the key.
+    """
+    shared, uses = _shared(), head.get("uses", [])
+    if not isinstance(uses, list) or not all(isinstance(name, str) and name in shared for name in uses):
+        raise ConfigError(f"{path}: uses", "is not a list of shared keys", f"known: {', '.join(shared)}")
+    own = {name: table for name, table in head.items() if isinstance(table, dict)}
+    tables = {name: table for name, table in own.items() if name not in uses}
+    tables |= {name: {**shared[name], **own.get(name, {})} for name in uses}
+    for name, table in tables.items():
+        wrong = _fault(name, table)
+        if wrong:
+            raise ConfigError(f"{path}: {shown(name)}", wrong)
+    return [
+        Variable(name, table["kind"], table["doc"], table.get("default"), table.get("option", ""))
+        for name, table in tables.items()
+    ]
+
+
+def _fault(name: str, table: Mapping[str, Any]) -> str:
+    """Return what is wrong with a variable's table, empty if nothing is."""
+    if not _KEY.fullmatch(name):
+        return "is no name for a key: write a-z, 0-9 and _"
+    if unknown := sorted(set(table) - {"kind", "doc", "default", "option"}):
+        return f"has an entry '{shown(unknown[0])}' that is not known: write kind, doc, default or option"
+    if not all(isinstance(value, str) for value in table.values()):
+        return "has an entry that is not text"
+    if not kinds.known(table.get("kind", "")):
+        return f"kind '{shown(table.get('kind', ''))}' is not known: one of {', '.join(kinds.names())}"
+    return "" if table.get("doc") else "has no doc"
 
 
 def render(template: Template, given: Mapping[str, str], energy_check: kinds.EnergyCheck) -> str:
@@ -114,13 +203,51 @@ def render(template: Template, given: Mapping[str, str], energy_check: kinds.Ene
     energy: dict[str, str] = {kind: flags[kind] for kind in kinds.ENERGY_KINDS if kind in flags}
     if energy:
         kinds.check_energy(energy, energy_check)
-    from jinja2 import Environment, StrictUndefined  # slow to import, and `list` does without
+    options = [
+        _option(by_name[name], value) for name, value in values.items() if by_name[name].option and value
+    ]
+    return _filled(template, {**values, "options": [option for option in options if option]})
 
-    environment = Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+
+def _option(variable: Variable, value: str) -> str:
+    """Return the sbatch option of a value, without dashes; empty for a `no`."""
+    if variable.kind == "yesno":
+        return variable.option if value == "yes" else ""
+    return f"{variable.option}={value}"
+
+
+def _filled(template: Template, values: Mapping[str, Any]) -> str:
+    """Return a template's text with values.
+
+    Raises:
+        ConfigError: a site's template has a mistake; names file and line.
+    """
+    from jinja2 import FunctionLoader, StrictUndefined, TemplateError  # slow to import; `list` does without
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def load(name: str) -> str | None:
+        path = (template.path.parent if template.group == "own" else _FOLDER / _BASE) / name
+        if not _FILE.fullmatch(name):
+            return None
+        shipped = _FOLDER / _BASE / name
+        return _text(path) if path.is_file() else _text(shipped) if shipped.is_file() else None
+
+    environment = ImmutableSandboxedEnvironment(
+        loader=FunctionLoader(load),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters["sh"] = shlex.quote
-    return environment.from_string(template.source).render(values, senergy_version=__version__)
+    try:
+        return environment.from_string(template.source).render(values, senergy_version=__version__)
+    except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        if template.group != "own":
+            raise
+        number = getattr(error, "lineno", None)
+        line = f":{number}" if number else ""
+        raise ConfigError(f"{template.path}{line}", f"{type(error).__name__}: {shown(str(error))}") from None
 
 
 def _values(template: Template, given: Mapping[str, str]) -> dict[str, str]:

@@ -54,9 +54,14 @@ def check(kind: str, name: str, value: str) -> str:
     return value
 
 
+def names() -> list[str]:
+    """Return the kinds that templates may use."""
+    return [*_FORMS, *ENERGY_KINDS]
+
+
 def known(kind: str) -> bool:
     """Return whether templates may use a kind."""
-    return kind in _FORMS or kind in ENERGY_KINDS
+    return kind in names()
 
 
 EnergyCheck = Callable[[dict[str, str]], object]

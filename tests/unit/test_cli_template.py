@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError
-from slurm_energy.templates import find, names, render
+from slurm_energy.templates import find, kinds, names, render
 
 BATCH = [name for name in names() if find(name).group == "batch"]
 SITE = [name for name in names() if find(name).group == "site"]
@@ -47,7 +47,7 @@ def test_the_issue_s_templates_are_there(capsys: pytest.CaptureFixture[str]) -> 
 def test_batch_scripts_read_and_are_shell(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gpu = ["gpu_cap=250W"] if name in ("gpu", "pytorch-ddp", "array") else []
+    gpu = ["gpu_cap=250W", "gpus=2"] if name in ("gpu", "pytorch-ddp", "array") else []
     full = rendered(
         capsys, name, *REQUIRED[name], *ENERGY, *gpu, "partition=p", "time=1-02:00", "setup=module load x"
     )
@@ -128,8 +128,11 @@ def exposure(unit: Path) -> float:
 def test_every_variable_is_used_and_documented(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     template = find(name)
     body = template.source.split("#}\n", 1)[1]
+    if template.group == "batch":
+        body += (Path(__file__).parents[2] / "slurm_energy/templates/base/job.sh.j2").read_text()
     for variable in template.variables:
-        assert re.search(rf"\{{[{{%][^}}]*\b{variable.name}\b", body), variable.name
+        used = re.search(rf"\{{[{{%][^}}]*\b{variable.name}\b", body)
+        assert bool(used) != bool(variable.option) or variable.name in ("gpus", "alternatives"), variable.name
         assert variable.doc
     assert main(["template", "show", name]) == 0
     shown = capsys.readouterr().out
@@ -253,6 +256,112 @@ def test_no_value_breaks_out_of_its_sbatch_line(value: str, key: str) -> None:
     lines = [line for line in text.splitlines() if line.startswith("#SBATCH")]
     assert len(lines) <= 5
     assert all(" " not in line.removeprefix("#SBATCH ") for line in lines)
+
+
+@pytest.mark.parametrize("name", ["gpu", "pytorch-ddp"])
+def test_one_gpu_leaves_the_nodes_others_to_other_jobs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--exclusive" not in rendered(capsys, name, *REQUIRED[name])
+    assert "#SBATCH --exclusive\n" in rendered(capsys, name, *REQUIRED[name], "gpus=8", "exclusive=yes")
+
+
+OWN = """\
+{#
+summary = "our solver on one node"
+uses = ["job_name", "partition", "policy"]
+case = { kind = "word", doc = "case to solve" }
+job_name = { default = "solver" }
+partition = { default = "batch" }
+#}
+{% extends "job.sh.j2" %}
+{% block run %}
+solver {{ case }}
+{% endblock %}
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a site's own templates, named by the configuration."""
+    folder = tmp_path / "templates"
+    folder.mkdir(mode=0o755)
+    config = tmp_path / "energy.toml"
+    config.write_text(f'[templates]\nfolder = "{folder}"\n')
+    monkeypatch.setenv("SENERGY_CONFIG", str(config))
+    return folder
+
+
+def test_a_sites_own_template_extends_the_shipped_skeleton(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (site / "solver.sh.j2").write_text(OWN)
+    text = rendered(capsys, "solver", "case=wing", "policy=monitor")
+    assert text == (
+        "#!/bin/bash\n#SBATCH --job-name=solver\n#SBATCH --partition=batch\n"
+        "#SBATCH --energy-policy=monitor\n\n# Afterwards: senergy job JOBID\nsolver wing\n"
+    )
+    assert main(["template", "list"]) == 0
+    assert re.search(r"(?m)^solver +our solver on one node \(site\)$", capsys.readouterr().out)
+    assert main(["template", "show", "solver"]) == 0
+    assert "case       case to solve (required)" in capsys.readouterr().out
+
+
+def test_the_page_on_templates_is_true(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs/templates.md").read_text()
+    (site / "solver.sh.j2").write_text(page.split("```\n")[1])
+    assert rendered(capsys, "solver", "case=wing", "time=10").endswith("\nsolver wing\n")
+    words = set(re.findall(r"[a-z_]+", page))
+    assert set(kinds.names()) <= words
+    assert {variable.name for name in BATCH for variable in find(name).variables if variable.option} <= words
+
+
+def test_a_sites_own_template_replaces_a_shipped_one(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (site / "gpu.sh.j2").write_text(OWN)
+    assert "solver wing" in rendered(capsys, "gpu", "case=wing")
+    (site / "job.sh.j2").write_text("#!/bin/sh\n{% block run %}{% endblock %}\n")
+    assert rendered(capsys, "gpu", "case=wing") == "#!/bin/sh\nsolver wing\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("echo\n", ":1: has no head"),
+        ("{#\nsummary = \n#}\n", ": head: is not TOML"),
+        ("{#\n#}\n", ":1: has no head"),
+        ('{#\nx = { kind = "word", doc = "d" }\n#}\n', ": head: has no summary"),
+        ('{#\nsummary = "s"\nuses = ["nothing"]\n#}\n', ": uses: is not a list of shared keys: known: "),
+        ('{#\nsummary = "s"\nx = { kind = "word" }\n#}\n', ": x: has no doc"),
+        ('{#\nsummary = "s"\nx = { kind = "no", doc = "d" }\n#}\n', ": x: kind 'no' is not known"),
+        ('{#\nsummary = "s"\nx = { kind = 1, doc = "d" }\n#}\n', ": x: has an entry that is not text"),
+        ('{#\nsummary = "s"\nx = { typ = "a" }\n#}\n', ": x: has an entry 'typ' that is not known"),
+        ('{#\nsummary = "s"\n#}\n{% if %}\n', ":4: TemplateSyntaxError"),
+        ('{#\nsummary = "s"\n#}\n{{ missing }}\n', ": UndefinedError: 'missing' is undefined"),
+        ('{#\nsummary = "s"\n#}\n{{ 1 / 0 }}\n', ": ZeroDivisionError"),
+        ('{#\nsummary = "s"\n#}\n{% extends "../x.j2" %}\n', ": TemplateNotFound: ../x.j2"),
+        ("{#\nsummary = \"s\"\n#}\n{{ ''.__class__.__mro__ }}\n", ": SecurityError"),
+    ],
+)
+def test_a_wrong_template_of_the_site_is_one_line(
+    site: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = site / "wrong.sh.j2"
+    path.write_text(text)
+    assert main(["template", "render", "wrong"]) == 3
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"senergy: error: {path}{said}"), captured.err
+    assert captured.err.count("\n") == 1
+    main(["template", "list"])
+    assert "\ngpu " in capsys.readouterr().out
+
+
+def test_a_template_that_others_can_write_is_refused(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = site / "solver.sh.j2"
+    path.write_text(OWN)
+    path.chmod(0o666)
+    assert main(["template", "render", "solver", "--set", "case=x"]) == 3
+    assert f"{path}: " in capsys.readouterr().err
+    assert main(["template", "list"]) == 3
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"senergy: error: {path}: ") and "\ngpu " in captured.out
 
 
 def test_the_top_level_folder_points_to_the_packaged_templates() -> None:

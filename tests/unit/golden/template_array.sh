@@ -3,6 +3,7 @@
 #SBATCH --array=0-9%4
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
+#SBATCH --gpus-per-node=2
 #SBATCH --partition=p
 #SBATCH --time=1-02:00
 #SBATCH --energy-policy=cap

@@ -2,10 +2,9 @@
 #SBATCH --job-name=gpu
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
-#SBATCH --gpus-per-node=1
+#SBATCH --gpus-per-node=2
 #SBATCH --partition=p
 #SBATCH --time=1-02:00
-#SBATCH --exclusive
 #SBATCH --energy-policy=cap
 #SBATCH --energy-cap=1.6kW
 #SBATCH --energy-gpu-cap=250W

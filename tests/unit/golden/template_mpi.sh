@@ -14,5 +14,5 @@
 # Afterwards: senergy job JOBID
 module load x
 export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
-# srun takes --cpus-per-task no longer from the job since Slurm 22.05
+# Since Slurm 22.05 srun no longer takes --cpus-per-task from the job.
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --cpu-bind=cores ./solver input.dat
