@@ -1,0 +1,205 @@
+"""What a hostile user does to senergyctld's port; each attack holds until it is told to end.
+
+The functions run in a process of that user's, forked from the test (`running`), so nothing is imported here
+that the test does not have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from slurm_energy.accounting.request_proof import request_payload
+from slurm_energy.slurm import munge
+
+NOBODY = 65534
+Attack = Callable[[int, Path], None]
+
+
+@contextlib.contextmanager
+def running(attack: Attack, port: int, munge_socket: Path, uid: int = NOBODY) -> Iterator[int]:
+    """Run an attack as another user; the block begins when it is in full force. Gives its process id."""
+    began_read, began_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(began_read)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            attack(port, munge_socket)
+            os.write(began_write, b"x")
+            threading.Event().wait()
+        finally:
+            os._exit(1)
+    os.close(began_write)
+    try:
+        with os.fdopen(began_read, "rb") as began:
+            assert began.read(1) == b"x", f"{attack.__name__} did not begin"
+        yield child
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+_held: list[socket.socket] = []
+
+
+def _connect(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+    _held.append(connection)
+    return connection
+
+
+def _send(connection: socket.socket, content: bytes) -> bool:
+    try:
+        connection.sendall(content)
+    except OSError:
+        return False
+    return True
+
+
+def large_headers(port: int, _: Path) -> None:
+    """Send 70 requests of 128 headers of 190 KiB each, of which the end never comes."""
+
+    def one() -> None:
+        connection = _connect(port)
+        _send(connection, b"GET /v1/status HTTP/1.1\r\nHost: x\r\n")
+        for number in range(128):
+            if not _send(connection, b"X-%d: " % number + b"a" * (190 << 10) + b"\r\n"):
+                return
+
+    _at_once(one, 70)
+
+
+def half_open_requests(port: int, _: Path) -> None:
+    """Open 1,500 connections, each with the beginning of a request."""
+    for _number in range(1500):
+        _send(_connect(port), b"GET /v1/status HTTP/1.1\r\nAuthorization: MUNGE ")
+
+
+def silent_connections(port: int, _: Path) -> None:
+    """Open 1,500 connections from many loopback addresses that send nothing."""
+    for number in range(1500):
+        connection = socket.socket()
+        connection.settimeout(20)
+        connection.bind((f"127.0.0.{number % 250 + 2}", 0))
+        connection.connect(("127.0.0.1", port))
+        _held.append(connection)
+
+
+def large_credentials(port: int, _: Path) -> None:
+    """Send requests with credentials that are as long as a head may be, and large bodies behind them."""
+
+    def one() -> None:
+        for _number in range(10):
+            connection = _connect(port)
+            credential = b"MUNGE:" + b"A" * 15000 + b":"
+            _send(
+                connection,
+                b"POST /v1/records HTTP/1.1\r\nContent-Length: 16000000\r\nAuthorization: MUNGE "
+                + credential
+                + b"\r\n\r\n",
+            )
+            for _part in range(16):
+                if not _send(connection, b"a" * 1_000_000):
+                    break
+
+    _at_once(one, 30)
+
+
+def chunked_bodies(port: int, munge_socket: Path) -> None:
+    """Send bodies in chunks that never end, with a good credential."""
+
+    def one() -> None:
+        connection = _connect(port)
+        _send(connection, _request(munge_socket, "POST", "/v1/predict", b"Transfer-Encoding: chunked"))
+        for _number in range(64):
+            if not _send(connection, b"40000\r\n" + b"a" * 0x40000 + b"\r\n"):
+                return
+
+    _at_once(one, 40)
+
+
+def slow_bodies(port: int, munge_socket: Path) -> None:
+    """Send the body of a request of one's own a byte a second, on 60 connections."""
+
+    def one() -> None:
+        connection = _connect(port)
+        head = _request(munge_socket, "POST", "/v1/predict", b"Content-Length: 1000000")
+        _send(connection, head + b"{" * 500_000)
+
+    _at_once(one, 60)
+    threading.Thread(target=_drip, daemon=True).start()
+
+
+def pipelined_requests(port: int, munge_socket: Path) -> None:
+    """Send a good request and thousands behind it, without ever reading an answer."""
+
+    def one() -> None:
+        connection = _connect(port)
+        good = _request(munge_socket, "GET", "/v1/status", b"Host: x")
+        _send(connection, good)
+        for _number in range(2000):
+            if not _send(connection, good):
+                return
+
+    _at_once(one, 60)
+
+
+def compressed_bodies(port: int, munge_socket: Path) -> None:
+    """Send small bodies that say they are compressed and would be large."""
+    import zlib
+
+    body = zlib.compress(bytes(64 << 20), 9)
+
+    def one() -> None:
+        length = b"Content-Encoding: deflate\r\nContent-Length: %d" % len(body)
+        _send(_connect(port), _request(munge_socket, "POST", "/v1/predict", length) + body)
+
+    _at_once(one, 40)
+
+
+ATTACKS: tuple[Attack, ...] = (
+    large_headers,
+    half_open_requests,
+    silent_connections,
+    large_credentials,
+    chunked_bodies,
+    slow_bodies,
+    pipelined_requests,
+    compressed_bodies,
+)
+
+
+def _request(munge_socket: Path, method: str, target: str, header: bytes) -> bytes:
+    credential = munge.encode(request_payload(method, target, b""), munge_socket)
+    first = f"{method} {target} HTTP/1.1\r\nAuthorization: MUNGE {credential}\r\n"
+    return first.encode() + header + b"\r\n\r\n"
+
+
+def _at_once(one: Callable[[], None], count: int) -> None:
+    def quietly() -> None:
+        with contextlib.suppress(OSError):
+            one()
+
+    threads = [threading.Thread(target=quietly) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _drip() -> None:
+    while True:
+        for connection in _held:
+            _send(connection, b"{")
+        time.sleep(1)
