@@ -121,6 +121,19 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE INDEX decisions_job ON decisions (job_id, submit);
     CREATE INDEX decisions_time ON decisions (time);
     """,
+    """
+    CREATE TABLE predictions (
+        cluster TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        start REAL NOT NULL,
+        predicted_s REAL NOT NULL,
+        PRIMARY KEY (cluster, job_id, start)
+    ) WITHOUT ROWID;
+    CREATE INDEX predictions_start ON predictions (start);
+    ALTER TABLE history ADD COLUMN user TEXT;
+    UPDATE history SET user = json_extract(body, '$.user');
+    CREATE INDEX history_user ON history (user, "end");
+    """,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from slurm_energy.accounting.database import transaction
+from slurm_energy.quota import fair_quota
 from slurm_energy.slurm.tres import requested
 
 RUNS_PER_KIND: Final = 64
 """Newest runs kept of each kind: user, name, script, resources, limit, policy and caps all equal."""
 
 MOST_RUNS: Final = 200_000
-"""Newest runs kept of all kinds together: about 100 MB."""
+"""Newest runs kept of all kinds together: about 100 MB. The users with most runs lose their oldest ones."""
+
+SAME_START_S: Final = 2.0
+"""Starts of one job that are so close are the same start."""
 
 MISSING_AFTER_S: Final = 3600.0
 """Records of nodes that are missing so long after the end are not waited for: the energy is unknown."""
@@ -32,16 +36,24 @@ _FINISHED = """
         j.time_limit_s, j.requested, count(r.id), count(r.energy_joules), sum(r.energy_joules), min(r.start),
         max(r."end"), max(r.policy), max(json_extract(r.body, '$.asked.cap_watts')),
         max(json_extract(r.body, '$.asked.gpu_cap_watts')), max(json_extract(r.body, '$.fingerprint')),
-        sum(json_array_length(r.body, '$.gpus'))
+        sum(json_array_length(r.body, '$.gpus')),
+        (SELECT p.predicted_s FROM predictions p WHERE p.cluster = j.cluster AND p.job_id = j.job_id
+            AND abs(p.start - j.start) <= :same_start_s LIMIT 1)
     FROM jobs j JOIN records r ON r.job = j.id AND r.step = ''
     WHERE j.id IN (
         SELECT id FROM jobs WHERE finished AND NOT learned AND (
-            SELECT count(*) >= max(coalesce(jobs.nodes, 1), 1) OR max(w.received) <= ?
+            SELECT count(*) >= max(coalesce(jobs.nodes, 1), 1) OR max(w.received) <= :missing_since
             FROM records w WHERE w.job = jobs.id AND w.step = '')
-        ORDER BY updated LIMIT ?)
+        ORDER BY updated LIMIT :batch)
     GROUP BY j.id ORDER BY max(r."end")
 """
 """Those that wait for records of other nodes are left out here, so that they hold up no others."""
+_GPU_JOULES = """
+    SELECT count(*) = count(json_extract(c.value, '$.energy_joules')),
+        sum(json_extract(c.value, '$.energy_joules'))
+    FROM records r, json_each(r.body, '$.components') c
+    WHERE r.job = ? AND r.step = '' AND json_extract(c.value, '$.name') LIKE 'gpu[%'
+"""
 _KIND = ("user", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "policy")
 
 
@@ -65,24 +77,39 @@ class FinishedRun(NamedTuple):
     cap_watts: float | None = None
     gpu_cap_watts: float | None = None
     time_limit_s: float | None = None
+    gpu_joules: float | None = None
+    predicted_s: float | None = None
 
 
-def learn(connection: sqlite3.Connection, now: float) -> tuple[list[FinishedRun], bool]:
+PolicyCaps = Mapping[str, tuple[float | None, float | None]]
+"""Caps per node and per GPU of policies that have some, in watts, for jobs that ask for none."""
+
+
+def learn(
+    connection: sqlite3.Connection, now: float, policy_caps: PolicyCaps | None = None
+) -> tuple[list[FinishedRun], bool]:
     """Take the finished runs that were not learned yet into the history, in one transaction.
 
     Args:
         connection: of the writing thread.
         now: Unix seconds.
+        policy_caps: of the site's policies; None: no policy has caps.
 
     Returns:
         The new runs in the order of their ends, and whether there may be more of them.
     """
     runs = []
     with transaction(connection):
-        rows = connection.execute(_FINISHED, [now - MISSING_AFTER_S, BATCH]).fetchall()
+        rows = connection.execute(
+            _FINISHED,
+            {"missing_since": now - MISSING_AFTER_S, "batch": BATCH, "same_start_s": SAME_START_S},
+        ).fetchall()
         for row in rows:
             count, wanted = row[12], row[9]
-            run = _run(row, missing=count < (wanted or 1))
+            complete, gpu_joules = connection.execute(_GPU_JOULES, [row[0]]).fetchone()
+            run = _run(row, policy_caps or {}, missing=count < (wanted or 1))
+            if complete and run.energy_joules is not None:
+                run = run._replace(gpu_joules=gpu_joules)
             connection.execute("UPDATE jobs SET learned = 1 WHERE id = ?", [row[0]])
             if run.duration_s > 0:
                 _keep(connection, run)
@@ -105,21 +132,37 @@ def forget(connection: sqlite3.Connection, before: float) -> int:
         How many; `BATCH` or more: there may be more of them.
     """
     with transaction(connection):
-        (count,) = connection.execute("SELECT count(*) FROM history").fetchone()
+        connection.execute("DELETE FROM predictions WHERE start < ?", [before])
         done = connection.execute(
-            'DELETE FROM history WHERE id IN (SELECT id FROM history WHERE "end" < ? LIMIT ?) '
-            'OR id IN (SELECT id FROM history ORDER BY "end" LIMIT ?)',
-            [before, BATCH, min(BATCH, max(0, count - MOST_RUNS))],
+            'DELETE FROM history WHERE id IN (SELECT id FROM history WHERE "end" < ? LIMIT ?)',
+            [before, BATCH],
         )
-    return done.rowcount
+        return done.rowcount + _forget_excess(connection)
+
+
+def _forget_excess(connection: sqlite3.Connection) -> int:
+    """Delete the oldest runs of the users who have more than their share of `MOST_RUNS`; return how many."""
+    counts = connection.execute("SELECT user, count(*) FROM history GROUP BY user").fetchall()
+    if sum(count for _, count in counts) <= MOST_RUNS:
+        return 0
+    quota, deleted = fair_quota((count for _, count in counts), MOST_RUNS), 0
+    for user, count in counts:
+        excess = min(count - quota, BATCH - deleted)
+        if excess > 0:
+            deleted += connection.execute(
+                "DELETE FROM history WHERE id IN "
+                '(SELECT id FROM history WHERE user IS ? ORDER BY "end" LIMIT ?)',
+                [user, excess],
+            ).rowcount
+    return deleted
 
 
 def _keep(connection: sqlite3.Connection, run: FinishedRun) -> None:
     kind = _kind(run)
     known = {name: value for name, value in run._asdict().items() if value is not None}
     connection.execute(
-        'INSERT INTO history (kind, "end", body) VALUES (?, ?, ?)',
-        [kind, run.end, json.dumps(known, separators=(",", ":"))],
+        'INSERT INTO history (kind, "end", body, user) VALUES (?, ?, ?, ?)',
+        [kind, run.end, json.dumps(known, separators=(",", ":")), run.user],
     )
     connection.execute(
         "DELETE FROM history WHERE kind = ? AND id NOT IN "
@@ -133,10 +176,10 @@ def _kind(run: FinishedRun) -> bytes:
     return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).digest()
 
 
-def _run(row: tuple[Any, ...], missing: bool) -> FinishedRun:
+def _run(row: tuple[Any, ...], policy_caps: PolicyCaps, missing: bool) -> FinishedRun:
     _, user, account, partition, name, state, start, end, elapsed_s, nodes, limit_s, tres = row[:12]
-    _, known, joules, first, last, policy, cap, gpu_cap, script, gpus = row[12:]
-    asked = requested(tres)
+    _, known, joules, first, last, policy, cap, gpu_cap, script, gpus, predicted_s = row[12:]
+    asked, (policy_cap, policy_gpu_cap) = requested(tres), policy_caps.get(policy, (None, None))
     complete = not missing and known == row[12]
     return FinishedRun(
         end=end or last,
@@ -153,9 +196,10 @@ def _run(row: tuple[Any, ...], missing: bool) -> FinishedRun:
         gpus=_gpus(asked.gpus, tres, gpus),
         gpu_kind=asked.gpu_kind,
         policy=policy,
-        cap_watts=_watts(cap),
-        gpu_cap_watts=_watts(gpu_cap),
+        cap_watts=_watts(cap) or policy_cap,
+        gpu_cap_watts=_watts(gpu_cap) or policy_gpu_cap,
         time_limit_s=limit_s,
+        predicted_s=predicted_s,
     )
 
 

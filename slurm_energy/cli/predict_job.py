@@ -100,15 +100,19 @@ def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
 def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> Question:
     """Return what is asked of the oracles; flags that would be refused at submission are noted."""
     from slurm_energy.oracle.answer import Question
+    from slurm_energy.policies.catalogue import policy_caps
     from slurm_energy.policies.flags import Request, validate_flags
 
     user = args.user or _login_name()
+    caps: dict[str, tuple[float | None, float | None]] = {}
     try:
         config = connection.configuration(args)
         request = validate_flags(script.flags, config, user, script.partition)
+        caps = policy_caps(config)
     except EnergyError as error:
         notes.append(str(error))
         request = Request(policy=script.flags.get("ENERGY_POLICY", "monitor"))
+    cap, gpu_cap = caps.get(request.policy, (None, None))
     return Question(
         user=user,
         account=script.account,
@@ -121,8 +125,8 @@ def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -
         gpu_kind=script.gpu_kind,
         time_limit_s=script.time_limit_s,
         policy=request.policy,
-        cap_watts=request.cap_watts,
-        gpu_cap_watts=request.gpu_cap_watts,
+        cap_watts=request.cap_watts or cap,
+        gpu_cap_watts=request.gpu_cap_watts or gpu_cap,
         model=request.model,
         tag=request.tag,
     )

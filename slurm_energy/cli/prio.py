@@ -28,8 +28,12 @@ the job is expected to take, and where the prediction comes from.
 
 With a JOBID: that job alone, why it stands where it stands, and the jobs just before and after it.
 
-fields: JOBID ACCOUNT BASIS DUE ELIGIBLE ENERGY NAME NICE PARTITION PLACE PREDEDP PREDTIME PRIORITY QOS REASON
-        RUNS SCORE SHAPE SITE SOURCE STATE SUBMITTED TIER USER WAITED WATTS WHY, and the terms of the policy
+MISPRED is the factor by which the jobs of the owner outran their predictions, and LOWBOUND the least time
+that counts for the order: jobs that cost little cannot push the prediction of a long job below it.
+
+fields: JOBID ACCOUNT BASIS DUE ELIGIBLE ENERGY LOWBOUND MISPRED NAME NICE PARTITION PLACE PREDEDP PREDTIME
+        PRIORITY QOS REASON RUNS SCORE SHAPE SITE SOURCE SOURCETIME STATE SUBMITTED TIER USER WAITED WATTS
+        WHY, and the terms of the policy
 
 examples:
   senergy prio

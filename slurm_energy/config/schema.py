@@ -297,6 +297,11 @@ class PriorityConfig:
     wait_bound_s: float = key(
         86400.0, "Jobs that wait longer go before all others, oldest first.", between(1, 1e9)
     )
+    aged_jobs_per_user: int = key(
+        10,
+        "Most jobs of one user that go before all others within wait_bound_s because they waited that long.",
+        between(0, 1e6),
+    )
     interval_s: float = key(15.0, "Seconds between two rankings.", between(1, 3600))
     stale_s: float = key(
         300.0, "Age at which slurmctld's plugin disregards our scores; the order stays.", between(10, 86400)

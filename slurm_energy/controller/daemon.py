@@ -32,6 +32,7 @@ from slurm_energy.controller.request_head import MAX_HEAD_BYTES
 from slurm_energy.controller.server import Server
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
+from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.submission_file import policy_file_text
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.validation import Role, load_for_daemon
@@ -138,7 +139,7 @@ class _Daemon:
         self._enrichment = Enrichment(
             store, self._commands, self._recurring, config.controller.enrich_interval_s
         )
-        self._memory = Memory(store, self._recurring, config.controller.history_days)
+        self._memory = Memory(store, self._recurring, config.controller.history_days, policy_caps(config))
         self._priority = PriorityLoop(config, store, self._memory, self._recurring)
         self._server = Server(
             *(config, self._access(config), store, self._recurring, self._state, self._memory, self._priority)
@@ -259,6 +260,7 @@ class _Daemon:
         self._server.config = config
         self._server.access = self._access(config)
         self._memory.keep_days = config.controller.history_days
+        self._memory.policy_caps = policy_caps(config)
         self._enrichment.schedule.interval_s = config.controller.enrich_interval_s
         log.info("configuration read again: %s", config.path or "defaults")
 

@@ -40,13 +40,20 @@ class Memory:
         store: the database.
         recurring: for failures that repeat.
         keep_days: `controller.history_days`; replaced on reload.
+        policy_caps: caps of the site's policies, for jobs that ask for none; replaced on reload.
 
     `loaded` tells whether what the database remembered was taken over.
     """
 
-    def __init__(self, store: Store, recurring: Recurring, keep_days: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        recurring: Recurring,
+        keep_days: float,
+        policy_caps: learning.PolicyCaps | None = None,
+    ) -> None:
         self._store, self._recurring = store, recurring
-        self.keep_days = keep_days
+        self.keep_days, self.policy_caps = keep_days, policy_caps or {}
         self._history = History()
         self._thread = ThreadPoolExecutor(1, "history")
         self.loaded = False
@@ -80,7 +87,7 @@ class Memory:
         """
         total, more = 0, True
         while more:
-            runs, more = await self._store.write(learning.learn, time.time())
+            runs, more = await self._store.write(learning.learn, time.time(), self.policy_caps)
             # Committed: from here on the memory must not lose them, even if this task is cancelled.
             self._thread.submit(self._take, runs)
             total += len(runs)
@@ -128,8 +135,17 @@ class Memory:
 
     def _answers(self, questions: list[Question], own_only: bool) -> list[dict[str, Any] | None]:
         oracle = HistoryOracle(self._history, NameplateOracle(), own_only=own_only)
-        found = [oracle.predict(question) for question in questions]
+        found = [oracle.predict(self._with_caps(question)) for question in questions]
         return [None if answer is None else answer.to_json() for answer in found]
+
+    def _with_caps(self, question: Question) -> Question:
+        """Return the question with the caps that its policy brings along."""
+        cap, gpu_cap = self.policy_caps.get(question.policy or "", (None, None))
+        return dataclasses.replace(
+            question,
+            cap_watts=question.cap_watts or cap,
+            gpu_cap_watts=question.gpu_cap_watts or gpu_cap,
+        )
 
 
 def read_questions(data: Any, user: str | None, *, operator: bool) -> list[Question]:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from slurm_energy.accounting import consumption, decisions
+from slurm_energy.accounting import consumption, decisions, predictions
 from slurm_energy.config import Config
 from slurm_energy.controller.prediction import Memory
 from slurm_energy.controller.recurring import Recurring
@@ -193,6 +193,7 @@ class PriorityLoop:
 
     async def _rank(self, parts: Parts) -> str | None:
         now = time.time()
+        await self._load_predictions(parts)
         self._mind_the_clock(parts.kept)
         usage, run = parts.kept.usage, asyncio.get_running_loop().run_in_executor
         while True:
@@ -205,6 +206,7 @@ class PriorityLoop:
         # Before the queue is read: what is written from here on is a reason to rank again.
         self._signature = parts.signature()
         self.snapshot = await run(self._thread, parts.rank)
+        await self._save_predictions(parts)
         self._took_s = time.monotonic() - self._began
         if parts.share_error is None:
             self._recurring.works("priority, shares")
@@ -225,6 +227,21 @@ class PriorityLoop:
             )
             kept.usage = kept.usage.anew()
         self._ahead_s = ahead_s
+
+    async def _load_predictions(self, parts: Parts) -> None:
+        """Read once what was predicted of jobs that were running when senergyctld started."""
+        kept = parts.kept.mispredictions
+        if not kept.loaded:
+            before, cluster = time.time() - _REMEMBERED_S, self.config.cluster.name
+            rows = await self._store.read(predictions.since, cluster, before)
+            kept.load(rows)
+
+    async def _save_predictions(self, parts: Parts) -> None:
+        """Store what was predicted of the jobs that have started, for the time when they have ended."""
+        kept = parts.kept.mispredictions
+        if started := list(kept.unsaved):
+            await self._store.write(predictions.save, self.config.cluster.name, started)
+            del kept.unsaved[: len(started)]
 
     async def _intervene(self, parts: Parts, snapshot: Snapshot) -> None:
         """Change shapes and make way; what was done is kept in the database."""

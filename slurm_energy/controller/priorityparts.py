@@ -13,10 +13,12 @@ from slurm_energy.config import Config
 from slurm_energy.controller.interventions import Interventions
 from slurm_energy.controller.prediction import Memory
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
+from slurm_energy.oracle.history.bounds import Bounds, bounds_many
 from slurm_energy.oracle.history.columns import Predictions, predict_many
 from slurm_energy.ownership import read_trusted
 from slurm_energy.priority.alternatives import Alternatives
 from slurm_energy.priority.engine import Engine, Kept, Snapshot
+from slurm_energy.priority.guard import BoundsSource, PredictionGuard
 from slurm_energy.priority.handing import JobByJob, Nowhere, Table, Target
 from slurm_energy.priority.questions import Forecaster, Predictor
 from slurm_energy.priority.usage import Usage
@@ -132,14 +134,15 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         if settings.policy_file is not None:
             read_trusted(settings.policy_file)  # for it is run
         run, history = CommandRunner(), _forecaster(memory)
+        guard = PredictionGuard(kept.mispredictions, _bounds_source(memory))
         taken = kept.taken if settings.mode == "portable" else None
         updater = Updater(settings.updates_per_s, settings.interval_s, taken)
         interventions = Interventions(config, updater, run, kept.acted)
         acted = kept.acted
         shaper = Alternatives(
-            Predictor(config, history), interventions.nodes, acted.doubts, acted.keeps_shape
+            Predictor(config, history, guard), interventions.nodes, acted.doubts, acted.keeps_shape
         )
-        engine = Engine(config, kept, history, shaper)
+        engine = Engine(config, kept, history, shaper, guard)
     except OSError as error:
         where = f"priority.policy_file {settings.policy_file}"
         raise ConfigError(where, error.strerror or str(error)) from None
@@ -183,5 +186,18 @@ def _forecaster(memory: Memory | None) -> Forecaster | None:
 
     def ask(columns: Mapping[str, Sequence[Any]]) -> Predictions:
         return memory.ask(lambda history: predict_many(history, columns))
+
+    return ask
+
+
+def _bounds_source(memory: Memory | None) -> BoundsSource | None:
+    """Return what asks the history for lower bounds, in the history's own thread."""
+    if memory is None:
+        return None
+
+    def ask(
+        columns: Mapping[str, Sequence[Any]], limit_s: Sequence[float], watts: Sequence[float], now: float
+    ) -> Bounds:
+        return memory.ask(lambda history: bounds_many(history, columns, limit_s, watts, now))
 
     return ask

@@ -68,6 +68,12 @@ def catalogue(config: Config) -> dict[str, PolicyInfo]:
     return found
 
 
+def policy_caps(config: Config) -> dict[str, tuple[float | None, float | None]]:
+    """Return the caps per node and per GPU, in watts, of each policy that has some of its own."""
+    caps = {name: (info.cap_watts, info.gpu_cap_watts) for name, info in catalogue(config).items()}
+    return {name: pair for name, pair in caps.items() if pair != (None, None)}
+
+
 def default_policy(config: Config, user: str | None, partition: str | None) -> str:
     """Return the policy of a job that asks for none: its user's, else its partition's, else the site's."""
     defaults = config.defaults

@@ -6,7 +6,7 @@ Setting it in Slurm is done elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Final
 
@@ -190,7 +190,7 @@ class Alternatives:
             queue.time_limit_s[own],
         )
         figures = []
-        for name in ("time_s", "power_watts", "source", "runs", "level"):
+        for name in (one.name for one in fields(Predicted)):
             column = getattr(as_asked, name)[at]
             column[offered] = getattr(asked, name)
             figures.append(column)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -80,13 +80,7 @@ def numbered(words: Sequence[str]) -> Ints:
 
 def taken(predicted: Predicted, rows: Ints) -> Predicted:
     """Return the predictions of some rows."""
-    return Predicted(
-        predicted.time_s[rows],
-        predicted.power_watts[rows],
-        predicted.source[rows],
-        predicted.runs[rows],
-        predicted.level[rows],
-    )
+    return Predicted(*(getattr(predicted, column.name)[rows] for column in fields(Predicted)))
 
 
 def leaders(queue: QueueColumns) -> Ints:
@@ -128,7 +122,7 @@ def with_components(queue: QueueColumns, leader: Ints, predicted: Predicted) -> 
     time_s, watts = predicted.time_s.copy(), predicted.power_watts.copy()
     np.maximum.at(time_s, leader[parts], predicted.time_s[parts])
     np.add.at(watts, leader[parts], predicted.power_watts[parts])
-    return Predicted(time_s, watts, predicted.source, predicted.runs, predicted.level)
+    return replace(predicted, time_s=time_s, power_watts=watts)
 
 
 def waits_since(queue: QueueColumns, now_s: float) -> Floats:
@@ -144,7 +138,9 @@ def waits_since(queue: QueueColumns, now_s: float) -> Floats:
     return earliest
 
 
-def job_table(queue: QueueColumns, rows: Ints, users: Ints, now_s: float) -> Jobs:
+def job_table(
+    queue: QueueColumns, rows: Ints, users: Ints, now_s: float, aged_starts: Mapping[int, int] | None = None
+) -> Jobs:
     """Return the table of the ranked jobs.
 
     Factors of partition and QOS are not known here and 0: Slurm sorts by the partition's tier itself, and
@@ -155,7 +151,9 @@ def job_table(queue: QueueColumns, rows: Ints, users: Ints, now_s: float) -> Job
         rows: the ranked ones, shape (n,).
         users: each one's row in the table of users, shape (n,).
         now_s: Unix seconds.
+        aged_starts: jobs that started lately past the bound on waiting, by uid; None: none.
     """
+    uids, started = queue.uid[rows], aged_starts or {}
     cpus = queue.cpus[rows].astype(np.float64)
     return jobs(
         queue.job_id[rows],
@@ -165,6 +163,8 @@ def job_table(queue: QueueColumns, rows: Ints, users: Ints, now_s: float) -> Job
         time_limit_s=queue.time_limit_s[rows],
         size=cpus / max(1.0, float(cpus.max(initial=0.0))),
         nice=queue.nice[rows].astype(np.float64),
+        owner=uids,
+        aged_starts=np.array([started.get(uid, 0) for uid in uids.tolist()], np.int64),
     )
 
 

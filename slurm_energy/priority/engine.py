@@ -14,6 +14,7 @@ import numpy as np
 from slurm_energy.config import Config
 from slurm_energy.priority import labels
 from slurm_energy.priority.acted import Acted
+from slurm_energy.priority.aged_starts import AgedStarts
 from slurm_energy.priority.agreement import Agreement, agreement
 from slurm_energy.priority.building import (
     AsAsked,
@@ -25,6 +26,7 @@ from slurm_energy.priority.building import (
     ranked_rows,
     with_components,
 )
+from slurm_energy.priority.guard import Mispredictions, PredictionGuard
 from slurm_energy.priority.questions import Forecaster, Predicted, Predictor
 from slurm_energy.priority.usage import Association, Usage, shares_of, users_table, weight
 from slurm_energy.scheduling import Options, Policy, Queue, Ranking, Users, check_weights, load_file, policy
@@ -45,6 +47,8 @@ class Kept:
         numbers: site factors of the last cycle by job id; None before the first.
         taken: site factors that slurmctld has taken one by one, by job id.
         acted: what was changed about jobs beside their place.
+        mispredictions: what was predicted of jobs that have started.
+        aged_starts: jobs that started after the bound on waiting.
     """
 
     usage: Usage
@@ -53,6 +57,8 @@ class Kept:
     numbers: dict[int, int] | None = None
     taken: dict[int, int] = field(default_factory=dict)
     acted: Acted = field(default_factory=Acted)
+    mispredictions: Mispredictions = field(default_factory=Mispredictions)
+    aged_starts: AgedStarts = field(default_factory=AgedStarts)
 
     def shares(self) -> Mapping[Association, float]:
         """Return normalised shares by association, those that are known."""
@@ -178,6 +184,7 @@ class Engine:
         kept: shared with the engine before and after a reload.
         history: answers from measured runs.
         shaper: finds the shapes of jobs; None: as asked.
+        guard: the same one that the shaper's predictor has; None: without bounds from history.
 
     Raises:
         NotFoundError: the policy is not known.
@@ -185,15 +192,26 @@ class Engine:
     """
 
     def __init__(
-        self, config: Config, kept: Kept, history: Forecaster | None = None, shaper: Shaper | None = None
+        self,
+        config: Config,
+        kept: Kept,
+        history: Forecaster | None = None,
+        shaper: Shaper | None = None,
+        guard: PredictionGuard | None = None,
     ) -> None:
         settings = config.priority
         if settings.policy_file is not None:
             load_file(settings.policy_file)
         self.policy: Policy = policy(settings.policy)
         check_weights(settings.weights)
-        self.options = Options(settings.age_weight, settings.wait_bound_s, dict(settings.weights))
-        self.predictor = Predictor(config, history)
+        self.options = Options(
+            settings.age_weight,
+            settings.wait_bound_s,
+            dict(settings.weights),
+            aged_jobs_per_user=settings.aged_jobs_per_user,
+        )
+        self._guard = guard or PredictionGuard(kept.mispredictions, None)
+        self.predictor = Predictor(config, history, self._guard)
         self._settings, self._kept = settings, kept
         self._shaper = shaper or AsAsked()
 
@@ -206,14 +224,19 @@ class Engine:
         """
         began = time.perf_counter()
         queue = queue.only(~self._kept.usage.ended(queue, now_s))
+        mispredictions = self._kept.mispredictions
+        mispredictions.see_running(queue, now_s)
+        self._guard.now_s = now_s
         by_itself = self.predictor.predict(queue)
+        mispredictions.see_ranking(queue, by_itself.before_factor_s)
         association = self._associations(queue)
         users, shares = self._users(queue, by_itself, association, now_s)
         leader = leaders(queue)
         predicted = with_components(queue, leader, by_itself)
         rows = ranked_rows(queue, leader, self._settings.partitions)
         shapes = self._shaper.shapes(queue, rows, predicted)
-        table = job_table(queue, rows, association[rows], now_s)
+        aged_starts = self._kept.aged_starts.by_user(queue, now_s, self.options.wait_bound_s)
+        table = job_table(queue, rows, association[rows], now_s, aged_starts)
         scheduled = Queue(now_s, table, shapes.table, users)
         ranking = self.policy.rank(scheduled, self.options)
         order = ranking.order(table.job_id)

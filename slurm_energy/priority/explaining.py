@@ -22,6 +22,7 @@ from slurm_energy.scheduling.ranking import AGED, URGENT
 from slurm_energy.slurm.queue.columns import PENDING
 from slurm_energy.slurm.shares import Share
 
+_SHOWN_RATIO: Final = 1.01
 _TIERS: Final = ("aged", "urgent", "normal")
 
 
@@ -135,6 +136,9 @@ class Explainer:
         if snapshot.ranking.choice[at] < 0:
             return "none of its shapes can run now"
         figures = _figures(*self._best(row))
+        if float(self._waited_s[at]) >= snapshot.options.wait_bound_s:
+            most = snapshot.options.aged_jobs_per_user
+            figures = f"it is past the bound on waiting, but {most} jobs of its user go before, and {figures}"
         if tier == URGENT:
             left_s = float(snapshot.queue.deadline_s[row]) - snapshot.computed
             when = f"is in {format_duration(left_s)}" if left_s > 0 else "is over"
@@ -284,15 +288,30 @@ def _predicted(predicted: Predicted, row: int) -> dict[str, Any]:
         "source": str(SOURCES[predicted.source[row]]),
         "runs": int(predicted.runs[row]),
         "basis": predicted.basis(row),
+        "source_time_s": float(predicted.source_time_s[row]),
+        "lower_bound_s": float(predicted.lower_bound_s[row]) or None,
+        "misprediction_factor": float(predicted.misprediction[row]),
     }
 
 
 def _figures(predicted: Predicted, row: int) -> str:
     time_s, watts = float(predicted.time_s[row]), float(predicted.power_watts[row])
+    basis = [shown(predicted.basis(row), 80), *_adjustments(predicted, row)]
     return (
         f"{format_duration(time_s)} at {with_unit(watts, 'W')} are expected, "
-        f"EDP {with_unit(watts * time_s**2, 'J s')} ({shown(predicted.basis(row), 80)})"
+        f"EDP {with_unit(watts * time_s**2, 'J s')} ({'; '.join(basis)})"
     )
+
+
+def _adjustments(predicted: Predicted, row: int) -> list[str]:
+    """Return what was done to the time that the source says, in words."""
+    words, said_s = [], float(predicted.source_time_s[row])
+    bound_s, factor = float(predicted.lower_bound_s[row]), float(predicted.misprediction[row])
+    if bound_s > said_s * _SHOWN_RATIO:
+        words.append(f"{format_duration(said_s)} raised to the lower bound {format_duration(bound_s)}")
+    if factor > _SHOWN_RATIO:
+        words.append(f"times misprediction factor {factor:.3g}")
+    return words
 
 
 def _number(value: Any) -> float | None:

@@ -6,7 +6,7 @@ The oracles own the arithmetic; here is only who is asked, what, and whose answe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,10 +15,13 @@ from slurm_energy.config import Config
 from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.answer import Answer, Question, Source
 from slurm_energy.oracle.history import columns as history_columns
+from slurm_energy.oracle.history.cap_response import caps_of
 from slurm_energy.oracle.history.levels import LEVELS
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
 from slurm_energy.oracle.prediction import TrainingOracle
+from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.flags import Request, validate_flags
+from slurm_energy.priority.guard import PredictionGuard
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.queue.columns import QueueColumns
 
@@ -44,6 +47,9 @@ class Predicted:
         source: place in `SOURCES`.
         runs: measured runs behind it; 0 for other sources than history.
         level: place in `oracle.history.levels.LEVELS`, -1 for other sources.
+        source_time_s: time as the source says, before bound and factor.
+        lower_bound_s: least time that counts, see `guard`; 0: none.
+        misprediction: factor on the time, 1 or more: by how much the user's jobs outran their predictions.
     """
 
     time_s: Floats
@@ -51,6 +57,14 @@ class Predicted:
     source: Ints
     runs: Ints
     level: Ints
+    source_time_s: Floats
+    lower_bound_s: Floats
+    misprediction: Floats
+
+    @property
+    def before_factor_s(self) -> Floats:
+        """Seconds without the misprediction factor."""
+        return np.maximum(self.source_time_s, self.lower_bound_s)
 
     @property
     def energy_joules(self) -> Floats:
@@ -78,10 +92,14 @@ class Predictor:
     Args:
         config: policies, bounds and defaults, for the jobs' flags.
         history: answers from measured runs; None: there is no history.
+        guard: bounds and factors against predictions that are too short; None: as the sources say.
     """
 
-    def __init__(self, config: Config, history: Forecaster | None = None) -> None:
-        self._config, self._history = config, history
+    def __init__(
+        self, config: Config, history: Forecaster | None = None, guard: PredictionGuard | None = None
+    ) -> None:
+        self._config, self._history, self._guard = config, history, guard
+        self._policy_caps = policy_caps(config)
         self._requests: dict[Any, Request] = {}
         self._models: dict[Any, tuple[float, float] | None] = {}
         self._plates: dict[Any, tuple[float, float]] = {}
@@ -127,7 +145,21 @@ class Predictor:
         time_s[wrong], watts[wrong], source[wrong] = np.nan, np.nan, NAMEPLATE
         runs, level = np.where(source == HISTORY, runs, 0), np.where(source == HISTORY, level, -1)
         self._ask_nameplate(asked, time_s, watts)
-        return Predicted(np.clip(time_s, _LEAST_S, limit), watts, source, runs, level)
+        time_s = np.clip(time_s, _LEAST_S, limit)
+        if self._guard is None:
+            return Predicted(time_s, watts, source, runs, level, time_s, np.zeros(count), np.ones(count))
+        plates = np.array([plate[1] for plate in self._plates_of(asked)], np.float64)
+        kept = self._guard.apply(asked, time_s, watts, plates, _most_watts(asked))
+        return Predicted(
+            np.clip(kept.time_s, _LEAST_S, limit),
+            kept.power_watts,
+            source,
+            runs,
+            level,
+            time_s,
+            kept.lower_bound_s,
+            kept.misprediction,
+        )
 
     def modelled(
         self, queue: QueueColumns, rows: Ints, gpus: Ints, gpu_kind: Sequence[str]
@@ -180,11 +212,17 @@ class Predictor:
         return found
 
     def _request(self, flags: Mapping[str, str], user: str, partition: str) -> Request:
-        """Return a job's request; flags that would be refused count as not given, as at the node."""
+        """Return a job's request with its policy's caps; flags that would be refused count as not given."""
         try:
-            return validate_flags(flags, self._config, user or None, partition or None)
+            request = validate_flags(flags, self._config, user or None, partition or None)
         except EnergyError:
-            return Request()
+            request = Request()
+        cap, gpu_cap = self._policy_caps.get(request.policy, (None, None))
+        return replace(
+            request,
+            cap_watts=request.cap_watts or cap,
+            gpu_cap_watts=request.gpu_cap_watts or gpu_cap,
+        )
 
     def _ask_model(
         self,
@@ -211,16 +249,36 @@ class Predictor:
 
     def _ask_nameplate(self, asked: Mapping[str, list[Any]], time_s: Floats, watts: Floats) -> None:
         """Fill in what nobody knows: half the time limit, and a share of the TDP."""
+        rows = np.flatnonzero(np.isnan(time_s) | np.isnan(watts))
+        for row, answer in zip(rows.tolist(), self._plates_of(asked, rows), strict=True):
+            time_s[row] = answer[0] if np.isnan(time_s[row]) else time_s[row]
+            watts[row] = answer[1] if np.isnan(watts[row]) else watts[row]
+
+    def _plates_of(
+        self, asked: Mapping[str, list[Any]], rows: Ints | None = None
+    ) -> list[tuple[float, float]]:
+        """Return time and watts by time limit and TDP."""
         known = _bounded(self._plates)
         columns = ("nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "cap_watts", "gpu_cap_watts")
-        for row in np.flatnonzero(np.isnan(time_s) | np.isnan(watts)).tolist():
+        found = []
+        for row in range(len(asked["gpus"])) if rows is None else rows.tolist():
             key = tuple(asked[name][row] for name in columns)
             answer = known.get(key)
             if answer is None:
-                found = _means(self._nameplate.predict(Question(**dict(zip(columns, key, strict=True)))))
-                answer = known[key] = found or (NO_LIMIT_S / 2, 0.0)
-            time_s[row] = answer[0] if np.isnan(time_s[row]) else time_s[row]
-            watts[row] = answer[1] if np.isnan(watts[row]) else watts[row]
+                means = _means(self._nameplate.predict(Question(**dict(zip(columns, key, strict=True)))))
+                answer = known[key] = means or (NO_LIMIT_S / 2, 0.0)
+            found.append(answer)
+        return found
+
+
+def _most_watts(asked: Mapping[str, list[Any]]) -> Floats:
+    """Return the watts that each job's caps allow, infinity without one."""
+    columns = zip(*(asked[name] for name in ("cap_watts", "gpu_cap_watts", "nodes", "gpus")), strict=True)
+    found = []
+    for cap, gpu_cap, nodes, gpus in columns:
+        caps = caps_of(cap, gpu_cap, nodes, gpus)
+        found.append(min(caps.gpu_watts, caps.unit_watts) * (gpus or nodes or 1))
+    return np.array(found, np.float64)
 
 
 def _means(answer: Answer | None) -> tuple[float, float] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -71,7 +72,7 @@ def compared(predicted: Predicted, job: Ints, time: Floats, watts: Floats, limit
             base = _middle(seconds[rows]) / _middle(time[rows]), _middle(power[rows]) / _middle(watts[rows])
         others = rows[~exact[rows]]
         seconds[others], power[others] = base[0] * time[others], base[1] * watts[others]
-    return Predicted(np.fmin(seconds, limit_s), power, predicted.source, predicted.runs, predicted.level)
+    return replace(predicted, time_s=np.fmin(seconds, limit_s), power_watts=power)
 
 
 def _middle(values: Floats) -> float:

@@ -62,6 +62,14 @@ FIELDS: Final[tuple[Field[Job], ...]] = (
     _field("DUE", 19, "time", _key("deadline"), "deadline"),
     _field("ELIGIBLE", 19, "time", _key("eligible"), "from when on it may start"),
     _figure("ENERGY", 9, "scaled", _predicted("energy_joules"), "predicted energy, J", "J"),
+    _field("LOWBOUND", 11, "duration", _predicted("lower_bound_s"), "least run time that counts"),
+    _field(
+        "MISPRED",
+        8,
+        "figure",
+        _predicted("misprediction_factor"),
+        "factor on the predicted time: actual over predicted of its user's jobs",
+    ),
     _text("NAME", 12, _key("name"), "name of the job"),
     _field("NICE", 6, "number", _key("nice"), "nice value, which Slurm takes away from the priority"),
     _text("PARTITION", 9, _key("partition"), "partition"),
@@ -76,6 +84,7 @@ FIELDS: Final[tuple[Field[Job], ...]] = (
     _text("SHAPE", 16, shape, "shape chosen among those that the job offers"),
     _field("SITE", 10, "number", _key("site_factor"), "site factor that stands for the place"),
     _text("SOURCE", 9, _predicted("source"), "history, model or nameplate"),
+    _field("SOURCETIME", 11, "duration", _predicted("source_time_s"), "run time before LOWBOUND and MISPRED"),
     _text("STATE", 9, state, "ready, held, dependent or fixed (a priority of its own)"),
     _field("SUBMITTED", 19, "time", _key("submit"), "time of submission"),
     _text("TIER", 6, _key("tier"), "aged and urgent jobs go before normal ones"),
@@ -89,7 +98,7 @@ _FRONT: Final = ("JOBID", "PARTITION", "USER", "PLACE", "SITE", "SCORE")
 _BACK: Final = ("PREDTIME", "WATTS", "ENERGY", "SOURCE")
 _LONG_FRONT: Final = ("JOBID", "PARTITION", "USER", "ACCOUNT", "QOS", "STATE", "TIER", "PLACE")
 _LONG_FRONT_2: Final = ("PRIORITY", "SITE", "NICE", "WAITED", "SCORE")
-_LONG_BACK: Final = ("PREDTIME", "WATTS", "ENERGY", "PREDEDP", "SOURCE", "RUNS", "SHAPE", "REASON")
+_LONG_BACK: Final = ("PREDTIME", "WATTS", "ENERGY", "PREDEDP", "SOURCE", "RUNS", "MISPRED", "SHAPE", "REASON")
 
 
 def term_names(jobs: Iterable[Job]) -> list[str]:

@@ -183,7 +183,18 @@ def _facts(job: Job, style: Style) -> list[str]:
         f"times      {times}",
         f"predicted  {_expected(predicted)}",
         f"source     {predicted.get('source') or 'unknown'}{basis}",
+        *_adjusted(predicted),
     ]
+
+
+def _adjusted(predicted: Mapping[str, Any]) -> list[str]:
+    """Return what was made of the time that the source says; nothing if it counts as it is."""
+    if predicted.get("misprediction_factor") is None:
+        return []
+    said, bound = format_duration(predicted.get("source_time_s")), predicted.get("lower_bound_s")
+    least = f", lower bound {format_duration(bound)}" if bound else ""
+    factor = figure(predicted["misprediction_factor"])
+    return [f"adjusted   {said} by the source{least}, misprediction factor {factor}"]
 
 
 def _score(job: Job) -> str:

@@ -30,6 +30,9 @@ class Jobs:
         size: share of the cluster that the job asks for, 0 to 1.
         partition_factor, qos_factor: Slurm's factors, 0 to 1.
         nice: Slurm's nice value, subtracted from the priority of `multifactor`.
+        owner: number of the person who submitted the job, for limits per person; one person may have
+            several rows in `Users`.
+        aged_starts: jobs of the owner that started lately after waiting past the bound.
     """
 
     job_id: Ints
@@ -41,6 +44,8 @@ class Jobs:
     partition_factor: Floats
     qos_factor: Floats
     nice: Floats
+    owner: Ints
+    aged_starts: Ints
 
     @property
     def count(self) -> int:
@@ -68,6 +73,8 @@ def jobs(job_id: Ints, submit_s: Floats, **columns: Column) -> Jobs:
         "partition_factor": np.zeros(count),
         "qos_factor": np.zeros(count),
         "nice": np.zeros(count),
+        "owner": np.asarray(columns.get("user", np.zeros(count)), np.int64),
+        "aged_starts": np.zeros(count, np.int64),
     }
     given = _complete("jobs", count, defaults, {"submit_s": submit_s}, columns)
     return Jobs(job_id=np.asarray(job_id, np.int64), submit_s=np.asarray(submit_s, np.float64), **given)

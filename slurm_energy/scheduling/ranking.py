@@ -24,12 +24,15 @@ class Options:
             waited even longer, get done.
         weights: of the terms of `blend` and of Slurm's factors of `multifactor`, by name.
         max_age_s: age at which an age factor is 1 (Slurm's PriorityMaxAge).
+        aged_jobs_per_user: at most so many jobs of one owner go before all others within `wait_bound_s`:
+            those that have started count. None: no limit.
     """
 
     age_weight: float = 0.01
     wait_bound_s: float = 86_400.0
     weights: dict[str, float] = field(default_factory=dict)
     max_age_s: float = 7 * 86_400.0
+    aged_jobs_per_user: int | None = None
 
     def weight(self, name: str, default: float) -> float:
         """Return a weight, or its default."""
@@ -132,8 +135,22 @@ def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints
     tier = np.full(queue.jobs.count, NORMAL, np.int64)
     if urgent_first:
         tier[queue.jobs.urgent] = URGENT
-    tier[queue.wait_s >= options.wait_bound_s] = AGED
+    tier[_aged(queue, options)] = AGED
     return tier
+
+
+def _aged(queue: Queue, options: Options) -> Ints:
+    """Return rows of the jobs beyond the bound on waiting, the oldest of each owner as far as allowed."""
+    jobs = queue.jobs
+    rows: Ints = np.flatnonzero(queue.wait_s >= options.wait_bound_s)
+    if options.aged_jobs_per_user is None or len(rows) == 0:
+        return rows
+    rows = rows[np.lexsort((jobs.job_id[rows], jobs.submit_s[rows], jobs.owner[rows]))]
+    owner = jobs.owner[rows]
+    first = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
+    number = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
+    allowed: Ints = rows[number < options.aged_jobs_per_user - jobs.aged_starts[rows]]
+    return allowed
 
 
 def ranked(

@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 from store_examples import NOW, Accounting, item, job
 
-from slurm_energy.accounting import database, learning
+from slurm_energy.accounting import database, learning, predictions
 from slurm_energy.slurm.tres import Requested, requested
 
 TRES = "cpu=4,mem=1G,node=2,gres/gpu:a100=2"
@@ -225,3 +225,53 @@ def test_the_row_of_a_run_has_only_what_is_known(store):
     learn(store)
     ((body,),) = store.rows("SELECT body FROM history")
     assert "account" not in json.loads(body)
+
+
+def test_the_joules_of_gpus_and_the_prediction_at_the_start_are_kept(store):
+    gpus = [
+        {"name": name, "energy_joules": joules, "source": "x", "quality": "ok"}
+        for name, joules in (("cpu", 50.0), ("gpu[0]", 30.0), ("gpu[1]", 10.0))
+    ]
+    known, unknown = item(job_id=7), item(job_id=8)
+    known["record"]["components"] = [{**known["record"]["components"][0], **part} for part in gpus]
+    known["record"]["components"] = [{**one, "quality": "measured"} for one in known["record"]["components"]]
+    store.deliver(known, unknown)
+    with database.connect(store.path) as connection:
+        predictions.save(connection, "c1", [(7, 1000.5, 40.0), (7, 900.0, 1.0), (8, 5000.0, 2.0)])
+        predictions.save(connection, "other", [(8, 1000.0, 3.0)])
+        assert predictions.since(connection, "c1", 950.0) == [(7, 1000.5, 40.0), (8, 5000.0, 2.0)]
+    store.learn(job(7), job(8))
+    first, second = sorted(learn(store), key=lambda run: run.name)
+    assert (first.gpu_joules, first.predicted_s) == (40.0, 40.0)
+    assert (second.gpu_joules, second.predicted_s) == (None, None)
+    assert {run.predicted_s for run in remembered(store)} == {40.0, None}
+
+
+def test_caps_of_a_sites_policy_count_where_the_job_asked_for_none(store):
+    store.deliver(
+        item(job_id=7, policy="night"), item(job_id=8, policy="night", asked={"gpu_cap_watts": "90"})
+    )
+    store.learn(job(7), job(8))
+    with database.connect(store.path) as connection:
+        runs, _ = learning.learn(connection, NOW, {"night": (None, 150.0)})
+    assert sorted(run.gpu_cap_watts for run in runs) == [90.0, 150.0]
+
+
+def test_one_user_cannot_displace_the_runs_of_others(store, monkeypatch):
+    monkeypatch.setattr(learning, "MOST_RUNS", 20)
+    for number in range(1, 61):
+        store.deliver(item(job_id=number, start=number, end=number + 1.0))
+        store.learn(job(number, user="alice" if number <= 5 else "mallory", start=number, end=number + 1.0))
+    learn(store)
+    with database.connect(store.path) as connection:
+        while learning.forget(connection, 0.0):
+            pass
+    assert Counter(run.user for run in remembered(store)) == {"alice": 5, "mallory": 15}
+    assert max(run.end for run in remembered(store)) == 61.0
+
+
+def test_old_predictions_are_deleted(store):
+    with database.connect(store.path) as connection:
+        predictions.save(connection, "c1", [(7, 1000.0, 40.0), (8, 3000.0, 2.0)])
+        learning.forget(connection, 2000.0)
+        assert predictions.since(connection, "c1", 0.0) == [(8, 3000.0, 2.0)]

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from slurm_energy.oracle.answer import Answer, Estimate, Question, Source
 from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run, distribution
 from slurm_energy.oracle.history.levels import ATTRIBUTES, LEVELS
-from slurm_energy.oracle.history.memory import RUNS_PER_KEY
+from slurm_energy.oracle.history.memory import RUNS_PER_KEY, RUNS_PER_USER
 from slurm_energy.oracle.history.surprise import Surprise
+from slurm_energy.quota import fair_quota
 
 NOW = 1_800_000_000.0
 VALUES = st.floats(0, 1e9)
@@ -277,3 +278,32 @@ def test_columns_of_different_lengths():
     for bad in ({}, {"user": ["a"], "name": []}, {"colour": ["red"]}):
         with pytest.raises(ValueError, match="columns of one length"):
             predict_many(History(), bad)
+
+
+def test_one_user_cannot_displace_the_history_of_others():
+    history = History(most_keys=200)
+    for number in range(5):
+        history.learn(run(user="bob", name=f"b{number}", ago=5000.0))
+    for number in range(1000):
+        history.learn(run(user="mallory", name=f"job{number}", ago=1000.0 - number))
+        assert len(history) <= 200
+    for number in range(5):
+        assert history.forecast(Question(**(JOB | {"user": "bob", "name": f"b{number}"}))).level == 2
+    assert history.forecast(Question(**(JOB | {"user": "mallory", "name": "job999"}))).level == 2
+
+
+def test_one_user_cannot_fill_a_key_that_several_share():
+    history = learned(*(run(user=f"u{n}", duration_s=50.0) for n in range(20)))
+    for _ in range(200):
+        history.learn(run(user="mallory", duration_s=9000.0))
+    entry = history.forecast(Question(**(JOB | {"user": "carol"})))
+    assert entry.level == 6 and entry.runs == 20 + RUNS_PER_USER
+    assert distribution.middle(entry.seconds) == 9000.0  # the newest still weigh most
+
+
+@given(st.lists(st.integers(0, 50), max_size=12), st.integers(0, 300))
+def test_quotas_are_the_largest_that_fit(counts, most):
+    quota = fair_quota(counts, most)
+    assert sum(min(count, quota) for count in counts) <= most or quota == 0
+    if any(count > quota for count in counts):
+        assert sum(min(count, quota + 1) for count in counts) > most

@@ -708,3 +708,37 @@ def test_own_jobs_only(busy):
 def test_bad_questions(query):
     with pytest.raises(UsageError):
         Wanted.from_query(query)
+
+
+# --- the bound on waiting per user -----------------------------------------------------------------------
+
+
+def parked(count, **more):
+    return [
+        {"uid": 7, "user": "mallory", "submit_s": NOW - 3 * DAY - n, "time_limit_s": 60.0} | more
+        for n in range(count)
+    ]
+
+
+def test_parked_jobs_do_not_delay_the_oldest_jobs_of_others():
+    honest = {"uid": 8, "user": "bob", "submit_s": NOW - 2 * DAY, "time_limit_s": 9 * HOUR}
+    found = engine("sjf", aged_jobs_per_user=5).cycle(queue(honest, *parked(500)), NOW)
+    assert found.place[0] == 6
+    assert explaining.Explainer(found).why(1).startswith("Place")
+    assert "5 jobs of its user go before" in explaining.Explainer(found).why(1)
+
+
+def test_aged_jobs_that_have_started_use_up_what_is_allowed():
+    """Else parked jobs would follow each other for ever, always older than those of others."""
+    honest = {"uid": 8, "user": "bob", "submit_s": NOW - 2 * DAY, "time_limit_s": 9 * HOUR}
+    kept = Kept(Usage(7 * DAY))
+    ranker = engine("sjf", kept, aged_jobs_per_user=5)
+    started = [
+        running(job_id=9000 + n, array_job_id=9000, uid=7, submit_s=NOW - 3 * DAY, start_s=NOW - 60.0 * n)
+        for n in range(5)
+    ]
+    assert ranker.cycle(queue(honest, *parked(50), *started), NOW).place[0] == 1
+    later = NOW + 600  # they are over
+    assert ranker.cycle(queue(honest, *parked(50), now=later), later).place[0] == 1
+    much_later = NOW + 2 * DAY
+    assert ranker.cycle(queue(honest, *parked(50), now=much_later), much_later).place[0] == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -359,3 +360,52 @@ def test_a_bad_policy_file_is_named_with_its_line(tmp_path, text, message):
 def test_bad_tables_are_refused(build, message):
     with pytest.raises(UsageError, match=message):
         build()
+
+
+def parked(count: int, **columns: Any) -> Queue:
+    """Jobs of owner 0 that have waited for an hour, and behind them two of owner 1 and one that is new."""
+    submit = np.array([*range(count), 900.0, 901.0, 3990.0])
+    owner = np.array([0] * count + [1, 1, 2])
+    total = count + 3
+    return Queue(
+        4000.0,
+        jobs(np.arange(1, total + 1), submit, owner=owner, **columns),
+        alternatives(np.arange(total + 1), np.full(total, 100.0), np.full(total, 300.0)),
+    )
+
+
+def test_parked_jobs_of_one_user_do_not_own_the_head_of_the_queue():
+    queue = parked(800)
+    ranking = policy("sjf").rank(queue, Options(wait_bound_s=1000.0, aged_jobs_per_user=10))
+    aged = np.flatnonzero(ranking.tier == AGED)
+    assert aged.tolist() == [*range(10), 800, 801]
+    assert ranking.order(queue.jobs.job_id)[:12].tolist() == aged.tolist()
+    without = policy("sjf").rank(queue, Options(wait_bound_s=1000.0))
+    assert np.count_nonzero(without.tier == AGED) == 802
+
+
+def test_jobs_that_have_started_past_the_bound_count():
+    started = np.array([7] * 50 + [0, 12, 0])
+    ranking = policy("zeus").rank(
+        parked(50, aged_starts=started), Options(wait_bound_s=1000.0, aged_jobs_per_user=10)
+    )
+    assert np.flatnonzero(ranking.tier == AGED).tolist() == [0, 1, 2, 50]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2000)), max_size=30), st.integers(0, 5))
+def test_no_owner_has_more_aged_jobs_than_allowed_and_they_are_the_oldest(waiting, most):
+    count = len(waiting)
+    queue = Queue(
+        2000.0,
+        jobs(
+            np.arange(1, count + 1),
+            np.array([submit for _, submit in waiting], np.float64),
+            owner=np.array([owner for owner, _ in waiting], np.int64),
+        ),
+        alternatives(np.arange(count + 1), np.full(count, 1.0), np.full(count, 1.0)),
+    )
+    tier = policy("fcfs").rank(queue, Options(wait_bound_s=500.0, aged_jobs_per_user=most)).tier
+    for owner in range(4):
+        own = [row for row in range(count) if waiting[row][0] == owner]
+        past = sorted((row for row in own if waiting[row][1] <= 1500), key=lambda row: (waiting[row][1], row))
+        assert {row for row in own if tier[row] == AGED} == set(past[:most])

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.oracle.history.distribution import ATOMS, QUARTER, TAIL
+from slurm_energy.oracle.history.forecast import Forecast
 from slurm_energy.oracle.history.levels import ATTRIBUTES
-from slurm_energy.oracle.history.memory import Forecast, History
+from slurm_energy.oracle.history.memory import History
 
 _UNKNOWN = (float("nan"),) * ATOMS
 Numbers = NDArray[np.float64]

@@ -8,6 +8,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from slurm_energy.oracle.answer import Question
+from slurm_energy.oracle.history.cap_response import Caps, caps_of
 from slurm_energy.oracle.history.runs import Run
 
 Key = tuple[int, bool, bool, tuple[Any, ...]]
@@ -23,6 +24,7 @@ ATTRIBUTES = (
 
 row_of = attrgetter(*ATTRIBUTES)
 _GPUS, _TIME_LIMIT = ATTRIBUTES.index("gpus"), ATTRIBUTES.index("time_limit_s")
+_CAPS = itemgetter(*(ATTRIBUTES.index(name) for name in ("cap_watts", "gpu_cap_watts", "nodes", "gpus")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ class Level:
 
 
 _SHAPE = ("nodes", "cpus", "gpus", "gpu_kind")
-_SETTINGS = ("policy", "cap_watts", "gpu_cap_watts")
+_SETTINGS = ("policy",)
+"""Caps are no part of a key: runs under other caps are converted, see `cap_response`."""
 
 LEVELS = (
     Level("same script, arguments, resources and policy", ("user", "fingerprint"), _SHAPE + _SETTINGS),
@@ -62,6 +65,17 @@ LEVELS = (
 """From the most specific to the most general. Jobs with GPUs and jobs without never share a key."""
 
 
+USER_LEVEL = LEVELS.index(next(level for level in LEVELS if level.by_limit))
+"""The first level of quite other programs of the same user; further ones are shared by several users."""
+
+_OWNED = tuple("user" in level.needs for level in LEVELS)
+
+
+def user_of(key: Key) -> str | None:
+    """Return whose key it is; None for keys that several users share."""
+    return str(key[3][0]) if _OWNED[key[0]] else None
+
+
 def units(job: Job) -> float:
     """Return what power is counted per: GPUs where the job has some, else nodes.
 
@@ -69,6 +83,11 @@ def units(job: Job) -> float:
     node do not: most of its power is there with one busy core too, so nothing is scaled by them.
     """
     return float(job.gpus or job.nodes or 1)
+
+
+def caps_of_row(row: Row) -> Caps:
+    """Return the limits per unit of a job."""
+    return caps_of(*_CAPS(row))
 
 
 def keys(row: Row) -> list[Key]:

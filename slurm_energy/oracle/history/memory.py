@@ -3,52 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from slurm_energy.oracle.history.distribution import EVEN, Grid, Observation, mixed, spread, times
-from slurm_energy.oracle.history.levels import LEVELS, Job, Key, Row, keys, row_of, units
-from slurm_energy.oracle.history.runs import Ending, Run
+from slurm_energy.oracle.history.cap_response import Caps
+from slurm_energy.oracle.history.forecast import Forecast, make_forecast, run_scale, watts_of
+from slurm_energy.oracle.history.levels import (
+    LEVELS,
+    USER_LEVEL,
+    Job,
+    Key,
+    Row,
+    caps_of_row,
+    keys,
+    row_of,
+    user_of,
+)
+from slurm_energy.oracle.history.runs import Run
 from slurm_energy.oracle.history.surprise import Surprise
+from slurm_energy.oracle.history.track_record import ProgramRecord, UserRecord
+from slurm_energy.quota import fair_quota
 
 RUNS_PER_KEY: Final = 64
 """Newest runs kept of each key; one more would weigh less than 1 % of the newest."""
 
+RUNS_PER_USER: Final = RUNS_PER_KEY // 4
+"""Newest runs of one user kept of a key that several users share."""
+
 MOST_KEYS: Final = 200_000
 
-_KEPT_WEIGHT: Final = 0.92  # of a run, by each newer one of its key
-_SPREAD_WEIGHT: Final = 2.0  # runs that "like the newest, but different as runs differ" counts for
-_SPREAD_RUNS: Final = 10
-_MADE_PER_KEY: Final = 8
+_MADE_PER_KEY: Final = 16
 _MOST_PATHS: Final = 200_000
-_MOST_WATTS: Final = 1e9  # per unit; more is no measurement
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Forecast:
-    """What the runs of one key, and of the more general ones behind it, say of the next.
-
-    Attributes:
-        level: index in `LEVELS` of the key.
-        seconds: of the run; with `by_limit`, shares of its time limit.
-        watts: mean watts per unit (see `levels.units`); None: no run has its energy.
-        joules: per unit, with `by_limit` also per second of the time limit; None likewise.
-        runs: number of runs of this key.
-        newest: Unix seconds of the newest one's end.
-        endings: how many of them ended how.
-        by_limit: see `seconds`.
-    """
-
-    level: int
-    seconds: Grid
-    watts: Grid | None
-    joules: Grid | None
-    runs: int
-    newest: float
-    endings: Mapping[Ending, int]
-    by_limit: bool
+_SHRINK_TO: Final = 0.9
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +46,21 @@ class _Entry:
     level: int
     runs: list[Run] = field(default_factory=list)  # a deque would take 0.6 kB for a single run
     learned: int = 0
-    made: dict[Forecast | None, Forecast] = field(default_factory=dict)
+    made: dict[tuple[Forecast | None, Caps], Forecast] = field(default_factory=dict)
+    record: ProgramRecord | None = None
+
+    def keep(self, run: Run) -> None:
+        """Add a run and drop the oldest one too many: of its user where several users share the key."""
+        self.runs.append(run)
+        if self.level > USER_LEVEL:
+            own = [place for place, other in enumerate(self.runs) if other.user == run.user]
+            if len(own) > RUNS_PER_USER:
+                del self.runs[own[0]]
+        del self.runs[:-RUNS_PER_KEY]
+        self.learned += 1
+        self.made.clear()
+        if self.record is not None:
+            self.record.add(run)
 
     def knows_no_more_than(self, other: _Entry) -> bool:
         """Whether it has the runs of a more specific key only, which would then count twice."""
@@ -69,15 +71,17 @@ class History:
     """What is remembered of runs. Not for several threads at once.
 
     Args:
-        most_keys: bound on memory, about 0.5 kB a key, runs included. Where every job has a name of its own
-            there are several keys a run; beyond the bound keys of the oldest runs are dropped.
+        most_keys: bound on memory, about 0.7 kB a key, runs included. Where every job has a name of its own
+            there are several keys a run. Beyond the bound the users with the most keys lose their oldest
+            ones, so that no user can displace the history of others.
     """
 
     def __init__(self, most_keys: int = MOST_KEYS) -> None:
         self._most_keys = most_keys
         self._entries: dict[Key, _Entry] = {}
         self._surprises = [(Surprise(), Surprise()) for _ in LEVELS]
-        self._paths: dict[tuple[_Entry, ...], Forecast] = {}
+        self._paths: dict[tuple[tuple[_Entry, ...], Caps], Forecast] = {}
+        self._users: dict[str, UserRecord] = {}
         self.runs_learned = 0
 
     def __len__(self) -> int:
@@ -90,26 +94,44 @@ class History:
         for key in keys(row_of(run)):
             entry = self._entries.get(key)
             if entry is None:
-                entry = self._entries[key] = _Entry(key[0])
+                record = ProgramRecord() if key[0] < USER_LEVEL else None
+                entry = self._entries[key] = _Entry(key[0], record=record)
             else:
                 self._compare(entry.level, entry.runs[-1], run)
-            entry.runs.append(run)
-            del entry.runs[:-RUNS_PER_KEY]
-            entry.learned += 1
-            entry.made.clear()
+            entry.keep(run)
+        if run.user is not None:
+            self._users.setdefault(run.user, UserRecord()).add(run)
         self.runs_learned += 1
         if len(self._entries) > self._most_keys:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Drop the tenth of the keys whose newest run is oldest, so that this is seldom to be done."""
-        newest = sorted(entry.runs[-1].end for entry in self._entries.values())
-        self.forget(newest[len(newest) // 10 + 1])
+        """Drop a tenth of the keys, so that this is seldom done: the oldest of the users with the most."""
+        self._paths.clear()
+        counts = Counter(user_of(key) for key in self._entries)
+        left = dict.fromkeys(counts, fair_quota(counts.values(), int(_SHRINK_TO * self._most_keys)))
+        kept: dict[Key, _Entry] = {}
+        for key, entry in sorted(self._entries.items(), key=lambda item: -item[1].runs[-1].end):
+            if left[user_of(key)] > 0:
+                left[user_of(key)] -= 1
+                kept[key] = entry
+        self._entries = kept
 
     def forget(self, before: float) -> None:
-        """Drop keys whose newest run ended before a Unix second."""
+        """Drop keys and users whose newest run ended before a Unix second."""
         self._paths.clear()
         self._entries = {key: entry for key, entry in self._entries.items() if entry.runs[-1].end >= before}
+        self._users = {user: record for user, record in self._users.items() if record.newest >= before}
+
+    def user_record(self, user: str | None) -> UserRecord | None:
+        """Return what is known of a user's runs as a whole."""
+        return None if user is None else self._users.get(user)
+
+    def program_records(self, row: Row) -> Iterator[ProgramRecord]:
+        """Yield the records of the job's own programs, the most general first."""
+        for entry in self._path(row):
+            if entry.record is not None:
+                yield entry.record
 
     def forecast(self, job: Job, *, own_only: bool = False) -> Forecast | None:
         """Return what is known of such a job, None if nothing; with `own_only` from its user's runs alone."""
@@ -117,16 +139,16 @@ class History:
         if not own_only:
             return self.forecast_of(row)
         path = tuple(entry for entry in self._path(row) if "user" in LEVELS[entry.level].needs)
-        return self._walk(path) if path else None
+        return self._walk(path, caps_of_row(row)) if path else None
 
     def forecast_of(self, row: Row) -> Forecast | None:
         """Return the forecast for a job given as `levels.row_of` gives it."""
-        path = self._path(row)
-        found = self._paths.get(path)
+        path, caps = self._path(row), caps_of_row(row)
+        found = self._paths.get((path, caps))
         if found is None and path:
             if len(self._paths) >= _MOST_PATHS:
                 self._paths.clear()
-            found = self._paths[path] = self._walk(path)
+            found = self._paths[path, caps] = self._walk(path, caps)
         return found
 
     def _path(self, row: Row) -> tuple[_Entry, ...]:
@@ -134,20 +156,23 @@ class History:
         get = self._entries.get
         return tuple([entry for key in keys(row) if (entry := get(key)) is not None])
 
-    def _walk(self, path: tuple[_Entry, ...]) -> Forecast:
+    def _walk(self, path: tuple[_Entry, ...], caps: Caps) -> Forecast:
         """Go from the most general entry to the most specific."""
         found: Forecast | None = None
         for entry, following in pairwise(path):
             if not entry.knows_no_more_than(following):
-                found = entry.made.get(found) or self._make(entry, found)
-        return path[-1].made.get(found) or self._make(path[-1], found)
+                found = self._made(entry, found, caps)
+        return self._made(path[-1], found, caps)
 
-    def _make(self, entry: _Entry, behind: Forecast | None) -> Forecast:
+    def _made(self, entry: _Entry, behind: Forecast | None, caps: Caps) -> Forecast:
+        known = entry.made.get((behind, caps))
+        if known is not None:
+            return known
         if len(entry.made) >= _MADE_PER_KEY:
             entry.made.clear()
         seconds, watts = self._surprises[entry.level]
-        made = _made(entry.level, entry.runs, behind, seconds.factors, watts.factors)
-        entry.made[behind] = made
+        made = make_forecast(entry.level, entry.runs, behind, caps, seconds.factors, watts.factors)
+        entry.made[behind, caps] = made
         return made
 
     def _compare(self, level: int, before: Run, after: Run) -> None:
@@ -155,79 +180,6 @@ class History:
         seconds, watts = self._surprises[level]
         if before.ending.by_itself and after.ending.by_itself:
             seconds.note(
-                before.duration_s / _scale(before, by_limit), after.duration_s / _scale(after, by_limit)
+                before.duration_s / run_scale(before, by_limit), after.duration_s / run_scale(after, by_limit)
             )
-        watts.note(_watts(before) or 0.0, _watts(after) or 0.0)
-
-
-def _made(
-    level: int,
-    runs: Sequence[Run],
-    behind: Forecast | None,
-    second_factors: Sequence[float],
-    watt_factors: Sequence[float],
-) -> Forecast:
-    newest_first = list(reversed(runs))
-    by_limit = LEVELS[level].by_limit
-    limited = newest_first[0].time_limit_s is not None
-    seconds: list[Observation] = []
-    joules: list[Observation] = []
-    watts: list[Observation] = []
-    for age, run in enumerate(newest_first):
-        weight, cut, scale = _KEPT_WEIGHT**age, not run.ending.by_itself, _scale(run, by_limit)
-        seconds.append((run.duration_s / scale, weight, cut))
-        drawn = _watts(run)
-        if drawn is not None:
-            watts.append((drawn, weight, False))
-            joules.append((drawn * run.duration_s / scale, weight, cut))
-    # What is behind may count in shares of the limit: read with the newest limit.
-    back = _scale(newest_first[0], True) if behind and behind.by_limit and not by_limit else 1.0
-    prior = behind.seconds if behind else EVEN if by_limit and limited else None
-    more = (behind.watts, behind.joules) if behind else (None, None)
-    weight = LEVELS[level].general_weight
-    return Forecast(
-        level=level,
-        seconds=_grid(seconds, prior and times(prior, back), weight, second_factors),
-        watts=_grid(watts, more[0], weight, watt_factors) if watts else more[0],
-        joules=_grid(joules, more[1] and times(more[1], back), weight, second_factors)
-        if joules
-        else more[1] and times(more[1], back),
-        runs=len(runs),
-        newest=max(run.end for run in runs),
-        endings=Counter(run.ending for run in runs),
-        by_limit=by_limit and limited,
-    )
-
-
-def _grid(
-    seen: Sequence[Observation], general: Grid | None, general_weight: float, factors: Sequence[float]
-) -> Grid:
-    """Mix what was seen, what differs from it as runs differ, and what more general keys say.
-
-    The first run of a key counts only as the middle of what is likely: that it repeats exactly is not known.
-    """
-    total = sum(weight for _, weight, _ in seen)
-    alike = max(0.0, total - 1) / total
-    newest = seen[:_SPREAD_RUNS]
-    share = _SPREAD_WEIGHT / sum(weight for _, weight, _ in newest) / len(factors)
-    points = [(value, weight * alike, cut) for value, weight, cut in seen]
-    points += [
-        (value * (1.0 if cut else factor), weight * share, cut)
-        for value, weight, cut in newest
-        for factor in factors
-    ]
-    if general is None:
-        general = spread(mixed(seen), factors)
-    return mixed(points, general, general_weight)
-
-
-def _scale(run: Run, by_limit: bool) -> float:
-    return (run.time_limit_s or 1.0) if by_limit else 1.0
-
-
-def _watts(run: Run) -> float | None:
-    """Return mean watts per unit; None if not known, as of a run too short for any sample, or no figure."""
-    if run.energy_joules is None or run.duration_s <= 0:
-        return None
-    watts = run.energy_joules / run.duration_s / units(run)
-    return watts if watts <= _MOST_WATTS else None
+        watts.note(watts_of(before) or 0.0, watts_of(after) or 0.0)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from slurm_energy.oracle.answer import Answer, Estimate, Oracle, Question, Source
 from slurm_energy.oracle.history.distribution import Grid, high, low, mean
+from slurm_energy.oracle.history.forecast import Forecast
 from slurm_energy.oracle.history.levels import LEVELS, units
-from slurm_energy.oracle.history.memory import Forecast, History
+from slurm_energy.oracle.history.memory import History
 from slurm_energy.oracle.history.runs import Ending
 
 _AGES = ((172800.0, 86400.0, "days"), (7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
@@ -40,7 +41,7 @@ class HistoryOracle:
         if forecast is None:
             return None
         duration = _duration(forecast, question.time_limit_s)
-        notes = _notes(forecast, question)
+        notes = _notes(forecast)
         power = _power(forecast, question)
         if power is None:
             answer = self._power.predict(question) if self._power is not None else None
@@ -91,7 +92,7 @@ def _estimate(grid: Grid, factor: float, most: float | None = None) -> Estimate:
     return Estimate(mean(values), low(values), high(values))
 
 
-def _notes(forecast: Forecast, question: Question) -> tuple[str, ...]:
+def _notes(forecast: Forecast) -> tuple[str, ...]:
     notes = []
     cut = sum(count for ending, count in forecast.endings.items() if not ending.by_itself)
     if cut:
@@ -106,8 +107,8 @@ def _notes(forecast: Forecast, question: Question) -> tuple[str, ...]:
         )
     if failed := forecast.endings.get(Ending.FAILED):
         notes.append(f"{failed} of {_count(forecast.runs)} failed")
-    if forecast.level > 0 and (question.cap_watts is not None or question.gpu_cap_watts is not None):
-        notes.append("these runs may have had other caps than this job")
+    if forecast.converted:
+        notes.append(f"{_count(forecast.converted)} under other caps: time and watts are converted")
     return tuple(notes)
 
 

@@ -49,6 +49,9 @@ class Run:
         duration_s: seconds that it ran.
         ending: how it ended.
         energy_joules: of all its nodes.
+        gpu_joules: part of `energy_joules` that the GPUs used.
+        predicted_s: seconds that the queue engine predicted when the run began, before the misprediction
+            factor of its user.
         user, account, partition, name, fingerprint, gpu_kind, policy, cap_watts, gpu_cap_watts, time_limit_s:
             as in `oracle.answer.Question`.
         nodes, cpus, gpus: what the job asked for, not what it was given: that is not known beforehand.
@@ -71,3 +74,5 @@ class Run:
     cap_watts: float | None = None
     gpu_cap_watts: float | None = None
     time_limit_s: float | None = None
+    gpu_joules: float | None = None
+    predicted_s: float | None = None

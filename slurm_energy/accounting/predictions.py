@@ -1,0 +1,32 @@
+"""What was predicted of jobs when they started, kept until they have ended and been learned from."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from slurm_energy.accounting.database import transaction
+
+
+def save(connection: sqlite3.Connection, cluster: str, started: Iterable[tuple[int, float, float]]) -> None:
+    """Store predictions.
+
+    Args:
+        connection: of the writing thread.
+        cluster: ClusterName.
+        started: job id, start in Unix seconds and predicted seconds of each.
+    """
+    with transaction(connection):
+        connection.executemany(
+            "INSERT OR REPLACE INTO predictions (cluster, job_id, start, predicted_s) VALUES (?, ?, ?, ?)",
+            [(cluster, *one) for one in started],
+        )
+
+
+def since(connection: sqlite3.Connection, cluster: str, start: float) -> list[tuple[int, float, float]]:
+    """Return job id, start and predicted seconds of the jobs that started at a Unix second or later."""
+    rows = connection.execute(
+        "SELECT job_id, start, predicted_s FROM predictions WHERE cluster = ? AND start >= ?",
+        [cluster, start],
+    )
+    return rows.fetchall()

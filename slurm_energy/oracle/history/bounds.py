@@ -1,0 +1,92 @@
+"""Lower bounds of time and watts for whole queues, which cheap runs cannot push down.
+
+A prediction decides about a place in the queue, and users choose names, scripts and what runs in them. What a
+user cannot choose freely is the time limit, which Slurm enforces, and the resources that runs have taken. So
+the bounds begin with the limit and the user's usual part of it, and follow the user's runs of the same
+program only as far as these have taken resources comparable to what the job may take (`track_record`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.oracle.history.columns import Numbers
+from slurm_energy.oracle.history.levels import ATTRIBUTES, Row
+from slurm_energy.oracle.history.memory import History
+from slurm_energy.oracle.history.track_record import (
+    PRIOR_FRACTION,
+    bounded,
+    evidence,
+    rounded_up,
+    suffices,
+)
+
+_USER, _NODES, _GPUS = (ATTRIBUTES.index(name) for name in ("user", "nodes", "gpus"))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """One value per job in each array.
+
+    Attributes:
+        time_s: least time to predict, before the misprediction factor.
+        power_watts: least watts to predict where no cap is below.
+        overrun_sum: see `track_record.UserRecord`, of the job's user.
+        overrun_unit_seconds: likewise.
+    """
+
+    time_s: Numbers
+    power_watts: Numbers
+    overrun_sum: Numbers
+    overrun_unit_seconds: Numbers
+
+
+def bounds_many(
+    history: History,
+    jobs: Mapping[str, Sequence[Any]],
+    limit_s: Sequence[float],
+    prior_watts: Sequence[float],
+    now: float,
+) -> Bounds:
+    """Return the bounds of many jobs.
+
+    Args:
+        history: what is remembered.
+        jobs: columns as in `columns.predict_many`.
+        limit_s: time limit of each, or what is assumed without one.
+        prior_watts: watts of each where nothing is known, as at the nameplate.
+        now: Unix seconds.
+    """
+    count = len(limit_s)
+    found = np.empty((4, count))
+    known: dict[Any, tuple[float, float]] = {}
+    rows = zip(*(jobs.get(name, repeat(None, count)) for name in ATTRIBUTES), strict=False)
+    for place, (row, limit, watts) in enumerate(zip(rows, limit_s, prior_watts, strict=True)):
+        key = (row, limit, watts)
+        if key not in known:
+            known[key] = _bounds(history, row, limit, watts)
+        user = history.user_record(row[_USER])
+        found[:, place] = *known[key], *(user.overruns_at(now) if user else (0.0, 0.0))
+    return Bounds(*found)
+
+
+def _bounds(history: History, row: Row, limit_s: float, prior_watts: float) -> tuple[float, float]:
+    units = float(row[_GPUS] or row[_NODES] or 1)
+    may_take = units * limit_s
+    fraction, watts = PRIOR_FRACTION, prior_watts / units
+    if user := history.user_record(row[_USER]):
+        fraction = bounded(fraction, user.fraction, evidence(user, limit_s), may_take)
+    time_s = fraction * limit_s
+    # The most specific runs that prove something; more general ones include them.
+    enough = [one for one in history.program_records(row) if suffices(one, limit_s, may_take)]
+    if enough:
+        record, weight = enough[-1], evidence(enough[-1], limit_s)
+        time_s = bounded(time_s, record.time_s, weight, may_take)
+        measured = min(weight, record.measured_sum / limit_s)
+        watts = bounded(watts, record.unit_watts, measured, may_take)
+    return rounded_up(min(time_s, limit_s), limit_s), rounded_up(watts * units, prior_watts)

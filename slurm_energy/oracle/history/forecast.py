@@ -1,0 +1,152 @@
+"""The forecast made of the runs of one key: grids of seconds, watts and joules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.oracle.history.cap_response import Caps, predicted, tdp_watts
+from slurm_energy.oracle.history.distribution import EVEN, Grid, Observation, mixed, spread, times
+from slurm_energy.oracle.history.levels import LEVELS, caps_of_row, row_of, units
+from slurm_energy.oracle.history.runs import Ending, Run
+from slurm_energy.oracle.history.track_record import gpu_watts
+
+_KEPT_WEIGHT: Final = 0.92  # of a run, by each newer one of its key
+_SPREAD_WEIGHT: Final = 2.0  # runs that "like the newest, but different as runs differ" counts for
+_SPREAD_RUNS: Final = 10
+_MOST_WATTS: Final = 1e9  # per unit; more is no measurement
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forecast:
+    """What the runs of one key, and of the more general ones behind it, say of the next.
+
+    Attributes:
+        level: index in `LEVELS` of the key.
+        seconds: of the run; with `by_limit`, shares of its time limit.
+        watts: mean watts per unit (see `levels.units`); None: no run has its energy.
+        joules: per unit, with `by_limit` also per second of the time limit; None likewise.
+        runs: number of runs of this key.
+        newest: Unix seconds of the newest one's end.
+        endings: how many of them ended how.
+        by_limit: see `seconds`.
+        converted: runs under other caps than the job's, see `cap_response`.
+    """
+
+    level: int
+    seconds: Grid
+    watts: Grid | None
+    joules: Grid | None
+    runs: int
+    newest: float
+    endings: Mapping[Ending, int]
+    by_limit: bool
+    converted: int = 0
+
+
+def make_forecast(
+    level: int,
+    runs: Sequence[Run],
+    behind: Forecast | None,
+    caps: Caps,
+    second_factors: Sequence[float],
+    watt_factors: Sequence[float],
+) -> Forecast:
+    """Return the forecast of a key.
+
+    Args:
+        level: index in `LEVELS`.
+        runs: of the key, oldest first, at least one.
+        behind: forecast of the next, more general key, made for the same caps.
+        caps: of the job to predict for; runs under other caps are converted.
+        second_factors: by how much the time of a run of this level differs from that of the run before.
+        watt_factors: its watts likewise.
+    """
+    newest_first = list(reversed(runs))
+    by_limit = LEVELS[level].by_limit
+    limited = newest_first[0].time_limit_s is not None
+    seconds: list[Observation] = []
+    joules: list[Observation] = []
+    watts: list[Observation] = []
+    for age, run in enumerate(newest_first):
+        weight, cut, scale = _KEPT_WEIGHT**age, not run.ending.by_itself, run_scale(run, by_limit)
+        drawn, time = _under(run, caps)
+        seconds.append((run.duration_s * time / scale, weight, cut))
+        if drawn is not None:
+            watts.append((drawn, weight, False))
+            joules.append((drawn * run.duration_s * time / scale, weight, cut))
+    # What is behind may count in shares of the limit: read with the newest limit.
+    back = run_scale(newest_first[0], True) if behind and behind.by_limit and not by_limit else 1.0
+    most_watts = _most_watts(newest_first, caps)
+    prior = behind.seconds if behind else EVEN if by_limit and limited else None
+    more = (behind.watts, behind.joules) if behind else (None, None)
+    weight = LEVELS[level].general_weight
+    return Forecast(
+        level=level,
+        seconds=_grid(seconds, prior and times(prior, back), weight, second_factors),
+        watts=_at_most(_grid(watts, more[0], weight, watt_factors), most_watts) if watts else more[0],
+        joules=_grid(joules, more[1] and times(more[1], back), weight, second_factors)
+        if joules
+        else more[1] and times(more[1], back),
+        runs=len(runs),
+        newest=max(run.end for run in runs),
+        endings=Counter(run.ending for run in runs),
+        by_limit=by_limit and limited,
+        converted=sum(watts_of(run) is not None and caps_of_row(row_of(run)) != caps for run in runs),
+    )
+
+
+def _grid(
+    seen: Sequence[Observation], general: Grid | None, general_weight: float, factors: Sequence[float]
+) -> Grid:
+    """Mix what was seen, what differs from it as runs differ, and what more general keys say.
+
+    The first run of a key counts only as the middle of what is likely: that it repeats exactly is not known.
+    """
+    total = sum(weight for _, weight, _ in seen)
+    alike = max(0.0, total - 1) / total
+    newest = seen[:_SPREAD_RUNS]
+    share = _SPREAD_WEIGHT / sum(weight for _, weight, _ in newest) / len(factors)
+    points = [(value, weight * alike, cut) for value, weight, cut in seen]
+    points += [
+        (value * (1.0 if cut else factor), weight * share, cut)
+        for value, weight, cut in newest
+        for factor in factors
+    ]
+    if general is None:
+        general = spread(mixed(seen), factors)
+    return mixed(points, general, general_weight)
+
+
+def run_scale(run: Run, by_limit: bool) -> float:
+    """Return what a run's seconds are divided by: its time limit where shares of it are compared."""
+    return (run.time_limit_s or 1.0) if by_limit else 1.0
+
+
+def watts_of(run: Run) -> float | None:
+    """Return mean watts per unit; None if not known, as of a run too short for any sample, or no figure."""
+    if run.energy_joules is None or run.duration_s <= 0:
+        return None
+    watts = run.energy_joules / run.duration_s / units(run)
+    return watts if watts <= _MOST_WATTS else None
+
+
+def _under(run: Run, caps: Caps) -> tuple[float | None, float]:
+    """Return a run's watts per unit and relative time as they would be under other caps."""
+    drawn = watts_of(run)
+    if drawn is None:
+        return None, 1.0
+    before = caps_of_row(row_of(run))
+    return predicted(drawn, gpu_watts(run, drawn), before, caps, tdp_watts(run.gpu_kind))
+
+
+def _most_watts(runs: Sequence[Run], caps: Caps) -> float:
+    """Return the watts per unit that the caps allow: those of the GPUs and the most beside them."""
+    beside = [drawn - gpu_watts(run, drawn) for run in runs if (drawn := watts_of(run)) is not None]
+    return min(caps.unit_watts, caps.gpu_watts + max(beside, default=0.0))
+
+
+def _at_most(grid: Grid, most: float) -> Grid:
+    return tuple(min(value, most) for value in grid)

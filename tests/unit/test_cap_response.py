@@ -1,0 +1,127 @@
+"""Runs under one power cap predict runs under another: never above the cap, monotone, equal where equal."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.oracle.answer import Question
+from slurm_energy.oracle.history import History, HistoryOracle, Run
+from slurm_energy.oracle.history.cap_response import Caps, caps_of, predicted
+from slurm_energy.oracle.history.columns import predict_many
+
+NOW = 1_800_000_000.0
+WATTS = st.floats(1.0, 1e4)
+CAP = st.floats(10.0, 2e4) | st.just(math.inf)
+BOTH = st.builds(Caps, CAP, CAP)
+JOB = {"user": "alice", "name": "train", "nodes": 1, "cpus": 4, "gpus": 1, "time_limit_s": 36_000.0}
+
+
+def runs(count=20, watts=300.0, seconds=600.0, gpu_joules=None, **more):
+    history = History()
+    for number in range(count):
+        joules = None if gpu_joules is None else gpu_joules * seconds
+        history.learn(
+            Run(NOW + number, seconds, energy_joules=watts * seconds, gpu_joules=joules, **JOB | more)
+        )
+    return history
+
+
+def asked(history, **more):
+    return HistoryOracle(history, clock=lambda: NOW).predict(Question(**JOB | more))
+
+
+def test_a_cap_holds_and_stretches_the_time():
+    history = runs()
+    free, capped = asked(history), asked(history, gpu_cap_watts=100.0)
+    assert free.power_watts.mean == pytest.approx(300.0)
+    assert capped.power_watts.high <= 100.0
+    assert capped.power_watts.mean == pytest.approx(100.0, rel=0.05)
+    assert capped.duration_s.mean > 1.5 * free.duration_s.mean
+    assert capped.notes == ("20 runs under other caps: time and watts are converted",)
+
+
+def test_the_cap_of_a_node_holds_too():
+    capped = asked(runs(gpus=0, watts=500.0), gpus=0, cap_watts=200.0)
+    assert capped.power_watts.high <= 200.0
+    assert capped.duration_s.mean > 600.0
+
+
+def test_a_cap_that_is_not_felt_changes_nothing():
+    history = runs()
+    assert asked(history, gpu_cap_watts=310.0).duration_s == asked(history).duration_s
+    assert asked(history, gpu_cap_watts=310.0).power_watts.mean == asked(history).power_watts.mean
+
+
+def test_runs_under_the_same_cap_count_as_they_are():
+    history = runs(watts=99.0, gpu_cap_watts=100.0)
+    answer = asked(history, gpu_cap_watts=100.0)
+    assert answer.duration_s.mean == pytest.approx(600.0, rel=0.01)
+    assert answer.power_watts.mean == pytest.approx(99.0, rel=0.01)
+    assert answer.notes == ()
+
+
+def test_lifting_a_cap_that_was_felt_gives_more_watts_and_less_time():
+    history = runs(watts=99.0, gpu_cap_watts=100.0)
+    lifted = asked(history)
+    assert 99.0 < lifted.power_watts.mean <= 2 * 99.0
+    assert lifted.duration_s.mean < 600.0
+    assert asked(runs(watts=60.0, gpu_cap_watts=100.0)).power_watts.mean == pytest.approx(60.0, rel=0.01)
+
+
+def test_what_the_host_draws_is_not_cut_by_the_cap_of_the_gpu():
+    history = runs(watts=300.0, gpu_joules=200.0)
+    assert asked(history, gpu_cap_watts=100.0).power_watts.mean == pytest.approx(200.0, rel=0.05)
+
+
+@given(WATTS, st.floats(0, 1), BOTH, BOTH, BOTH)
+def test_watts_rise_and_time_falls_with_the_cap(watts, gpu_share, before, one, other):
+    low = Caps(min(one.gpu_watts, other.gpu_watts), min(one.unit_watts, other.unit_watts))
+    high = Caps(max(one.gpu_watts, other.gpu_watts), max(one.unit_watts, other.unit_watts))
+    gpu_watts = gpu_share * watts
+    less, longer = predicted(watts, gpu_watts, before, low)
+    more, shorter = predicted(watts, gpu_watts, before, high)
+    assert less <= more * (1 + 1e-9)
+    assert longer >= shorter * (1 - 1e-9)
+    assert less <= low.unit_watts * (1 + 1e-9)
+    assert less <= (watts - gpu_watts) * 2 + low.gpu_watts * 2  # the rest is not the GPU's to save
+    same, time = predicted(watts, gpu_watts, before, before)
+    allowed = min(watts - gpu_watts + min(gpu_watts, before.gpu_watts), before.unit_watts)
+    assert time == 1.0 and same == pytest.approx(allowed)
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 1e5), WATTS, st.none() | st.floats(50, 500)), min_size=1, max_size=12),
+    st.floats(50, 1000),
+    st.floats(50, 1000),
+    st.sampled_from(["gpu_cap_watts", "cap_watts"]),
+)
+def test_answers_never_exceed_the_cap_and_are_monotone(seen, one, other, which):
+    history = History()
+    for number, (seconds, watts, cap) in enumerate(seen):
+        caps = {which: cap}
+        history.learn(Run(NOW + number, seconds, energy_joules=watts * seconds, **JOB | caps))
+    low, high = sorted((one, other))
+    strict, mild = asked(history, **{which: low}), asked(history, **{which: high})
+    for part in ("low", "mean", "high"):
+        assert getattr(strict.power_watts, part) <= low * (1 + 1e-9)
+        assert getattr(strict.power_watts, part) <= getattr(mild.power_watts, part) * (1 + 1e-9)
+        assert getattr(strict.duration_s, part) >= getattr(mild.duration_s, part) * (1 - 1e-9)
+
+
+def test_columns_say_the_same():
+    history = runs()
+    jobs = {name: [value] * 2 for name, value in JOB.items()} | {"gpu_cap_watts": [None, 100.0]}
+    found = predict_many(history, jobs)
+    for row, cap in enumerate(jobs["gpu_cap_watts"]):
+        answer = asked(history, gpu_cap_watts=cap)
+        assert found.power_watts[row] == pytest.approx(answer.power_watts.mean)
+        assert found.duration_s[row] == pytest.approx(answer.duration_s.mean)
+
+
+def test_a_cap_on_gpus_has_no_meaning_without_gpus():
+    assert caps_of(None, 100.0, 1, 0) == Caps()
+    assert caps_of(400.0, 100.0, 2, 4) == Caps(100.0, 200.0)

@@ -1,0 +1,265 @@
+"""Users who try to get a long job ahead by cheap jobs: what they gain, and what honest users lose."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from queue_examples import NOW, queue, running
+
+from slurm_energy import config as configuration
+from slurm_energy.oracle.history import Ending, History, Run
+from slurm_energy.oracle.history.bounds import bounds_many
+from slurm_energy.oracle.history.columns import predict_many
+from slurm_energy.oracle.history.track_record import bounded, misprediction_factor, overrun, rounded_up
+from slurm_energy.priority import explaining
+from slurm_energy.priority.engine import Engine, Kept
+from slurm_energy.priority.guard import Mispredictions, PredictionGuard
+from slurm_energy.priority.usage import Usage
+
+HOUR, DAY = 3600.0, 86400.0
+POLICIES = ("zeus", "hades", "pollux", "sjf", "themis", "blend", "aurachronos")
+
+
+class Cluster:
+    """A queue engine with a history, without Slurm."""
+
+    def __init__(self, policy="zeus"):
+        self.history = History()
+        self.kept = Kept(Usage(7 * DAY))
+        guard = PredictionGuard(self.kept.mispredictions, self.bounds)
+        settings = configuration.parse(f'[priority]\npolicy = "{policy}"\n')
+        self.engine = Engine(settings, self.kept, self.forecast, guard=guard)
+
+    def forecast(self, columns):
+        return predict_many(self.history, columns)
+
+    def bounds(self, *given):
+        return bounds_many(self.history, *given)
+
+    def ran(self, seconds, name="train42", user="mallory", limit=DAY, watts=100.0, times=1, **more):
+        for _ in range(times):
+            more = {"nodes": 1, "cpus": 1, "gpus": 0, "account": "physics", "partition": "cpu"} | more
+            run = Run(NOW - 1000, seconds, energy_joules=watts * seconds, user=user, name=name,
+                      time_limit_s=limit, **more)  # fmt: skip
+            self.history.learn(run)
+
+    def place(self, *rows, now=NOW):
+        """Return the place of the first row's job."""
+        return int(self.engine.cycle(queue(*rows, now=now), now).place[0])
+
+
+LONG = {"user": "mallory", "uid": 7, "name": "train42", "time_limit_s": DAY}
+HONEST = [
+    *({"user": f"u{n}", "uid": 100 + n, "name": "fit", "time_limit_s": 600.0} for n in range(3)),
+    *({"user": f"v{n}", "uid": 200 + n, "name": "md", "time_limit_s": DAY} for n in range(3)),
+    *({"user": f"w{n}", "uid": 300 + n, "name": "cfd", "time_limit_s": 6 * HOUR} for n in range(3)),
+]
+
+
+def decoys(cluster, kind):
+    attacks = {
+        "one second, same limit": lambda: cluster.ran(1.0, times=3),
+        "one second, short limit": lambda: cluster.ran(1.0, limit=60.0, times=3),
+        "five minutes, same limit": lambda: cluster.ran(300.0, times=3),
+        "another name": lambda: cluster.ran(1.0, name="other", times=3),
+        "the same script": lambda: cluster.ran(1.0, fingerprint="f" * 16, times=3),
+        "an array of a thousand seconds": lambda: cluster.ran(1.0, times=1000),
+        "an array of short limits": lambda: cluster.ran(60.0, limit=600.0, times=500),
+        "failing at once": lambda: cluster.ran(0.5, ending=Ending.FAILED, times=50),
+        "cancelled at once": lambda: cluster.ran(0.5, ending=Ending.CANCELLED, times=50),
+        "idle": lambda: cluster.ran(300.0, watts=5.0, times=3),
+    }
+    attacks[kind]()
+
+
+KINDS = (
+    "one second, same limit",
+    "one second, short limit",
+    "five minutes, same limit",
+    "another name",
+    "the same script",
+    "an array of a thousand seconds",
+    "an array of short limits",
+    "failing at once",
+    "cancelled at once",
+    "idle",
+)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_decoys_a_job_gains_at_most_one_place(policy, kind):
+    fresh, cheated = Cluster(policy), Cluster(policy)
+    decoys(cheated, kind)
+    assert cheated.place(LONG, *HONEST) >= fresh.place(LONG, *HONEST) - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoys_do_not_hide_real_runs(kind):
+    fresh, cheated = Cluster(), Cluster()
+    for cluster in (fresh, cheated):
+        cluster.ran(20 * HOUR, watts=400.0, times=2)
+    decoys(cheated, kind)
+    others = [dict(row) for row in HONEST]
+    assert cheated.place(LONG, *others) >= fresh.place(LONG, *others) - 1
+    found = cheated.engine.cycle(queue(LONG), NOW).predicted
+    assert found.time_s[0] >= 20 * HOUR * 0.9
+    assert found.power_watts[0] >= 300.0
+
+
+def test_naming_a_small_model_does_not_shorten_a_job():
+    cluster = Cluster()
+    claims = LONG | {"gpus": 1, "gpu_kind": "a100", "flags": {"ENERGY_MODEL": "ncf"}}
+    found = cluster.engine.cycle(queue(claims, LONG | {"gpus": 1, "gpu_kind": "a100"}), NOW).predicted
+    assert found.time_s[0] >= found.time_s[1]
+    assert found.power_watts[0] >= found.power_watts[1]
+
+
+def test_honest_limits_are_believed_after_few_runs():
+    cluster = Cluster()
+    cluster.ran(300.0, limit=900.0, watts=200.0, times=3)
+    found = cluster.engine.cycle(queue(LONG | {"time_limit_s": 900.0}), NOW).predicted
+    assert found.time_s[0] == pytest.approx(300.0, rel=0.2)
+    assert found.power_watts[0] == pytest.approx(200.0, rel=0.3)
+
+
+def test_generous_limits_are_believed_after_enough_work():
+    cluster = Cluster()
+    cluster.ran(300.0, times=3)
+    before = cluster.engine.cycle(queue(LONG), NOW).predicted.time_s[0]
+    cluster.ran(300.0, times=400)
+    after = cluster.engine.cycle(queue(LONG), NOW).predicted.time_s[0]
+    assert before == DAY / 2
+    assert after < HOUR
+
+
+def test_who_uses_whole_limits_is_expected_to_do_so_again():
+    cluster = Cluster()
+    cluster.ran(DAY, name="other", times=3)
+    found = cluster.engine.cycle(queue(LONG), NOW).predicted
+    assert found.time_s[0] > 0.9 * DAY
+
+
+# --- the misprediction factor ------------------------------------------------------------------------------
+
+
+def test_a_job_past_its_prediction_counts_while_it_runs():
+    cluster = Cluster()
+    cluster.engine.cycle(queue(LONG | {"time_limit_s": 2 * HOUR}), NOW)
+    started = running(**LONG | {"time_limit_s": 2 * HOUR}, start_s=NOW + 10)
+    waiting = {"user": "mallory", "name": "next", "time_limit_s": 10 * HOUR}
+
+    def factors(now):
+        found = cluster.engine.cycle(queue(started, waiting, {"user": "bob"}, now=now), now).predicted
+        return found.misprediction[1], found.misprediction[2], found.time_s[1]
+
+    assert factors(NOW + 30)[:2] == (1.0, 1.0)
+    early, other, _ = factors(NOW + 1.5 * HOUR)
+    late, _, time_s = factors(NOW + 2 * HOUR)
+    assert 1.0 < early < late <= 2.0
+    assert other == 1.0
+    assert time_s == pytest.approx(5 * HOUR * late)
+
+
+def test_the_prediction_at_the_start_is_what_counts():
+    kept = Mispredictions()
+    kept.see_ranking(queue({}, {"array_job_id": 102, "tasks": 5}), np.array([100.0, 200.0]))
+    found = queue(
+        running(start_s=NOW + 1), running(job_id=103, array_job_id=102, array_task_id=1, start_s=NOW + 2), {}
+    )
+    kept.see_running(found, NOW + 50)
+    assert [(one.job_id, one.predicted_s) for one in kept.unsaved] == [(101, 100.0), (103, 200.0)]
+    assert kept.running_overruns("alice") == (0.0, 0.0)
+    kept.see_ranking(found, np.array([1.0, 1.0, 1.0]))
+    kept.see_running(found, NOW + 401)
+    assert len(kept.unsaved) == 2
+    total, weight = kept.running_overruns("alice")
+    assert weight == pytest.approx(400.0 + 399.0)
+    assert total == pytest.approx(400 * math.log(4.0) + 399 * math.log(399 / 200))
+
+
+def test_predictions_from_before_a_restart_count():
+    kept = Mispredictions()
+    kept.load([(101, NOW - 9000, 5.0), (101, NOW - 4000, 50.0), (102, NOW - 4000, 50.0)])
+    kept.see_running(queue(running(start_s=NOW - 4000), running(start_s=NOW - 10)), NOW)
+    assert kept.running_overruns("alice")[1] == pytest.approx(4000.0)
+    assert kept.unsaved == []
+
+
+def test_finished_overruns_count_and_fade():
+    cluster = Cluster()
+    cluster.ran(DAY, name="x", predicted_s=300.0)
+    cluster.ran(1.0, name="y", predicted_s=40.0, times=500)  # early ends do not make up for it
+    found = cluster.engine.cycle(queue(LONG | {"name": "z"}), NOW).predicted
+    assert found.misprediction[0] > 100
+    assert found.time_s[0] == DAY
+    later = NOW + 10 * 14 * DAY
+    found = cluster.engine.cycle(queue(LONG | {"name": "z"}, now=later), later).predicted
+    assert found.misprediction[0] < 2.2
+
+
+def test_what_senergy_prio_is_told():
+    cluster = Cluster()
+    cluster.ran(1.0, times=3)
+    cluster.ran(2 * HOUR, name="x", predicted_s=HOUR)
+    snapshot = cluster.engine.cycle(queue(LONG, {}), NOW)
+    told = explaining.Explainer(snapshot).job(0)
+    assert told["predicted"]["source_time_s"] < HOUR
+    assert told["predicted"]["lower_bound_s"] > 5 * HOUR
+    assert told["predicted"]["misprediction_factor"] == pytest.approx(2 ** (7200 / 7800), rel=0.01)
+    assert "raised to the lower bound" in told["why"] and "misprediction factor" in told["why"]
+
+
+# --- arithmetic --------------------------------------------------------------------------------------------
+
+POSITIVE = st.floats(1e-3, 1e6)
+
+
+@given(POSITIVE, POSITIVE, st.floats(0, 1e9), POSITIVE)
+def test_bounds_lie_between_prior_and_evidence(prior, value, weight, may_take):
+    found = bounded(prior, value, weight, may_take)
+    assert min(prior, value) * (1 - 1e-9) <= found <= max(prior, value) * (1 + 1e-9)
+    if weight <= 0.05 * may_take:
+        assert found == prior
+
+
+@given(POSITIVE, POSITIVE)
+def test_rounding_never_lowers_and_adds_less_than_a_tenth(value, anchor):
+    found = rounded_up(value, anchor)
+    assert value * (1 - 1e-6) <= found <= value * 1.0906
+    assert rounded_up(found, anchor) == pytest.approx(found)
+
+
+@given(st.lists(st.tuples(POSITIVE, POSITIVE, st.floats(0, 1e7)), max_size=20))
+def test_factors_are_bounded_and_never_below_one(runs):
+    sums = [(overrun(actual, said) * weight, weight) for actual, said, weight in runs]
+    factor = misprediction_factor(sum(s for s, _ in sums), sum(w for _, w in sums))
+    assert 1.0 <= factor <= 1000.0 * (1 + 1e-9)
+
+
+RUNS = st.lists(
+    st.tuples(st.floats(0.1, DAY), st.sampled_from([600.0, HOUR, DAY]), st.sampled_from("ab")), max_size=15
+)
+
+
+@given(RUNS, st.integers(1, 3), st.floats(0.1, 100.0))
+def test_three_short_decoys_never_shorten_a_prediction_by_more_than_a_step(runs, count, seconds):
+    fresh, cheated = Cluster(), Cluster()
+    for cluster in (fresh, cheated):
+        for duration, limit, name in runs:
+            cluster.ran(min(duration, limit), name=name, limit=limit)
+    before = fresh.bounds(*asked())
+    cheated.ran(seconds, name="a", times=count)
+    after = cheated.bounds(*asked())
+    assert after.time_s[0] >= before.time_s[0] / 1.0906
+    assert after.power_watts[0] >= before.power_watts[0] / 1.0906
+
+
+def asked():
+    columns = {"user": ["mallory"], "name": ["a"], "nodes": [1], "cpus": [1], "gpus": [0],
+               "time_limit_s": [DAY]}  # fmt: skip
+    return columns, [DAY], [500.0], NOW
