@@ -375,8 +375,16 @@ class EdpEntry:
     Used by the `edp` policy until measured history replaces it.
     """
 
-    cpu: str = key("", "Text that the CPU model name must contain.", show="Platinum 8358")
-    gpu: str = key("", "Text that the GPU name must contain.", show="")
+    cpu: str = key(
+        "",
+        "Words of the processor's model name: `Platinum 8358` is not the 8358P. Empty: any.",
+        show="Platinum 8358",
+    )
+    gpu: str = key(
+        "",
+        "Product name of the GPU: `A100` is every A100, `A100-SXM4-80GB` that one alone. Empty: any.",
+        show="",
+    )
     model: str = key("", "Value of --energy-model that this entry is for; empty for any.")
     max_frequency_mhz: float | None = key(None, "Upper CPU frequency.", between(100, 1e5), show=2100)
     package_cap_watts: float | None = key(None, "RAPL limit per package.", between(1, 1e5), show=200)

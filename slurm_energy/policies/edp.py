@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_energy.config import Config, EdpEntry
+from slurm_energy.devices.products import is_cpu, is_gpu
 from slurm_energy.policies.edp_defaults import DEFAULTS
 
 
@@ -19,8 +20,8 @@ def cpu_entry(
         entry
         for entry in _entries(config)
         if (entry.max_frequency_mhz or entry.package_cap_watts)
-        and _names(entry.cpu, cpu_model)
-        and (not entry.gpu or any(_names(entry.gpu, name) for name in gpu_names))
+        and is_cpu(entry.cpu, cpu_model)
+        and (not entry.gpu or any(is_gpu(entry.gpu, name) for name in gpu_names))
     ]
     return _most_specific(fitting, workload)
 
@@ -34,8 +35,8 @@ def gpu_entry(config: Config, cpu_model: str, gpu_name: str, workload: str | Non
         entry
         for entry in _entries(config)
         if (entry.gpu_cap_watts or entry.gpu_clock_mhz)
-        and _names(entry.gpu, gpu_name)
-        and _names(entry.cpu, cpu_model)
+        and is_gpu(entry.gpu, gpu_name)
+        and is_cpu(entry.cpu, cpu_model)
     ]
     return _most_specific(fitting, workload)
 
@@ -44,12 +45,14 @@ def _entries(config: Config) -> tuple[EdpEntry, ...]:
     return (*config.edp, *DEFAULTS)
 
 
-def _names(part: str, whole: str) -> bool:
-    return part.lower() in whole.lower()
-
-
 def _most_specific(entries: Sequence[EdpEntry], workload: str | None) -> EdpEntry | None:
-    """Workload before device, longer device names before shorter, the site's entries before ours."""
+    """Return the entry that counts: workload before device, device before none, the site's before ours.
+
+    Of one author's entries the longer device name wins, then the first.
+    """
     fitting = [e for e in entries if not e.model or e.model.lower() == (workload or "").lower()]
-    ranked = [((bool(e.model), len(e.cpu) + len(e.gpu), -index), e) for index, e in enumerate(fitting)]
+    ranked = [
+        ((bool(e.model), bool(e.cpu or e.gpu), e not in DEFAULTS, len(e.cpu) + len(e.gpu), -index), e)
+        for index, e in enumerate(fitting)
+    ]
     return max(ranked, key=lambda item: item[0])[1] if ranked else None

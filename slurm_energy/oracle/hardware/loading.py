@@ -11,6 +11,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from slurm_energy.devices.products import product_words
 from slurm_energy.errors import ConfigError, NotFoundError
 from slurm_energy.oracle.hardware.kind import Hardware
 from slurm_energy.quantities import shown
@@ -44,12 +45,23 @@ def find_hardware(name_or_path: str) -> Hardware:
     names = hardware_names()
     wanted = name_or_path.lower()
     if wanted not in names:
+        wanted = _by_words(wanted, names)
+    if wanted not in names:
         near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4)
         offers = ", ".join(near) if near else ", ".join(sorted(set(names.values())))
         raise NotFoundError(
             f"hardware '{shown(name_or_path)}'", "no such kind", f"near names: {offers}; or a .toml file"
         )
     return load_hardware(_DIRECTORY / f"{names[wanted]}.toml")
+
+
+def _by_words(wanted: str, names: dict[str, str]) -> str:
+    """Return the name with the same words, as drivers and Slurm's AutoDetect write them, else `wanted`.
+
+    `nvidia_a100-sxm4-80gb` is `a100-sxm4-80gb`, and `NVIDIA H100 PCIe` is none that comes with the package.
+    """
+    words = product_words(wanted)
+    return next((name for name in names if words and product_words(name) == words), wanted)
 
 
 def load_hardware(path: Path) -> Hardware:
