@@ -2,6 +2,10 @@
 
 A record describes one job (or one step of it) on one node. `None` means unknown and is never
 written as 0. No behaviour beyond conversion and checks lives here.
+
+Releases differ. A release may add keys without a new schema number: readers that do not know a key keep it
+and return it. A new schema number is needed where a known key changes its meaning or its set of values:
+older readers then refuse the record as `NewerSchemaError`, and its sender keeps it.
 """
 
 from __future__ import annotations
@@ -10,15 +14,34 @@ import dataclasses
 import math
 import re
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import is_number
 
 SCHEMA_VERSION = 1
+MAX_GPUS: Final = 1000
+MAX_ITEMS: Final = 4096
+"""Longest list in a record."""
+MAX_EXTRA_KEYS: Final = 64
+"""Most unknown keys in a record, and in each component and setting."""
+MAX_EXTRA_DEPTH: Final = 16
+"""Deepest nesting in the value of an unknown key; databases stop reading JSON at some depth."""
+MAX_SETTING_TEXT: Final = 16_384
+"""Longest text of a setting, which may list the places of every CPU."""
+_MAX_NAME, _MAX_TEXT = 256, 1024
+_MAX_CPUS, _MAX_UID = 1_000_000, 2**32 - 1
 _COMPONENT = re.compile(r"cpu|dram|other|node|gpu\[\d{1,3}\]")
+
+Extra = tuple[tuple[str, Any], ...]
+"""Keys that this release does not know, with their values as they were read."""
+
+
+class NewerSchemaError(UsageError):
+    """A record was written under a schema that only a newer release knows."""
 
 
 class Quality(StrEnum):
@@ -38,12 +61,14 @@ class ComponentEnergy:
         energy_joules: joules, or None when not known.
         source: interface the figure came from, e.g. `powercap:intel-rapl`, `nvml:total_energy`.
         quality: measured, modelled or partial.
+        extra: keys of a newer release.
     """
 
     name: str
     energy_joules: float | None
     source: str | None
     quality: Quality = Quality.MEASURED
+    extra: Extra = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +82,7 @@ class AppliedSetting:
         applied: value read back after writing; None if the write failed.
         restored: True once the original is back, False if that failed, None while the job runs.
         note: reason of a failure or deviation, empty otherwise.
+        extra: keys of a newer release.
     """
 
     setting: str
@@ -65,6 +91,7 @@ class AppliedSetting:
     applied: str | None
     restored: bool | None = None
     note: str = ""
+    extra: Extra = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +102,8 @@ class EnergyRecord:
     otherwise Slurm's step name (`batch`, `extern`, `0`, ...). `uncertain_seconds` is the time in which
     a counter may have lost wraps or was not readable. `fingerprint` is the digest of batch
     script and arguments, known on the node where the script ran. `peak_watts` is the highest mean over a
-    second or more of what is measured fast, with the mean of `other` on top.
+    second or more of what is measured fast, with the mean of `other` on top. `extra` holds keys of
+    a newer release.
     """
 
     cluster: str
@@ -106,6 +134,7 @@ class EnergyRecord:
     uncertain_seconds: float = 0.0
     notes: tuple[str, ...] = ()
     record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    extra: Extra = ()
 
     @property
     def elapsed_s(self) -> float:
@@ -124,22 +153,27 @@ class EnergyRecord:
         return math.fsum(known.values()) if known else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready dict, schema version included."""
-        return {"schema": SCHEMA_VERSION, **dataclasses.asdict(self)}
+        """Return a JSON-ready dict, with the schema version and the keys of a newer release."""
+        data = _with_extra(dataclasses.asdict(self))
+        data["components"] = [_with_extra(component) for component in data["components"]]
+        data["applied"] = [_with_extra(setting) for setting in data["applied"]]
+        return {"schema": SCHEMA_VERSION, **data}
 
     @classmethod
     def from_json(cls, data: Any) -> EnergyRecord:
         """Build a record from `to_json` output.
 
         Raises:
-            UsageError: wrong schema, missing or unknown keys, wrong types, negative or non-finite figures.
+            NewerSchemaError: the schema is newer than this release.
+            UsageError: no schema, missing keys, wrong types, negative or non-finite figures, lists or texts
+                beyond their limits.
         """
         return _record_from_json(cls, data)
 
 
-_TEXT_KEYS = ("cluster", "node", "policy", "record_id")
-_OPTIONAL_TEXT_KEYS = ("step", "sluid", "user", "account", "partition", "model", "tag", "fingerprint")
-_INT_KEYS = ("job_id", "uid", "restart_count")
+_NAME_KEYS = ("cluster", "node", "policy", "record_id")
+_OPTIONAL_NAME_KEYS = ("step", "sluid", "user", "account", "partition", "model", "tag", "fingerprint")
+_INT_KEYS = ("job_id", "restart_count")
 _TIME_KEYS = ("start", "end", "uncertain_seconds")
 _OPTIONAL_NUMBER_KEYS = ("mean_watts", "peak_watts", "seconds_above_cap", "throttled_seconds")
 
@@ -147,40 +181,72 @@ _OPTIONAL_NUMBER_KEYS = ("mean_watts", "peak_watts", "seconds_above_cap", "throt
 def _record_from_json(cls: type[EnergyRecord], data: Any) -> EnergyRecord:
     if not isinstance(data, dict):
         raise UsageError("energy record: not a JSON object")
-    values = dict(data)
-    schema = values.pop("schema", None)
-    if schema != SCHEMA_VERSION:
-        raise UsageError(
-            f"energy record: schema {schema!r} is not {SCHEMA_VERSION}",
-            todo="run the same slurm-energy release on nodes and controller",
-        )
-    known = {f.name for f in dataclasses.fields(cls)}
-    if unknown := sorted(set(values) - known):
-        raise UsageError(f"energy record: unknown key '{unknown[0]}'")
-    for key in _TEXT_KEYS:
-        _require(isinstance(values.get(key), str) and len(values[key]) <= 256, key, values)
-    for key in _OPTIONAL_TEXT_KEYS:
-        value = values.get(key)
-        _require(value is None or (isinstance(value, str) and len(value) <= 1024), key, values)
+    values, extra = _split(data, cls)
+    _check_schema(dict(extra).get("schema"))
+    extra = tuple(item for item in extra if item[0] != "schema")
+    _check_extra(extra)
+    for key in _NAME_KEYS:
+        _require(_is_name(values.get(key), _MAX_NAME), key, values)
+    for key in _OPTIONAL_NAME_KEYS:
+        _require(values.get(key) is None or _is_name(values[key], _MAX_TEXT), key, values)
     for key in _INT_KEYS:
-        _require(_is_int(values.get(key, 0)) and values.get(key, 0) >= 0, key, values)
+        _require(_is_count(values.get(key, 0)), key, values)
+    _require(_is_count(values.get("uid"), _MAX_UID), "uid", values)
     for key in _TIME_KEYS:
         _require(_is_number(values.get(key, 0.0)), key, values)
     for key in _OPTIONAL_NUMBER_KEYS:
         _require(values.get(key) is None or _is_number(values[key]), key, values)
+    _require("job_id" in values, "job_id", values)
+    _require(all(key in values for key in ("start", "end")), "start", values)
     _require(values["end"] >= values["start"], "end", values)
-    _require(values.get("cpus") is None or (_is_int(values["cpus"]) and values["cpus"] >= 0), "cpus", values)
-    asked = values.get("asked", {})
-    _require(
-        isinstance(asked, dict) and all(isinstance(x, str) for item in asked.items() for x in item),
-        "asked",
-        values,
-    )
-    values["gpus"] = tuple(_list(values, "gpus", _is_int))
-    values["notes"] = tuple(_list(values, "notes", lambda note: isinstance(note, str)))
+    _require(values.get("cpus") is None or _is_count(values["cpus"], _MAX_CPUS), "cpus", values)
+    values["asked"] = _asked(values)
+    values["gpus"] = tuple(_list(values, "gpus", lambda index: _is_count(index, MAX_GPUS - 1)))
+    values["notes"] = tuple(_list(values, "notes", lambda note: _is_text(note, MAX_SETTING_TEXT)))
     values["components"] = tuple(_component(item) for item in _list(values, "components"))
     values["applied"] = tuple(_setting(item) for item in _list(values, "applied"))
-    return cls(**values)
+    names = [component.name for component in values["components"]]
+    if len(set(names)) < len(names):
+        raise UsageError("energy record: a component is listed twice")
+    return cls(**values, extra=extra)
+
+
+def _check_schema(schema: Any) -> None:
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise UsageError(f"energy record: schema {str(schema)[:40]!r} is not a version number")
+    if schema > SCHEMA_VERSION:
+        raise NewerSchemaError(
+            f"energy record: schema {str(schema)[:40]} is newer than {SCHEMA_VERSION}, the newest known here",
+            todo="upgrade the controller and the login nodes first, then the compute nodes",
+        )
+
+
+def _split(data: Mapping[str, Any], cls: type[Any]) -> tuple[dict[str, Any], Extra]:
+    """Return the values of a class's fields, and the keys that it does not have."""
+    known = {f.name for f in dataclasses.fields(cls)} - {"extra"}
+    values = {key: value for key, value in data.items() if key in known}
+    return values, tuple((key, value) for key, value in data.items() if key not in known)
+
+
+def _with_extra(data: dict[str, Any]) -> dict[str, Any]:
+    extra = dict(data.pop("extra"))
+    return {**data, **extra}
+
+
+def _check_extra(extra: Extra) -> None:
+    if len(extra) > MAX_EXTRA_KEYS:
+        raise UsageError(f"energy record: more than {MAX_EXTRA_KEYS} unknown keys")
+    for key, value in extra:
+        if len(key) > _MAX_NAME or not _is_plain(value, MAX_EXTRA_DEPTH):
+            raise UsageError(f"energy record: bad value for unknown key {key[:60]!r}")
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Return whether a value of an unknown key can be written as JSON and read by every reader."""
+    if isinstance(value, dict | list | tuple):
+        items = value.values() if isinstance(value, dict) else value
+        return depth > 0 and all(_is_plain(item, depth - 1) for item in items)
+    return value is None or isinstance(value, str | bool) or is_number(value)
 
 
 def _require(condition: bool, key: str, values: dict[str, Any]) -> None:
@@ -188,17 +254,33 @@ def _require(condition: bool, key: str, values: dict[str, Any]) -> None:
         raise UsageError(f"energy record: bad value for '{key}': {str(values.get(key))[:60]!r}")
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_count(value: Any, high: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= high
 
 
 def _is_number(value: Any) -> bool:
     return is_number(value) and value >= 0
 
 
-def _list(values: dict[str, Any], key: str, check: Any = None) -> list[Any]:
+def _is_text(value: Any, max_length: int = _MAX_TEXT) -> bool:
+    return isinstance(value, str) and len(value) <= max_length
+
+
+def _is_name(value: Any, max_length: int) -> bool:
+    """Return whether a value can stand in a table on a terminal: no control characters."""
+    return _is_text(value, max_length) and value.isprintable()
+
+
+def _asked(values: dict[str, Any]) -> dict[str, str]:
+    asked = values.get("asked", {})
+    good = isinstance(asked, dict) and len(asked) <= MAX_EXTRA_KEYS
+    _require(good and all(_is_text(text) for item in asked.items() for text in item), "asked", values)
+    return dict(asked)
+
+
+def _list(values: dict[str, Any], key: str, check: Callable[[Any], bool] | None = None) -> list[Any]:
     items = values.get(key, [])
-    _require(isinstance(items, (list, tuple)) and len(items) <= 4096, key, values)
+    _require(isinstance(items, (list, tuple)) and len(items) <= MAX_ITEMS, key, values)
     if check is not None:
         _require(all(check(item) for item in items), key, values)
     return list(items)
@@ -206,29 +288,33 @@ def _list(values: dict[str, Any], key: str, check: Any = None) -> list[Any]:
 
 def _component(data: Any) -> ComponentEnergy:
     try:
-        component = ComponentEnergy(**{**data, "quality": Quality(data["quality"])})
-    except (TypeError, KeyError, ValueError) as error:
-        raise UsageError(f"energy record: bad component: {error}") from None
+        values, extra = _split(data, ComponentEnergy)
+        component = ComponentEnergy(**{**values, "quality": Quality(data["quality"]), "extra": extra})
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
+        raise UsageError(f"energy record: bad component: {str(error)[:200]}") from None
+    _check_extra(extra)
     joules = component.energy_joules
     if not (isinstance(component.name, str) and _COMPONENT.fullmatch(component.name)):
         raise UsageError(f"energy record: unknown component {str(component.name)[:40]!r}")
     if joules is not None and not _is_number(joules):
-        raise UsageError(f"energy record: bad energy of {component.name}: {joules!r}")
-    if not isinstance(component.source, str | None):
+        raise UsageError(f"energy record: bad energy of {component.name}: {str(joules)[:40]!r}")
+    if component.source is not None and not _is_text(component.source):
         raise UsageError(f"energy record: bad source of {component.name}")
     return component
 
 
 def _setting(data: Any) -> AppliedSetting:
     try:
-        setting = AppliedSetting(**data)
-    except TypeError as error:
-        raise UsageError(f"energy record: bad setting: {error}") from None
+        values, extra = _split(data, AppliedSetting)
+        setting = AppliedSetting(**values, extra=extra)
+    except (AttributeError, TypeError) as error:
+        raise UsageError(f"energy record: bad setting: {str(error)[:200]}") from None
+    _check_extra(extra)
     texts = (setting.setting, setting.asked, setting.note)
     optional = (setting.original, setting.applied)
     if not (
-        all(isinstance(text, str) for text in texts)
-        and all(isinstance(text, str | None) for text in optional)
+        all(_is_text(text, MAX_SETTING_TEXT) for text in texts)
+        and all(text is None or _is_text(text, MAX_SETTING_TEXT) for text in optional)
         and isinstance(setting.restored, bool | None)
     ):
         raise UsageError(f"energy record: bad setting {str(setting.setting)[:60]!r}")

@@ -9,35 +9,66 @@ import base64
 import binascii
 import zlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import is_number
 
-MAX_COLUMNS: Final = 64
-MAX_VALUES: Final = 20_000_000  # per column; more than reports read
+MAX_COLUMNS: Final = 1024  # a node has at most 1000 GPUs
+MAX_EXTRA_KEYS: Final = 16
 _VALUE_BYTES: Final = 4
 _PIECE_BYTES: Final = 1 << 20
+_SPARE_S: Final = 3600.0
+"""A trace may be this much longer than its record: its last interval may be long."""
+_SPARE_VALUES: Final = 100
 
 
-def end_of(trace: Any) -> float:
-    """Check a trace and return the Unix second at which its last interval ends.
+class Extent(NamedTuple):
+    """How far a trace goes.
+
+    Attributes:
+        end: Unix second at which its last interval ends.
+        values: number of values of all columns.
+    """
+
+    end: float
+    values: int
+
+
+def extent_of(trace: Any, elapsed_s: float, max_values: int) -> Extent:
+    """Check a trace and return its extent. Keys that this release does not know are left as they are.
+
+    Nothing is unpacked beyond what a trace of its length can hold, whatever a few packed bytes claim to be.
+
+    Args:
+        trace: as delivered.
+        elapsed_s: length of its record.
+        max_values: most values of all columns together.
 
     Raises:
         UsageError: names what is not as the contract says.
     """
-    if not isinstance(trace, Mapping) or set(trace) != {"start", "interval_s", "columns"}:
-        raise UsageError("power trace: needs exactly start, interval_s and columns")
+    if not isinstance(trace, Mapping) or not {"start", "interval_s", "columns"} <= set(trace):
+        raise UsageError("power trace: needs start, interval_s and columns")
+    if len(trace) > 3 + MAX_EXTRA_KEYS:
+        raise UsageError(f"power trace: more than {MAX_EXTRA_KEYS} unknown keys")
     start, interval_s = _number(trace, "start"), _number(trace, "interval_s")
-    if start < 0 or not 0 < interval_s <= 86400:
+    if start < 0 or not 1e-3 <= interval_s <= 86400:
         raise UsageError("power trace: start or interval_s out of range")
     columns = trace["columns"]
     if not isinstance(columns, Mapping) or len(columns) > MAX_COLUMNS:
         raise UsageError(f"power trace: columns are not an object of at most {MAX_COLUMNS}")
-    lengths = {_column_length(str(name), text) for name, text in columns.items()}
-    if len(lengths) > 1:
-        raise UsageError("power trace: columns of different lengths")
-    return start + max(lengths, default=0) * interval_s
+    longest = int((elapsed_s + _SPARE_S) / interval_s) + _SPARE_VALUES
+    length: int | None = None
+    for name, text in columns.items():
+        allowed = min(longest, max_values) if length is None else length
+        found = _column_length(str(name), text, allowed)
+        if length not in (None, found):
+            raise UsageError("power trace: columns of different lengths")
+        length = found
+        if found * len(columns) > max_values:
+            raise UsageError(f"power trace: more than {max_values} values")
+    return Extent(start + (length or 0) * interval_s, (length or 0) * len(columns))
 
 
 def _number(trace: Mapping[str, Any], key: str) -> float:
@@ -47,18 +78,20 @@ def _number(trace: Mapping[str, Any], key: str) -> float:
     return float(value)
 
 
-def _column_length(name: str, text: Any) -> int:
+def _column_length(name: str, text: Any, max_length: int) -> int:
     """Return the number of values of a column, unpacking it piece by piece and keeping none."""
     if not isinstance(text, str) or len(name) > 64:
         raise UsageError("power trace: a column is not text")
     unpacker, size = zlib.decompressobj(), 0
     try:
         packed = base64.b64decode(text, validate=True)
-        while packed and not unpacker.eof and size <= MAX_VALUES * _VALUE_BYTES:
+        while packed and not unpacker.eof and size <= max_length * _VALUE_BYTES:
             size += len(unpacker.decompress(packed, _PIECE_BYTES))
             packed = unpacker.unconsumed_tail
     except (binascii.Error, zlib.error, ValueError) as error:
         raise UsageError(f"power trace: column '{name[:20]}': {error}") from None
+    if size > max_length * _VALUE_BYTES:
+        raise UsageError(f"power trace: column '{name[:20]}' is longer than {max_length} values")
     if not unpacker.eof or size % _VALUE_BYTES:
-        raise UsageError(f"power trace: column '{name[:20]}' is cut off or longer than {MAX_VALUES} values")
+        raise UsageError(f"power trace: column '{name[:20]}' is cut off")
     return size // _VALUE_BYTES

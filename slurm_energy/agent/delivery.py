@@ -1,10 +1,19 @@
-"""Brings spooled records to the controller, again and again until it has each. Never loses one."""
+"""Delivers spooled records to the controller until it has each.
+
+The controller names each record as accepted, rejected (never to be accepted as it is) or to be retried (a
+newer controller, or a later time, may take it). Rejected records are put aside, and sent again once another
+release of the controller answers. Records to be retried wait in the spool and hold nothing up.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_energy.accounting.client import ControllerClient
@@ -15,7 +24,7 @@ from slurm_energy.errors import EnergyError, UsageError
 
 log = logging.getLogger(__name__)
 
-_SUBJECT = "delivery"
+_SUBJECT, _RETRIED = "delivery", "records for a newer controller, or a later time"
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
 _TIMEOUT_S = 5.0
@@ -23,6 +32,65 @@ _TOTAL_TIMEOUT_S = 60.0
 _MAX_RESPONSE_BYTES = 1 << 20
 _BATCH_BYTES = 4_000_000
 _BATCH_ITEMS = 200
+_RESEND_PAUSE_S = 600.0
+"""Two controllers of different releases behind one address must not make records go round in circles."""
+_UNKNOWN_RELEASE = "unknown"
+_ASK_S = 900.0
+"""Pause between questions for the controller's release while rejected records are all that is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the controller said of the items of one delivery, by place in it.
+
+    Attributes:
+        accepted: taken, or known before.
+        rejected: refused for good, with the reason.
+        traces: traces refused for good; their records are accepted.
+        retried: not taken now, with the reason.
+    """
+
+    accepted: frozenset[int] = frozenset()
+    rejected: Mapping[int, str] = field(default_factory=dict)
+    traces: Mapping[int, str] = field(default_factory=dict)
+    retried: Mapping[int, str] = field(default_factory=dict)
+
+
+def read_outcome(items: Sequence[Item], answer: Mapping[str, Any]) -> Outcome:
+    """Read the answer to a delivery; an item that it does not name is to be retried.
+
+    Raises:
+        EnergyError: the answer names none of the items.
+    """
+    accepted_ids = set(_strings(answer.get("accepted")))
+    accepted = frozenset(i for i, item in enumerate(items) if item.record_id in accepted_ids)
+    rejected, traces = _reasons(items, answer, "rejected"), _reasons(items, answer, "traces_rejected")
+    retried = _reasons(items, answer, "retry")
+    if not (accepted or rejected or retried):
+        raise EnergyError("controller", "its answer names none of the records")
+    unnamed = set(range(len(items))) - accepted - rejected.keys() - retried.keys()
+    return Outcome(accepted, rejected, traces, retried | dict.fromkeys(unnamed, "not named in the answer"))
+
+
+def _strings(value: Any) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _reasons(items: Sequence[Item], answer: Mapping[str, Any], key: str) -> dict[int, str]:
+    """Return the reasons of one outcome by place; an entry names its item by place or by record id."""
+    entries = answer.get(key)
+    places = {item.record_id: i for i, item in enumerate(items)}
+    found = {}
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, dict):
+            continue
+        index = entry.get("index")
+        if not isinstance(index, int) or not 0 <= index < len(items):
+            record_id = entry.get("record_id")
+            index = places.get(record_id) if isinstance(record_id, str) else None
+        if index is not None:
+            found[index] = str(entry.get("error"))
+    return found
 
 
 class Delivery:
@@ -48,6 +116,10 @@ class Delivery:
         self._work = work
         self._wake = asyncio.Event()
         self._complaints = Complaints()
+        self._release = _UNKNOWN_RELEASE
+        self._resent_for = _UNKNOWN_RELEASE
+        self._resent_at: float | None = None
+        self._asked_at = -math.inf
 
     def wake(self) -> None:
         """Say that there is something new; does not shorten the wait after a failure."""
@@ -71,25 +143,35 @@ class Delivery:
                 continue
             wait_s = _FIRST_WAIT_S
             if not delivered:
-                await self._wake.wait()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), await self._work(self._pause_s))
+
+    def _pause_s(self) -> float | None:
+        """Return the seconds until there is something to do though nothing new comes; None for never."""
+        now = time.monotonic()
+        pauses = [self._spool.deferral.pause_s(now)]
+        if self._spool.rejected.count():
+            pauses.append(max(0.0, self._asked_at + _ASK_S - now))
+        known = [pause for pause in pauses if pause is not None]
+        return min(known) if known else None
 
     async def _deliver_some(self) -> bool:
         """Deliver one batch. Returns False if there was nothing to deliver."""
-        items: list[Item] = await self._work(self._spool.items, _BATCH_BYTES, _BATCH_ITEMS)
-        if not items:
+        now = time.monotonic()
+        items: list[Item] = await self._work(self._spool.items, _BATCH_BYTES, _BATCH_ITEMS, now)
+        rejected = await self._work(self._spool.rejected.count)
+        if not items and not (rejected and now >= self._asked_at + _ASK_S):
             return False
         client = self._client()
         try:
             answer = await self._post(client, items)
         except UsageError as error:
-            if len(items) > 1:  # find out which one it is
-                for item in items:
-                    await self._deliver_alone(client, item)
-            else:
-                await self._reject(items[0], str(error))
+            if not items:
+                raise
+            await self._deliver_one_by_one(client, items, str(error))
             return True
-        self._complaints.settle(_SUBJECT, "the controller answers again")
         await self._settle(items, answer)
+        self._complaints.settle(_SUBJECT, "the controller answers again")
         return True
 
     def _client(self) -> ControllerClient:
@@ -100,43 +182,81 @@ class Delivery:
             max_response_bytes=_MAX_RESPONSE_BYTES,
         )
 
-    async def _deliver_alone(self, client: ControllerClient, item: Item) -> None:
+    async def _deliver_one_by_one(self, client: ControllerClient, items: list[Item], reason: str) -> None:
+        """Find out which items the controller refuses as a whole request, for its size or form."""
+        for item in items:
+            try:
+                if len(items) > 1:
+                    await self._settle([item], await self._post(client, [item]))
+                    continue
+            except UsageError as error:
+                reason = str(error)
+            if item.trace is None or not await self._deliver_without_trace(client, item):
+                await self._reject(item, reason)
+
+    async def _deliver_without_trace(self, client: ControllerClient, item: Item) -> bool:
+        """Deliver a record whose trace may be what is refused; return whether that was it."""
         try:
-            await self._settle([item], await self._post(client, [item]))
-        except UsageError as error:
-            await self._reject(item, str(error))
+            answer = await self._post(client, [Item(item.name, item.record, None)])
+            outcome = read_outcome([item], answer)
+        except UsageError:
+            return False
+        if outcome.accepted:
+            await self._reject(item, "the controller refused its trace; the record itself is delivered")
+        else:
+            await self._settle([item], answer)
+        return True
 
     async def _post(self, client: ControllerClient, items: list[Item]) -> dict[str, Any]:
-        spooled = await self._work(self._spool.count)
+        spooled, rejected = await self._work(self._counts)
         body = {
             "items": [{"record": item.record, "trace": item.trace} for item in items],
             "node": self._node(),
             "spooled": max(0, spooled - len(items)),
+            "rejected": rejected,
         }
-        return await asyncio.to_thread(client.post, "/v1/records", body)
+        answer = await asyncio.to_thread(client.post, "/v1/records", body)
+        self._asked_at = time.monotonic()
+        await self._note_release(answer)
+        return answer
+
+    def _counts(self) -> tuple[int, int]:
+        return self._spool.count(), self._spool.rejected.count()
+
+    async def _note_release(self, answer: Mapping[str, Any]) -> None:
+        """Send records again that another release of the controller refused."""
+        version, schema = (str(answer.get(key))[:40] for key in ("version", "schema"))
+        release = f"{version} (schema {schema})"
+        now, self._release = time.monotonic(), release
+        if release == self._resent_for:
+            return
+        if self._resent_at is not None and now < self._resent_at + _RESEND_PAUSE_S:
+            return
+        if self._resent_for != _UNKNOWN_RELEASE:
+            self._resent_at = now
+        self._resent_for = release
+        count = await self._work(self._spool.resend, None, release)
+        if count:
+            log.info("%d rejected records are sent again: the controller is now %s", count, release)
+            self.wake()
 
     async def _settle(self, items: list[Item], answer: dict[str, Any]) -> None:
-        accepted = set(answer.get("accepted") or [])
-        refused = {
-            items[entry["index"]].record_id: str(entry.get("error"))
-            for entry in answer.get("rejected") or []
-            if isinstance(entry.get("index"), int) and 0 <= entry["index"] < len(items)
-        }
-        for item in items:
-            if item.record_id in accepted:
+        if not items:
+            return
+        outcome = read_outcome(items, answer)
+        for index, item in enumerate(items):
+            if index in outcome.accepted and index in outcome.traces and item.trace is not None:
+                await self._reject(item, f"delivered, but for its trace: {outcome.traces[index]}")
+            elif index in outcome.accepted:
                 await self._work(self._spool.remove, item.name)
-            elif item.record_id in refused:
-                await self._reject(item, refused[item.record_id])
-        if not (accepted or refused):
-            raise EnergyError(
-                f"controller {self.cluster.controller_url}", "took no record and named no reason"
-            )
+            elif index in outcome.rejected:
+                await self._reject(item, outcome.rejected[index])
+            else:
+                await self._work(self._spool.defer, item.name, outcome.retried[index], time.monotonic())
+        if await self._work(len, self._spool.deferral):
+            self._complaints.tell(_RETRIED, f"stay in the spool: {self._spool.deferral.reason}")
+        else:
+            self._complaints.settle(_RETRIED, "none is left")
 
     async def _reject(self, item: Item, reason: str) -> None:
-        """A trace that cannot be taken must not cost the record; a record that cannot is put aside."""
-        if item.trace is not None:
-            log.error("trace of record %s refused: %s", item.record_id, reason)
-            await self._work(self._spool.drop_trace, item.name)
-            return
-        log.error("record %s refused, put aside in the spool: %s", item.record_id, reason)
-        await self._work(self._spool.reject, item.name)
+        await self._work(self._spool.reject, item.name, reason, self._release)

@@ -297,7 +297,7 @@ class Engine:
         live, sessions = self._measuring.live, [*self._sessions.values(), *self._closing.sessions]
         found = {
             **answers.status(self.node, sessions, self._devices, reader),
-            "spooled": self.spool.count(),
+            **self.spool.state(),
             "sampling_hz": self.config.agent.sampling_hz,
             "unrestored": sorted(self._restoration.failed),
             "watts": dict(live.watts(now)),

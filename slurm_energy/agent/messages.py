@@ -71,6 +71,18 @@ def job_id(message: Mapping[str, Any]) -> int:
     return number
 
 
+def record_ids(message: Mapping[str, Any]) -> list[str] | None:
+    """Return the records that a message is about; None for all.
+
+    Raises:
+        UsageError: not a list of record ids.
+    """
+    ids = message.get("record_ids")
+    if ids is not None and not (isinstance(ids, list) and all(isinstance(text, str) for text in ids)):
+        raise UsageError(f"message: record_ids {_shown(ids)} is not a list of record ids")
+    return ids
+
+
 def fresh(message: Mapping[str, Any]) -> bool:
     """Return whether a new sample is asked for.
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.agent import messages
+from slurm_energy.agent import messages, spool_requests
 from slurm_energy.agent.connections import LINE_LIMIT, Connections, Listener, peer_uid, privileged, refusal
 from slurm_energy.agent.engine import Engine
 from slurm_energy.config.schema import ROOT_DOOR
@@ -32,7 +32,7 @@ __all__ = ["LINE_LIMIT", "Server", "peer_uid", "privileged", "refuse_if_answered
 
 log = logging.getLogger(__name__)
 
-_OPERATIONS = ("begin", "end", "step", "set", "energy", "status")
+_OPERATIONS = ("begin", "end", "step", "set", "energy", "status", "spool", "resend")
 _MOST_KINDS_OF_ERRORS = 100
 
 Work = Callable[..., Awaitable[Any]]
@@ -130,6 +130,12 @@ class Server:
             return dict(await self._work(engine.end, messages.environment(message)))
         if operation == "step":
             return await self._step(message)
+        if operation == "spool":
+            return dict(await self._work(spool_requests.listing, engine.spool))
+        if operation == "resend":
+            answer = await self._work(spool_requests.resend, engine.spool, messages.record_ids(message))
+            engine.on_change()
+            return dict(answer)
         return dict(await self._work(engine.set_caps, messages.job_id(message), messages.caps(message)))
 
     async def _step(self, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,24 +1,25 @@
 """Records that the controller does not have yet: one file each, and the trace beside it.
 
-A record leaves the spool only when it is named as delivered. Traces go first when space runs out. Nobody
-else writes in the directory, so its listing is kept in memory.
+A record leaves the spool only when it is named as delivered, or moves to `rejected` when it is refused for
+good. When space runs out refused records go first, then traces. Nobody else writes in the directory, so its
+listing is kept in memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import logging
 import os
 import re
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.agent.complaints import Complaints
+from slurm_energy.agent.deferral import Deferral
+from slurm_energy.agent.rejected import TRACE_SUFFIX, RejectedRecords, file_sizes, trace_of
 from slurm_energy.devices import durable
 from slurm_energy.records import EnergyRecord
 
@@ -29,8 +30,9 @@ _LIMIT, _DISK, _LOST = "spool at agent.spool_limit_mb", "spool's disk", "spool's
 _EXPIRY_PAUSE_S = 600.0
 _ROOM_FOR_TRACES = 16
 _RECORD = re.compile(r"\d{12}-[A-Za-z0-9_-]{1,64}\.json")
-_TRACE_SUFFIX = ".trace"
 _REJECTED = "rejected"
+_REJECTED_SHARE = 4
+"""Refused records take at most this part of the spool's space: a quarter."""
 _LONGEST_FILE_BYTES = 15_000_000
 """A longer one could not be delivered: the controller takes 16 MiB."""
 
@@ -46,7 +48,7 @@ class Item:
     @property
     def record_id(self) -> str:
         """Id of the record."""
-        return self.name.removesuffix(".json").partition("-")[2]
+        return record_id_of(self.name)
 
 
 class Spool:
@@ -54,27 +56,41 @@ class Spool:
 
     Args:
         folder: the directory; made if it is absent.
-        limit_bytes: space for everything in it.
+        limit_bytes: space for everything in it, refused records included.
 
     Raises:
         OSError: the directory cannot be made or read.
+
+    Attributes:
+        deferral: records that the controller cannot take yet.
+        rejected: records that it refused for good.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder = folder
-        self.limit_bytes = limit_bytes
         folder.mkdir(mode=0o700, exist_ok=True)
-        for leftover in folder.glob(".*.new"):
+        for leftover in (*folder.glob(".*.new"), *folder.glob(f"{_REJECTED}/.*.new")):
             leftover.unlink(missing_ok=True)
-        found = {path.name: path.lstat() for path in folder.iterdir()}
+        self.deferral = Deferral()
+        self.rejected = RejectedRecords(folder / _REJECTED, 0)
+        self.rejected.recover(folder)
+        self.limit_bytes = limit_bytes
         # Also links and the like that were planted: the first use puts them aside.
-        self._sizes = {
-            name: status.st_size for name, status in found.items() if not stat.S_ISDIR(status.st_mode)
-        }
+        self._sizes = file_sizes(folder)
         self._total = sum(self._sizes.values())
         self._expired_at = 0.0
         self._disk_full = False
         self._complaints = Complaints()
+
+    @property
+    def limit_bytes(self) -> int:
+        """Space for everything in the spool."""
+        return self._limit_bytes
+
+    @limit_bytes.setter
+    def limit_bytes(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.rejected.limit_bytes = limit_bytes // _REJECTED_SHARE
 
     def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> list[str]:
         """Store a record; the trace only if there is room for it.
@@ -90,7 +106,7 @@ class Spool:
         written = []
         if trace is not None:
             trace_data = json.dumps(trace, separators=(",", ":")).encode()
-            written = self._add_trace(_trace_of(name), trace_data)
+            written = self._add_trace(trace_of(name), trace_data)
         self._make_room(len(data))
         self._write_record(name, data)
         if self._total < self.limit_bytes // 2:
@@ -109,25 +125,34 @@ class Spool:
             return
         self._expired_at = now
         oldest = f"{max(0, int(now - keep_s)):012d}"
-        old = [name for name in self._sizes if name.endswith(_TRACE_SUFFIX) and name < oldest]
+        old = [name for name in self._sizes if name.endswith(TRACE_SUFFIX) and name < oldest]
         if old:
             log.info("spool: dropped %d traces older than agent.trace_retention_days", len(old))
             self._drop(old)
 
     def has(self, record_id: str) -> bool:
-        """Return whether a record is here."""
-        return any(name.endswith(f"-{record_id}.json") for name in self._sizes)
+        """Return whether a record is here, or was put aside."""
+        here = any(name.endswith(f"-{record_id}.json") for name in self._sizes)
+        return here or self.rejected.has(record_id)
 
     def count(self) -> int:
         """Return the number of records."""
         return sum(1 for name in self._sizes if _RECORD.fullmatch(name))
 
-    def items(self, most_bytes: int, most_items: int) -> list[Item]:
-        """Return the oldest records, at least one if there is any, within a size."""
+    def items(self, most_bytes: int, most_items: int, now: float | None = None) -> list[Item]:
+        """Return the oldest records, at least one if there is any, within a size.
+
+        Args:
+            most_bytes: size of all together.
+            most_items: how many.
+            now: seconds of the monotonic clock: records that wait for a newer controller are left out; None
+                takes all.
+        """
         found: list[Item] = []
         total = 0
-        for name in sorted(name for name in self._sizes if _RECORD.fullmatch(name)):
-            size = self._sizes[name] + self._sizes.get(_trace_of(name), 0)
+        held = frozenset[str]() if now is None else self.deferral.held(now)
+        for name in sorted(name for name in self._sizes if name not in held and _RECORD.fullmatch(name)):
+            size = self._sizes[name] + self._sizes.get(trace_of(name), 0)
             if found and (total + size > most_bytes or len(found) >= most_items):
                 break
             item = self._read(name)
@@ -138,20 +163,55 @@ class Spool:
 
     def remove(self, name: str) -> None:
         """Forget a record that was delivered."""
-        self._drop([_trace_of(name), name])
+        self._drop([trace_of(name), name])
+        self.deferral.forget(name)
 
-    def reject(self, name: str) -> None:
-        """Put a record aside that the controller will never take, for people to look at."""
-        aside = self._path(_REJECTED)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(aside, 0o700)
-        self._drop([_trace_of(name)])
-        os.replace(self._path(name), os.path.join(aside, name))
-        self._total -= self._sizes.pop(name, 0)
+    def defer(self, name: str, reason: str, now: float) -> None:
+        """Keep a record that the controller cannot take yet; `now` in seconds of the monotonic clock."""
+        if name in self._sizes:
+            self.deferral.add(name, reason, now)
 
-    def drop_trace(self, name: str) -> None:
-        """Forget a record's trace, which the controller will never take."""
-        self._drop([_trace_of(name)])
+    def reject(self, name: str, reason: str, refused_by: str | None = None) -> None:
+        """Put a record and its trace aside, for `resend`.
+
+        Args:
+            name: its file.
+            reason: why, one line.
+            refused_by: the controller's release; None if the file itself is unusable.
+        """
+        self.rejected.put(self.folder, name, reason, refused_by)
+        for own in (trace_of(name), name):
+            self._total -= self._sizes.pop(own, 0)
+        self.deferral.forget(name)
+
+    def resend(self, record_ids: Iterable[str] | None = None, other_than: str | None = None) -> int:
+        """Move records that were put aside back into the spool; return how many.
+
+        Args:
+            record_ids: only these; None for all. All that wait for a newer controller are tried at once, too.
+            other_than: only records that another release of the controller refused.
+        """
+        wanted = None if record_ids is None else set(record_ids)
+        moved = 0
+        for record in list(self.rejected.listing()):
+            by_other = other_than is None or record.refused_by not in (None, other_than)
+            if by_other and (wanted is None or record_id_of(record.name) in wanted):
+                for name, size in self.rejected.give_back(self.folder, record.name).items():
+                    self._total += size - self._sizes.get(name, 0)
+                    self._sizes[name] = size
+                moved += 1
+        self.deferral.release()
+        return moved
+
+    def state(self) -> dict[str, Any]:
+        """Return the counts of `status`: records that wait, that were refused, that space was lacking for."""
+        return {
+            "spooled": self.count(),
+            "deferred": len(self.deferral),
+            "rejected": self.rejected.count(),
+            "rejected_bytes": self.rejected.bytes,
+            "rejected_dropped": self.rejected.dropped,
+        }
 
     def _read(self, name: str) -> Item | None:
         try:
@@ -160,11 +220,10 @@ class Spool:
             self._drop([name])
             return None
         except (OSError, ValueError) as error:
-            log.error("spool: %s: %s; put aside", name, error)
-            self.reject(name)
+            self.reject(name, f"cannot be read: {error}")
             return None
         try:
-            trace = json.loads(durable.read(self._path(_trace_of(name)), _LONGEST_FILE_BYTES))
+            trace = json.loads(durable.read(self._path(trace_of(name)), _LONGEST_FILE_BYTES))
         except (OSError, ValueError):
             trace = None
         return Item(name, record, trace)
@@ -183,17 +242,19 @@ class Spool:
         return [self._path(name)]
 
     def _write_record(self, name: str, data: bytes) -> None:
-        """Store a record; on a full disk traces make room, the oldest first, more at every attempt."""
-        traces = sorted(other for other in self._sizes if other.endswith(_TRACE_SUFFIX))
+        """Store a record; on a full disk refused records make room, then the oldest traces, ever more."""
+        traces = sorted(other for other in self._sizes if other.endswith(TRACE_SUFFIX))
         batch = 1
         while True:
             try:
                 self._write(name, data)
                 return
             except OSError as error:
-                if error.errno not in _NO_SPACE or not traces:
+                if error.errno not in _NO_SPACE or not (traces or self.rejected.bytes):
                     raise
                 self._complain_of_disk(error)
+            if self.rejected.free(max(len(data), self.rejected.bytes // 4)):
+                continue
             self._drop(traces[:batch])
             del traces[:batch]
             batch *= 2
@@ -217,17 +278,19 @@ class Spool:
         self._sizes[name] = len(data)
 
     def _make_room(self, size: int) -> None:
-        """Drop the oldest traces, then the oldest records, until `size` more bytes fit."""
-        excess = self._total + size - self.limit_bytes
+        """Drop refused records, the oldest traces, the oldest records, until `size` more bytes fit."""
+        excess = self._total + self.rejected.bytes + size - self.limit_bytes
+        if excess > 0:
+            excess -= self.rejected.free(excess)
         if excess <= 0:
             return
         dropped = []
-        for name in sorted(self._sizes, key=lambda name: (not name.endswith(_TRACE_SUFFIX), name)):
+        for name in sorted(self._sizes, key=lambda name: (not name.endswith(TRACE_SUFFIX), name)):
             if excess <= 0:
                 break
             excess -= self._sizes[name]
             dropped.append(name)
-        if any(not name.endswith(_TRACE_SUFFIX) for name in dropped):
+        if any(not name.endswith(TRACE_SUFFIX) for name in dropped):
             self._complaints.tell(_LOST, "the oldest are dropped: too many are undelivered", logging.ERROR)
         else:
             self._complaints.tell(_LIMIT, "the oldest power traces are dropped")
@@ -242,5 +305,6 @@ class Spool:
         return os.path.join(self.folder, name)
 
 
-def _trace_of(name: str) -> str:
-    return name.removesuffix(".json") + _TRACE_SUFFIX
+def record_id_of(name: str) -> str:
+    """Return the id of the record in a file."""
+    return name.removesuffix(".json").partition("-")[2]

@@ -24,6 +24,7 @@ SUBCOMMANDS = {
     "share": "energy used and shares of accounts and users, in sshare's manner",
     "policies": "energy policies and the bounds of their values",
     "status": "state of the controller and of this node's agent",
+    "spool": "records that this node keeps for the controller; send refused ones again",
     "top": "live watts of this node, its jobs and components",
     "doctor": "what this compute node has, what it lacks, what that costs and what fixes it",
     "predict": "time, watts and energy of a job before it runs",

@@ -130,6 +130,16 @@ class ClusterConfig:
     )
 
 
+RECORD_HOSTS = ("check", "strict", "off")
+
+
+def _component_watts(value: dict[str, float]) -> str | None:
+    wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other", "node")]
+    if wrong:
+        return f"'{wrong[0]}' is not one of cpu, dram, gpu, other, node"
+    return None if all(1 <= watts <= 1e9 for watts in value.values()) else "must be from 1 to 1e9 watts"
+
+
 def _idle_watts(value: dict[str, float]) -> str | None:
     wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other")]
     if wrong:
@@ -183,6 +193,20 @@ class ControllerConfig:
     policy_file: Path = key(
         Path("/run/senergyctld/policies"),
         "Names and bounds for the SPANK plugin and job_submit.lua, rewritten on reload.",
+    )
+    record_hosts: str = key(
+        "check",
+        "Which host may deliver a node's records. check: none but the node's own, where Slurm knows its "
+        "addresses; strict: nothing is taken while they are not known, and the address that munge names does "
+        "not count; off: any host. See docs/accounting.md.",
+        lambda value: None if value in RECORD_HOSTS else f"must be one of {', '.join(RECORD_HOSTS)}",
+    )
+    max_watts: dict[str, float] = key(
+        {},
+        "Highest plausible mean watts by cpu (all processors of a node), dram, gpu (each), other and node; a "
+        "record with more energy is rejected. Where not given: 20000, 5000, 5000, 20000, 50000.",
+        _component_watts,
+        show={"gpu": 5000.0, "node": 50000.0},
     )
     agent_users: list[str] = key(["root"], "Users whose munge credentials may deliver records.", _user_names)
     operators: list[str] = key(

@@ -24,6 +24,7 @@ from slurm_energy.config import Config
 from slurm_energy.config.addresses import parse_listen
 from slurm_energy.controller.enrichment import Enrichment
 from slurm_energy.controller.identity import Access
+from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.policyfile import write_policy_file
 from slurm_energy.controller.prediction import Memory
 from slurm_energy.controller.priority import OFF, PriorityLoop, make_parts
@@ -136,13 +137,24 @@ class _Daemon:
         self._store = store
         self._recurring = Recurring(log)
         self._commands = CommandRunner()
+        self._sinfo = CommandRunner()
         self._enrichment = Enrichment(
             store, self._commands, self._recurring, config.controller.enrich_interval_s
         )
         self._memory = Memory(store, self._recurring, config.controller.history_days, policy_caps(config))
         self._priority = PriorityLoop(config, store, self._memory, self._recurring)
+        self._hosts = NodeHosts(self._sinfo, self._recurring)
         self._server = Server(
-            *(config, self._access(config), store, self._recurring, self._state, self._memory, self._priority)
+            *(
+                config,
+                self._access(config),
+                store,
+                self._recurring,
+                self._state,
+                self._memory,
+                self._priority,
+            ),
+            hosts=self._hosts,
         )
 
     async def run(self) -> None:
@@ -174,6 +186,8 @@ class _Daemon:
         finally:
             self._manager.stopping()
             self._commands.stop()
+            self._sinfo.stop()
+            self._hosts.close()
             if listener is not None:
                 listener.close()
             await runner.cleanup()

@@ -25,11 +25,13 @@ class Caller:
         uid: vouched for by munged.
         body_sha256: what the credential says of the body, hex digits.
         credential: the munge credential itself, to which the response is bound.
+        origin: address of the host where it was made, see `munge.Credential`; None: not known.
     """
 
     uid: int
     body_sha256: str
     credential: str
+    origin: str | None = None
 
     def check_body(self, body: bytes) -> None:
         """Refuse a body that is not the one the credential was made for.
@@ -74,11 +76,11 @@ def identify(header: str, method: str, target: str, munge_socket: Path | None) -
     if not header.startswith(SCHEME):
         raise ForbiddenError("no munge credential", todo="send Authorization: MUNGE <credential>")
     credential = header.removeprefix(SCHEME)
-    payload, uid, _ = munge.decode(credential, munge_socket)
-    body_sha256 = signed_body_sha256(payload, method, target)
+    opened = munge.open_credential(credential, munge_socket)
+    body_sha256 = signed_body_sha256(opened.payload, method, target)
     if body_sha256 is None:
         raise ForbiddenError("credential", "made for another request")
-    return Caller(uid, body_sha256, credential)
+    return Caller(opened.uid, body_sha256, credential, opened.origin)
 
 
 def _uids(names: Iterable[str], unknown: list[str]) -> Iterable[int]:

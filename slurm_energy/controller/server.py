@@ -15,11 +15,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from slurm_energy import __version__
-from slurm_energy.accounting import decisions, ingest, queries
+from slurm_energy.accounting import decisions, queries
 from slurm_energy.accounting.selection import JobSelector, Selection
 from slurm_energy.config import Config
 from slurm_energy.controller import prioritypages
 from slurm_energy.controller.admission import AdmissionControl
+from slurm_energy.controller.deliveries import Deliveries, read_object
 from slurm_energy.controller.dispatch import (
     Answer,
     Dispatcher,
@@ -28,6 +29,7 @@ from slurm_energy.controller.dispatch import (
     one_request_per_connection,
 )
 from slurm_energy.controller.identity import Access, Caller
+from slurm_energy.controller.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.policyfile import policies_answer
 from slurm_energy.controller.prediction import Memory, read_questions
 from slurm_energy.controller.priority import PriorityLoop
@@ -67,6 +69,7 @@ class Server:
         state: Callable[[], dict[str, Any]],
         memory: Memory | None = None,
         priority: PriorityLoop | None = None,
+        hosts: NodeHosts | None = None,
     ) -> None:
         self.config = config
         self.access = access
@@ -76,7 +79,7 @@ class Server:
         self._memory = memory
         self._priority = priority
         self._started = time.time()
-        self._spooled: dict[str, int] = {}
+        self._deliveries = Deliveries(lambda: self.config, store, recurring, hosts)
         self._figures: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
         self.admission = AdmissionControl()
         self._dispatcher = Dispatcher(lambda: (self.config, self.access), recurring, self.admission)
@@ -109,21 +112,15 @@ class Server:
             application.router.add_post(path, self._dispatcher.handler(route))
         return application
 
-    async def _post_records(self, request: web.Request, _: Caller, body: bytes) -> Answer:
-        accepted, rejections, spooled = await self._store.write(_take, body)
+    async def _post_records(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
         self._figures = None
-        self._recurring.works("request")
-        self._spooled |= spooled
-        for rejection in rejections:
-            kept = " (kept without its trace)" if rejection.kept else ""
-            self._recurring.failed(f"record from {request.remote}", rejection.error + kept)
-        return {"accepted": accepted, "rejected": [_rejected(r) for r in rejections if not r.kept]}
+        return await self._deliveries.take(body, _sender(request, caller))
 
     async def _post_predict(self, _: web.Request, caller: Caller, body: bytes) -> Answer:
         operator = caller.uid in self.access.operators
 
         def questions() -> list[Question]:
-            return read_questions(_json(body), name_of(caller.uid), operator=operator)
+            return read_questions(read_object(body), name_of(caller.uid), operator=operator)
 
         asked = await asyncio.to_thread(questions)
         if self._memory is None:
@@ -172,7 +169,7 @@ class Server:
 
     async def _get_status(self, _: web.Request, __: Caller, ___: bytes) -> Answer:
         figures = await self._current_figures()
-        nodes = [node | {"spooled": self._spooled.get(node["node"])} for node in figures["nodes"]]
+        nodes = [node | self._deliveries.kept_by(node["node"]) for node in figures["nodes"]]
         return {
             "version": __version__,
             "cluster": self.config.cluster.name,
@@ -229,7 +226,7 @@ class Server:
 async def _query(request: web.Request, body: bytes) -> dict[str, str]:
     """Return the parameters: of the request line, or of a body that is an object of strings."""
     if request.method == "POST":
-        query = await asyncio.to_thread(_json, body)
+        query = await asyncio.to_thread(read_object, body)
         if not all(isinstance(value, str) for value in query.values()):
             raise UsageError("a parameter is not a string")
         return query
@@ -244,31 +241,9 @@ async def _in_threads(pieces: Iterator[str]) -> Pieces:
         yield piece
 
 
-def _take(
-    connection: sqlite3.Connection, body: bytes
-) -> tuple[list[str], list[ingest.Rejection], dict[str, int]]:
-    """Read and store a delivery; runs in the writing thread, so that large bodies do not stop the loop."""
-    data = _json(body)
-    items, rejections = ingest.read_items(data.get("items"))
-    spooled = {}
-    node, count = data.get("node"), data.get("spooled")
-    if isinstance(node, str) and isinstance(count, int) and 0 <= count < 1 << 53:
-        spooled[node] = count
-    return ingest.store(connection, items, time.time()), rejections, spooled
-
-
-def _json(body: bytes) -> dict[str, Any]:
-    try:
-        data = json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise UsageError("body is not JSON", str(error)[:120]) from None
-    if not isinstance(data, dict):
-        raise UsageError("body is not a JSON object")
-    return data
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
+def _sender(request: web.Request, caller: Caller) -> Sender:
+    own = request.get_extra_info("sockname")
+    return Sender(request.remote, own[0] if isinstance(own, tuple) else None, caller.origin)
 
 
 def _find(connection: sqlite3.Connection, selection: Selection) -> Sequence[int]:
@@ -280,10 +255,6 @@ def _why_not_found(job: JobSelector) -> str:
     if job.task is not None or job.offset is not None:
         return "records arrive when a job ends, and get such ids a little later"
     return "records arrive when a job ends"
-
-
-def _rejected(rejection: ingest.Rejection) -> dict[str, Any]:
-    return {"index": rejection.index, "record_id": rejection.record_id, "error": rejection.error}
 
 
 def _with_uids(selection: Selection) -> Selection:

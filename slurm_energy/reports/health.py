@@ -238,7 +238,7 @@ def _agent(found: Findings) -> list[Check]:
         cost = "jobs start from settings that an earlier job left"
         checks.append(Check("settings left", State.DEGRADED, _named(left), cost, "senergyd --restore"))
     checks.append(_seen_by_agent(found, answer))
-    checks.append(_spool(found, answer))
+    checks += [_spool(found, answer), *_undelivered(answer)]
     return checks
 
 
@@ -271,6 +271,23 @@ def _spool(found: Findings, answer: Mapping[str, Any]) -> Check:
             cost = "power traces, then records, are lost once the disk is full"
             return Check("spool", State.DEGRADED, what, cost, "make room under agent.state_dir")
     return Check("spool", State.OK, what)
+
+
+def _undelivered(answer: Mapping[str, Any]) -> list[Check]:
+    """Return a check for records that the controller does not take, if there are any."""
+    checks = []
+    if deferred := answer.get("deferred"):
+        cost = "they stay on this node until the controller takes them"
+        what = f"{_number(deferred, 'record')} of a newer release, or ahead of the controller's clock"
+        checks.append(Check("retried records", State.DEGRADED, what, cost, "upgrade senergyctld"))
+    if rejected := answer.get("rejected"):
+        what = f"the controller refused {_number(rejected, 'record')}"
+        if dropped := answer.get("rejected_dropped"):
+            what += f", {dropped} more were dropped for lack of space"
+        cost = "these are in no report; they are kept until their space is used up"
+        fix = "senergy spool   (names the reasons); then: senergy spool resend"
+        checks.append(Check("rejected records", State.DEGRADED, what, cost, fix))
+    return checks
 
 
 def _munge(found: Findings) -> Check:

@@ -84,6 +84,7 @@ def _figures(usage: Usage) -> dict[str, Any]:
 
 def _node_object(record: EnergyRecord) -> dict[str, Any]:
     return {
+        **dict(record.extra),
         "node": record.node,
         "record_id": record.record_id,
         "start": record.start,
@@ -104,6 +105,7 @@ def _node_object(record: EnergyRecord) -> dict[str, Any]:
 
 def _component_object(component: ComponentEnergy) -> dict[str, Any]:
     return {
+        **dict(component.extra),
         "energy_joules": component.energy_joules,
         "source": component.source,
         "quality": None if component.energy_joules is None else component.quality,
@@ -112,6 +114,7 @@ def _component_object(component: ComponentEnergy) -> dict[str, Any]:
 
 def _setting_object(setting: AppliedSetting) -> dict[str, Any]:
     return {
+        **dict(setting.extra),
         "setting": setting.setting,
         "original": setting.original,
         "asked": setting.asked,

@@ -137,7 +137,10 @@ def _slurm_text(state: Mapping[str, Any], now: float, waiting: int | None) -> st
 
 def _node_text(node: Mapping[str, Any], now: float) -> str:
     text = f"{node.get('node', '?'):<14} last record {_ago(now - node.get('last_received', now))}"
-    return text + (f", {node['spooled']} waiting on the node" if node.get("spooled") else "")
+    text += f", {node['spooled']} waiting on the node" if node.get("spooled") else ""
+    return text + (
+        f", {node['rejected']} REJECTED: see `senergy spool` there" if node.get("rejected") else ""
+    )
 
 
 def _ago(seconds: float) -> str:
@@ -161,11 +164,19 @@ def agent_lines(socket: str, answer: Mapping[str, Any] | str) -> list[str]:
         f"agent       {answer.get('node', '?')}, version {answer.get('version', '?')}"
         + (f", {plain(hertz)} samples per second" if hertz is not None else ""),
         f"  jobs      {', '.join(map(_job_text, jobs)) if jobs else 'none'}",
-        f"  spooled   {answer.get('spooled', '?')} records wait for the controller",
+        f"  spooled   {_spooled_text(answer)}",
     ]
+    if answer.get("rejected"):
+        size = f", {answer['rejected_bytes'] / 1e6:.1f} MB" if answer.get("rejected_bytes") else ""
+        lines.append(f"  REJECTED  {answer['rejected']} records{size}: see `senergy spool`")
     if answer.get("unrestored"):
         lines.append(f"  LEFT SET  {', '.join(answer['unrestored'])}: see senergyd's log")
     return [*lines, *_device_lines(answer.get("devices"))]
+
+
+def _spooled_text(answer: Mapping[str, Any]) -> str:
+    text = f"{answer.get('spooled', '?')} records wait for the controller"
+    return text + (f", {answer['deferred']} of them for a newer one" if answer.get("deferred") else "")
 
 
 def _job_text(job: Any) -> str:

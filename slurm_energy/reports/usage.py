@@ -21,7 +21,8 @@ from slurm_energy.records import ComponentEnergy, EnergyRecord, Quality
 PARTS = ("cpu", "dram", "gpu", "other", "node")
 MEASURED_PARTS = ("cpu", "dram", "gpu")
 EVERY_NODE_HAS = ("cpu", "dram", "other")
-_RECORD_KEYS = {f.name for f in dataclasses.fields(EnergyRecord)} | {"schema"}
+_ADDED_KEYS = ("job", "trace")
+"""Keys beside those of the record in an answer of the controller."""
 _MEMBER = re.compile(r"(?P<base>\d+)[_+](?P<number>\d+)", re.ASCII)
 _WORST_FIRST = (Quality.PARTIAL, Quality.MODELLED, Quality.MEASURED)
 
@@ -73,7 +74,7 @@ class Answer:
         """
         if not isinstance(data, dict):
             raise UsageError("controller's answer: a record is not a JSON object")
-        record = EnergyRecord.from_json({k: v for k, v in data.items() if k in _RECORD_KEYS})
+        record = EnergyRecord.from_json({k: v for k, v in data.items() if k not in _ADDED_KEYS})
         return cls(record, JobInfo.from_json(data.get("job")), data.get("trace"))
 
 

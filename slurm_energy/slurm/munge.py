@@ -7,16 +7,35 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import socket as sockets
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
 
 _LIBRARY = "libmunge.so.2"
-_OPTION_SOCKET = 8  # MUNGE_OPT_SOCKET of munge.h
+_OPTION_ORIGIN, _OPTION_SOCKET = 5, 8  # MUNGE_OPT_ADDR4 and MUNGE_OPT_SOCKET of munge.h
 _SUCCESS = 0
 _DAEMON_TROUBLE = frozenset({1, 5, 6, 7})  # SNAFU, NO_MEMORY, SOCKET, TIMEOUT of munge.h
 _CALLER_TROUBLE = frozenset({2, 3, 4})  # BAD_ARG, BAD_LENGTH, OVERFLOW
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a credential says, vouched for by munged.
+
+    Attributes:
+        payload: the bytes that it carries.
+        uid, gid: of the process that made it.
+        origin: IPv4 address of the host where it was made, as the munged there was told or found it (munged
+            --origin); often a loopback address. None if it is not known.
+    """
+
+    payload: bytes
+    uid: int
+    gid: int
+    origin: str | None = None
 
 
 def encode(payload: bytes, socket: Path | None = None) -> str:
@@ -42,14 +61,17 @@ def encode(payload: bytes, socket: Path | None = None) -> str:
 
 
 def decode(credential: str, socket: Path | None = None) -> tuple[bytes, int, int]:
+    """Check a credential and return (payload, uid, gid); see `open_credential`."""
+    opened = open_credential(credential, socket)
+    return opened.payload, opened.uid, opened.gid
+
+
+def open_credential(credential: str, socket: Path | None = None) -> Credential:
     """Check a credential and open it; munged lets each be opened once.
 
     Args:
         credential: text from `encode` of a host with the same munge key.
         socket: munged's socket, None for the library's default.
-
-    Returns:
-        (payload, uid, gid) of the process that made it.
 
     Raises:
         ForbiddenError: expired, replayed, rewound, forged or malformed; munge's own words.
@@ -79,7 +101,7 @@ def decode(credential: str, socket: Path | None = None) -> tuple[bytes, int, int
         finally:
             # Also filled for expired, rewound and replayed credentials.
             _free(payload)
-    return content, uid.value, gid.value
+        return Credential(content, uid.value, gid.value, context.origin())
 
 
 class _Context:
@@ -104,6 +126,14 @@ class _Context:
 
     def __exit__(self, *_: object) -> None:
         self._library.munge_ctx_destroy(self.handle)
+
+    def origin(self) -> str | None:
+        """Return the address of the host where the credential that was just opened was made."""
+        address = ctypes.create_string_buffer(4)  # struct in_addr
+        code = self._library.munge_ctx_get(self.handle, ctypes.c_int(_OPTION_ORIGIN), ctypes.byref(address))
+        if code != _SUCCESS or not any(address.raw):
+            return None
+        return sockets.inet_ntoa(address.raw)
 
     def check(self, code: int, what: str) -> None:
         if code == _SUCCESS:
@@ -139,6 +169,7 @@ def _library() -> Any:
     library.munge_ctx_create.argtypes, library.munge_ctx_create.restype = [], pointer
     library.munge_ctx_destroy.argtypes, library.munge_ctx_destroy.restype = [pointer], None
     library.munge_ctx_set.restype = ctypes.c_int  # variadic: argument types are given at the call
+    library.munge_ctx_get.restype = ctypes.c_int
     library.munge_ctx_strerror.argtypes = [pointer]
     library.munge_ctx_strerror.restype = ctypes.c_char_p
     library.munge_strerror.argtypes, library.munge_strerror.restype = [ctypes.c_int], ctypes.c_char_p

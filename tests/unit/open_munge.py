@@ -14,7 +14,9 @@ CONTROLLER = 64005  # makes what this process signs
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(munge, "decode", decode)
+    monkeypatch.setattr(
+        munge, "open_credential", lambda text, socket=None: munge.Credential(*decode(text, socket))
+    )
     monkeypatch.setattr(munge, "encode", lambda payload, _socket=None: credential(CONTROLLER, payload))
 
 

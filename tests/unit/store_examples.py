@@ -60,10 +60,12 @@ class Accounting:
         database.prepare(self.path)
 
     def deliver(self, *entries, now=NOW):
-        items, rejections = ingest.read_items(list(entries))
-        assert not rejections, rejections
+        items, refusals = ingest.read_items(list(entries))
+        assert not refusals, refusals
         with database.connect(self.path) as connection:
-            return ingest.store(connection, items, now)
+            accepted, refusals = ingest.store(connection, items, now)
+        assert not refusals, refusals
+        return accepted
 
     def learn(self, *known, now=NOW):
         answer = {}

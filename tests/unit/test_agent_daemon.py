@@ -437,7 +437,8 @@ def test_one_bad_record_does_not_hold_up_the_others(tmp_path: Path, monkeypatch:
         return {"accepted": good, "rejected": [{"index": i, "record_id": "id1", "error": "no"} for i in bad]}
 
     deliver(spool, Controller(picky), monkeypatch)
-    assert [path.name for path in (spool.folder / "rejected").iterdir()] == ["000000000020-id1.json"]
+    names = sorted(path.name for path in (spool.folder / "rejected").iterdir())
+    assert names == ["000000000020-id1.json", "000000000020-id1.reason"]
 
 
 def test_a_refused_batch_is_tried_one_by_one_and_a_refused_trace_costs_no_record(
@@ -452,8 +453,11 @@ def test_a_refused_batch_is_tried_one_by_one_and_a_refused_trace_costs_no_record
 
     controller = Controller(no_traces)
     deliver(spool, controller, monkeypatch)
-    assert list(spool.folder.iterdir()) == []
-    assert controller.bodies[-1]["items"][0]["record"]["job_id"] == 1
+    assert [path.name for path in spool.folder.iterdir()] == ["rejected"]
+    (kept,) = spool.rejected.listing()
+    assert (kept.name, kept.has_trace) == ("000000000020-id1.json", True)
+    delivered = [item for body in controller.bodies for item in body["items"] if item["trace"] is None]
+    assert sorted(item["record"]["job_id"] for item in delivered) == [1, 2, 2]
 
 
 def test_a_real_controller_s_refusal_keeps_the_records(

@@ -18,12 +18,14 @@ from open_munge import CONTROLLER, credential, signed
 from slurm_answers import fixed_width_text
 from store_examples import NOW, item, job, record
 
+from slurm_energy import __version__
 from slurm_energy import config as configuration
 from slurm_energy.accounting import database, facts
 from slurm_energy.accounting.response_proof import ResponseVerifier
-from slurm_energy.controller import identity, policyfile, server
+from slurm_energy.controller import deliveries, identity, policyfile, server
 from slurm_energy.controller.enrichment import Enrichment, Schedule
 from slurm_energy.controller.identity import Access
+from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.prediction import Memory
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
@@ -146,6 +148,72 @@ def test_bad_items_are_named_and_the_rest_is_taken(controller):
     assert controller.session(story)
 
 
+def test_each_item_has_one_outcome(controller):
+    async def story(c):
+        hot = record(job_id=3) | {"mean_watts": 1e12}
+        broken_trace = item(job_id=4, trace={"start": "x"})
+        sent = [item(job_id=1), item(record(job_id=2) | {"schema": 7, "record_id": "newer"}), item(hot)]
+        status, answer = await c.post({"items": [*sent, broken_trace], "node": "n1", "rejected": 3})
+        assert status == 200
+        assert answer["accepted"] == [sent[0]["record"]["record_id"], broken_trace["record"]["record_id"]]
+        assert [(r["index"], r["record_id"]) for r in answer["retry"]] == [(1, "newer")]
+        assert [r["index"] for r in answer["rejected"]] == [2]
+        assert [r["index"] for r in answer["traces_rejected"]] == [3]
+        assert (answer["version"], answer["schema"]) == (__version__, 1)
+        assert (await c.get("/v1/status"))[1]["nodes"][0]["rejected"] == 3
+        # Sent again with a trace that can be read, only that is added.
+        again = broken_trace | {"trace": encode_trace(1000.0, 1.0, {"cpu": [5.0]})}
+        await c.post({"items": [again]})
+        assert (await c.get("/v1/jobs/4"))[1]["records"][0]["trace"] == again["trace"]
+        return True
+
+    assert controller.session(story)
+
+
+def test_a_host_delivers_only_for_its_own_nodes(controller):
+    hosts = NodeHosts(
+        lambda _argv: "n1|n1|127.0.0.1\nn2|n2|192.0.2.7\n",
+        Recurring(logging.getLogger("test")),
+        lambda name: [name] if name[0].isdigit() else [],
+    )
+    controller.server._deliveries._hosts = hosts
+
+    async def story(c):
+        sent = [item(job_id=1, node="n1"), item(job_id=2, node="n2"), item(job_id=3, node="n3")]
+        answer = (await c.post({"items": sent}))[1]
+        assert [r["index"] for r in answer["rejected"]] == [1]
+        for word in ("127.0.0.1", "n2", "controller.record_hosts"):
+            assert word in answer["rejected"][0]["error"]
+        assert [r["job_id"] for r in (await c.get("/v1/records"))[1]["records"]] == [1, 3]
+        c.server.config = configuration.parse(CONFIG.replace("[controller]", f'{HEAD}"strict"'))
+        answer = (await c.post({"items": sent}))[1]
+        assert [[r["index"] for r in answer[key]] for key in ("rejected", "retry")] == [[1], [2]]
+        c.server.config = configuration.parse(CONFIG.replace("[controller]", f'{HEAD}"off"'))
+        assert len((await c.post({"items": sent}))[1]["accepted"]) == 3
+        return True
+
+    try:
+        assert controller.session(story)
+    finally:
+        hosts.close()
+
+
+HEAD = "[controller]\nrecord_hosts = "
+
+
+def test_what_nodes_say_of_themselves_is_bounded(controller, monkeypatch):
+    monkeypatch.setattr(deliveries, "MAX_NODES", 10)
+
+    async def story(c):
+        for name in [*(f"n{n}" for n in range(20)), "x" * 300, "n\x1b[2J", None, 5]:
+            await c.post({"items": [], "node": name, "spooled": 10**400, "rejected": True})
+        assert len(c.server._deliveries.kept) == 10
+        assert set(map(str, c.server._deliveries.kept.values())) == {"{}"}
+        return True
+
+    assert controller.session(story)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -211,7 +279,7 @@ def test_munged_that_is_away_is_the_controllers_trouble(controller, monkeypatch)
     def away(*_):
         raise UnavailableError("munge", "socket not there")
 
-    monkeypatch.setattr(identity.munge, "decode", away)
+    monkeypatch.setattr(identity.munge, "open_credential", away)
     assert refused(controller.session(lambda c: c.get("/v1/status")), 503, 4, "socket not there")
 
 

@@ -77,6 +77,8 @@ def test_a_node_with_everything_is_healthy() -> None:
         ({"agent": {**AGENT, "unrestored": ["x"]}}, "settings left", State.DEGRADED),
         ({"agent": {**AGENT, "version": "0"}}, "agent", State.DEGRADED),
         ({"agent": {**AGENT, "devices": {"counters": []}}}, "agent's devices", State.DEGRADED),
+        ({"agent": AGENT | {"rejected": 3}}, "rejected records", State.DEGRADED),
+        ({"agent": AGENT | {"deferred": 2}}, "retried records", State.DEGRADED),
         ({"state_free_mb": 1.0, "spool_limit_mb": 512}, "spool", State.DEGRADED),
         ({"controller": "connection refused"}, "controller", State.DEGRADED),
         ({"clock_offset_s": -3600.0}, "clock", State.DEGRADED),

@@ -79,7 +79,8 @@ def test_a_plant_in_the_spool_is_put_aside_unread(tmp_path: Path, victim: Path, 
     assert spool.items(10**9, 100) == []
     assert spool.count() == 0
     assert victim.read_text() == '{"secret": 1}'
-    assert (folder / "rejected" / NAME).exists() or kind == "folder"
+    # A file that is larger than all rejected records may be is dropped.
+    assert (folder / "rejected" / NAME).exists() or kind in ("folder", "too long")
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "second name"])

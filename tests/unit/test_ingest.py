@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import random
 import subprocess
@@ -14,10 +15,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_examples import Accounting, item, record
+from store_examples import NOW, Accounting, item, record
 
-from slurm_energy.accounting import ingest, traces
+from slurm_energy.accounting import database, ingest, traces
+from slurm_energy.accounting.ingest import Outcome
+from slurm_energy.accounting.plausibility import MAX_WATTS, PlausibilityCheck
 from slurm_energy.errors import UsageError
+from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.trace import encode_trace
 
 KILLS = 30
@@ -73,8 +77,8 @@ class TestBadItems:
             {},
             {"record": None},
             {"record": {"schema": 1}},
-            {"record": record() | {"schema": 2}},
-            {"record": record() | {"colour": "red"}},
+            {"record": record() | {"schema": 0}},
+            {"record": record() | {"schema": True}},
             {"record": record() | {"end": 1.0}},
             {"record": record() | {"start": float("inf")}},
             {"record": record() | {"job_id": 2**63}},
@@ -97,10 +101,10 @@ class TestBadItems:
         ],
     )
     def test_are_named_and_the_others_kept(self, accounting, bad):
-        items, rejections = ingest.read_items([item(job_id=1), bad, item(job_id=2)])
+        items, refusals = ingest.read_items([item(job_id=1), bad, item(job_id=2)])
         assert [i.record.job_id for i in items] == [1, 2]
-        ((index, error, kept),) = [(r.index, r.error, r.kept) for r in rejections]
-        assert (index, kept) == (1, False)
+        ((index, error, outcome),) = [(r.index, r.error, r.outcome) for r in refusals]
+        assert (index, outcome) == (1, Outcome.REJECTED)
         assert error and "\n" not in error and len(error) < 300
 
     def test_deep_nesting_is_named(self):
@@ -121,7 +125,8 @@ class TestBadItems:
     def test_a_bad_trace_does_not_cost_the_record(self, accounting, trace):
         items, rejections = ingest.read_items([item(trace=trace)])
         assert len(items) == 1 and items[0].trace is None
-        assert rejections[0].kept and rejections[0].record_id == items[0].record.record_id
+        assert rejections[0].outcome is Outcome.TRACE_REJECTED
+        assert rejections[0].record_id == items[0].record.record_id
 
     @given(
         st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5), st.lists, max_leaves=5)
@@ -132,8 +137,152 @@ class TestBadItems:
             ingest.read_items([item(record() | {key: value})])
 
 
+NEWER = {
+    "carbon_grams": 1.5,
+    "phases": [{"name": "train", "joules": [1, 2.5, None]}, {"name": "\u00fc", "ok": True}],
+    "extra": {"nested": "kept"},
+}
+
+
+class TestVersionSkew:
+    def test_unknown_keys_are_stored_and_given_back(self, accounting):
+        sent = json.loads(json.dumps(record() | NEWER))
+        sent["components"][0] |= {"socket": 3}
+        sent["applied"] = [{"setting": "x", "original": "1", "asked": "2", "applied": "2", "by": "edp"}]
+        accounting.deliver(item(sent))
+        (found,) = accounting.find()
+        assert {key: found[key] for key in sent} == sent
+
+    @pytest.mark.parametrize("schema", [2, 99, 10**30])
+    def test_a_newer_schema_is_to_be_retried_and_holds_nothing_up(self, accounting, schema):
+        newer = {"schema": schema, "record_id": "r", "anything": ["else"]}
+        items, refusals = ingest.read_items([item(job_id=1), {"record": newer}, item(job_id=2)])
+        assert [i.record.job_id for i in items] == [1, 2]
+        ((index, record_id, outcome, error),) = [(r.index, r.record_id, r.outcome, r.error) for r in refusals]
+        assert (index, record_id, outcome) == (1, "r", Outcome.RETRY)
+        assert "newer than 1" in error and "upgrade the controller" in error and "\n" not in error
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {f"key{n}": n for n in range(65)},
+            {"k" * 257: 1},
+            {"deep": json.loads("[" * 17 + "]" * 17)},
+            {"infinite": float("inf")},
+            {"job": {"name": "forged"}},
+            {"trace": {}},
+            {"long": "x" * ingest.MAX_RECORD_BYTES},
+        ],
+        ids=lambda change: next(iter(change))[:10],
+    )
+    def test_unknown_keys_are_bounded(self, change):
+        """Infinity or 1000 levels would make SQLite refuse the JSON of every answer that has the record."""
+        items, refusals = ingest.read_items([item(record() | change), item(job_id=2)])
+        assert [i.record.job_id for i in items] == [2]
+        assert [r.outcome for r in refusals] == [Outcome.REJECTED]
+
+    def test_infinity_in_a_number_that_json_allows(self):
+        """Python reads 1e999 as infinity without calling it a constant."""
+        data = json.loads(json.dumps([item(record() | {"x": 0, "mean": "@"})]).replace('"@"', "1e999"))
+        assert [r.outcome for r in ingest.read_items(data)[1]] == [Outcome.REJECTED]
+
+    @given(
+        st.dictionaries(
+            st.text(min_size=1, max_size=20).filter(lambda key: key not in {*record(), "job", "trace"}),
+            st.recursive(
+                st.none()
+                | st.booleans()
+                | st.integers()
+                | st.floats(allow_nan=False, allow_infinity=False)
+                | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+                lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+                max_leaves=8,
+            ),
+            max_size=5,
+        )
+    )
+    @settings(max_examples=60)
+    def test_any_unknown_keys_survive_reading_and_writing(self, extra):
+        sent = json.loads(json.dumps(record() | extra))
+        try:
+            read = EnergyRecord.from_json(sent)
+        except UsageError:
+            return  # too large a number, or too deep
+        assert json.loads(json.dumps(read.to_json())) == sent
+
+
+def powered(joules, name="cpu", **more):
+    part = {"name": name, "energy_joules": joules, "source": "x", "quality": "measured"}
+    return record(**more) | {"components": [part]}
+
+
+class TestPlausibility:
+    def outcome(self, data, check=None):
+        items, refusals = ingest.read_items([item(data)], check, now=NOW)
+        assert len(items) + len(refusals) == 1
+        return refusals[0].outcome if refusals else None
+
+    @pytest.mark.parametrize("name", ["cpu", "dram", "gpu[0]", "other", "node"])
+    def test_energy_is_bounded_by_time_and_power(self, name):
+        watts = MAX_WATTS[name.partition("[")[0]]
+        assert self.outcome(powered(0.99 * watts * 160, name)) is None  # 100 s and a booking delay
+        assert self.outcome(powered(1.01 * watts * 160, name)) is Outcome.REJECTED
+        assert self.outcome(powered(9e300, name)) is Outcome.REJECTED
+        assert self.outcome(powered(None, name)) is None
+
+    def test_the_site_may_raise_a_bound(self):
+        sent = powered(1.0e6 * 100, "node")
+        assert self.outcome(sent) is Outcome.REJECTED
+        assert self.outcome(sent, PlausibilityCheck.with_site_values({"node": 1.0e6})) is None
+
+    def test_many_gpus_cannot_hide_what_one_could_not_use(self):
+        parts = [
+            {"name": f"gpu[{n}]", "energy_joules": 4e5, "source": "x", "quality": "measured"}
+            for n in range(1000)
+        ]
+        assert self.outcome(record() | {"components": parts}) is Outcome.REJECTED
+
+    @pytest.mark.parametrize(
+        ("change", "outcome"),
+        [
+            ({"mean_watts": 1e300}, Outcome.REJECTED),
+            ({"peak_watts": 1e6}, Outcome.REJECTED),
+            ({"seconds_above_cap": 1e9}, Outcome.REJECTED),
+            ({"throttled_seconds": 1e9}, Outcome.REJECTED),
+            ({"uncertain_seconds": 1e9}, Outcome.REJECTED),
+            ({"start": 0.0, "end": NOW}, Outcome.REJECTED),
+            ({"end": 1e300}, Outcome.REJECTED),
+            ({"start": NOW + 90_000, "end": NOW + 90_001}, Outcome.REJECTED),
+            ({"start": NOW + 3600, "end": NOW + 3601}, Outcome.RETRY),
+            ({"start": NOW, "end": NOW + 300}, None),
+            ({"mean_watts": 900.0, "peak_watts": 1500.0, "throttled_seconds": 100.0}, None),
+        ],
+    )
+    def test_other_figures(self, change, outcome):
+        assert self.outcome(record() | change) is outcome
+
+    def test_a_component_counts_once(self):
+        parts = record()["components"]
+        assert self.outcome(record() | {"components": [*parts, parts[0]]}) is Outcome.REJECTED
+
+
+def test_a_value_that_the_database_refuses_does_not_lose_the_others(accounting):
+    """Whatever the checks let through: one bad row must not roll back a delivery for ever."""
+    items, _ = ingest.read_items([item(job_id=n) for n in range(4)])
+    items[2] = dataclasses.replace(items[2], record=dataclasses.replace(items[2].record, job_id=2**70))
+    with database.connect(accounting.path) as connection:
+        accepted, refusals = ingest.store(connection, items, 1.0)
+    assert len(accepted) == 3
+    assert [(r.index, r.outcome) for r in refusals] == [(2, Outcome.REJECTED)]
+    assert accounting.ids() == [0, 1, 3]
+
+
 def column(raw):
     return base64.b64encode(zlib.compress(raw)).decode()
+
+
+def extent(trace, max_values=10**6):
+    return traces.extent_of(trace, elapsed_s=100.0, max_values=max_values)
 
 
 class TestTraces:
@@ -143,8 +292,8 @@ class TestTraces:
         assert accounting.find(with_traces=True)[0]["trace"] == trace
 
     def test_end(self):
-        assert traces.end_of(encode_trace(1000.0, 0.5, {"cpu": [1.0] * 7})) == 1003.5
-        assert traces.end_of(encode_trace(1000.0, 0.5, {})) == 1000.0
+        assert extent(encode_trace(1000.0, 0.5, {"cpu": [1.0] * 7})) == (1003.5, 7)
+        assert extent(encode_trace(1000.0, 0.5, {})) == (1000.0, 0)
 
     @pytest.mark.parametrize(
         "change",
@@ -165,17 +314,34 @@ class TestTraces:
             {"columns": {"cpu": column(b"1234"), "dram": column(b"12345678")}},
             {"columns": {"c" * 65: column(b"1234")}},
             {"columns": {f"gpu[{n}]": column(b"1234") for n in range(traces.MAX_COLUMNS + 1)}},
-            {"extra": 1},
+            {f"extra{n}": n for n in range(traces.MAX_EXTRA_KEYS + 1)},
         ],
     )
     def test_anything_else_is_refused(self, change):
         with pytest.raises(UsageError, match="power trace"):
-            traces.end_of({"start": 1.0, "interval_s": 1.0, "columns": {}} | change)
+            extent({"start": 1.0, "interval_s": 1.0, "columns": {}} | change)
 
-    def test_a_bomb_is_not_unpacked(self, monkeypatch):
-        monkeypatch.setattr(traces, "MAX_VALUES", 1000)
-        with pytest.raises(UsageError, match="longer than 1000"):
-            traces.end_of({"start": 1.0, "interval_s": 1.0, "columns": {"cpu": column(bytes(50 << 20))}})
+    def test_a_bomb_is_unpacked_no_further_than_its_record_is_long(self):
+        bomb = {"start": 1.0, "interval_s": 1.0, "columns": {"cpu": column(bytes(50 << 20))}}
+        with pytest.raises(UsageError, match="longer than 3800 values"):
+            extent(bomb)
+
+    def test_many_columns_of_a_bomb_share_one_bound(self):
+        columns = {f"gpu[{n}]": column(bytes(4000)) for n in range(100)}
+        with pytest.raises(UsageError, match="more than 50000 values"):
+            extent({"start": 1.0, "interval_s": 1.0, "columns": columns}, max_values=50_000)
+
+    def test_a_delivery_of_bombs_is_left_for_later(self, accounting, monkeypatch):
+        monkeypatch.setattr(ingest, "MAX_DELIVERY_VALUES", 100)
+        sent = [item(job_id=n, trace=encode_trace(1000.0, 1.0, {"cpu": [1.0] * 100})) for n in range(3)]
+        items, refusals = ingest.read_items(sent)
+        assert [i.record.job_id for i in items] == [0]
+        assert [(r.index, r.outcome) for r in refusals] == [(1, Outcome.RETRY), (2, Outcome.RETRY)]
+
+    def test_keys_of_a_newer_release_come_back(self, accounting):
+        trace = encode_trace(1000.0, 1.0, {"cpu": [1.0]}) | {"phases": [{"name": "train", "at": [0, 7]}]}
+        accounting.deliver(item(trace=trace))
+        assert accounting.find(with_traces=True)[0]["trace"] == trace
 
 
 # The child takes deliveries from a spool as the controller does, and says each id once it is acknowledged.
@@ -189,7 +355,7 @@ print("ready", flush=True)
 with database.connect(path) as connection:
     for entries in spool:
         items, _ = ingest.read_items(entries)
-        for record_id in ingest.store(connection, items, time.time()):
+        for record_id in ingest.store(connection, items, time.time())[0]:
             print(record_id, flush=True)
 """
 

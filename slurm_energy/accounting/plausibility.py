@@ -1,0 +1,118 @@
+"""Whether a record's figures can be true: its times, and its energy for what hardware can draw. Pure.
+
+A node is trusted to measure, not to invent: no record may spoil the sums of accounts and of the history.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from slurm_energy.errors import EnergyError, UsageError
+from slurm_energy.records import EnergyRecord
+
+MAX_WATTS: Final[Mapping[str, float]] = {
+    "cpu": 20_000.0,
+    "dram": 5_000.0,
+    "gpu": 5_000.0,
+    "other": 20_000.0,
+    "node": 50_000.0,
+}
+"""Default bounds. The largest nodes of 2026 (16 sockets, or 8 GPUs of 1.4 kW) draw less than half of them."""
+BOOKING_DELAY_S: Final = 60.0
+"""A meter that is read seldom may book energy of this much time before the job to the job."""
+MAX_ELAPSED_S: Final = 5 * 366 * 86400.0
+"""No node runs one job longer than this; a longer record is a broken clock."""
+CLOCK_TOLERANCE_S: Final = 600.0
+MAX_CLOCK_LEAD_S: Final = 86400.0
+"""A record that ends later than this in the future will not come true within the patience of anybody."""
+_TIME_FIGURES: Final = ("seconds_above_cap", "throttled_seconds", "uncertain_seconds")
+
+
+class ClockAheadError(EnergyError):
+    """A record ends in the future by the controller's clock: it can be taken later."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlausibilityCheck:
+    """Bounds of the figures in a record.
+
+    Attributes:
+        max_watts: highest mean power by component (`gpu`: of each GPU), and of the whole `node`.
+    """
+
+    max_watts: Mapping[str, float] = field(default_factory=lambda: MAX_WATTS)
+
+    @classmethod
+    def with_site_values(cls, max_watts: Mapping[str, float]) -> PlausibilityCheck:
+        """Return the defaults with the bounds that the site gives."""
+        return cls({**MAX_WATTS, **max_watts})
+
+    def check(self, record: EnergyRecord, now: float) -> None:
+        """Refuse what cannot be true.
+
+        Args:
+            record: with finite, non-negative figures, and an end that is not before its start.
+            now: Unix seconds.
+
+        Raises:
+            ClockAheadError: it ends in the future, by at most a day.
+            UsageError: names the figure and the bound.
+        """
+        self._check_times(record, now)
+        measured_s = record.elapsed_s + BOOKING_DELAY_S
+        for component in record.components:
+            name = component.name.partition("[")[0]
+            self._check_energy(component.name, component.energy_joules, self.max_watts[name], measured_s)
+        node_watts = self.max_watts["node"]
+        known = [c.energy_joules for c in record.components if c.energy_joules is not None]
+        self._check_energy("all components", _sum(known), 2 * node_watts, measured_s)
+        self._check_energy("the node", _total(record), node_watts, measured_s)
+        mean_joules = (record.mean_watts or 0.0) * record.elapsed_s
+        self._check_energy("mean_watts", mean_joules, node_watts, measured_s)
+        if (record.peak_watts or 0.0) > 2 * node_watts:
+            raise _implausible("peak_watts", f"{record.peak_watts:.4g} W", 2 * node_watts)
+
+    def _check_energy(self, what: str, joules: float | None, watts: float, measured_s: float) -> None:
+        if joules is not None and joules > watts * measured_s:
+            raise _implausible(what, f"{joules:.4g} J in {measured_s - BOOKING_DELAY_S:.4g} s", watts)
+
+    def _check_times(self, record: EnergyRecord, now: float) -> None:
+        lead_s = record.end - now
+        if lead_s > MAX_CLOCK_LEAD_S:
+            raise UsageError(
+                "energy record: implausible 'end'", f"{lead_s:.4g} s in the future", "set the node's clock"
+            )
+        if lead_s > CLOCK_TOLERANCE_S:
+            why = f"it ends {lead_s:.0f} s in the future by the controller's clock"
+            raise ClockAheadError("energy record", why, "set the node's clock")
+        if record.elapsed_s > MAX_ELAPSED_S:
+            raise UsageError("energy record: implausible 'start'", f"{record.elapsed_s:.4g} s before its end")
+        for name in _TIME_FIGURES:
+            seconds = getattr(record, name)
+            if seconds is not None and seconds > 2 * (record.elapsed_s + BOOKING_DELAY_S):
+                raise UsageError(f"energy record: implausible '{name}'", f"{seconds:.4g} s")
+
+
+def _total(record: EnergyRecord) -> float | None:
+    try:
+        return record.energy_joules
+    except OverflowError:
+        return math.inf
+
+
+def _sum(values: list[float]) -> float:
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        return math.inf
+
+
+def _implausible(what: str, found: str, watts: float) -> UsageError:
+    return UsageError(
+        f"energy record: implausible energy of {what}",
+        f"{found} is more than {watts:.6g} W can use",
+        "raise controller.max_watts if this hardware exists, then run: senergy spool resend",
+    )

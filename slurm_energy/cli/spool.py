@@ -1,0 +1,95 @@
+"""`senergy spool`: records that this node keeps for the controller, and what it refused."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from slurm_energy.cli import connection
+from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.errors import (
+    EXIT_FORBIDDEN,
+    EXIT_NOT_FOUND,
+    EXIT_OK,
+    EnergyError,
+    ForbiddenError,
+    NotFoundError,
+)
+
+HELP = "records that this node keeps for the controller; send refused ones again"
+
+EPILOG = """\
+senergyd keeps each record until the controller has it. A record of a newer release waits until senergyctld
+is upgraded. A record that the controller refuses for good is put aside with its trace and the reason, in a
+quarter of agent.spool_limit_mb at most (the oldest are dropped first). It is sent again when another release
+of senergyctld answers, or on `senergy spool resend`, for instance after controller.max_watts was raised. A
+record is stored once, however often it is sent. Run it as root on the node; exit code 6: no refused record
+has that id.
+
+examples:
+  senergy spool
+  senergy spool --json
+  senergy spool resend
+  senergy spool resend 3f0c9a...        only these records
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy spool`."""
+    parser.epilog = EPILOG
+    parser.add_argument("action", nargs="?", choices=("list", "resend"), default="list", help="default: list")
+    parser.add_argument("record", nargs="*", help="resend: ids of records; all of them without")
+    parser.add_argument("--json", action="store_true", help="print the agent's answer as JSON")
+    connection.add_config_option(parser)
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask this node's agent."""
+    if args.record and args.action != "resend":
+        args.usage_error("records can be named with resend only")
+    message: dict[str, Any] = {"op": "spool"}
+    if args.action == "resend":
+        message = {"op": "resend", "record_ids": args.record or None}
+    answer = connection.ask_agent(connection.configuration(args).agent.socket, message)
+    if not answer.get("ok"):
+        raise _error(answer)
+    if args.json:
+        emit_json({key: value for key, value in answer.items() if key != "ok"})
+    elif args.action == "resend":
+        emit([f"{answer.get('resent', 0)} records are sent again; see `senergy spool`"])
+    else:
+        emit(_lines(answer))
+    return EXIT_OK
+
+
+def _error(answer: dict[str, Any]) -> EnergyError:
+    classes = {EXIT_FORBIDDEN: ForbiddenError, EXIT_NOT_FOUND: NotFoundError}
+    return classes.get(answer.get("code", 0), EnergyError)(str(answer.get("error", "no answer")))
+
+
+def _lines(answer: dict[str, Any]) -> list[str]:
+    lines = [f"spooled   {answer.get('spooled', '?')} records wait for the controller"]
+    if answer.get("deferred"):
+        lines.append(f"retried   {answer['deferred']} of them: {answer.get('deferred_reason')}")
+    megabytes = [answer.get(key, 0) / 1e6 for key in ("rejected_bytes", "rejected_limit_bytes")]
+    lines.append(
+        f"rejected  {answer.get('rejected', '?')} records, {megabytes[0]:.1f} of {megabytes[1]:.0f} MB, "
+        f"in {answer.get('rejected_folder')}"
+    )
+    if answer.get("rejected_dropped"):
+        lines.append(
+            f"dropped   {answer['rejected_dropped']} rejected records since the start, for lack of space"
+        )
+    records = answer.get("rejected_records", [])
+    if records:
+        lines += ["", f"{'RECORD':<32}  {'ENDED':<19}  {'TRACE':<5}  REASON"]
+    for record in records:
+        ended = "unknown"
+        if record.get("end") is not None:
+            ended = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record["end"]))
+        trace = "yes" if record.get("trace") else "no"
+        lines.append(f"{record['record_id']:<32}  {ended:<19}  {trace:<5}  {record['reason']}")
+    left = answer.get("rejected", 0) - len(records)
+    return [*lines, f"... and {left} more"] if left > 0 else lines

@@ -1,0 +1,173 @@
+"""Deliveries of agents: read, checked against their sender, stored, and answered item by item."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy import __version__
+from slurm_energy.accounting import ingest
+from slurm_energy.accounting.ingest import Item, Outcome, Refusal
+from slurm_energy.accounting.plausibility import PlausibilityCheck
+from slurm_energy.config import Config
+from slurm_energy.controller.node_hosts import OFF, STRICT, NodeHosts, Sender, Verdict
+from slurm_energy.controller.recurring import Recurring
+from slurm_energy.controller.store import Store
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.records import SCHEMA_VERSION
+
+_READERS: Final = 2
+"""Deliveries that are unpacked at a time."""
+MAX_NODES: Final = 100_000
+_MAX_COUNT: Final = 1 << 53
+_COUNTS: Final = ("spooled", "rejected")
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """A delivery as it was read.
+
+    Attributes:
+        items: fit to be stored.
+        refusals: the others.
+        node: which node says that it sent it.
+        counts: records that this node still keeps, by `spooled` and `rejected`.
+    """
+
+    items: Sequence[Item]
+    refusals: Sequence[Refusal]
+    node: str | None
+    counts: Mapping[str, int]
+
+
+class Deliveries:
+    """Takes deliveries.
+
+    Args:
+        config: returns the configuration in force.
+        store: the database.
+        recurring: for refusals, which senders repeat.
+        hosts: addresses of nodes; None takes records of any node from any sender.
+
+    Attributes:
+        kept: what each node keeps, as its last delivery said: `spooled` and `rejected` records.
+    """
+
+    def __init__(
+        self, config: Callable[[], Config], store: Store, recurring: Recurring, hosts: NodeHosts | None = None
+    ) -> None:
+        self.kept: dict[str, Mapping[str, int]] = {}
+        self._config = config
+        self._store = store
+        self._recurring = recurring
+        self._hosts = hosts
+        self._reading = asyncio.Semaphore(_READERS)
+
+    def kept_by(self, node: str) -> dict[str, int | None]:
+        """Return how many records a node keeps, `spooled` and `rejected`; None where it has not said."""
+        counts = self.kept.get(node, {})
+        return {key: counts.get(key) for key in _COUNTS}
+
+    async def take(self, body: bytes, sender: Sender) -> dict[str, Any]:
+        """Store what a delivery holds and return the answer of the contract.
+
+        Raises:
+            UsageError: not a delivery at all.
+            UnavailableError: the database refused; nothing is stored.
+        """
+        check = PlausibilityCheck.with_site_values(self._config().controller.max_watts)
+        async with self._reading:
+            delivery = await asyncio.to_thread(_read, body, check)
+        items, foreign = await self._of_sender(delivery.items, sender)
+        accepted, refused = await self._store.write(_store, items)
+        self._recurring.works("request")
+        refusals = [*delivery.refusals, *foreign, *refused]
+        self._note(delivery, sender, refusals)
+        return _answer(accepted, refusals)
+
+    async def _of_sender(self, items: Sequence[Item], sender: Sender) -> tuple[list[Item], list[Refusal]]:
+        """Leave out records of nodes that the sender may not speak for."""
+        mode = self._config().controller.record_hosts
+        if self._hosts is None or mode == OFF:
+            return list(items), []
+        verdicts = await self._hosts.verdicts({item.record.node for item in items}, sender, mode)
+        kept, refusals = [], []
+        for item in items:
+            verdict = verdicts[item.record.node]
+            if verdict is Verdict.REFUSED:
+                refusals.append(_foreign(item, sender, mode))
+            elif verdict is Verdict.UNKNOWN and mode == STRICT:
+                why = (
+                    f"the addresses of node {shown(item.record.node)} are not known (record_hosts is strict)"
+                )
+                refusals.append(Refusal(item.index, item.record.record_id, why, Outcome.RETRY))
+            else:
+                kept.append(item)
+        return kept, refusals
+
+    def _note(self, delivery: _Delivery, sender: Sender, refusals: Sequence[Refusal]) -> None:
+        if delivery.node is not None and (delivery.node in self.kept or len(self.kept) < MAX_NODES):
+            self.kept[delivery.node] = delivery.counts
+        for refusal in refusals:
+            self._recurring.failed(f"record from {sender.peer}", f"{refusal.outcome}: {refusal.error}")
+
+
+def _read(body: bytes, check: PlausibilityCheck) -> _Delivery:
+    data = read_object(body)
+    items, refusals = ingest.read_items(data.get("items"), check)
+    node = data.get("node")
+    counts = {key: data[key] for key in _COUNTS if _is_count(data.get(key))}
+    return _Delivery(items, refusals, node if _is_name(node) else None, counts)
+
+
+def _store(connection: sqlite3.Connection, items: Sequence[Item]) -> tuple[list[str], list[Refusal]]:
+    return ingest.store(connection, items, time.time())
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Read a request's body.
+
+    Raises:
+        UsageError: not a JSON object.
+    """
+    try:
+        data = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise UsageError("body is not JSON", str(error)[:120]) from None
+    if not isinstance(data, dict):
+        raise UsageError("body is not a JSON object")
+    return data
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_COUNT
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= 256 and value.isprintable()
+
+
+def _foreign(item: Item, sender: Sender, mode: str) -> Refusal:
+    why = f"energy record: {sender.peer} is not an address of node {shown(item.record.node)}"
+    if sender.origin is not None and mode != STRICT:
+        why += f", nor is {sender.origin}, which munge names"
+    todo = "correct NodeAddr in slurm.conf, or set controller.record_hosts, then run: senergy spool resend"
+    return Refusal(item.index, item.record.record_id, f"{why}: {todo}")
+
+
+def _answer(accepted: Sequence[str], refusals: Sequence[Refusal]) -> dict[str, Any]:
+    lists: dict[str, list[dict[str, Any]]] = {str(outcome): [] for outcome in Outcome}
+    for refusal in refusals:
+        entry = {"index": refusal.index, "record_id": refusal.record_id, "error": refusal.error}
+        lists[refusal.outcome].append(entry)
+    return {"accepted": list(accepted), **lists, "version": __version__, "schema": SCHEMA_VERSION}

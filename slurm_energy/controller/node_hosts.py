@@ -1,0 +1,178 @@
+"""Which host may deliver a node's records: the node's own, by its addresses in Slurm and the name service.
+
+Several nodes may share a host, as in a test cluster. What is not known refuses nothing, but with `strict`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ipaddress
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from slurm_energy.controller.recurring import Recurring
+from slurm_energy.errors import EnergyError
+from slurm_energy.slurm.command import Runner
+from slurm_energy.slurm.node_addresses import node_addresses
+
+OFF, CHECK, STRICT = "off", "check", "strict"
+MAX_AGE_S: Final = 600.0
+"""Age at which Slurm and the name service are asked again."""
+MIN_AGE_S: Final = 30.0
+"""Age at which they are asked again about a sender that does not fit."""
+WAIT_S: Final = 2.0
+"""Longest wait of a delivery for them; the answer counts for the next one."""
+_SUBJECT: Final = "addresses of nodes"
+_MAX_NODES: Final = 100_000
+
+
+class Verdict(Enum):
+    """Whether a host may deliver a node's records."""
+
+    ALLOWED = auto()
+    REFUSED = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Where a delivery came from.
+
+    Attributes:
+        peer: address of the other end of the connection.
+        own: address of this end.
+        origin: address that the munge credential names, see `munge.Credential`.
+    """
+
+    peer: str | None = None
+    own: str | None = None
+    origin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved:
+    addresses: frozenset[str]
+    time_s: float
+
+
+class NodeHosts:
+    """Addresses of nodes, kept for ten minutes and asked for in the background.
+
+    Args:
+        run: runs sinfo.
+        recurring: for failures.
+        resolve: returns the addresses of a host name, none if the name service does not know it.
+    """
+
+    def __init__(
+        self, run: Runner, recurring: Recurring, resolve: Callable[[str], Iterable[str]] | None = None
+    ) -> None:
+        self._run = run
+        self._recurring = recurring
+        self._resolve = resolve or resolve_host
+        self._names: Mapping[str, frozenset[str]] = {}
+        self._names_time_s: float | None = None
+        self._resolved: dict[str, _Resolved] = {}
+        self._threads = ThreadPoolExecutor(2, "node-addresses")
+        self._refreshing: dict[str, asyncio.Future[None]] = {}
+
+    async def verdicts(self, nodes: Iterable[str], sender: Sender, mode: str) -> dict[str, Verdict]:
+        """Return for each node whether this sender may deliver its records."""
+        wanted = set(nodes)
+        if mode == OFF:
+            return dict.fromkeys(wanted, Verdict.ALLOWED)
+        await self._within(wanted, MAX_AGE_S)
+        found = {node: self._verdict(node, sender, mode) for node in wanted}
+        doubtful = {node for node, verdict in found.items() if verdict is not Verdict.ALLOWED}
+        if doubtful:  # a node may have moved
+            await self._within(doubtful, MIN_AGE_S)
+            found |= {node: self._verdict(node, sender, mode) for node in doubtful}
+        return found
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _verdict(self, node: str, sender: Sender, mode: str) -> Verdict:
+        resolved = self._resolved.get(node)
+        peer, own, origin = (canonical(address) for address in (sender.peer, sender.own, sender.origin))
+        if resolved is None or not resolved.addresses or peer is None:
+            return Verdict.UNKNOWN
+        addresses = resolved.addresses
+        if peer in addresses or (mode != STRICT and origin in addresses and not _is_loopback(origin)):
+            return Verdict.ALLOWED
+        # A node on the controller's own host may be known by one of its addresses and connect from another.
+        here = any(_is_loopback(address) or address == own for address in addresses)
+        return Verdict.ALLOWED if here and (_is_loopback(peer) or peer == own) else Verdict.REFUSED
+
+    async def _within(self, nodes: Iterable[str], max_age_s: float) -> None:
+        """Refresh what is older; wait for that for a short time only."""
+        now = time.monotonic()
+        waits = []
+        if self._names_time_s is None or now - self._names_time_s > max_age_s:
+            waits.append(self._refresh("", self._read_names))
+        if waits:
+            await asyncio.wait(waits, timeout=WAIT_S / 2)
+        old = [node for node in nodes if self._is_old(node, now - max_age_s)]
+        waits = [self._refresh(node, functools.partial(self._resolve_node, node)) for node in old]
+        if waits:
+            await asyncio.wait(waits, timeout=WAIT_S / 2)
+
+    def _is_old(self, node: str, before_s: float) -> bool:
+        resolved = self._resolved.get(node)
+        return node in self._names and (resolved is None or resolved.time_s < before_s)
+
+    def _refresh(self, key: str, call: Callable[[], None]) -> asyncio.Future[None]:
+        """Begin something in the background unless it is being done."""
+        running = self._refreshing.get(key)
+        if running is None:
+            running = asyncio.get_running_loop().run_in_executor(self._threads, call)
+            self._refreshing[key] = running
+            running.add_done_callback(lambda _: self._refreshing.pop(key, None))
+        return running
+
+    def _read_names(self) -> None:
+        self._names_time_s = time.monotonic()
+        try:
+            self._names = node_addresses(self._run)
+        except EnergyError as error:
+            self._recurring.failed(_SUBJECT, f"not known, senders are not checked: {error}")
+            return
+        self._resolved = {node: seen for node, seen in self._resolved.items() if node in self._names}
+        self._recurring.works(_SUBJECT)
+
+    def _resolve_node(self, node: str) -> None:
+        addresses: set[str] = set()
+        for name in {node, *self._names.get(node, ())}:
+            addresses.update(filter(None, map(canonical, self._resolve(name))))
+        if len(self._resolved) < _MAX_NODES:
+            self._resolved[node] = _Resolved(frozenset(addresses), time.monotonic())
+
+
+def resolve_host(name: str) -> list[str]:
+    """Return the addresses of a host name or address."""
+    try:
+        return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError):
+        return []
+
+
+def canonical(address: str | None) -> str | None:
+    """Return an address in one form: IPv4 where IPv6 only wraps it; None for what is none."""
+    try:
+        parsed = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(parsed)
+
+
+def _is_loopback(address: str | None) -> bool:
+    return address is not None and ipaddress.ip_address(address).is_loopback
