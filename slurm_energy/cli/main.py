@@ -7,14 +7,19 @@ It is imported only when it is used, so that short commands start fast.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from slurm_energy import __version__
+from slurm_energy.cli.parser import CommandParser
 from slurm_energy.cli.printing import complain
-from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, EnergyError
+from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, EnergyError, UsageError, suggestion
+from slurm_energy.quantities import shown
 
 SUBCOMMANDS = {
     "acct": "energy of finished jobs, in sacct's manner",
@@ -37,8 +42,12 @@ SUBCOMMANDS = {
     "lab": "a real Slurm cluster with emulated power hardware on this machine",
 }
 
+EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 128 + signal.SIGINT, 128 + signal.SIGPIPE
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 EPILOG = """exit codes: 0 ok, 1 failure, 2 bad usage or input, 3 configuration, 4 daemon, device or
-optional package unavailable, 5 forbidden, 6 not found, 7 already running"""
+optional package unavailable, 5 forbidden, 6 not found, 7 already running,
+130 interrupted, 141 the reader of the output went away"""
 
 
 def module_name(command: str) -> str:
@@ -50,29 +59,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        sys.stdout.flush()  # what cannot be written is noticed here, not when the interpreter ends
     except EnergyError as error:
         complain(error)
         return error.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
+        return EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _discard_output()
+        print(f"senergy: error: standard output: {error.strerror}", file=sys.stderr)
         return EXIT_FAILURE
     except KeyboardInterrupt:
-        return 130
+        return EXIT_INTERRUPTED
+    return code
+
+
+def _discard_output() -> None:
+    """Let what is still buffered go nowhere, or the interpreter would complain about it at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
+    if name == "help" and len(arguments) == 2:
+        name, arguments = arguments[1], [arguments[1], "--help"]
     if name in SUBCOMMANDS:
-        module = importlib.import_module(module_name(name))
-        parser = argparse.ArgumentParser(
-            prog=f"senergy {name}",
-            description=module.HELP,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.configure(parser)
-        parser.epilog = "\n\n".join(filter(None, [(parser.epilog or "").rstrip(), EPILOG]))
-        return int(module.run(parser.parse_args(arguments[1:])))
+        return _run(name, arguments[1:])
     if name in ("-V", "--version"):
         print(f"senergy {__version__}")
         return EXIT_OK
@@ -83,9 +100,23 @@ def _dispatch(arguments: list[str]) -> int:
         print(page)
         return EXIT_OK
     if name:
-        print(f"senergy: error: unknown command '{name[:40]}'", file=sys.stderr)
+        close = suggestion(name, [*SUBCOMMANDS, "help", "--help", "--version"]) or "senergy --help lists all"
+        kind = "option" if name.startswith("-") else "command"
+        raise UsageError(f"unknown {kind} '{shown(name)}'", todo=close)
     print(page, file=sys.stderr)
     return EXIT_USAGE
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    module = importlib.import_module(module_name(name))
+    parser = CommandParser(
+        prog=f"senergy {name}",
+        description=module.HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.configure(parser)
+    parser.epilog = "\n\n".join(filter(None, [(parser.epilog or "").rstrip(), EPILOG]))
+    return int(module.run(parser.parse_args(arguments)))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,14 @@ def emit(lines: Iterable[str]) -> None:
 
 def emit_verbatim(lines: Iterable[str]) -> None:
     """Print lines with their control characters: files for programs, and screens that move the cursor."""
-    encoding = sys.stdout.encoding or "ascii"
     for line in lines:
-        print(line.encode(encoding, "replace").decode(encoding))
+        print(encodable(line, sys.stdout.encoding))
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """Return `text` with `?` for characters that an encoding lacks; None stands for ASCII."""
+    encoding = encoding or "ascii"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def emit_json(value: Any) -> None:
@@ -35,7 +40,8 @@ def emit_json(value: Any) -> None:
 def complain(error: EnergyError) -> None:
     """Print an error on standard error, as every command does that it ends."""
     for line in error.lines:
-        print(f"senergy: error: {printable(line)}", file=sys.stderr)
+        text = f"senergy: error: {printable(line)}"
+        print(encodable(text, sys.stderr.encoding), file=sys.stderr)
 
 
 def add_parsable_options(group: argparse._ArgumentGroup) -> None:

@@ -11,15 +11,16 @@ import sys
 from collections.abc import Iterator
 
 from slurm_energy.cli.main import EPILOG, SUBCOMMANDS, module_name
+from slurm_energy.cli.parser import CommandParser
 from slurm_energy.reports.fields import FIELDS
 
 COMMANDS = tuple(SUBCOMMANDS)
 
 
-def parser_of(command: str) -> argparse.ArgumentParser:
+def parser_of(command: str) -> CommandParser:
     """Return the parser of one subcommand."""
     module = importlib.import_module(module_name(command))
-    parser = argparse.ArgumentParser(prog=f"senergy {command}", description=module.HELP)
+    parser = CommandParser(prog=f"senergy {command}", description=module.HELP)
     module.configure(parser)
     return parser
 

@@ -64,6 +64,7 @@ policies --json
 status --config energy.toml
 status --json
 config check energy.toml
+config check --json --strict
 config show --config energy.toml
 config example --reference
 template list

@@ -1,0 +1,101 @@
+"""The argument parser of all commands: every error is one line with a suggestion."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.cli.printing import encodable
+from slurm_energy.errors import UsageError, suggestion
+from slurm_energy.quantities import shown
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
+SLURM_ONLY = {
+    "-M": "one controller serves one cluster: --config names another one's",
+    "--clusters": "one controller serves one cluster: --config names another one's",
+    "-L": "one controller serves one cluster: --config names another one's",
+    "--allclusters": "one controller serves one cluster: --config names another one's",
+    "--federation": "one controller serves one cluster: --config names another one's",
+}
+"""Options of Slurm's commands that have no meaning here, and what to do instead."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that raises UsageError instead of printing its usage and ending the program.
+
+    Attributes:
+        dashed_values: options whose value may begin with a dash, as sprio's `-S -y`.
+    """
+
+    dashed_values: tuple[str, ...] = ()
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; options that take values with a dash in front get them."""
+        words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(list(self._joined(words)), namespace)
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Parse all arguments.
+
+        Raises:
+            UsageError: an argument is wrong, missing or unknown.
+        """
+        found, extra = self.parse_known_args(args, namespace)
+        if extra:
+            raise self._unknown(extra[0])
+        return found
+
+    def error(self, message: str) -> Any:
+        """Raise what argparse would print."""
+        raise UsageError(self.prog, message.removeprefix("argument "), f"see {self.prog} --help")
+
+    def _joined(self, words: Sequence[str]) -> Iterator[str]:
+        """Yield the arguments, with values that begin with a dash attached to their option."""
+        rest = iter(words)
+        for word in rest:
+            value = next(rest, None) if word in self.dashed_values else None
+            if value is None:
+                yield word
+            elif value.startswith("-") and not value.startswith("--"):
+                yield f"{word}={value}" if word.startswith("--") else word + value
+            else:
+                yield from (word, value)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        name = "/".join(action.option_strings) or self.prog
+        choices = [str(choice) for choice in action.choices]
+        what = f"{name}: '{shown(str(value))}' is not one of {', '.join(choices)}"
+        raise UsageError(what, todo=suggestion(str(value), choices) or f"see {self.prog} --help")
+
+    def _unknown(self, word: str) -> UsageError:
+        """Return the error of an argument that no option and no place takes."""
+        option = word.partition("=")[0]
+        listing = f"see {self.prog} --help"
+        if not option.startswith("-"):
+            return UsageError(self.prog, f"unexpected argument '{shown(word)}'", listing)
+        if option in SLURM_ONLY:
+            return UsageError(f"{self.prog}: {option}", "is not an option here", SLURM_ONLY[option])
+        close = suggestion(option, self._long_options()) if option.startswith("--") else ""
+        return UsageError(self.prog, f"unknown option '{shown(option)}'", close or listing)
+
+    def _long_options(self) -> set[str]:
+        found = {name for name in self._option_string_actions if name.startswith("--")}
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for child in action.choices.values():
+                    found |= child._long_options()
+        return found
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        stream = file or sys.stderr
+        stream.write(encodable(message, getattr(stream, "encoding", None)))

@@ -1,0 +1,143 @@
+"""Errors of the command line: one line each with a suggestion; and output that cannot be written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.cli import config as config_command
+from slurm_energy.cli.main import main
+from slurm_energy.cli.parser import CommandParser
+from slurm_energy.cli.reference import COMMANDS
+from slurm_energy.errors import suggestion
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("jbo", "unknown command 'jbo': did you mean job?"),
+        ("xyz", "unknown command 'xyz': senergy --help lists all"),
+        ("--vresion", "unknown option '--vresion': did you mean --version?"),
+        ("acct --formatt=x", "senergy acct: unknown option '--formatt': did you mean --format?"),
+        ("acct jobs", "senergy acct: unexpected argument 'jobs': see senergy acct --help"),
+        ("acct -o", "senergy acct: -o/--format: expected one argument: see senergy acct --help"),
+        ("template lst", "senergy template: 'lst' is not one of list, show, render: did you mean list?"),
+        ("prio --\x1b[2J", "senergy prio: unknown option '--\\x1b[2J': see senergy prio --help"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_one_line(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments.split()) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"senergy: error: {said}\n")
+
+
+@pytest.mark.parametrize("option", ["-M", "--clusters"])
+def test_an_option_that_only_slurm_has_names_the_way_here(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["acct", option, "west"]) == 2
+    assert capsys.readouterr().err.endswith("--config names another one's\n")
+
+
+def test_a_wrong_choice_is_one_line_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--by", "users"]) == 2
+    assert capsys.readouterr().err == (
+        "senergy: error: --by: 'users' is not one of cluster, account, user, partition, policy, gpu, tag, "
+        "model: did you mean user?\n"
+    )
+
+
+def test_values_may_begin_with_a_dash_where_slurm_has_them() -> None:
+    parser = CommandParser()
+    parser.dashed_values = ("-S", "--sort")
+    parser.add_argument("-S", "--sort")
+    parser.add_argument("-y", action="store_true")
+    for words in (["-S", "-y"], ["--sort", "-y"], ["-S-y"], ["--sort=-y"]):
+        assert parser.parse_args(words).sort == "-y"
+    assert parser.parse_args(["-S", "u", "-y"]).y
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "said"),
+    [
+        ("EDP", ["cap", "edp"], "did you mean edp?"),
+        ("energy", ["CPUEnergy", "GPUEnergy", "Time"], "did you mean CPUEnergy or GPUEnergy?"),
+        ("zzz", ["cap"], ""),
+    ],
+)
+def test_suggestions(word: str, known: list[str], said: str) -> None:
+    assert suggestion(word, known) == said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples_and_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["help", command])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "examples:\n" in text
+    assert "exit codes: " in text
+
+
+SENERGY = [sys.executable, "-m", "slurm_energy.cli.main"]
+
+
+def run(
+    *command: str, stdout: int = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*SENERGY, *command],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_reader_that_goes_away_ends_a_command_quietly() -> None:
+    """As in `senergy config example | head -0`: nothing is left to read the output at all."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = run("config", "example", stdout=writer)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = run("config", "example", stdout=full.fileno())
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"senergy: error: standard output: No space left on device\n",
+    )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_help_and_errors_can_be_written_in_any_encoding(encoding: str) -> None:
+    for arguments in (["lab", "--help"], ["--help"], ["acct", "-o", "naïve-東京"]):
+        done = run(*arguments, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+        assert done.returncode == (0 if "--help" in arguments else 2)
+        assert b"Traceback" not in done.stderr
+        (done.stdout + done.stderr).decode(encoding)
+
+
+def test_control_characters_do_not_reach_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Whatever a command prints: `emit` is the last line of defence."""
+    evil = tmp_path / "\x1b]0;owned\x07.toml"
+    evil.write_text("")
+    assert main(["config", "check", str(evil)]) == 0
+    evil.write_text("[nonsense]\n")
+    assert main(["config", "check", str(evil)]) == 3
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).replace("\n", "").isprintable()
+    assert config_command.HELP
