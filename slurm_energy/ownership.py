@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import stat
 import tempfile
 from collections.abc import Collection
@@ -150,8 +151,24 @@ def _check(
     owners = " or ".join(f"uid {uid}" for uid in uids)
     no_one = f", nobody else may {verb} it" if forbidden else ""
     fixes = ["chown root"] * foreign + [f"chmod {wanted}"] * bool(mode & forbidden)
+    todo = " and ".join(fixes) + f" {path}"
+    if foreign and stat.S_ISDIR(status.st_mode):
+        todo += _exception(status.st_uid)
     raise ConfigError(
-        str(path),
-        f"owner uid {status.st_uid}, mode {mode:04o}: expected owner {owners}{no_one}",
-        " and ".join(fixes) + f" {path}",
+        str(path), f"owner uid {status.st_uid}, mode {mode:04o}: expected owner {owners}{no_one}", todo
     )
+
+
+def _exception(owner: int) -> str:
+    """Return when the directory of a service must not become root's: the service could not write there."""
+    user = os.geteuid()
+    if user == 0:
+        return f"; but if a service of user {_name(owner)} writes there, run this command as {_name(owner)}"
+    return f"; but if {_name(user)} writes there, chown {_name(user)}"
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from slurm_energy import __version__
 from slurm_energy.agent.sampler import longest_interval_s
+from slurm_energy.agent.slurm_side import slurm_side
 from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding
 from slurm_energy.devices import catalogue
@@ -24,7 +25,7 @@ from slurm_energy.devices.sources import NodeMeter
 from slurm_energy.devices.sysfs import read_optional
 from slurm_energy.errors import ConfigError, EnergyError
 from slurm_energy.quantities import counter_delta
-from slurm_energy.reports.findings import CounterSeen, Findings, Interface, KnobSeen, SlurmSide
+from slurm_energy.reports.findings import CounterSeen, Findings, Interface, KnobSeen
 from slurm_energy.slurm import conffile, munge
 from slurm_energy.validation import check_file
 
@@ -112,6 +113,7 @@ def interfaces(root: Path, used: Devices | None = None) -> list[Interface]:
             catalogue.in_use(known, sources, kinds),
             known.name in expected,
             *_REMEDIES.get(known.name, ("", "")),
+            used.unusable.get(known.name, "") if used else "",
         )
         for known in catalogue.INTERFACES
     ]
@@ -318,46 +320,3 @@ def _munge_error(config: Config) -> str:
     except EnergyError as error:
         return str(error)
     return ""
-
-
-def slurm_side(conf: Path | None) -> SlurmSide:
-    """Return what Slurm's files say of us; `conf` is slurm.conf, None if there is none."""
-    if conf is None:
-        return SlurmSide()
-    try:
-        found = conffile.settings(conf)
-    except OSError as error:
-        return SlurmSide(str(conf), error.strerror or str(error))
-    prolog, epilog = (_ours(found.get(key, [])) for key in ("prolog", "epilog"))
-    flags = ",".join(found.get("prologflags", [])).lower().split(",")
-    spank = next((s for s in conffile.spank_lines(conf, found) if Path(s.plugin).name == "energy.so"), None)
-    named = [*filter(None, (prolog, epilog)), *([spank.plugin] if spank and spank.plugin[0] == "/" else [])]
-    arguments = dict(word.partition("=")[::2] for word in spank.arguments) if spank else {}
-    policies = arguments.get("policy_file", "")
-    return SlurmSide(
-        conf=str(conf),
-        prolog=prolog,
-        epilog=epilog,
-        prolog_at_alloc="alloc" in flags,
-        broken=tuple(name for name in named if not _usable(Path(name))),
-        spank=spank.plugin if spank else "",
-        spank_required=spank.required if spank else False,
-        policy_file=policies,
-        policy_file_missing=bool(policies) and not Path(policies).exists(),
-    )
-
-
-def _ours(programs: list[str]) -> str:
-    """Return the program that calls our hook, or that is missing and so may be ours."""
-    for program in programs:
-        try:
-            text = Path(program).read_bytes()
-        except OSError:
-            return program
-        if b"senergy" in text:
-            return program
-    return ""
-
-
-def _usable(path: Path) -> bool:
-    return os.access(path, os.R_OK if path.suffix == ".so" else os.X_OK)

@@ -13,14 +13,15 @@ from slurm_energy.errors import EXIT_FAILURE, EXIT_OK
 if TYPE_CHECKING:
     from slurm_energy.config import Config
 
-HELP = "what this compute node has, what it lacks, what that costs and what fixes it"
+HELP = "what this host has, what it lacks, what that costs and what fixes it"
 
 EPILOG = """\
-Looks at every hardware interface, the agent, munge, the controller, Slurm's configuration files and the
-clock. Changes nothing and runs no Slurm command; takes a second or two, since counters are watched for half
-a second to show their power. Run it as root on a compute node: counters and limits are root's. Exit code
-for monitoring: 0 nothing to do, 1 something is degraded or failed. What a node simply does not have
-(`absent`) is no failure.
+Looks at every hardware interface, the agent, munge, the controller, the configuration, the files that
+slurm.conf, plugstack.conf and job_submit.lua name, and the clock. Changes nothing and runs no Slurm command;
+takes a second or two, since counters are watched for half a second to show their power. slurm.conf says
+whether this host is a compute node, the controller or a login node; what is not needed there is not checked.
+Run it as root: counters and limits are root's. Exit code for monitoring: 0 nothing to do, 1 something is
+degraded or failed. What a host simply does not have (`absent`) is no failure.
 
 examples:
   senergy doctor

@@ -34,6 +34,7 @@ class Devices:
         knobs: what can be set, by key.
         throttles: sensors of throttling.
         notes: oddities, one line each.
+        unusable: interfaces whose devices are there and that cannot be used, with the reason.
         closers: what to call at the end.
         root: where /sys, /proc and /dev were found.
     """
@@ -47,6 +48,7 @@ class Devices:
     node_counters: tuple[EnergyCounter, ...] = ()
     choice: Choice = field(default_factory=Choice)
     root: Path = Path("/")
+    unusable: Mapping[str, str] = field(default_factory=dict)
 
     def close(self) -> None:
         """Close descriptors and libraries."""
@@ -101,6 +103,7 @@ def discover(root: Path = Path("/"), meter: NodeMeter | None = None) -> Devices:
         notes=tuple(found.notes),
         closers=tuple(found.closers),
         root=root,
+        unusable=dict(found.unusable),
     )
 
 

@@ -13,7 +13,7 @@ from slurm_energy.devices.interface import EnergyCounter, Knob, ThrottleSensor
 class GpuDevices:
     """GPUs with their counters, knobs and sensors; everything empty on a node without that maker's GPUs.
 
-    `notes` are oddities, one line each.
+    `notes` are oddities, one line each; `reason` says why the library cannot be used, empty if it can.
     """
 
     gpus: list[Gpu]
@@ -22,3 +22,4 @@ class GpuDevices:
     throttles: list[ThrottleSensor]
     close: Callable[[], None]
     notes: list[str] = field(default_factory=list)
+    reason: str = ""

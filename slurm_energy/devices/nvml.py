@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from slurm_energy.devices.gpus import GpuDevices
@@ -54,16 +55,20 @@ class Nvml:
         self._pause_s = _LEAST_PAUSE_S
 
     @classmethod
-    def open(cls) -> Nvml | None:
-        """Return the library, or None where there is no NVIDIA driver."""
+    def open(cls) -> Nvml:
+        """Return the open library.
+
+        Raises:
+            DeviceError: there is none, or no driver.
+        """
         try:
             import pynvml
-        except ImportError:
-            return None
+        except ImportError as error:
+            raise DeviceError("NVML", str(error)) from None
         try:
             pynvml.nvmlInit()
-        except pynvml.NVMLError:
-            return None
+        except pynvml.NVMLError as error:
+            raise DeviceError("NVML", _reason(error)) from None
         return cls(pynvml)
 
     def count(self) -> int:
@@ -292,12 +297,14 @@ class GpuThrottle(ThrottleSensor):
 
 def discover() -> GpuDevices:
     """Open NVML and find the GPUs with what each supports."""
-    nvml = Nvml.open()
-    found = GpuDevices([], [], [], [], nvml.close if nvml else lambda: None)
-    for index in range(nvml.count() if nvml else 0):
-        assert nvml is not None
+    try:
+        nvml = Nvml.open()
+    except DeviceError as error:
+        return GpuDevices([], [], [], [], lambda: None, reason=error.why)
+    found = GpuDevices([], [], [], [], nvml.close)
+    for index in range(nvml.count()):
         _add(found, nvml, index)
-    return found
+    return found if found.gpus else replace(found, reason="the driver shows no GPU")
 
 
 def _add(found: GpuDevices, nvml: Nvml, index: int) -> None:

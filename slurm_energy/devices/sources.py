@@ -29,6 +29,7 @@ from slurm_energy.devices.preference import NO_SOURCE, Choice, Part, choose
 from slurm_energy.records import Quality
 
 _AMD_GPU_DEVICE = Path("dev/kfd")
+_NVIDIA_DEVICE = Path("dev/nvidiactl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Sources:
         packages, gpus, knobs, throttles: everything that can be set or watched.
         notes: oddities, one line each.
         closers: what to call at the end.
+        unusable: interfaces whose devices are there and that cannot be used, with the reason.
     """
 
     counters: list[EnergyCounter] = field(default_factory=list)
@@ -71,6 +73,7 @@ class Sources:
     dram_watts: float | None = None
     notes: list[str] = field(default_factory=list)
     closers: list[Callable[[], None]] = field(default_factory=list)
+    unusable: dict[str, str] = field(default_factory=dict)
 
 
 def find(root: Path, meter: NodeMeter | None = None) -> Sources:
@@ -130,6 +133,9 @@ def _gpus(found: Sources, root: Path) -> list[EnergyCounter]:
     found.notes += nvidia.notes
     if nvidia.gpus:
         return list(nvidia.counters)
+    if nvidia.reason and (root / _NVIDIA_DEVICE).exists():
+        found.unusable["NVML"] = nvidia.reason
+        found.notes.append(f"NVML: {nvidia.reason}: NVIDIA GPUs are neither measured nor set")
     if (root / _AMD_GPU_DEVICE).exists():
         amd = amd_smi.discover()
         found.closers.append(amd.close)
@@ -138,6 +144,7 @@ def _gpus(found: Sources, root: Path) -> list[EnergyCounter]:
         found.throttles += amd.throttles
         if amd.gpus:
             return list(amd.counters)
+        found.unusable["AMD SMI"] = "the library finds no GPU, or is not installed"
         found.notes.append(
             "AMD GPUs are there, but AMD SMI is not: install amd-smi-lib and `pip install amdsmi`"
         )

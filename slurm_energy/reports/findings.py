@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from slurm_energy.config.findings import Finding
@@ -60,6 +61,7 @@ class Interface:
         expected: the hardware is there, so that the interface should be.
         cost: what its lack costs.
         fix: what brings it.
+        reason: why it cannot be used although it is present; empty if it can, or that is not known.
     """
 
     name: str
@@ -68,6 +70,35 @@ class Interface:
     expected: bool
     cost: str
     fix: str
+    reason: str = ""
+
+
+class FileUse(StrEnum):
+    """How Slurm uses a file, which decides what happens without it."""
+
+    PROLOG = "Prolog"
+    EPILOG = "Epilog"
+    REQUIRED_PLUGIN = "required plugin"
+    OPTIONAL_PLUGIN = "optional plugin"
+    JOB_SUBMIT = "job_submit.lua"
+    CHECK_MODULE = "module of job_submit.lua"
+
+
+@dataclass(frozen=True, slots=True)
+class FileFault:
+    """A file that Slurm's configuration names and that Slurm cannot use, or should not.
+
+    Attributes:
+        path: the file.
+        why: what is wrong with it.
+        todo: what to do about it.
+        use: how Slurm uses it.
+    """
+
+    path: str
+    why: str
+    todo: str
+    use: FileUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +110,16 @@ class SlurmSide:
         error: why it could not be read.
         prolog, epilog: programs that belong to us, empty if none does.
         prolog_at_alloc: PrologFlags has Alloc, so that nodes are set before the first task.
-        broken: files that are named and missing or not executable.
-        spank: our plugin's line; empty if there is none.
-        spank_required: the line says `required`.
+        faults: files that are named and cannot be used, or that others could change.
+        spank: the line of the plugin with the flags; empty if there is none.
+        spank_required: a line of ours says `required`.
+        hooks: the line of the plugin that announces jobs; empty if there is none.
         policy_file: named by the plugin's line; empty for none.
         policy_file_missing: and it is not there.
+        job_submit: job_submit.lua, if it calls our check; else empty.
+        release: the installed Slurm; empty if not known.
+        is_compute_node: slurm.conf has this host as a node; None if that cannot be known.
+        is_controller: slurm.conf has this host as slurmctld's.
     """
 
     conf: str = ""
@@ -91,11 +127,16 @@ class SlurmSide:
     prolog: str = ""
     epilog: str = ""
     prolog_at_alloc: bool = False
-    broken: tuple[str, ...] = ()
+    faults: tuple[FileFault, ...] = ()
     spank: str = ""
     spank_required: bool = False
+    hooks: str = ""
     policy_file: str = ""
     policy_file_missing: bool = False
+    job_submit: str = ""
+    release: str = ""
+    is_compute_node: bool | None = None
+    is_controller: bool = False
 
 
 @dataclass(frozen=True, slots=True)

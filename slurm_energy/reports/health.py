@@ -5,67 +5,51 @@ Pure: `slurm_energy.agent.inspection` looks, `healthpage` prints.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from slurm_energy.config.findings import errors, warnings
-from slurm_energy.reports.findings import CounterSeen, Findings, KnobSeen, SlurmSide
+from slurm_energy.reports.findings import CounterSeen, Findings, KnobSeen
+from slurm_energy.reports.slurm_health import slurm_checks
+from slurm_energy.reports.verdict import Check, State
 
 CLOCK_TOLERANCE_S = 2.0
 _SAFE_PART_OF_RANGE = 0.9
 _FULL_SPOOL = 0.8
 _MOST_NAMED = 6
+_KERNEL_LOG = "look for errors of the driver: journalctl -k   (or dmesg)"
+_DOUBTFUL_CONFIG = "the daemons start, but do not do what the file seems to want"
 _NO_CONFIG = "daemons do not start, or go on with what they read before"
 NOT_HERE = "not on this node"
 
 
-class State(StrEnum):
-    """A check's verdict: `absent` is a lack that is no fault; `degraded` and `failed` need somebody."""
-
-    OK = "ok"
-    ABSENT = "absent"
-    DEGRADED = "degraded"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the report.
-
-    Attributes:
-        name: what was checked.
-        state: the verdict.
-        found: what there is.
-        cost: what its lack costs in accuracy or control; empty if nothing.
-        fix: a command or line to write; empty if there is nothing to do.
-    """
-
-    name: str
-    state: State
-    found: str
-    cost: str = ""
-    fix: str = ""
-
-
 def judge(found: Findings) -> list[Check]:
     """Return the checks in the order of the report."""
-    checks = [*_energy(found), *_interfaces(found), *_knobs(found), _sampling(found)]
-    checks += [
-        *_config(found),
-        *_meter(found),
-        *_agent(found),
-        _munge(found),
-        *_controller(found),
-        *_slurm(found.slurm),
-    ]
-    return checks
+    checks = [_role(found)]
+    if _is_measured(found):
+        checks += [*_energy(found), *_interfaces(found), *_knobs(found), _sampling(found)]
+    checks += [*_config(found), *_meter(found), *_agent(found), _munge(found), *_controller(found)]
+    return [*checks, *slurm_checks(found.slurm)]
 
 
 def healthy(checks: Iterable[Check]) -> bool:
     """Return whether nothing needs anybody: the exit code for monitoring."""
     return not any(check.state in (State.DEGRADED, State.FAILED) for check in checks)
+
+
+def _role(found: Findings) -> Check:
+    """Say what this host is for Slurm, which decides what it must have."""
+    slurm = found.slurm
+    if slurm.is_compute_node is None:
+        return Check("role", State.OK, "unknown to slurm.conf; checked as a compute node")
+    roles = ["controller"] * slurm.is_controller + ["compute node"] * slurm.is_compute_node
+    return Check("role", State.OK, " and ".join(roles) or "login node: neither slurmctld's host nor a node")
+
+
+def _is_measured(found: Findings) -> bool:
+    """Return whether this host should have an agent, or has one."""
+    return found.slurm.is_compute_node is not False or not isinstance(found.agent, str)
 
 
 def _energy(found: Findings) -> list[Check]:
@@ -89,7 +73,11 @@ def _component(name: str, found: Findings) -> Check:
     if bad:
         reasons = "; ".join(dict.fromkeys(counter.error for counter in bad))
         cost = f"the energy of {name} is unknown (null) in every record"
-        fix = "run `sudo senergy doctor`: counters are root's" if not found.root else _ask_bmc(own)
+        fix = (
+            "run `sudo senergy doctor`: counters are root's"
+            if not found.root
+            else _ask_bmc(own) or _KERNEL_LOG
+        )
         return Check(label, State.DEGRADED, f"{what}, {len(bad)} unreadable: {reasons}", cost, fix)
     if any(counter.quality == "modelled" for counter in own):
         what += f", {_watts(own)}"
@@ -97,7 +85,9 @@ def _component(name: str, found: Findings) -> Check:
     what += f", {_watts(own)}"
     if still := [counter.key for counter in own if counter.energy_uj == 0 and counter.watts == 0]:
         cost = f"the energy of {name} is 0 in every record, as if it used none"
-        return Check(label, State.DEGRADED, f"{what}; at 0 and does not move: {_named(still)}", cost, "")
+        return Check(
+            label, State.DEGRADED, f"{what}; at 0 and does not move: {_named(still)}", cost, _KERNEL_LOG
+        )
     return Check(label, State.OK, what)
 
 
@@ -147,8 +137,11 @@ def _interfaces(found: Findings) -> list[Check]:
         name = f"interface {interface.name}"
         if interface.in_use:
             checks.append(Check(name, State.OK, "in use"))
+        elif interface.present and interface.reason:
+            what = f"present, cannot be used: {interface.reason}"
+            checks.append(Check(name, State.DEGRADED, what, interface.cost, interface.fix))
         elif interface.present:
-            checks.append(Check(name, State.ABSENT, "present, not used: see the notes"))
+            checks.append(Check(name, State.ABSENT, "present, not used: other sources go before it"))
         elif interface.expected:
             checks.append(Check(name, State.DEGRADED, "missing", interface.cost, interface.fix))
         else:
@@ -165,7 +158,8 @@ def _knobs(found: Findings) -> list[Check]:
         what = f"{_number(len(own), 'knob')}, {_values(own)}"
         if silent:
             cost = "policies leave these as they are"
-            checks.append(Check(kind, State.DEGRADED, f"{what}; unreadable: {_named(silent)}", cost))
+            what += f"; unreadable: {_named(silent)}"
+            checks.append(Check(kind, State.DEGRADED, what, cost, _KERNEL_LOG))
         elif locked and found.root:
             cost = "policies cannot set these"
             fix = "is /sys mounted read-only? mount -o remount,rw /sys"
@@ -176,7 +170,9 @@ def _knobs(found: Findings) -> list[Check]:
         cost = "every policy is `monitor` here: jobs are measured, nothing can be set"
         state = State.ABSENT if found.virtual else State.DEGRADED
         checks.append(
-            Check("knobs", state, "none", cost, "load the cpufreq driver, see the notes of the kernel")
+            Check(
+                "knobs", state, "none", cost, "modprobe acpi-cpufreq; enable P-states (CPPC) in the firmware"
+            )
         )
     return checks
 
@@ -197,7 +193,8 @@ def _sampling(found: Findings) -> Check:
     if interval_s <= soonest_s * _SAFE_PART_OF_RANGE:
         return Check("sampling", State.OK, what)
     cost = "a wrap can pass unseen: energy is too low by whole ranges and marked uncertain"
-    return Check("sampling", State.DEGRADED, what, cost)
+    fix = f"agent.sampling_hz = {math.ceil(1 / (soonest_s * _SAFE_PART_OF_RANGE)):d} or more"
+    return Check("sampling", State.DEGRADED, what, cost, fix)
 
 
 def _config(found: Findings) -> list[Check]:
@@ -209,7 +206,8 @@ def _config(found: Findings) -> list[Check]:
         Check("configuration", State.FAILED, f.text, _NO_CONFIG, fix) for f in errors(found.config_findings)
     ]
     doubtful = [
-        Check("configuration", State.DEGRADED, f.text, "", fix) for f in warnings(found.config_findings)
+        Check("configuration", State.DEGRADED, f.text, _DOUBTFUL_CONFIG, fix)
+        for f in warnings(found.config_findings)
     ]
     return [*failed, *doubtful] or [
         Check("configuration", State.OK, found.config_path or "defaults, no file")
@@ -221,10 +219,12 @@ def _meter(found: Findings) -> list[Check]:
     if not found.meter_error:
         return []
     cost = "the node's power comes from another source, or from none"
-    return [Check("node_power", State.DEGRADED, found.meter_error, cost)]
+    return [Check("node_power", State.DEGRADED, found.meter_error, cost, "senergy config check")]
 
 
 def _agent(found: Findings) -> list[Check]:
+    if not _is_measured(found):
+        return [Check("agent", State.ABSENT, "none, and none needed: this is no compute node")]
     if isinstance(found.agent, str):
         cost = "no policy is applied and no job is measured on this node"
         what = found.agent
@@ -233,7 +233,8 @@ def _agent(found: Findings) -> list[Check]:
     checks = [Check("agent", State.OK, f"version {answer.get('version', '?')} at {found.agent_socket}")]
     if answer.get("version") != found.version:
         what = f"version {answer.get('version', '?')}, this command is {found.version}"
-        checks[0] = Check("agent", State.DEGRADED, what, "", "systemctl restart senergyd")
+        cost = "the agent runs the code of another installation than the one looked at"
+        checks[0] = Check("agent", State.DEGRADED, what, cost, "systemctl restart senergyd")
     if left := answer.get("unrestored"):
         cost = "jobs start from settings that an earlier job left"
         checks.append(Check("settings left", State.DEGRADED, _named(left), cost, "senergyd --restore"))
@@ -258,7 +259,7 @@ def _seen_by_agent(found: Findings, answer: Mapping[str, Any]) -> Check:
         )
     if found.root and lost:
         cost = "the energy of these is unknown since they went away"
-        return Check("agent's devices", State.DEGRADED, f"gone: {_named(lost)}", cost)
+        return Check("agent's devices", State.DEGRADED, f"gone: {_named(lost)}", cost, _KERNEL_LOG)
     return Check("agent's devices", State.OK, _number(len(known), "counter"))
 
 
@@ -299,15 +300,20 @@ def _munge(found: Findings) -> Check:
 
 def _controller(found: Findings) -> list[Check]:
     if isinstance(found.controller, str):
-        cost = "records wait in the spool of this node until it is back"
+        cost = "records wait in the spools of the nodes until it is back"
         fix = "systemctl start senergyctld   (on the controller)"
         if found.munge_error and found.munge_error in found.controller:
-            return [Check("controller", State.DEGRADED, "not asked, since munge does not work", cost)]
+            what, fix = "not asked, since munge does not work", "see munge"
+            return [Check("controller", State.DEGRADED, what, cost, fix)]
+        if found.slurm.is_controller:
+            cost += "; after a restart of the host flags are checked for their form only"
+            return [Check("controller", State.FAILED, found.controller, cost, "systemctl start senergyctld")]
         return [Check("controller", State.DEGRADED, found.controller, cost, fix)]
     checks = [Check("controller", State.OK, f"{found.controller_url}")]
     if (version := found.controller.get("version")) != found.version:
         what = f"{found.controller_url} has version {version}, this node {found.version}"
-        checks = [Check("controller", State.DEGRADED, what, "", "install the same version on both")]
+        cost = "the older of the two does not know all fields of the newer"
+        checks = [Check("controller", State.DEGRADED, what, cost, "install the same version on both")]
     offset_s = found.clock_offset_s
     if offset_s is not None:
         what = f"{offset_s:+.3f} s from the controller's, +-{found.clock_uncertainty_s:.3f} s"
@@ -318,44 +324,6 @@ def _controller(found: Findings) -> list[Check]:
         else:
             checks.append(Check("clock", State.OK, what))
     return checks
-
-
-def _slurm(slurm: SlurmSide) -> list[Check]:
-    if not slurm.conf or slurm.error:
-        what = f"{slurm.conf}: {slurm.error}" if slurm.error else "no slurm.conf found"
-        return [Check("slurm.conf", State.ABSENT, what, "hooks and plugin not checked", "set SLURM_CONF")]
-    checks = [Check("slurm.conf", State.OK, slurm.conf)]
-    cost = "jobs are not announced: no policy is applied and no job is measured"
-    render = "senergy template render slurm.conf"
-    for key, program in (("Prolog", slurm.prolog), ("Epilog", slurm.epilog)):
-        if program:
-            checks.append(Check(key, State.OK, program))
-        else:
-            checks.append(Check(key, State.DEGRADED, "none of ours", cost, render))
-    if not slurm.prolog_at_alloc:
-        cost = "settings come with the first task, never on nodes without one"
-        checks.append(Check("PrologFlags", State.DEGRADED, "without Alloc", cost, "PrologFlags=Alloc"))
-    if slurm.broken:
-        cost = "Slurm drains the node when the prolog fails, or jobs run unmeasured"
-        checks.append(
-            Check("hook files", State.FAILED, f"missing or not executable: {_named(slurm.broken)}", cost)
-        )
-    checks.append(_spank(slurm))
-    return checks
-
-
-def _spank(slurm: SlurmSide) -> Check:
-    if not slurm.spank:
-        cost = "no --energy-* flags; jobs get the default policy and records have no steps"
-        return Check("SPANK", State.DEGRADED, "no energy.so", cost, "senergy template render plugstack.conf")
-    if slurm.spank_required:
-        cost = "a node without the file fails every job"
-        return Check("SPANK", State.DEGRADED, f"required {slurm.spank}", cost, "write `optional`")
-    if slurm.policy_file_missing:
-        cost = "at submission only the form of flags is checked"
-        fix = "systemctl start senergyctld   (it writes the file)"
-        return Check("SPANK", State.ABSENT, f"{slurm.spank}; no {slurm.policy_file} here", cost, fix)
-    return Check("SPANK", State.OK, slurm.spank)
 
 
 def _number(count: int, what: str) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from slurm_energy.reports.findings import Findings
-from slurm_energy.reports.health import NOT_HERE, Check, State, healthy
+from slurm_energy.reports.health import NOT_HERE, healthy
+from slurm_energy.reports.verdict import Check, State
 
 
 def document(found: Findings, checks: Iterable[Check]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 import json
 import os
+import shutil
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -16,19 +18,31 @@ from hardware_tree import Tree
 
 from slurm_energy import __version__
 from slurm_energy.agent import inspection
+from slurm_energy.agent import slurm_side as slurm_side_module
+from slurm_energy.agent.slurm_side import slurm_side
 from slurm_energy.cli import connection, doctor
 from slurm_energy.cli.main import main
 from slurm_energy.devices import catalogue
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.hardware import Hardware
-from slurm_energy.devices.interface import EnergyCounter, Knob
+from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob
+from slurm_energy.devices.nvml import Nvml
 from slurm_energy.devices.powercap import ZoneCounter
 from slurm_energy.devices.preference import COMPONENT_SOURCES, NODE_SOURCES
 from slurm_energy.errors import UnavailableError
 from slurm_energy.reports import health, healthpage
-from slurm_energy.reports.findings import CounterSeen, Findings, Interface, KnobSeen, SlurmSide
-from slurm_energy.reports.health import State
+from slurm_energy.reports.findings import (
+    CounterSeen,
+    FileFault,
+    FileUse,
+    Findings,
+    Interface,
+    KnobSeen,
+    SlurmSide,
+)
+from slurm_energy.reports.verdict import State
 from slurm_energy.slurm import conffile
+from slurm_energy.slurm.plugin_version import plugin_release
 
 AGENT = {"version": __version__, "spooled": 0, "devices": {"counters": ["powercap:package-0"]}}
 COUNTER = CounterSeen("powercap:package-0", "cpu", "powercap:intel-rapl", "measured", 7, "", 700.0)
@@ -43,7 +57,9 @@ WELL = Findings(
     agent=AGENT,
     controller={"version": __version__},
     clock_offset_s=0.01,
-    slurm=SlurmSide("/etc/slurm/slurm.conf", "", "/p", "/e", True, (), "/lib/energy.so"),
+    slurm=SlurmSide(
+        "/etc/slurm/slurm.conf", "", "/p", "/e", True, (), "/lib/energy.so", is_compute_node=True
+    ),
 )
 
 
@@ -93,7 +109,36 @@ def test_a_node_with_everything_is_healthy() -> None:
         ({"knobs": (KnobSeen("k[0]", "k", None, True),)}, "k", State.DEGRADED),
         ({"knobs": (KnobSeen("k[0]", "k", "1", False),)}, "k", State.DEGRADED),
         ({"slurm": SlurmSide("/s", prolog="", epilog="/e", spank="x")}, "Prolog", State.DEGRADED),
-        ({"slurm": dataclasses.replace(WELL.slurm, broken=("/p",))}, "hook files", State.FAILED),
+        (
+            {"interfaces": (Interface("NVML", True, False, False, "c", "f", "library not found"),)},
+            "interface NVML",
+            State.DEGRADED,
+        ),
+        ({"slurm": dataclasses.replace(WELL.slurm, hooks="/h")}, "hooks", State.DEGRADED),
+        *(
+            (
+                {
+                    "slurm": dataclasses.replace(
+                        WELL.slurm, faults=(FileFault("/p", "is missing", "do", use),), is_controller=True
+                    )
+                },
+                f"{use} file",
+                State.FAILED,
+            )
+            for use in FileUse
+        ),
+        (
+            {"slurm": dataclasses.replace(WELL.slurm, is_controller=True), "controller": "refused"},
+            "controller",
+            State.FAILED,
+        ),
+        ({"controller": {"version": "0"}}, "controller", State.DEGRADED),
+        (
+            {"agent": {**AGENT, "devices": {"counters": ["powercap:package-0", "x"]}}},
+            "agent's devices",
+            State.DEGRADED,
+        ),
+        ({"knobs": ()}, "knobs", State.DEGRADED),
         ({"slurm": dataclasses.replace(WELL.slurm, prolog_at_alloc=False)}, "PrologFlags", State.DEGRADED),
         ({"slurm": dataclasses.replace(WELL.slurm, spank_required=True)}, "SPANK", State.DEGRADED),
     ],
@@ -102,6 +147,9 @@ def test_each_fault_is_said_and_ends_with_a_failure(change: dict[str, Any], chec
     found = dataclasses.replace(WELL, **change)
     assert states(found)[check] is state
     assert not health.healthy(health.judge(found))
+    for judged in health.judge(found):
+        if judged.state in (State.DEGRADED, State.FAILED):
+            assert judged.found and judged.cost and judged.fix, judged
 
 
 def test_what_a_node_does_not_have_is_no_fault() -> None:
@@ -251,7 +299,15 @@ def test_interfaces_are_told_by_what_the_kernel_shows(tmp_path: Path) -> None:
     assert {name for name, i in known.items() if i.expected} == {"NVML"}
 
 
-def slurm_files(folder: Path, prolog_mode: int = 0o755) -> Path:
+NODES = "NodeName=n[1-4] CPUs=4\nNodeName=alias NodeHostname=h1 CPUs=4\nNodeName=DEFAULT Sockets=1\n"
+
+
+@pytest.fixture(autouse=True)
+def own_files_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_side_module, "TRUSTED_UIDS", {0, os.geteuid()})
+
+
+def slurm_files(folder: Path, prolog_mode: int = 0o755, more: str = "") -> Path:
     prolog = folder / "prolog"
     prolog.write_text("#!/bin/sh\nexec senergy-hook begin\n")
     prolog.chmod(prolog_mode)
@@ -263,23 +319,196 @@ def slurm_files(folder: Path, prolog_mode: int = 0o755) -> Path:
     (folder / "plugstack.conf").write_text("include spank/*.conf\nrequired other.so\n")
     (folder / "more.conf").write_text(f"Prolog = {prolog}\nEPILOG={prolog}\n")
     conf = folder / "slurm.conf"
-    conf.write_text("ClusterName=c # a cluster\nInclude more.conf\nPrologFlags=Alloc,Contain\n")
+    conf.write_text(f"ClusterName=c # a cluster\nInclude more.conf\nPrologFlags=Alloc,Contain\n{NODES}{more}")
     return conf
 
 
 def test_slurm_s_files_are_read_through_their_includes(tmp_path: Path) -> None:
     conf = slurm_files(tmp_path)
-    side = inspection.slurm_side(conf)
+    side = slurm_side(conf)
     assert (side.prolog, side.epilog, side.prolog_at_alloc) == (f"{tmp_path}/prolog",) * 2 + (True,)
     assert (side.spank, side.spank_required) == (f"{tmp_path}/energy.so", False)
     assert (side.policy_file, side.policy_file_missing) == (f"{tmp_path}/policies", True)
-    assert side.broken == ()
+    assert side.faults == ()
     assert [line.plugin for line in conffile.spank_lines(conf, {})] == [f"{tmp_path}/energy.so", "other.so"]
 
 
-def test_a_hook_that_cannot_be_run_is_found(tmp_path: Path) -> None:
-    conf = slurm_files(tmp_path, prolog_mode=0o644)
-    assert f"{tmp_path}/prolog" in inspection.slurm_side(conf).broken
+def faults(conf: Path) -> list[tuple[str, str, FileUse]]:
+    return [(Path(fault.path).name, fault.why, fault.use) for fault in slurm_side(conf, ["n1"]).faults]
+
+
+def test_a_prolog_that_cannot_be_run_is_found(tmp_path: Path) -> None:
+    expected = [("prolog", "is not executable", use) for use in (FileUse.PROLOG, FileUse.EPILOG)]
+    assert faults(slurm_files(tmp_path, prolog_mode=0o644)) == expected
+
+
+def test_files_that_others_could_write_or_own_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = slurm_files(tmp_path, prolog_mode=0o775)
+    assert faults(conf)[0] == ("prolog", "others may write it (mode 0775)", FileUse.PROLOG)
+    monkeypatch.setattr(slurm_side_module, "TRUSTED_UIDS", {-1})
+    why = f"belongs to uid {os.geteuid()}"
+    assert ("prolog", why, FileUse.PROLOG) in faults(conf)
+    assert ("energy.so", why, FileUse.OPTIONAL_PLUGIN) in faults(conf)
+
+
+def test_missing_files_are_found_wherever_slurm_names_them(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    conf = slurm_files(
+        tmp_path, more=f"Prolog={tmp_path}/none\nEpilog={tmp_path}/d/*\nJobSubmitPlugins=lua\n"
+    )
+    (tmp_path / "energy.so").unlink()
+    with (tmp_path / "plugstack.conf").open("a") as file:
+        file.write(f"optional {tmp_path}/energy_hooks.so\nrequired /no/such.so\noptional /no/matter.so\n")
+    assert faults(conf) == [
+        ("none", "is missing", FileUse.PROLOG),
+        ("*", "is missing", FileUse.EPILOG),
+        ("energy.so", "is missing", FileUse.OPTIONAL_PLUGIN),
+        ("energy_hooks.so", "is missing", FileUse.OPTIONAL_PLUGIN),
+        ("such.so", "is missing", FileUse.REQUIRED_PLUGIN),
+        ("job_submit.lua", "is missing", FileUse.JOB_SUBMIT),
+    ]
+
+
+def test_programs_of_a_directory_are_found_by_their_pattern(tmp_path: Path) -> None:
+    directory = tmp_path / "prolog.d"
+    directory.mkdir()
+    for name, text in (("10-site", "#!/bin/sh\n"), ("50-hook", "#!/bin/sh\nexec senergy-hook begin\n")):
+        (directory / name).write_text(text)
+        (directory / name).chmod(0o755)
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"Prolog={directory}/*\nEpilog={directory}/*\n")
+    side = slurm_side(conf)
+    assert (side.prolog, side.epilog, side.faults) == (f"{directory}/50-hook",) * 2 + ((),)
+
+
+SHIPPED_SCRIPT = Path(__file__).resolve().parents[2] / "prolog_epilog" / "job_submit.lua"
+
+
+@pytest.mark.parametrize(
+    ("script", "module", "expected"),
+    [
+        (SHIPPED_SCRIPT.read_text(), True, []),
+        (SHIPPED_SCRIPT.read_text(), False, [("senergy_submit.lua", "is missing", FileUse.CHECK_MODULE)]),
+        (
+            'package.path = "/usr/local/lib/slurm-energy/?.lua"\nrequire("senergy_submit")\n',
+            True,
+            [("job_submit.lua", "loads senergy_submit without pcall", FileUse.JOB_SUBMIT)],
+        ),
+        ("-- require('senergy_submit') once\n", False, []),
+    ],
+)
+def test_job_submit_must_start_without_our_module(
+    script: str, module: bool, expected: list[tuple[str, str, FileUse]], tmp_path: Path
+) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("JobSubmitPlugins=all_partitions,lua\n")
+    library = tmp_path / "lib"
+    library.mkdir()
+    (tmp_path / "job_submit.lua").write_text(script.replace("/usr/local/lib/slurm-energy", str(library)))
+    if module:
+        (library / "senergy_submit.lua").write_text("return {}\n")
+    assert faults(conf) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "compute", "controller"),
+    [
+        (["n1"], True, False),
+        (["n5"], False, False),
+        (["h1"], True, False),
+        (["alias"], True, False),
+        (["ctl"], False, True),
+        (["ctl", "n2"], True, True),
+    ],
+)
+def test_slurm_conf_says_what_a_host_is(
+    names: list[str], compute: bool, controller: bool, tmp_path: Path
+) -> None:
+    side = slurm_side(slurm_files(tmp_path, more="SlurmctldHost=ctl(10.0.0.1)\n"), names)
+    assert (side.is_compute_node, side.is_controller) == (compute, controller)
+
+
+def test_a_node_that_may_join_without_a_line_counts_as_compute_node(tmp_path: Path) -> None:
+    conf = slurm_files(tmp_path, more="SlurmctldHost=ctl\nMaxNodeCount=100\n")
+    assert slurm_side(conf, ["cloud7"]).is_compute_node is None
+    assert slurm_side(conf, ["ctl"]).is_compute_node is False
+
+
+def test_a_controller_needs_no_agent_and_no_counters() -> None:
+    slurm = dataclasses.replace(WELL.slurm, is_compute_node=False, is_controller=True, prolog="", epilog="")
+    found = dataclasses.replace(WELL, slurm=slurm, agent="no such file", counters=(), knobs=())
+    checks = health.judge(found)
+    assert health.healthy(checks), healthpage.faults(checks)
+    assert states(found)["agent"] is State.ABSENT
+    assert "energy cpu" not in states(found)
+    assert {check.name: check.found for check in checks}["role"] == "controller"
+    faulty = FileFault("/p", "is missing", "do", FileUse.PROLOG)  # slurmd's matter, and there is none
+    assert health.healthy(
+        health.judge(dataclasses.replace(found, slurm=dataclasses.replace(slurm, faults=(faulty,))))
+    )
+
+
+def write_plugin(path: Path, version: str, export: str = "plugin_version") -> None:
+    """Compile a shared object that exports a plugin's version as Slurm's macro does."""
+    source = path.with_suffix(".c")
+    source.write_text(f'const char plugin_type[] = "spank"; const unsigned int {export} = {version};\n')
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, source], check=True, timeout=60)
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("0x160508", ""),
+        ("0x160501", ""),
+        ("0x180b05", "was built for Slurm 24.11, installed is 22.05"),
+    ],
+)
+def test_a_plugin_for_another_series_is_found(version: str, why: str, tmp_path: Path) -> None:
+    conf = slurm_files(tmp_path)
+    (tmp_path / "slurm").mkdir()
+    write_plugin(tmp_path / "slurm" / "auth_none.so", "0x160508")
+    write_plugin(tmp_path / "energy.so", version)
+    conf.write_text(conf.read_text() + f"PluginDir={tmp_path}/slurm\n")
+    assert faults(conf) == ([("energy.so", why, FileUse.OPTIONAL_PLUGIN)] if why else [])
+    assert slurm_side(conf).release == "22.05.8"
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+def test_files_that_are_no_plugins_have_no_release(tmp_path: Path) -> None:
+    plugin = tmp_path / "x.so"
+    write_plugin(plugin, "1", export="plugin_versions")
+    assert plugin_release(plugin) is None
+    write_plugin(plugin, "0x1a0505")
+    assert plugin_release(plugin) == (26, 5, 5)
+    data = plugin.read_bytes()
+    for length in range(0, len(data), 97):
+        plugin.write_bytes(data[:length])
+        plugin_release(plugin)
+    plugin.write_text("no plugin")
+    assert plugin_release(plugin) is None
+
+
+def test_a_library_of_gpus_that_cannot_be_opened_is_a_fault_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> Nvml:
+        raise DeviceError("NVML", "NVML Shared Library Not Found")
+
+    monkeypatch.setattr(Nvml, "open", refuse)
+    tree = Tree(tmp_path).cpus(2)
+    devices = discover(tmp_path)
+    assert not any("NVML" in note for note in devices.notes)  # no NVIDIA device: nothing to say
+    assert not devices.unusable
+    devices.close()
+    tree.put("dev/nvidiactl", "")
+    found = inspection.inspect(None, lambda _: AGENT, lambda _: {}, tmp_path)
+    assert "NVML: NVML Shared Library Not Found: NVIDIA GPUs are neither measured nor set" in found.notes
+    (check,) = [check for check in health.judge(found) if check.name == "interface NVML"]
+    assert check.state is State.DEGRADED
+    assert "NVML Shared Library Not Found" in check.found and check.cost and check.fix
 
 
 def test_an_include_of_itself_ends(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def test_neither_file_nor_folder_may_be_somebody_else_s(file: Path) -> None:
     os.chown(file, 0, 0)
     os.chown(file.parent, NOBODY, 0)
     assert f"{file.parent}: owner uid {NOBODY}" in refusal(file)
+    # Root's chown would take the directory from a service that runs as its owner.
+    assert "but if a service of user nobody writes there, run this command as nobody" in refusal(file)
 
 
 def test_a_link_is_not_followed_at_the_end_but_on_the_way(file: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -464,3 +465,17 @@ def test_findings_are_data(host: Path) -> None:
     assert dataclasses.replace(finding, line=None).place == str(path)
     assert finding.place == f"{path}:2"
     assert os.linesep not in finding.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_may_check_on_behalf_of_a_service_that_owns_its_directories(tmp_path: Path) -> None:
+    nobody = pwd.getpwnam("nobody").pw_uid
+    for name in ("run", "lib"):
+        (tmp_path / name).mkdir()
+        os.chown(tmp_path / name, nobody, -1)
+    tmp_path.chmod(0o755)
+    path = tmp_path / "energy.toml"
+    path.write_text(f"[controller]\npolicy_file = '{tmp_path}/run/p'\ndatabase = '{tmp_path}/lib/db'\n")
+    slurm = SlurmConf(Path("/slurm.conf"), settings={"slurmuser": ["nobody"], "clustername": ["cluster"]})
+    checked = check_file(path, Role.CONTROLLER, Host(frozenset({"h"}), slurm))
+    assert [finding.text for finding in (*checked.errors, *checked.warnings)] == []
