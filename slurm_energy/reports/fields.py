@@ -13,7 +13,7 @@ from slurm_energy.quantities import format_duration, shown
 from slurm_energy.records import Quality
 from slurm_energy.reports.nodelist import fold
 from slurm_energy.reports.scaling import Units, figure, plain
-from slurm_energy.reports.settings import short_settings
+from slurm_energy.reports.settings import applied_part, short_settings
 from slurm_energy.reports.timespec import format_time
 from slurm_energy.reports.usage import Usage
 
@@ -183,6 +183,13 @@ FIELDS: tuple[Field[Usage], ...] = (
         "Account", 10, "text", lambda u: u.job.account or u.first.account, "account that the job ran under"
     ),
     Field("AllocCPUS", 10, "number", lambda u: u.cpus, "CPUs on all nodes"),
+    Field(
+        "Applied",
+        7,
+        "text",
+        _job_only(lambda u: applied_part(u.records)),
+        "how much of the policy was set: all, part, none",
+    ),
     *_twins(
         "AvePower", (10, 12), lambda u: u.mean_watts, "mean power of all nodes, energy over elapsed time", "W"
     ),
@@ -247,7 +254,7 @@ FIELDS: tuple[Field[Usage], ...] = (
     *_energy("OtherEnergy", (11, 14), "other", "the rest of the nodes"),
     Field("Partition", 10, "text", _job_only(lambda u: u.job.partition or u.first.partition), "partition"),
     *_twins("PeakPower", (10, 12), lambda u: u.peak_watts, "sum of the nodes' highest power", "W"),
-    Field("Policy", 11, "text", lambda u: u.first.policy, "energy policy in force"),
+    Field("Policy", 11, "text", lambda u: u.first.policy, "energy policy; Applied says what it did"),
     Field(
         "Quality",
         8,
@@ -291,7 +298,8 @@ FIELDS: tuple[Field[Usage], ...] = (
 )
 
 DEFAULT_FORMAT = (
-    "JobID,JobName%9,Policy,State,Elapsed,ConsumedEnergy,CPUEnergy%9,GPUEnergy%9,AvePower%8,EDP,Quality"
+    "JobID,JobName%9,Policy,Applied,State,Elapsed,"
+    "ConsumedEnergy,CPUEnergy%9,GPUEnergy%9,AvePower%8,EDP,Quality"
 )
 
 

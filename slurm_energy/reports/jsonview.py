@@ -10,6 +10,7 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
+from slurm_energy.reports.settings import applied_part
 from slurm_energy.reports.usage import Usage
 
 FORMAT_VERSION = 1
@@ -46,6 +47,7 @@ def job_object(job: Usage) -> dict[str, Any]:
         "state": job.job.state,
         "submit": job.job.submit,
         "policy": first.policy,
+        "applied": applied_part(job.records),
         "asked": dict(first.asked),
         "model": first.model,
         "tag": first.tag,

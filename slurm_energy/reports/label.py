@@ -16,7 +16,7 @@ from slurm_energy.reports.advice import PART_NAMES, Note, notes
 from slurm_energy.reports.fields import Style, asked_number
 from slurm_energy.reports.nodelist import fold
 from slurm_energy.reports.scaling import percent, plain, with_unit
-from slurm_energy.reports.settings import MergedSetting, merge_settings
+from slurm_energy.reports.settings import MergedSetting, applied_part, merge_settings
 from slurm_energy.reports.textplot import Glyphs, area_plot, share_bar, sparkline
 from slurm_energy.reports.timespec import format_time
 from slurm_energy.reports.trace import PowerTrace, combine, decode_trace
@@ -87,7 +87,7 @@ def _header(job: Usage, style: Style) -> list[str]:
     gpus = sum(len(record.gpus) for record in job.records)
     pairs = [
         ("Job ID", number if job.display_id == str(first.job_id) else f"{job.display_id} ({number})"),
-        ("Policy", f"{first.policy} ({'asked for' if 'policy' in first.asked else 'default'})"),
+        ("Policy", policy_text(job)),
         ("Name", info.name or ""),
         ("Asked", asked_text(job) or "no caps"),
         ("User", "/".join(name for name in owner if name)),
@@ -125,6 +125,13 @@ _ASKED = (
     ("cap_watts", "cap", "W"),
     ("gpu_cap_watts", "GPU cap", "W"),
 )
+
+
+def policy_text(job: Usage) -> str:
+    """Return the policy with its origin and, where it did not do all it wanted, with what it did."""
+    origin = "asked for" if "policy" in job.first.asked else "default"
+    done = {"none": ", nothing set", "part": ", set in part"}.get(applied_part(job.records) or "", "")
+    return f"{job.first.policy} ({origin}{done})"
 
 
 def asked_text(job: Usage) -> str:

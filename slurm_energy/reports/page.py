@@ -30,7 +30,7 @@ from slurm_energy.reports.charts import (
 from slurm_energy.reports.comparison import Variant, Work, change_percent, compare, work_name
 from slurm_energy.reports.document import render
 from slurm_energy.reports.fields import asked_number
-from slurm_energy.reports.label import asked_text, combined_trace
+from slurm_energy.reports.label import asked_text, combined_trace, policy_text
 from slurm_energy.reports.nodelist import fold
 from slurm_energy.reports.scaling import percent, with_unit
 from slurm_energy.reports.settings import MergedSetting, merge_settings, short_settings
@@ -125,7 +125,7 @@ def _facts(job: Usage) -> list[tuple[str, str]]:
         ("Uncertain", job.uncertain_seconds or None),
     )
     rows = [
-        ("Policy", first.policy),
+        ("Policy", policy_text(job)),
         ("Asked", asked_text(job)),
         ("Model", first.model or ""),
         ("Tag", first.tag or ""),

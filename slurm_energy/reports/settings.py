@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.records import AppliedSetting, EnergyRecord
@@ -18,6 +18,7 @@ _SHORT_NAMES = {
     "locked_clocks": "clocks",
 }
 _SHOWN_FIRST = ("gov", "epp", "freq", "boost", "cap", "clocks")
+_MEASURES_ONLY = "monitor"
 _MEANS_TO_AN_END = ("time_window", "enabled", "persistence")
 
 
@@ -44,6 +45,20 @@ class MergedSetting:
             return self.kind
         plain = all(_PLAIN_PLACE.fullmatch(place) for place in self.places)
         return f"{self.kind}[{fold(self.places) if plain else ','.join(self.places)}]"
+
+
+def applied_part(records: Sequence[EnergyRecord]) -> str | None:
+    """Return how much of what the policy wanted was set: `all`, `part` or `none`.
+
+    `none` also where the policy had nothing to set on these nodes, for example `edp` without an entry for the
+    hardware; the records' notes say why. None: policy `monitor`, which sets nothing.
+    """
+    fates = [[setting.applied is not None for setting in record.applied] for record in records]
+    if not any(fates) and all(record.policy == _MEASURES_ONLY for record in records):
+        return None
+    if all(fate and all(fate) for fate in fates):
+        return "all"
+    return "part" if any(any(fate) for fate in fates) else "none"
 
 
 def merge_settings(records: Iterable[EnergyRecord]) -> list[MergedSetting]:

@@ -6,16 +6,19 @@ import pytest
 import report_examples as examples
 from hypothesis import given
 from hypothesis import strategies as st
-from report_examples import usages
+from report_examples import answer, governor, record, usages
 
 from slurm_energy.errors import UsageError
 from slurm_energy.plaintext import columns_of
+from slurm_energy.records import AppliedSetting, EnergyRecord
 from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, Field, Style, find_field
+from slurm_energy.reports.jsonview import job_object
+from slurm_energy.reports.label import policy_text
 from slurm_energy.reports.nodelist import expand, fold
 from slurm_energy.reports.scaling import Units, with_unit
 from slurm_energy.reports.settings import short_settings
 from slurm_energy.reports.table import Layout, delimited, fit, parse_format, table_lines
-from slurm_energy.reports.usage import Usage
+from slurm_energy.reports.usage import Answer, Usage, summarise
 
 NAMES = [field.name for field in FIELDS]
 WIDTHS = st.none() | st.tuples(st.booleans(), st.integers(1, 4096))
@@ -67,9 +70,9 @@ def test_the_beginning_of_a_name_is_enough_and_the_exact_name_goes_first() -> No
     assert find_field("edpr").name == "EDPRaw"
 
 
-def test_the_default_table_fits_120_columns() -> None:
+def test_the_default_table_fits_128_columns() -> None:
     columns = parse_format(DEFAULT_FORMAT)
-    assert sum(column.width for column in columns) + len(columns) - 1 <= 120
+    assert sum(column.width for column in columns) + len(columns) - 1 <= 128
 
 
 def test_every_scaled_field_has_a_raw_twin_in_the_base_unit() -> None:
@@ -203,3 +206,37 @@ def test_node_lists(names: list[str], folded: str) -> None:
 def test_bad_node_lists(text: str) -> None:
     with pytest.raises(UsageError, match="--nodelist"):
         expand(text, "--nodelist")
+
+
+def usage_of(*records: EnergyRecord) -> Usage:
+    (usage,) = summarise([Answer.from_json(answer(one, None)) for one in records])
+    return usage
+
+
+SET, FAILED = governor("policy0", "a", "b"), governor("policy0", "a", "b", applied=None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "applied", "said"),
+    [
+        ("edp", [()], "none"),
+        ("edp", [(SET,)], "all"),
+        ("edp", [(SET, FAILED)], "part"),
+        ("edp", [(FAILED,)], "none"),
+        ("cap", [(SET,), ()], "part"),
+        ("cap", [(SET,), (SET, SET)], "all"),
+        ("cap", [(), ()], "none"),
+        ("monitor", [()], ""),
+        ("monitor", [(SET,)], "all"),  # a site may have redefined it, or caps were set while it ran
+    ],
+)
+def test_a_policy_that_set_nothing_is_told(
+    policy: str, applied: list[tuple[AppliedSetting, ...]], said: str
+) -> None:
+    records = [record(7, f"n{i}", policy=policy, applied=one) for i, one in enumerate(applied)]
+    job = usage_of(*records)
+    assert find_field("Applied").text(job, Style()) == said
+    assert find_field("Policy").text(job, Style()) == policy
+    words = {"none": f"{policy} (default, nothing set)", "part": f"{policy} (default, set in part)"}
+    assert policy_text(job) == words.get(said, f"{policy} (default)")
+    assert job_object(job)["applied"] == (said or None)
