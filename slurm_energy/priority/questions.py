@@ -16,7 +16,7 @@ from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.answer import Answer, Question, Source
 from slurm_energy.oracle.history import columns as history_columns
 from slurm_energy.oracle.history.cap_response import caps_of
-from slurm_energy.oracle.history.levels import LEVELS
+from slurm_energy.oracle.history.levels import LEVELS, USER_LEVEL
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
 from slurm_energy.oracle.prediction import TrainingOracle
 from slurm_energy.policies.catalogue import policy_caps
@@ -115,8 +115,8 @@ class Predictor:
         """Return the predictions for a queue, or for other shapes of its jobs.
 
         Runs of the same user's programs count most; then the training model, if the job names a model
-        and a kind of GPU; then what is known of the user's, account's and partition's jobs in general; then
-        the nameplate.
+        and a kind of GPU; then what is known of the user's jobs in general, and without a guard of those of
+        the account and the partition; then the nameplate.
 
         Args:
             queue: the jobs.
@@ -138,6 +138,10 @@ class Predictor:
                 found.runs,
                 found.level,
             )
+            if self._guard is not None:
+                # Runs of other users must not decide: their owners could help each other by cheap jobs.
+                others = level > USER_LEVEL
+                time_s[others], watts[others], runs = np.nan, np.nan, np.where(others, 0, runs)
             source = np.where(runs > 0, HISTORY, NAMEPLATE)
         self._ask_model(asked, models, time_s, watts, source, level)
         # One job's figures that cannot be must not keep all others from being ranked.

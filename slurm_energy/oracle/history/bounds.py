@@ -26,7 +26,7 @@ from slurm_energy.oracle.history.track_record import (
     suffices,
 )
 
-_USER, _NODES, _GPUS = (ATTRIBUTES.index(name) for name in ("user", "nodes", "gpus"))
+_USER, _PARTITION, _NODES, _GPUS = map(ATTRIBUTES.index, ("user", "partition", "nodes", "gpus"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,13 @@ def _bounds(history: History, row: Row, limit_s: float, prior_watts: float) -> t
     units = float(row[_GPUS] or row[_NODES] or 1)
     may_take = units * limit_s
     fraction, watts = PRIOR_FRACTION, prior_watts / units
+    partition = history.partition_record(row[_PARTITION], on_gpus=bool(row[_GPUS]))
+    if partition is not None:
+        # A newcomer's prior, never below the nameplate: else decoys could replace the one by the other.
+        limits, programs = partition.limits, partition.programs
+        common = bounded(fraction, limits.fraction, evidence(limits, limit_s), may_take)
+        fraction = max(fraction, common)
+        watts = max(watts, bounded(watts, programs.unit_watts, evidence(programs, limit_s), may_take))
     if user := history.user_record(row[_USER]):
         fraction = bounded(fraction, user.fraction, evidence(user, limit_s), may_take)
     time_s = fraction * limit_s

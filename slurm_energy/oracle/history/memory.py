@@ -23,7 +23,7 @@ from slurm_energy.oracle.history.levels import (
 )
 from slurm_energy.oracle.history.runs import Run
 from slurm_energy.oracle.history.surprise import Surprise
-from slurm_energy.oracle.history.track_record import ProgramRecord, UserRecord
+from slurm_energy.oracle.history.track_record import PartitionRecord, ProgramRecord, UserRecord
 from slurm_energy.quota import fair_quota
 
 RUNS_PER_KEY: Final = 64
@@ -82,6 +82,7 @@ class History:
         self._surprises = [(Surprise(), Surprise()) for _ in LEVELS]
         self._paths: dict[tuple[tuple[_Entry, ...], Caps], Forecast] = {}
         self._users: dict[str, UserRecord] = {}
+        self._partitions: dict[tuple[str, bool], PartitionRecord] = {}
         self.runs_learned = 0
 
     def __len__(self) -> int:
@@ -101,6 +102,10 @@ class History:
             entry.keep(run)
         if run.user is not None:
             self._users.setdefault(run.user, UserRecord()).add(run)
+        if run.partition is not None:
+            partition = self._partitions.setdefault((run.partition, bool(run.gpus)), PartitionRecord())
+            partition.limits.add(run)
+            partition.programs.add(run)
         self.runs_learned += 1
         if len(self._entries) > self._most_keys:
             self._shrink()
@@ -126,6 +131,10 @@ class History:
     def user_record(self, user: str | None) -> UserRecord | None:
         """Return what is known of a user's runs as a whole."""
         return None if user is None else self._users.get(user)
+
+    def partition_record(self, partition: str | None, *, on_gpus: bool) -> PartitionRecord | None:
+        """Return what is known of all runs in a partition, of those with GPUs or of those without."""
+        return None if partition is None else self._partitions.get((partition, on_gpus))
 
     def program_records(self, row: Row) -> Iterator[ProgramRecord]:
         """Yield the records of the job's own programs, the most general first."""

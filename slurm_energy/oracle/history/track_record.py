@@ -8,7 +8,7 @@ only as far as the evidence is comparable to what the job itself may take. Pure 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from slurm_energy.oracle.history.cap_response import NO_CAPS, caps_of, predicted, tdp_watts
@@ -119,6 +119,19 @@ class UserRecord:
         """Return `overrun_sum` and `overrun_unit_seconds` as they count at a Unix second."""
         fade = _fade(now - self.newest)
         return self.overrun_sum * fade, self.overrun_unit_seconds * fade
+
+
+@dataclass(slots=True)
+class PartitionRecord:
+    """What the runs of all users in a partition prove; it is the same for every job there.
+
+    Attributes:
+        limits: parts of time limits that were used.
+        programs: watts of the runs.
+    """
+
+    limits: UserRecord = field(default_factory=UserRecord)
+    programs: ProgramRecord = field(default_factory=ProgramRecord)
 
 
 def overrun(actual_s: float, predicted_s: float) -> float:

@@ -1,0 +1,132 @@
+"""An unprivileged user tries to get a long job ahead by short decoys, against real daemons."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from ordered_queue import SMALL_NODE, OrderedQueue
+
+ATTACKER = "nobody"
+HONEST = ("daemon", "games", "man")
+DECOYS = 3
+DAY_MIN = 1440
+POLICY = "zeus"
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.timeout(600),
+    pytest.mark.lab(
+        profiles=["xeon-8358"],
+        overrides=SMALL_NODE,
+        slurm=("SchedulerType=sched/builtin",),
+        priority="portable",
+        energy={"priority": {"policy": POLICY, "interval_s": 1.0, "age_weight": 0.0}},
+        users={ATTACKER: 1, **dict.fromkeys(HONEST, 1)},
+    ),
+]
+
+
+@pytest.fixture
+def queue(lab):
+    return OrderedQueue(lab)
+
+
+def waiting_jobs(queue):
+    """Queue jobs of honest users and the attacker's long job; return the latter and the others."""
+    queue.close()
+    honest = [(["--time=10", "-J", "fit"], user) for user in HONEST]
+    honest += [([f"--time={DAY_MIN}", "-J", "md"], user) for user in HONEST]
+    others = queue.submit_all(honest)
+    long = queue.submit(f"--time={DAY_MIN}", "-J", "train42", user=ATTACKER)
+    return long, others
+
+
+def place_among(queue, long, others):
+    """Return how many of the others slurmctld would start before the long job, once it has our order."""
+    with queue.followed([long, *others], POLICY):
+        priorities = queue.priorities()
+    return sum(priorities[job] > priorities[long] for job in others)
+
+
+def explained(queue, job, user):
+    """Return what `senergy prio` tells a user of a job."""
+    answer = queue.lab.run("senergy", "prio", "--json", str(job), user=user).stdout
+    return next(one for one in json.loads(answer)["jobs"] if one["job_id"] == job)
+
+
+def learned(queue, name, runs, options=()):
+    """Wait until the history knows so many of the attacker's runs of this name."""
+    path = queue.lab.layout.root / "ask.sh"
+    path.write_text("#!/bin/sh\ntrue\n")
+    path.chmod(0o755)
+    argv = ["senergy", "predict", "--json", f"--sbatch=-J {name} --time={DAY_MIN} --exclusive", str(path)]
+
+    def known():
+        answer = json.loads(queue.lab.run(*argv, *options, user=ATTACKER).stdout)["answer"]
+        return answer["source"] == "history" and answer["observations"] >= runs
+
+    queue.until(known, f"{runs} runs of {name} in the history")
+
+
+def test_three_decoys_gain_at_most_one_place(queue):
+    lab = queue.lab
+    long, others = waiting_jobs(queue)
+    before = place_among(queue, long, others)
+    lab.run("scancel", *map(str, [long, *others]))
+    queue.open()
+    for _ in range(DECOYS):
+        decoy = lab.sbatch("sleep 1", "-J", "train42", f"--time={DAY_MIN}", "--exclusive", user=ATTACKER)
+        assert lab.wait(decoy) == "COMPLETED"
+    learned(queue, "train42", DECOYS)
+
+    long, others = waiting_jobs(queue)
+    after = place_among(queue, long, others)
+    told = explained(queue, long, ATTACKER)["predicted"]
+    page = lab.run("senergy", "prio", str(long), user=ATTACKER).stdout
+    lab.run("scancel", *map(str, [long, *others]))
+    queue.open()
+
+    assert before >= 3
+    assert after >= before - 1
+    assert (told["source"], told["runs"]) == ("history", DECOYS)
+    assert told["source_time_s"] < 600  # what three decoys say
+    assert told["time_s"] >= DAY_MIN * 60 / 2  # what counts
+    assert "lower bound 12:00:00" in page
+
+
+def test_a_job_that_overruns_counts_against_the_next_while_it_runs_and_after_a_restart(queue):
+    lab = queue.lab
+    queue.close()
+    job = lab.sbatch("sleep 52", "-J", "over", "--time=1", "--exclusive", user=ATTACKER)
+    queue.ranked([job], POLICY)
+    queue.open()
+    queue.until(lambda: lab.job(job)["JobState"] == "RUNNING", "the job's start")
+    next_one = lab.sbatch("true", "-J", "next", f"--time={DAY_MIN}", "--exclusive", user=ATTACKER)
+    honest = lab.sbatch("true", "-J", "next", f"--time={DAY_MIN}", "--exclusive", user=HONEST[0])
+
+    def factor(which):
+        (found,) = queue.ask(job=str(which))["jobs"]
+        return found["predicted"]["misprediction_factor"]
+
+    queue.ranked([next_one, honest], POLICY)
+    queue.until(lambda: factor(next_one) > 1.005, "the misprediction factor of a job that still runs")
+    assert lab.job(job)["JobState"] == "RUNNING"
+    assert factor(honest) == 1.0
+    queue.close()
+    lab.run("scancel", str(next_one), str(honest))
+    assert lab.wait(job) == "COMPLETED"
+    learned(queue, "over", 1)
+
+    lab.kill("senergyctld")
+    lab.start("senergyctld")
+    after = lab.sbatch("true", "-J", "next", f"--time={DAY_MIN}", "--exclusive", user=ATTACKER)
+    started = time.monotonic()
+    queue.ranked([after], POLICY)
+    queue.until(
+        lambda: factor(after) > 1.01, f"the factor after a restart, {time.monotonic() - started:.0f} s"
+    )
+    lab.run("scancel", str(after))
+    queue.open()
