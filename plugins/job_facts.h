@@ -1,4 +1,5 @@
-/* What queue.table says of a job, read out of slurmctld's own record under the lock that the caller holds. */
+/* What queue.table says of a job, read out of slurmctld's own record under the locks that the caller holds:
+ * Slurm's for writing jobs, and those of associations and QOS for reading. */
 #ifndef SENERGY_JOB_FACTS_H
 #define SENERGY_JOB_FACTS_H
 

@@ -252,11 +252,19 @@ static uint64_t left_generation(void) {
     return fits ? left.generation : 0;
 }
 
-/* Makes sure that there is a journal to append to: a new one, for the snapshot that is there. */
+/* Whether the open journal still has its name: a deleted one is read by nobody. */
+static bool journal_is_in_place(void) {
+    struct stat named, opened;
+
+    return journal_fd >= 0 && !lstat(journal_path, &named) && !fstat(journal_fd, &opened) &&
+           named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+}
+
+/* Makes sure that there is a journal to append to: a new one, for the last snapshot. */
 static int find_journal(void) {
     int error;
 
-    if (journal_fd >= 0)
+    if (journal_is_in_place())
         return 0;
     if (!generation)
         generation = left_generation();

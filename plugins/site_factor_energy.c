@@ -3,8 +3,11 @@
  * for senergyctld. Only what Slurm calls is here; the files are the matter of scores.c and queue_writer.c.
  *
  * Slurm calls these functions with its job write lock held, all but site_factor_p_reconfig, so nothing here
- * takes a lock, allocates or waits, and every loop is bounded. site_factor_p_set never touches the job list:
- * its caller may be walking through it with the list's own lock held.
+ * allocates or waits for a file, and every loop is bounded. The one lock is that of associations and QOS, for
+ * reading: priority/multifactor takes the same two right after each of these calls, in
+ * set_priority_factors(), so that the order of locks is Slurm's own and no wait is added where Slurm has
+ * none. site_factor_p_set never touches the job list: its caller may be walking through it with the list's
+ * own lock held.
  */
 #include "complaint.h"
 #include "job_facts.h"
@@ -88,6 +91,9 @@ static void reconfigure_if_old(void) {
         configure();
 }
 
+/* Usage of associations and names of QOS change, and are freed, under these locks alone. */
+static assoc_mgr_lock_t association_locks = {.assoc = READ_LOCK, .qos = READ_LOCK};
+
 static void refresh_table(bool always) {
     char why[WHY_BYTES];
     enum scores_trouble trouble = scores_refresh(table_path, always, why);
@@ -122,14 +128,18 @@ static void set_factor(job_record_t *job, bool may_be_new) {
 /* A job gets a priority: at submission, release, requeue, and when it is updated. */
 FOR_SLURM extern void site_factor_p_set(job_record_t *job_ptr) {
     struct queue_job facts;
+    int error_number;
 
     reconfigure_if_old();
     refresh_table(false);
     if (scores_usable())
         set_factor(job_ptr, true);
     if (queue_wanted && job_is_listed(job_ptr) && !job_may_be_a_question(job_ptr)) {
+        assoc_mgr_lock(&association_locks);
         job_facts(job_ptr, true, &facts);
-        tell_queue(queue_note(&facts));
+        error_number = queue_note(&facts);
+        assoc_mgr_unlock(&association_locks);
+        tell_queue(error_number);
     }
 }
 
@@ -193,7 +203,11 @@ FOR_SLURM extern void site_factor_p_update(void) {
         if (error_number)
             tell_queue(error_number);
     }
-    take_all(&pass);
     if (pass.queue)
+        assoc_mgr_lock(&association_locks);
+    take_all(&pass);
+    if (pass.queue) {
+        assoc_mgr_unlock(&association_locks);
         tell_queue(queue_end());
+    }
 }

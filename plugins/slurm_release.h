@@ -8,6 +8,7 @@
 #endif
 #include "src/common/slurm_xlator.h"
 
+#include "src/common/assoc_mgr.h"
 #include "src/common/list.h"
 #include "src/common/log.h"
 #include "src/slurmctld/slurmctld.h"

@@ -25,6 +25,7 @@ from slurm_energy.priority.usage import Usage
 from slurm_energy.slurm.command import CommandRunner, Runner
 from slurm_energy.slurm.queue.columns import QueueSource
 from slurm_energy.slurm.queue.commands import SqueueSource
+from slurm_energy.slurm.queue.recovery import RecoveringSource
 from slurm_energy.slurm.queue.table import TableSource
 from slurm_energy.slurm.queue.update import Updater
 from slurm_energy.slurm.queue.weights import check_weights
@@ -40,7 +41,6 @@ class Parts:
     Attributes:
         engine: ranks.
         source: where the queue is read.
-        source_name: for people.
         target: where the order goes.
         kept: shared with the parts before and after.
         read_shares: asks for the shares of all associations.
@@ -52,7 +52,6 @@ class Parts:
 
     engine: Engine
     source: QueueSource
-    source_name: str
     target: Target
     kept: Kept
     read_shares: Callable[[], Shares]
@@ -64,6 +63,11 @@ class Parts:
 
     def __post_init__(self) -> None:
         self._shares = ShareSource(self._read_shares)
+
+    @property
+    def source_name(self) -> str:
+        """The source of the queue, for people."""
+        return self.source.name if isinstance(self.source, RecoveringSource) else "squeue"
 
     def rank(self) -> Snapshot:
         """Read the queue and rank it."""
@@ -84,10 +88,12 @@ class Parts:
         return found
 
     def hand_over(self, snapshot: Snapshot) -> str | None:
-        """Give the order to slurmctld; see `Target.take`. A queue nobody writes down any more is told."""
+        """Give the order to slurmctld; see `Target.take`. Also report a queue.table that is lost or old."""
         problem, age_s = self.target.take(snapshot), snapshot.computed - snapshot.queue.taken_unix_s
-        if problem is not None or not isinstance(self.source, TableSource) or abs(age_s) <= _QUEUE_AGE_S:
+        if problem is not None or not isinstance(self.source, RecoveringSource):
             return problem
+        if self.source.problem is not None or abs(age_s) <= _QUEUE_AGE_S:
+            return self.source.problem
         if age_s > 0:
             return f"queue.table is {age_s / 60.0:.0f} minutes old: do slurmctld and slurmdbd run?"
         # slurmctld's passes are due at times of the wall clock: none comes before it is there again.
@@ -101,7 +107,7 @@ class Parts:
 
     def signature(self) -> tuple[int, ...] | None:
         """Return what changes when slurmctld tells of new jobs; None where it does not."""
-        return self.source.signature() if isinstance(self.source, TableSource) else None
+        return self.source.signature() if isinstance(self.source, RecoveringSource) else None
 
     def leave(self, following: Parts | None) -> None:
         """Give way to other parts after a reload, or to none."""
@@ -150,7 +156,6 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         raise
     except EnergyError as error:
         raise ConfigError("priority", str(error)) from None
-    source, name = _source(config, kept, run)
     target: Target = Nowhere()
     if settings.mode == "plugin":
         nudge = updater if settings.nudge else None
@@ -158,7 +163,7 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
     elif settings.mode == "portable":
         target = JobByJob(updater, lambda: check_weights(run))
     return Parts(
-        *(engine, source, name, target, kept),
+        *(engine, _source(config, kept, run), target, kept),
         read_shares=lambda: read_shares(run, config.cluster.name),
         interventions=interventions,
         changes=settings.mode != "shadow",
@@ -166,13 +171,13 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
     )
 
 
-def _source(config: Config, kept: Kept, run: Runner) -> tuple[QueueSource, str]:
-    """Return where the queue is read and its name."""
+def _source(config: Config, kept: Kept, run: Runner) -> QueueSource:
+    """Return where the queue is read."""
     settings = config.priority
     table = settings.mode == "plugin" or (settings.mode == "shadow" and _exists(settings.queue_table))
     if table:
-        return TableSource(settings.queue_table), "queue.table"
-    return SqueueSource(run, kept.taken), "squeue"
+        return RecoveringSource(TableSource(settings.queue_table), SqueueSource(run))
+    return SqueueSource(run, kept.taken)
 
 
 def _exists(path: Path) -> bool:

@@ -48,6 +48,23 @@ def test_new_jobs_get_their_places_without_waiting_for_the_minute(queue):
     by_limit(queue, 30, 1, 20, 5, 40)
 
 
+@pytest.mark.parametrize("engine_restarts", [False, True])
+def test_new_jobs_get_their_places_though_the_queues_files_are_lost(queue, engine_restarts):
+    """For ever in this test; slurmctld would write them again with its next pass, up to a minute later."""
+    queue.lab.run("scancel", *map(str, by_limit(queue, 30, 5)))
+    folder = queue.lab.layout.queue_table.parent
+    if engine_restarts:
+        queue.lab.kill("senergyctld")
+    folder.rename(folder.with_name("lost"))
+    try:
+        if engine_restarts:
+            queue.lab.start("senergyctld")
+        by_limit(queue, 40, 1, 20)
+        assert "queue.table: No such file or directory" in queue.lab.log("senergyctld")
+    finally:
+        folder.with_name("lost").rename(folder)
+
+
 def test_an_engine_that_is_killed_leaves_the_last_order_and_takes_it_up_again(queue):
     jobs = by_limit(queue, 30, 1, 20)
     with queue.followed(jobs, POLICY):

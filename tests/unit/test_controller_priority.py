@@ -78,7 +78,7 @@ class Queueing:
 
     def make(self, config, memory, kept):
         made = priorityparts.parts(config, memory, kept)
-        made.source, made.source_name = self.source, "test"
+        made.source = self.source
         made.target, made.read_shares = self.target or made.target, self.shares
         return made
 
@@ -209,7 +209,7 @@ def test_failures_are_told_once_and_the_order_stays(make, caplog):
 
     assert queueing.session(story)
     assert [record.getMessage() for record in caplog.records] == [
-        "priority: plugin, by blend from test",
+        "priority: plugin, by blend from squeue",
         "priority: queue: torn",
         "priority: works again",
     ]

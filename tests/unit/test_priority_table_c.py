@@ -315,6 +315,23 @@ def test_the_journal_follows_a_snapshot(plugin, tmp_path):
     assert TableSource(path).read().job_id.tolist() == [1, 2, 3, 20]
 
 
+def test_a_lost_snapshot_or_journal_is_made_up_for(plugin, tmp_path):
+    tmp_path.chmod(0o755)
+    path = tmp_path / "queue.table"
+    plugin("write", path, 3, 3)
+    plugin("note", path, 4, 5)
+    source = TableSource(path)
+    assert source.read().job_id.tolist() == [1, 2, 3, 4, 5]
+    path.unlink()
+    plugin("note", path, 6, 6)
+    assert source.read_last().job_id.tolist() == [1, 2, 3, 4, 5, 6]
+    journal_path(path).unlink()
+    plugin("note", path, 7, 7)  # into a new journal: the old one has no name any more
+    assert source.read_last().job_id.tolist() == [1, 2, 3, 4, 5, 7]
+    plugin("write", path, 8, 8)
+    assert source.read().job_id.tolist() == list(range(1, 9))
+
+
 def test_the_journal_is_bounded(plugin, tmp_path):
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"

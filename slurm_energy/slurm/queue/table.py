@@ -48,6 +48,22 @@ class _Read:
     strings: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """A snapshot, with or without its journal applied.
+
+    Attributes:
+        generation: number that its journal has too.
+        taken_unix_s: when it was taken.
+        entries, heap: jobs and their strings.
+    """
+
+    generation: int
+    taken_unix_s: float
+    entries: Entries
+    heap: bytes
+
+
 class TableSource:
     """The queue as slurmctld's plugin wrote it down.
 
@@ -58,6 +74,7 @@ class TableSource:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read_before = _Read()
+        self._last: _Snapshot | None = None
 
     def signature(self) -> tuple[int, ...]:
         """Return numbers that change when slurmctld wrote something; cheap enough for every second."""
@@ -83,13 +100,36 @@ class TableSource:
             journal = _journal(journal_path(self._path))
             if journal is None or int(journal["generation"]) <= int(header["generation"]):
                 break  # else the snapshot was replaced between the two reads
-        since = np.zeros(0, ENTRY)
-        if journal is not None and int(journal["generation"]) == int(header["generation"]):
+        taken_unix_s = int(header["taken_unix_ns"]) / 1e9
+        snapshot = _Snapshot(int(header["generation"]), taken_unix_s, entries, heap)
+        self._last = self._with_journal(snapshot, journal)
+        return columns_of(taken_unix_s, self._last.entries, self._last.heap)
+
+    def read_last(self) -> QueueColumns | None:
+        """Return the queue of the last good `read` with the jobs of the journal.
+
+        For when the snapshot was deleted or damaged: slurmctld writes it again within a minute, and goes on
+        with the journal meanwhile.
+
+        Returns:
+            None if there was no such `read`, or without the journal, as new jobs would be missing.
+        """
+        journal = _journal(journal_path(self._path))
+        if self._last is None or journal is None or int(journal["generation"]) != self._last.generation:
+            return None
+        found = self._with_journal(self._last, journal)
+        return columns_of(found.taken_unix_s, found.entries, found.heap)
+
+    def _with_journal(self, snapshot: _Snapshot, journal: dict[str, Any] | None) -> _Snapshot:
+        """Return a snapshot in which the jobs of its journal have replaced older entries."""
+        since, heap = np.zeros(0, ENTRY), snapshot.heap
+        if journal is not None and int(journal["generation"]) == snapshot.generation:
             self._read_before = _records(journal["data"], self._read_before)
             since, added = self._read_before.entries.copy(), self._read_before.strings
             since["heap_offset"] += len(heap)
             heap += added
-        return columns_of(int(header["taken_unix_ns"]) / 1e9, _listed(entries, since), heap)
+        entries = _listed(snapshot.entries, since)
+        return _Snapshot(snapshot.generation, snapshot.taken_unix_s, entries, heap)
 
 
 def _contents(path: Path, longest: int) -> bytes:

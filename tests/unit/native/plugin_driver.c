@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define JOBS 500
 
@@ -31,6 +33,45 @@ int slurm_list_for_each(__typeof__(job_list) list, ListForF function, void *arg)
         if (function(jobs[i], arg) < 0)
             return -1;
     return JOBS;
+}
+
+/* Associations and QOS, which can be read only while their locks are held. */
+static struct guarded {
+    slurmdb_assoc_rec_t assoc;
+    slurmdb_assoc_usage_t usage;
+    slurmdb_qos_rec_t qos;
+} * guarded;
+static unsigned locked;
+
+static void guard(int protection) {
+    if (mprotect(guarded, sizeof(*guarded), protection))
+        abort();
+}
+
+static void make_guarded(void) {
+    guarded = mmap(NULL, sizeof(*guarded), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (guarded == MAP_FAILED)
+        abort();
+    guarded->assoc.usage = &guarded->usage;
+    guarded->usage.shares_norm = 0.25;
+    guarded->qos.name = strdup("normal");
+    guard(PROT_NONE);
+}
+
+/* Exactly the locks that set_priority_factors() of priority/multifactor takes at the same place. */
+void assoc_mgr_lock(assoc_mgr_lock_t *locks) {
+    const assoc_mgr_lock_t wanted = {.assoc = READ_LOCK, .qos = READ_LOCK};
+
+    if (locked++ || memcmp(locks, &wanted, sizeof(wanted)))
+        abort();
+    guard(PROT_READ);
+}
+
+void assoc_mgr_unlock(assoc_mgr_lock_t *locks) {
+    (void)locks;
+    if (--locked)
+        abort();
+    guard(PROT_NONE);
 }
 
 int slurm_get_log_level(void) { return LOG_LEVEL_DEBUG; }
@@ -75,12 +116,9 @@ static char *flag(void) {
 }
 
 static job_record_t *random_job(uint32_t id) {
-    static slurmdb_assoc_rec_t assoc;
-    static slurmdb_assoc_usage_t usage = {.shares_norm = 0.25};
     static job_array_struct_t array = {.task_cnt = 9}, last_task = {.task_cnt = 0};
     job_record_t *job = calloc(1, sizeof(*job));
 
-    assoc.usage = &usage;
     job->job_id = id;
     job->job_state =
         (uint32_t)(rand() % 3) | (rand() % 8 ? 0 : JOB_COMPLETING) | (rand() % 8 ? 0 : JOB_REVOKED);
@@ -98,7 +136,8 @@ static job_record_t *random_job(uint32_t id) {
     job->tres_per_node = text(2000);
     job->tres_per_socket = text(2000);
     job->tres_per_task = text(2000);
-    job->assoc_ptr = rand() % 2 ? &assoc : NULL;
+    job->assoc_ptr = rand() % 2 ? &guarded->assoc : NULL;
+    job->qos_ptr = rand() % 2 ? &guarded->qos : NULL;
     job->array_recs = rand() % 4 ? NULL : rand() % 2 ? &array : &last_task;
     job->spank_job_env_size = (uint32_t)(rand() % 30);
     job->spank_job_env = rand() % 8 ? calloc(job->spank_job_env_size + 1, sizeof(char *)) : NULL;
@@ -168,6 +207,7 @@ int main(int argc, char **argv) {
     srand((unsigned)atoi(argc > 3 ? argv[3] : "1"));
     snprintf(parameters, sizeof(parameters), "other=1,table=%s,queue=%s", argv[1], argv[2]);
     slurm_conf.site_factor_params = parameters;
+    make_guarded();
     init();
     site_factor_p_update(); /* a client: there is no list of jobs */
     for (uint32_t i = 0; i < JOBS; i++)
@@ -192,6 +232,8 @@ int main(int argc, char **argv) {
                    jobs[i]->array_recs && jobs[i]->array_recs->task_cnt ? 9 : 1);
     reconfigure(parameters, argv[1], argv[2]);
     ask();
+    if (locked)
+        abort();
     fprintf(stderr, "%u lines logged\n", complaints);
     fini();
     return 0;
