@@ -9,7 +9,7 @@ from datetime import datetime
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import add_parsable_options, emit, emit_json
+from slurm_energy.cli.printing import add_field_options, add_parsable_options, emit, emit_json
 from slurm_energy.errors import EXIT_OK, UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.reports.nodelist import expand
@@ -43,6 +43,7 @@ examples:
   senergy acct -S now-7days -o jobid,policy,elapsed,consumedenergy,edp%12
   senergy acct -a -r gpu -S 0101 --total         everybody's jobs on partition gpu this year, with sums
   senergy acct -j 12 -nP -o ConsumedEnergyRaw    one number for a script
+  senergy acct -S now-1days -s failed,timeout -o ALL -P   every field of jobs that failed
   senergy acct -j 12 --json                      all there is, with nodes, settings and steps
 """
 
@@ -52,6 +53,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     select = parser.add_argument_group("which jobs")
     add_selection(select)
+    select.add_argument(
+        "-s", "--state", metavar="STATE,...", help="jobs in these states: completed or CD, failed or F, ..."
+    )
+    select.add_argument("--name", metavar="NAME,...", help="jobs of these names")
     select.add_argument("-X", "--allocations", action="store_true", help="jobs only, no steps")
     select.add_argument(
         "-D", "--duplicates", action="store_true", help="every run of a requeued job, not the last only"
@@ -62,12 +67,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--format",
         metavar="FIELD[%WIDTH],...",
         action="append",
-        help="columns; %%20 right-, %%-20 left-justified; see -e",
+        help="columns; %%20 right-, %%-20 left-justified; ALL: all; see -e",
     )
-    show.add_argument(
-        "-e", "--helpformat", action="store_true", help="list the fields; with -v their meaning"
-    )
-    show.add_argument("-v", "--verbose", action="store_true", help="with -e: what each field means")
+    show.add_argument("-l", "--long", action="store_true", help="more columns")
+    add_field_options(show)
     show.add_argument("-n", "--noheader", action="store_true", help="no header")
     add_parsable_options(show)
     show.add_argument("--delimiter", metavar="TEXT", default="|", help="with -p or -P: this instead of |")
@@ -109,26 +112,30 @@ def add_selection(select: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table or the JSON document."""
-    if args.helpformat:
-        _print_fields(args.verbose)
-        return EXIT_OK
-    from slurm_energy.reports.fields import DEFAULT_FORMAT, Style
+    from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, LONG_FORMAT, Style
     from slurm_energy.reports.scaling import Units
-    from slurm_energy.reports.table import Layout, parse_format, table_lines
+    from slurm_energy.reports.selection import chosen, job_states
+    from slurm_energy.reports.table import Layout, field_lines, parse_format, table_lines
     from slurm_energy.reports.usage import Answer, summarise
 
+    if args.helpformat:
+        emit(field_lines(FIELDS, with_meaning=args.verbose))
+        return EXIT_OK
     now = datetime.now()
     if args.format:
         columns = parse_format(",".join(args.format))
+    elif args.long:
+        columns = parse_format(LONG_FORMAT)
     elif os.environ.get(FORMAT_VARIABLE):
         columns = parse_format(os.environ[FORMAT_VARIABLE], f"${FORMAT_VARIABLE}")
     else:
         columns = parse_format(DEFAULT_FORMAT)
     make = Style.parsable if args.parsable else Style
     style = make(Units.parse(args.units, args.noconvert), os.environ.get("SLURM_TIME_FORMAT", ""), now)
+    states = job_states(args.state) if args.state else None
     answer = connection.connect(args).get("/v1/records", query(args, now))
     answers = (Answer.from_json(item) for item in answer.get("records", []))
-    jobs = summarise(answers, duplicates=args.duplicates)
+    jobs = chosen(summarise(answers, duplicates=args.duplicates), states, args.name)
     if args.json:
         from slurm_energy.reports.jsonview import document
 
@@ -201,13 +208,3 @@ def job_ids(text: str) -> list[str]:
     if not 0 < len(ids) <= MAX_JOBS:
         raise UsageError(f"--jobs: {len(ids)} job ids", todo=f"give 1 to {MAX_JOBS}")
     return ids
-
-
-def _print_fields(with_meaning: bool) -> None:
-    from slurm_energy.reports.fields import FIELDS
-    from slurm_energy.reports.table import field_names
-
-    if with_meaning:
-        emit(f"{field.name:<18} {field.doc}" for field in FIELDS)
-    else:
-        emit([field_names()])

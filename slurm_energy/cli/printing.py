@@ -55,3 +55,10 @@ def add_parsable_options(group: argparse._ArgumentGroup) -> None:
             const=letter,
             help=f"values between | with {what} at the end",
         )
+
+
+def add_field_options(group: argparse._ArgumentGroup, *, short: bool = True) -> None:
+    """Add --helpformat and -v; `short`: -e too, as in sacct."""
+    names = ("-e", "--helpformat") if short else ("--helpformat",)
+    group.add_argument(*names, action="store_true", help="list the fields; with -v their meaning")
+    group.add_argument("-v", "--verbose", action="store_true", help="with --helpformat: what fields mean")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from slurm_energy import __version__
 from slurm_energy.cli import connection
 from slurm_energy.cli.acct import job_ids
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.parser import CommandParser
+from slurm_energy.cli.printing import add_field_options, emit, emit_json
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -31,9 +32,8 @@ With a JOBID: that job alone, why it stands where it stands, and the jobs just b
 MISPRED is the factor by which the jobs of the owner outran their predictions, and LOWBOUND the least time
 that counts for the order: jobs that cost little cannot push the prediction of a long job below it.
 
-fields: JOBID ACCOUNT BASIS DUE ELIGIBLE ENERGY LOWBOUND MISPRED NAME NICE PARTITION PLACE PREDEDP PREDTIME
-        PRIORITY QOS REASON RUNS SCORE SHAPE SITE SOURCE SOURCETIME STATE SUBMITTED TIER USER WAITED WATTS
-        WHY, and the terms of the policy
+Fields are named as --helpformat lists them, or by sprio's letters: i JOBID, r PARTITION, u USER, Y PRIORITY,
+y NORMPRIO, S SITE, N NICE. Letters of Slurm's own factors have no column here.
 
 examples:
   senergy prio
@@ -42,13 +42,16 @@ examples:
   senergy prio -p gpu --sort=-energy           the highest predicted energy first
   senergy prio -w                              the policy and its weights
   senergy prio -h -o jobid%-10,place,edp -n    columns of one's own, without header
+  senergy prio -o "%.15i %9r %Y" -S -y         as sprio has them: formats of letters, highest priority first
+  senergy prio -P                              for a script
   senergy prio --json
 """
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: CommandParser) -> None:
     """Add the options to `senergy prio`; -h is sprio's, not help."""
     parser.epilog = EPILOG
+    parser.dashed_values = ("-S", "--sort")
     parser.conflict_handler = "resolve"
     parser.add_argument("job", metavar="JOBID", nargs="?", help="explain this job")
     select = parser.add_argument_group("which jobs")
@@ -60,14 +63,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show.add_argument("-l", "--long", action="store_true", help="more columns")
     show.add_argument("-n", "--norm", action="store_true", help="terms before they are weighted")
     show.add_argument("-w", "--weights", action="store_true", help="only the policy and its weights")
-    show.add_argument("-o", "--format", metavar="FIELD[%WIDTH],...", help="columns; %%-20 left-justified")
+    show.add_argument(
+        "-o", "--format", metavar="FORMAT", help="columns: FIELD[%%WIDTH],... or sprio's %%.15i %%9r"
+    )
+    add_field_options(show, short=False)
     show.add_argument(
         "-S",
         "--sort",
         metavar="[-]FIELD,...",
-        help="order of rows (default: place); descending: --sort=-energy",
+        help="order of rows (default: place); descending: -energy",
     )
     show.add_argument("-h", "--noheader", action="store_true", help="no names of columns, no notes")
+    show.add_argument("-P", "--parsable2", action="store_true", help="values between |, each in one unit")
     show.add_argument("--json", action="store_true", help="print the controller's answer as JSON")
     show.add_argument(
         "--state", action="store_true", help="with --json: also what the policy was given; for operators"
@@ -80,6 +87,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table, the weights or the page of one job."""
+    if args.helpformat:
+        return _print_fields(args.verbose)
     answer = connection.connect(args).get("/v1/priority", query(args))
     jobs: list[Mapping[str, Any]] = answer.get("jobs") or []
     if args.job:
@@ -89,23 +98,34 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     from slurm_energy.reports import queuepage
     from slurm_energy.reports.fields import Style
+    from slurm_energy.reports.table import Layout
 
-    style = Style(time_format=os.environ.get("SLURM_TIME_FORMAT", ""), now=datetime.now())
+    make = Style.parsable if args.parsable2 else Style
+    style = make(time_format=os.environ.get("SLURM_TIME_FORMAT", ""), now=datetime.now())
     if args.weights:
         lines = queuepage.weights_lines(answer)
     elif args.job:
         lines = _page(args.job, jobs, answer, style)
     else:
         rows = queuepage.sort(jobs, args.sort) if args.sort else jobs
+        layout = Layout(not args.noheader, "|" if args.parsable2 else None, rule=False)
         options = {"columns": args.format, "long": args.long, "norm": args.norm}
-        lines = queuepage.queue_lines(rows, style, header=not args.noheader, **options)
+        lines = queuepage.queue_lines(rows, style, layout=layout, **options)
     emit(lines)
-    if not args.noheader:
+    if not args.noheader and not args.parsable2:
         asked = [
             [name for name in (text or "").split(",") if name] for text in (args.account, args.partition)
         ]
         emit(queuepage.absence_lines(jobs, *asked))
         emit(queuepage.note_lines(answer, time.time()))
+    return EXIT_OK
+
+
+def _print_fields(with_meaning: bool) -> int:
+    from slurm_energy.reports.queuefields import FIELDS
+    from slurm_energy.reports.table import field_lines
+
+    emit(field_lines(FIELDS, with_meaning=with_meaning))
     return EXIT_OK
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import add_parsable_options, emit, emit_json
+from slurm_energy.cli.printing import add_field_options, add_parsable_options, emit, emit_json
 from slurm_energy.errors import EXIT_OK, NotFoundError
 from slurm_energy.quantities import shown
 
@@ -30,6 +30,7 @@ examples:
   senergy share -a -A physics
   senergy share -a -l                   with GPU hours
   senergy share -u alice,bob -P         for a script
+  senergy share -n -o user,energykwh,fairshare%12
   senergy share --json
 """
 
@@ -46,7 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show.add_argument("-U", "--Users", dest="users_only", action="store_true", help="no rows of accounts")
     show.add_argument("-A", "--accounts", metavar="ACCOUNT,...", help="these accounts")
     show.add_argument("-l", "--long", action="store_true", help="also Had and GPU hours")
-    show.add_argument("-h", "--noheader", action="store_true", help="no names of columns, no notes")
+    show.add_argument("-o", "--format", metavar="FIELD[%WIDTH],...", help="columns; %%-20 left-justified")
+    add_field_options(show)
+    show.add_argument("-n", "-h", "--noheader", action="store_true", help="no names of columns, no notes")
     add_parsable_options(show)
     show.add_argument("--json", action="store_true", help="print the controller's answer as JSON")
     connection.add_config_option(parser)
@@ -57,12 +60,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tree."""
+    from slurm_energy.reports import sharepage
+    from slurm_energy.reports.table import Layout, field_lines
+
+    if args.helpformat:
+        emit(field_lines(sharepage.FIELDS, with_meaning=args.verbose))
+        return EXIT_OK
     answer = connection.connect(args).get("/v1/shares")
     if args.json:
         emit_json(answer)
         return EXIT_OK
-    from slurm_energy.reports import sharepage
-    from slurm_energy.reports.table import Layout
 
     told = answer.get("rows") or []
     accounts, named = (_names(text) for text in (args.accounts, args.users))
@@ -71,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         _refuse_unknown(told, accounts or [], named or [])
     rows = sharepage.chosen(told, accounts=accounts, users=users, users_only=args.users_only)
     layout = Layout(not args.noheader, "|" if args.parsable else None, args.parsable == "p")
-    emit(sharepage.lines(rows, layout, long=args.long))
+    emit(sharepage.lines(rows, layout, columns=args.format, long=args.long))
     if not args.noheader and not args.parsable:
         emit(sharepage.notes(answer, time.time()))
     return EXIT_OK

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
-from slurm_energy.errors import UsageError
+from slurm_energy.errors import UsageError, suggestion
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.records import Quality
 from slurm_energy.reports.nodelist import fold
@@ -301,6 +300,11 @@ DEFAULT_FORMAT = (
     "JobID,JobName%9,Policy,Applied,State,Elapsed,"
     "ConsumedEnergy,CPUEnergy%9,GPUEnergy%9,AvePower%8,EDP,Quality"
 )
+LONG_FORMAT = (
+    "JobID,JobName%20,User,Account,Partition,Policy,Settings,State,NNodes,NodeList,Submit,Start,End,Elapsed,"
+    "ConsumedEnergy,CPUEnergy,DRAMEnergy,GPUEnergy,OtherEnergy,AvePower,PeakPower,EDP,TimeAboveCap,Throttled,"
+    "Quality,Source"
+)
 
 
 def find_field(name: str, flag: str = "--format") -> Field[Usage]:
@@ -318,12 +322,12 @@ def find_in(fields: Sequence[Field[Row]], name: str, flag: str, listing: str) ->
         listing: what to do to see all.
 
     Raises:
-        UsageError: no field starts with `name`; the nearest one is suggested.
+        UsageError: no field starts with `name`; those that contain it, or the nearest one, are suggested.
     """
     wanted = name.lower()
     exact = [field for field in fields if field.name.lower() == wanted]
     if match := exact or [field for field in fields if wanted and field.name.lower().startswith(wanted)]:
         return match[0]
-    close = difflib.get_close_matches(wanted, [field.name.lower() for field in fields], 1)
-    hint = f"did you mean {find_in(fields, close[0], flag, listing).name}?" if close else listing
+    names = [field.name for field in fields if not field.name.endswith("Raw")]
+    hint = suggestion(name, names) or listing
     raise UsageError(f"{flag}: unknown field '{shown(name)}'", todo=hint)

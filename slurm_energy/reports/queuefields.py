@@ -12,8 +12,9 @@ from slurm_energy.reports.scaling import figure
 Job = Mapping[str, Any]
 """A pending job as `GET /v1/priority` tells it."""
 
-LISTING: Final = "see the fields in senergy prio --help"
+LISTING: Final = "senergy prio --helpformat lists all"
 _FACTOR_WIDTH: Final = 10
+_MAX_PRIORITY: Final = 2**32 - 1
 
 
 def state(job: Job) -> str:
@@ -34,6 +35,11 @@ def _key(name: str) -> Callable[[Job], Value]:
 
 def _predicted(name: str) -> Callable[[Job], Value]:
     return lambda job: (job.get("predicted") or {}).get(name)
+
+
+def _norm_priority(job: Job) -> str | None:
+    """Return the priority as sprio's %y shows it."""
+    return None if job.get("priority") is None else f"{job['priority'] / _MAX_PRIORITY:.10f}"
 
 
 def _text(
@@ -73,6 +79,7 @@ FIELDS: Final[tuple[Field[Job], ...]] = (
     _text("NAME", 12, _key("name"), "name of the job"),
     _field("NICE", 6, "number", _key("nice"), "nice value, which Slurm takes away from the priority"),
     _text("PARTITION", 9, _key("partition"), "partition"),
+    _text("NORMPRIO", 12, _norm_priority, "priority in Slurm as a part of the highest possible one"),
     _field("PLACE", 6, "number", _key("place"), "1: first to start; empty: not ranked"),
     _figure("PREDEDP", 11, "scaled", _predicted("edp_js"), "predicted energy-delay product, J*s", "J*s"),
     _figure("PREDTIME", 11, "duration", _predicted("time_s"), "predicted run time"),

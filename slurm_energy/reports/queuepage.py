@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from slurm_energy.quantities import format_duration, shown
-from slurm_energy.reports.fields import Style, find_in
+from slurm_energy.reports import sprioformat
+from slurm_energy.reports.fields import Field, Style, find_in
 from slurm_energy.reports.queuefields import (
     FIELDS,
     LISTING,
@@ -24,6 +25,7 @@ from slurm_energy.reports.table import Layout, fit, parse_columns, table_lines
 from slurm_energy.reports.timespec import format_time
 
 _STALE_CYCLES = 4
+_COLUMNS = Layout(rule=False)
 _NUMBER = re.compile(r"(\d{1,18})", re.ASCII)
 _MODES = {
     "off": "priority.mode is off: no order is computed; 'shadow' computes one and changes nothing",
@@ -38,24 +40,27 @@ def queue_lines(
     columns: str | None = None,
     long: bool = False,
     norm: bool = False,
-    header: bool = True,
+    layout: Layout = _COLUMNS,
 ) -> list[str]:
     """Return a row per job.
 
     Args:
         jobs: in the order in which they are to be shown.
         style: how times and figures are written.
-        columns: fields as in --format; None for the default ones.
+        columns: fields as in --format, ours or sprio's; None for the default ones.
         long: more of them.
         norm: terms before they are weighted.
-        header: print the names first.
+        layout: in columns or between delimiters.
 
     Raises:
         UsageError: an unknown field.
     """
     fields = [*FIELDS, *term_fields(jobs, norm=norm)]
-    chosen = parse_columns(fields, columns or default_format(jobs, long=long), "--format", LISTING)
-    return list(table_lines(jobs, chosen, style, Layout(header, rule=False)))
+    if columns and columns.lstrip().startswith("%"):
+        chosen = sprioformat.parse(fields, columns, "--format", LISTING, jobs, style)
+    else:
+        chosen = parse_columns(fields, columns or default_format(jobs, long=long), "--format", LISTING)
+    return list(table_lines(jobs, chosen, style, layout))
 
 
 def sort(jobs: Sequence[Job], keys: str) -> list[Job]:
@@ -67,11 +72,17 @@ def sort(jobs: Sequence[Job], keys: str) -> list[Job]:
     found: list[Job] = list(jobs)
     fields = [*FIELDS, *term_fields(jobs)]
     for key in reversed([part.strip() for part in keys.split(",") if part.strip()]):
-        field = find_in(fields, key.lstrip("+-"), "--sort", LISTING)
+        field = _sort_field(fields, key.lstrip("+-"))
         known = [(value, job) for job in found if (value := field.value(job)) not in (None, "")]
         known.sort(key=lambda pair: _ordered(pair[0]), reverse=key.startswith("-"))
         found = [*(job for _, job in known), *(job for job in found if field.value(job) in (None, ""))]
     return found
+
+
+def _sort_field(fields: Sequence[Field[Job]], name: str) -> Field[Job]:
+    if sprioformat.is_letter(name):
+        return sprioformat.named(fields, name, f"--sort: '{name}'", LISTING)
+    return find_in(fields, name, "--sort", LISTING)
 
 
 def _ordered(value: Any) -> Any:

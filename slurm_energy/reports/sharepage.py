@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.fields import Field, Style
-from slurm_energy.reports.table import Column, Layout, table_lines
+from slurm_energy.reports.table import Layout, parse_columns, table_lines
 
 Row = Mapping[str, Any]
 """An account (`user` None) or an association as `GET /v1/shares` tells it."""
 
+LISTING: Final = "senergy share --helpformat lists all"
 _LONG_ONLY: Final = ("Had", "GPUHours")
 
 
@@ -89,12 +90,22 @@ def chosen(
     return [row for row in rows if wanted(row)]
 
 
-def lines(rows: Sequence[Row], layout: Layout, *, long: bool) -> list[str]:
-    """Return a line per row, with the names first if the layout says so."""
+def lines(rows: Sequence[Row], layout: Layout, *, columns: str | None = None, long: bool) -> list[str]:
+    """Return a line per row, with the names first if the layout says so.
+
+    Args:
+        rows: to show.
+        layout: in columns or between delimiters.
+        columns: fields as in --format; None for the default ones.
+        long: more of them.
+
+    Raises:
+        UsageError: an unknown field.
+    """
     fields = [field for field in FIELDS if long or field.name not in _LONG_ONLY]
-    columns = [Column(field, field.width, field.left) for field in fields]
+    text = columns or ",".join(field.name for field in fields)
     style = Style() if layout.delimiter is None else Style.parsable()
-    return list(table_lines(rows, columns, style, layout))
+    return list(table_lines(rows, parse_columns(FIELDS, text, "--format", LISTING), style, layout))
 
 
 def notes(answer: Mapping[str, Any], now: float) -> list[str]:

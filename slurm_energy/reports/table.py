@@ -17,6 +17,8 @@ from slurm_energy.reports.fields import FIELDS, LISTING, Field, Row, Style, find
 from slurm_energy.reports.usage import Usage, worst_quality
 
 MAX_WIDTH = 4096
+ALL = "all"
+"""The word for all fields, in any case of letters, as in sacct."""
 _ITEM = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:%(?P<left>-)?(?P<width>\d{1,5}))?", re.ASCII)
 
 
@@ -57,7 +59,7 @@ def parse_format(text: str, flag: str = "--format") -> list[Column[Usage]]:
 
 
 def parse_columns(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> list[Column[Row]]:
-    """Read a list such as `JobID%-20,State,EDP%12`: `%WIDTH` right-justifies, `%-WIDTH` left.
+    """Read a list such as `JobID%-20,State,EDP%12`: `%WIDTH` right-justifies, `%-WIDTH` left, ALL is all.
 
     Args:
         fields: to choose from.
@@ -68,10 +70,16 @@ def parse_columns(fields: Sequence[Field[Row]], text: str, flag: str, listing: s
     Raises:
         UsageError: unknown field, or what follows `%` is not a width from 1 to 4096.
     """
-    columns = []
+    columns: list[Column[Row]] = []
     for item in (part.strip() for part in text.split(",")):
         if not item:
             continue
+        if item.lower() == ALL:
+            columns += [Column(field, field.width, field.left) for field in fields]
+            continue
+        if item.startswith("%"):
+            todo = f"write names with widths behind them: {fields[0].name}%20; {listing}"
+            raise UsageError(f"{flag}: '{shown(item)}' names no field", todo=todo)
         match = _ITEM.fullmatch(item)
         name = match["name"] if match else item.partition("%")[0]
         field = find_in(fields, name, flag, listing)
@@ -159,8 +167,12 @@ def fit(text: str, width: int, left: bool) -> str:
     return text + " " * (width - taken) if left else " " * (width - taken) + text
 
 
-def field_names(columns: int = 4, width: int = 20) -> str:
-    """Return all field names in columns, as `sacct --helpformat` prints them."""
-    names = [field.name for field in FIELDS]
+def field_lines(
+    fields: Sequence[Field[Row]], *, with_meaning: bool, columns: int = 4, width: int = 20
+) -> list[str]:
+    """Return all field names in columns, as `sacct --helpformat` prints them, or a line each with meaning."""
+    if with_meaning:
+        return [f"{field.name:<{width - 2}} {field.doc}" for field in fields]
+    names = [field.name for field in fields]
     rows = (names[start : start + columns] for start in range(0, len(names), columns))
-    return "\n".join("".join(name.ljust(width) for name in row).rstrip() for row in rows)
+    return ["".join(name.ljust(width) for name in row).rstrip() for row in rows]

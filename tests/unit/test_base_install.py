@@ -37,6 +37,7 @@ acct {WINDOW} -P --units K --total
 acct {WINDOW} --noconvert
 acct {WINDOW} --json
 acct -e -v
+acct {WINDOW} -l -s completed --name gemm
 acct --config energy.toml --version
 job 11
 job 12_3 --ascii --config energy.toml
@@ -54,10 +55,14 @@ prio -w
 prio -o jobid,place --sort=-place -h
 prio --json --state
 prio --version
+prio --helpformat --verbose
+prio -P -S -y -o %i,%Y
 share
 share -a -l -A physics -h -p
 share -u alice -U -P --config energy.toml
 share --json
+share -e -v
+share -a -o user,energykwh
 share --version
 policies --config energy.toml
 policies --json
@@ -95,6 +100,7 @@ simulate budget-day --slurm --part 1/2 --out results --format csv --html x.html 
 NO_DAEMON = """
 top --once --ascii --interval 1 --config energy.toml
 top --json
+spool list --json --config energy.toml
 doctor --quiet
 doctor --json --config energy.toml
 build-plugins --slurm-source /nonexistent --output out --cache cache --json

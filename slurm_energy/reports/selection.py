@@ -1,0 +1,65 @@
+"""Which jobs a report shows, by what only Slurm's accounting knows of them: state and name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from slurm_energy.errors import UsageError, suggestion
+from slurm_energy.quantities import shown
+from slurm_energy.reports.usage import Usage
+
+STATES: Final = {
+    "BF": "BOOT_FAIL",
+    "CA": "CANCELLED",
+    "CD": "COMPLETED",
+    "DL": "DEADLINE",
+    "F": "FAILED",
+    "NF": "NODE_FAIL",
+    "OOM": "OUT_OF_MEMORY",
+    "PD": "PENDING",
+    "PR": "PREEMPTED",
+    "R": "RUNNING",
+    "RQ": "REQUEUED",
+    "RS": "RESIZING",
+    "RV": "REVOKED",
+    "S": "SUSPENDED",
+    "TO": "TIMEOUT",
+}
+"""States of jobs by their short names. Source: sacct(1) of Slurm 22.05, JOB STATE CODES."""
+
+
+def job_states(text: str) -> frozenset[str]:
+    """Read a list of states such as `completed,F`.
+
+    Raises:
+        UsageError: not a state of Slurm's.
+    """
+    states = set()
+    for word in filter(None, text.split(",")):
+        name = word.strip().upper()
+        state = STATES.get(name, name)
+        if state not in STATES.values():
+            hint = suggestion(word.strip(), [*STATES.values()]) or f"use {', '.join(STATES.values())}"
+            raise UsageError(f"--state: '{shown(word)}' is not a state of jobs", todo=hint)
+        states.add(state)
+    return frozenset(states)
+
+
+def chosen(jobs: Iterable[Usage], states: Collection[str] | None, names: str | None) -> list[Usage]:
+    """Return the jobs in one of the states that have one of the names.
+
+    A job of which Slurm's accounting has not told state or name yet is not among them.
+
+    Args:
+        jobs: with their steps, or steps alone.
+        states: None for all.
+        names: comma list; None for all.
+    """
+    wanted = {name for name in names.split(",") if name} if names else None
+    return [
+        job
+        for job in jobs
+        if (states is None or (job.job.state or "").split(" ")[0] in states)
+        and (wanted is None or job.job.name in wanted)
+    ]

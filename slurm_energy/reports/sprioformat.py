@@ -1,0 +1,96 @@
+"""sprio's way to name columns: `%.15i %9r %Y` in formats, single letters in lists to sort by.
+
+Letters of Slurm's own factors have no column here: the order comes from the terms of our policy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.plaintext import columns_of, printable
+from slurm_energy.quantities import shown
+from slurm_energy.reports.fields import Field, Row, Style
+from slurm_energy.reports.table import MAX_WIDTH, Column
+
+COLUMNS: Final = {
+    "i": "JOBID",
+    "N": "NICE",
+    "r": "PARTITION",
+    "S": "SITE",
+    "u": "USER",
+    "y": "NORMPRIO",
+    "Y": "PRIORITY",
+}
+"""Our column for a letter of sprio. Source: sprio(1) of Slurm 22.05, --format."""
+_FACTORS: Final = {
+    "a": "age",
+    "b": "association",
+    "c": "cluster",
+    "f": "fair-share",
+    "j": "job size",
+    "p": "partition",
+    "q": "QOS",
+    "t": "TRES",
+}
+_ITEM: Final = re.compile(r"%(?P<right>\.)?(?P<width>\d{1,5})?(?P<letter>[A-Za-z])", re.ASCII)
+
+
+def parse(
+    fields: Sequence[Field[Row]], text: str, flag: str, listing: str, rows: Sequence[Row], style: Style
+) -> list[Column[Row]]:
+    """Read a format such as `%.15i %9r %Y`.
+
+    As in sprio a dot right-justifies, and without a width a column is as wide as what it shows.
+
+    Args:
+        fields: to choose from.
+        text: the format.
+        flag: where it stood, for the message.
+        listing: what to do to see all fields.
+        rows: what will be shown.
+        style: how it will be written.
+
+    Raises:
+        UsageError: a letter that has no column here, or text that is not a format.
+    """
+    columns: list[Column[Row]] = []
+    for item in re.split(r"[\s,|]+", text.strip()):
+        rest = item
+        while match := _ITEM.match(rest):
+            field = named(fields, match["letter"], f"{flag}: '%{match['letter']}'", listing)
+            width = int(match["width"]) if match["width"] else _needed(field, rows, style)
+            if not 0 < width <= MAX_WIDTH:
+                raise UsageError(f"{flag}: bad width in '{shown(item)}'", todo=f"use 1 to {MAX_WIDTH}")
+            columns.append(Column(field, width, left=not match["right"], fixed=True))
+            rest = rest[match.end() :]
+        if rest:
+            todo = f"write %.15i, or {fields[0].name}%15; {listing}"
+            raise UsageError(f"{flag}: '{shown(rest)}' is not a field", todo=todo)
+    return columns
+
+
+def is_letter(name: str) -> bool:
+    """Return whether a name is one that sprio knows: a single letter."""
+    return name in COLUMNS or (len(name) == 1 and name.lower() in _FACTORS)
+
+
+def named(fields: Sequence[Field[Row]], letter: str, what: str, listing: str) -> Field[Row]:
+    """Return the field of a letter of sprio.
+
+    Raises:
+        UsageError: `what` begins the message.
+    """
+    if letter in COLUMNS:
+        return next(field for field in fields if field.name == COLUMNS[letter])
+    factor = _FACTORS.get(letter.lower())
+    why = f"Slurm's {factor} factor has no column here" if factor else "sprio has no such letter"
+    raise UsageError(what, why, listing)
+
+
+def _needed(field: Field[Row], rows: Sequence[Row], style: Style) -> int:
+    """Return the width of the longest text in a column."""
+    texts = [field.header(style), *(field.text(row, style) for row in rows)]
+    return min(MAX_WIDTH, max(columns_of(printable(text)) for text in texts))
