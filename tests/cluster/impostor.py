@@ -1,0 +1,70 @@
+"""A program in senergyctld's place, run by another user: it answers each request as the test says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+NOBODY = 65534
+Answer = Callable[[str, bytes], tuple[int, bytes]]
+
+
+class _Server(HTTPServer):
+    allow_reuse_address = True
+
+    def handle_error(self, *_: object) -> None:
+        """The client may break off."""
+
+
+@contextlib.contextmanager
+def listening(port: int, answer: Answer) -> Iterator[Callable[[], None]]:
+    """Serve as user nobody; give a function that waits until one more request was answered.
+
+    Args:
+        port: on loopback.
+        answer: from the request's credential and body to status and body.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            status, content = answer(self.headers["Authorization"].removeprefix("MUNGE "), body)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+            os.write(events_write, b"r")
+
+        do_GET = do_POST  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    events_read, events_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            server = _Server(("127.0.0.1", port), Handler)
+            os.write(events_write, b"x")
+            server.serve_forever()
+        finally:
+            os._exit(1)
+    os.close(events_write)
+    try:
+        with os.fdopen(events_read, "rb", buffering=0) as events:
+            assert events.read(1) == b"x"
+
+            def wait() -> None:
+                assert select.select([events], [], [], 60)[0], "no request came"
+                assert events.read(1) == b"r"
+
+            yield wait
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)

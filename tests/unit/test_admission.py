@@ -1,0 +1,214 @@
+"""Connections without a known user: how many, how long, and who goes first. With and without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from slurm_energy.controller import admission
+from slurm_energy.controller.admission import AdmissionControl, Phase, address_key
+from slurm_energy.controller.request_head import MAX_HEAD_BYTES
+
+HEAD = b"GET /v1/status HTTP/1.1\r\nHost: c\r\n\r\n"
+
+
+class Transport(asyncio.Transport):
+    """Remembers what is done to it."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self.address, self.sent, self.closing, self.aborted, self.reading = address, b"", False, False, True
+
+    def get_extra_info(self, name, default=None):
+        return (self.address, 1) if name == "peername" else default
+
+    def write(self, data):
+        self.sent += data
+
+    def close(self):
+        self.closing = True
+
+    def abort(self):
+        self.closing = self.aborted = True
+
+    def is_closing(self):
+        return self.closing
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+
+class Handler:
+    """Stands for aiohttp's."""
+
+    def __init__(self) -> None:
+        self.received, self.lost = b"", False
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.received += data
+
+    def connection_lost(self, exc):
+        self.lost = True
+
+
+class Port:
+    def __init__(self, **limits) -> None:
+        self.now_s = 0.0
+        self.control = AdmissionControl(lambda: self.now_s, **limits)
+        self.handlers = []
+
+    def make(self):
+        self.handlers.append(Handler())
+        return self.handlers[-1]
+
+    def connect(self, address="10.0.0.1", content=b""):
+        connection, transport = self.control.connection(self.make), Transport(address)
+        connection.connection_made(transport)
+        give(connection, content)
+        return connection, transport
+
+
+def give(connection, content):
+    while content:
+        buffer = connection.get_buffer(-1)
+        count = min(len(buffer), len(content))
+        buffer[:count] = content[:count]
+        connection.buffer_updated(count)
+        content = content[count:]
+
+
+def test_a_handler_is_made_when_the_head_is_whole_and_gets_one_request():
+    port = Port()
+    connection, transport = port.connect(content=HEAD[:-1])
+    assert port.handlers == []
+    give(connection, HEAD[-1:])
+    assert port.handlers[0].received == HEAD and not transport.reading
+    port.control.identified(port.handlers[0])
+    assert transport.reading and port.control.unidentified == 0 and len(port.control) == 1
+    give(connection, HEAD)
+    assert transport.aborted and port.handlers[0].received == HEAD
+
+
+@pytest.mark.parametrize("split", range(1, len(HEAD)))
+def test_a_head_may_come_in_parts(split):
+    port = Port()
+    connection, _ = port.connect(content=HEAD[:split])
+    give(connection, HEAD[split:])
+    assert port.handlers[0].received == HEAD
+
+
+def test_no_more_of_a_body_is_passed_on_than_was_announced():
+    port = Port()
+    connection, transport = port.connect(content=b"POST /v1/x HTTP/1.1\r\nContent-Length: 5\r\n\r\nab")
+    port.control.identified(port.handlers[0])
+    give(connection, b"cde")
+    assert port.handlers[0].received.endswith(b"\r\n\r\nabcde") and not transport.aborted
+    give(connection, b"f")
+    assert transport.aborted and port.handlers[0].received.endswith(b"abcde")
+
+
+def test_a_head_without_end_is_refused_at_its_bound():
+    port = Port()
+    connection, transport = port.connect(content=b"GET /" + b"a" * (MAX_HEAD_BYTES - 6))
+    assert not transport.closing
+    give(connection, b"aa")
+    assert transport.closing and b" 431 " in transport.sent.split(b"\r\n")[0]
+    give(connection, b"a" * 10)  # is thrown away
+    assert port.handlers == []
+
+
+def test_each_phase_ends():
+    port = Port()
+    slow, slow_transport = port.connect(content=HEAD[:5])
+    _, waits = port.connect(content=HEAD)
+    _, served = port.connect(content=HEAD)
+    port.control.identified(port.handlers[1])
+    port.now_s = Phase.HEAD.value + 1
+    port.control.sweep()
+    assert b" 408 " in slow_transport.sent and slow_transport.closing
+    assert not waits.closing and not served.closing
+    give(slow, b"late")
+    port.now_s += Phase.IDENTIFICATION.value
+    port.control.sweep()
+    assert waits.aborted and not served.closing
+    port.now_s += Phase.SERVICE.value
+    port.control.sweep()
+    assert served.aborted
+
+
+def test_a_client_that_never_reads_its_answer_is_cut_off():
+    port = Port()
+    _, transport = port.connect(content=HEAD)
+    port.control.identified(port.handlers[0])
+    transport.close()
+    port.control.sweep()
+    port.now_s += admission.CLOSING_TIMEOUT_S + 1
+    port.control.sweep()
+    assert transport.aborted
+
+
+def test_a_full_address_loses_its_oldest_silent_connection():
+    port = Port(limit_per_address=3)
+    _, asking = port.connect(content=HEAD)
+    silent = [port.connect()[1] for _ in range(2)]
+    _, honest = port.connect(content=HEAD)
+    assert [t.aborted for t in silent] == [True, False]
+    assert not asking.aborted and not honest.aborted
+    port.connect()
+    port.connect()
+    assert not asking.aborted and not honest.aborted and port.control.unidentified == 3
+
+
+def test_identified_connections_do_not_count():
+    port = Port(limit_per_address=2)
+    served = [port.connect(content=HEAD)[1] for _ in range(2)]
+    for handler in port.handlers:
+        port.control.identified(handler)
+    more = [port.connect()[1] for _ in range(2)]
+    assert not any(transport.aborted for transport in served + more)
+
+
+def test_a_full_port_takes_from_the_address_that_has_most():
+    port = Port(limit=6, limit_per_address=5)
+    crowd = [port.connect("10.0.0.1")[1] for _ in range(5)]
+    _, lonely = port.connect("10.0.0.2")
+    _, late = port.connect("10.0.0.3")
+    assert [t.aborted for t in crowd] == [True, False, False, False, False]
+    assert not lonely.aborted and not late.aborted
+
+
+def test_lost_connections_are_forgotten():
+    port = Port()
+    connections = [port.connect(content=content)[0] for content in (b"", HEAD, HEAD)]
+    port.control.identified(port.handlers[1])
+    for connection in connections:
+        connection.connection_lost(None)
+    assert len(port.control) == 0 and port.control.unidentified == 0
+    assert all(handler.lost for handler in port.handlers)
+    assert not port.control._unidentified and not port.control._by_handler
+
+
+@pytest.mark.parametrize(
+    ("peer", "key"),
+    [
+        (("127.0.0.1", 1), "loopback"),
+        (("127.9.9.9", 1), "loopback"),
+        (("::1", 1, 0, 0), "loopback"),
+        (("::ffff:127.0.0.2", 1, 0, 0), "loopback"),
+        (("10.1.2.3", 1), "10.1.2.3"),
+        (("::ffff:10.1.2.3", 1, 0, 0), "10.1.2.3"),
+        (("2001:db8::1:2:3:4", 1, 0, 0), "2001:db8::/64"),
+        (("fe80::1%eth0", 1, 0, 2), "fe80::/64"),
+        (None, "None"),
+        ("", ""),
+    ],
+)
+def test_addresses_that_one_user_can_take_count_as_one(peer, key):
+    assert address_key(peer) == key

@@ -1,0 +1,156 @@
+"""Turns of requests: counted, not timed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from slurm_energy.controller import request_lanes
+from slurm_energy.controller.request_lanes import BusyError, ByteBudget, RequestLanes
+
+ALICE, BOB, CAROL, ROOT = 1001, 1002, 1003, 0
+
+
+class Office:
+    """Requests that last until `release`, and what was seen of them."""
+
+    def __init__(self, **bounds) -> None:
+        self.lanes = RequestLanes(
+            **{"width": 1, "waiting": 3, "together": 2, "trusted_width": 2, "trusted_waiting": 5} | bounds
+        )
+        self.release = asyncio.Event()
+        self.working: list[int] = []
+        self.most: dict[int, int] = {}
+        self.refused: list[int] = []
+
+    async def request(self, uid: int) -> None:
+        trusted = uid == ROOT
+        try:
+            async with self.lanes.of_user(uid, trusted=trusted), self.lanes.of_all(trusted=trusted):
+                self.working.append(uid)
+                self.most[uid] = max(self.most.get(uid, 0), self.working.count(uid))
+                await self.release.wait()
+                self.working.remove(uid)
+        except BusyError:
+            self.refused.append(uid)
+
+
+async def settled() -> None:
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+def test_a_user_has_one_turn_at_a_time_and_too_many_are_refused():
+    async def story():
+        office = Office()
+        tasks = [asyncio.create_task(office.request(ALICE)) for _ in range(24)]
+        await settled()
+        assert office.working == [ALICE] and office.refused == [ALICE] * 20
+        bob = asyncio.create_task(office.request(BOB))
+        root = [asyncio.create_task(office.request(ROOT)) for _ in range(2)]
+        await settled()
+        assert sorted(office.working) == [ROOT, ROOT, ALICE, BOB]
+        carol = asyncio.create_task(office.request(CAROL))
+        await settled()
+        assert CAROL not in office.working  # two of ordinary users at a time
+        office.release.set()
+        await asyncio.gather(*tasks, bob, carol, *root)
+        assert office.most == {ALICE: 1, BOB: 1, CAROL: 1, ROOT: 2}
+        assert office.lanes._lanes == {}
+
+    asyncio.run(story())
+
+
+def test_those_of_one_user_have_their_turns_in_order():
+    async def story():
+        office = Office(width=1, waiting=100)
+        order = []
+
+        async def one(number):
+            async with office.lanes.of_user(ALICE, trusted=False):
+                order.append(number)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(one(number) for number in range(50)))
+        assert order == list(range(50))
+
+    asyncio.run(story())
+
+
+def test_one_that_breaks_off_gives_its_turn_back():
+    async def story():
+        office = Office()
+        tasks = [asyncio.create_task(office.request(ALICE)) for _ in range(4)]
+        await settled()
+        for task in tasks[:2]:  # the one at work and the next
+            task.cancel()
+        office.working.clear()
+        await settled()
+        assert office.working == [ALICE]
+        office.release.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert office.lanes._lanes == {}
+
+    asyncio.run(story())
+
+
+def test_a_turn_that_does_not_come_is_refused(monkeypatch):
+    monkeypatch.setattr(request_lanes, "WAIT_S", 0.01)
+
+    async def story():
+        office = Office()
+        first, second = (asyncio.create_task(office.request(ALICE)) for _ in range(2))
+        await second
+        assert office.refused == [ALICE]
+        office.release.set()
+        await first
+
+    asyncio.run(story())
+
+
+def test_bodies_wait_for_memory():
+    async def story():
+        budget = ByteBudget(100)
+        held, release, most = [], asyncio.Event(), []
+
+        async def body(count):
+            async with budget.hold(count):
+                held.append(count)
+                most.append(sum(held))
+                try:
+                    await release.wait()
+                finally:
+                    held.remove(count)
+
+        tasks = [asyncio.create_task(body(40)) for _ in range(5)]
+        await settled()
+        assert held == [40, 40]
+        tasks[0].cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await tasks[0]
+        await settled()
+        assert held == [40, 40]
+        release.set()
+        await asyncio.gather(*tasks[1:])
+        assert max(most) == 80
+        async with budget.hold(1000):  # one larger than all goes alone
+            pass
+
+    asyncio.run(story())
+
+
+def test_memory_that_does_not_become_free_is_an_error(monkeypatch):
+    monkeypatch.setattr(request_lanes, "WAIT_S", 0.01)
+
+    async def story():
+        budget = ByteBudget(100)
+        async with budget.hold(80):
+            with pytest.raises(BusyError):
+                async with budget.hold(80):
+                    pass
+        async with budget.hold(100):
+            pass
+
+    asyncio.run(story())
