@@ -187,8 +187,12 @@ def _users(args: argparse.Namespace, has_jobs: bool) -> str:
     return str(os.geteuid())
 
 
-def job_ids(text: str) -> list[str]:
+def job_ids(text: str, name: str = "--jobs") -> list[str]:
     """Split a list of job ids; `12_[1-3,7]` becomes one id per array task.
+
+    Args:
+        text: comma list.
+        name: of the option or argument, for the message.
 
     Raises:
         UsageError: not a list of ids, or more than 5000.
@@ -196,15 +200,15 @@ def job_ids(text: str) -> list[str]:
     ids: list[str] = []
     for item in re.split(r",(?![^\[]*\])", text):
         if match := _BRACKETS.fullmatch(item.strip()):
-            tasks = expand(f"t[{match['tasks']}]", "--jobs")
+            tasks = expand(f"t[{match['tasks']}]", name)
             ids += [f"{match['base']}_{int(task[1:])}{match['step'] or ''}" for task in tasks]
         elif item.strip():
             ids.append(item.strip())
     for item in ids:
         if not re.fullmatch(r"\d{1,18}([_+]\d{1,18})?(\.\w{1,64})?", item, re.ASCII):
             raise UsageError(
-                f"--jobs: '{shown(item)}' is not a job id", todo="write 12, 12_3, 14+0 or 12.batch"
+                f"{name}: '{shown(item)}' is not a job id", todo="write 12, 12_3, 14+0 or 12.batch"
             )
     if not 0 < len(ids) <= MAX_JOBS:
-        raise UsageError(f"--jobs: {len(ids)} job ids", todo=f"give 1 to {MAX_JOBS}")
+        raise UsageError(f"{name}: {len(ids)} job ids", todo=f"give 1 to {MAX_JOBS}")
     return ids

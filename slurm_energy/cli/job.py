@@ -62,18 +62,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fetch the jobs and show them in the form asked for."""
-    ids = job_ids(",".join(args.jobs))
+    ids = job_ids(",".join(args.jobs), "JOBID")
     if (args.title or args.note) and not args.html:
         raise UsageError("--title, --note", "they belong to a page", "add --html FILE")
     if any("." in job_id for job_id in ids):
         raise UsageError("senergy job", "it takes jobs, not steps", "senergy acct -j 12.batch shows a step")
-    try:
-        decided: dict[int, list[dict[str, Any]]] = {}
-        runs = [run for job_id in dict.fromkeys(ids) for run in _fetch(args, job_id, decided)]
-    except NotFoundError:
-        if _still_running(args, ids):
-            return EXIT_OK
-        raise
+    decided: dict[int, list[dict[str, Any]]] = {}
+    runs: list[list[Usage]] = []
+    for job_id in dict.fromkeys(ids):
+        try:
+            runs += _fetch(args, job_id, decided)
+        except NotFoundError as error:
+            if len(ids) == 1 and _still_running(args, job_id):
+                return EXIT_OK
+            raise _explained(job_id, error) from None
     jobs = [runs_of_job[-1] for runs_of_job in runs]
     if args.json:
         from slurm_energy.reports.jsonview import document
@@ -130,20 +132,40 @@ def _print_labels(
         emit(label(job, glyphs, style, runs_of_job[:-1], decided.get(job.first.job_id, ())))
 
 
-def _still_running(args: argparse.Namespace, ids: list[str]) -> bool:
+def _explained(job_id: str, error: NotFoundError) -> NotFoundError:
+    """Return the error with what Slurm knows of a job without a record; as it is if Slurm does not answer."""
+    from slurm_energy.slurm.jobstate import PENDING, RUNNING, state_of
+
+    what, state = f"job {job_id}", state_of(job_id)
+    if state is None:
+        return error
+    if not state:
+        return NotFoundError(
+            what, "neither Slurm nor an energy record knows it", "senergy acct lists your jobs"
+        )
+    if state in PENDING:
+        return NotFoundError(what, f"it has not started ({state})", "its energy record arrives when it ends")
+    if state in RUNNING:
+        todo = "until then its node knows its energy so far"
+        return NotFoundError(what, f"it has not ended ({state})", todo)
+    why = f"it ended ({state}) without an energy record so far"
+    return NotFoundError(what, why, "senergy status shows who delivers")
+
+
+def _still_running(args: argparse.Namespace, job_id: str) -> bool:
     """Print the energy so far of a job that runs on this very node; False if there is none."""
-    if len(ids) != 1 or not ids[0].isdecimal():
+    if not job_id.isdecimal():
         return False
     from slurm_energy.reports.scaling import with_unit
 
     path = connection.configuration(args).agent.socket
     try:
-        answer = connection.ask_agent(path, {"op": "energy", "job_id": int(ids[0])})
+        answer = connection.ask_agent(path, {"op": "energy", "job_id": int(job_id)})
     except UnavailableError:
         return False
     parts = answer.get("components")
     if not answer.get("ok") or not isinstance(parts, dict):
         return False
     shown = ", ".join(f"{name} {with_unit(joules, 'J')}" for name, joules in parts.items())
-    emit([f"Job {ids[0]} still runs; so far on this node: {shown or 'nothing measured'}."])
+    emit([f"Job {job_id} still runs; so far on this node: {shown or 'nothing measured'}."])
     return True

@@ -141,9 +141,9 @@ def query(args: argparse.Namespace) -> dict[str, str]:
         raise UsageError(
             "JOBID and --jobs: give one of them", todo="senergy prio 12, or senergy prio -j 12,13"
         )
-    wanted = args.jobs if args.job is None else [args.job]
+    wanted, name = (args.jobs, "--jobs") if args.job is None else ([args.job], "JOBID")
     values = {
-        "job": ",".join(job_ids(",".join(wanted))) if wanted else "",
+        "job": ",".join(job_ids(",".join(wanted), name)) if wanted else "",
         "user": args.user or "",
         "account": args.account or "",
         "partition": args.partition or "",

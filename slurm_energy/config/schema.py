@@ -353,6 +353,11 @@ class PriorityConfig:
     updates_per_s: float = key(
         50.0, "Most changes that slurmctld is asked for, each second.", between(0.1, 10000)
     )
+    shadow_flags: bool = key(
+        False,
+        "shadow without the plugin's queue_table: note energy flags in AdminComment at submission, where "
+        "squeue shows them. false: nothing is set, and predictions do not know the flags.",
+    )
     preempt: bool = key(
         False, "Whether policies that preempt may requeue running jobs for jobs with a deadline."
     )

@@ -253,8 +253,8 @@ def _find(connection: sqlite3.Connection, selection: Selection) -> Sequence[int]
 
 def _why_not_found(job: JobSelector) -> str:
     if job.task is not None or job.offset is not None:
-        return "records arrive when a job ends, and get such ids a little later"
-    return "records arrive when a job ends"
+        return "a record arrives when its job ends, and gets such an id a little later"
+    return "a record arrives when its job ends"
 
 
 def _with_uids(selection: Selection) -> Selection:

@@ -11,8 +11,6 @@ from slurm_energy.errors import ConfigError
 from slurm_energy.policies.catalogue import PolicyInfo, catalogue
 
 MAX_BYTES: Final = 64 * 1024  # the plugin's limit, spank/policies.h
-SQUEUE_MODES: Final = ("portable", "shadow")
-"""Modes of the queue engine in which it sees no more of a job than squeue shows."""
 CHANGING_MODES: Final = ("plugin", "portable")
 """Modes in which it changes jobs."""
 
@@ -27,7 +25,7 @@ def policy_file_text(config: Config) -> str:
     for field in dataclasses.fields(config.bounds):
         low, high = getattr(config.bounds, field.name)
         lines.append(f"{field.name} {_decimal(low)} {_decimal(high)}")
-    if config.priority.mode in SQUEUE_MODES:
+    if _flags_are_noted(config):
         lines.append("note-flags")
     if config.priority.mode in CHANGING_MODES and config.priority.look_first_s > 0:
         lines.append(f"look-first {math.ceil(config.priority.look_first_s)}")
@@ -35,6 +33,15 @@ def policy_file_text(config: Config) -> str:
     if len(text.encode()) > MAX_BYTES:
         raise ConfigError("policies", f"more than {MAX_BYTES} bytes in the policy file", "use shorter lists")
     return text
+
+
+def _flags_are_noted(config: Config) -> bool:
+    """Return whether jobs get their flags as AdminComment, as the engine sees no more than squeue shows.
+
+    Shadow mode changes nothing of a job unless the site says so.
+    """
+    priority = config.priority
+    return priority.mode == "portable" or (priority.mode == "shadow" and priority.shadow_flags)
 
 
 def _policy_line(policy: PolicyInfo) -> str:

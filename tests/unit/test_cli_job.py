@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,11 @@ import pytest
 import report_examples as examples
 
 from slurm_energy.cli.main import main
-from slurm_energy.errors import ForbiddenError, NotFoundError
+from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError
+from slurm_energy.slurm import jobstate
+from slurm_energy.slurm.command import Command
+
+REAL_STATE_OF = jobstate.state_of
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +26,11 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     with fake_controller.timezone("UTC"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def slurm_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobstate, "state_of", lambda job_id: None)
 
 
 @pytest.fixture
@@ -145,7 +154,7 @@ def test_several_jobs_are_compared_under_a_title_with_notes(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["x"], 2, "--jobs: 'x' is not a job id"),
+        (["x"], 2, "JOBID: 'x' is not a job id"),
         (["11.batch"], 2, "senergy job: it takes jobs, not steps"),
         (["11", "--title", "T"], 2, "--title, --note: they belong to a page: add --html FILE"),
         (["11", "12_3", "--png", "x.png"], 2, "--png: it shows one job, not 2: use --html to compare"),
@@ -170,6 +179,70 @@ def test_errors_are_one_line_with_their_exit_code(
     assert error.startswith(f"senergy: error: {said}")
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (None, "no energy record"),
+        ("", "neither Slurm nor an energy record knows it: senergy acct lists your jobs"),
+        ("PENDING", "it has not started (PENDING): its energy record arrives when it ends"),
+        ("RUNNING", "it has not ended (RUNNING): until then its node knows its energy so far"),
+        ("TIMEOUT", "it ended (TIMEOUT) without an energy record so far: senergy status shows who delivers"),
+    ],
+)  # fmt: skip
+def test_a_job_without_a_record_is_what_slurm_says_of_it(
+    state: str | None,
+    said: str,
+    controller: fake_controller.FakeController,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(jobstate, "state_of", lambda job_id: asked.append(job_id) or state)
+    assert main(["job", "11", "99", "12_3"]) == 6
+    assert capsys.readouterr() == ("", f"senergy: error: job 99: {said}\n")
+    assert asked == ["99"]
+
+
+class FakeSlurm:
+    """Answers squeue with rows, or with an error; and sacct."""
+
+    def __init__(self, squeue: list[str] | str, sacct: list[str] | None) -> None:
+        self.squeue, self.sacct = squeue, sacct
+
+    def __call__(self, argv: Sequence[str]) -> str:
+        if argv[0] == "squeue":
+            if isinstance(self.squeue, str):
+                raise UnavailableError("squeue", self.squeue)
+            assert isinstance(argv, Command)
+            delimiter = argv.environment["SQUEUE_FORMAT"].removeprefix("%T")
+            return "".join(f"{state}{delimiter}\n" for state in self.squeue)
+        if self.sacct is None:
+            raise UnavailableError("sacct", "Slurm accounting storage is disabled")
+        return "".join(f"{state:<40} \n" for state in self.sacct)
+
+
+NO_JOB = "slurm_load_jobs error: Invalid job id specified"
+
+
+@pytest.mark.parametrize(
+    ("squeue", "sacct", "state"),
+    [
+        (["RUNNING"], None, "RUNNING"),
+        (["COMPLETED", "PENDING"], None, "PENDING"),
+        (["COMPLETED"], [], "COMPLETED"),
+        (NO_JOB, ["CANCELLED by 1001"], "CANCELLED"),
+        (NO_JOB, [], ""),
+        (NO_JOB, None, None),
+        ([], None, None),
+        ("Unable to contact slurm controller", [], None),
+    ],
+)
+def test_slurm_is_asked_for_the_state_of_a_job(
+    squeue: list[str] | str, sacct: list[str] | None, state: str | None
+) -> None:
+    assert REAL_STATE_OF("12_3", FakeSlurm(squeue, sacct)) == state
 
 
 @pytest.fixture

@@ -396,6 +396,16 @@ def test_flags_are_not_noted_where_the_engine_reads_them_itself(lua, tmp_path):
     assert noted(lua, tmp_path / "policies", ("nil", "ENERGY_POLICY=edp")) == ["nil"]
 
 
+@pytest.mark.parametrize(
+    ("keys", "noted_as"), [("", "nil"), ("shadow_flags = true\n", "energy-flags: ENERGY_POLICY=edp")]
+)
+def test_shadow_mode_changes_nothing_of_a_job_unless_the_site_says_so(lua, tmp_path, keys, noted_as):
+    config = configuration.parse(f'[priority]\nmode = "shadow"\nlook_first_s = 20\n{keys}')
+    (tmp_path / "policies").write_text(policy_file_text(config))
+    assert noted(lua, tmp_path / "policies", ("nil", "ENERGY_POLICY=edp")) == [noted_as]
+    assert begins(lua, tmp_path / "policies", ("", OFFER)) == [-1000]
+
+
 def begins(lua, policy_file, *jobs):
     """Return how many seconds after its submission each (further fields, environment entry) may begin."""
     lines = ["os.time = function() return 1000 end"]

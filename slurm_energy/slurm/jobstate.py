@@ -1,0 +1,53 @@
+"""What Slurm knows of one job that has no energy record: asked for once, when a user names it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm.command import CommandRunner, Runner
+from slurm_energy.slurm.delimited import FixedWidth, squeue_rows
+
+TIMEOUT_S: Final = 5.0
+_NO_SUCH_JOB: Final = "Invalid job id"
+_STATE: Final = FixedWidth({"State": 40})
+PENDING: Final = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+RUNNING: Final = (
+    "RUNNING",
+    "SUSPENDED",
+    "COMPLETING",
+    "CONFIGURING",
+    "STAGE_OUT",
+    "STOPPED",
+    "RESIZING",
+    "SIGNALING",
+)
+
+
+def state_of(job_id: str, run: Runner | None = None) -> str | None:
+    """Return the state of a job in Slurm's words (`RUNNING`); empty if Slurm does not know the job.
+
+    Of an array or a heterogeneous job it is the state of the first part that has not ended.
+
+    Args:
+        job_id: as users write it: `12`, `12_3`, `14+0`.
+        run: runs a command.
+
+    Returns:
+        None if it cannot be told: Slurm does not answer, or finished jobs are not in its accounting.
+    """
+    run = run or CommandRunner(TIMEOUT_S)
+    try:
+        states = [row[0] for row in squeue_rows(["-h", "-t", "all", "-j", job_id], ["%T"], run)]
+    except UnavailableError as error:
+        if _NO_SUCH_JOB not in str(error):
+            return None
+        states = []
+    if states:
+        return next((state for state in states if state in (*RUNNING, *PENDING)), states[0])
+    try:
+        command = _STATE.command(["sacct", "-n", "-X", "-j", job_id, f"--format={_STATE.format}"])
+        found = [row[0].split(" ")[0] for row in _STATE.rows(run(command), "sacct")]
+    except UnavailableError:
+        return None
+    return found[0] if found else ""
