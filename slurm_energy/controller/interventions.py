@@ -45,8 +45,8 @@ log = logging.getLogger("senergyctld")
 class Changer(Protocol):
     """Changes jobs, see `slurm.queue.update.Updater`."""
 
-    def set_fields(self, job_id: int, fields: Mapping[str, str], name: str = "") -> Outcome:
-        """Change a pending job."""
+    def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> Outcome:
+        """Change a pending job as its owner."""
         ...
 
     def requeue(self, names: Mapping[int, str]) -> Outcome:
@@ -154,7 +154,8 @@ class Interventions:
             fields = self._fields(asked, choice, excluded)
             outcome = Outcome((choice.job_id,))
             if fields:
-                outcome = self._changer.set_fields(choice.job_id, fields, choice.name)
+                uid = int(snapshot.queue.uid[snapshot.rows[choice.place]])
+                outcome = self._changer.set_fields(choice.job_id, fields, uid, choice.name)
             refusal = outcome.refused.get(choice.job_id)
         except UsageError as error:
             outcome, refusal = Outcome(), str(error)
@@ -195,7 +196,8 @@ class Interventions:
             if node.in_any(choice.partitions) and any(node.gpus.get(k, 0) for k in node.gpus if k != kind)
         )
         fields = shaping.changes(asked, kind, choice.shape.gpus, self._release, folded(others), excluded)
-        same = fields["Gres"] == asked.gres and fields.get("ExcNodeList", asked.excluded) == asked.excluded
+        nodes = fields.get("ExcNodeList", asked.excluded)
+        same = fields["Gres"] == asked.gres and shaping.same_nodes(nodes, asked.excluded)
         return {} if same else fields
 
     def _put_right(self, snapshot: Snapshot) -> None:
@@ -213,7 +215,8 @@ class Interventions:
                 continue
             fields = {"Gres": given.asked, "ExcNodeList": given.excluded}
             try:
-                done = self._changer.set_fields(job_id, fields, queue.name_of(row)).done
+                uid = int(queue.uid[row])
+                done = self._changer.set_fields(job_id, fields, uid, queue.name_of(row)).done
             except UsageError:  # its owner's words; the other jobs must not suffer from them
                 continue
             if not done:

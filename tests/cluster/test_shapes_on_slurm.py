@@ -13,6 +13,7 @@ from small_cluster import SmallCluster, marks, wait_until
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.slurm.hostlist import expanded
 from slurm_energy.slurm.queue import shaping
 from slurm_energy.slurm.queue.nodes import read_nodes
 from slurm_energy.slurm.queue.update import Updater
@@ -22,13 +23,37 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 pytestmark = marks()
 
+NOBODY = 65534
+# A site's own rule, of the usual kind: administrators may do everything.
+RULE = """\
+function slurm_job_submit(job_desc, part_list, submit_uid)
+    return slurm.SUCCESS
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    if modify_uid ~= 0 and string.match(job_desc.gres or job_desc.tres_per_node or "", "gpu:[%w:]*7$") then
+        slurm.log_user("seven GPUs are too many")
+        return slurm.ERROR
+    end
+    local file = io.open("{directory}/modified", "a")
+    file:write(string.format("%d %d\\n", job_rec.job_id, modify_uid))
+    file:close()
+    return slurm.SUCCESS
+end
+
+return slurm.SUCCESS
+"""
+
 
 @pytest.fixture(scope="module")
 def cluster():
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="shapes-") as directory:
         plugin, hook = REPOSITORY / "spank" / "energy.so", REPOSITORY / "prolog_epilog" / "senergy-hook"
         gpus = {"n1": "a100:4", "n2": "h100:8"}
-        with SmallCluster(Path(directory), plugin, hook, "GresTypes=gpu", gpus) as running:
+        rule = Path(directory) / "job_submit.lua"
+        rule.write_text(RULE.replace("{directory}", directory))
+        extra = "GresTypes=gpu\nJobSubmitPlugins=lua"
+        with SmallCluster(Path(directory), plugin, hook, extra, gpus) as running:
             patch.setenv("SLURM_CONF", running.environment["SLURM_CONF"])
             yield running
 
@@ -43,8 +68,9 @@ def submit(cluster):
     )
     jobs = []
 
-    def held(*options):
-        done = cluster.run("sbatch", "--parsable", "--hold", "--output=/dev/null", *options, script)
+    def held(*options, user=None):
+        quiet = ("--parsable", "--hold", "--output=/dev/null")
+        done = cluster.run("sbatch", *quiet, *options, script, user=user)
         assert done.returncode == 0, done.stderr
         jobs.append(done.stdout.strip())
         return int(jobs[-1])
@@ -58,12 +84,16 @@ def submit(cluster):
     cluster.run("scancel", *jobs)
 
 
-def give(job_id, kind, count, excluded=""):
+def give(job_id, kind, count, excluded="", uid=0):
     """Give a job a shape, as senergyctld does."""
+    assert change(job_id, kind, count, excluded, uid).done == (job_id,)
+
+
+def change(job_id, kind, count, excluded="", uid=0):
     asked = shaping.ask(str(job_id), CommandRunner())
     other = {"a100": "n2", "h100": "n1"}[kind]
     fields = shaping.changes(asked, kind, count, release(), other, excluded)
-    assert Updater(50.0).set_fields(job_id, fields).done == (job_id,)
+    return Updater(50.0).set_fields(job_id, fields, uid)
 
 
 def test_nodes_tell_kinds_and_what_is_free(cluster):
@@ -98,11 +128,30 @@ def test_a_job_that_named_a_kind_gets_another_where_slurm_can(submit):
         assert ran(job_id) == ["n1", "2"]
 
 
+def test_a_shape_is_given_as_the_owner_under_the_sites_rules(cluster, submit):
+    held, _ = submit
+    job_id = held("--gres=gpu:4", user=str(NOBODY))
+    give(job_id, "h100", 2, uid=NOBODY)
+    assert (cluster.directory / "modified").read_text().splitlines()[-1] == f"{job_id} {NOBODY}"
+    outcome = change(job_id, "h100", 7, uid=NOBODY)
+    assert list(outcome.refused) == [job_id] and not outcome.done
+    assert shaping.ask(str(job_id), CommandRunner()).gpus == 2
+
+
+def test_nobody_changes_a_job_of_somebody_else(cluster, submit):
+    held, _ = submit
+    job_id = held("--gres=gpu:4")
+    outcome = change(job_id, "h100", 2, uid=NOBODY)
+    assert "user id" in outcome.refused[job_id].lower()
+    with pytest.raises(UsageError, match="its owner, uid 3999999999, is not known"):
+        change(job_id, "h100", 2, uid=3_999_999_999)
+
+
 def test_nodes_that_the_owner_excluded_stay_excluded(cluster, submit):
     held, ran = submit
     job_id = held("--gres=gpu:1", "--exclude=n3")
     give(job_id, "h100", 2, "n3")
-    assert "n3" in shaping.ask(str(job_id), CommandRunner()).excluded
+    assert "n3" in expanded(shaping.ask(str(job_id), CommandRunner()).excluded)
     assert ran(job_id) == ["n2", "2"]
 
 

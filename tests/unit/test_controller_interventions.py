@@ -16,7 +16,7 @@ from slurm_energy.accounting.decisions import Decision
 from slurm_energy.controller.interventions import DOUBT_AFTER_S, MOST_SHAPES, Interventions
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import Shape
-from slurm_energy.priority.acted import AWAY_S, SPARED_S, Acted
+from slurm_energy.priority.acted import AWAY_S, SPARED_S, Acted, Given
 from slurm_energy.priority.alternatives import Alternatives
 from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.questions import Predictor
@@ -36,6 +36,7 @@ class Slurm:
 
     def __init__(self, version="22.05.8"):
         self.version, self.asked, self.changed, self.requeued, self.names = version, [], [], [], []
+        self.uids = []
         self.used = {"a": 0, "h": 0}
         self.gres, self.excluded, self.state = "gres:gpu:4", "(null)", "PENDING"
         self.features, self.outcome = "(null)", None
@@ -70,7 +71,8 @@ class Slurm:
         asked = [argv for argv in self.asked if argv[-1] == f"--jobs={name}"]
         return sum("SQUEUE_FORMAT" in argv.environment for argv in asked)
 
-    def set_fields(self, job_id, fields, name=""):
+    def set_fields(self, job_id, fields, uid, name=""):
+        self.uids.append(uid)
         self.names.append(name)
         self.changed.append((job_id, fields))
         return self.outcome or Outcome((job_id,))
@@ -126,6 +128,13 @@ def test_the_chosen_shape_is_set_once_and_written_down():
     assert controller.acted.given == {}
 
 
+def test_a_shape_is_set_and_taken_back_as_the_jobs_owner():
+    controller = Controller(Slurm())
+    controller.cycle(offering(uid=1234))
+    controller.cycle(offering(uid=1234, reason="BadConstraints"))
+    assert (len(controller.slurm.changed), controller.slurm.uids) == (2, [1234, 1234])
+
+
 def test_from_23_02_on_the_kind_is_named():
     assert Controller(Slurm("24.11.5")).cycle(offering()) == [(101, {"Gres": "gpu:h100:2"})]
 
@@ -139,6 +148,13 @@ def test_another_shape_is_set_when_only_that_fits_and_the_owners_exclusions_stay
     controller.cycle(offering())
     wanted = [{"Gres": "gpu:2", "ExcNodeList": "n9,a1"}, {"Gres": "gpu:4", "ExcNodeList": "n9,h1"}]
     assert [fields for _, fields in slurm.changed] == wanted
+
+
+def test_nodes_excluded_in_squeues_order_are_the_same_nodes():
+    slurm = Slurm()
+    slurm.gres, slurm.excluded = "gres:gpu:2", "a1,n9"
+    acted = Acted(given={101: Given(NOW, H2, NOW, "gpu:4", "n9")})  # so that "n9,a1" is wanted
+    assert Controller(slurm, acted=acted).cycle(offering()) == []
 
 
 def test_a_job_that_has_its_shape_is_not_changed_but_the_choice_is_written_down():
@@ -266,10 +282,10 @@ def test_what_slurm_cannot_run_is_taken_back_and_left():
 
 def test_words_of_one_job_that_scontrol_cannot_take_do_not_keep_others_from_their_shapes():
     class Strict(Slurm):
-        def set_fields(self, job_id, fields, name=""):
+        def set_fields(self, job_id, fields, uid, name=""):
             if "n9" in fields.get("ExcNodeList", ""):
                 raise UsageError("cannot be given to scontrol")
-            return super().set_fields(job_id, fields, name)
+            return super().set_fields(job_id, fields, uid, name)
 
     slurm = Strict()
     controller = Controller(slurm)

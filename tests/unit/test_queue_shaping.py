@@ -7,7 +7,7 @@ from slurm_answers import squeue_fields, squeue_text
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.hostlist import folded, position
-from slurm_energy.slurm.queue.shaping import Asked, ask, changes
+from slurm_energy.slurm.queue.shaping import Asked, ask, changes, same_nodes
 
 OLD, NEW = (22, 5, 8), (24, 11, 5)
 LETTERS = {"%A": "9", "%F": "9", "%K": "N/A", "%i": "9", "%T": "PENDING", "%n": "", "%x": "", "%f": "(null)"}
@@ -102,6 +102,13 @@ def test_before_23_02_nodes_of_other_kinds_are_excluded():
     fields = changes(plain, "h100", 2, OLD, "n[1-4]", "n9")
     assert fields == {"Gres": "gpu:2", "ExcNodeList": "n9,n[1-4]"}
     assert changes(plain, "h100", 2, OLD, "", "") == {"Gres": "gpu:2", "ExcNodeList": ""}
+
+
+def test_node_lists_are_compared_by_their_nodes():
+    assert same_nodes("n9,n[1-3]", "n[1-3,9]") and same_nodes("", "")
+    assert not same_nodes("n1", "n[1-2]") and not same_nodes("", "n1") and not same_nodes("n[", "n]")
+    asked = job("gres/gpu:a100:4", **{"%x": "n[1-3,9]"})
+    assert changes(asked, "a100", 4, NEW, "", "n9,n[1-3]") == {"Gres": "gpu:a100:4"}
 
 
 def test_before_23_02_a_named_kind_stays():

@@ -578,18 +578,25 @@ def test_the_reply_to_one_task_of_an_array_is_its_own(scontrol):
     outcome = scontrol.updater().requeue({97: "97_1", 92: "97_2", 91: "97_3", 88: "88_4"})
     assert (outcome.done, outcome.gone) == ((97,), (91, 88))
     assert outcome.refused == {92: "Requested operation is presently disabled"}
-    assert scontrol.updater().set_fields(91, {"Gres": "gpu:1"}, "97_3").gone == (91,)
+    assert scontrol.updater().set_fields(91, {"Gres": "gpu:1"}, 0, "97_3").gone == (91,)
 
 
 def test_fields_of_a_pending_job(scontrol):
-    assert scontrol.updater().set_fields(5, {"Gres": "gpu:h100:2", "NumNodes": "1"}).done == (5,)
+    assert scontrol.updater().set_fields(5, {"Gres": "gpu:h100:2", "NumNodes": "1"}, 0).done == (5,)
     assert scontrol.lines == ["update JobId=5 Gres=gpu:h100:2 NumNodes=1"]
+
+
+def test_an_owner_without_a_name_is_a_refusal(scontrol, monkeypatch):
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with pytest.raises(UsageError, match="its owner, uid 4000, is not known"):
+        scontrol.updater().set_fields(5, {"Gres": "gpu:1"}, 4000)
+    assert scontrol.lines == []
 
 
 @pytest.mark.parametrize("value", ["gpu:1\nshutdown", "a b", "\t", "gpu:1;x", "ü"])
 def test_no_second_command_in_a_value(scontrol, value):
     with pytest.raises(UsageError):
-        scontrol.updater().set_fields(5, {"Gres": value})
+        scontrol.updater().set_fields(5, {"Gres": value}, 0)
     assert scontrol.lines == []
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import Runner, run_command
 from slurm_energy.slurm.delimited import NO_VALUES, squeue_rows
+from slurm_energy.slurm.hostlist import expanded
 
 # Before 24.05 neither format has all fields: --Format has no excluded nodes, --format no tres-per-job.
 _LETTERS: Final = {
@@ -156,6 +157,16 @@ def changes(
     fields = {"Gres": ",".join([shape, *asked.others])}
     if not named:
         fields["ExcNodeList"] = ",".join(part for part in (excluded, without_kind) if part)
-    elif asked.excluded != excluded:
+    elif not same_nodes(asked.excluded, excluded):
         fields["ExcNodeList"] = excluded
     return fields
+
+
+def same_nodes(one: str, other: str) -> bool:
+    """Return whether two host lists name the same nodes: squeue prints them sorted and folded."""
+    if one == other:
+        return True
+    try:
+        return {*expanded(one)} == {*expanded(other)} if one and other else False
+    except UsageError:
+        return False

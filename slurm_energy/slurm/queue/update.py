@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 import secrets
 import select
@@ -102,24 +103,35 @@ class Updater:
         wanted = [(job, f"update JobId={job} SiteFactor={value}") for job, value in changes.items()]
         return self._batch(wanted, lambda job: self._known.__setitem__(job, changes[job]))
 
-    def set_fields(self, job_id: int, fields: Mapping[str, str], name: str = "") -> Outcome:
-        """Change a pending job, for example `{"Gres": "gpu:h100:2", "ExcNodeList": ""}`.
+    def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> Outcome:
+        """Change a pending job as a user, for example `{"Gres": "gpu:h100:2", "ExcNodeList": ""}`.
+
+        slurmctld applies the rules for that user: limits, and the site's job_submit plugin, which is told
+        this uid. As SlurmUser the change would be an administrator's, to which limits and most sites' rules
+        do not apply (`scontrol --uid`; src/slurmctld/job_mgr.c, _update_job()).
 
         Args:
             job_id: the job.
             fields: new values by scontrol's names.
+            uid: the job's owner.
             name: what means this record alone, see `QueueColumns.name_of`; empty: its number.
 
         Raises:
             UnavailableError: as in `set_site_factors`.
-            UsageError: a name or value that scontrol would not read as one word.
+            UsageError: a name or value that scontrol would not read as one word, or a user without a name.
         """
         for key, value in fields.items():
             if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
                 raise UsageError(f"job {job_id}: {key!r}={value!r} cannot be given to scontrol")
+        try:
+            pwd.getpwuid(uid)
+        except (KeyError, OverflowError):
+            why = "scontrol changes jobs only as users with a name on this host"
+            raise UsageError(f"job {job_id}: its owner, uid {uid}, is not known", why) from None
         words = " ".join(f"{key}={value}" for key, value in fields.items())
         names = {job_id: name or str(job_id)}
-        return self._batch([(job_id, f"update JobId={names[job_id]} {words}")], names=names)
+        change = [(job_id, f"update JobId={names[job_id]} {words}")]
+        return self._batch(change, names=names, options=[f"--uid={uid}"])
 
     def requeue(self, names: Mapping[int, str]) -> Outcome:
         """Put running batch jobs back into the queue; one that has ended in the meantime stays ended.
@@ -149,6 +161,7 @@ class Updater:
         took: Callable[[int], None] = lambda job: None,
         names: Mapping[int, str] = MappingProxyType({}),
         *,
+        options: Sequence[str] = (),
         partly: bool = False,
     ) -> Outcome:
         if not commands:
@@ -157,7 +170,7 @@ class Updater:
         gone: list[int] = []
         refused: dict[int, str] = {}
         end = time.monotonic() + self._batch_s
-        with _Session(self._command, self._stopped) as session:
+        with _Session([*self._command, *options], self._stopped) as session:
             session.ask("")  # what scontrol has to say of slurm.conf is no answer to the first command
             for place, (job_id, text) in enumerate(commands):
                 if place and (time.monotonic() > end or self._stopped.wait(self._pause_s)):
