@@ -106,9 +106,9 @@ class Updater:
     def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> Outcome:
         """Change a pending job as a user, for example `{"Gres": "gpu:h100:2", "ExcNodeList": ""}`.
 
-        slurmctld applies the rules for that user: limits, and the site's job_submit plugin, which is told
-        this uid. As SlurmUser the change would be an administrator's, to which limits and most sites' rules
-        do not apply (`scontrol --uid`; src/slurmctld/job_mgr.c, _update_job()).
+        slurmctld applies the rules for that user, and tells the site's job_submit plugin this uid. As
+        SlurmUser the change would be an administrator's, whom most sites' rules let through and for whom
+        no limit is checked (`scontrol --uid`; src/slurmctld/job_mgr.c, _update_job()).
 
         Args:
             job_id: the job.
