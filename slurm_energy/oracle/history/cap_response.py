@@ -4,8 +4,8 @@ The model has three constants. A run that drew `p` watts without feeling a cap d
 The power above the static share goes with a power of the clock, and the compute share of the time goes with
 its inverse:
 
-    f = ((P / p - STATIC_SHARE) / (1 - STATIC_SHARE)) ^ (1 / CLOCK_EXPONENT)
-    T = t (1 - COMPUTE_SHARE + COMPUTE_SHARE / f)
+    f = ((P / p - static_share) / (1 - static_share)) ^ (1 / clock_exponent)
+    T = t (1 - compute_share + compute_share / f)
 
 Watts are per unit (see `levels.units`). docs/oracle-history.md has the errors on measured data.
 """
@@ -19,14 +19,23 @@ from typing import Final, NamedTuple
 from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.hardware import find_hardware
 
-STATIC_SHARE: Final = 0.35
-"""Part of the watts of an uncapped run that does not depend on the clock."""
 
-CLOCK_EXPONENT: Final = 1.75
-"""Power above the static share goes with the clock to this power."""
+class Response(NamedTuple):
+    """Constants of the model.
 
-COMPUTE_SHARE: Final = 0.6
-"""Part of the time of an uncapped run that goes with the inverse of the clock."""
+    Attributes:
+        static_share: part of the watts of an uncapped run that does not depend on the clock.
+        clock_exponent: power above the static share goes with the clock to this power.
+        compute_share: part of the time of an uncapped run that goes with the inverse of the clock.
+    """
+
+    static_share: float
+    clock_exponent: float
+    compute_share: float
+
+
+RESPONSE: Final = Response(0.35, 1.5, 0.5)
+"""Fitted to the A40 and the Quadro RTX 6000 of the power-limit study by `benchmarks/cap_response.py`."""
 
 LARGEST_LIFT: Final = 2.0
 """A run that was held by its cap would draw at most so many times its watts without it."""
@@ -72,14 +81,20 @@ def caps_of(
     return Caps(gpu_watts, unit_watts)
 
 
-def stretch(power_share: float) -> float:
+def stretch(power_share: float, response: Response = RESPONSE) -> float:
     """Return how many times as long a run takes that has this share of its uncapped watts (0 to 1)."""
-    dynamic = (min(1.0, power_share) - STATIC_SHARE) / (1.0 - STATIC_SHARE)
-    clock: float = max(dynamic, _LEAST_CLOCK_POWER) ** (1.0 / CLOCK_EXPONENT)
-    return 1.0 - COMPUTE_SHARE + COMPUTE_SHARE / clock
+    dynamic = (min(1.0, power_share) - response.static_share) / (1.0 - response.static_share)
+    clock: float = max(dynamic, _LEAST_CLOCK_POWER) ** (1.0 / response.clock_exponent)
+    return 1.0 - response.compute_share + response.compute_share / clock
 
 
-def recapped(watts: float, before: float, after: float, tdp_watts: float = math.inf) -> tuple[float, float]:
+def recapped(
+    watts: float,
+    before: float,
+    after: float,
+    tdp_watts: float = math.inf,
+    response: Response = RESPONSE,
+) -> tuple[float, float]:
     """Return watts and relative time of a part under another cap.
 
     Equal caps change nothing, but that no more than the cap is returned. Watts never fall and time never
@@ -90,14 +105,15 @@ def recapped(watts: float, before: float, after: float, tdp_watts: float = math.
         before: cap of the run; infinity for none.
         after: cap to predict for; infinity for none.
         tdp_watts: design power of the part; a higher cap does not lift the watts above it.
+        response: constants of the model.
     """
     if after <= before:
         held = min(watts, after)
-        return held, stretch(held / watts) if held < watts and after < before else 1.0
+        return held, stretch(held / watts, response) if held < watts and after < before else 1.0
     if watts < FELT_SHARE * before:
         return watts, 1.0
     lift = max(1.0, min(after / before, LARGEST_LIFT, tdp_watts / watts if watts > 0 else 1.0))
-    return min(watts * lift, after), 1.0 / stretch(1.0 / lift)
+    return min(watts * lift, after), 1.0 / stretch(1.0 / lift, response)
 
 
 def predicted(

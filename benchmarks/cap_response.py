@@ -1,0 +1,130 @@
+"""How well history converts a run under one power cap to another, on the measured power-limit study.
+
+For each network, batch and optimizer of the study (A40, Quadro RTX 6000) the time and watts under every lower
+limit are predicted from the row of the highest limit alone, and those under every higher limit from the row
+of the lowest. `unchanged` predicts the known row itself, as history did before. `shipped` are the constants
+in `slurm_energy.oracle.history.cap_response`, which were chosen on both GPUs: these lines are in-sample. For
+`fitted to the other GPU` the same search chooses constants on one GPU, and they are judged on the other:
+these lines are held-out. Time is judged by the mean absolute logarithm of predicted over measured, watts by
+the mean absolute relative error. `--data DIR` is the folder with summary_power_*.csv.
+
+Prints `CLAIM cap_response_time_*`: held-out error of time over that of `unchanged`, and
+`CLAIM cap_response_watts_*` likewise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from claims import at_most, tell
+
+from slurm_energy.oracle.hardware import find_hardware
+from slurm_energy.oracle.history.cap_response import RESPONSE, Response, recapped
+
+DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
+GPUS = {"a40": "a40", "rtx6000": "quadro-rtx-6000"}
+GRID = tuple(
+    Response(static / 20, exponent / 4, compute / 10)
+    for static, exponent, compute in itertools.product(range(10), range(4, 13), range(4, 11))
+)
+
+
+class Pair(NamedTuple):
+    """A known row and one to predict: watts and cap before, cap after, time ratio and watts measured."""
+
+    watts: float
+    before: float
+    after: float
+    time_ratio: float
+    measured_watts: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the study")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    arguments = parser.parse_args()
+    if not arguments.data.is_dir():
+        sys.exit(f"{arguments.data}: no such folder; name that of the study with --data")
+    lower = {gpu: pairs(arguments.data, gpu, from_highest=True) for gpu in GPUS}
+    higher = {gpu: pairs(arguments.data, gpu, from_highest=False) for gpu in GPUS}
+    tdp = {gpu: find_hardware(kind).tdp_watts for gpu, kind in GPUS.items()}
+    fitted = {gpu: fit(lower[gpu], tdp[gpu]) for gpu in GPUS}
+    pooled = fit([*lower["a40"], *lower["rtx6000"]], math.inf)
+    print(f"shipped constants {shown(RESPONSE)}, best on both GPUs {shown(pooled)}")
+    claims = []
+    for direction, judged in (("from the highest limit down", lower), ("from the lowest limit up", higher)):
+        print(f"\n{direction}\n{'GPU':<9}{'constants':<52}{'rows':>5}{'time':>8}{'watts':>8}")
+        for gpu, other in (("a40", "rtx6000"), ("rtx6000", "a40")):
+            rows = judged[gpu]
+            before = unchanged(rows)
+            own = errors(rows, RESPONSE, tdp[gpu])
+            held = errors(rows, fitted[other], tdp[gpu])
+            line(gpu, "unchanged", rows, before)
+            line(gpu, "shipped, in-sample", rows, own)
+            line(gpu, f"fitted to {other} {shown(fitted[other])}, held-out", rows, held)
+            if judged is lower:
+                claims.append(at_most(f"cap_response_time_{gpu}", held[0] / before[0], 0.85))
+                claims.append(at_most(f"cap_response_watts_{gpu}", held[1] / before[1], 0.3))
+    print()
+    return tell(claims, arguments.json)
+
+
+def pairs(folder: Path, gpu: str, *, from_highest: bool) -> list[Pair]:
+    """Return the rows of one GPU, each with the row from which it is predicted."""
+    groups: dict[tuple[str, ...], dict[float, tuple[float, float]]] = defaultdict(dict)
+    with (folder / f"summary_power_{gpu}.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            key = tuple(row[name] for name in ("dataset", "network", "batch_size", "optimizer"))
+            figures = float(row["time_per_epoch"]), float(row["average_power"])
+            groups[key][float(row["power_limit"])] = figures
+    found = []
+    for rows in groups.values():
+        known = max(rows) if from_highest else min(rows)
+        seconds, watts = rows[known]
+        for cap in sorted(rows.keys() - {known}):
+            found.append(Pair(watts, known, cap, rows[cap][0] / seconds, rows[cap][1]))
+    return found
+
+
+def errors(rows: Sequence[Pair], response: Response, tdp_watts: float) -> tuple[float, float]:
+    """Return the mean errors of time and watts."""
+    said = [recapped(row.watts, row.before, row.after, tdp_watts, response) for row in rows]
+    return (
+        fmean(abs(math.log(one[1] / row.time_ratio)) for one, row in zip(said, rows, strict=True)),
+        fmean(abs(one[0] / row.measured_watts - 1) for one, row in zip(said, rows, strict=True)),
+    )
+
+
+def unchanged(rows: Sequence[Pair]) -> tuple[float, float]:
+    """Return the mean errors where a cap changes nothing."""
+    return (
+        fmean(abs(math.log(row.time_ratio)) for row in rows),
+        fmean(abs(row.watts / row.measured_watts - 1) for row in rows),
+    )
+
+
+def fit(rows: Sequence[Pair], tdp_watts: float) -> Response:
+    """Return the constants of the grid with the least error of time."""
+    return min(GRID, key=lambda response: errors(rows, response, tdp_watts)[0])
+
+
+def line(gpu: str, name: str, rows: Sequence[Pair], error: tuple[float, float]) -> None:
+    print(f"{gpu:<9}{name:<52}{len(rows):>5}{error[0]:>8.1%}{error[1]:>8.1%}")
+
+
+def shown(response: Response) -> str:
+    return f"({response.static_share:g}, {response.clock_exponent:g}, {response.compute_share:g})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
