@@ -15,6 +15,7 @@ local FILE_MAX = 64 * 1024
 local FIRST_LINE = "senergy-policies 1"
 local NAME_MAX, LABEL_MAX = 32, 64
 local SHAPES_MAX, KIND_MAX = 8, 32
+local SCRIPT_MAX = 16 * 1024 -- bytes of script and arguments that are digested: some milliseconds in Lua 5.1
 local SHOWN_MAX, LISTED_MAX = 40, 320
 local MICRO = 1000000 -- amounts are compared in whole millionths
 local WATT_FACTORS = { [""] = 1.0, W = 1.0, kW = 1e3, MW = 1e6 }
@@ -118,6 +119,8 @@ local function parse_rules(text, user)
             rules.look_first_s = tonumber(words[2])
         elseif words[1] == "note-flags" then
             rules.note_flags = true
+        elseif words[1] == "note-fingerprint" then
+            rules.note_fingerprint = true
         end
     end
     if #rules.names == 0 then
@@ -294,11 +297,11 @@ end
 -- Returns the one line to refuse the job with, or nil; the job's values, if it has some, and the rules.
 local function examine(job_desc)
     local values = energy_values(job_desc.spank_job_env)
-    if #values == 0 then
+    if #values == 0 and not job_desc.script then
         return nil
     end
     local text, unusable = read_policy_file(M.policy_file)
-    if unusable then
+    if unusable and #values > 0 then
         slurm.log_error("%s", "senergy_submit: " .. unusable .. ": only the form of values is checked")
     end
     local user = job_desc.user_name or "" -- the job's owner, also where root submits for somebody
@@ -317,9 +320,66 @@ function M.problem(job_desc)
     return (examine(job_desc))
 end
 
--- Copies flags to where squeue shows them, for senergyctld in portable mode. Users cannot write there, and what
--- a site's own job_submit.lua has written stays before it.
-local function note(job_desc, values)
+-- Exclusive or of two numbers from 0 to 15: Lua 5.1 has no operator for it.
+local XOR = {}
+for a = 0, 15 do
+    for b = 0, 15 do
+        local result, bit, x, y = 0, 1, a, b
+        for _ = 1, 4 do
+            result = result + ((x % 2 ~= y % 2) and bit or 0)
+            x, y, bit = math.floor(x / 2), math.floor(y / 2), bit * 2
+        end
+        XOR[a * 16 + b] = result
+    end
+end
+
+-- Continues a 64-bit FNV-1a digest, kept as its lower and upper 32 bits. The prime is 2^40 + 435.
+local function digest(text, low, high)
+    local floor, byte_at, two24, two32 = math.floor, string.byte, 2 ^ 24, 2 ^ 32
+    for i = 1, #text do
+        local byte, old = byte_at(text, i), low % 256
+        local upper = XOR[floor(old / 16) * 16 + floor(byte / 16)]
+        low = low - old + upper * 16 + XOR[old % 16 * 16 + byte % 16]
+        local product = low * 435
+        high = (high * 435 + floor(product / two32) + (low % two24) * 256) % two32
+        low = product % two32
+    end
+    return low, high
+end
+
+-- Returns the digest of a batch script without its #SBATCH lines, and of its arguments, as energy.so computes
+-- it on the node (spank/fingerprint.c); nil for other jobs and for a script that is too long to digest here.
+local function fingerprint(job_desc)
+    local script, arguments = job_desc.script, {}
+    if type(script) ~= "string" then
+        return nil
+    end
+    for i = 1, (tonumber(job_desc.argc) or 1) - 1 do
+        arguments[i] = "\0" .. tostring(job_desc.argv[i])
+    end
+    local rest = table.concat(arguments)
+    if #script + #rest > SCRIPT_MAX then
+        return nil
+    end
+    local low, high = 0x84222325, 0xcbf29ce4
+    for line in string.gmatch(script, "[^\n]*\n?") do
+        if string.sub(line, 1, 7) ~= "#SBATCH" then
+            low, high = digest(line, low, high)
+        end
+    end
+    low, high = digest(rest, low, high)
+    return string.format("%08x%08x", high, low)
+end
+
+-- Writes words to where squeue and the plugin in slurmctld see them, for senergyctld. Users cannot write there,
+-- and what a site's own job_submit.lua has written stays before it.
+local function note(job_desc, words)
+    local before = job_desc.admin_comment
+    local own = "energy-flags: " .. table.concat(words, " ")
+    job_desc.admin_comment = before and before ~= "" and before .. "; " .. own or own
+end
+
+local function flag_words(values)
     local words, seen = {}, {}
     for _, item in ipairs(values) do
         if not seen[item.name] and string.match(item.value, "^[%w_.:,/+%%-]+$") then
@@ -328,9 +388,7 @@ local function note(job_desc, values)
         end
     end
     table.sort(words)
-    local before = job_desc.admin_comment
-    local own = "energy-flags: " .. table.concat(words, " ")
-    job_desc.admin_comment = before and before ~= "" and before .. "; " .. own or own
+    return words
 end
 
 -- Lets a job that offers several shapes begin a little later, so that senergyctld sees it before Slurm starts it
@@ -386,8 +444,13 @@ end
 
 local function prepare(job_desc, values, rules)
     warn_of_missing_gpus(job_desc, values)
-    if rules.note_flags then
-        note(job_desc, values)
+    local words = rules.note_flags and flag_words(values) or {}
+    local script = rules.note_fingerprint and fingerprint(job_desc)
+    if script then
+        words[#words + 1] = "ENERGY_FINGERPRINT=" .. script
+    end
+    if #words > 0 then
+        note(job_desc, words)
     end
     if rules.look_first_s then
         look_first(job_desc, values, rules.look_first_s)

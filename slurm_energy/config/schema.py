@@ -350,6 +350,11 @@ class PriorityConfig:
         between(0, 300),
         show=20,
     )
+    fingerprints: bool = key(
+        True,
+        "plugin, portable: have the job_submit module note the digest of each batch script in AdminComment. "
+        "So a waiting job is known by its script, without it by its name.",
+    )
     updates_per_s: float = key(
         50.0, "Most changes that slurmctld is asked for, each second.", between(0.1, 10000)
     )

@@ -27,6 +27,8 @@ def policy_file_text(config: Config) -> str:
         lines.append(f"{field.name} {_decimal(low)} {_decimal(high)}")
     if _flags_are_noted(config):
         lines.append("note-flags")
+    if config.priority.mode in CHANGING_MODES and config.priority.fingerprints:
+        lines.append("note-fingerprint")
     if config.priority.mode in CHANGING_MODES and config.priority.look_first_s > 0:
         lines.append(f"look-first {math.ceil(config.priority.look_first_s)}")
     text = "\n".join([*lines, ""])

@@ -23,7 +23,11 @@ from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.flags import Request, validate_flags
 from slurm_energy.priority.guard import PredictionGuard
 from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.slurm.fingerprint import FORM
 from slurm_energy.slurm.queue.columns import QueueColumns
+
+FINGERPRINT: Final = "ENERGY_FINGERPRINT"
+"""Name of the digest among a job's flags."""
 
 SOURCES: Final = (Source.HISTORY, Source.MODEL, Source.NAMEPLATE)
 HISTORY, MODEL, NAMEPLATE = range(3)
@@ -192,6 +196,7 @@ class Predictor:
             "account": [queue.account[row] or None for row in at],
             "partition": [partition or None for partition in partitions],
             "name": [queue.name[row] or None for row in at],
+            "fingerprint": [_fingerprint(queue.flags[row]) for row in at],
             "nodes": queue.nodes[at].tolist(),
             "cpus": queue.cpus[at].tolist(),
             "gpus": (queue.gpus[at] if gpus is None else gpus).tolist(),
@@ -208,7 +213,7 @@ class Predictor:
     ) -> list[Request]:
         known, found = _bounded(self._requests), []
         for given, user, partition in zip(flags, users, partitions, strict=True):
-            key = (tuple(given.items()) if given else (), user, partition)
+            key = (tuple(item for item in given.items() if item[0] != FINGERPRINT), user, partition)
             request = known.get(key)
             if request is None:
                 request = known[key] = self._request(given, user, partition)
@@ -283,6 +288,12 @@ def _most_watts(asked: Mapping[str, list[Any]]) -> Floats:
         caps = caps_of(cap, gpu_cap, nodes, gpus)
         found.append(min(caps.gpu_watts, caps.unit_watts) * (gpus or nodes or 1))
     return np.array(found, np.float64)
+
+
+def _fingerprint(flags: Mapping[str, str]) -> str | None:
+    """Return the digest of a job's script as the job_submit module noted it."""
+    text = flags.get(FINGERPRINT, "")
+    return text if FORM.fullmatch(text) else None
 
 
 def _means(answer: Answer | None) -> tuple[float, float] | None:

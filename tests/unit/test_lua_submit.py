@@ -16,6 +16,7 @@ from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.policies.submission_file import policy_file_text
 from slurm_energy.policies.suggestion import nearest_name
 from slurm_energy.quantities import parse_watts
+from slurm_energy.slurm.fingerprint import fingerprint
 from slurm_energy.slurm.queue.flagtext import flags_in
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -484,3 +485,68 @@ def test_the_same_policy_is_suggested_as_in_python(policies, values):
         nearest = None if value == "night" else nearest_name(value, ["monitor", "edp"])
         said = re.search(r"; did you mean '(.*)'\? allowed: monitor, edp$", message)
         assert accepted or (said[1] if said else None) == nearest
+
+
+def quoted(data):
+    """Return bytes as a Lua string."""
+    return '"' + "".join(f"\\{byte:03d}" for byte in data) + '"'
+
+
+def fingerprints(lua, policy_file, *jobs):
+    """Return the AdminComment of each batch job (script, arguments) after the check."""
+    lines = []
+    for script, *arguments in jobs:
+        argv = ", ".join(f"[{place}] = {quoted(text)}" for place, text in enumerate([b"job.sh", *arguments]))
+        lines.append(
+            f"job = {{ user_name = 'a', script = {quoted(script)}, argc = {len(arguments) + 1}, "
+            f"argv = {{ {argv} }} }}"
+        )
+        lines.append("check(job, 1) print(job.admin_comment)")
+    return run_lua(lua, "\n".join(lines), policy_file)
+
+
+@pytest.fixture(scope="module")
+def noting(tmp_path_factory):
+    path = tmp_path_factory.mktemp("noting") / "policies"
+    path.write_text(policy_file_text(configuration.parse('[priority]\nmode = "portable"\n')))
+    return path
+
+
+SCRIPTS = [
+    (b"#!/bin/sh\n#SBATCH -t 5\nsleep 1\n",),
+    (b"#!/bin/sh\n#SBATCH -t 9\nsleep 1\n",),
+    (b"#!/bin/sh\nsleep $1", b"a b", b"", b"\xff\x80"),
+    (b"\n\n #SBATCH kept\n#SBATCHx left out\n#SBATC",),
+    (b"",),
+]
+
+
+def test_the_digest_of_a_batch_script_is_the_nodes(lua, noting):
+    texts = fingerprints(lua, noting, *SCRIPTS)
+    for (script, *arguments), text in zip(SCRIPTS, texts, strict=True):
+        assert flags_in(text) == {"ENERGY_FINGERPRINT": fingerprint(script, arguments)}
+    assert texts[0] == texts[1]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(max_size=200).map(lambda data: data.replace(b"\0", b"#SBATCH\n")), st.binary(max_size=9)
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_digests_agree_for_any_script(noting, jobs):
+    jobs = [(script, argument.replace(b"\0", b"")) for script, argument in jobs]
+    texts = fingerprints(INTERPRETERS[0], noting, *jobs)
+    expected = [f"energy-flags: ENERGY_FINGERPRINT={fingerprint(script, [one])}" for script, one in jobs]
+    assert texts == expected
+
+
+def test_long_scripts_and_sites_that_want_none_get_no_digest(lua, noting, tmp_path):
+    assert fingerprints(lua, noting, (b"x" * 16385,)) == ["nil"]
+    for priority in ('mode = "portable"\nfingerprints = false', 'mode = "shadow"', 'mode = "off"'):
+        path = tmp_path / "policies"
+        path.write_text(policy_file_text(configuration.parse(f"[priority]\n{priority}\n")))
+        assert fingerprints(lua, path, (b"#!/bin/sh\n",)) == ["nil"]
