@@ -35,6 +35,7 @@ MAX_SETTING_TEXT: Final = 16_384
 _MAX_NAME, _MAX_TEXT = 256, 1024
 _MAX_CPUS, _MAX_UID = 1_000_000, 2**32 - 1
 _COMPONENT = re.compile(r"cpu|dram|other|node|gpu\[\d{1,3}\]")
+_DEVICE = re.compile(r"cpu|gpu\[\d{1,3}\]")
 
 Extra = tuple[tuple[str, Any], ...]
 """Keys that this release does not know, with their values as they were read."""
@@ -95,6 +96,25 @@ class AppliedSetting:
 
 
 @dataclass(frozen=True, slots=True)
+class JobDevice:
+    """A processor or GPU that the job ran on.
+
+    Attributes:
+        name: `cpu` or `gpu[INDEX]`.
+        product: name that the kernel or the driver gives.
+        min_cap_watts: lowest power limit that it takes; None: not known, or it takes none.
+        max_cap_watts: limit that was in force before the job, above which no job sets it; None likewise.
+        extra: keys of a newer release.
+    """
+
+    name: str
+    product: str
+    min_cap_watts: float | None = None
+    max_cap_watts: float | None = None
+    extra: Extra = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EnergyRecord:
     """Energy and settings of one job or step on one node.
 
@@ -125,6 +145,7 @@ class EnergyRecord:
     fingerprint: str | None = None
     asked: dict[str, str] = field(default_factory=dict)
     applied: tuple[AppliedSetting, ...] = ()
+    devices: tuple[JobDevice, ...] = ()
     cpus: int | None = None
     gpus: tuple[int, ...] = ()
     mean_watts: float | None = None
@@ -157,6 +178,7 @@ class EnergyRecord:
         data = _with_extra(dataclasses.asdict(self))
         data["components"] = [_with_extra(component) for component in data["components"]]
         data["applied"] = [_with_extra(setting) for setting in data["applied"]]
+        data["devices"] = [_with_extra(device) for device in data["devices"]]
         return {"schema": SCHEMA_VERSION, **data}
 
     @classmethod
@@ -205,6 +227,7 @@ def _record_from_json(cls: type[EnergyRecord], data: Any) -> EnergyRecord:
     values["notes"] = tuple(_list(values, "notes", lambda note: _is_text(note, MAX_SETTING_TEXT)))
     values["components"] = tuple(_component(item) for item in _list(values, "components"))
     values["applied"] = tuple(_setting(item) for item in _list(values, "applied"))
+    values["devices"] = tuple(_device(item) for item in _list(values, "devices"))
     names = [component.name for component in values["components"]]
     if len(set(names)) < len(names):
         raise UsageError("energy record: a component is listed twice")
@@ -301,6 +324,22 @@ def _component(data: Any) -> ComponentEnergy:
     if component.source is not None and not _is_text(component.source):
         raise UsageError(f"energy record: bad source of {component.name}")
     return component
+
+
+def _device(data: Any) -> JobDevice:
+    try:
+        values, extra = _split(data, JobDevice)
+        device = JobDevice(**values, extra=extra)
+    except (AttributeError, TypeError) as error:
+        raise UsageError(f"energy record: bad device: {str(error)[:200]}") from None
+    _check_extra(extra)
+    limits = (device.min_cap_watts, device.max_cap_watts)
+    named = isinstance(device.name, str) and _DEVICE.fullmatch(device.name)
+    if not (named and _is_name(device.product, _MAX_NAME)):
+        raise UsageError(f"energy record: bad device {str(device.name)[:40]!r}")
+    if not all(watts is None or _is_number(watts) for watts in limits):
+        raise UsageError(f"energy record: bad power limits of {device.name}")
+    return device
 
 
 def _setting(data: Any) -> AppliedSetting:

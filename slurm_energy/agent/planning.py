@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from slurm_energy.agent import attribution
 from slurm_energy.agent.meter import Meter, PowerWatch
@@ -18,6 +18,7 @@ from slurm_energy.errors import EnergyError
 from slurm_energy.policies import WAITING, Plan, Request, Scope, catalogue, make_plan, validate_flags
 from slurm_energy.policies.shapes import LONGEST
 from slurm_energy.quantities import shown
+from slurm_energy.records import JobDevice
 from slurm_energy.slurm.hookenv import JobContext
 
 _ASKED = {
@@ -29,6 +30,7 @@ _ASKED = {
     "ENERGY_ALTERNATIVES": "alternatives",
 }
 _SHORTEST_WINDOW_S = 1.0
+_LONGEST_PRODUCT = 128
 _LIMIT_KINDS = (
     "cpufreq.boost",
     "cpufreq.frequency",
@@ -77,11 +79,26 @@ def new_session(
         whole_node=whole,
         gpus=gpus,
         gpu_job=bool(context.gpus),
+        devices=_devices(hardware, gpus),
         parts=attribution.parts(devices, whole, gpus, unknown),
         meter=Meter(started[1]),
         watch=PowerWatch(max(_SHORTEST_WINDOW_S, 1 / config.agent.sampling_hz)),
         notes=[*notes, _INSTANCES] if unknown else notes,
     )
+
+
+def _devices(hardware: Hardware, gpus: Sequence[int]) -> tuple[JobDevice, ...]:
+    """Return what a reader of the record should know of the job's processor and GPUs."""
+    found = [JobDevice("cpu", _product(hardware.cpu_model))] if hardware.cpu_model else []
+    for gpu in hardware.gpus:
+        if gpu.index in gpus:
+            limits = (None, None) if gpu.found_watts is None else (gpu.least_watts, gpu.found_watts)
+            found.append(JobDevice(f"gpu[{gpu.index}]", _product(gpu.name), *limits))
+    return tuple(found)
+
+
+def _product(name: str) -> str:
+    return shown(name, _LONGEST_PRODUCT)
 
 
 def mark_unmeasured(session: Session, flags: Mapping[str, str], boot_id: str, end_unix: float) -> None:

@@ -30,6 +30,7 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
         end=end,
         components=found,
         applied=applied_settings(session.outcomes, session.restored, knobs),
+        devices=session.devices,
         cpus=session.cpus,
         mean_watts=_mean(found, end - session.start_unix),
         peak_watts=_peak(session.watch.peak_watts, found, end - session.start_unix),

@@ -20,6 +20,7 @@ from slurm_energy.agent.usage import Worker
 from slurm_energy.devices.cputime import JobPlace
 from slurm_energy.devices.hardware import Setting
 from slurm_energy.devices.settings import Outcome, Restored
+from slurm_energy.records import JobDevice
 
 STARTING, OPEN, CLOSING = "starting", "open", "closing"
 MOST_OPEN_STEPS = 1000
@@ -88,6 +89,7 @@ class Session:
         parts: components that count for it.
         meter: energy so far.
         watch: peaks and caps.
+        devices: processor and GPUs, for the record.
         steps: open steps by name.
         phase: `starting`, `open` or `closing`.
         end_unix: Unix seconds of its end, once it is closing.
@@ -116,6 +118,7 @@ class Session:
     model: str | None = None
     tag: str | None = None
     fingerprint: str | None = None
+    devices: tuple[JobDevice, ...] = ()
     plan: tuple[Setting, ...] = ()
     outcomes: list[Outcome] = field(default_factory=list)
     restored: list[Restored] = field(default_factory=list)
@@ -219,7 +222,7 @@ class Session:
         """Return JSON-ready data, without the trace."""
         data = _flat(self)
         del data["trace"]
-        for name in ("parts", "plan", "outcomes", "restored"):
+        for name in ("parts", "devices", "plan", "outcomes", "restored"):
             data[name] = [_flat(item) for item in data[name]]
         data["meter"], data["watch"] = self.meter.dump(), self.watch.dump()
         data["steps"] = {name: step.dump() for name, step in self.steps.items()}
@@ -240,6 +243,7 @@ class Session:
                 "parts": tuple(Part(**item) for item in data["parts"]),
                 "meter": Meter(**data["meter"]),
                 "watch": PowerWatch(**data["watch"]),
+                "devices": tuple(JobDevice(**item) for item in data.get("devices", ())),
                 "plan": tuple(Setting(**item) for item in data["plan"]),
                 "outcomes": [Outcome(**item) for item in data["outcomes"]],
                 "restored": [Restored(**item) for item in data["restored"]],

@@ -84,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         from slurm_energy.reports.page import page
 
-        write_file(args.html, page(jobs, args.title, args.note, datetime.now()))
+        write_file(
+            args.html, page(jobs, args.title, args.note, datetime.now(), connection.configuration(args))
+        )
     if args.png:
         from slurm_energy.reports.png import write_png
 
@@ -124,12 +126,14 @@ def _print_labels(
     from slurm_energy.reports.textplot import ASCII, glyphs_for
 
     glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
+    config = connection.configuration(args)
     style = Style(time_format=os.environ.get("SLURM_TIME_FORMAT", ""), now=datetime.now())
     for number, runs_of_job in enumerate(runs):
         if number:
             emit([""])
         job = runs_of_job[-1]
-        emit(label(job, glyphs, style, runs_of_job[:-1], decided.get(job.first.job_id, ())))
+        made = decided.get(job.first.job_id, ())
+        emit(label(job, glyphs, style, runs_of_job[:-1], made, config))
 
 
 def _explained(job_id: str, error: NotFoundError) -> NotFoundError:

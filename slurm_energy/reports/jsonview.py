@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_energy import __version__
-from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
+from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord, JobDevice
 from slurm_energy.reports.settings import applied_part
 from slurm_energy.reports.usage import Usage
 
@@ -100,6 +100,7 @@ def _node_object(record: EnergyRecord) -> dict[str, Any]:
         "throttled_seconds": record.throttled_seconds,
         "uncertain_seconds": record.uncertain_seconds,
         "components": {component.name: _component_object(component) for component in record.components},
+        "devices": [_device_object(device) for device in record.devices],
         "settings": [_setting_object(setting) for setting in record.applied],
         "notes": list(record.notes),
     }
@@ -111,6 +112,15 @@ def _component_object(component: ComponentEnergy) -> dict[str, Any]:
         "energy_joules": component.energy_joules,
         "source": component.source,
         "quality": None if component.energy_joules is None else component.quality,
+    }
+
+
+def _device_object(device: JobDevice) -> dict[str, Any]:
+    return {
+        "device": device.name,
+        "product": device.product,
+        "min_cap_watts": device.min_cap_watts,
+        "max_cap_watts": device.max_cap_watts,
     }
 
 

@@ -10,11 +10,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm_energy.config import Config
 from slurm_energy.quantities import format_duration
 from slurm_energy.records import AppliedSetting, Quality
-from slurm_energy.reports.advice import PART_NAMES, Note, notes
+from slurm_energy.reports.advice import PART_NAMES, notes
 from slurm_energy.reports.fields import Style, asked_number
 from slurm_energy.reports.nodelist import fold
+from slurm_energy.reports.note import Note
 from slurm_energy.reports.scaling import percent, plain, with_unit
 from slurm_energy.reports.settings import MergedSetting, applied_part, merge_settings
 from slurm_energy.reports.textplot import Glyphs, area_plot, share_bar, sparkline
@@ -35,6 +37,7 @@ def label(
     style: Style,
     earlier_runs: Sequence[Usage] = (),
     decisions: Sequence[Mapping[str, Any]] = (),
+    config: Config | None = None,
 ) -> list[str]:
     """Return the lines of the label.
 
@@ -44,6 +47,7 @@ def label(
         style: form of points in time.
         earlier_runs: runs of the same job before Slurm requeued it.
         decisions: what the queue engine changed about it, as `GET /v1/jobs/ID` has it.
+        config: bounds and best known settings of the site; None: the defaults.
     """
     sections = [
         _title(f"Energy label of job {job.display_id}", "="),
@@ -55,7 +59,7 @@ def label(
         *_optional("Nodes", _nodes(job)),
         *_optional("Steps", _steps(job)),
         *_optional("Power over time", _power(job, glyphs)),
-        *_optional("Notes", _notes([*notes(job), *_earlier(job, earlier_runs)])),
+        *_optional("Notes", _notes([*notes(job, config), *_earlier(job, earlier_runs)])),
     ]
     return [line.rstrip() for section in sections for line in section] + ["=" * WIDTH]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from slurm_energy.config import Config
 from slurm_energy.quantities import format_duration
 from slurm_energy.records import Quality
 from slurm_energy.reports.advice import PART_NAMES, notes
@@ -48,7 +49,11 @@ _FIGURES: tuple[tuple[str, str, _Figure], ...] = (
 
 
 def page(
-    jobs: Sequence[Usage], title: str = "", remarks: Sequence[str] = (), now: datetime | None = None
+    jobs: Sequence[Usage],
+    title: str = "",
+    remarks: Sequence[str] = (),
+    now: datetime | None = None,
+    config: Config | None = None,
 ) -> str:
     """Return one HTML document: a label for one job, a comparison for several.
 
@@ -57,9 +62,10 @@ def page(
         title: heading; a fitting one if empty.
         remarks: lines to put on top, one paragraph each.
         now: the present, for the footer; none leaves the date out.
+        config: bounds and best known settings of the site; None: the defaults.
     """
     if len(jobs) == 1:
-        return render("job.html.j2", _job_context(jobs[0], title), remarks, now)
+        return render("job.html.j2", _job_context(jobs[0], title, config), remarks, now)
     return render("comparison.html.j2", _comparison_context(jobs, title), remarks, now)
 
 
@@ -69,7 +75,7 @@ def embed(chart: Chart) -> dict[str, Markup]:
     return {"svg": Markup(chart.svg), "data": Markup(data)}
 
 
-def _job_context(job: Usage, title: str) -> dict[str, Any]:
+def _job_context(job: Usage, title: str, config: Config | None) -> dict[str, Any]:
     parts = _parts(job)
     name = job.job.name or ""
     return {
@@ -94,7 +100,7 @@ def _job_context(job: Usage, title: str) -> dict[str, Any]:
         "charts": _job_charts(job),
         "settings": [_setting_row(merged, len(job.records)) for merged in merge_settings(job.records)],
         "nodes": _node_rows(job),
-        "notes": notes(job),
+        "notes": notes(job, config),
     }
 
 

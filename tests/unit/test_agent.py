@@ -136,6 +136,8 @@ def test_a_job_from_begin_to_record(node: Node) -> None:
     assert (record.uncertain_seconds, record.seconds_above_cap, record.throttled_seconds) == (0.0, None, None)
     assert record.asked == {"policy": "powersave", "tag": "t/1"}
     assert record.tag == "t/1"
+    assert [(device.name, device.max_cap_watts) for device in record.devices] == [("cpu", None)]
+    assert record.devices[0].product == discover(node.tree.root).hardware.cpu_model
     applied = {setting.setting: setting for setting in record.applied}
     frequency = applied["cpufreq.frequency[policy0-3]"]
     assert (frequency.original, frequency.applied) == ("800-3400 MHz", "800-800 MHz")

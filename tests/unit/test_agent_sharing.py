@@ -22,7 +22,7 @@ from slurm_energy.devices.hardware import Gpu, Hardware
 from slurm_energy.devices.nvml import GpuLimit
 from slurm_energy.devices.powercap import PowerLimit
 from slurm_energy.policies import WAITING
-from slurm_energy.records import EnergyRecord
+from slurm_energy.records import EnergyRecord, JobDevice
 
 
 class SharedNode(Node):
@@ -200,6 +200,11 @@ def test_jobs_on_one_gpu_share_its_limit(gpu_node: tuple[Engine, list[Limit]]) -
     assert [limit.value for limit in limits] == ["200000", "200000"]
     engine.end(env(6, cpus="2"))
     assert [limit.value for limit in limits] == ["150000", "400000"]
+    engine.end(env(5, cpus="2"))
+    engine.tidy()
+    records = [EnergyRecord.from_json(item.record) for item in engine.spool.items(10**9, 9)]
+    gpus = [JobDevice(f"gpu[{index}]", "A100", 100.0, 400.0) for index in range(2)]
+    assert {record.job_id: list(record.devices) for record in records} == {5: gpus[:1], 6: gpus}
 
 
 @pytest.mark.parametrize("partitioned", [False, True])

@@ -10,7 +10,7 @@ import pytest
 import report_examples as examples
 from report_examples import answer, component, job_info, record, usages
 
-from slurm_energy.records import AppliedSetting
+from slurm_energy.records import AppliedSetting, JobDevice
 from slurm_energy.reports.advice import notes
 from slurm_energy.reports.fields import Style
 from slurm_energy.reports.label import label
@@ -57,20 +57,28 @@ def gpu_parts(watts_each: float, cpu_watts: float = 50.0, seconds: float = 40.0)
     return (component("cpu", cpu_watts * seconds), *gpus)
 
 
+def gpus(product: str, low: float | None, high: float | None, count: int = 2) -> tuple[JobDevice, ...]:
+    return tuple(JobDevice(f"gpu[{i}]", product, low, high) for i in range(count))
+
+
 @pytest.mark.parametrize(
     ("changes", "text", "directive"),
     [
         (
-            {"components": gpu_parts(212), "applied": (LIMIT,)},
+            {"components": gpu_parts(212), "devices": gpus("NVIDIA L4", 100.0, 400.0)},
             "53 % of their 400 W limit",
-            "--energy-gpu-cap=190",
+            "",
         ),
-        ({"components": gpu_parts(300, 320)}, "The CPUs took 35 % of the energy", "--energy-policy=balanced"),
-        ({"policy": "monitor"}, "This run was not tuned", "--energy-policy=edp"),
+        ({"components": gpu_parts(300, 320)}, "The CPUs took 35 % of the energy", ""),
         (
             {"asked": {"cap_watts": "300"}, "seconds_above_cap": 20.0, "peak_watts": 333.0},
             "above the cap for 00:00:20 (50 % of the time)",
-            "--energy-cap=330",
+            "--energy-cap=340",
+        ),
+        (
+            {"asked": {"cap_watts": "300"}, "seconds_above_cap": 20.0, "peak_watts": 10050.0},
+            "above the cap for 00:00:20 (50 % of the time)",
+            "",
         ),
         (
             {"throttled_seconds": 10.0},
@@ -129,6 +137,6 @@ def test_uneven_nodes_are_named() -> None:
         for n, w in (("a", 500.0), ("b", 200.0))
     ]
     (job,) = usages(answers)
-    assert [note.text for note in notes(job) if note.kind == "try"] == [
+    assert [note.text for note in notes(job) if note.kind == "finding"] == [
         "b drew 200 W on average, a 500 W: is the work spread evenly?",
     ]

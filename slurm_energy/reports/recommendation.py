@@ -1,0 +1,144 @@
+"""What to try next with a job: settings that its devices take, each with a measured or predicted figure.
+
+Without such a setting or figure nothing is recommended. Devices and their limits come from the records.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from slurm_energy.config import Config, EdpEntry
+from slurm_energy.errors import EnergyError
+from slurm_energy.oracle.answer import Answer, Question
+from slurm_energy.oracle.hardware.loading import find_hardware
+from slurm_energy.policies.edp import cpu_entry, gpu_entry
+from slurm_energy.records import JobDevice
+from slurm_energy.reports.fields import asked_number
+from slurm_energy.reports.note import Note
+from slurm_energy.reports.settings import split_setting
+from slurm_energy.reports.usage import Usage
+
+UNTUNED_POLICIES = ("monitor", "performance")
+LEAST_EDP_GAIN = 0.03
+"""Share of the energy-delay product that a predicted cap must save, or nothing is said."""
+_CAP_STEP_WATTS = 10
+_FIGURE = re.compile(r"\d ?%")
+
+
+def recommendations(job: Usage, config: Config) -> Iterator[Note]:
+    """Yield at most one setting to try: a cap predicted for the job's model, else the policy `edp`."""
+    if job.elapsed_s <= 0 or job.energy_joules is None or job.first.policy not in UNTUNED_POLICIES:
+        return
+    note = _predicted_cap(job, config) or _edp(job, config)
+    if note is not None:
+        yield note
+
+
+def gpus_of(job: Usage) -> list[JobDevice]:
+    """Return the job's GPUs on all nodes, as far as the records name them."""
+    return [device for record in job.records for device in record.devices if device.name != "cpu"]
+
+
+def _predicted_cap(job: Usage, config: Config) -> Note | None:
+    gpus, model = gpus_of(job), job.first.model
+    kinds = {gpu.product for gpu in gpus}
+    if not model or len(kinds) != 1 or asked_number(job, "gpu_cap_watts") or _is_capped(job):
+        return None
+    product = kinds.pop()
+    try:
+        kind = find_hardware(product)
+    except EnergyError:
+        return None
+    low = max(kind.min_cap_watts if gpu.min_cap_watts is None else gpu.min_cap_watts for gpu in gpus)
+    limit = min(kind.max_cap_watts if gpu.max_cap_watts is None else gpu.max_cap_watts for gpu in gpus)
+    asked = Question(model=model, gpu_kind=product, gpus=len(gpus), nodes=len(job.records))
+    before, best, cap = _search(asked, limit, _caps(low, limit, config.bounds.gpu_cap_watts))
+    if before is None or best is None or best.edp_js > (1 - LEAST_EDP_GAIN) * before.edp_js:
+        return None
+    time = _change(best.duration_s.mean, before.duration_s.mean)
+    energy = _change(best.energy_joules.mean, before.energy_joules.mean)
+    return Note(
+        "try",
+        f"A cap of {cap} W per GPU is predicted to change time by {time} and the GPUs' energy by {energy}"
+        f" ({best.basis}).",
+        f"--energy-gpu-cap={cap}",
+    )
+
+
+def _is_capped(job: Usage) -> bool:
+    kinds = (split_setting(setting.setting)[0] for record in job.records for setting in record.applied)
+    return any(kind.endswith("power_limit") and not kind.startswith("powercap") for kind in kinds)
+
+
+def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
+    """Return caps that the GPUs take and the site allows, below the limit in force."""
+    first = math.ceil(max(low, bounds[0]) / _CAP_STEP_WATTS) * _CAP_STEP_WATTS
+    return [cap for cap in range(first, math.ceil(limit), _CAP_STEP_WATTS) if cap <= bounds[1]]
+
+
+def _search(asked: Question, limit: float, caps: Sequence[int]) -> tuple[Answer | None, Answer | None, int]:
+    """Return predictions under the limit in force and under the best cap, and that cap.
+
+    None where the model was never measured on this kind of GPU, or the question goes beyond what it knows.
+    """
+    try:
+        from slurm_energy.oracle.prediction import TrainingOracle
+    except ImportError:  # numpy belongs to an extra
+        return None, None, 0
+    oracle = TrainingOracle()
+
+    def ask(cap_watts: float) -> Answer | None:
+        return oracle.predict(replace(asked, gpu_cap_watts=cap_watts))
+
+    before = ask(limit)
+    if before is None or not caps or not before.observations or before.notes:
+        return None, None, 0
+    found = [(answer, cap) for cap in caps if (answer := ask(cap)) is not None]
+    best, cap = min(found, key=lambda item: item[0].edp_js)
+    return before, best, cap
+
+
+def _edp(job: Usage, config: Config) -> Note | None:
+    gpus, first = gpus_of(job), job.records[0]
+    processor = next((device.product for device in first.devices if device.name == "cpu"), "")
+    if gpus:
+        products = {gpu.product for gpu in gpus}
+        if len(products) != 1 or asked_number(job, "gpu_cap_watts"):
+            return None
+        product = products.pop()
+        entry = gpu_entry(config, processor, product, job.first.model)
+        what = _gpu_settings(entry, gpus) if entry else ""
+    else:
+        product = processor
+        entry = cpu_entry(config, processor, (), job.first.model) if processor else None
+        watts = entry.max_frequency_mhz if entry else None
+        what = f"at most {watts:g} MHz" if watts else ""
+    if entry is None or not what or not _FIGURE.search(entry.source):
+        return None
+    return Note(
+        "try",
+        f"Policy edp sets {what} here, which was measured on {entry.gpu or entry.cpu or product}:"
+        f" {entry.source}. Compare both runs with: senergy job ID ID --html FILE",
+        "--energy-policy=edp",
+    )
+
+
+def _gpu_settings(entry: EdpEntry, gpus: Sequence[JobDevice]) -> str:
+    """Return what an entry sets; empty if one of the GPUs would not take it."""
+    cap = entry.gpu_cap_watts
+    if cap is None:
+        return f"at most {entry.gpu_clock_mhz:g} MHz on the GPUs" if entry.gpu_clock_mhz else ""
+    takes = [
+        gpu.min_cap_watts is not None
+        and gpu.max_cap_watts is not None
+        and gpu.min_cap_watts <= cap < gpu.max_cap_watts
+        for gpu in gpus
+    ]
+    return f"{cap:g} W per GPU" if all(takes) else ""
+
+
+def _change(new: float, old: float) -> str:
+    return f"{100 * (new / old - 1):+.0f} %"
