@@ -25,7 +25,7 @@ from slurm_energy.quantities import shown
 _DELIVERIES_BYTES: Final = 96 << 20  # all that are in memory at a time
 DELIVERY_TIMEOUT_S: Final = 30.0
 BODY_TIMEOUT_S: Final = 10.0
-BUSY_DELAY_S: Final = 0.5
+BUSY_DELAY_S: Final = 2.0
 _DECODERS: Final = 4  # munged serves Slurm too
 _SIGNERS: Final = 2
 _STATUS: Final[dict[type[EnergyError], int]] = {

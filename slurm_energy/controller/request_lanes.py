@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import time
 from collections.abc import AsyncIterator
 from typing import Final
 
 from slurm_energy.errors import UnavailableError
 
 WAIT_S: Final = 30.0
-RETRY_AFTER_S: Final = 1
+RETRY_AFTER_S: Final = 2
+MAX_REST_S: Final = 0.5
 
 
 class BusyError(UnavailableError):
@@ -33,13 +36,22 @@ class RequestLanes:
         waiting: further requests of one user that may wait.
         together: requests of all users in progress; those of trusted users do not count.
         trusted_width, trusted_waiting: as `width` and `waiting`, for operators and agents.
+        rest_factor: between two turns of an ordinary user this many times the time of the first pass, so that
+            one user takes a part of the processor only.
     """
 
     def __init__(
-        self, width: int, waiting: int, together: int, trusted_width: int, trusted_waiting: int
+        self,
+        width: int,
+        waiting: int,
+        together: int,
+        trusted_width: int,
+        trusted_waiting: int,
+        rest_factor: float = 0.0,
     ) -> None:
         self._bounds = {False: (width, waiting), True: (trusted_width, trusted_waiting)}
         self._together = asyncio.Semaphore(together)
+        self._rest_factor = rest_factor
         self._lanes: dict[tuple[int, bool], _Lane] = {}
 
     @contextlib.asynccontextmanager
@@ -54,13 +66,27 @@ class RequestLanes:
         if lane.present >= width + waiting:
             raise BusyError(f"uid {uid}", f"{lane.present} of your requests are in progress", "try again")
         lane.present += 1
+        began_s: float | None = None
         try:
-            async with _turn(lane.turns):
-                yield
+            await _acquire(lane.turns)
+            began_s = time.monotonic()
+            yield
         finally:
-            lane.present -= 1
-            if not lane.present:
-                del self._lanes[uid, trusted]
+            rest_s = 0.0
+            if began_s is not None and not trusted:
+                rest_s = min(MAX_REST_S, self._rest_factor * (time.monotonic() - began_s))
+            leave = functools.partial(self._leave, (uid, trusted), lane, had_turn=began_s is not None)
+            if rest_s > 0:
+                asyncio.get_running_loop().call_later(rest_s, leave)
+            else:
+                leave()
+
+    def _leave(self, key: tuple[int, bool], lane: _Lane, *, had_turn: bool) -> None:
+        if had_turn:
+            lane.turns.release()
+        lane.present -= 1
+        if not lane.present:
+            del self._lanes[key]
 
     @contextlib.asynccontextmanager
     async def of_all(self, *, trusted: bool) -> AsyncIterator[None]:
@@ -68,8 +94,11 @@ class RequestLanes:
         if trusted:
             yield
             return
-        async with _turn(self._together):
+        await _acquire(self._together)
+        try:
             yield
+        finally:
+            self._together.release()
 
 
 class ByteBudget:
@@ -105,14 +134,9 @@ class ByteBudget:
                 self._changed.notify_all()
 
 
-@contextlib.asynccontextmanager
-async def _turn(turns: asyncio.Semaphore) -> AsyncIterator[None]:
+async def _acquire(turns: asyncio.Semaphore) -> None:
     try:
         async with asyncio.timeout(WAIT_S):
             await turns.acquire()
     except TimeoutError:
         raise BusyError("controller", "too many requests at a time", "try again") from None
-    try:
-        yield
-    finally:
-        turns.release()

@@ -49,6 +49,7 @@ from slurm_energy.users import name_of, uid_of
 MAX_DELIVERY_BYTES: Final = 16 << 20
 MAX_QUESTIONS_BYTES: Final = 1 << 20
 MAX_SEARCH_BYTES: Final = 256 << 10
+_REST_FACTOR: Final = 3.0  # an ordinary user keeps about a quarter of a core busy at most
 _FIGURES_AGE_S: Final = 1.0
 _TRACES_CHUNK: Final = 4  # jobs' answers carry traces, which may be megabytes each
 log = logging.getLogger("senergyctld")
@@ -87,7 +88,9 @@ class Server:
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
         # Ordinary users' requests together take fewer threads than there are for requests and reading.
-        costly = RequestLanes(width=1, waiting=7, together=4, trusted_width=4, trusted_waiting=60)
+        costly = RequestLanes(
+            width=1, waiting=7, together=4, trusted_width=4, trusted_waiting=60, rest_factor=_REST_FACTOR
+        )
         light = RequestLanes(width=2, waiting=14, together=8, trusted_width=16, trusted_waiting=240)
         ingest = RequestLanes(width=0, waiting=0, together=0, trusted_width=32, trusted_waiting=480)
         application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain])
@@ -113,8 +116,9 @@ class Server:
         return application
 
     async def _post_records(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
+        answer = await self._deliveries.take(body, _sender(request, caller))
         self._figures = None
-        return await self._deliveries.take(body, _sender(request, caller))
+        return answer
 
     async def _post_predict(self, _: web.Request, caller: Caller, body: bytes) -> Answer:
         operator = caller.uid in self.access.operators

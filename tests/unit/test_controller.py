@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pwd
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from slurm_energy import __version__
 from slurm_energy import config as configuration
 from slurm_energy.accounting import database, facts
 from slurm_energy.accounting.response_proof import ResponseVerifier
-from slurm_energy.controller import deliveries, identity, policyfile, server
+from slurm_energy.controller import deliveries, dispatch, identity, policyfile, server
 from slurm_energy.controller.enrichment import Enrichment, Schedule
 from slurm_energy.controller.identity import Access
 from slurm_energy.controller.node_hosts import NodeHosts
@@ -248,6 +249,105 @@ def test_too_large_a_body(controller, monkeypatch):
 
     async def story(c):
         return refused(await c.post(b"x" * 2000), 413, 2, "1000 bytes")
+
+    assert controller.session(story)
+
+
+def test_one_user_s_predictions_hold_nobody_else_up(controller, monkeypatch):
+    """One at a time and user, a bounded number wait, others are refused at once; an operator is answered."""
+    monkeypatch.setattr(dispatch, "BUSY_DELAY_S", 0.0)
+    release, working, most = asyncio.Event(), [], []
+
+    async def answers(questions, own_only):
+        working.append(own_only)
+        most.append(working.count(True))
+        await release.wait()
+        working.remove(own_only)
+        return [None] * len(questions)
+
+    monkeypatch.setattr(controller.memory, "answers", answers)
+    monkeypatch.setattr(server, "name_of", lambda uid: f"user{uid}")
+
+    async def story(c):
+        body = {"questions": [{"name": "train"}] * 10}
+        asked = [asyncio.create_task(c.post(body, uid=ALICE, target="/v1/predict")) for _ in range(24)]
+        while sum(task.done() for task in asked) < 16:
+            await asyncio.sleep(0.01)
+        refusals = [task.result() for task in asked if task.done()]
+        for refusal in refusals:
+            assert refused(refusal, 503, 4, "8 of your requests are in progress", "try again")
+        assert not release.is_set() and working == [True]
+        assert (await c.get("/v1/status"))[0] == 200  # while all of hers wait
+        assert (await c.get("/v1/policies", uid=ALICE))[0] == 200
+        others = [asyncio.create_task(c.post(body, uid=uid, target="/v1/predict")) for uid in (BOB, OPERATOR)]
+        while sorted(working) != [False, True, True]:
+            await asyncio.sleep(0.01)
+        release.set()
+        done = await asyncio.gather(*asked, *others)
+        assert sorted(status for status, _ in done) == [200] * 10 + [503] * 16
+        assert max(most) == 2  # hers and Bob's
+        return True
+
+    assert controller.session(story)
+
+
+def test_bodies_are_decoded_beside_the_event_loop(controller, monkeypatch):
+    threads, decode = [], deliveries.read_object
+
+    def noted(body):
+        threads.append(threading.current_thread())
+        return decode(body)
+
+    for module in (deliveries, server):
+        monkeypatch.setattr(module, "read_object", noted)
+    monkeypatch.setattr(server, "name_of", lambda uid: "alice")
+
+    async def story(c):
+        assert (await c.post({"items": [item(job_id=3)]}))[0] == 200
+        assert (await c.post({"questions": []}, target="/v1/predict"))[0] == 200
+        status, answer = await c.post({"job": "3"}, uid=OPERATOR, target="/v1/records/search")
+        assert status == 200 and [r["job_id"] for r in answer["records"]] == [3]
+        answer = await c.post({"job": 3}, uid=OPERATOR, target="/v1/records/search")
+        assert refused(answer, 400, 2, "not a string")
+        return True
+
+    assert controller.session(story)
+    assert len(threads) == 4 and threading.current_thread() not in threads
+
+
+@pytest.mark.parametrize(
+    ("target", "uid", "limit"),
+    [
+        ("/v1/predict", ALICE, 1 << 20),
+        ("/v1/predict", OPERATOR, 1 << 20),
+        ("/v1/records/search", ALICE, 256 << 10),
+        ("/v1/records", AGENT, 16 << 20),
+    ],
+)
+def test_bodies_have_bounds(controller, target, uid, limit):
+    async def story(c):
+        answer = await c.post(b'{"x": "' + b"a" * limit + b'"}', uid=uid, target=target)
+        return refused(answer, 413, 2, f"larger than {limit} bytes")
+
+    assert controller.session(story)
+
+
+def test_status_pages_that_are_asked_for_together_share_one_query(controller, monkeypatch):
+    figures, calls = server.queries.figures, []
+
+    def slowly(connection):
+        calls.append(1)
+        time.sleep(0.2)
+        return figures(connection)
+
+    monkeypatch.setattr(server.queries, "figures", slowly)
+
+    async def story(c):
+        answers = await asyncio.gather(*(c.get("/v1/status") for _ in range(12)))
+        assert {status for status, _ in answers} == {200} and len(calls) == 1
+        await c.post({"items": [item(job_id=3)]})
+        assert (await c.get("/v1/status"))[1]["records"] == 1  # a delivery is seen at once
+        return True
 
     assert controller.session(story)
 

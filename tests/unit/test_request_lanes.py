@@ -96,6 +96,21 @@ def test_one_that_breaks_off_gives_its_turn_back():
     asyncio.run(story())
 
 
+def test_a_user_rests_between_turns_and_others_do_not():
+    async def story():
+        office = Office(rest_factor=1e9)
+        office.release.set()
+        await office.request(ALICE)
+        waits = asyncio.create_task(office.request(ALICE))
+        root = [asyncio.create_task(office.request(ROOT)) for _ in range(5)]
+        await office.request(BOB)
+        await asyncio.gather(*root)
+        assert set(office.most) == {ALICE, BOB, ROOT} and not waits.done()
+        await waits
+
+    asyncio.run(story())
+
+
 def test_a_turn_that_does_not_come_is_refused(monkeypatch):
     monkeypatch.setattr(request_lanes, "WAIT_S", 0.01)
 
