@@ -6,9 +6,10 @@ Rows become JSON inside SQLite, so that a large answer costs little here and is 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sqlite3
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from slurm_energy.accounting.selection import JobSelector, Selection
@@ -25,6 +26,11 @@ _JOB_JSON = """CASE WHEN j.id IS NULL THEN 'null' ELSE json_object(
     'het_job_id', j.het_job_id, 'het_offset', j.het_offset, 'requested', j.requested) END"""
 # The stored body is an object that is never empty: its last brace makes room for more keys.
 _RECORD_JSON = f"substr(r.body, 1, length(r.body) - 1) || ',\"job\":' || {_JOB_JSON}"
+
+_RECORDED: Final = {
+    "account": "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM records WHERE account = value)",
+    "partition": "SELECT DISTINCT partition FROM jobs WHERE partition IN (SELECT value FROM json_each(?))",
+}
 
 # From one uid to the next by its index, so that a large database is not read as a whole.
 _NAMES = """WITH RECURSIVE uids (uid) AS (
@@ -90,6 +96,20 @@ def refuse_unknown_users(connection: sqlite3.Connection, selection: Selection) -
         if name not in known and not find(connection, dataclasses.replace(selection, users=(name,), uids=())):
             why = "the controller does not know this user, and no energy record has the name"
             raise NotFoundError(f"user {shown(name)}", why, "is it spelt right?")
+
+
+def recorded_names(connection: sqlite3.Connection, kind: str, names: Collection[str]) -> frozenset[str]:
+    """Return those of the names that some job has.
+
+    One query, however many names a user gives: an index look-up for each account, and for partitions, of
+    which there is no index, one pass over the jobs, whose rows are short.
+
+    Args:
+        connection: of the database.
+        kind: `account` or `partition`.
+        names: accounts or partitions.
+    """
+    return frozenset(row[0] for row in connection.execute(_RECORDED[kind], [json.dumps([*names])]))
 
 
 def _exists(connection: sqlite3.Connection, job: JobSelector, uid: int | None) -> bool:

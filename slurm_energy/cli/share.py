@@ -12,7 +12,7 @@ from typing import Any
 from slurm_energy import __version__
 from slurm_energy.cli import connection
 from slurm_energy.cli.printing import add_field_options, add_parsable_options, emit, emit_json
-from slurm_energy.errors import EXIT_OK, NotFoundError
+from slurm_energy.errors import EXIT_OK, NotFoundError, suggestion
 from slurm_energy.quantities import shown
 
 HELP = "energy used and shares of accounts and users, in sshare's manner"
@@ -97,11 +97,14 @@ def _refuse_unknown(told: Sequence[Mapping[str, Any]], accounts: Sequence[str], 
     """
     for name in accounts:
         if not any(row["account"] == name for row in told):
-            raise NotFoundError(f"account {shown(name)}", "it has neither shares nor used energy", _SPELT)
+            close = suggestion(name, sorted({str(row["account"]) for row in told}))
+            why = "it has neither shares nor used energy"
+            raise NotFoundError(f"account {shown(name)}", why, close or _SPELT)
     for name in users:
         if not any(row.get("user") == name for row in told) and not _known_here(name):
             why = "this host does not know the user, who has neither shares nor used energy"
-            raise NotFoundError(f"user {shown(name)}", why, _SPELT)
+            close = suggestion(name, sorted({str(row["user"]) for row in told if row.get("user")}))
+            raise NotFoundError(f"user {shown(name)}", why, close or _SPELT)
 
 
 def _known_here(user: str) -> bool:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from slurm_energy.accounting.parameters import words
 from slurm_energy.controller.priority import PriorityLoop
 from slurm_energy.errors import NotFoundError
 from slurm_energy.quantities import shown
@@ -44,6 +45,21 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], uid: int, *, operator
         head["state"] = explaining.state(snapshot)
     explainer = explaining.Explainer(snapshot, wanted.own_uid)
     return _pieces(head, rows, explainer.job)
+
+
+def names_without_jobs(
+    priority: PriorityLoop, query: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the accounts and partitions that a query names and no job of the queue has."""
+    accounts, partitions = words(query, "account"), words(query, "partition")
+    snapshot = priority.snapshot
+    if snapshot is None or not (accounts or partitions):
+        return accounts, partitions
+    queued = {name for names in snapshot.queue.partition for name in names.split(",")}
+    return (
+        tuple(name for name in accounts if name not in set(snapshot.queue.account)),
+        tuple(name for name in partitions if name not in queued),
+    )
 
 
 def _refuse_unknown(users: Sequence[str], snapshot: Snapshot, kept: Kept | None) -> None:

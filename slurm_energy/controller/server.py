@@ -29,6 +29,7 @@ from slurm_energy.controller.dispatch import (
     one_request_per_connection,
 )
 from slurm_energy.controller.identity import Access, Caller
+from slurm_energy.controller.known_names import KnownNames
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.policyfile import policies_answer
 from slurm_energy.controller.prediction import Memory, read_questions
@@ -81,6 +82,7 @@ class Server:
         self._priority = priority
         self._started = time.time()
         self._deliveries = Deliveries(lambda: self.config, store, recurring, hosts)
+        self._names = KnownNames(lambda: self.config, store)
         self._figures: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
         self.admission = AdmissionControl()
         self._dispatcher = Dispatcher(lambda: (self.config, self.access), recurring, self.admission)
@@ -138,6 +140,8 @@ class Server:
         ids = await self._store.read(_find, selection)
         if selection.users and not selection.jobs:
             await self._store.read(queries.refuse_unknown_users, selection)
+        if not selection.jobs:
+            await self._names.refuse_unknown(selection.accounts, selection.partitions)
         scope = "all" if selection.own_uid is None else "own"
         return self._pieces(ids, f'{{"scope":"{scope}","records":[', queries.CHUNK, False)
 
@@ -157,6 +161,7 @@ class Server:
     async def _get_priority(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
         query, operator = await _query(request, body), caller.uid in self.access.operators
         ask = functools.partial(prioritypages.jobs, self._ranking(), query, caller.uid, operator=operator)
+        await self._names.refuse_unknown(*prioritypages.names_without_jobs(self._ranking(), query))
         return _in_threads(await asyncio.to_thread(ask))
 
     async def _get_shares(self, _: web.Request, caller: Caller, __: bytes) -> Answer:

@@ -1,0 +1,100 @@
+"""Refuses accounts and partitions that neither Slurm nor an energy record knows: misspelt, most likely.
+
+Slurm is asked at most once a minute, whatever users ask for: for accounts that no record has, and partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+from slurm_energy.accounting import queries
+from slurm_energy.config import Config
+from slurm_energy.controller.store import Store
+from slurm_energy.errors import NotFoundError, UnavailableError, suggestion
+from slurm_energy.quantities import shown
+from slurm_energy.slurm import sitenames
+from slurm_energy.slurm.command import CommandRunner, Runner
+
+_MAX_AGE_S: Final = 60.0
+_TIMEOUT_S: Final = 5.0
+
+log = logging.getLogger("senergyctld")
+
+
+class KnownNames:
+    """Accounts and partitions by their names.
+
+    Args:
+        config: returns the configuration in force.
+        store: of the records.
+        run: runs a Slurm command.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        store: Store,
+        run: Runner | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._store, self._clock = config, store, clock
+        self._run: Runner = run or CommandRunner(_TIMEOUT_S)
+        self._lock = asyncio.Lock()
+        self._read: dict[str, tuple[float, frozenset[str] | None]] = {}
+
+    async def refuse_unknown(self, accounts: Collection[str], partitions: Collection[str]) -> None:
+        """Check names that a user asked for.
+
+        Where Slurm does not answer, nothing is refused: that a name is unknown cannot be said then.
+
+        Raises:
+            NotFoundError: names the first account or partition that is unknown.
+        """
+        if accounts:
+            recorded = await self._store.read(queries.recorded_names, "account", accounts)
+            missing = [name for name in accounts if name not in recorded]
+            await self._refuse(missing, "account", recorded)
+        if partitions:
+            await self._refuse(partitions, "partition", frozenset())
+
+    async def _refuse(self, names: Collection[str], kind: str, recorded: frozenset[str]) -> None:
+        """Refuse the first name that neither Slurm nor a record has; `recorded`: names in records."""
+        known = await self._of_slurm(kind) if names else None
+        if known is None:
+            return
+        missing = [name for name in names if name not in known]
+        if missing and not recorded:
+            recorded = await self._store.read(queries.recorded_names, kind, missing)
+        for name in missing:
+            if name not in recorded:
+                raise _unknown(kind, name, known | recorded)
+
+    async def _of_slurm(self, kind: str) -> frozenset[str] | None:
+        """Return Slurm's names, at most a minute old; None if it did not answer."""
+        async with self._lock:
+            read_s, names = self._read.get(kind, (-_MAX_AGE_S, None))
+            if self._clock() - read_s >= _MAX_AGE_S:
+                names = await asyncio.to_thread(self._ask, kind)
+                self._read[kind] = self._clock(), names
+            return names
+
+    def _ask(self, kind: str) -> frozenset[str] | None:
+        try:
+            if kind == "account":
+                return sitenames.read_accounts(self._run, self._config().cluster.name)
+            return sitenames.read_partitions(self._run)
+        except UnavailableError as error:
+            log.debug("names of %ss are not known: %s", kind, error)
+            return None
+
+
+def _unknown(kind: str, name: str, known: Collection[str]) -> NotFoundError:
+    why = "neither Slurm nor an energy record knows it"
+    return NotFoundError(
+        f"{kind} {shown(name)}", why, suggestion(name, sorted(known)) or "is it spelt right?"
+    )

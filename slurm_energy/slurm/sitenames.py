@@ -1,0 +1,40 @@
+"""Names of accounts and partitions that Slurm has."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm.command import Runner
+from slurm_energy.slurm.shares import read_shares
+
+_NO_ACCOUNTING: Final = "Only 'accounting_storage/slurmdbd' is supported"
+
+
+def read_accounts(run: Runner, cluster: str = "") -> frozenset[str]:
+    """Return the accounts of a cluster; none where Slurm keeps no accounts.
+
+    Args:
+        run: runs a command.
+        cluster: its name in slurm.conf; empty: those of all clusters.
+
+    Raises:
+        UnavailableError: slurmdbd does not answer.
+    """
+    try:
+        return frozenset(read_shares(run, cluster).accounts)
+    except UnavailableError as error:
+        if _NO_ACCOUNTING in str(error):
+            return frozenset()
+        raise
+
+
+def read_partitions(run: Runner) -> frozenset[str]:
+    """Return all partitions, hidden ones too.
+
+    Raises:
+        UnavailableError: slurmctld does not answer.
+    """
+    return frozenset(
+        line.strip() for line in run(["sinfo", "-h", "-a", "-o", "%R"]).splitlines() if line.strip()
+    )

@@ -1,0 +1,128 @@
+"""Accounts and partitions that nobody knows are refused; those without jobs are not."""
+
+from __future__ import annotations
+
+import open_munge
+import pytest
+from slurm_answers import fixed_width_text
+from store_examples import NOW, item, job
+from test_controller import BOB, Controller, refused
+
+from slurm_energy.accounting import facts
+from slurm_energy.controller.known_names import KnownNames
+from slurm_energy.errors import UnavailableError
+
+NO_ACCOUNTING = "Only 'accounting_storage/slurmdbd' is supported."
+
+
+class FakeSlurm:
+    """Answers sinfo and sacctmgr, and counts how often each was asked."""
+
+    def __init__(self, accounts="root physics biology", partitions="cpu gpu night"):
+        self.accounts, self.partitions, self.asked = accounts, partitions, []
+
+    def __call__(self, argv):
+        self.asked.append(argv[0])
+        answer = self.partitions if argv[0] == "sinfo" else self.accounts
+        if isinstance(answer, Exception):
+            raise answer
+        if argv[0] == "sinfo":
+            return answer.replace(" ", "\n") + "\n"
+        rows = [(name, "", "", "" if name == "root" else "root", "1") for name in answer.split()]
+        return fixed_width_text(argv, rows)
+
+
+@pytest.fixture
+def slurm():
+    return FakeSlurm()
+
+
+@pytest.fixture
+def controller(tmp_path, monkeypatch, slurm):
+    open_munge.install(monkeypatch)
+    made = Controller(tmp_path)
+    made.now_s = 1000.0
+    made.server._names = KnownNames(lambda: made.config, made.store, slurm, lambda: made.now_s)
+    return made
+
+
+async def with_jobs(c):
+    await c.post({"items": [item(job_id=1), item(job_id=2, uid=BOB)]})
+    gone = (job(1, account="closed", partition="retired"),)
+    other = (job(2, account="physics", partition="cpu"),)
+    open_jobs = [facts.OpenJob("c1", number, True) for number in (1, 2)]
+    assert (await c.store.write(facts.store, {1: gone, 2: other}, open_jobs, NOW)).linked == 2
+
+
+def test_names_that_nobody_knows_are_refused_with_a_suggestion(controller):
+    async def story(c):
+        await with_jobs(c)
+        for query, name, hint in (
+            ("account=phsics", "account phsics", "did you mean physics?"),
+            ("account=Physics", "account Physics", "did you mean physics?"),
+            ("account=physics,xyzzy", "account xyzzy", "is it spelt right?"),
+            ("partition=gppu", "partition gppu", "did you mean gpu?"),
+            ("account=%1B2J", r"account \x1b2J", "is it spelt right?"),
+        ):
+            said = f"{name}: neither Slurm nor an energy record knows it: {hint}"
+            assert refused(await c.get(f"/v1/records?{query}"), 404, 6, said), query
+            assert refused(await c.get(f"/v1/records?{query}", uid=BOB), 404, 6, said), query
+        return True
+
+    assert controller.session(story)
+
+
+def test_names_without_records_or_without_slurm_are_an_empty_table(controller):
+    async def story(c):
+        await with_jobs(c)
+        for query, count in {
+            "account=biology": 0,
+            "partition=night,gpu": 0,
+            "account=closed": 1,
+            "partition=retired": 1,
+            "account=physics,biology,closed": 2,
+            "account=nosuch&job=1": 0,
+        }.items():
+            status, answer = await c.get(f"/v1/records?{query}")
+            assert (status, len(answer.get("records", answer))) == (200, count), (query, answer)
+        return True
+
+    assert controller.session(story)
+
+
+def test_where_slurm_does_not_answer_nothing_is_refused(controller, slurm):
+    slurm.accounts = slurm.partitions = UnavailableError("sacctmgr", "Connection refused")
+
+    async def story(c):
+        for query in ("account=nosuch", "partition=nosuch"):
+            assert (await c.get(f"/v1/records?{query}"))[1]["records"] == []
+        return True
+
+    assert controller.session(story)
+
+
+def test_a_cluster_without_slurmdbd_has_the_accounts_of_its_records(controller, slurm):
+    slurm.accounts = UnavailableError("sacctmgr", NO_ACCOUNTING)
+
+    async def story(c):
+        await with_jobs(c)
+        assert len((await c.get("/v1/records?account=closed"))[1]["records"]) == 1
+        return refused(await c.get("/v1/records?account=nosuch"), 404, 6, "account nosuch: ")
+
+    assert controller.session(story)
+
+
+def test_slurm_is_asked_once_a_minute_at_most(controller, slurm):
+    async def story(c):
+        await with_jobs(c)
+        for number in range(20):
+            await c.get(f"/v1/records?account=a{number}&partition=p{number}", uid=BOB)
+            await c.get("/v1/records?account=physics,closed")
+        assert slurm.asked == ["sacctmgr"]
+        await c.get("/v1/records?partition=cpu")
+        assert slurm.asked == ["sacctmgr", "sinfo"]
+        c.now_s += 61.0
+        await c.get("/v1/records?account=a1")
+        return slurm.asked == ["sacctmgr", "sinfo", "sacctmgr"]
+
+    assert controller.session(story)
