@@ -11,6 +11,9 @@
 #define FLAGS_BYTES 2048
 #define MOST_FLAGS 16
 #define MOST_ENV 1024
+#define NOTED "energy-flags:" /* begins what prolog_epilog/senergy_submit.lua writes into AdminComment */
+#define FINGERPRINT "ENERGY_FINGERPRINT="
+#define FINGERPRINT_DIGITS 16
 
 static const struct {
     uint32_t code;
@@ -96,6 +99,18 @@ static void set_list(struct queue_job *facts, int which, const char *text) {
     facts->entry.lengths[which] = (uint16_t)list_length(facts->texts[which], LIST_BYTES);
 }
 
+/* Finds the digest of the batch script where the job_submit module left it: users cannot write there. */
+static const char *noted_fingerprint(const job_record_t *job) {
+    const char *found = NULL;
+
+    for (const char *at = job->admin_comment; at && (at = strstr(at, NOTED)); at += strlen(NOTED))
+        found = at;
+    found = found ? strstr(found, FINGERPRINT) : NULL;
+    if (!found || strspn(found + strlen(FINGERPRINT), "0123456789abcdef") != FINGERPRINT_DIGITS)
+        return NULL;
+    return found;
+}
+
 /* Copies the energy flags of the job's environment, one a line; they may have SPANK_ before their names. */
 static size_t copy_flags(const job_record_t *job, char *to) {
     uint32_t count = job->spank_job_env_size < MOST_ENV ? job->spank_job_env_size : MOST_ENV;
@@ -110,7 +125,7 @@ static size_t copy_flags(const job_record_t *job, char *to) {
             continue;
         if (!strncmp(text, "SPANK_", 6))
             text += 6;
-        if (strncmp(text, "ENERGY_", 7))
+        if (strncmp(text, "ENERGY_", 7) || !strncmp(text, FINGERPRINT, strlen(FINGERPRINT)))
             continue;
         length = strnlen(text, FLAG_BYTES);
         if (length == FLAG_BYTES || memchr(text, '\n', length) || used + length + 1 > FLAGS_BYTES)
@@ -119,6 +134,13 @@ static size_t copy_flags(const job_record_t *job, char *to) {
         used += length;
         to[used++] = '\n';
         found++;
+    }
+    const char *digest = noted_fingerprint(job);
+    size_t length = strlen(FINGERPRINT) + FINGERPRINT_DIGITS;
+    if (digest && used + length + 1 <= FLAGS_BYTES) {
+        memcpy(to + used, digest, length);
+        used += length;
+        to[used++] = '\n';
     }
     return used;
 }

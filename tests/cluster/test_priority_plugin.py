@@ -58,6 +58,8 @@ def test_a_pass_reorders_what_waits_and_writes_the_queue_down(lab: LabDriver):
     array = lab.sbatch("true", *options, "--array=0-4")
     waiting = held(lab, user="nobody")
     shape = lab.sbatch("true", "-N1", "-n3", "-c2", "-wn1", "-t90")
+    noted = "admincomment=site; energy-flags: ENERGY_FINGERPRINT=0123456789abcdef"
+    lab.run("scontrol", "update", f"jobid={shape}", noted)
     write(lab, {first: 900, fixed: 800, after: 700, shape: 600})
     wanted = {first: 900, fixed: 123, shape: 600, waiting: 0}
     until(lambda: wanted.items() <= priorities(lab).items(), "the pass", PASS_S)
@@ -72,6 +74,7 @@ def test_a_pass_reorders_what_waits_and_writes_the_queue_down(lab: LabDriver):
 
     assert [int(of(job, "state")) for job in (running, first)] == [RUNNING, PENDING]
     assert of(first, "flags") == {"ENERGY_POLICY": "edp", "ENERGY_CAP": "300"}
+    assert of(shape, "flags") == {"ENERGY_FINGERPRINT": "0123456789abcdef"}
     assert of(first, "name") == "näme '; x"
     assert {job for job in rows if of(job, "held")} == {waiting}
     assert {job for job in rows if of(job, "fixed")} == {fixed}
