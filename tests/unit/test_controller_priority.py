@@ -364,7 +364,7 @@ def test_a_sites_policy_that_fails_is_one_line(make, tmp_path, monkeypatch):
         await queueing.loop.cycle()
         return (await c.get("/v1/priority"))[1]["error"]
 
-    assert queueing.session(story) == "own_policy.py, line 4: ZeroDivisionError: division by zero"
+    assert queueing.session(story) == f"policy 'fails' ({path}:4): ZeroDivisionError: division by zero"
 
 
 def test_shadow_changes_nothing_and_compares(make, caplog):

@@ -39,7 +39,7 @@ def test_of_a_product_the_greatest_ratio_counts() -> None:
     assert reason(ranking([1e9 / 9, 1e9], edp=cheap, ageing=ageing), 0, 1).startswith("for ")
     equal = Term(np.array([3.0, 3.0]), power=-1.0)
     text = reason(ranking([1e9 / 3, 1e9], edp=cheap, ageing=equal), 0, 1)
-    assert text == "for energy-delay product (1G against 3G J s)"
+    assert text == "for energy-delay product (1.000e+09 against 3.000e+09 J s)"
 
 
 @pytest.mark.parametrize(
