@@ -9,7 +9,7 @@ from datetime import datetime
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import add_field_options, add_parsable_options, emit, emit_json
+from slurm_energy.cli.printing import add_field_options, add_parsable_options, emit, emit_json, emit_verbatim
 from slurm_energy.errors import EXIT_OK, UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.reports.nodelist import expand
@@ -143,7 +143,10 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     rows = [row for job in jobs for row in (job, *job.steps)]
     layout = Layout(not args.noheader, args.delimiter if args.parsable else None, args.parsable == "p")
-    emit(table_lines(rows, columns, style, layout, jobs if args.total else None))
+    # Values are clean; the delimiter is the user's own and may be a tab.
+    (emit_verbatim if args.parsable else emit)(
+        table_lines(rows, columns, style, layout, jobs if args.total else None)
+    )
     return EXIT_OK
 
 

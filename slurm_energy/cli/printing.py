@@ -15,9 +15,10 @@ from slurm_energy.plaintext import printable
 def emit(lines: Iterable[str]) -> None:
     """Print lines of text that may contain text from users.
 
-    Control characters are escaped, and characters that the terminal's encoding lacks become `?`.
+    Control characters, newlines among them, are escaped: no name can act on the terminal or look like
+    another line. Characters that the terminal's encoding lacks become `?`.
     """
-    emit_verbatim(printable(part) for line in lines for part in line.split("\n"))
+    emit_verbatim(map(printable, lines))
 
 
 def emit_verbatim(lines: Iterable[str]) -> None:
