@@ -96,7 +96,8 @@ class TestRequests:
         client = controller.client()
         sent = [entry(1), entry(2)]
         answer = client.post("/v1/records", {"items": sent})
-        assert answer == {"accepted": [e["record"]["record_id"] for e in sent], "rejected": []}
+        assert answer["accepted"] == [e["record"]["record_id"] for e in sent]
+        assert [answer[key] for key in ("rejected", "retry", "traces_rejected")] == [[], [], []]
         found = client.get("/v1/records", {"job": "2", "steps": "1"})
         assert [r["job_id"] for r in found["records"]] == [2]
         assert client.get("/v1/jobs/1")["records"][0]["job"] is None
