@@ -1,4 +1,4 @@
-"""Jobs that have ended: their settings go back, their records into the spool, then they are forgotten."""
+"""Jobs that have ended: their settings go back, their records to disk, then they are forgotten."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ class Closing:
             return False
         joules = "unknown" if record.energy_joules is None else f"{record.energy_joules:.1f} J"
         log.info("job %s ended: %s in %.1f s", session.owner, joules, record.elapsed_s)
-        self._keeper.forget(session)
+        self._keeper.forget_when_synced([session])
         return True

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_S = 10.0
 _FLUSH_DELAY_S = 0.2
+_FLUSH_AGAIN_S = 5.0
 _FIRST_READING_S = 0.5
 _AGAIN_S = 1.0
 _MOST_KINDS_OF_ERRORS = 20
@@ -180,11 +181,16 @@ class Daemon:
             await self._written.wait()
             await asyncio.sleep(_FLUSH_DELAY_S)
             self._written.clear()
-            paths = await self._work(self._engine.tidy)
+            flush = await self._work(self._engine.tidy)
             try:
-                await asyncio.to_thread(durable.flush, paths)
+                await asyncio.to_thread(durable.flush, flush.files)
             except OSError as error:
-                self._complaints.tell("agent.state_dir", f"cannot be forced to disk: {error}")
+                self._complaints.tell("agent.state_dir", f"cannot be forced to disk, tried again: {error}")
+                await self._work(partial(self._engine.flushed, flush, succeeded=False))
+                asyncio.get_running_loop().call_later(_FLUSH_AGAIN_S, self._written.set)
+            else:
+                self._complaints.settle("agent.state_dir", "can be forced to disk again")
+                await self._work(self._engine.flushed, flush)
             self._delivery.wake()
 
     def _handle_signals(self) -> None:

@@ -5,7 +5,6 @@ Synchronous; every method runs in the one worker thread. Sockets, timers and del
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from slurm_energy.agent.allowance import Allowance
 from slurm_energy.agent.applying import Applying
 from slurm_energy.agent.clock import Clock
 from slurm_energy.agent.closing import Closing
-from slurm_energy.agent.keeping import Keeper
+from slurm_energy.agent.keeping import Flush, Keeper
 from slurm_energy.agent.live import LEAST_WINDOW_S
 from slurm_energy.agent.measuring import Measuring
 from slurm_energy.agent.overdue import NOTE, overdue
@@ -27,7 +26,6 @@ from slurm_energy.agent.statedir import StateDir
 from slurm_energy.agent.trace import TraceBuilder
 from slurm_energy.agent.usage import Moment
 from slurm_energy.config import Config
-from slurm_energy.devices import durable
 from slurm_energy.devices.discovery import Devices
 from slurm_energy.errors import ForbiddenError
 from slurm_energy.slurm.hookenv import JobContext, job_context, this_node
@@ -104,7 +102,8 @@ class Engine:
 
     def start(self) -> None:
         """Take up what an earlier run left: finish what ended, go on with what runs, restore the rest."""
-        running, ended = resuming.take_up(self._state, self.spool, self._measuring, self._clock.boot_id)
+        take_up = resuming.take_up(self._state, self.spool, self._measuring, self._clock.boot_id)
+        running, ended, recorded = take_up
         self._closing.sessions += ended
         self._sessions.update({session.key: session for session in running})
         self._measuring.resume(self._sessions.values())
@@ -114,6 +113,7 @@ class Engine:
         self.catch_up()
         self._keeper.save_books()
         self.spool.expire(self._clock.unix(), self.config.agent.trace_retention_days * 86400)
+        self._keeper.forget_when_synced(recorded)
         if self._closing.sessions:
             self.on_change()
 
@@ -328,22 +328,22 @@ class Engine:
         self.config = config
         self.spool.limit_bytes = config.agent.spool_limit_mb * 1_000_000
 
-    def tidy(self) -> set[str]:
-        """Write records of what has ended, and forget it; what fails is tried again later.
-
-        Returns:
-            Files written since the last call that survive our death, not the machine's: for `durable.flush`.
-        """
+    def tidy(self) -> Flush:
+        """Write records of what has ended, and return what is to be forced to disk before `flushed`."""
         self._closing.complete()
         return self._keeper.unsynced()
+
+    def flushed(self, flush: Flush, *, succeeded: bool = True) -> None:
+        """Forget what is on disk now; what could not be forced to it is written again."""
+        (self._keeper.synced if succeeded else self._keeper.not_synced)(flush)
 
     def stop(self) -> None:
         """Write everything down; settings of running jobs stay, journaled."""
         self.tick()
         self._keeper.save_traces()
         self._keeper.save_books()
-        with contextlib.suppress(OSError):
-            durable.flush(self.tidy())
+        self._closing.complete()
+        self._keeper.flush()
         self._measuring.close()
         self._devices.close()
         self._state.close()

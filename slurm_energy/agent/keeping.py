@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,10 +14,26 @@ from slurm_energy.agent.measuring import Measuring
 from slurm_energy.agent.session import OPEN, Session
 from slurm_energy.agent.spool import Spool
 from slurm_energy.agent.statedir import StateDir
+from slurm_energy.devices import durable
 from slurm_energy.records import EnergyRecord
 
 _MOST_UNFORCED = 6
 """Regular checkpoints, one in 10 s, of which the last is forced to disk: a power failure takes a minute."""
+_MAX_HELD_BYTES = 32_000_000
+"""Contents of spooled files kept for writing them again, while the disk fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Files to force to disk, and the jobs to forget once that has succeeded.
+
+    Attributes:
+        files: paths, with the contents of those that nobody else would write again.
+        recorded: jobs whose records are among the files, or were before.
+    """
+
+    files: dict[str, bytes | None]
+    recorded: tuple[Session, ...]
 
 
 class Keeper:
@@ -47,13 +65,17 @@ class Keeper:
         self._spool = spool
         self._measuring = measuring
         self._running = running
-        self._unsynced: set[str] = set()
+        self._unsynced: dict[str, bytes | None] = {}
+        self._flushing: dict[str, bytes | None] = {}
+        self._recorded: list[Session] = []
         self._unforced = 0
         self._complaints = Complaints()
 
     def save(self, session: Session) -> None:
         """Write what changed for one job, and the node's books."""
-        self._write(lambda: self._unsynced.add(self._state.save(session, self._checkpoint())))
+        for old in [old for old in self._recorded if old.owner == session.owner and old is not session]:
+            self._forget(old)  # its files have the same names
+        self._write(lambda: self._unsynced.update({self._state.save(session, self._checkpoint()): None}))
 
     def save_books(self) -> bool:
         """Write the node's books; False if that failed."""
@@ -87,18 +109,51 @@ class Keeper:
         self.on_change()
         return True
 
-    def forget(self, session: Session) -> None:
-        """Remove what was written of a job whose record is in the spool."""
-        self._state.forget(session)
+    def forget_when_synced(self, sessions: Iterable[Session]) -> None:
+        """Remove what was written of jobs whose records are in the spool, once these are on disk."""
+        for session in sessions:
+            self._recorded.append(session)
+            if path := self._spool.path_of(session.record_id):
+                self._unsynced.setdefault(path, None)
+            self.on_change()
 
-    def unsynced(self) -> set[str]:
-        """Return files that were written since the last call and not forced to disk."""
-        found, self._unsynced = self._unsynced, set()
+    def unsynced(self) -> Flush:
+        """Return everything that is not known to be on disk; `synced` or `not_synced` should follow."""
+        self._flushing |= self._unsynced
+        self._unsynced = {}
         self._unforced = 0
-        return found
+        return Flush(dict(self._flushing), tuple(self._recorded))
+
+    def flush(self) -> None:
+        """Force everything to disk now, as far as that is possible."""
+        flush = self.unsynced()
+        with contextlib.suppress(OSError):
+            durable.flush(flush.files)
+            self.synced(flush)
+
+    def synced(self, flush: Flush) -> None:
+        """Forget the jobs whose records are on disk."""
+        for path in flush.files:
+            self._flushing.pop(path, None)
+        for session in flush.recorded:
+            if session in self._recorded:
+                self._forget(session)
+
+    def not_synced(self, flush: Flush) -> None:
+        """Write records again that may be lost, and keep everything for the next attempt."""
+        held = 0
+        for path, data in flush.files.items():
+            held += len(data or b"")
+            if data is not None:
+                self._flushing[path] = data if held <= _MAX_HELD_BYTES else None
+                self._write(partial(self._spool.write_again, path, data), tell=False)
+
+    def _forget(self, session: Session) -> None:
+        self._recorded.remove(session)
+        self._write(partial(self._state.forget, session), tell=False)
 
     def _save_books(self) -> None:
-        self._unsynced.add(self._state.save_books(self._checkpoint()))
+        self._unsynced[self._state.save_books(self._checkpoint())] = None
 
     def _checkpoint(self) -> dict[str, Any]:
         return self._measuring.checkpoint(s for s in self._running() if s.phase == OPEN)

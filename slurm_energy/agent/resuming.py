@@ -15,23 +15,21 @@ log = logging.getLogger(__name__)
 
 def take_up(
     state: StateDir, spool: Spool, measuring: Measuring, boot_id: str
-) -> tuple[list[Session], list[Session]]:
+) -> tuple[list[Session], list[Session], list[Session]]:
     """Load the jobs of an earlier run, and the node's books from its latest checkpoint.
 
     Args:
-        state: the agent's directory; jobs whose record is in the spool are forgotten there.
+        state: the agent's directory.
         spool: records for the controller.
         measuring: takes the books.
         boot_id: jobs of another boot have ended with it.
 
     Returns:
-        Jobs that run, and jobs whose end is not complete.
+        Jobs that run, jobs whose end is not complete, and jobs to forget once their record is on disk.
     """
     found = state.load()
     sessions = [session for session, _ in found if not spool.has(session.record_id)]
-    for session, _ in found:
-        if session not in sessions:  # recorded before it was forgotten
-            state.forget(session)
+    recorded = [session for session, _ in found if session not in sessions]
     _take_books(state, measuring, [checkpoint for _, checkpoint in found], sessions)
     for session in sessions:
         if session.phase != CLOSING and session.boot_id != boot_id:
@@ -39,7 +37,7 @@ def take_up(
             session.phase = CLOSING
             session.note("the node was restarted: the record ends at the last checkpoint before")
     ended = [session for session in sessions if session.phase == CLOSING]
-    return [session for session in sessions if session.phase != CLOSING], ended
+    return [session for session in sessions if session.phase != CLOSING], ended, recorded
 
 
 def _take_books(

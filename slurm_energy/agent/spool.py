@@ -92,18 +92,18 @@ class Spool:
         self._limit_bytes = limit_bytes
         self.rejected.limit_bytes = limit_bytes // _REJECTED_SHARE
 
-    def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> list[str]:
+    def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> dict[str, bytes]:
         """Store a record; the trace only if there is room for it.
 
         Returns:
-            The files, complete but not yet forced to disk.
+            The files with their contents, complete but not yet forced to disk.
 
         Raises:
             OSError: the record could not be stored.
         """
         name = f"{int(record.end):012d}-{record.record_id}.json"
         data = json.dumps(record.to_json(), separators=(",", ":")).encode()
-        written = []
+        written = {}
         if trace is not None:
             trace_data = json.dumps(trace, separators=(",", ":")).encode()
             written = self._add_trace(trace_of(name), trace_data)
@@ -112,7 +112,24 @@ class Spool:
         if self._total < self.limit_bytes // 2:
             self._complaints.settle(_LIMIT, "traces are kept again")
             self._complaints.settle(_LOST, "records are kept again")
-        return [*written, self._path(name)]
+        return written | {self._path(name): data}
+
+    def write_again(self, path: str, data: bytes) -> None:
+        """Write a file of `add` again that could not be forced to disk; one that is gone stays away.
+
+        A disk that failed once may have dropped what it had not written, and says so only once.
+
+        Raises:
+            OSError: not written.
+        """
+        folder, name = os.path.split(path)
+        if folder == str(self.folder) and name in self._sizes:
+            self._write(name, data)
+
+    def path_of(self, record_id: str) -> str | None:
+        """Return the file of a record that is here and was not refused."""
+        names = (name for name in self._sizes if name.endswith(f"-{record_id}.json"))
+        return next(map(self._path, names), None)
 
     def expire(self, now: float, keep_s: float) -> None:
         """Forget traces of jobs that ended long ago; looks for them every ten minutes at most.
@@ -228,18 +245,18 @@ class Spool:
             trace = None
         return Item(name, record, trace)
 
-    def _add_trace(self, name: str, data: bytes) -> list[str]:
+    def _add_trace(self, name: str, data: bytes) -> dict[str, bytes]:
         if len(data) > self.limit_bytes // 4:
             log.warning("spool: %s is too large to keep", name)
-            return []
+            return {}
         self._make_room(len(data))
         try:
             self._write(name, data)
         except OSError as error:
             self._complain_of_disk(error)
-            return []
+            return {}
         self._settle_disk(len(data))
-        return [self._path(name)]
+        return {self._path(name): data}
 
     def _write_record(self, name: str, data: bytes) -> None:
         """Store a record; on a full disk refused records make room, then the oldest traces, ever more."""

@@ -1,0 +1,205 @@
+"""A job is forgotten only when its record is on disk: power failures, failing disks, kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_agent import Node, env
+from test_agent_daemon import Agent, eventually
+
+from slurm_energy.agent import daemon
+from slurm_energy.config import AgentConfig, Config
+from slurm_energy.devices import durable
+
+EIO = OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.die()
+
+
+def run_job(node: Node, job_id: int = 5) -> None:
+    node.engine.begin(env(job_id))
+    node.use(3.0)
+    node.engine.step("start", job_id, "0")
+    node.use(2.0)
+    node.engine.step("end", job_id, "0")
+    node.engine.end(env(job_id))
+
+
+def session_files(node: Node) -> list[str]:
+    return sorted(path.name for path in (node.folder / "state/sessions").iterdir())
+
+
+def spool_files(node: Node) -> list[Path]:
+    return sorted(path for path in (node.folder / "state/spool").iterdir() if path.is_file())
+
+
+def test_the_job_stays_until_its_record_is_on_disk(node: Node) -> None:
+    run_job(node)
+    flush = node.engine.tidy()
+    assert session_files(node)
+    assert {str(path) for path in spool_files(node)} <= set(flush.files)
+    node.engine.flushed(flush)
+    assert session_files(node) == []
+
+
+def test_a_power_failure_before_that_costs_no_record(node: Node) -> None:
+    """What was not forced to disk is gone, what was removed too."""
+    run_job(node)
+    node.engine.tidy()
+    (job,) = [r for r in node.records() if r.step is None]
+    node.die()
+    for path in spool_files(node):
+        path.unlink()
+    node.engine = node.start()
+    (again,) = [r for r in node.records() if r.step is None]
+    assert (again.record_id, again.end) == (job.record_id, job.end)
+    assert again.energy_joules == job.energy_joules
+
+
+def test_no_job_is_forgotten_before_a_flush_that_holds_its_record(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through restarts: whenever files of a job go, its record was forced to disk or delivered before."""
+    synced: set[str] = set()
+    record_of: dict[str, str] = {}
+    real_flush, real_forget = durable.flush, type(node.state).forget
+
+    def flush(paths: Any) -> None:
+        real_flush(paths)
+        synced.update(Path(path).name for path in paths)
+
+    def forget(self: Any, session: Any) -> None:
+        assert any(session.record_id in name for name in synced), session.owner
+        record_of[session.owner] = session.record_id
+        real_forget(self, session)
+
+    monkeypatch.setattr(durable, "flush", flush)
+    monkeypatch.setattr(type(node.state), "forget", forget)
+    chance = random.Random(3)
+    for job_id in range(5, 35):
+        run_job(node, job_id)
+        if chance.random() < 0.5:
+            batch = node.engine.tidy()
+            if chance.random() < 0.5:
+                durable.flush(batch.files)
+                node.engine.flushed(batch)
+            else:
+                node.engine.flushed(batch, succeeded=False)
+        if chance.random() < 0.3:
+            node.die()
+            node.engine = node.start()
+    node.stop()
+    assert len(record_of) == 30
+    assert session_files(node) == []
+
+
+def test_a_file_that_could_not_be_forced_to_disk_is_written_again(node: Node) -> None:
+    """After a failed fsync the kernel calls the pages clean: a second fsync alone says nothing."""
+    run_job(node)
+    flush = node.engine.tidy()
+    paths = spool_files(node)
+    before = {path: (path.stat().st_ino, path.read_bytes()) for path in paths}
+    for path in paths:
+        path.write_bytes(b"")  # what was not written is lost
+    node.engine.flushed(flush, succeeded=False)
+    for path in paths:
+        inode, content = before[path]
+        assert path.stat().st_ino != inode and path.read_bytes() == content
+    assert session_files(node)
+    again = node.engine.tidy()
+    assert {str(path) for path in paths} <= set(again.files)
+    node.engine.flushed(again)
+    assert session_files(node) == []
+
+
+def test_what_was_delivered_meanwhile_stays_away(node: Node) -> None:
+    run_job(node)
+    flush = node.engine.tidy()
+    for item in node.engine.spool.items(10**9, 100):
+        node.engine.spool.remove(item.name)
+    node.engine.flushed(flush, succeeded=False)
+    assert spool_files(node) == []
+    node.engine.flushed(node.engine.tidy())
+    assert session_files(node) == []
+
+
+def test_a_job_that_begins_again_is_not_forgotten_with_its_first_run(node: Node) -> None:
+    run_job(node)
+    flush = node.engine.tidy()
+    node.engine.begin(env())
+    node.engine.flushed(flush)
+    node.die()
+    node.engine = node.start()
+    assert [job["job_id"] for job in node.engine.status()["jobs"]] == [5]
+
+
+def test_a_disk_that_fails_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(agent=AgentConfig(socket=tmp_path / "s", state_dir=tmp_path / "state"))
+    monkeypatch.setattr(daemon, "_FLUSH_AGAIN_S", 0.05)
+    failures = [5]
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if failures[0] and "spool" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            failures[0] -= 1
+            raise EIO
+        real(descriptor)
+
+    async def until(condition: Any) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    async def run() -> None:
+        agent = daemon.Daemon(config)
+        running = asyncio.create_task(agent.run())
+        await until(lambda: running.done() or Path(tmp_path / "s").exists())
+        monkeypatch.setattr(os, "fsync", fsync)
+        sessions = tmp_path / "state/sessions"
+        await agent._work(agent._engine.begin, env())
+        await agent._work(agent._engine.end, env())
+        await until(lambda: failures[0] < 5)
+        assert list(sessions.iterdir())
+        await until(lambda: not failures[0] and not list(sessions.iterdir()))
+        agent._stop.set()
+        await running
+
+    asyncio.run(run())
+    assert caplog.text.count("cannot be forced to disk") == 1
+    assert len(list((tmp_path / "state/spool").glob("*.json"))) == 1
+
+
+def test_kill_9_at_random_moments_leaves_one_record_of_each_job() -> None:
+    chance = random.Random(11)
+    with tempfile.TemporaryDirectory(prefix="senergyd-") as folder:
+        agent = Agent(Path(folder))
+        try:
+            agent.start()
+            for job_id in range(1, 16):
+                agent.ask({"op": "begin", "env": env(job_id)}, {"op": "end", "env": env(job_id)})
+                time.sleep(chance.uniform(0.0, 0.3))  # the record is written 0.2 s after the end
+                agent.stop(signal.SIGKILL)
+                agent.start()
+            eventually(lambda: len(agent.spooled()) == 15, "each job has a record")
+            eventually(lambda: not list(Path(folder, "state/sessions").iterdir()), "all jobs are forgotten")
+            assert set(Counter(record["job_id"] for record in agent.spooled()).values()) == {1}
+        finally:
+            agent.stop(signal.SIGKILL)
