@@ -158,7 +158,7 @@ def check(path: Path) -> None:
     with _explained(path):
         if path.exists():
             with connect(path, read_only=True) as connection:
-                _version(connection, path)
+                schema_version(connection, path)
         elif not os.access(path.parent, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -211,7 +211,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    version = _version(connection, path)
+    version = schema_version(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     for number in range(version, SCHEMA_VERSION):
         with transaction(connection):
@@ -225,7 +225,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number + 1, time.time()))
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
+def schema_version(connection: sqlite3.Connection, path: Path) -> int:
     """Return the schema's version, 0 for a file that is still empty."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not tables:

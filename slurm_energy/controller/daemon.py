@@ -19,7 +19,7 @@ from aiohttp.abc import AbstractAccessLogger
 from aiohttp.http_exceptions import HttpProcessingError
 
 from slurm_energy import __version__, service
-from slurm_energy.accounting import database, decisions, retention
+from slurm_energy.accounting import database, decisions, integrity, retention
 from slurm_energy.config import Config
 from slurm_energy.config.addresses import parse_listen
 from slurm_energy.controller.enrichment import Enrichment
@@ -53,10 +53,14 @@ def check(config: Config) -> None:
 
     Raises:
         ConfigError, UnavailableError: what `serve` would stop at.
+        DamagedDatabaseError: what `serve` would only come upon later.
     """
     if config.priority.mode != OFF:
         make_parts(config, None, None)
-    database.check(config.controller.database)
+    path = config.controller.database
+    if path.exists():
+        integrity.verify(path)
+    database.check(path)
 
 
 def serve(

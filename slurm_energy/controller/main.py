@@ -14,11 +14,12 @@ from slurm_energy.validation import Role, load_for_daemon
 EPILOG = """examples:
   senergyctld                           with $SENERGY_CONFIG, else /etc/slurm/energy.toml
   senergyctld --config ./energy.toml    with another file
-  senergyctld --check                   check configuration, policies and database, then end
+  senergyctld --check                   check configuration, policies and every page of the
+                                        database, also while senergyctld runs, then end
   kill -HUP $(pgrep senergyctld)        read the configuration again; a bad file changes nothing
 
-exit codes: 0 ok, 1 failure, 2 bad usage, 3 configuration, 4 database, directory or address
-unavailable, 7 already running (address or database in use)"""
+exit codes: 0 ok, 1 failure or a damaged database, 2 bad usage, 3 configuration, 4 database, directory
+or address unavailable, 7 already running (address or database in use)"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import stat
 
 import pytest
 from store_examples import NOW, Accounting, item, job, record
 
-from slurm_energy.accounting import database, facts, queries, retention
+from slurm_energy.accounting import database, facts, integrity, queries, retention
 from slurm_energy.accounting.selection import JobSelector, Selection
+from slurm_energy.controller import main as controller_main
 from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
 from slurm_energy.reports.trace import encode_trace
 
@@ -371,3 +373,63 @@ def test_figures(accounting):
             {"cluster": "c1", "node": "n2", "last_record_end": 1100.0, "last_received": NOW},
         ],
     }
+
+
+class TestIntegrity:
+    @pytest.fixture
+    def path(self, tmp_path):
+        made = Accounting(tmp_path)
+        trace = encode_trace(0.0, 1.0, {"cpu": [float(n % 97) for n in range(500)]})
+        made.deliver(*(item(job_id=n, trace=trace) for n in range(200)))
+        made.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+        return made.path
+
+    def test_a_whole_database(self, path):
+        integrity.verify(path)
+
+    def test_damaged_pages(self, path):
+        """Whatever page is damaged, this says so or the page holds nothing."""
+        whole = path.read_bytes()
+        pages = len(whole) // 4096
+        assert pages > 40
+        noticed = 0
+        for page in range(1, pages, 3):
+            path.write_bytes(whole[: page * 4096] + bytes([0x5A]) * 4096 + whole[(page + 1) * 4096 :])
+            try:
+                integrity.verify(path)
+            except integrity.DamagedDatabaseError as error:
+                noticed += 1
+                assert (error.exit_code, str(error).count("\n")) == (1, 0)
+                assert str(path) in str(error) and "damaged: " in str(error) and ".recover" in str(error)
+        # Pages in the middle of a long value hold nothing but the value.
+        assert noticed > pages / 3 / 2
+
+    def test_references_and_columns(self, path):
+        with database.connect(path) as connection:
+            connection.execute("PRAGMA foreign_keys = OFF")
+            connection.execute("DELETE FROM records WHERE job_id = 7")
+        with pytest.raises(integrity.DamagedDatabaseError, match="row 8 of traces"):
+            integrity.verify(path)
+        with database.connect(path) as connection:
+            connection.execute("DROP TABLE nodes")
+            connection.execute("ALTER TABLE jobs DROP COLUMN name")
+        with pytest.raises(integrity.DamagedDatabaseError, match=r"jobs\.name .*table nodes"):
+            integrity.verify(path)
+
+    def test_an_older_schema_is_whole(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(database, "SCHEMA_VERSION", 1)
+        database.prepare(tmp_path / "old.db")
+        integrity.verify(tmp_path / "old.db")
+
+    def test_the_command(self, path, tmp_path, capsys):
+        config = tmp_path / "energy.toml"
+        config.write_text(f'[controller]\ndatabase = "{path}"\npolicy_file = "{tmp_path}/policies"\n')
+        config.chmod(0o600)
+        assert controller_main.main(["--config", str(config), "--check"]) == 0
+        data = bytearray(path.read_bytes())
+        data[4096 * 3 : 4096 * 9] = os.urandom(4096 * 6)
+        path.write_bytes(bytes(data))
+        capsys.readouterr()
+        assert controller_main.main(["--config", str(config), "--check"]) == 1
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1 and "damaged" in told
