@@ -138,7 +138,6 @@ class EnergyRecord:
     restart_count: int = 0
     sluid: str | None = None
     user: str | None = None
-    account: str | None = None
     partition: str | None = None
     model: str | None = None
     tag: str | None = None
@@ -194,7 +193,7 @@ class EnergyRecord:
 
 
 _NAME_KEYS = ("cluster", "node", "policy", "record_id")
-_OPTIONAL_NAME_KEYS = ("step", "sluid", "user", "account", "partition", "model", "tag", "fingerprint")
+_OPTIONAL_NAME_KEYS = ("step", "sluid", "user", "partition", "model", "tag", "fingerprint")
 _INT_KEYS = ("job_id", "restart_count")
 _TIME_KEYS = ("start", "end", "uncertain_seconds")
 _OPTIONAL_NUMBER_KEYS = ("mean_watts", "peak_watts", "seconds_above_cap", "throttled_seconds")

@@ -265,7 +265,7 @@ def _row(item: Item, received: float) -> tuple[Any, ...]:
         record.end,
         record.uid,
         record.user,
-        record.account,
+        None,  # the account: Slurm's accounting knows it
         record.partition,
         record.policy,
         item.energy_joules,

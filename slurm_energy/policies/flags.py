@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from slurm_energy.config import Config
 from slurm_energy.errors import ForbiddenError, UsageError
 from slurm_energy.policies.catalogue import MONITOR, catalogue, default_policy
-from slurm_energy.policies.shapes import Shape, parse_shapes
+from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.policies.suggestion import nearest_name
 from slurm_energy.quantities import parse_watts, shown
 
@@ -34,7 +34,6 @@ class Request:
         gpu_cap_watts: cap of each GPU, in watts.
         model: workload name.
         tag: the user's own text.
-        alternatives: shapes in which the job may run as well.
     """
 
     policy: str = MONITOR
@@ -42,7 +41,6 @@ class Request:
     gpu_cap_watts: float | None = None
     model: str | None = None
     tag: str | None = None
-    alternatives: tuple[Shape, ...] = ()
 
 
 def validate_flags(
@@ -69,13 +67,13 @@ def validate_flags(
     bounds = config.bounds
     cap = _watts(given, "ENERGY_CAP", bounds.cap_watts)
     gpu_cap = _watts(given, "ENERGY_GPU_CAP", bounds.gpu_cap_watts)
+    parse_shapes(given.get("ENERGY_ALTERNATIVES", ""), FLAGS["ENERGY_ALTERNATIVES"])  # for the queue engine
     return Request(
         policy=_policy(given, config, user, partition, capped=cap is not None or gpu_cap is not None),
         cap_watts=cap,
         gpu_cap_watts=gpu_cap,
         model=_word(given, "ENERGY_MODEL"),
         tag=_word(given, "ENERGY_TAG"),
-        alternatives=parse_shapes(given.get("ENERGY_ALTERNATIVES", ""), FLAGS["ENERGY_ALTERNATIVES"]),
     )
 
 

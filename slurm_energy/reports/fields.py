@@ -178,9 +178,7 @@ def _energy(name: str, widths: tuple[int, int], part: str, doc: str) -> tuple[Fi
 
 
 FIELDS: tuple[Field[Usage], ...] = (
-    Field(
-        "Account", 10, "text", lambda u: u.job.account or u.first.account, "account that the job ran under"
-    ),
+    Field("Account", 10, "text", lambda u: u.job.account, "account that the job ran under"),
     Field("AllocCPUS", 10, "number", lambda u: u.cpus, "CPUs on all nodes"),
     Field(
         "Applied",

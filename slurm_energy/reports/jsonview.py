@@ -42,7 +42,7 @@ def job_object(job: Usage) -> dict[str, Any]:
         "name": job.job.name,
         "user": job.job.user or first.user,
         "uid": first.uid,
-        "account": job.job.account or first.account,
+        "account": job.job.account,
         "partition": job.job.partition or first.partition,
         "state": job.job.state,
         "submit": job.job.submit,

@@ -87,7 +87,7 @@ def _optional(title: str, lines: list[str]) -> list[list[str]]:
 def _header(job: Usage, style: Style) -> list[str]:
     first, info = job.first, job.job
     number = str(first.job_id) + (f", run {first.restart_count + 1}" if first.restart_count else "")
-    owner = (info.user or first.user or str(first.uid), info.account or first.account)
+    owner = (info.user or first.user or str(first.uid), info.account)
     gpus = sum(len(record.gpus) for record in job.records)
     pairs = [
         ("Job ID", number if job.display_id == str(first.job_id) else f"{job.display_id} ({number})"),

@@ -105,7 +105,7 @@ def _job_context(job: Usage, title: str, config: Config | None) -> dict[str, Any
 
 
 def _owner(job: Usage) -> str:
-    user, account = job.job.user or job.first.user or str(job.first.uid), job.job.account or job.first.account
+    user, account = job.job.user or job.first.user or str(job.first.uid), job.job.account
     return f"{user}/{account}" if account else user
 
 

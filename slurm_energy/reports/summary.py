@@ -227,7 +227,7 @@ def gpu_of(job: WholeJob) -> str | None:
 
 GROUPS: Mapping[str, Callable[[WholeJob], str | None]] = {
     "cluster": lambda job: job.last.first.cluster,
-    "account": lambda job: job.last.job.account or job.last.first.account,
+    "account": lambda job: job.last.job.account,
     "user": user_of,
     "partition": lambda job: job.last.job.partition or job.last.first.partition,
     "policy": lambda job: job.last.first.policy,
