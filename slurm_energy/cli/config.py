@@ -21,6 +21,7 @@ examples:
   senergy config check new.toml                   is this file right?
   senergy config check --strict --json            for scripts: warnings count as errors
   senergy config show                             every key with the value in force
+  senergy config show --json                      the same for a script
   senergy config example > /etc/slurm/energy.toml start from here: all keys, commented out
 """
 
@@ -33,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--json", action="store_true", help="print the findings as one JSON object")
     check.add_argument("--strict", action="store_true", help="exit with 3 on warnings too")
     show = actions.add_parser("show", help="print every key with the value in force")
+    show.add_argument("--json", action="store_true", help="print sections, keys and values as JSON")
     for action in (check, show):
         action.add_argument("file", nargs="?", type=Path, metavar="FILE", help="instead of --config")
         connection.add_config_option(action)
@@ -53,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "check":
         return _check(args)
     config = connection.configuration(args)
+    if args.json:
+        emit_json(document.values(config))
+        return EXIT_OK
     origin = config.path or "built-in defaults; there is no file"
     emit_verbatim([f"# In force: {origin}", *document.example(config).splitlines()[2:]])
     return EXIT_OK

@@ -115,6 +115,7 @@ def _run(name: str, arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.configure(parser)
+    parser.explain_actions()
     parser.epilog = "\n\n".join(filter(None, [(parser.epilog or "").rstrip(), EPILOG]))
     return int(module.run(parser.parse_args(arguments)))
 

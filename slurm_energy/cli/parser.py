@@ -53,6 +53,15 @@ class CommandParser(argparse.ArgumentParser):
             raise self._unknown(extra[0])
         return found
 
+    def explain_actions(self) -> None:
+        """Give the help of each action (`config check`) its examples from the command's help."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, child in action.choices.items():
+                    if child.epilog is None:
+                        child.epilog = _examples_of(f"{self.prog} {name}", self.epilog or "")
+                        child.formatter_class = argparse.RawDescriptionHelpFormatter
+
     def error(self, message: str) -> Any:
         """Raise what argparse would print."""
         raise UsageError(self.prog, message.removeprefix("argument "), f"see {self.prog} --help")
@@ -99,3 +108,9 @@ class CommandParser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         stream = file or sys.stderr
         stream.write(encodable(message, getattr(stream, "encoding", None)))
+
+
+def _examples_of(command: str, epilog: str) -> str | None:
+    """Return the examples of an epilog that begin with a command; None if there are none."""
+    lines = [line for line in epilog.splitlines() if line.startswith(f"  {command}")]
+    return "\n".join(["examples:", *lines]) if lines else None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_energy.errors import EnergyError
@@ -34,8 +35,16 @@ def encodable(text: str, encoding: str | None) -> str:
 
 
 def emit_json(value: Any) -> None:
-    """Print a JSON document, in ASCII."""
-    print(json.dumps(value, indent=2))
+    """Print a JSON document, in ASCII; numbers that JSON does not have become null."""
+    print(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def complain(error: EnergyError) -> None:

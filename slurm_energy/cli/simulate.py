@@ -70,7 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="one page with all tables and charts")
     parser.add_argument("--plots", metavar="DIR", type=Path, help="the plots as PNG files")
-    parser.add_argument("--json", action="store_true", help="print every run's summary as JSON")
+    parser.add_argument("--json", action="store_true", help="print every run's summary, or the list, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     if args.policy_file:
         load_file(args.policy_file)
     if args.list:
-        _list()
+        _list(as_json=args.json)
         return EXIT_OK
     if not args.scenario:
         raise UsageError(
@@ -304,16 +304,19 @@ def _oracle(scenario: Scenario) -> Predict | None:
     return predict
 
 
-def _list() -> None:
+def _list(*, as_json: bool) -> None:
     from slurm_energy.scheduling import names, policy
     from slurm_energy.simulator import scenario as scenarios
     from slurm_energy.simulator import thesis
 
-    emit(["scenarios:"])
-    emit(f"  {name:<22} {scenarios.read(name).title}" for name in scenarios.shipped())
-    emit([f"  {thesis.NAME:<22} All of the thesis' scenarios, its figures beside ours"])
-    emit(["", "policies:"])
-    emit(f"  {name:<22} {policy(name).summary}" for name in names())
+    titles = {name: scenarios.read(name).title for name in scenarios.shipped()}
+    titles[thesis.NAME] = "All of the thesis' scenarios, its figures beside ours"
+    policies = {name: policy(name).summary for name in names()}
+    if as_json:
+        emit_json({"scenarios": titles, "policies": policies})
+        return
+    emit(["scenarios:", *(f"  {name:<22} {title}" for name, title in titles.items())])
+    emit(["", "policies:", *(f"  {name:<22} {summary}" for name, summary in policies.items())])
 
 
 def _progress(done: int, total: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import pwd
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import complain, emit, emit_verbatim
+from slurm_energy.cli.printing import complain, emit, emit_json, emit_verbatim
 from slurm_energy.cli.writing import write_file
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.quantities import shown
@@ -22,6 +23,7 @@ HELP = "batch scripts and site files from templates"
 EPILOG = """\
 examples:
   senergy template list
+  senergy template list --json                    names, keys and defaults for a program
   senergy template show gpu                       its keys, then its text
   senergy template render gpu --set command='python train.py' --set policy=edp -o job.sh
   sbatch job.sh
@@ -40,6 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", help="name and purpose of every template")
     show = actions.add_parser("show", help="keys and text of one template")
     show.add_argument("name", metavar="NAME")
+    for action in (listing, show):
+        action.add_argument("--json", action="store_true", help="print JSON")
     render = actions.add_parser("render", help="fill a template and print or write it")
     render.add_argument("name", metavar="NAME")
     render.add_argument(
@@ -58,8 +62,10 @@ def run(args: argparse.Namespace) -> int:
 
     folder = connection.configuration(args).templates.folder
     if args.action == "list":
-        return _list(folder)
-    if args.action == "show":
+        return _list(folder, as_json=args.json)
+    if args.action == "show" and args.json:
+        emit_json(_object(find(args.name, folder)) | {"source": find(args.name, folder).source})
+    elif args.action == "show":
         emit_verbatim(_description(find(args.name, folder)))
     else:
         template = find(args.name, folder)
@@ -71,12 +77,12 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _list(folder: Path) -> int:
+def _list(folder: Path, *, as_json: bool) -> int:
     """Print the templates; one that is wrong is named on stderr and leaves the others alone."""
     from slurm_energy.templates import find, names
 
     known, code = names(folder), EXIT_OK
-    width = max(map(len, known))
+    found: list[Template] = []
     for name in known:
         try:
             template = find(name, folder)
@@ -84,8 +90,26 @@ def _list(folder: Path) -> int:
             complain(error)
             code = error.exit_code
             continue
-        emit([f"{name:<{width}}  {template.summary}{' (site)' if template.group == 'own' else ''}"])
+        found.append(template)
+    if as_json:
+        emit_json([_object(template) for template in found])
+        return code
+    width = max(map(len, known))
+    for template in found:
+        site = " (site)" if template.group == "own" else ""
+        emit([f"{template.name:<{width}}  {template.summary}{site}"])
     return code
+
+
+def _object(template: Template) -> dict[str, Any]:
+    """Return a template as JSON has it; `default` null: a value is required."""
+    return {
+        "name": template.name,
+        "group": template.group,
+        "summary": template.summary,
+        "path": str(template.path),
+        "variables": [dataclasses.asdict(variable) for variable in template.variables],
+    }
 
 
 def _settings(items: list[str]) -> dict[str, str]:

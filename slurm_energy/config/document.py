@@ -59,6 +59,12 @@ def reference() -> str:
     return "\n".join(out)
 
 
+def values(config: Config) -> dict[str, Any]:
+    """Return the configuration in force as plain data: sections with their keys, paths as text."""
+    found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    return found
+
+
 def toml(value: Any) -> str:
     """Write one TOML value; `None` gives an empty string literal."""
     if isinstance(value, bool):

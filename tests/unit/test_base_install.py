@@ -71,9 +71,12 @@ status --json
 config check energy.toml
 config check --json --strict
 config show --config energy.toml
+config show --json
 config example --reference
 template list
+template list --json
 template show gpu
+template show gpu --json
 template render gpu --set command=true --config energy.toml -o job.sh
 predict script.sh 1 --sbatch=-N2 --user alice --config energy.toml
 predict script.sh --json
@@ -86,7 +89,7 @@ lab --help
 """
 NEEDS = {
     "plots": f"job 11 --png x.png\nreport {WINDOW} --png x.png",
-    "predict": """predict --list
+    "predict": """predict --list --json
 predict --model resnet50 --gpu a100 --gpus 2 --batch 32 --precision fp32 --cap 200 --clock 900 --epochs 2
 predict --model resnet50 --gpu a100 --samples 9 --accumulate 2 --eds-k 2 --calibration x.toml --plot x.png
 predict --trace net.py:build --save net.json --json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from slurm_energy.cli import config as config_command
 from slurm_energy.cli.main import main
 from slurm_energy.cli.parser import CommandParser
+from slurm_energy.cli.printing import emit_json
 from slurm_energy.cli.reference import COMMANDS
 from slurm_energy.errors import suggestion
 
@@ -81,6 +83,47 @@ def test_help_has_examples_and_exit_codes(command: str, capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert "examples:\n" in text
     assert "exit codes: " in text
+
+
+@pytest.mark.parametrize("command", ["config check", "config show", "template render", "lab up"])
+def test_help_of_an_action_has_its_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    assert f"examples:\n  senergy {command}" in capsys.readouterr().out
+
+
+JSON_COMMANDS = {
+    "config show --json": {"cluster", "agent", "controller", "priority", "path"},
+    "template show gpu --json": {"name", "group", "summary", "path", "variables", "source"},
+    "simulate --list --json": {"scenarios", "policies"},
+    "predict --list --json": {"models", "kinds"},
+}
+
+
+@pytest.mark.parametrize(("command", "keys"), JSON_COMMANDS.items())
+def test_what_commands_list_they_list_as_json_too(
+    command: str, keys: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command.split()) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert keys <= set(document)
+    page = (Path(__file__).parents[2] / "docs/reference/json.md").read_text()
+    assert all(f"`{key}`" in page for key in keys - {"cluster", "agent", "controller", "priority"})
+
+
+def test_templates_are_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["template", "list", "--json"]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    required = [one["name"] for one in found["gpu"]["variables"] if one["default"] is None]
+    assert required == ["command"]
+
+
+def test_json_has_no_numbers_that_json_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    emit_json({"a": [float("nan"), (float("inf"), 1.5)], "b": -float("inf")})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        "a": [None, [None, 1.5]],
+        "b": None,
+    }
 
 
 SENERGY = [sys.executable, "-m", "slurm_energy.cli.main"]
