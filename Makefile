@@ -6,6 +6,7 @@
 # make plugins  slurmctld's plugin, against the source of the installed Slurm (fetched with apt)
 # make install-hooks, uninstall-hooks   the C and Lua parts in PREFIX/lib/slurm-energy (docs/install.md)
 # make venv   .venv with the package and its development needs;  make build  the C parts
+# SLURM_PREFIX=/opt/slurm  with build, install and plugins: a Slurm outside /usr (without: the one on PATH)
 
 SHELL := /bin/sh
 VENV := .venv
@@ -17,12 +18,18 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3 python3.13 python3.12 python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 PIP := $(BIN)/pip install --quiet
+SLURM_PREFIX ?=
+export SLURM_PREFIX
 C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
 .PHONY: all demo test soak lint fuzz venv build install-hooks uninstall-hooks plugins deps-% clean
 all: venv build
+
+# Debian's headers are of no use to a Slurm elsewhere.
+deps-build:
+	@if [ -n "$(DEB)" ]; then $(DEPS) build $$(packaging/slurm-headers --prefix '$(SLURM_PREFIX)' | sed -n 's|^/usr$$|headers|p'); fi
 
 deps-%:
 	@if [ -n "$(DEB)" ]; then $(DEPS) $*; fi
@@ -58,7 +65,7 @@ uninstall-hooks:
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir uninstall || exit 1; done
 
 plugins: deps-build deps-plugins $(VENV)/.installed-lab
-	@$(BIN)/senergy build-plugins
+	@$(BIN)/senergy build-plugins $(if $(SLURM_PREFIX),--slurm-prefix '$(SLURM_PREFIX)')
 
 demo: deps-build deps-lab $(VENV)/.installed-lab build
 	@$(BIN)/senergy lab demo

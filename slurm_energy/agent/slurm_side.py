@@ -14,10 +14,9 @@ from typing import Final
 
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.reports.findings import FileFault, FileUse, SlurmSide
-from slurm_energy.slurm import conffile
+from slurm_energy.slurm import conffile, installation
 from slurm_energy.slurm.hostlist import position
 from slurm_energy.slurm.plugin_version import installed_release, plugin_release
-from slurm_energy.slurm.pluginbuild import slurm_plugin_directory
 from slurm_energy.slurm.release import Release
 
 FLAGS_PLUGIN: Final = "energy.so"
@@ -189,7 +188,7 @@ def _plugin_directories(settings: Settings) -> list[Path]:
         prefix = Path(program).resolve().parent.parent
         named += [prefix / "lib64/slurm", prefix / "lib/slurm"]
     with contextlib.suppress(UnavailableError):
-        named.append(slurm_plugin_directory())
+        named.append(installation.find().plugin_directory(run=None))
     return [directory for directory in named if directory.is_dir()]
 
 

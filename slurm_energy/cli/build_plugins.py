@@ -16,9 +16,11 @@ site_factor/energy gives slurmctld the order of the queue that senergyctld compu
 it was built from the source of exactly the same release, so build it again after every update of Slurm,
 before slurmctld starts. The source is fetched from the Debian archive that /etc/apt names unless
 --slurm-source says where it is; it is configured, not compiled. docs/priority-plugin.md: how to install it.
+Without --slurm-prefix the Slurm is the one whose scontrol or srun is on PATH.
 
 examples:
   senergy build-plugins
+  senergy build-plugins --slurm-prefix /opt/slurm --slurm-source /usr/src/slurm-24.11.5
   senergy build-plugins --slurm-source /usr/src/slurm-24.11.5 --output /usr/local/lib/slurm-energy
   senergy build-plugins --json
 """
@@ -27,6 +29,9 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy build-plugins`."""
     parser.epilog = EPILOG
+    parser.add_argument(
+        "--slurm-prefix", type=Path, metavar="DIR", help="prefix of Slurm (default: that of scontrol on PATH)"
+    )
     parser.add_argument(
         "--slurm-source", type=Path, metavar="DIR", help="source tree of Slurm (default: fetch it)"
     )
@@ -42,18 +47,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build and say where the result is."""
-    from slurm_energy.slurm import pluginbuild
+    from slurm_energy.slurm import installation, pluginbuild
 
-    plugin, release = pluginbuild.build(
-        args.output, args.slurm_source, args.cache, lambda text: print(text, file=sys.stderr, flush=True)
-    )
-    if args.json:
-        emit_json({"plugin": str(plugin), "slurm_release": str(release)})
-        return EXIT_OK
+    slurm = installation.find(args.slurm_prefix)
+    say(f"Slurm {slurm.release()} in {slurm.prefix}: {slurm.slurmctld}")
+    plugin, release = pluginbuild.build(args.output, args.slurm_source, args.cache, say, slurm)
     try:
-        directory = str(pluginbuild.slurm_plugin_directory())
-    except UnavailableError:
-        directory = "SLURM'S PLUGIN DIRECTORY"
+        directory: Path | None = slurm.plugin_directory()
+    except UnavailableError as error:
+        directory = None
+        say(f"senergy: note: {error}")
+    if args.json:
+        found = {"plugin": str(plugin), "slurm_release": str(release), "slurm_prefix": str(slurm.prefix)}
+        emit_json(found | {"plugin_directory": str(directory) if directory else None})
+        return EXIT_OK
     emit([f"{plugin} is for Slurm {release}. On the host of slurmctld:"])
-    emit([f"  install -m 0755 {plugin} {directory}/", "then slurm.conf as docs/priority-plugin.md says."])
+    emit([f"  install -m 0755 {plugin} {directory or 'PLUGIN-DIRECTORY'}/"])
+    emit(["then slurm.conf as docs/priority-plugin.md says."])
     return EXIT_OK
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    print(text, file=sys.stderr, flush=True)

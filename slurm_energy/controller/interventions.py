@@ -216,10 +216,12 @@ class Interventions:
             fields = {"Gres": given.asked, "ExcNodeList": given.excluded}
             try:
                 uid = int(queue.uid[row])
-                done = self._changer.set_fields(job_id, fields, uid, queue.name_of(row)).done
+                outcome = self._changer.set_fields(job_id, fields, uid, queue.name_of(row))
             except UsageError:  # its owner's words; the other jobs must not suffer from them
                 continue
-            if not done:
+            for refusal in outcome.refused.values():
+                self._recurring.failed(f"job {job_id}", f"has a shape that Slurm cannot run: {refusal}")
+            if not outcome.done:
                 continue
             why = f"Slurm cannot run it with {given.shape.text}; it has again what it asked for"
             log.warning("job %d: %s", job_id, why)

@@ -20,7 +20,7 @@ from slurm_energy.lab.model import Profile
 from slurm_energy.lab.namespace import GRES_DIRECTORY
 from slurm_energy.lab.parts import Parts
 from slurm_energy.lab.spec import LabSpec
-from slurm_energy.slurm.pluginbuild import slurm_plugin_directory
+from slurm_energy.slurm import installation
 
 CLUSTER = "lab"
 _SETTING = re.compile(r"(?P<key>[A-Za-z]\w*)=[^\n\r]*")
@@ -124,7 +124,7 @@ def render(
         "ports": ports,
         "accounting": spec.accounting,
         "priority": spec.priority,
-        "slurm_plugins": slurm_plugin_directory() if spec.priority == "plugin" else None,
+        "slurm_plugins": installation.find().plugin_directory() if spec.priority == "plugin" else None,
         "nodes": nodes,
         "gres_directory": GRES_DIRECTORY,
         "partitions": {

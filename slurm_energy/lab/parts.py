@@ -27,7 +27,7 @@ _PROGRAMS = {
     "gcc": "gcc libc6-dev",
     "nsenter": "util-linux",
 }
-_SPANK_HEADER = Path("/usr/include/slurm/spank.h")
+_SPANK_HEADER = Path("include/slurm/spank.h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,9 @@ def missing_packages(search: str | None = None) -> list[str]:
     """Return the Debian packages that a lab needs and this machine lacks, judged by programs in `search`."""
     search = search or f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
     missing = {package for program, package in _PROGRAMS.items() if not shutil.which(program, path=search)}
-    if not _SPANK_HEADER.exists():
+    controller = shutil.which("slurmctld", path=search)
+    prefix = Path(controller).resolve().parent.parent if controller else Path("/usr")
+    if not (prefix / _SPANK_HEADER).exists():
         missing.add("libslurm-dev")
     return sorted({name for package in missing for name in package.split()})
 

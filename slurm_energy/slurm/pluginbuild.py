@@ -15,9 +15,9 @@ from typing import Final
 
 import slurm_energy
 from slurm_energy.errors import EnergyError, UnavailableError, UsageError
-from slurm_energy.slurm import aptsource
-from slurm_energy.slurm.command import Runner, run_command
-from slurm_energy.slurm.release import Release, parse_release
+from slurm_energy.slurm import aptsource, installation
+from slurm_energy.slurm.installation import Installation
+from slurm_energy.slurm.release import Release
 from slurm_energy.slurm.tools import run_tool
 
 PLUGIN: Final = "site_factor_energy.so"
@@ -25,13 +25,6 @@ PARTS_KEY: Final = "SENERGY_PARTS_DIR"
 """Environment variable naming the directory with `plugins/`, `spank/` and `prolog_epilog/`."""
 _META: Final = re.compile(r"^\s*(Major|Minor|Micro):\s*(\d+)\s*$", re.MULTILINE)
 _BUILT_FOR: Final = re.compile(rb"slurm-energy for Slurm (\d+)\.(\d+)\.(\d+)")
-_PROBE: Final = "priority_multifactor.so"
-_PLUGIN_DIRS: Final = (
-    "/usr/lib/*/slurm-wlm",
-    "/usr/lib/*/slurm*",
-    "/usr/lib*/slurm*",
-    "/usr/local/lib*/slurm",
-)
 Say = Callable[[str], None]
 
 
@@ -47,18 +40,6 @@ def plugin_sources() -> Path:
             f"{base}/plugins", "no sources of the plugins", f"name the checkout in ${PARTS_KEY}"
         )
     return base / "plugins"
-
-
-def controller_release(run: Runner = run_command) -> Release:
-    """Return the release of the installed slurmctld.
-
-    Raises:
-        UnavailableError: there is none, or it says no version.
-    """
-    program = shutil.which("slurmctld", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if program is None:
-        raise UnavailableError("slurmctld", "not found", "build on the host that runs slurmctld")
-    return parse_release(run([program, "-V"]), "slurmctld -V")
 
 
 def source_release(source: Path) -> Release:
@@ -88,32 +69,21 @@ def built_for(plugin: Path) -> Release | None:
     return Release(*(int(part) for part in match.groups())) if match else None
 
 
-def slurm_plugin_directory() -> Path:
-    """Return where the installed Slurm keeps its own plugins, for PluginDir.
-
-    Raises:
-        UnavailableError: they are not found.
-    """
-    for pattern in _PLUGIN_DIRS:
-        for directory in sorted(Path("/").glob(pattern.lstrip("/"))):
-            if (directory / _PROBE).exists():
-                return directory
-    raise UnavailableError(_PROBE, "not found below /usr", "name its directory in PluginDir yourself")
-
-
 def build(
     output: Path | None = None,
     source: Path | None = None,
     cache: Path | None = None,
     say: Say = lambda text: None,
+    slurm: Installation | None = None,
 ) -> tuple[Path, Release]:
-    """Build the plugins for the installed slurmctld.
+    """Build the plugins for an installed slurmctld.
 
     Args:
         output: directory for the result; plugins/ if not given.
         source: source tree of Slurm, configured or not; fetched with apt if not given.
         cache: where fetched sources are kept; build/ beside plugins/ if not given.
         say: receives a line before each step that takes time.
+        slurm: the Slurm to build for; that of this host if not given.
 
     Returns:
         The plugin's path and the release it is for.
@@ -123,19 +93,20 @@ def build(
         UnavailableError: no slurmctld, no source or no compiler.
         EnergyError: it does not compile.
     """
-    plugins, release = plugin_sources(), controller_release()
+    plugins, slurm = plugin_sources(), slurm or installation.find()
+    release = slurm.release()
     for tool in ("make", "gcc"):
         if not shutil.which(tool):
             raise UnavailableError(tool, "not found", f"apt-get install {tool}")
     tree = (
         source.resolve()
         if source
-        else _fetched(cache or plugins.parent / "build" / "slurm-source", release, say)
+        else _fetched(cache or plugins.parent / "build" / "slurm-source", slurm, release, say)
     )
     if (found := source_release(tree)) != release:
         raise UsageError(
             f"{tree} is Slurm {found}",
-            f"slurmctld is {release}",
+            f"{slurm.slurmctld} is {release}",
             "Slurm loads plugins of its own release only",
         )
     if not (tree / "config.h").exists():
@@ -155,15 +126,18 @@ def built(say: Say = lambda text: None) -> Path:
     """
     plugins = plugin_sources()
     plugin = plugins / PLUGIN
-    if built_for(plugin) == controller_release():
+    if built_for(plugin) == installation.find().release():
         newest = max(path.stat().st_mtime for path in plugins.glob("*.[ch]"))
         if plugin.stat().st_mtime >= newest:
             return plugin
     return build(say=say)[0]
 
 
-def _fetched(cache: Path, release: Release, say: Say) -> Path:
+def _fetched(cache: Path, slurm: Installation, release: Release, say: Say) -> Path:
     """Return the source tree of the installed slurmctld, from the cache or the archive."""
+    if not slurm.is_packaged:
+        why = f"{slurm.slurmctld} is from no package of the distribution"
+        raise UnavailableError(f"source of Slurm {release}", why, "give --slurm-source DIR")
     name, version = aptsource.source_package()
     place = cache / f"{name}_{version.replace(':', '_')}"
     tree = place / "tree"

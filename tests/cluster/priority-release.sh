@@ -1,7 +1,9 @@
 #!/bin/sh
 # Runs the tests of the queue's order in a lab on another Slurm release than this machine's.
 #   tests/cluster/priority-release.sh 24.11
+#   tests/cluster/priority-release.sh --slurm-prefix DIR --slurm-source DIR
 #
+# With a prefix: the Slurm in DIR/bin and DIR/sbin of this machine, built from this source, with slurmdbd.
 # Makes a root of the Debian suite that has the release, with debootstrap in a temporary directory (about 2 GB, two
 # minutes), installs slurm-energy there from this checkout, builds site_factor/energy from the release's source and
 # runs the tests. Needs root and the network. Runs in namespaces of its own and leaves nothing behind.
@@ -12,10 +14,18 @@
 set -eu
 
 release=${1:-}
-case $release in
-24.11) suite=trixie ;;
+prefix=""
+suite=""
+case $release:${3:-} in
+24.11:) suite=trixie ;;
+--slurm-prefix:--slurm-source)
+    [ -x "${2:-}/sbin/slurmctld" ] || { echo "priority-release: --slurm-prefix ${2:-}: no sbin/slurmctld there" >&2; exit 2; }
+    [ -e "${4:-}/META" ] || { echo "priority-release: --slurm-source ${4:-}: no source of Slurm" >&2; exit 2; }
+    prefix=$(cd "$2" && pwd)
+    slurm_source=$(cd "$4" && pwd)
+    ;;
 *)
-    echo "usage: $0 24.11" >&2
+    echo "usage: $0 24.11 | --slurm-prefix DIR --slurm-source DIR" >&2
     exit 2
     ;;
 esac
@@ -35,6 +45,43 @@ fail() {
     [ -z "${2:-}" ] || tail -n 40 "$2" >&2
     exit "${3:-1}"
 }
+
+tests="tests/cluster/test_priority_order.py tests/cluster/test_priority_meanings.py"
+
+# Says how the tests went.
+judge() { # VERSION
+    tail -n 5 "$work/result"
+    ! grep -q skipped "$work/result" || fail "tests were skipped, so they say nothing about Slurm $1"
+    echo "Slurm $1: the queue's order holds"
+}
+
+# The C parts are built in a copy: those of the checkout are for this machine's own Slurm.
+test_prefix() {
+    PATH=$prefix/bin:$prefix/sbin:$PATH
+    SENERGY_PARTS_DIR=$work/parts
+    export PATH SENERGY_PARTS_DIR
+    mkdir "$work/parts"
+    chmod 755 "$work"
+    cp -R "$repository/plugins" "$repository/spank" "$repository/prolog_epilog" "$repository/packaging" "$work/parts"
+    {
+        rm -f "$work/parts/plugins"/*.so "$work/parts/spank"/*.so
+        make -C "$work/parts/spank" SLURM_PREFIX="$prefix"
+        make -C "$work/parts/prolog_epilog"
+        "$repository/.venv/bin/senergy" build-plugins --slurm-prefix "$prefix" --slurm-source "$slurm_source"
+    } >"$work/log" 2>&1 || fail "the C parts cannot be built for $prefix:" "$work/log"
+    version=$("$prefix/sbin/slurmctld" -V | sed 's/^[^0-9]*//')
+    echo "Testing on Slurm $version in $prefix"
+    cd "$repository"
+    # shellcheck disable=SC2086 # one word per file
+    .venv/bin/python -m pytest -q -ra -p no:cacheprovider -W ignore $tests >"$work/result" 2>&1 ||
+        fail "tests on Slurm $version in $prefix failed:" "$work/result"
+    judge "$version"
+}
+
+if [ -n "$prefix" ]; then
+    test_prefix
+    exit
+fi
 
 # Runs a shell command with the root as its /, in mount and process namespaces of its own.
 inside() { # COMMAND
@@ -100,9 +147,6 @@ inside 'cd /src; .venv/bin/senergy build-plugins --slurm-source /slurm/source' >
     fail "site_factor/energy cannot be built for Slurm $version:" "$work/log"
 
 echo "Testing on Slurm $version"
-inside "cd /src; .venv/bin/python -m pytest -q -ra -p no:cacheprovider -W ignore \
-    tests/cluster/test_priority_order.py tests/cluster/test_priority_meanings.py" >"$work/result" 2>&1 ||
+inside "cd /src; .venv/bin/python -m pytest -q -ra -p no:cacheprovider -W ignore $tests" >"$work/result" 2>&1 ||
     fail "tests on Slurm $version failed:" "$work/result"
-tail -n 5 "$work/result"
-! grep -q skipped "$work/result" || fail "tests were skipped, so they say nothing about Slurm $version"
-echo "Slurm $version: the queue's order holds"
+judge "$version"

@@ -24,6 +24,11 @@ import pytest
 TIMEOUT_S = 80.0
 NODES = ("n1", "n2", "n3")
 PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
+PREFIX = os.environ.get("SENERGY_TEST_SLURM_PREFIX", "")
+"""Prefix of a Slurm outside /usr: spank-release.sh --slurm-prefix."""
+SEARCH = ":".join(
+    [*([f"{PREFIX}/bin", f"{PREFIX}/sbin"] if PREFIX else []), "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"]
+)
 NODE_LINE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=1000"
 SLURM_CONF = """\
 ClusterName=small
@@ -72,7 +77,7 @@ exit $code
 
 def marks(*more_programs: str) -> list[pytest.MarkDecorator]:
     """Return the marks of a module with such a cluster, which needs these programs as well."""
-    path = os.environ["PATH"] + ":/usr/sbin"
+    path = f"{SEARCH}:{os.environ['PATH']}"
     missing = [name for name in (*PROGRAMS, *more_programs) if not shutil.which(name, path=path)]
     return [
         pytest.mark.cluster,
@@ -171,8 +176,7 @@ class SmallCluster:
     @property
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "SALLOC"))}
-        path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-        return kept | {"SLURM_CONF": str(self.directory / "slurm.conf"), "PATH": path, "LC_ALL": "C"}
+        return kept | {"SLURM_CONF": str(self.directory / "slurm.conf"), "PATH": SEARCH, "LC_ALL": "C"}
 
     def __enter__(self) -> SmallCluster:
         try:
@@ -325,7 +329,7 @@ class SmallCluster:
 
     def _spawn(self, program: str, *arguments: str) -> None:
         log = (self.directory / f"{program}.out").open("ab")
-        path = shutil.which(program, path="/usr/sbin:/usr/bin") or program
+        path = shutil.which(program, path=SEARCH) or program
         with log:
             daemon = subprocess.Popen(
                 [path, *arguments], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -355,7 +359,11 @@ class SmallCluster:
 def cgroup_line() -> str:
     """Return the line of cgroup.conf that keeps slurmd away from cgroups."""
     version = subprocess.run(
-        ["/usr/sbin/slurmctld", "-V"], capture_output=True, text=True, timeout=10, check=True
+        [shutil.which("slurmctld", path=SEARCH) or "slurmctld", "-V"],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
     )
     return (
         "CgroupAutomount=no"

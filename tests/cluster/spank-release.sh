@@ -2,6 +2,7 @@
 # Builds the C parts on another Slurm release and runs their tests there on a real cluster, and those of the
 # portable order of the queue.
 #   tests/cluster/spank-release.sh 22.05|24.11|26.05
+#   tests/cluster/spank-release.sh --slurm-prefix DIR    the Slurm in DIR/bin and DIR/sbin of this machine
 #
 # Uses this machine's Slurm if it is that release, else a root of the Debian suite that has it, made with
 # debootstrap in a temporary directory (about 700 MB, two minutes). Needs root. Runs in process, mount and network
@@ -10,12 +11,18 @@
 set -eu
 
 release=${1:-}
-case $release in
+prefix=""
+if [ "$release" = --slurm-prefix ] && [ -n "${2:-}" ]; then
+    [ -x "$2/sbin/slurmctld" ] || { echo "spank-release: --slurm-prefix $2: no sbin/slurmctld there" >&2; exit 2; }
+    prefix=$(cd "$2" && pwd)
+    release=$("$prefix/sbin/slurmctld" -V | sed 's/^[^0-9]*//; s/^\([0-9]*\.[0-9]*\).*/\1/')
+fi
+[ -n "$prefix" ] || case $release in
 22.05) suite=bookworm ;;
 24.11) suite=trixie ;;
 26.05) suite=forky ;;
 *)
-    echo "usage: $0 22.05|24.11|26.05" >&2
+    echo "usage: $0 22.05|24.11|26.05|--slurm-prefix DIR" >&2
     exit 2
     ;;
 esac
@@ -38,7 +45,7 @@ fail() {
 }
 
 release_of() { # ROOT: "26.05.5" if a slurmctld is installed there
-    chroot "$1" /usr/sbin/slurmctld -V 2>/dev/null | sed 's/^[^0-9]*//'
+    chroot "$1" "${prefix:-/usr}/sbin/slurmctld" -V 2>/dev/null | sed 's/^[^0-9]*//'
 }
 
 # Runs a command in namespaces of its own; ROOT sees its own /proc and /sys and an empty network.
@@ -53,7 +60,7 @@ inside() { # ROOT COMMAND...
         ip address add 192.0.2.1/32 dev lo # with 127.0.0.1 alone getaddrinfo(AI_ADDRCONFIG) finds nothing
         mount -t proc proc "$root/proc"
         [ "$root" = / ] || mount -t sysfs -o ro sysfs "$root/sys"
-        exec chroot "$root" /usr/bin/env -i PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LC_ALL=C.UTF-8 "$@"
+        exec chroot "$root" /usr/bin/env -i LC_ALL=C.UTF-8 "$@"
     ' sh "$root" "$@"
 }
 
@@ -87,6 +94,7 @@ case $(release_of /) in
     [ -x "$python" ] || python=/usr/bin/python3
     ;;
 *)
+    [ -z "$prefix" ] || fail "$prefix/sbin/slurmctld says no release"
     command -v debootstrap >/dev/null || fail "this machine has not Slurm $release and no debootstrap" "" 4
     make_root
     root=$work/root
@@ -105,15 +113,16 @@ mkdir -p "$source/tests/cluster" "$source/packaging"
 chmod 755 "$work"
 cp -R "$repository/spank" "$repository/prolog_epilog" "$repository/slurm_energy" "$source"
 cp "$repository/tests/cluster/small_cluster.py" "$source/tests/cluster"
-cp "$repository/packaging/install-file" "$source/packaging"
+cp "$repository/packaging/install-file" "$repository/packaging/slurm-headers" "$source/packaging"
 for file in $tests; do
     cp "$repository/$file" "$source/tests/cluster"
 done
 echo "Testing on Slurm $version, $(chroot "$root" gcc --version | head -n 1)"
 seen=${source#"${root%/}"} # as it is called inside
+path=${prefix:+$prefix/bin:$prefix/sbin:}/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 # shellcheck disable=SC2086 # one word per file
-inside "$root" TMPDIR="$scratch" PYTHONPATH="$seen" SENERGY_TEST_QUEUE_JOBS=60 \
-    /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$seen" \
+inside "$root" PATH="$path" SLURM_PREFIX="$prefix" SENERGY_TEST_SLURM_PREFIX="$prefix" \
+    TMPDIR="$scratch" PYTHONPATH="$seen" SENERGY_TEST_QUEUE_JOBS=60 /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$seen" \
     "$python" -m pytest -q -ra -p no:cacheprovider -W ignore $tests >"$work/result" 2>&1 ||
     fail "tests on Slurm $version failed:" "$work/result"
 cat "$work/result"

@@ -107,7 +107,8 @@ def built(tmp_path_factory):
         ignore = shutil.ignore_patterns("*.so", "senergy-hook")
         shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=ignore)
     (folder / "packaging").mkdir()
-    shutil.copy(REPOSITORY / "packaging" / "install-file", folder / "packaging")
+    for name in ("install-file", "slurm-headers"):
+        shutil.copy(REPOSITORY / "packaging" / name, folder / "packaging")
     for name in ("spank", "prolog_epilog"):
         command = ["make", "--silent", "-C", folder / name, "CFLAGS_EXTRA=-Wall -Wextra -Werror"]
         subprocess.run(command, check=True, timeout=120)

@@ -85,6 +85,8 @@ def built(tmp_path_factory):
     for name in ("spank", "prolog_epilog"):
         ignore = shutil.ignore_patterns("*.so", "senergy-hook")
         shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=ignore)
+    (folder / "packaging").mkdir()
+    shutil.copy(REPOSITORY / "packaging" / "slurm-headers", folder / "packaging")
     for name in ("spank", "prolog_epilog"):  # energy_hooks.so uses sources of both
         command = ["make", "--silent", "-C", folder / name, "CFLAGS_EXTRA=-Wall -Wextra -Werror"]
         subprocess.run(command, check=True, timeout=120)

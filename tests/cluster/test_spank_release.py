@@ -29,7 +29,23 @@ def test_the_same_source_builds_and_works_on_another_release():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("release", ["", "21.08", "26.05; true"])
+@pytest.mark.timeout(300)
+def test_the_same_source_works_with_a_slurm_outside_usr():
+    prefix = os.environ.get("SENERGY_TEST_PREFIX")
+    if not prefix:
+        pytest.skip("set SENERGY_TEST_PREFIX=/opt/slurm to test with the Slurm there")
+    command = [SCRIPT, "--slurm-prefix", prefix]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_prefix_without_slurm_is_refused(tmp_path):
+    command = [SCRIPT, "--slurm-prefix", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("release", ["", "21.08", "26.05; true", "--slurm-prefix"])
 def test_an_unknown_release_is_refused(release):
     done = subprocess.run([SCRIPT, release], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 2

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from slurm_energy.errors import EnergyError, UnavailableError, UsageError
 from slurm_energy.slurm import aptsource, pluginbuild
+from slurm_energy.slurm.installation import Installation
 from slurm_energy.slurm.release import Release
 
 META = "##\n  Meta:\t\t1\n  Name:\t\tslurm\n  Major:\t24\n  Minor:\t11\n  Micro:\t5\n  Version:\t24.11.5\n"
@@ -45,29 +45,21 @@ deb-src http://ftp.example/ubuntu/ noble universe
 """
 
 
-def _answers(text: str):
-    return lambda argv: text
+class Slurm(Installation):
+    """An installation whose slurmctld need not be run."""
+
+    def release(self, run=None):
+        return Release(24, 11, 5)
 
 
-@pytest.mark.parametrize(
-    ("text", "release"), [("slurm-wlm 22.05.8", (22, 5, 8)), ("slurm 26.05.5\n", (26, 5, 5))]
-)
-def test_slurmctld_says_its_release(monkeypatch, text, release):
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/usr/sbin/{name}")
-    assert pluginbuild.controller_release(_answers(text)) == release
+def slurm(prefix="/usr"):
+    return Slurm(Path(prefix), Path(prefix, "sbin/slurmctld"))
 
 
-def test_without_slurmctld_there_is_nothing_to_build_for(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
-    with pytest.raises(UnavailableError, match=r"slurmctld: not found: build on the host"):
-        pluginbuild.controller_release(_answers(""))
-
-
-def test_a_source_of_another_release_is_refused_before_anything_is_built(monkeypatch, tmp_path):
-    (tmp_path / "META").write_text(META)
-    monkeypatch.setattr(pluginbuild, "controller_release", lambda: Release(22, 5, 8))
-    with pytest.raises(UsageError, match=r"is Slurm 24\.11\.5: slurmctld is 22\.05\.8"):
-        pluginbuild.build(output=tmp_path, source=tmp_path)
+def test_a_source_of_another_release_is_refused_before_anything_is_built(tmp_path):
+    (tmp_path / "META").write_text(META.replace("24", "22"))
+    with pytest.raises(UsageError, match=r"is Slurm 22\.11\.5: /opt/slurm/sbin/slurmctld is 24\.11\.5"):
+        pluginbuild.build(output=tmp_path, source=tmp_path, slurm=slurm("/opt/slurm"))
     assert [path.name for path in tmp_path.iterdir()] == ["META"]
 
 
@@ -79,15 +71,19 @@ def test_a_directory_without_slurm_is_refused(tmp_path, meta):
         pluginbuild.source_release(tmp_path)
 
 
-def test_a_source_that_does_not_compile_is_a_failure(monkeypatch, tmp_path):
+def test_no_archive_has_the_source_of_a_slurm_outside_usr(tmp_path):
+    with pytest.raises(UnavailableError, match=r"no package of the distribution: give --slurm-source DIR"):
+        pluginbuild.build(output=tmp_path, cache=tmp_path, slurm=slurm("/opt/slurm"))
+
+
+def test_a_source_that_does_not_compile_is_a_failure(tmp_path):
     (tmp_path / "META").write_text(META)
     (tmp_path / "config.h").write_text("#error no Slurm\n")
-    monkeypatch.setattr(pluginbuild, "controller_release", lambda: Release(24, 11, 5))
     (tmp_path / "out").mkdir()
     in_use = tmp_path / "out" / pluginbuild.PLUGIN
     in_use.write_text("what slurmctld needs at its next start")
     with pytest.raises(EnergyError, match=r"site_factor_energy\.so: make: .*error") as caught:
-        pluginbuild.build(output=tmp_path / "out", source=tmp_path)
+        pluginbuild.build(output=tmp_path / "out", source=tmp_path, slurm=slurm())
     assert caught.value.exit_code == 1
     assert list((tmp_path / "out").iterdir()) == [in_use]
 
@@ -129,4 +125,4 @@ def test_slurmctld_from_elsewhere_needs_its_source_named():
 
     with pytest.raises(UnavailableError, match="not installed from a Debian package"):
         aptsource.source_package(fails)
-    assert aptsource.source_package(_answers("slurm-wlm 22.05.8-4")) == ("slurm-wlm", "22.05.8-4")
+    assert aptsource.source_package(lambda argv: "slurm-wlm 22.05.8-4") == ("slurm-wlm", "22.05.8-4")

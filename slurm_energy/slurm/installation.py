@@ -1,0 +1,123 @@
+"""The Slurm of this host: its prefix, slurmctld and plugin directory, in /usr or elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.slurm import conffile
+from slurm_energy.slurm.command import Runner, run_command
+from slurm_energy.slurm.release import Release, parse_release
+
+_SBIN: Final = "/usr/sbin:/usr/local/sbin"
+_CLIENTS: Final = ("scontrol", "srun")
+_PROBE: Final = "priority_multifactor.so"
+_PLUGIN_DIR: Final = re.compile(r"^PluginDir\s*=\s*(\S+)", re.MULTILINE)
+_BELOW_PREFIX: Final = ("lib/slurm", "lib64/slurm", "lib/*/slurm", "lib/*/slurm-wlm", "lib/slurm-wlm")
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """An installed Slurm.
+
+    Attributes:
+        prefix: directory with `bin` and `sbin`.
+        slurmctld: path of the program.
+    """
+
+    prefix: Path
+    slurmctld: Path
+
+    @property
+    def is_packaged(self) -> bool:
+        """Whether it is in /usr, where only the distribution's packages are."""
+        return self.prefix == Path("/usr")
+
+    def release(self, run: Runner = run_command) -> Release:
+        """Ask slurmctld for its release; no daemon and no slurm.conf is needed.
+
+        Raises:
+            UnavailableError: it says no version.
+        """
+        return parse_release(run([str(self.slurmctld), "-V"]), f"{self.slurmctld} -V")
+
+    def plugin_directory(self, run: Runner | None = run_command) -> Path:
+        """Return the directory with Slurm's own plugins.
+
+        Sources, in this order: PluginDir of slurm.conf, the usual directories below the prefix, PluginDir of
+        the running slurmctld, which may be away and is given time to answer.
+
+        Args:
+            run: what executes a command; None: slurmctld is not asked.
+
+        Raises:
+            UnavailableError: it is in none of them.
+        """
+        for directory in self._plugin_directories(run):
+            if (directory / _PROBE).exists():
+                return directory
+        why = f"not found in PluginDir of slurm.conf, nor below {self.prefix}"
+        raise UnavailableError(_PROBE, why, "name its directory in PluginDir")
+
+    def _plugin_directories(self, run: Runner | None) -> Iterator[Path]:
+        search = f"{self.prefix}/bin:{self.prefix}/sbin"
+        conf = conffile.locate({**os.environ, "PATH": search})
+        try:
+            named = conffile.settings(conf).get("plugindir", []) if conf else []
+        except OSError:
+            named = []
+        yield from _paths(named[-1] if named else "")
+        for pattern in _BELOW_PREFIX:
+            yield from sorted(self.prefix.glob(pattern))
+        scontrol = self.prefix / "bin/scontrol"
+        if run and scontrol.exists():
+            try:
+                match = _PLUGIN_DIR.search(run([str(scontrol), "show", "config"]))
+            except UnavailableError:
+                return
+            yield from _paths(match[1] if match else "")
+
+
+def find(prefix: Path | None = None, environment: Mapping[str, str] = os.environ) -> Installation:
+    """Find the Slurm of this host.
+
+    Args:
+        prefix: its prefix; None: that of scontrol or srun on PATH, else where slurmctld is found.
+        environment: for PATH.
+
+    Raises:
+        UsageError: there is no slurmctld in this prefix.
+        UnavailableError: there is none on this host.
+    """
+    if prefix is not None:
+        return _below(prefix)
+    path = environment.get("PATH", "")
+    for client in _CLIENTS:
+        if program := shutil.which(client, path=path):
+            found = Path(program).resolve().parent.parent
+            if (found / "sbin/slurmctld").exists():
+                return Installation(found, found / "sbin/slurmctld")
+    program = shutil.which("slurmctld", path=f"{path}:{_SBIN}")
+    if program is None:
+        todo = "build on the host that runs slurmctld, or give --slurm-prefix DIR"
+        raise UnavailableError("slurmctld", "not found", todo)
+    return Installation(Path(program).resolve().parent.parent, Path(program))
+
+
+def _below(prefix: Path) -> Installation:
+    prefix = prefix.absolute()
+    for folder in ("sbin", "bin"):
+        if (program := prefix / folder / "slurmctld").exists():
+            return Installation(prefix, program)
+    raise UsageError(f"--slurm-prefix {prefix}", "no sbin/slurmctld there", "name the prefix of Slurm")
+
+
+def _paths(text: str) -> list[Path]:
+    """Return the directories of a PluginDir, which separates them by colons."""
+    return [Path(part) for part in text.split(":") if part.startswith("/")]
