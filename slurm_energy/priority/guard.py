@@ -151,7 +151,7 @@ class PredictionGuard:
             asked: columns as in `oracle.history.columns.predict_many`.
             time_s: predicted, shape (m,).
             power_watts: predicted, shape (m,).
-            nameplate_watts: watts of each where nothing is known.
+            nameplate_watts: watts of each where nothing is known, without any cap.
             most_watts: watts that each job's caps allow; infinity for none.
         """
         limit = np.array([value or NO_LIMIT_S for value in asked["time_limit_s"]], np.float64)

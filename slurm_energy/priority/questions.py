@@ -156,7 +156,8 @@ class Predictor:
         time_s = np.clip(time_s, _LEAST_S, limit)
         if self._guard is None:
             return Predicted(time_s, watts, source, runs, level, time_s, np.zeros(count), np.ones(count))
-        plates = np.array([plate[1] for plate in self._plates_of(asked)], np.float64)
+        uncapped = asked | dict.fromkeys(("cap_watts", "gpu_cap_watts"), [None] * count)
+        plates = np.array([plate[1] for plate in self._plates_of(uncapped)], np.float64)
         kept = self._guard.apply(asked, time_s, watts, plates, _most_watts(asked))
         return Predicted(
             np.clip(kept.time_s, _LEAST_S, limit),

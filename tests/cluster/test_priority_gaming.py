@@ -97,6 +97,24 @@ def test_three_decoys_gain_at_most_one_place(queue):
     assert "lower bound 12:00:00" in page
 
 
+def test_a_waiting_job_is_known_by_its_script(queue):
+    lab = queue.lab
+    path = lab.layout.root / "same.sh"
+    path.write_text("#!/bin/sh\n#SBATCH --time=1\nsleep $1\n")
+    argv = ["--exclusive", "--output=/dev/null", "--parsable"]
+    first = int(lab.run("sbatch", *argv, "-J", "one", str(path), "3", user=ATTACKER).stdout)
+    assert lab.wait(first) == "COMPLETED"
+    queue.close()
+    second = int(lab.run("sbatch", *argv, "-J", "two", "--time=9", str(path), "3", user=ATTACKER).stdout)
+    basis = "1 run: same script, arguments, resources and policy"
+    queue.until(
+        lambda: any(job["predicted"]["basis"] == basis for job in queue.ask(job=str(second))["jobs"]),
+        "a prediction by the script",
+    )
+    lab.run("scancel", str(second))
+    queue.open()
+
+
 def test_a_job_that_overruns_counts_against_the_next_while_it_runs_and_after_a_restart(queue):
     lab = queue.lab
     queue.close()

@@ -793,6 +793,16 @@ class TestPrediction:
         body = self.answers(controller, monkeypatch, BOB, QUESTION | {"name": "new"})[1]
         assert [(a["observations"], a["basis"]) for a in body["answers"]] == [(1, "1 run: same user")]
 
+    def test_caps_of_the_job_and_of_its_policy_hold(self, controller, monkeypatch):
+        controller.memory.policy_caps = {"tight": (0.2, None)}
+        asked = [QUESTION, QUESTION | {"cap_watts": 0.3}, QUESTION | {"policy": "tight"}]
+        status, body = self.answers(controller, monkeypatch, ALICE, *asked)
+        assert status == 200
+        free, own, site = body["answers"]
+        assert own["power_watts"]["high"] <= 0.3 and site["power_watts"]["high"] <= 0.2
+        times = [answer["duration_s"]["mean"] for answer in (free, own, site)]
+        assert times[0] < times[1] < times[2]
+
     def test_questions_while_runs_are_learned(self, controller, monkeypatch):
         """Every question is answered, and from whole runs, while others are being learned."""
         monkeypatch.setattr(server, "name_of", {ALICE: "alice"}.get)

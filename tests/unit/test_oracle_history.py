@@ -93,6 +93,19 @@ class TestDistributions:
         assert list(surprise.factors) == sorted(surprise.factors)
         assert all(factor > 0 for factor in surprise.factors)
 
+    def test_one_user_does_not_decide_how_far_everybodys_runs_differ(self):
+        surprise = Surprise()
+        for _ in range(300):
+            surprise.note(1.0, 1.1, "alice")
+        for number in range(2000):
+            surprise.note(1.0, 1e6, "mallory")
+            surprise.note(1.0, 1.1, f"u{number % 50}")
+        assert max(surprise.factors[2:-2]) < 1.2
+        alone = Surprise()
+        for _ in range(2000):
+            alone.note(1.0, 3.0, "alice")
+        assert max(alone.factors) == pytest.approx(3.0)
+
 
 SAME = {"fingerprint": "f", "policy": "edp"}
 

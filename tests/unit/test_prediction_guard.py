@@ -263,3 +263,67 @@ def asked():
     columns = {"user": ["mallory"], "name": ["a"], "nodes": [1], "cpus": [1], "gpus": [0],
                "time_limit_s": [DAY]}  # fmt: skip
     return columns, [DAY], [500.0], NOW
+
+
+# --- power caps in the live queue --------------------------------------------------------------------------
+
+
+def test_caps_of_flags_and_policies_count_in_the_queue():
+    """Twenty runs at 300 W, then the same job under caps."""
+    history = History()
+    for number in range(20):
+        history.learn(
+            Run(NOW + number, 600.0, energy_joules=300.0 * 600, user="alice", name="train", nodes=1, cpus=1,
+                gpus=1, time_limit_s=900.0, policy="monitor")
+        )  # fmt: skip
+    text = '[priority]\npolicy = "zeus"\n[policies.night]\nbase = "cap"\ngpu_cap_watts = 150\n'
+    kept = Kept(Usage(7 * DAY))
+
+    def bounds(*given):
+        return bounds_many(history, *given)
+
+    guard = PredictionGuard(kept.mispredictions, bounds)
+    ranker = Engine(
+        configuration.parse(text), kept, lambda columns: predict_many(history, columns), guard=guard
+    )
+    job = {"name": "train", "gpus": 1, "time_limit_s": 9000.0}
+    flags = [{}, {"ENERGY_GPU_CAP": "100"}, {"ENERGY_POLICY": "night"}, {"ENERGY_CAP": "200"}]
+    found = ranker.cycle(queue(*(job | {"flags": one} for one in flags)), NOW).predicted
+    free, gpu, site, node = found.power_watts
+    assert free == pytest.approx(300.0, rel=0.2)
+    assert gpu <= 100.0 and site <= 150.0 and node <= 200.0
+    assert found.time_s[0] < found.time_s[3] < found.time_s[2] < found.time_s[1]
+    told = explaining.Explainer(ranker.cycle(queue(job | {"flags": flags[1]}), NOW)).job(0)
+    assert told["predicted"]["power_watts"] <= 100.0
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, DAY), st.floats(10, 500), st.none() | st.floats(100, 400)), max_size=6),
+    st.tuples(st.floats(100, 1000), st.floats(100, 1000)),
+    st.sampled_from([600.0, HOUR, DAY]),
+)
+def test_predictions_in_the_queue_are_monotone_in_the_cap(seen, caps, limit):
+    cluster = Cluster()
+    for seconds, watts, cap in seen:
+        cluster.ran(min(seconds, limit), limit=limit, watts=watts, gpus=1, gpu_cap_watts=cap)
+    low, high = sorted(caps)
+    job = LONG | {"gpus": 1, "gpu_kind": "a100", "time_limit_s": limit}
+    rows = [job | {"flags": {"ENERGY_GPU_CAP": f"{cap:f}"}} for cap in (low, high)]
+    found = cluster.engine.cycle(queue(*rows, job), NOW).predicted
+    assert found.time_s[0] >= found.time_s[1] * (1 - 1e-9) >= found.time_s[2] * (1 - 2e-9)
+    assert found.power_watts[0] <= found.power_watts[1] * (1 + 1e-6)
+    if seen:  # else the nameplate, which has the CPUs beside the GPU
+        assert found.power_watts[0] <= low * (1 + 1e-6)
+
+
+def test_a_waiting_job_is_known_by_its_script():
+    cluster = Cluster()
+    cluster.ran(300.0, limit=900.0, name="a", fingerprint="0123456789abcdef", policy="monitor", times=5)
+    cluster.ran(800.0, limit=900.0, name="b", times=5)
+    script = {"user": "mallory", "name": "b", "time_limit_s": 900.0}
+    noted = script | {"flags": {"ENERGY_FINGERPRINT": "0123456789abcdef"}}
+    forged = script | {"flags": {"ENERGY_FINGERPRINT": "../../x"}}
+    found = cluster.engine.cycle(queue(script, noted, forged), NOW).predicted
+    assert found.basis(1) == "5 runs: same script, arguments, resources and policy"
+    assert found.basis(0) == found.basis(2) == "5 runs: same user, name and resources"
+    assert found.time_s[1] < 0.6 * found.time_s[0]

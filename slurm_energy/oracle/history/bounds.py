@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from slurm_energy.oracle.history.cap_response import NO_CAPS, predicted
 from slurm_energy.oracle.history.columns import Numbers
-from slurm_energy.oracle.history.levels import ATTRIBUTES, Row
+from slurm_energy.oracle.history.levels import ATTRIBUTES, Row, caps_of_row
 from slurm_energy.oracle.history.memory import History
 from slurm_energy.oracle.history.track_record import (
     PRIOR_FRACTION,
@@ -35,7 +36,7 @@ class Bounds:
 
     Attributes:
         time_s: least time to predict, before the misprediction factor.
-        power_watts: least watts to predict where no cap is below.
+        power_watts: least watts to predict without a cap.
         overrun_sum: see `track_record.UserRecord`, of the job's user.
         overrun_unit_seconds: likewise.
     """
@@ -59,7 +60,7 @@ def bounds_many(
         history: what is remembered.
         jobs: columns as in `columns.predict_many`.
         limit_s: time limit of each, or what is assumed without one.
-        prior_watts: watts of each where nothing is known, as at the nameplate.
+        prior_watts: watts of each where nothing is known, as at the nameplate, without any cap.
         now: Unix seconds.
     """
     count = len(limit_s)
@@ -96,4 +97,8 @@ def _bounds(history: History, row: Row, limit_s: float, prior_watts: float) -> t
         time_s = bounded(time_s, record.time_s, weight, may_take)
         measured = min(weight, record.measured_sum / limit_s)
         watts = bounded(watts, record.unit_watts, measured, may_take)
+    caps = caps_of_row(row)
+    if caps != NO_CAPS:
+        _, slower = predicted(watts, watts if row[_GPUS] else 0.0, NO_CAPS, caps)
+        time_s *= slower
     return rounded_up(min(time_s, limit_s), limit_s), rounded_up(watts * units, prior_watts)

@@ -189,6 +189,8 @@ class History:
         seconds, watts = self._surprises[level]
         if before.ending.by_itself and after.ending.by_itself:
             seconds.note(
-                before.duration_s / run_scale(before, by_limit), after.duration_s / run_scale(after, by_limit)
+                before.duration_s / run_scale(before, by_limit),
+                after.duration_s / run_scale(after, by_limit),
+                after.user,
             )
-        watts.note(watts_of(before) or 0.0, watts_of(after) or 0.0)
+        watts.note(watts_of(before) or 0.0, watts_of(after) or 0.0, after.user)

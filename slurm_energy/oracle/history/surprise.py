@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from typing import Final
 
 _KEPT: Final = 1000
+_MOST_OF_ONE_USER: Final = _KEPT // 4
 _ENOUGH: Final = 20
 _FACTORS: Final = 9
 _LARGEST: Final = math.log(1e6)
@@ -21,19 +22,35 @@ class Surprise:
             renewed seldom. A change and its opposite count alike: after longer runs come shorter ones.
     """
 
-    __slots__ = ("_ratios", "_renew_at", "_seen", "factors")
+    __slots__ = ("_counts", "_ratios", "_renew_at", "_seen", "_users", "factors")
 
     def __init__(self) -> None:
         self.factors: tuple[float, ...] = _AT_FIRST
         self._ratios: deque[float] = deque(maxlen=_KEPT)
+        self._users: deque[str | None] = deque()
+        self._counts: Counter[str | None] = Counter()
         self._seen, self._renew_at = 0, _ENOUGH
 
-    def note(self, before: float, after: float) -> None:
-        """Take note of a pair of runs; figures that are not above 0 say nothing."""
-        if before <= 0 or after <= 0:
+    def note(self, before: float, after: float, user: str | None = None) -> None:
+        """Take note of a pair of runs; figures that are not above 0 say nothing.
+
+        All users share the ratios. So a user who has a quarter of them adds no more while others have some.
+
+        Args:
+            before: figure of a run.
+            after: that of the next one.
+            user: owner of the latter.
+        """
+        own = self._counts[user]
+        crowding = own >= _MOST_OF_ONE_USER and len(self._ratios) - own >= _ENOUGH
+        if before <= 0 or after <= 0 or crowding:
             return
         ratio = math.log(after) - math.log(before)
+        if len(self._ratios) == _KEPT:
+            self._counts[self._users.popleft()] -= 1
         self._ratios.append(min(max(ratio, -_LARGEST), _LARGEST))
+        self._users.append(user)
+        self._counts[user] += 1
         self._seen += 1
         if self._seen >= self._renew_at:
             ordered = sorted((*self._ratios, *(-ratio for ratio in self._ratios)))
