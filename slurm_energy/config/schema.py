@@ -89,6 +89,11 @@ def _keyed_words(value: dict[str, str]) -> str | None:
 _USER = re.compile(r"[^\s,]{1,256}")
 
 
+def _model_name(value: str) -> str | None:
+    fits = re.fullmatch(r"[A-Za-z0-9_.:/+-]{0,64}", value)  # what --energy-model takes
+    return None if fits else "must be at most 64 characters of A-Z a-z 0-9 _ . : / + -"
+
+
 def _cluster_name(value: str) -> str | None:
     fits = re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", value)  # 40: slurm.conf(5), ClusterName
     return None if fits else "must be 1 to 40 characters of A-Z a-z 0-9 _ . -"
@@ -419,7 +424,7 @@ class EdpEntry:
         "Product name of the GPU: `A100` is every A100, `A100-SXM4-80GB` that one alone. Empty: any.",
         show="",
     )
-    model: str = key("", "Value of --energy-model that this entry is for; empty for any.")
+    model: str = key("", "Value of --energy-model that this entry is for; empty for any.", _model_name)
     max_frequency_mhz: float | None = key(None, "Upper CPU frequency.", between(100, 1e5), show=2100)
     package_cap_watts: float | None = key(None, "RAPL limit per package.", between(1, 1e5), show=200)
     gpu_cap_watts: float | None = key(None, "Power limit per GPU.", between(1, 1e5), show=300)

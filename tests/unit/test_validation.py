@@ -147,6 +147,11 @@ WRONG = {
         "[policies.monitor]\ncap_watts = 500\n",
         *("error", "policies.monitor.cap_watts", "no effect"),
     ),
+    "policy that does nothing": ("[policies.quiet]\n", "warning", "policies.quiet", "changes nothing"),
+    "model that no flag takes": (
+        "[[edp]]\nmodel = 'a b'\ngpu_cap_watts = 200\n",
+        *("error", "edp.model", "at most 64 characters"),
+    ),
     "edp sets nothing": ("[[edp]]\ngpu = 'A100'\n", "error", "edp", "sets nothing"),
     "edp twice": (
         "[[edp]]\ngpu='A100'\ngpu_cap_watts=300\n[[edp]]\ngpu='a100'\ngpu_cap_watts=200\n",
