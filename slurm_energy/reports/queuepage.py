@@ -57,7 +57,7 @@ def queue_lines(
     """
     fields = [*FIELDS, *term_fields(jobs, norm=norm)]
     if columns and columns.lstrip().startswith("%"):
-        chosen = sprioformat.parse(fields, columns, "--format", LISTING, jobs, style)
+        chosen = sprioformat.parse(fields, columns, "--format", LISTING)
     else:
         chosen = parse_columns(fields, columns or default_format(jobs, long=long), "--format", LISTING)
     return list(table_lines(jobs, chosen, style, layout))
