@@ -13,7 +13,7 @@ from slurm_energy import __version__
 from slurm_energy.cli import connection
 from slurm_energy.cli.acct import job_ids
 from slurm_energy.cli.parser import CommandParser
-from slurm_energy.cli.printing import add_field_options, emit, emit_json
+from slurm_energy.cli.printing import add_field_options, emit, emit_json, note_scope
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
         return _print_fields(args.verbose)
     answer = connection.connect(args).get("/v1/priority", query(args))
     jobs: list[Mapping[str, Any]] = answer.get("jobs") or []
+    note_scope(answer)
     if args.job:
         _require(args.job, jobs, answer)
     if args.json:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from slurm_energy.config.findings import Finding
 from slurm_energy.config.reading import nearest
+from slurm_energy.config.schema import GROUP_MARK
 from slurm_energy.validation.subject import Subject
 
 _PLUGIN = "site_factor/energy"
@@ -89,7 +90,10 @@ def check_users(subject: Subject) -> Iterator[Finding]:
     wanted += [(f"policies.{name}", "users", policy.users) for name, policy in config.policies.items()]
     for section, key, names in wanted:
         for name in names:
-            if not subject.host.knows_user(name):
+            if name.startswith(GROUP_MARK):
+                if not subject.host.knows_group(name.removeprefix(GROUP_MARK)):
+                    yield subject.warning(section, key, f"this host does not know group '{name[1:]}'")
+            elif not subject.host.knows_user(name):
                 yield subject.warning(section, key, f"this host does not know user '{name}'")
 
 
