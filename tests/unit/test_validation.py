@@ -188,6 +188,10 @@ WRONG = {
         "[priority]\npolicy = 'sjf'\npreempt = true\n",
         *("warning", "priority.preempt", "does not preempt"),
     ),
+    "plugin without a table": (
+        "[priority]\nmode = 'plugin'\ntable = ''\n",
+        *("error", "priority.table", "absolute path"),
+    ),
     "stale before the next": (
         "[priority]\nmode = 'plugin'\ninterval_s = 120\n",
         *("error", "priority.stale_s", "every 120 s"),
