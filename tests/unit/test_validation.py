@@ -232,6 +232,14 @@ WRONG = {
         "[defaults.user]\nnobody-here = 'edp'\n",
         *("warning", "defaults.user.nobody-here", "does not know user"),
     ),
+    "unknown user of senergyctld": (
+        "[cluster]\nname = 'sirius'\ncontroller_users = ['nobody-here']\n",
+        *("warning", "cluster.controller_users", "does not know user"),
+    ),
+    "unknown group of operators": (
+        "[controller]\noperators = ['%nobody-here']\n",
+        *("warning", "controller.operators", "does not know group"),
+    ),
     "queue table elsewhere": (
         "[priority]\nmode = 'plugin'\n",
         *("warning", "priority.queue_table", "queue=/elsewhere/queue.table"),
@@ -433,6 +441,18 @@ class TestDaemons:
         with pytest.raises(InvalidConfigError) as caught:
             load_for_daemon(path, Role.CONTROLLER, logging.getLogger("test"))
         assert caught.value.exit_code == 4
+
+    def test_a_controller_whose_responses_nobody_believes_says_so(
+        self, host: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        text = f"[cluster]\nname='sirius'\ncontroller_users=['{os.geteuid() + 1}']\n"
+        text += f"[controller]\ndatabase='{host}/a.db'\npolicy_file='{host}/policies'\n"
+        load_for_daemon(written(host, text), Role.CONTROLLER, logging.getLogger("test"))
+        assert "no agent will believe it" in caplog.text
+        caplog.clear()
+        text = text.replace(f"['{os.geteuid() + 1}']", f"['{os.geteuid()}']")
+        load_for_daemon(written(host, text), Role.CONTROLLER, logging.getLogger("test"))
+        assert "no agent" not in caplog.text
 
     @pytest.mark.parametrize("module", ["slurm_energy.agent.main", "slurm_energy.controller.main"])
     def test_each_error_is_a_line_of_its_own(self, module: str, host: Path) -> None:
