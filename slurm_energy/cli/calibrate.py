@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slurm_energy.cli import connection
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 from slurm_energy.quantities import format_duration, shown
@@ -16,6 +17,7 @@ from slurm_energy.quantities import format_duration, shown
 if TYPE_CHECKING:
     from slurm_energy.oracle.calibration.fitting import Fit
     from slurm_energy.oracle.calibration.search import Progress
+    from slurm_energy.oracle.transfer.prior import Transfer
 
 HELP = "fit the prediction of one kind of GPU to measured training steps"
 _BAR = 30
@@ -26,12 +28,21 @@ MEASUREMENTS is a CSV file with the columns model,batch,gpus,precision,optimizer
 (model: a workload profile or the .json file of one; cap_watts empty: no limit; power_watts of one GPU,
 empty: not measured), or a file of the Zeus power-limit study. The search is seeded: the same measurements and
 options give the same result with any number of --workers. With --checkpoint an interrupted search goes on
-from its last twenty generations. The result is for senergy predict --calibration.
+from its last twenty generations.
+
+A search needs sweeps: configurations measured at four power limits or more, which span 40 % of the design
+power; at least four sweeps, and most measurements in them. With less (one measurement will do) the response
+to limits is transferred from other kinds of GPU and corrected by the measurements, in a second. --method
+chooses one of the two.
+
+The result is for senergy predict --calibration, and for oracle.calibrations in the configuration, which makes
+senergyctld and senergy predict use it.
 
 examples:
   senergy calibrate steps.csv --gpu a100 --output a100.toml --workers 2
   senergy calibrate steps.csv --gpu a100 --start a100.toml --generations 0 --kicks 20 --output better.toml
   senergy calibrate summary_power_a40.csv --gpu a40 --precision tf32 --output a40.toml --checkpoint a40.npz
+  senergy calibrate few.csv --gpu h100 --prior a40.toml --prior a100.toml --output h100.toml
 """
 
 
@@ -49,12 +60,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kicks", metavar="N", type=int, default=12, help="restarts near the best (default 12)"
     )
+    parser.add_argument(
+        "--method", default="auto", help="search, transfer, or auto: search where sweeps allow it (default)"
+    )
+    parser.add_argument(
+        "--prior",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        help="calibration of another kind to transfer from; again for more (default: all that are shipped)",
+    )
     parser.add_argument("--start", metavar="FILE", type=Path, help="calibration to go on from")
     parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--seed", metavar="N", type=int, default=1, help="(default 1)")
     parser.add_argument("--checkpoint", metavar="FILE", type=Path, help="keep and resume the state")
     parser.add_argument("--plain", action="store_true", help="as the thesis: Eq. 4.18 alone, no residuals")
     parser.add_argument("--json", action="store_true", help="errors as JSON")
+    connection.add_config_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
     for library in ("OPENBLAS", "MKL", "OMP"):  # threads for so small matrices only get in each other's way
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
-        from slurm_energy.oracle.calibration.fitting import fit
+        from slurm_energy.oracle.calibration.fitting import METHODS, fit
+        from slurm_energy.oracle.calibration.identification import fixes_response
         from slurm_energy.oracle.calibration.measurements import read_measurements
         from slurm_energy.oracle.calibration.problem import Weights
         from slurm_energy.oracle.calibration.search import Settings
@@ -71,11 +94,13 @@ def run(args: argparse.Namespace) -> int:
         raise UnavailableError("senergy calibrate", why, install_extra("predict")) from None
     from slurm_energy.oracle.calibrations import check_writable, load_calibration, save_calibration
     from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
+    from slurm_energy.oracle.site import use_site
     from slurm_energy.oracle.training.saturation import SATURATIONS
 
     for flag, value, allowed in (
         ("--precision", args.precision, PRECISIONS),
         ("--saturation", args.saturation, tuple(SATURATIONS)),
+        ("--method", args.method, METHODS),
     ):
         if value not in allowed:
             raise UsageError(f"{flag}: '{shown(value)}'", f"is not one of {', '.join(allowed)}")
@@ -83,6 +108,8 @@ def run(args: argparse.Namespace) -> int:
     if args.workers < 1 or not 8 <= args.population <= _MOST_MEMBERS or least < 0:
         what = f"at least 1 and 8 to {_MOST_MEMBERS}; other numbers at least 0"
         raise UsageError("--workers, --population", what)
+    settings = connection.configuration(args).oracle
+    use_site(settings.calibrations, settings.hardware)
     hardware = find_hardware(args.gpu)
     rows = read_measurements(args.measurements, args.precision)
     start = load_calibration(args.start) if args.start else None
@@ -90,8 +117,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--start {args.start}", f"it is of {shown(start.hardware)}", f"name one of {hardware.name}"
         )
+    method = "search" if args.plain and args.method == "auto" else args.method
+    if method == "auto":
+        method = "search" if fixes_response(hardware, rows) else "transfer"
+    _check_search_options(args, method)
     check_writable(args.output)
-    settings = Settings(
+    how = Settings(
         seed=args.seed,
         generations=args.generations,
         population=args.population,
@@ -103,18 +134,60 @@ def run(args: argparse.Namespace) -> int:
     result = fit(
         hardware,
         rows,
-        settings,
+        how,
         start=start,
         saturation=args.saturation,
         checkpoint=args.checkpoint,
         progress=_bar(time.monotonic()),
         residuals=not args.plain,
+        method=method,
+        prior=_prior(args, hardware.name),
     )
     if sys.stderr.isatty():
         print(file=sys.stderr)
     save_calibration(result.calibration, args.output)
     _report(result, args)
     return EXIT_OK
+
+
+def _check_search_options(args: argparse.Namespace, method: str) -> None:
+    """Refuse options of the search where there is none.
+
+    Raises:
+        UsageError: names the option.
+    """
+    if method == "search":
+        return
+    for flag, value in (("--checkpoint", args.checkpoint), ("--start", args.start), ("--plain", args.plain)):
+        if value:
+            why = "it is for a search, and these measurements are few or lack sweeps over power limits"
+            if args.method == "transfer":
+                why = "it is for a search, not for --method transfer"
+            raise UsageError(flag, why, "leave it out, or give --method search")
+
+
+def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
+    """Return what other kinds of device say about one.
+
+    Raises:
+        UsageError: a file of --prior is of the same kind, or says nothing about others.
+    """
+    from slurm_energy.oracle.calibrations import load_calibration, shipped_prior
+    from slurm_energy.oracle.transfer.prior import combined
+
+    if not args.prior:
+        return shipped_prior(hardware)
+    found = []
+    for path in args.prior:
+        other = load_calibration(path)
+        if other.hardware == hardware:
+            raise UsageError(f"--prior {path}", "it is of the same kind", "name calibrations of other kinds")
+        if other.transfer is None:
+            raise UsageError(
+                f"--prior {path}", "it has no [transfer]", "calibrate that kind by a search, not --plain"
+            )
+        found.append(other.transfer)
+    return combined(found)
 
 
 def _bar(began_s: float) -> Progress:
@@ -133,11 +206,11 @@ def _bar(began_s: float) -> Progress:
 
 
 def _report(result: Fit, args: argparse.Namespace) -> None:
-    known = result.calibration.known
     if args.json:
         emit_json(
             {
                 "hardware": result.calibration.hardware,
+                "method": result.method,
                 "rows": result.calibration.rows,
                 "time_mape": result.time_error,
                 "power_mape": result.power_error,
@@ -147,13 +220,19 @@ def _report(result: Fit, args: argparse.Namespace) -> None:
             }
         )
         return
-    emit(
-        [
-            f"{result.calibration.hardware}: {result.calibration.basis}",
-            f"mean absolute error: time {result.time_error:.2%}, power {result.power_error:.2%},"
-            f" combined {result.combined_error:.2%} (without residuals {result.model_error:.2%})",
+    errors = (
+        f"mean absolute error: time {result.time_error:.2%}, power {result.power_error:.2%},"
+        f" combined {result.combined_error:.2%}"
+    )
+    if result.method == "transfer":
+        lines = [f"{errors} (before these measurements {result.model_error:.2%})"]
+        lines.append("method: transfer; the range of each prediction is part of it")
+    else:
+        known = result.calibration.known
+        lines = [
+            f"{errors} (without residuals {result.model_error:.2%})",
             f"90 % of measured / predicted: time {known.time_low:.2f} to {known.time_high:.2f},"
             f" power {known.power_low:.2f} to {known.power_high:.2f}",
-            f"written: {args.output}",
         ]
-    )
+    head = f"{result.calibration.hardware}: {result.calibration.basis}"
+    emit([head, *lines, f"written: {args.output}"])

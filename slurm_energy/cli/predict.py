@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_energy.cli import predict_job
+from slurm_energy.cli import connection, predict_job
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 from slurm_energy.quantities import format_duration, format_scaled, parse_watts, shown
 
 if TYPE_CHECKING:
+    from slurm_energy.oracle.site import SiteCalibrations
     from slurm_energy.oracle.sweep import Sweep
     from slurm_energy.oracle.workload import Profile
 
@@ -25,7 +26,8 @@ _RANGE = re.compile(r"(?P<low>[^.:]+(?:\.\d+)?)\.\.(?P<high>[^:]+)(?::(?P<step>.
 EPILOG = """\
 With a batch script: what sbatch would be asked for by it, and what the job will take. The answer comes from
 runs of like jobs (your own; operators: all), else from the model that the script names with --energy-model,
-else from the time limit and the hardware's TDP. Without a controller the first is left out.
+else from the time limit and the hardware's TDP. Without a controller the first is left out. Calibrations and
+hardware files of the site are those of section [oracle] of the configuration.
 
 Without a script, a table of alternatives. A model is the name of a workload profile (--list) or a .json
 file. Batch is samples per GPU and step, caps are watts per GPU; watts and energy are those of the GPUs
@@ -33,7 +35,8 @@ together. The job works through --epochs of the model's usual data set, or --sam
 such jobs should end. FRONT: nothing else is better in time and energy. BEST: least time, energy,
 energy-delay product (EDP) and energy-delay sum (EDS; the first alternative without a limit has 1). Where
 the very job was never measured, alternatives within 2 % count as equal and the first is taken; where its
-model was not, tight limits count as a risk.
+model was not, tight limits count as a risk. On a kind of GPU with few measurements or none, limits within 4 %
+of the least product count as equal, and the one nearest to the usual best limit of other kinds is taken.
 
 examples:
   senergy predict job.sh input.dat
@@ -42,6 +45,7 @@ examples:
   senergy predict --model bert-base --gpu a40,rtx6000 --batch 32 --cap none,150,200 --epochs 3 --json
   senergy predict --model resnet50 --gpu a40 --cap 100..300:25 --plot caps.png
   senergy predict --trace net.py:build --save net.json --gpu h100     a PyTorch model of your own
+  senergy predict --calibration a100.toml job.sh
   senergy predict --list
 
 --trace runs FUNCTION of FILE.py. It returns (module, inputs); inputs(batch) gives the arguments of the
@@ -70,7 +74,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", metavar="N", default="1", help="times through the data set (default 1)")
     parser.add_argument("--samples", metavar="N", help="training samples, instead of --epochs")
     parser.add_argument("--eds-k", metavar="K", default="1.5", help="k of the energy-delay sum (default 1.5)")
-    parser.add_argument("--calibration", metavar="FILE", type=Path, help="from senergy calibrate")
+    parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        type=Path,
+        help="from senergy calibrate; with a script: the model answers, not history",
+    )
     parser.add_argument("--json", action="store_true", help="JSON with ranges and origin")
     parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw energy over time")
 
@@ -108,14 +117,22 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _site(args: argparse.Namespace) -> SiteCalibrations:
+    """Return the site's calibrations, and let its hardware files be known."""
+    from slurm_energy.oracle.site import use_site
+
+    settings = connection.configuration(args).oracle
+    return use_site(settings.calibrations, settings.hardware)
+
+
 def _list(args: argparse.Namespace) -> int:
-    from slurm_energy.oracle.calibrations import shipped_calibration
     from slurm_energy.oracle.hardware import find_hardware, hardware_names
     from slurm_energy.oracle.workload import find_profile, profile_names
 
+    site = _site(args)
     profiles = [find_profile(name) for name in profile_names()]
     kinds = [find_hardware(name) for name in sorted(set(hardware_names().values()))]
-    calibrated = {kind.name: shipped_calibration(kind.name) for kind in kinds}
+    calibrated = {kind.name: site.of(kind.name) for kind in kinds}
     if args.json:
         emit_json(
             {
@@ -181,11 +198,12 @@ def _users(path: str, call: Callable[[], Any]) -> Any:
 
 
 def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], Sweep]:
-    from slurm_energy.oracle.calibrations import load_calibration, shipped_calibration
+    from slurm_energy.oracle.calibrations import load_calibration
     from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
     from slurm_energy.oracle.prediction import TrainingOracle, common_precision
     from slurm_energy.oracle.sweep import sweep
 
+    site = _site(args)
     kinds = list(dict.fromkeys(find_hardware(name.strip()) for name in args.gpu.split(",") if name.strip()))
     if not kinds:
         raise UsageError("--gpu", "no kind given", "--list shows all")
@@ -193,14 +211,14 @@ def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], 
     if precision not in PRECISIONS:
         raise UsageError(f"--precision: '{shown(precision)}'", f"is not one of {', '.join(PRECISIONS)}")
     samples = _samples(args, profile)
-    oracle = TrainingOracle()
+    oracle = TrainingOracle(site.of)
     if args.calibration:
         own = load_calibration(args.calibration)
         if own.hardware not in [kind.name for kind in kinds]:
             raise UsageError(
                 f"--calibration {args.calibration}", f"it is of {own.hardware}", "ask for that --gpu"
             )
-        oracle = TrainingOracle(lambda name: own if name == own.hardware else shipped_calibration(name))
+        oracle = TrainingOracle(lambda name: own if name == own.hardware else site.of(name))
     found = sweep(
         oracle,
         profile,

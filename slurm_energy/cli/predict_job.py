@@ -136,13 +136,42 @@ def _ask(args: argparse.Namespace, question: Question, notes: list[str]) -> Answ
     from slurm_energy.oracle.answer import FirstThatKnows
     from slurm_energy.oracle.nameplate import NameplateOracle
 
+    if args.calibration is not None:
+        return _calibrated(args.calibration, args, question)
     oracles: list[Oracle] = [_Controller(args, notes)]
     if question.model:
-        oracles += _model(question, notes)
+        oracles += _model(args, question, notes)
     return FirstThatKnows([*oracles, NameplateOracle()]).require(question)
 
 
-def _model(question: Question, notes: list[str]) -> list[Oracle]:
+def _calibrated(path: Path, args: argparse.Namespace, question: Question) -> Answer:
+    """Return what the model with one calibration says; history is not asked.
+
+    Raises:
+        UsageError: the script does not name a model and a kind of GPU that the model knows, or another kind.
+    """
+    flag = f"--calibration {path}"
+    if not question.model or not question.gpu_kind:
+        missing = "a model (--energy-model)" if not question.model else "a kind of GPU (--gpus=a100:4)"
+        raise UsageError(flag, f"the script does not name {missing}", "name it, or leave the option out")
+    notes: list[str] = []
+    found = _model(args, question, notes)
+    if not found:
+        raise UsageError(flag, notes[-1], "leave the option out")
+    from slurm_energy.oracle.calibrations import load_calibration
+    from slurm_energy.oracle.hardware import find_hardware
+    from slurm_energy.oracle.prediction import TrainingOracle
+
+    own, kind = load_calibration(path), find_hardware(question.gpu_kind).name
+    if own.hardware != kind:
+        raise UsageError(flag, f"it is of {shown(own.hardware)}", f"the script asks for {kind}")
+    answer = TrainingOracle(lambda name: own).predict(question)
+    if answer is None:
+        raise UsageError(flag, "the model cannot predict this job", "leave the option out")
+    return answer
+
+
+def _model(args: argparse.Namespace, question: Question, notes: list[str]) -> list[Oracle]:
     """Return the analytical model if it can answer, else note why it cannot."""
     if not question.gpu_kind:
         notes.append("the model was not asked: no kind of GPU is named (--gpus=a100:4)")
@@ -150,17 +179,21 @@ def _model(question: Question, notes: list[str]) -> list[Oracle]:
     try:
         from slurm_energy.oracle.hardware import find_hardware
         from slurm_energy.oracle.prediction import TrainingOracle
+        from slurm_energy.oracle.site import use_site
         from slurm_energy.oracle.workload import find_profile
     except ImportError:
         notes.append("the model was not asked: numpy is not installed")
         return []
-    try:  # a path in a job's flags is no name: what is asked for must be shipped
+    try:
+        settings = connection.configuration(args).oracle
+        site = use_site(settings.calibrations, settings.hardware)
+        # a path in a job's flags is no name: what is asked for must be shipped
         find_profile(question.model.removesuffix(".json") if question.model else "")
         find_hardware(question.gpu_kind.removesuffix(".toml"))
     except EnergyError as error:
         notes.append(f"the model was not asked: {error}")
         return []
-    return [TrainingOracle()]
+    return [TrainingOracle(site.of)]
 
 
 class _Controller:

@@ -27,7 +27,7 @@ _POLICY_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _LONGEST_VALUE = 200
-_PLURALS = {str: "strings", float: "finite numbers", int: "whole numbers"}
+_PLURALS = {Path: "absolute paths", str: "strings", float: "finite numbers", int: "whole numbers"}
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\"-]+)\s*=")
 
 

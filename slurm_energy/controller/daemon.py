@@ -26,7 +26,7 @@ from slurm_energy.controller.enrichment import Enrichment
 from slurm_energy.controller.identity import Access
 from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.policyfile import write_policy_file
-from slurm_energy.controller.prediction import Memory
+from slurm_energy.controller.prediction import Memory, training_model
 from slurm_energy.controller.priority import OFF, PriorityLoop, make_parts
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
@@ -146,6 +146,7 @@ class _Daemon:
             store, self._commands, self._recurring, config.controller.enrich_interval_s
         )
         self._memory = Memory(store, self._recurring, config.controller.history_days, policy_caps(config))
+        self._memory.model = training_model(config)
         self._priority = PriorityLoop(config, store, self._memory, self._recurring)
         self._hosts = NodeHosts(self._sinfo, self._recurring)
         self._server = Server(
@@ -229,7 +230,6 @@ class _Daemon:
             self._priority.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
-            self._server.roles.loop(),
         )
         tasks = [asyncio.create_task(loop) for loop in loops]
         stopping = asyncio.create_task(stop.wait())
@@ -266,6 +266,7 @@ class _Daemon:
             config = load_for_daemon(self._argument, Role.CONTROLLER, log)
             priority = self._priority.prepared(config)
             self._write_policies(config)
+            model = training_model(config)
         except EnergyError as error:
             for line in error.lines:
                 log.error("reload refused, the configuration stays as it was: %s", line)
@@ -278,9 +279,9 @@ class _Daemon:
         self._priority.take(priority)
         self._server.config = config
         self._server.access = self._access(config)
-        self._server.follow_roles(config.controller.slurm_roles)
         self._memory.keep_days = config.controller.history_days
         self._memory.policy_caps = policy_caps(config)
+        self._memory.model = model
         self._enrichment.schedule.interval_s = config.controller.enrich_interval_s
         log.info("configuration read again: %s", config.path or "defaults")
 
@@ -290,7 +291,7 @@ class _Daemon:
     def _access(self, config: Config) -> Access:
         access, unknown = Access.from_config(config.controller)
         for name in unknown:
-            log.warning("controller.agent_users or operators: this host does not know '%s'", name)
+            log.warning("controller.agent_users or operators: this host does not know user '%s'", name)
         return access
 
     def _state(self) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from typing import Any, Final, TypeVar
 
 from slurm_energy.accounting import learning
 from slurm_energy.accounting.learning import FinishedRun
+from slurm_energy.config import Config
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError, ForbiddenError, UsageError
-from slurm_energy.oracle.answer import Question
+from slurm_energy.oracle.answer import FirstThatKnows, Oracle, Question
 from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run
 from slurm_energy.oracle.nameplate import NameplateOracle
 from slurm_energy.quantities import shown
@@ -42,6 +43,7 @@ class Memory:
         keep_days: `controller.history_days`; replaced on reload.
         policy_caps: caps of the site's policies, for jobs that ask for none; replaced on reload.
 
+    `model` answers for jobs that name a model and that history knows nothing of; replaced on reload.
     `loaded` tells whether what the database remembered was taken over.
     """
 
@@ -54,6 +56,7 @@ class Memory:
     ) -> None:
         self._store, self._recurring = store, recurring
         self.keep_days, self.policy_caps = keep_days, policy_caps or {}
+        self.model: Oracle | None = None
         self._history = History()
         self._thread = ThreadPoolExecutor(1, "history")
         self.loaded = False
@@ -134,7 +137,8 @@ class Memory:
             self._history.learn(Run(ending=Ending.of_state(values.pop("state")), **values))
 
     def _answers(self, questions: list[Question], own_only: bool) -> list[dict[str, Any] | None]:
-        oracle = HistoryOracle(self._history, NameplateOracle(), own_only=own_only)
+        history = HistoryOracle(self._history, NameplateOracle(), own_only=own_only)
+        oracle = FirstThatKnows([history, *([self.model] if self.model else [])])
         found = [oracle.predict(self._with_caps(question)) for question in questions]
         return [None if answer is None else answer.to_json() for answer in found]
 
@@ -146,6 +150,21 @@ class Memory:
             cap_watts=question.cap_watts or cap,
             gpu_cap_watts=question.gpu_cap_watts or gpu_cap,
         )
+
+
+def training_model(config: Config) -> Oracle | None:
+    """Return the training model with the site's calibrations and hardware files; None without numpy.
+
+    Raises:
+        ConfigError: a file that section oracle names is not in order.
+    """
+    try:
+        from slurm_energy.oracle.prediction import TrainingOracle
+        from slurm_energy.oracle.site import use_site
+    except ImportError:
+        return None
+    site = use_site(config.oracle.calibrations, config.oracle.hardware)
+    return TrainingOracle(site.of)
 
 
 def read_questions(data: Any, user: str | None, *, operator: bool) -> list[Question]:

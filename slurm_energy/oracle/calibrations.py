@@ -14,23 +14,48 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.document import toml
-from slurm_energy.errors import ConfigError
+from slurm_energy.errors import ConfigError, EnergyError
+from slurm_energy.oracle.hardware import find_hardware
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta, bounds_of
 from slurm_energy.oracle.training.residuals import BEYOND, Residuals
 from slurm_energy.oracle.training.saturation import SATURATIONS
+from slurm_energy.oracle.transfer.evidence import Evidence
+from slurm_energy.oracle.transfer.prior import Transfer, combined
+from slurm_energy.oracle.transferfiles import evidence_lines, read_evidence, read_transfer, transfer_lines
 from slurm_energy.quantities import shown
 
 _DIRECTORY = Path(__file__).resolve().parent / "calibrated"
 _MOST = 1e18
 _PLAIN = ("hardware", "saturation", "basis", "fitted_unix_s", "rows")
+_OTHERS = ("workloads", "supply_ratios", "residuals", "transfer", "evidence")
 _TABLES: dict[str, type[Any]] = {"theta": Theta, "known": Spread, "unknown": Spread}
 
 
 @functools.cache
 def shipped_calibration(hardware: str) -> Calibration:
-    """Return what comes with the package for a kind of device; defaults where nothing was measured on it."""
+    """Return what comes with the package for a kind of device.
+
+    A GPU that nothing was measured on responds as those that were.
+    """
     path = _DIRECTORY / f"{hardware}.toml"
-    return load_calibration(path) if path.exists() else Calibration(hardware)
+    if path.exists():
+        return load_calibration(path)
+    with contextlib.suppress(EnergyError):
+        if find_hardware(hardware).kind != "gpu":
+            return Calibration(hardware)
+    prior = shipped_prior(hardware)
+    return Calibration(
+        hardware,
+        evidence=Evidence(prior),
+        basis=f"not measured, predicted from {' and '.join(prior.sources)}",
+    )
+
+
+@functools.cache
+def shipped_prior(hardware: str) -> Transfer:
+    """Return what the calibrations of all other kinds of device that come with the package say about one."""
+    others = [load_calibration(path) for path in sorted(_DIRECTORY.glob("*.toml")) if path.stem != hardware]
+    return combined([other.transfer for other in others if other.transfer is not None])
 
 
 def save_calibration(calibration: Calibration, path: Path) -> None:
@@ -42,7 +67,8 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
     lines = [
         "# Written by senergy calibrate. [theta]: the device; [workloads.*]: factors of single workloads;",
         "# [known], [unknown]: 5 and 95 % quantiles of measured / predicted, with factors and without;",
-        "# [residuals.*]: factors on time and power by batch (rows) and power limit (columns).",
+        "# [residuals.*]: factors on time and power by batch (rows) and power limit (columns);",
+        "# [transfer]: what this kind says about others; [evidence]: what others and few rows say of it.",
     ]
     plain = {key: getattr(calibration, key) for key in _PLAIN}
     lines += [f"{key} = {toml(value)}" for key, value in plain.items() if value is not None]
@@ -58,6 +84,10 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
     for (name, precision), residuals in sorted(calibration.residuals.items()):
         lines += ["", f"[residuals.{toml(name)}.{precision}]"]
         lines += [f"{key} = {_numbers(value)}" for key, value in dataclasses.asdict(residuals).items()]
+    if calibration.transfer is not None:
+        lines += transfer_lines("transfer", calibration.transfer)
+    if calibration.evidence is not None:
+        lines += evidence_lines(calibration.evidence)
     try:
         _replace(path.resolve(), "\n".join(lines) + "\n")
     except OSError as error:
@@ -122,7 +152,7 @@ def load_calibration(path: Path) -> Calibration:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(str(path), reason, "name a file that senergy calibrate wrote") from None
     for key in data:
-        if key not in (*_PLAIN, *_TABLES, "workloads", "supply_ratios", "residuals"):
+        if key not in (*_PLAIN, *_TABLES, *_OTHERS):
             raise ConfigError(f"{path}: {shown(key)}", "unknown key")
     _check_plain(path, data)
     tables = {name: _table(path, name, cls, data.get(name)) for name, cls in _TABLES.items() if name in data}
@@ -135,7 +165,15 @@ def load_calibration(path: Path) -> Calibration:
         raise ConfigError(f"{path}: supply_ratios", "is no table of numbers from 0 on")
     plain = {key: data[key] for key in _PLAIN if key in data}
     residuals = _residuals(path, data.get("residuals", {}))
-    return Calibration(**plain, **tables, workloads=workloads, supply_ratios=ratios, residuals=residuals)
+    return Calibration(
+        **plain,
+        **tables,
+        workloads=workloads,
+        supply_ratios=ratios,
+        residuals=residuals,
+        transfer=read_transfer(path, "transfer", data["transfer"]) if "transfer" in data else None,
+        evidence=read_evidence(path, data["evidence"]) if "evidence" in data else None,
+    )
 
 
 def _check_plain(path: Path, data: dict[str, Any]) -> None:

@@ -26,14 +26,21 @@ CASES = ((-(3.0**0.5), 1 / 6), (0.0, 2 / 3), (3.0**0.5, 1 / 6))
 with three points."""
 
 
-def expected(values: Sequence[Array]) -> Array:
+PROBABILITIES = tuple(probability for _, probability in CASES)
+USUAL_CAP_TOLERANCE = 0.04
+"""Power limits this close to the best (a share) count as equal where the response to limits is transferred
+from other kinds of device: the one nearest to the limit that is best there on average is taken."""
+
+
+def expected(values: Sequence[Array], probabilities: Sequence[float] = PROBABILITIES) -> Array:
     """Return the expected objective of each alternative, in units of the least in each case.
 
     Args:
-        values: objective of the alternatives in each of `CASES`; infinite: not to be taken.
+        values: objective of the alternatives in each case; infinite: not to be taken.
+        probabilities: of the cases.
     """
-    pairs = zip(CASES, values, strict=True)
-    return np.asarray(sum(share * case / case.min() for (_, share), case in pairs))
+    pairs = zip(probabilities, values, strict=True)
+    return np.asarray(sum(share * case / case.min() for share, case in pairs))
 
 
 def taken(values: Array, support: Array) -> int:
@@ -47,3 +54,15 @@ def taken(values: Array, support: Array) -> int:
     best = int(np.argmin(values))
     tolerance = TOLERANCE * (1.0 - float(support[best]))
     return int(np.flatnonzero(values <= values[best] * (1.0 + tolerance))[0])
+
+
+def near_usual_cap(values: Array, cap_watts: Array, usual_watts: float) -> int:
+    """Return the place of the power limit to take among those of one job with a transferred response.
+
+    Args:
+        values: expected objective at each limit; less is better.
+        cap_watts: the limits; no limit is the design power.
+        usual_watts: the limit that is best on other kinds of device on average.
+    """
+    good = np.flatnonzero(values <= values.min() * (1.0 + USUAL_CAP_TOLERANCE))
+    return int(good[np.argmin(np.abs(cap_watts[good] - usual_watts))])

@@ -15,15 +15,11 @@ from numpy.typing import NDArray
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.oracle.answer import Answer, Estimate, Question, Source
 from slurm_energy.oracle.calibrations import shipped_calibration
-from slurm_energy.oracle.choice import UNSEEN_DOUBT
+from slurm_energy.oracle.choice import CASES
 from slurm_energy.oracle.footprint import footprint_bytes
 from slurm_energy.oracle.hardware import PRECISIONS, Hardware, find_hardware
-from slurm_energy.oracle.training.demand import demand
-from slurm_energy.oracle.training.members import averaged, members
-from slurm_energy.oracle.training.parameters import Calibration, Spread
-from slurm_energy.oracle.training.power import clock_under, step_watts
-from slurm_energy.oracle.training.saturation import SATURATIONS
-from slurm_energy.oracle.training.timing import Device, step_s, step_times
+from slurm_energy.oracle.steps import Configurations, Deviation, StepPredictor, support_of
+from slurm_energy.oracle.training.parameters import Calibration
 from slurm_energy.oracle.workload import Profile, find_optimizer, find_profile
 from slurm_energy.quantities import format_duration, format_scaled
 
@@ -67,6 +63,25 @@ class Alternatives:
 
     def __len__(self) -> int:
         return len(self.profile)
+
+    def groups(self) -> list[NDArray[np.int64]]:
+        """Return the rows that share profile, kind and precision, group by group."""
+        codes = (self.profile * len(self.kinds) + self.kind) * len(PRECISIONS) + self.precision
+        order = np.argsort(codes, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
+
+    def names(self, row: int) -> tuple[Profile, Hardware, str]:
+        """Return profile, kind and precision of a row."""
+        return (
+            self.profiles[self.profile[row]],
+            self.kinds[self.kind[row]],
+            PRECISIONS[self.precision[row]],
+        )
+
+    def configurations(self, rows: NDArray[np.int64]) -> Configurations:
+        """Return the other columns of some rows."""
+        columns = (self.batch, self.gpus, self.accumulation, self.cap_watts, self.clock)
+        return Configurations(*(values[rows] for values in columns))
 
     @classmethod
     def of(
@@ -130,9 +145,14 @@ class TrainingOracle:
         self, calibration_of: Callable[[str], Calibration] = shipped_calibration, *, looping: bool = False
     ) -> None:
         self._calibration_of, self._looping = calibration_of, looping
+        self._steps = StepPredictor(calibration_of, looping=looping)
 
-    def predict_many(self, asked: Alternatives) -> Predictions:
+    def predict_many(self, asked: Alternatives, deviation: Deviation = (0.0, 0.0)) -> Predictions:
         """Predict all alternatives.
+
+        Args:
+            asked: the alternatives.
+            deviation: predict jobs that differ so from the expected ones; see `cases`.
 
         Raises:
             UsageError: a device that has no unit for the precision asked.
@@ -140,71 +160,53 @@ class TrainingOracle:
         count = len(asked)
         step, watts, clock = np.empty(count), np.empty(count), np.empty(count)
         memory, limit, spread = np.empty(count), np.empty(count), np.empty((count, 4))
-        codes = (asked.profile * len(asked.kinds) + asked.kind) * len(PRECISIONS) + asked.precision
-        order = np.argsort(codes, kind="stable")
-        edges = np.flatnonzero(np.diff(codes[order], prepend=-1))
-        for first, last in zip(edges, [*edges[1:], count], strict=False):
-            for start in range(first, last, _CHUNK):
-                rows = order[start : min(start + _CHUNK, last)]
-                step[rows], watts[rows], clock[rows], memory[rows] = self._group(asked, rows)
-            rows = order[first:last]
-            kind, profile = asked.kinds[asked.kind[rows[0]]], asked.profiles[asked.profile[rows[0]]]
-            limit[rows], spread[rows] = (
-                kind.memory_bytes,
-                _spread_of(self._calibration_of(kind.name), profile),
-            )
+        for group in asked.groups():
+            profile, kind, precision = asked.names(group[0])
+            limit[group] = kind.memory_bytes
+            for start in range(0, len(group), _CHUNK):
+                rows = group[start : start + _CHUNK]
+                found = self._steps.steps(profile, kind, precision, asked.configurations(rows), deviation)
+                step[rows], watts[rows], clock[rows] = found.step_s, found.power_watts, found.clock
+                spread[rows] = found.spread
+                optimizer = find_optimizer(profile.optimizer)
+                memory[rows] = footprint_bytes(profile, asked.batch[rows], precision, optimizer)
         updates = np.maximum(1.0, asked.samples / (asked.batch * asked.gpus * asked.accumulation))
         duration, power = updates * step, watts * asked.gpus
         return Predictions(step, duration, power, duration * power, clock, memory, memory <= limit, spread)
 
-    def standing(self, asked: Alternatives) -> tuple[Array, Array]:
-        """Return how well each alternative is known.
+    def cases(self, asked: Alternatives) -> list[tuple[float, Deviation]]:
+        """Return the cases to average a choice over (see `choice`): probability and deviation of each.
 
-        Returns:
-            Standard deviation of the logarithm of measured over predicted power, which a choice between power
-            limits must reckon with (see `choice`), and how far the very job was measured
-            (`Residuals.support`); shape (n,) each.
+        The host's share is uncertain only where the prediction is transferred from other kinds of device.
         """
-        doubt, support = np.zeros(len(asked)), np.zeros(len(asked))
-        codes = np.stack((asked.profile, asked.kind, asked.precision))
-        for code in np.unique(codes, axis=1).T:
-            rows = (codes == code[:, None]).all(axis=0)
-            profile, calibration = asked.profiles[code[0]], self._calibration_of(asked.kinds[code[1]].name)
-            doubt[rows] = 0.0 if profile.name in calibration.workloads else UNSEEN_DOUBT
-            residuals = calibration.residuals.get((profile.name, PRECISIONS[code[2]]))
-            if residuals is not None:
-                support[rows] = residuals.support(asked.batch[rows])
-        return doubt, support
+        second = CASES if self.transferred(asked).any() else ((0.0, 1.0),)
+        return [(one * two, (first, other)) for first, one in CASES for other, two in second]
 
-    def _group(self, asked: Alternatives, rows: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
-        """Predict alternatives that share profile, kind and precision."""
-        profile, kind = asked.profiles[asked.profile[rows[0]]], asked.kinds[asked.kind[rows[0]]]
-        precision = PRECISIONS[asked.precision[rows[0]]]
-        calibration, optimizer = self._calibration_of(kind.name), find_optimizer(profile.optimizer)
-        theta, batch = calibration.theta, asked.batch[rows]
-        work = demand(profile, batch, precision, optimizer, looping=self._looping)
-        device, tdp_watts = device_of(kind, precision), kind.tdp_watts
-        found = []
-        for scalars in members(calibration, profile, device, precision, optimizer):
-            times = step_times(
-                work,
-                device,
-                theta,
-                scalars,
-                SATURATIONS[calibration.saturation],
-                asked.gpus[rows],
-                asked.accumulation[rows],
-            )
-            clock = clock_under(times, theta, scalars, tdp_watts, asked.cap_watts[rows], asked.clock[rows])
-            watts = step_watts(times, theta, scalars, tdp_watts, clock)
-            found.append((step_s(times, theta, clock), watts, clock))
-        step, power, clock = (averaged(values) for values in zip(*found, strict=True))
-        residuals = calibration.residuals.get((profile.name, precision))
-        if residuals is not None:
-            on_time, on_power = residuals.at(batch, asked.cap_watts[rows])
-            step, power = step * on_time, np.minimum(power * on_power, tdp_watts)
-        memory = footprint_bytes(profile, batch, precision, optimizer)
-        return step, power, clock, np.asarray(memory)
+    def transferred(self, asked: Alternatives) -> NDArray[np.bool_]:
+        """Return which alternatives are predicted by what other kinds of device say, shape (n,)."""
+        found = np.zeros(len(asked), dtype=bool)
+        for rows in asked.groups():
+            profile, kind, _ = asked.names(rows[0])
+            found[rows] = self._steps.is_transferred(profile, kind)
+        return found
+
+    def support(self, asked: Alternatives) -> Array:
+        """Return how far each very job was measured (`Residuals.support`), shape (n,)."""
+        found = np.zeros(len(asked))
+        for rows in asked.groups():
+            profile, kind, precision = asked.names(rows[0])
+            calibration = self._calibration_of(kind.name)
+            found[rows] = support_of(calibration, profile, precision, asked.batch[rows])
+        return found
+
+    def usual_caps(self, asked: Alternatives) -> Array:
+        """Return the power limit that is best on other kinds of device on average, in watts, shape (n,)."""
+        found = np.full(len(asked), np.inf)
+        for rows in asked.groups():
+            _, kind, _ = asked.names(rows[0])
+            evidence = self._calibration_of(kind.name).evidence
+            found[rows] = np.inf if evidence is None else evidence.prior.cap_share * kind.tdp_watts
+        return found
 
     def predict(self, question: Question) -> Answer | None:
         """Answer for one training job; None if its model or kind of GPU is not named or not known.
@@ -247,8 +249,7 @@ class TrainingOracle:
             )
         if asked.gpus[place] > _MOST_GPUS:
             notes.append(f"{asked.gpus[place]:g} GPUs are taken as linked within one node")
-        if profile.name not in calibration.workloads:
-            notes.append(f"{profile.name} was never measured on {kind.name}: wide range")
+        notes += _unfamiliar(profile, kind, calibration)
         most = kind.tdp_watts * float(asked.gpus[place])
         power = _estimate(float(predicted.power_watts[place]), power_low, power_high, most)
         energy_low, energy_high = _product(time_low, power_low), _product(time_high, power_high)
@@ -263,6 +264,18 @@ class TrainingOracle:
             observations=calibration.rows or None,
             notes=tuple(notes),
         )
+
+
+def _unfamiliar(profile: Profile, kind: Hardware, calibration: Calibration) -> list[str]:
+    """Return a note on a workload without factors of its own."""
+    if profile.name in calibration.workloads:
+        return []
+    count = 0 if calibration.evidence is None else calibration.evidence.count(profile.name)
+    if not count:
+        return [f"{profile.name} was never measured on {kind.name}: wide range"]
+    rows = "1 measurement" if count == 1 else f"{count} measurements"
+    sources = ", ".join(calibration.evidence.prior.sources) if calibration.evidence else ""
+    return [f"{rows} of {profile.name} on {kind.name}, the rest as on other kinds ({sources or 'none'})"]
 
 
 def _assumed(question: Question, profile: Profile, precision: str) -> tuple[str, ...]:
@@ -301,27 +314,6 @@ def default_precision(kind: Hardware) -> str:
 def common_precision(kinds: Sequence[Hardware]) -> str:
     """Return TF32 if all of these kinds have a unit for it, else FP32: alternatives are compared in one."""
     return "tf32" if all(kind.tf32_flops_per_s for kind in kinds) else "fp32"
-
-
-def device_of(kind: Hardware, precision: str) -> Device:
-    """Return the peak figures for one precision.
-
-    Raises:
-        UsageError: the device has no unit for it.
-    """
-    return Device(
-        matrix_flops_per_s=kind.matrix_flops_per_s(precision),
-        alu_flops_per_s=kind.alu_flops_per_s,
-        memory_bytes_per_s=kind.memory_bytes_per_s,
-        l2_bytes=kind.l2_bytes,
-        link_bytes_per_s=kind.link_bytes_per_s,
-        tdp_watts=kind.tdp_watts,
-    )
-
-
-def _spread_of(calibration: Calibration, profile: Profile) -> tuple[float, float, float, float]:
-    spread: Spread = calibration.known if profile.name in calibration.workloads else calibration.unknown
-    return spread.time_low, spread.time_high, spread.power_low, spread.power_high
 
 
 def _estimate(mean: float, low: float, high: float, most: float = np.inf) -> Estimate:

@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import UsageError
 from slurm_energy.oracle.answer import Answer
-from slurm_energy.oracle.choice import CASES, expected, taken
+from slurm_energy.oracle.choice import expected, near_usual_cap, taken
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.objectives import OBJECTIVES, Array, edp_js, eds, least, pareto_front
 from slurm_energy.oracle.prediction import Alternatives, Predictions, TrainingOracle
 from slurm_energy.oracle.workload import Profile
 
 MOST = 100_000
+_OF_CAPS = ("edp", "eds")
+"""Objectives that the usual limit is good for: it is the best one for the energy-delay product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def sweep(
     reference, found = oracle.predict_many(plain), oracle.predict_many(asked)
     values = _objectives(found, reference, k)
     able = found.fits if found.fits.any() else np.ones(len(asked), dtype=bool)
-    best = _best(oracle, asked, found, reference, k)
+    best = _best(oracle, asked, found, plain, reference, k)
     front = np.zeros(len(asked), dtype=bool)
     front[able] = pareto_front(found.duration_s[able], found.energy_joules[able])
     answers = oracle.answers(asked, found)
@@ -121,26 +123,44 @@ def _objectives(found: Predictions, reference: Predictions, k: float) -> dict[st
 
 
 def _best(
-    oracle: TrainingOracle, asked: Alternatives, found: Predictions, reference: Predictions, k: float
+    oracle: TrainingOracle,
+    asked: Alternatives,
+    found: Predictions,
+    plain: Alternatives,
+    reference: Predictions,
+    k: float,
 ) -> dict[str, int]:
     """Return the place to take for each objective: least time as predicted, least others as expected.
 
     What does not fit the memory is left out where something does.
     """
-    doubt, support = oracle.standing(asked)
     able = found.fits if found.fits.any() else np.ones(len(asked), dtype=bool)
-    cases = []
-    for deviation, _ in CASES:
-        more = np.exp(deviation * doubt)
-        case = found
-        if (more != 1.0).any():
-            case = oracle.predict_many(replace(asked, cap_watts=asked.cap_watts / more))
-        case = replace(case, energy_joules=case.energy_joules * more)
-        usual = replace(reference, energy_joules=reference.energy_joules * more[0])
-        values = _objectives(case, usual, k)
-        cases.append({name: np.where(able, values[name], np.inf) for name in OBJECTIVES})
-    best = {name: taken(expected([case[name] for case in cases]), support) for name in OBJECTIVES}
-    return best | {"time": least(np.where(able, found.duration_s, np.inf))}
+    cases = oracle.cases(asked)
+    values: list[dict[str, Array]] = []
+    for _, deviation in cases:
+        case = found if deviation == (0.0, 0.0) else oracle.predict_many(asked, deviation)
+        usual = reference if case is found else oracle.predict_many(plain, deviation)
+        objectives = _objectives(case, usual, k)
+        values.append({name: np.where(able, objectives[name], np.inf) for name in OBJECTIVES})
+    best = {"time": least(np.where(able, found.duration_s, np.inf))}
+    support = oracle.support(asked)
+    for name in OBJECTIVES[1:]:
+        mean = expected([case[name] for case in values], [share for share, _ in cases])
+        place = taken(mean, support)
+        best[name] = _near_usual_cap(oracle, asked, mean, place) if name in _OF_CAPS else place
+    return {name: best[name] for name in OBJECTIVES}
+
+
+def _near_usual_cap(oracle: TrainingOracle, asked: Alternatives, values: Array, place: int) -> int:
+    """Return the place to take among the power limits of one job, instead of the one at `place`."""
+    best = int(np.argmin(values))
+    if not oracle.transferred(asked)[best]:
+        return place
+    columns = (asked.profile, asked.kind, asked.precision, asked.batch, asked.gpus, asked.clock)
+    same = np.logical_and.reduce([column == column[best] for column in columns])
+    rows = np.flatnonzero(same & np.isfinite(values))
+    caps_watts = np.minimum(asked.cap_watts[rows], asked.kinds[asked.kind[best]].tdp_watts)
+    return int(rows[near_usual_cap(values[rows], caps_watts, float(oracle.usual_caps(asked)[best]))])
 
 
 def _check_cap(kind: Hardware, cap_watts: float) -> None:

@@ -19,6 +19,7 @@ from slurm_energy.oracle.history.cap_response import caps_of
 from slurm_energy.oracle.history.levels import LEVELS, USER_LEVEL
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
 from slurm_energy.oracle.prediction import TrainingOracle
+from slurm_energy.oracle.site import read_site
 from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.flags import Request, validate_flags
 from slurm_energy.priority.guard import PredictionGuard
@@ -107,7 +108,8 @@ class Predictor:
         self._requests: dict[Any, Request] = {}
         self._models: dict[Any, tuple[float, float] | None] = {}
         self._plates: dict[Any, tuple[float, float]] = {}
-        self._training, self._nameplate = TrainingOracle(), NameplateOracle()
+        site, _ = read_site(config.oracle.calibrations, config.oracle.hardware)
+        self._training, self._nameplate = TrainingOracle(site.of), NameplateOracle()
 
     def predict(
         self,

@@ -11,7 +11,7 @@ from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding, Severity, errors, require_valid, warnings
 from slurm_energy.config.reading import Source, examine, is_named, locate, read_text
 from slurm_energy.errors import ConfigError
-from slurm_energy.validation import addresses, energy, node_power, paths, priority, slurm_side
+from slurm_energy.validation import addresses, energy, node_power, oracle, paths, priority, slurm_side
 from slurm_energy.validation.host import Host, this_host
 from slurm_energy.validation.subject import Check, Role, Subject
 
@@ -26,6 +26,8 @@ CHECKS: tuple[tuple[Check, frozenset[Role]], ...] = (
     (energy.check_edp, _BOTH),
     (energy.check_submission_file, _CONTROLLER),
     (node_power.check, _NODE),
+    (oracle.check, _CONTROLLER),
+    (oracle.check, _CONTROLLER),
     (priority.check, _CONTROLLER),
     (paths.check_controller, _CONTROLLER),
     (paths.check_node, _NODE),

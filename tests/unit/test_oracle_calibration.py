@@ -49,7 +49,7 @@ def measured(models: tuple[str, ...] = ("resnet50", "bert-base")) -> list[Measur
 @pytest.fixture(scope="module")
 def task() -> tuple[Problem, Any, Any]:
     rows = measured()
-    found = choose_unknowns(rows)
+    found = choose_unknowns(A40, rows)
     return Problem(A40, rows, Theta(), {}), found, start_vector(found, Theta(), {})
 
 
@@ -67,11 +67,11 @@ def test_plain_weights_give_equation_4_18(task: tuple[Problem, Any, Any]) -> Non
 
 
 def test_only_what_the_measurements_can_tell_is_sought() -> None:
-    names = {unknown.name for unknown in choose_unknowns(measured(("bert-base",)))}
+    names = {unknown.name for unknown in choose_unknowns(A40, measured(("bert-base",)))}
     assert {"beta_gemm", "voltage_floor", "kernel_s", "sample_s"} <= names
     assert not names & {"beta_conv", "link_share", "low_gemm"}
     several = [dataclasses.replace(row, gpus=4.0, precision="bf16", cap_watts=math.inf) for row in measured()]
-    names = {unknown.name for unknown in choose_unknowns(several)}
+    names = {unknown.name for unknown in choose_unknowns(A40, several)}
     assert {"beta_conv", "link_share", "low_gemm"} <= names
     assert "voltage_floor" not in names
 
@@ -154,7 +154,7 @@ def test_a_workload_left_out_has_no_factors_of_its_own() -> None:
 
 def test_too_few_measurements_are_refused() -> None:
     with pytest.raises(UsageError, match="3 measurements are too few"):
-        fit(A40, measured()[:3], SMALL)
+        fit(A40, measured()[:3], SMALL, method="search")
 
 
 def test_measurements_survive_their_file(tmp_path: Path) -> None:

@@ -11,6 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from slurm_energy.errors import UsageError
+from slurm_energy.oracle.calibration.identification import (
+    WORKLOAD_ROWS,
+    fixes_response,
+    learn_transfer,
+    own_workloads,
+    sweeps,
+)
 from slurm_energy.oracle.calibration.judging import circumstances, errors, predicted, spread, waiting
 from slurm_energy.oracle.calibration.kriging import krige
 from slurm_energy.oracle.calibration.measurements import Measurement, column
@@ -26,6 +33,8 @@ from slurm_energy.oracle.calibration.search import Progress, Settings, search
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.training.members import device_sample_s
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Theta
+from slurm_energy.oracle.transfer.evidence import Evidence, assess
+from slurm_energy.oracle.transfer.prior import NOTHING, Transfer
 from slurm_energy.oracle.workload import find_profile
 
 _ALWAYS = (
@@ -38,8 +47,8 @@ _WITH_CAPS = ("voltage_floor", "voltage_knee", "clock_floor", "memory_knee")
 _WITH_GPUS = ("link_share", "hop_s", "power_link")
 _WITH_16_BITS = ("low_gemm", "low_conv", "low_alu")
 _SCALARS = tuple(spec.name for spec in dataclasses.fields(Scalars))
-_FACTORS_FROM = 8
-"""Measurements of a workload from which on factors of its own are fitted."""
+METHODS = ("auto", "search", "transfer")
+_LEAST_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +60,14 @@ class Fit:
         time_error: MAPE of time, a share.
         power_error: MAPE of power, a share.
         model_error: combined error of parameters and scalars without residuals.
+        method: `search` or `transfer`.
     """
 
     calibration: Calibration
     time_error: float
     power_error: float
     model_error: float
+    method: str = "search"
 
     @property
     def combined_error(self) -> float:
@@ -64,18 +75,19 @@ class Fit:
         return float(combined(np.array(self.time_error), np.array(self.power_error)))
 
 
-def choose_unknowns(rows: Sequence[Measurement]) -> list[Unknown]:
-    """Return what these measurements can tell: e.g. nothing of the link where one GPU ran."""
+def choose_unknowns(hardware: Hardware, rows: Sequence[Measurement]) -> list[Unknown]:
+    """Return what these measurements can tell: e.g. nothing of the link where one GPU ran.
+
+    What shapes the response to power limits is sought only where sweeps over limits show it.
+    """
     profiles = [find_profile(row.model) for row in rows]
     names = list(_ALWAYS)
     names += _WITH_GEMM if any(profile.gemm_flops_forward.per_sample for profile in profiles) else ()
     names += _WITH_CONV if any(profile.conv_flops_forward.per_sample for profile in profiles) else ()
-    names += _WITH_CAPS if len({row.cap_watts for row in rows}) > 2 else ()
+    names += _WITH_CAPS if sweeps(hardware, rows) else ()
     names += _WITH_GPUS if any(row.gpus > 1 for row in rows) else ()
     names += _WITH_16_BITS if any(row.precision in ("bf16", "fp16") for row in rows) else ()
-    models = [row.model for row in rows]
-    workloads = [model for model in sorted(set(models)) if models.count(model) >= _FACTORS_FROM]
-    return unknowns(names, workloads, _SCALARS)
+    return unknowns(names, own_workloads(hardware, rows), _SCALARS)
 
 
 def fit(
@@ -88,6 +100,8 @@ def fit(
     checkpoint: Path | None = None,
     progress: Progress = lambda done, planned, loss: None,
     residuals: bool = True,
+    method: str = "auto",
+    prior: Transfer = NOTHING,
 ) -> Fit:
     """Calibrate a kind of device.
 
@@ -101,15 +115,23 @@ def fit(
         progress: see `search`.
         residuals: also take up what the measurements say beyond the model. Those of `start` belong to other
             parameters and are never kept.
+        method: `search`: find the parameters of the device; `transfer`: correct what other kinds of device
+            say (`transfer`); `auto`: search where sweeps over power limits show the device's response, else
+            transfer. After a search, workloads without sweeps are predicted by transfer.
+        prior: what other kinds of device say.
 
     Raises:
         UsageError: too few measurements.
     """
-    if len(rows) < 4:
-        raise UsageError("calibration", f"{len(rows)} measurements are too few", "give at least 4")
+    if len(rows) < (_LEAST_ROWS if method == "search" else 1):
+        raise UsageError(
+            "calibration", f"{len(rows)} measurements are too few", f"give at least {_LEAST_ROWS}"
+        )
+    if method == "transfer" or (method == "auto" and not fixes_response(hardware, rows)):
+        return _transferred(hardware, rows, prior)
     first = start or Calibration(hardware.name)
     problem = Problem(hardware, rows, first.theta, dict(first.workloads), saturation)
-    found = choose_unknowns(rows)
+    found = choose_unknowns(hardware, rows)
     guess = start_vector(found, first.theta, dict(first.workloads))
     vector = search(problem, found, guess, settings, checkpoint, progress)
     theta, workloads = _values(found, vector, first)
@@ -126,11 +148,41 @@ def fit(
     plain = errors(rows, *predicted(hardware, rows, calibration))
     if residuals:
         calibration = with_residuals(hardware, rows, calibration)
+        calibration = _with_transfer(hardware, rows, calibration, prior)
     else:
         own = predicted(hardware, rows, calibration)
         calibration = dataclasses.replace(calibration, known=spread(rows, *own))
     left = errors(rows, *predicted(hardware, rows, calibration))
     return Fit(calibration, *left, float(combined(*map(np.asarray, plain))))
+
+
+def _with_transfer(
+    hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration, prior: Transfer
+) -> Calibration:
+    """Return a searched calibration that also speaks to other kinds, and of workloads without sweeps."""
+    evidence = None
+    if any(row.model not in calibration.workloads for row in rows):
+        evidence = assess(hardware, rows, prior)
+    return dataclasses.replace(calibration, evidence=evidence, transfer=learn_transfer(hardware, rows))
+
+
+def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Fit:
+    """Return what measurements make of what other kinds of device say."""
+    count = len({row.model for row in rows})
+    sources = ", ".join(prior.sources) or "the defaults"
+    calibration = Calibration(
+        hardware.name,
+        basis=f"{len(rows)} measurements of {count} workload{'' if count == 1 else 's'} and {sources}",
+        fitted_unix_s=float(round(time.time())),
+        rows=len(rows),
+        evidence=assess(hardware, rows, prior),
+    )
+    before = errors(
+        rows,
+        *predicted(hardware, rows, dataclasses.replace(calibration, evidence=Evidence(prior))),
+    )
+    after = errors(rows, *predicted(hardware, rows, calibration))
+    return Fit(calibration, *after, float(combined(*map(np.asarray, before))), "transfer")
 
 
 def with_residuals(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Calibration:
@@ -146,14 +198,18 @@ def with_residuals(hardware: Hardware, rows: Sequence[Measurement], calibration:
     found = {}
     for kind in sorted(set(kinds)):
         own = np.array([place for place, other in enumerate(kinds) if other == kind])
-        if len(own) < _FACTORS_FROM or kind[0] not in calibration.workloads:
+        if len(own) < WORKLOAD_ROWS or kind[0] not in calibration.workloads:
             continue
         waits = waiting(hardware, [rows[place] for place in own], calibration)
         kriged = krige(column(rows, "batch")[own], caps[own], waits, on_time[own], on_power[own])
         found[kind] = kriged.residuals
         seconds[own] *= kriged.time_left
         watts[own] *= kriged.power_left
-    return dataclasses.replace(plain, residuals=found, known=spread(rows, seconds, watts))
+    fitted = [place for place, row in enumerate(rows) if row.model in calibration.workloads]
+    if not fitted:
+        return dataclasses.replace(plain, residuals=found)
+    known = spread([rows[place] for place in fitted], seconds[fitted], watts[fitted])
+    return dataclasses.replace(plain, residuals=found, known=known)
 
 
 def _values(found: Sequence[Unknown], vector: Array, first: Calibration) -> tuple[Theta, dict[str, Scalars]]:
@@ -217,11 +273,11 @@ def leave_out(
     for number, left in enumerate(folds, 1):
         inside = [row for row in rows if fold(row) != left]
         outside = [place for place, row in enumerate(rows) if fold(row) == left]
-        result = fit(hardware, inside, settings, start=start).calibration
+        result = fit(hardware, inside, settings, start=start, method="search").calibration
         judged = [rows[place] for place in outside]
         if forget_workload:
             left_in = {name: values for name, values in result.workloads.items() if name != left}
-            result = dataclasses.replace(result, workloads=left_in)
+            result = dataclasses.replace(result, workloads=left_in, evidence=None)
         calibrations[left] = result
         seconds[outside], watts[outside] = predicted(hardware, judged, result)
         progress(number, len(folds), errors(judged, seconds[outside], watts[outside])[0])

@@ -9,7 +9,7 @@ import numpy as np
 from slurm_energy.oracle.calibration.measurements import Measurement, column
 from slurm_energy.oracle.calibration.problem import Array, Problem, mape
 from slurm_energy.oracle.hardware import Hardware
-from slurm_energy.oracle.prediction import device_of
+from slurm_energy.oracle.steps import Configurations, Deviation, StepPredictor, Steps, device_of
 from slurm_energy.oracle.training.members import averaged, members
 from slurm_energy.oracle.training.parameters import UNMEASURED, Calibration, Spread
 from slurm_energy.oracle.training.timing import Device
@@ -19,11 +19,15 @@ from slurm_energy.oracle.workload import Optimizer, Profile, find_optimizer, fin
 def predicted(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> tuple[Array, Array]:
-    """Return seconds per step and watts of rows, workloads without factors averaged over members."""
+    """Return seconds per step and watts of rows, as `steps.StepPredictor` predicts them."""
     seconds, watts = np.empty(len(rows)), np.empty(len(rows))
     for kind in {(row.model, row.precision) for row in rows}:
         places = [place for place, row in enumerate(rows) if (row.model, row.precision) == kind]
         own = [rows[place] for place in places]
+        if calibration.evidence is not None and kind[0] not in calibration.workloads:
+            steps = transferred(hardware, own, calibration)
+            seconds[places], watts[places] = steps.step_s, steps.power_watts
+            continue
         found = []
         for scalars in members(calibration, *circumstances(hardware, own[0])):
             problem = Problem(hardware, own, calibration.theta, {kind[0]: scalars}, calibration.saturation)
@@ -36,6 +40,24 @@ def predicted(
             seconds[places] *= on_time
             watts[places] = np.minimum(watts[places] * on_power, hardware.tdp_watts)
     return seconds, watts
+
+
+def transferred(
+    hardware: Hardware,
+    rows: Sequence[Measurement],
+    calibration: Calibration,
+    deviation: Deviation = (0.0, 0.0),
+) -> Steps:
+    """Return the predictions by the evidence for rows of one workload in one precision."""
+    predictor = StepPredictor(lambda name: calibration, looping=rows[0].looping)
+    asked = Configurations(
+        column(rows, "batch"),
+        column(rows, "gpus"),
+        np.ones(len(rows)),
+        column(rows, "cap_watts"),
+        np.ones(len(rows)),
+    )
+    return predictor.steps(find_profile(rows[0].model), hardware, rows[0].precision, asked, deviation)
 
 
 def waiting(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Array:

@@ -108,7 +108,7 @@ class Problem:
         self.rows, self.theta = list(rows), theta
         self.origin = (hardware, theta, scalars, saturation)
         self._function = SATURATIONS[saturation]
-        self._demand, self._device = _demands(rows), _devices(hardware, rows)
+        self._demand, self._device = demands(rows), devices(hardware, rows)
         self._gpus, self._caps = column(rows, "gpus"), column(rows, "cap_watts")
         self.measured_s, self.measured_watts = column(rows, "step_s"), column(rows, "power_watts")
         self.models = sorted({row.model for row in rows})
@@ -220,7 +220,8 @@ def _deviation(found: Sequence[Unknown], vectors: Array) -> Array:
     return np.asarray(np.mean(distance * distance * free, axis=-1))
 
 
-def _demands(rows: Sequence[Measurement]) -> Demand:
+def demands(rows: Sequence[Measurement]) -> Demand:
+    """Return what the steps of measurements ask for, stacked."""
     each = [
         demand(
             find_profile(row.model),
@@ -245,7 +246,8 @@ def _stacked(values: list[Any]) -> Any:
     return np.array(values)
 
 
-def _devices(hardware: Hardware, rows: Sequence[Measurement]) -> Device:
+def devices(hardware: Hardware, rows: Sequence[Measurement]) -> Device:
+    """Return the peak figures of a kind of device for the precision of each measurement."""
     return Device(
         matrix_flops_per_s=np.array([hardware.matrix_flops_per_s(row.precision) for row in rows]),
         alu_flops_per_s=hardware.alu_flops_per_s,

@@ -1,6 +1,11 @@
 """What devices can do at most, from files with a source for each figure; nothing fitted, nothing measured."""
 
 from slurm_energy.oracle.hardware.kind import PRECISIONS, Hardware
-from slurm_energy.oracle.hardware.loading import find_hardware, hardware_names, load_hardware
+from slurm_energy.oracle.hardware.loading import (
+    find_hardware,
+    hardware_names,
+    load_hardware,
+    use_site_hardware,
+)
 
-__all__ = ["PRECISIONS", "Hardware", "find_hardware", "hardware_names", "load_hardware"]
+__all__ = ["PRECISIONS", "Hardware", "find_hardware", "hardware_names", "load_hardware", "use_site_hardware"]

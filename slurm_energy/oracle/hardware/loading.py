@@ -8,8 +8,9 @@ import functools
 import re
 import tomllib
 import typing
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from slurm_energy.devices.products import product_words
 from slurm_energy.errors import ConfigError, NotFoundError
@@ -22,8 +23,13 @@ _NOT_FIGURES = (*_TEXTS, "aliases", "figure_sources")
 _BELOW = (("min_cap_watts", "max_cap_watts"), ("min_clock_mhz", "max_clock_mhz"))
 
 
-@functools.cache
 def hardware_names() -> dict[str, str]:
+    """Return names and aliases of all kinds, each with the name of its kind."""
+    return _shipped_names() | {name: kind.name for name, kind in _Site.kinds.items()}
+
+
+@functools.cache
+def _shipped_names() -> dict[str, str]:
     """Return names and aliases of the kinds that come with the package, each with its file's name."""
     names: dict[str, str] = {}
     for path in sorted(_DIRECTORY.glob("*.toml")):
@@ -32,7 +38,17 @@ def hardware_names() -> dict[str, str]:
     return names
 
 
-@functools.cache
+class _Site:
+    """A site's own kinds by name and alias in lower case; replaced as a whole, as threads read them."""
+
+    kinds: ClassVar[dict[str, Hardware]] = {}
+
+
+def use_site_hardware(kinds: Iterable[Hardware]) -> None:
+    """Let `find_hardware` know a site's own kinds, which go before those that come with the package."""
+    _Site.kinds = {name.lower(): kind for kind in kinds for name in (kind.name, *kind.aliases)}
+
+
 def find_hardware(name_or_path: str) -> Hardware:
     """Return a kind by name, alias or path of a `.toml` file.
 
@@ -40,15 +56,27 @@ def find_hardware(name_or_path: str) -> Hardware:
         NotFoundError: no such kind; names near ones.
         ConfigError: the file is not in order.
     """
+    own = _Site.kinds
+    if own and not name_or_path.endswith(".toml"):
+        wanted = name_or_path.lower()
+        kind = own.get(wanted) or own.get(_by_words(wanted, dict.fromkeys(own, "")))
+        if kind is not None:
+            return kind
+    return _find_shipped(name_or_path)
+
+
+@functools.cache
+def _find_shipped(name_or_path: str) -> Hardware:
+    """Return a kind that comes with the package, or that of a file."""
     if name_or_path.endswith(".toml"):
         return load_hardware(Path(name_or_path))
-    names = hardware_names()
+    names = _shipped_names()
     wanted = name_or_path.lower()
     if wanted not in names:
         wanted = _by_words(wanted, names)
     if wanted not in names:
-        near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4)
-        offers = ", ".join(near) if near else ", ".join(sorted(set(names.values())))
+        near = difflib.get_close_matches(wanted, hardware_names(), n=3, cutoff=0.4)
+        offers = ", ".join(near) if near else ", ".join(sorted(set(hardware_names().values())))
         raise NotFoundError(
             f"hardware '{shown(name_or_path)}'", "no such kind", f"near names: {offers}; or a .toml file"
         )

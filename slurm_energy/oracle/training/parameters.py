@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from slurm_energy.oracle.training.residuals import Residuals
+    from slurm_energy.oracle.transfer.evidence import Evidence
+    from slurm_energy.oracle.transfer.prior import Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,8 @@ class Calibration:
         basis: one line: what it was fitted to.
         fitted_unix_s: when; None: not dated.
         rows: number of measurements.
+        transfer: what this kind says about other kinds; None: it was not measured enough.
+        evidence: predicts workloads that are not in `workloads`; None: the mean over those that are.
     """
 
     hardware: str
@@ -163,3 +167,5 @@ class Calibration:
     basis: str = "not calibrated: defaults"
     fitted_unix_s: float | None = None
     rows: int = 0
+    transfer: Transfer | None = None
+    evidence: Evidence | None = None

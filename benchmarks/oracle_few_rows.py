@@ -1,0 +1,233 @@
+"""Power limits and ranges predicted for a GPU of which few steps were measured.
+
+For each GPU of the measured power-limit study and each number of rows, rows are drawn at random; `senergy
+calibrate` gets these alone, and the rest is predicted. The prior of a GPU comes from other kinds only: the
+A40 is predicted from the Quadro RTX 6000, and vice versa. Of each configuration with three withheld power
+limits or more, one is chosen for the energy-delay product (`senergy predict`, BEST edp); its loss is what
+the choice costs against the measured best of the withheld ones. It is compared with the limit nearest to a
+constant fraction of the design power, the one that is best on the other GPUs. Coverage is the share of
+withheld rows inside the 90 % range.
+
+`--data DIR` is the folder with summary_power_*.csv. `--study KIND FILE PRECISION` adds another GPU (KIND:
+name or hardware file), which is predicted from all shipped calibrations. An interrupted run goes on from
+`--state FILE`. Prints the table of docs/oracle.md and `CLAIM oracle_few_rows_... ratio=... target=...
+holds=yes|no` lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, NamedTuple
+
+for library in ("OPENBLAS", "MKL", "OMP"):  # threads for so small matrices only get in each other's way
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+import numpy as np  # noqa: E402
+from claims import Claim, claim, tell  # noqa: E402
+
+from slurm_energy.oracle.calibration.fitting import fit  # noqa: E402
+from slurm_energy.oracle.calibration.identification import configurations  # noqa: E402
+from slurm_energy.oracle.calibration.measurements import (  # noqa: E402
+    Measurement,
+    column,
+    read_measurements,
+)
+from slurm_energy.oracle.calibration.search import Settings  # noqa: E402
+from slurm_energy.oracle.calibrations import shipped_prior  # noqa: E402
+from slurm_energy.oracle.hardware import Hardware, find_hardware  # noqa: E402
+from slurm_energy.oracle.prediction import Alternatives, TrainingOracle  # noqa: E402
+from slurm_energy.oracle.sweep import sweep  # noqa: E402
+from slurm_energy.oracle.training.parameters import Calibration  # noqa: E402
+from slurm_energy.oracle.transfer.evidence import Evidence  # noqa: E402
+from slurm_energy.oracle.workload import find_profile  # noqa: E402
+
+DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
+DEVICES = {"a40": "tf32", "rtx6000": "fp32"}
+SIZES = (0, 4, 6, 12, 24, 96)
+FIRST_SEED, DRAWS = 100, 10
+HEADERS = (
+    *("rows", "loss", "worst draw", "constant", "time in range", "power in range"),
+    *("time error", "power error", "fit"),
+)
+MARGIN, LEAST_COVERED, MOST_COVERED = 0.01, 0.85, 0.95
+
+
+class Study(NamedTuple):
+    """A GPU and the file with its measurements."""
+
+    kind: str
+    path: str
+    precision: str
+
+
+def main() -> int:
+    arguments = parsed()
+    studies = [
+        Study(kind, str(arguments.data / f"summary_power_{kind}.csv"), precision)
+        for kind, precision in DEVICES.items()
+    ]
+    studies = [*([] if arguments.only_studies else studies), *(Study(*entry) for entry in arguments.study)]
+    jobs = [
+        (study, size, seed)
+        for study in studies
+        for size in arguments.sizes
+        for seed in range(arguments.seed, arguments.seed + (arguments.draws if size else 1))
+    ]
+    results = run(jobs, arguments.workers, arguments.state)
+    claims = []
+    print(f"seeds {arguments.seed} to {arguments.seed + arguments.draws - 1}\n")
+    for study in studies:
+        own = {
+            size: [results[key(*job)] for job in jobs if job[:2] == (study, size)] for size in arguments.sizes
+        }
+        claims += report(study, own)
+    return tell(claims, arguments.json)
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the study")
+    parser.add_argument(
+        "--study", nargs=3, action="append", default=[], metavar=("KIND", "FILE", "PRECISION")
+    )
+    parser.add_argument("--only-studies", action="store_true", help="only the GPUs of --study")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of rows")
+    parser.add_argument("--draws", type=int, default=DRAWS, help=f"random draws of each (default {DRAWS})")
+    parser.add_argument("--seed", type=int, default=FIRST_SEED, help=f"of the first (default {FIRST_SEED})")
+    parser.add_argument("--state", type=Path, help="keep results here and go on from it")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims")
+    return parser.parse_args()
+
+
+def key(study: Study, size: int, seed: int) -> str:
+    return json.dumps([*study, size, seed])
+
+
+def run(
+    jobs: Sequence[tuple[Study, int, int]], workers: int, state: Path | None
+) -> dict[str, dict[str, Any]]:
+    """Return the result of each job; those in the state file are not run again."""
+    results: dict[str, dict[str, Any]] = {}
+    if state is not None and state.exists():
+        for line in state.read_text().splitlines():
+            entry = json.loads(line)
+            results[entry["job"]] = entry["result"]
+    left = [job for job in jobs if key(*job) not in results]
+    began_s = time.monotonic()
+    with ProcessPoolExecutor(workers) as pool:
+        futures = {pool.submit(judge, *job): job for job in left}
+        for done, future in enumerate(as_completed(futures), 1):
+            name = key(*futures[future])
+            results[name] = future.result()
+            if state is not None:
+                with state.open("a") as stream:
+                    stream.write(json.dumps({"job": name, "result": results[name]}) + "\n")
+            left_s = (time.monotonic() - began_s) / done * (len(left) - done)
+            print(f"\r{done}/{len(left)} fits, {left_s:.0f} s left  ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return results
+
+
+@functools.cache
+def measurements(study: Study) -> tuple[Hardware, list[Measurement]]:
+    return find_hardware(study.kind), read_measurements(Path(study.path), study.precision)
+
+
+def judge(study: Study, size: int, seed: int) -> dict[str, Any]:
+    """Return losses, coverage and errors on the rows that a calibration with `size` rows has not seen."""
+    hardware, rows = measurements(study)
+    drawn = set(np.random.default_rng(seed).choice(len(rows), size, replace=False).tolist())
+    given = [rows[place] for place in sorted(drawn)]
+    withheld = [row for place, row in enumerate(rows) if place not in drawn]
+    prior, began_s = shipped_prior(hardware.name), time.monotonic()
+    calibration = (
+        fit(hardware, given, Settings(), prior=prior).calibration
+        if given
+        else Calibration(hardware.name, evidence=Evidence(prior))
+    )
+    fit_s = time.monotonic() - began_s
+    oracle = TrainingOracle(lambda name: calibration, looping=True)
+    loss, constant = losses(oracle, hardware, withheld, prior.cap_share)
+    return {"loss": loss, "constant": constant, "fit_s": fit_s, **covered(oracle, hardware, withheld)}
+
+
+def losses(
+    oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measurement], cap_share: float
+) -> tuple[float, float]:
+    """Return the mean loss of the chosen limits, and of a constant share of the design power."""
+    chosen, constant = [], []
+    for places in configurations(rows).values():
+        own = [rows[place] for place in places]
+        if len(own) < 3:
+            continue
+        caps, products = column(own, "cap_watts"), column(own, "step_s") ** 2 * column(own, "power_watts")
+        first = own[0]
+        profile = find_profile(first.model)
+        found = sweep(oracle, profile, [hardware], [1.0], [first.batch], caps.tolist(), first.precision, 1e9)
+        nearest = int(np.argmin(np.abs(caps - cap_share * hardware.tdp_watts)))
+        chosen.append(products[found.best["edp"]] / products.min() - 1.0)
+        constant.append(products[nearest] / products.min() - 1.0)
+    return float(np.mean(chosen)), float(np.mean(constant))
+
+
+def covered(oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measurement]) -> dict[str, float]:
+    """Return the shares of rows inside their ranges, and mean absolute errors."""
+    asked = Alternatives.of(
+        (find_profile(row.model), hardware, row.precision, row.batch, row.gpus, 1e9, row.cap_watts)
+        for row in rows
+    )
+    found = oracle.predict_many(asked)
+    time_ratio = column(rows, "step_s") / found.step_s
+    power_ratio = column(rows, "power_watts") / found.power_watts
+    low_time, high_time, low_power, high_power = found.spread.T
+    return {
+        "time_covered": float(np.mean((low_time <= time_ratio) & (time_ratio <= high_time))),
+        "power_covered": float(np.mean((low_power <= power_ratio) & (power_ratio <= high_power))),
+        "time_error": float(np.mean(np.abs(1.0 / time_ratio - 1.0))),
+        "power_error": float(np.mean(np.abs(1.0 / power_ratio - 1.0))),
+    }
+
+
+def report(study: Study, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
+    """Print the table of one GPU and return its claims."""
+    hardware, rows = measurements(study)
+    prior = shipped_prior(hardware.name)
+    print(f"{hardware.description}, {len(rows)} rows, prior from {', '.join(prior.sources)}")
+    print(f"(constant: {prior.cap_share:.1%} of the design power)\n")
+    print(f"| {' | '.join(HEADERS)} |")
+    print("|---" * len(HEADERS) + "|")
+    claims, name = [], Path(study.kind).stem
+    means = {}
+    for size, draws in results.items():
+        mean = means[size] = {field: float(np.mean([draw[field] for draw in draws])) for field in draws[0]}
+        worst = max(draw["loss"] for draw in draws)
+        cells = [mean["loss"], worst, mean["constant"], mean["time_covered"], mean["power_covered"]]
+        cells += [mean["time_error"], mean["power_error"]]
+        print(f"| {size} | {' | '.join(f'{cell:.1%}' for cell in cells)} | {mean['fit_s']:.1f} s |")
+        limit = mean["constant"] + MARGIN
+        claims.append(
+            claim(
+                f"oracle_few_rows_loss_{name}_{size}", mean["loss"], f"<={limit:.4f}", mean["loss"] <= limit
+            )
+        )
+        for field in ("time_covered", "power_covered"):
+            holds = LEAST_COVERED <= round(mean[field], 3) <= MOST_COVERED
+            claims.append(claim(f"oracle_few_rows_{field}_{name}_{size}", mean[field], "0.85..0.95", holds))
+    sizes = sorted(means)
+    falls = means[sizes[-1]]["loss"] / means[sizes[0]]["loss"]
+    claims.append(claim(f"oracle_few_rows_falls_{name}", falls, "<1", falls < 1.0))
+    print()
+    return claims
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""What measurements can tell: of the response to power limits, and of other kinds of device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.oracle.calibration.measurements import Measurement, column
+from slurm_energy.oracle.hardware import Hardware
+from slurm_energy.oracle.transfer.evidence import assess, latent_values
+from slurm_energy.oracle.transfer.prior import LIMITS, NOTHING, Array, Transfer, WorkloadOffsets
+
+SWEEP_CAPS: Final = 4
+"""Power limits of one configuration from which on they show its response."""
+SWEEP_RANGE: Final = 0.4
+"""Least distance between the lowest and the highest of them, share of the design power."""
+LEAST_SWEEPS: Final = 4
+"""Sweeps that fix the parameters of a device which shape its response."""
+WORKLOAD_SWEEPS, WORKLOAD_ROWS = 3, 12
+"""Sweeps and measurements of a workload that fix its own factors."""
+_CAP_SHARES: Final = np.arange(0.3, 1.0001, 0.005)
+
+
+def configurations(rows: Sequence[Measurement]) -> dict[tuple[Any, ...], list[int]]:
+    """Return the places of measurements that differ only in the power limit, in rising order of it."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for place in np.argsort(column(rows, "cap_watts"), kind="stable").tolist():
+        row = rows[place]
+        found.setdefault((*row.row, row.gpus, row.precision), []).append(place)
+    return found
+
+
+def sweeps(hardware: Hardware, rows: Sequence[Measurement]) -> list[list[int]]:
+    """Return the configurations whose measurements show their response to power limits."""
+    caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
+    return [
+        places
+        for places in configurations(rows).values()
+        if len(set(caps[places])) >= SWEEP_CAPS and np.ptp(caps[places]) >= SWEEP_RANGE * hardware.tdp_watts
+    ]
+
+
+def fixes_response(hardware: Hardware, rows: Sequence[Measurement]) -> bool:
+    """Return whether a search for the parameters of the device makes sense: most rows are part of sweeps."""
+    found = sweeps(hardware, rows)
+    return len(found) >= LEAST_SWEEPS and 2 * sum(map(len, found)) >= len(rows)
+
+
+def own_workloads(hardware: Hardware, rows: Sequence[Measurement]) -> list[str]:
+    """Return the workloads whose own factors the measurements fix."""
+    models = [row.model for row in rows]
+    swept = [rows[places[0]].model for places in sweeps(hardware, rows)]
+    return [
+        model
+        for model in sorted(set(models))
+        if models.count(model) >= WORKLOAD_ROWS and swept.count(model) >= WORKLOAD_SWEEPS
+    ]
+
+
+def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | None:
+    """Return the single limit, as a share of the design power, of least mean energy-delay product.
+
+    Each configuration with three limits or more takes the one nearest to it. The middle of the best range of
+    shares is returned; None if there is no such configuration.
+    """
+    caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
+    products = column(rows, "step_s") ** 2 * column(rows, "power_watts")
+    groups = [
+        np.array(places)
+        for places in configurations(rows).values()
+        if len(places) > 2 and np.isfinite(products[places]).all()
+    ]
+    if not groups:
+        return None
+    losses = [
+        np.mean([_loss(caps[places], products[places], share * hardware.tdp_watts) for places in groups])
+        for share in _CAP_SHARES
+    ]
+    best = _CAP_SHARES[np.array(losses) <= min(losses) + 1e-12]
+    return round(float(best.mean()), 4)
+
+
+def learn_transfer(hardware: Hardware, rows: Sequence[Measurement]) -> Transfer:
+    """Return what measurements on a kind of device say about other kinds."""
+    evidence = assess(hardware, rows, NOTHING)
+    time, supply = (latent_values(hardware, rows, evidence, name)[0] for name in ("time", "supply"))
+    batch, models = column(rows, "batch"), np.array([row.model for row in rows])
+    workloads = {}
+    for model in sorted(set(models.tolist())):
+        batches = np.unique(batch[models == model])
+        firsts = [int(np.flatnonzero((models == model) & (batch == value))[0]) for value in batches]
+        workloads[model] = WorkloadOffsets(
+            tuple(batches.tolist()),
+            _rounded(time[firsts]),
+            _rounded(np.clip(supply[firsts], *LIMITS["supply"])),
+        )
+    return Transfer(
+        sources=(hardware.name,),
+        cap_share=usual_cap_share(hardware, rows) or NOTHING.cap_share,
+        workloads=workloads,
+    )
+
+
+def _rounded(values: Array) -> tuple[float, ...]:
+    return tuple(np.round(values, 4).tolist())
+
+
+def _loss(caps: Array, products: Array, cap_watts: float) -> float:
+    return float(products[np.argmin(np.abs(caps - cap_watts))] / products.min() - 1.0)

@@ -1,0 +1,220 @@
+"""Steps of one workload on one kind of device: time, watts and their ranges, for many alternatives at once.
+
+A workload with factors of its own is predicted by the calibrated model and its residuals; any other one by
+the evidence (`transfer`) if the calibration has some, else by the mean over the factors of all measured
+workloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.oracle.choice import UNSEEN_DOUBT
+from slurm_energy.oracle.hardware import Hardware
+from slurm_energy.oracle.training.demand import Demand, demand
+from slurm_energy.oracle.training.members import averaged, members
+from slurm_energy.oracle.training.parameters import Calibration
+from slurm_energy.oracle.training.power import clock_under, step_watts
+from slurm_energy.oracle.training.saturation import SATURATIONS
+from slurm_energy.oracle.training.timing import Device, StepTimes, step_s, step_times
+from slurm_energy.oracle.transfer.lookup import Table, cap_shares, tabulate
+from slurm_energy.oracle.transfer.process import Posterior
+from slurm_energy.oracle.transfer.response import DEFAULTS, NEUTRAL, Response
+from slurm_energy.oracle.workload import Profile, find_optimizer
+
+Array = NDArray[np.float64]
+_MAX_TABLES: Final = 256
+Deviation = tuple[float, float]
+"""Standard deviations from the prediction: of the power that the device would draw, and of the host's
+share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configurations:
+    """Alternatives of one workload on one kind of device, as columns of length n; see `Alternatives`.
+
+    Attributes:
+        batch: samples per device and pass.
+        gpus: devices that train together.
+        accumulation: passes per update.
+        cap_watts: power limits; infinite: none.
+        clock: clock limits, share of the highest.
+    """
+
+    batch: Array
+    gpus: Array
+    accumulation: Array
+    cap_watts: Array
+    clock: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Predictions, as columns of length n.
+
+    Attributes:
+        step_s: seconds per update.
+        power_watts: mean watts of one device.
+        clock: share of the highest clock while working.
+        spread: 5 and 95 % quantiles of measured over predicted, columns as in `Spread`, shape (n, 4).
+    """
+
+    step_s: Array
+    power_watts: Array
+    clock: Array
+    spread: Array
+
+
+class StepPredictor:
+    """Predicts steps with the calibrations of their kinds of device.
+
+    Args:
+        calibration_of: from the name of a kind of device, its calibration.
+        looping: the framework updates one tensor after the other (PyTorch before 2.0).
+    """
+
+    def __init__(self, calibration_of: Callable[[str], Calibration], *, looping: bool = False) -> None:
+        self.calibration_of, self._looping = calibration_of, looping
+        self._posteriors: dict[str, tuple[Calibration, Posterior | None]] = {}
+        self._tables: dict[tuple[str, str, str], tuple[Calibration, Profile, Hardware, Table]] = {}
+
+    def is_transferred(self, profile: Profile, kind: Hardware) -> bool:
+        """Return whether a workload is predicted by the evidence."""
+        calibration = self.calibration_of(kind.name)
+        return calibration.evidence is not None and profile.name not in calibration.workloads
+
+    def steps(
+        self,
+        profile: Profile,
+        kind: Hardware,
+        precision: str,
+        asked: Configurations,
+        deviation: Deviation = (0.0, 0.0),
+    ) -> Steps:
+        """Return the steps of one workload.
+
+        Args:
+            profile: the workload.
+            kind: the kind of device.
+            precision: of matrix products.
+            asked: alternatives.
+            deviation: predict a job that differs so from the expected one.
+        """
+        work = demand(
+            profile, asked.batch, precision, find_optimizer(profile.optimizer), looping=self._looping
+        )
+        if self.is_transferred(profile, kind):
+            return self._transferred(profile, kind, precision, work, asked, deviation)
+        return self._calibrated(profile, kind, precision, work, asked, deviation[0])
+
+    def _calibrated(
+        self,
+        profile: Profile,
+        kind: Hardware,
+        precision: str,
+        work: Demand,
+        asked: Configurations,
+        deviation: float,
+    ) -> Steps:
+        calibration, optimizer = self.calibration_of(kind.name), find_optimizer(profile.optimizer)
+        theta, function = calibration.theta, SATURATIONS[calibration.saturation]
+        device, tdp_watts = device_of(kind, precision), kind.tdp_watts
+        known = profile.name in calibration.workloads
+        more = 1.0 if known else float(np.exp(deviation * UNSEEN_DOUBT))
+        cap_watts = asked.cap_watts / more
+        found = []
+        for scalars in members(calibration, profile, device, precision, optimizer):
+            times = step_times(work, device, theta, scalars, function, asked.gpus, asked.accumulation)
+            clock = clock_under(times, theta, scalars, tdp_watts, cap_watts, asked.clock)
+            watts = step_watts(times, theta, scalars, tdp_watts, clock)
+            found.append((step_s(times, theta, clock), watts, clock))
+        step, power, clock = (averaged(values) for values in zip(*found, strict=True))
+        residuals = calibration.residuals.get((profile.name, precision))
+        if residuals is not None:
+            on_time, on_power = residuals.at(asked.batch, cap_watts)
+            step, power = step * on_time, np.minimum(power * on_power, tdp_watts)
+        spread = calibration.known if known else calibration.unknown
+        quantiles = (spread.time_low, spread.time_high, spread.power_low, spread.power_high)
+        return Steps(step, power * more, clock, np.tile(quantiles, (len(asked.batch), 1)))
+
+    def _transferred(
+        self,
+        profile: Profile,
+        kind: Hardware,
+        precision: str,
+        work: Demand,
+        asked: Configurations,
+        deviation: Deviation,
+    ) -> Steps:
+        device, function = device_of(kind, precision), SATURATIONS["sigmoid"]
+        table = self._table(profile, kind, precision)
+        times = step_times(work, device, DEFAULTS, NEUTRAL, function, asked.gpus, asked.accumulation)
+        response = Response(times, kind.tdp_watts, asked.cap_watts, asked.clock)
+        seconds, watts, clock = response.at(*table.latents_at(asked.batch, deviation))
+        shares = cap_shares(asked.cap_watts, kind.tdp_watts)
+        on_time, on_power = np.exp(table.offsets_at(asked.batch, shares))
+        wide_time, wide_power = np.exp(table.widths_at(asked.batch, shares))
+        watts = np.minimum(watts * on_power, kind.tdp_watts)
+        return Steps(
+            np.asarray(seconds * on_time),
+            watts,
+            clock,
+            np.stack((1.0 / wide_time, wide_time, 1.0 / wide_power, wide_power), axis=1),
+        )
+
+    def _table(self, profile: Profile, kind: Hardware, precision: str) -> Table:
+        """Return the table of a workload, which is made once."""
+        key, calibration = (kind.name, profile.name, precision), self.calibration_of(kind.name)
+        kept = self._tables.get(key)
+        if kept is not None and kept[0] is calibration and kept[1] is profile and kept[2] is kind:
+            return kept[3]
+        if len(self._tables) >= _MAX_TABLES:
+            self._tables.clear()
+        assert calibration.evidence is not None
+
+        def times(batch: Array) -> StepTimes:
+            optimizer = find_optimizer(profile.optimizer)
+            work = demand(profile, batch, precision, optimizer, looping=self._looping)
+            function = SATURATIONS["sigmoid"]
+            return step_times(work, device_of(kind, precision), DEFAULTS, NEUTRAL, function)
+
+        table = tabulate(
+            profile.name, kind.tdp_watts, times, calibration.evidence, self._posterior(kind.name, calibration)
+        )
+        self._tables[key] = calibration, profile, kind, table
+        return table
+
+    def _posterior(self, name: str, calibration: Calibration) -> Posterior | None:
+        kept = self._posteriors.get(name)
+        if kept is None or kept[0] is not calibration:
+            assert calibration.evidence is not None
+            kept = self._posteriors[name] = (calibration, calibration.evidence.posterior())
+        return kept[1]
+
+
+def device_of(kind: Hardware, precision: str) -> Device:
+    """Return the peak figures for one precision.
+
+    Raises:
+        UsageError: the device has no unit for it.
+    """
+    return Device(
+        matrix_flops_per_s=kind.matrix_flops_per_s(precision),
+        alu_flops_per_s=kind.alu_flops_per_s,
+        memory_bytes_per_s=kind.memory_bytes_per_s,
+        l2_bytes=kind.l2_bytes,
+        link_bytes_per_s=kind.link_bytes_per_s,
+        tdp_watts=kind.tdp_watts,
+    )
+
+
+def support_of(calibration: Calibration, profile: Profile, precision: str, batch: Any) -> Array:
+    """Return how far each very job was measured (`Residuals.support`)."""
+    residuals = calibration.residuals.get((profile.name, precision))
+    count = np.shape(batch)
+    return np.zeros(count) if residuals is None else residuals.support(batch)

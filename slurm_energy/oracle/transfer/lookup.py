@@ -1,0 +1,180 @@
+"""Tables of one workload on one kind of device, so that many alternatives are predicted at once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.oracle.training.timing import StepTimes
+from slurm_energy.oracle.transfer.evidence import INNER, Evidence, places
+from slurm_energy.oracle.transfer.prior import (
+    LIMITS,
+    MEASURED_ELSEWHERE,
+    NEVER_MEASURED,
+    POWER_NOISE,
+    TIME_NOISE,
+    Array,
+)
+from slurm_energy.oracle.transfer.process import (
+    Linearised,
+    Places,
+    Posterior,
+    latent_covariance,
+    student_95,
+    variance,
+)
+from slurm_energy.oracle.transfer.response import Response
+
+_BATCHES: Final = np.arange(0.0, 17.0)
+_CAP_SHARES: Final = np.linspace(0.2, 1.0, 17)
+_UNCERTAIN: Final = ("demand", "supply")
+"""Latent quantities that decide between power limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What is known of one workload on one kind of device, over batches (B nodes) and power limits (C nodes).
+
+    Attributes:
+        batches: logarithms to base 2, rising, shape (B,).
+        caps: logarithms of shares of the design power, rising, shape (C,).
+        latents: likeliest demand, supply and idle, shape (B, 3).
+        root: lower triangular root of the covariance of demand and supply, shape (B, 2, 2).
+        offsets: of the logarithms of time and power from the model with these latents, shape (2, B, C).
+        widths: distance of their 5 and 95 % quantiles from the mean, likewise.
+    """
+
+    batches: Array
+    caps: Array
+    latents: Array
+    root: Array
+    offsets: Array
+    widths: Array
+
+    def latents_at(self, batch: Array, deviation: tuple[float, float]) -> tuple[Array, Array, Array]:
+        """Return demand, supply and idle.
+
+        Args:
+            batch: samples per device and pass, shape (n,).
+            deviation: standard deviations from the likeliest demand and supply along the columns of `root`.
+        """
+        row = np.log2(batch)
+        demand, supply, idle = (np.interp(row, self.batches, values) for values in self.latents.T)
+        if deviation != (0.0, 0.0):
+            moves = self.root @ np.asarray(deviation)
+            demand = demand + np.interp(row, self.batches, moves[:, 0])
+            supply = supply + np.interp(row, self.batches, moves[:, 1])
+        return np.clip(demand, *LIMITS["demand"]), np.clip(supply, *LIMITS["supply"]), idle
+
+    def offsets_at(self, batch: Array, cap_share: Array) -> Array:
+        """Return the offsets of the logarithms of time and power, shape (2, n)."""
+        return self._interpolated(self.offsets, batch, cap_share)
+
+    def widths_at(self, batch: Array, cap_share: Array) -> Array:
+        """Return the distances of the quantiles of the same logarithms, shape (2, n)."""
+        return self._interpolated(self.widths, batch, cap_share)
+
+    def _interpolated(self, values: Array, batch: Array, cap_share: Array) -> Array:
+        row = np.interp(np.log2(batch), self.batches, np.arange(len(self.batches)))
+        column = np.interp(np.log(cap_share), self.caps, np.arange(len(self.caps)))
+        above = np.minimum(row.astype(np.int64), len(self.batches) - 2)
+        left = np.minimum(column.astype(np.int64), len(self.caps) - 2)
+        down, over = row - above, column - left
+        top = values[:, above, left] * (1 - over) + values[:, above, left + 1] * over
+        bottom = values[:, above + 1, left] * (1 - over) + values[:, above + 1, left + 1] * over
+        return np.asarray(top * (1 - down) + bottom * down)
+
+
+def tabulate(
+    workload: str,
+    tdp_watts: float,
+    step_times: Callable[[Array], StepTimes],
+    evidence: Evidence,
+    posterior: Posterior | None,
+) -> Table:
+    """Return the table of one workload.
+
+    Args:
+        workload: profile.
+        tdp_watts: design power of the device.
+        step_times: from batches to the parts of steps on one device at the highest clock.
+        evidence: what is known of the kind of device.
+        posterior: `evidence.posterior()`, which takes long.
+    """
+    own = [
+        batch
+        for model, batch in zip(evidence.models, evidence.columns.get("batch", ()), strict=False)
+        if model == workload
+    ]
+    batches = np.unique(np.concatenate((_BATCHES, np.log2(np.asarray(own, dtype=np.float64)))))
+    latents, root = _latents(workload, batches, evidence, posterior)
+    row = np.repeat(np.arange(len(batches)), len(_CAP_SHARES))
+    column = np.tile(_CAP_SHARES, len(batches))
+    batch = 2.0 ** batches[row]
+    response = Response(step_times(batch), tdp_watts, column * tdp_watts)
+    at = _places(workload, batch, column, evidence)
+    present = dict(zip(INNER, latents[row].T, strict=True))
+    _, _, slowdown = response.logarithms(**present)
+    linear = Linearised(at, response.slopes(present), slowdown)
+    offsets, spread = np.zeros((2, len(batch))), variance(linear)
+    offsets[0] = evidence.prior.mean("time", workload, batch)
+    quantiles = np.full((2, 1), student_95(np.inf))
+    if posterior is not None:
+        mean, lost = posterior.predict(linear)
+        offsets, spread, quantiles = offsets + mean, spread - lost, posterior.quantiles
+        for name in INNER:
+            moved = present[name] - evidence.prior.mean(name, workload, batch)
+            offsets = offsets - np.stack(linear.slopes[name]) * moved
+    noise = np.square([[TIME_NOISE], [POWER_NOISE]])
+    widths = quantiles * np.sqrt(np.maximum(0.0, spread) + noise)
+    shape = (2, len(batches), len(_CAP_SHARES))
+    return Table(batches, np.log(_CAP_SHARES), latents, root, offsets.reshape(shape), widths.reshape(shape))
+
+
+def _latents(
+    workload: str, batches: Array, evidence: Evidence, posterior: Posterior | None
+) -> tuple[Array, Array]:
+    """Return the latent quantities at each batch, and the root of the covariance of the uncertain ones."""
+    at = _places(workload, 2.0**batches, np.ones(len(batches)), evidence)
+    values = {name: evidence.prior.mean(name, workload, 2.0**batches) for name in INNER}
+    spread = np.zeros((len(batches), 2, 2))
+    for place, name in enumerate(_UNCERTAIN):
+        deviations = (MEASURED_ELSEWHERE if at.known.all() else NEVER_MEASURED)[name]
+        spread[:, place, place] = np.square(deviations).sum()
+    if posterior is not None:
+        between = latent_covariance(at, posterior.at.places)
+        for name in INNER:
+            moved = values[name] + posterior.latent_mean(between[name], name)
+            values[name] = np.clip(moved, *LIMITS[name])
+        roots = [posterior.latent_root(between[name], name) for name in _UNCERTAIN]
+        spread -= np.einsum("iob,job->bij", np.stack(roots), np.stack(roots))
+    return np.stack([values[name] for name in INNER], axis=1), _root(spread)
+
+
+def _root(spread: Array) -> Array:
+    """Return the lower triangular root of each 2 x 2 covariance, which rounding may have made indefinite."""
+    found = np.zeros_like(spread)
+    first = np.sqrt(np.maximum(0.0, spread[:, 0, 0]))
+    shared = np.where(first > 0.0, spread[:, 1, 0] / np.where(first > 0.0, first, 1.0), 0.0)
+    found[:, 0, 0], found[:, 1, 0] = first, shared
+    found[:, 1, 1] = np.sqrt(np.maximum(0.0, spread[:, 1, 1] - shared**2))
+    return found
+
+
+def _places(workload: str, batch: Array, cap_share: Array, evidence: Evidence) -> Places:
+    one = places(evidence.prior, [workload], np.ones(1), np.ones(1))
+    return replace(
+        one,
+        workload=np.repeat(one.workload, len(batch)),
+        known=np.repeat(one.known, len(batch)),
+        batch=np.log2(batch),
+        cap=np.log(cap_share),
+    )
+
+
+def cap_shares(cap_watts: Any, tdp_watts: float) -> Array:
+    """Return power limits as shares of the design power, which is the limit where none is set."""
+    return np.asarray(np.minimum(cap_watts, tdp_watts) / tdp_watts)

@@ -1,0 +1,118 @@
+"""Knowledge from other kinds of device, and the variances of what differs between kinds. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Deviations(NamedTuple):
+    """Standard deviations of a quantity between devices, workloads, and batches of a workload."""
+
+    device: float
+    workload: float
+    batch: float
+
+
+LATENTS: Final = ("time", "demand", "supply", "idle")
+"""What may differ from the default model, all as logarithms: measured over predicted time; power that the
+working device would draw without a limit; the host's seconds per step over the device's; power while
+waiting."""
+MEASURED_ELSEWHERE: Final = {
+    "time": Deviations(0.25, 0.27, 0.20),
+    "demand": Deviations(0.04, 0.08, 0.05),
+    "supply": Deviations(0.35, 0.75, 0.35),
+    "idle": Deviations(0.30, 0.0, 0.0),
+}
+"""For workloads that were measured on other kinds."""
+NEVER_MEASURED: Final = MEASURED_ELSEWHERE | {
+    "time": Deviations(0.25, 0.60, 0.20),
+    "supply": Deviations(0.35, 1.30, 0.35),
+}
+"""For all other workloads."""
+DEMAND_MEAN, IDLE_MEAN = 0.0, -0.3
+USUAL_SUPPLY: Final = float(np.log(0.15))
+"""The host's share of workloads never measured."""
+LIMITS: Final = {"demand": (-1.2, 1.2), "supply": (-5.0, 3.0), "idle": (-1.5, 0.8)}
+BATCH_RANGE, CAP_RANGE = 2.5, 0.5
+"""Doublings of the batch, and distance of the logarithm of the power limit, over which differences fade."""
+TIME_SLOPE, POWER_SLOPE = Deviations(0.045, 0.09, 0.0), Deviations(0.06, 0.06, 0.0)
+"""Of the exponent of the clock: how much more or less than predicted a device slows down when it is
+throttled."""
+TIME_ROUGHNESS, POWER_ROUGHNESS = 0.045, 0.03
+TIME_NOISE, POWER_NOISE = 0.03, 0.016
+"""Model error that varies with batch and limit, and noise of a single measurement."""
+SCALE_WEIGHT: Final = 3.0
+"""Observations that the variances above are worth when measurements scatter more than they say."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadOffsets:
+    """One workload on other kinds of device.
+
+    Attributes:
+        batches: samples per device and step, rising.
+        time: logarithm of measured over predicted seconds at each batch.
+        supply: logarithm of the host's seconds over the device's at each batch.
+    """
+
+    batches: Sequence[float]
+    time: Sequence[float]
+    supply: Sequence[float]
+
+    def at(self, quantity: str, batch: Array) -> Array:
+        """Return `time` or `supply` at other batches; constant beyond those measured."""
+        values: Sequence[float] = getattr(self, quantity)
+        return np.asarray(np.interp(np.log2(batch), np.log2(self.batches), values))
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What measurements on some kinds of device say about another kind.
+
+    Attributes:
+        sources: names of the measured kinds.
+        cap_share: the single power limit of least mean energy-delay product, as a share of the design power.
+        workloads: by profile; others are expected to be as the default model says.
+    """
+
+    sources: tuple[str, ...] = ()
+    cap_share: float = 0.62
+    workloads: Mapping[str, WorkloadOffsets] = field(default_factory=dict)
+
+    def mean(self, latent: str, workload: str, batch: Array) -> Array:
+        """Return the expected value of a latent quantity of one workload at some batches."""
+        if latent in ("time", "supply"):
+            own = self.workloads.get(workload)
+            usual = 0.0 if latent == "time" else USUAL_SUPPLY
+            return np.full(len(batch), usual) if own is None else own.at(latent, batch)
+        return np.full(len(batch), DEMAND_MEAN if latent == "demand" else IDLE_MEAN)
+
+
+NOTHING: Final = Transfer()
+
+
+def combined(transfers: Sequence[Transfer]) -> Transfer:
+    """Return the mean over several kinds; each workload over those that measured it."""
+    if not transfers:
+        return NOTHING
+    workloads = {}
+    for name in sorted({name for transfer in transfers for name in transfer.workloads}):
+        own = [transfer.workloads[name] for transfer in transfers if name in transfer.workloads]
+        batches = np.unique([batch for offsets in own for batch in offsets.batches])
+        time, supply = (
+            np.mean([offsets.at(quantity, batches) for offsets in own], axis=0).tolist()
+            for quantity in ("time", "supply")
+        )
+        workloads[name] = WorkloadOffsets(tuple(batches.tolist()), tuple(time), tuple(supply))
+    return Transfer(
+        sources=tuple(source for transfer in transfers for source in transfer.sources),
+        cap_share=float(np.mean([transfer.cap_share for transfer in transfers])),
+        workloads=workloads,
+    )

@@ -1,0 +1,196 @@
+"""The Gaussian process over latent quantities: covariances, and what observations make of them. Pure.
+
+The logarithms of time and power are linear in the latent quantities near their present values (extended
+Kalman filter), so that time and power of a step, and any latent quantity, are jointly normal. On top come a
+slope over the slowdown and a rough part, which fade over batch and limit (Matern, 3/2). Source: Rasmussen
+and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.oracle.transfer.prior import (
+    BATCH_RANGE,
+    CAP_RANGE,
+    LATENTS,
+    MEASURED_ELSEWHERE,
+    NEVER_MEASURED,
+    POWER_NOISE,
+    POWER_ROUGHNESS,
+    POWER_SLOPE,
+    SCALE_WEIGHT,
+    TIME_NOISE,
+    TIME_ROUGHNESS,
+    TIME_SLOPE,
+    Array,
+    Deviations,
+)
+
+_NORMAL_95 = 1.6448536269514722
+NOISES = (TIME_NOISE, POWER_NOISE)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where steps lie: n of them.
+
+    Attributes:
+        workload: profile names, shape (n,).
+        known: whether the workload was measured on other kinds.
+        batch: logarithm to base 2 of the samples per device and step.
+        cap: logarithm of the power limit over the design power.
+    """
+
+    workload: Array
+    known: Array
+    batch: Array
+    cap: Array
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Linearised:
+    """Places, and the model near the present latent quantities there.
+
+    Attributes:
+        places: see there.
+        slopes: by latent quantity, its effect on the logarithms of time and of power, shape (n,) each.
+        slowdown: logarithm of the highest clock over the present one.
+    """
+
+    places: Places
+    slopes: Mapping[str, tuple[Array, Array]]
+    slowdown: Array
+
+
+def latent_covariance(first: Places, second: Places) -> dict[str, Array]:
+    """Return the covariance of each latent quantity at places n with that at places m, shape (n, m)."""
+    same = first.workload[:, None] == second.workload[None]
+    near = _matern(first.batch, second.batch, BATCH_RANGE)
+    found = {}
+    for name in LATENTS:
+        of_known, of_others = MEASURED_ELSEWHERE[name], NEVER_MEASURED[name]
+        own = np.where(first.known, of_known.workload, of_others.workload)[:, None] ** 2
+        found[name] = of_known.device**2 + same * (own + of_known.batch**2 * near)
+    return found
+
+
+def covariance(first: Linearised, second: Linearised) -> Array:
+    """Return the covariance of all observations, times before powers, shape (2 n, 2 m); without noise."""
+    latents = latent_covariance(first.places, second.places)
+    same = first.places.workload[:, None] == second.places.workload[None]
+    along = _matern(first.places.cap, second.places.cap, CAP_RANGE)
+    near = same * _matern(first.places.batch, second.places.batch, BATCH_RANGE) * along
+    slowed = np.multiply.outer(first.slowdown, second.slowdown)
+    blocks = [[_through(latents, first, second, row, column) for column in (0, 1)] for row in (0, 1)]
+    for place, slope, rough in ((0, TIME_SLOPE, TIME_ROUGHNESS), (1, POWER_SLOPE, POWER_ROUGHNESS)):
+        blocks[place][place] += _of_slope(slope, same) * slowed + rough**2 * near
+    return np.block(blocks)
+
+
+def latent_with(latents: Array, second: Linearised, name: str) -> Array:
+    """Return the covariance of one latent quantity at places n with observations, shape (n, 2 m)."""
+    return np.hstack([latents * slope[None] for slope in second.slopes[name]])
+
+
+class Posterior:
+    """The process given observations.
+
+    Args:
+        at: the observed steps, linearised at the latent quantities that suit them best.
+        residuals: logarithm of observed over expected time and power, shape (2, n); NaN: not observed.
+    """
+
+    def __init__(self, at: Linearised, residuals: Array) -> None:
+        self.at, self.seen = at, np.isfinite(residuals.ravel())
+        values = residuals.ravel()[self.seen]
+        noise = np.repeat(np.square(NOISES), len(at.places))[self.seen]
+        full = covariance(at, at)[np.ix_(self.seen, self.seen)] + np.diag(noise)
+        self._inverse_root = np.linalg.inv(np.linalg.cholesky(full))
+        whitened = self._inverse_root @ values
+        self.weights = self._inverse_root.T @ whitened
+        power = np.flatnonzero(self.seen) >= len(at.places)
+        self._scatters = [_scatter(full, values, own) for own in (~power, power)]
+        self._scatters = [max(_scatter(full, values, power | ~power), own) for own in self._scatters]
+
+    @cached_property
+    def quantiles(self) -> Array:
+        """Standard deviations from the mean to the 95 % quantiles of time and of power, shape (2, 1).
+
+        Student's t, scaled where observations of the quantity, or all, scatter more than the prior says.
+        """
+        free = SCALE_WEIGHT + float(np.count_nonzero(self.seen))
+        return student_95(free) * np.array([[scatter] for scatter in self._scatters])
+
+    def latent_mean(self, latents: Array, name: str) -> Array:
+        """Return the mean of a latent quantity less its prior mean, given its `latent_covariance`."""
+        mean: Array = latent_with(latents, self.at, name)[:, self.seen] @ self.weights
+        return mean
+
+    def latent_root(self, latents: Array, name: str) -> Array:
+        """Return the matrix whose column products are the covariances that observations take away."""
+        root: Array = self._inverse_root @ latent_with(latents, self.at, name)[:, self.seen].T
+        return root
+
+    def predict(self, at: Linearised) -> tuple[Array, Array]:
+        """Return mean and lost variance of the logarithms of time and power, shape (2, n) each."""
+        between = covariance(at, self.at)[:, self.seen]
+        lost = np.square(self._inverse_root @ between.T).sum(axis=0)
+        return (between @ self.weights).reshape(2, -1), lost.reshape(2, -1)
+
+
+def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
+    """Return how many times as far as the prior says some observations scatter, at least 1."""
+    length = values[own] @ np.linalg.solve(full[np.ix_(own, own)], values[own]) if own.any() else 0.0
+    return float(np.sqrt(max(1.0, (SCALE_WEIGHT + length) / (SCALE_WEIGHT + own.sum()))))
+
+
+def student_95(free: float) -> float:
+    """Return the 95 % quantile of Student's t, for 5 degrees of freedom or more.
+
+    Source: Abramowitz and Stegun, 26.7.5.
+    """
+    z = _NORMAL_95
+    return z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+
+
+def variance(at: Linearised) -> Array:
+    """Return the prior variances of the logarithms of time and power, shape (2, n)."""
+    found = np.zeros((2, len(at.places)))
+    for name in LATENTS:
+        of_known, of_others = MEASURED_ELSEWHERE[name], NEVER_MEASURED[name]
+        own = np.where(at.places.known, of_known.workload, of_others.workload) ** 2
+        total = of_known.device**2 + own + of_known.batch**2
+        found += np.square(np.stack(at.slopes[name])) * total
+    for place, slope, rough in ((0, TIME_SLOPE, TIME_ROUGHNESS), (1, POWER_SLOPE, POWER_ROUGHNESS)):
+        found[place] += (slope.device**2 + slope.workload**2) * at.slowdown**2 + rough**2
+    return found
+
+
+def _through(
+    latents: Mapping[str, Array], first: Linearised, second: Linearised, row: int, column: int
+) -> Array:
+    """Return the covariance of observations (0: time, 1: power) by way of the latent quantities."""
+    return np.asarray(
+        sum(
+            first.slopes[name][row][:, None] * values * second.slopes[name][column][None]
+            for name, values in latents.items()
+        )
+    )
+
+
+def _of_slope(deviations: Deviations, same: Array) -> Array:
+    return np.asarray(deviations.device**2 + deviations.workload**2 * same)
+
+
+def _matern(places: Array, others: Array, reach: float) -> Array:
+    far = np.sqrt(3.0) / reach * np.abs(np.subtract.outer(places, others))
+    return np.asarray((1.0 + far) * np.exp(-far))

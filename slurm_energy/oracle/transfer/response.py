@@ -1,0 +1,68 @@
+"""The default training model as a function of the latent quantities of `prior`. Pure; arrays broadcast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.oracle.training.parameters import Scalars, Theta
+from slurm_energy.oracle.training.power import clock_under, step_watts
+from slurm_energy.oracle.training.timing import StepTimes, device_s, step_s
+from slurm_energy.oracle.transfer.prior import Array
+
+DEFAULTS: Final = Theta()
+NEUTRAL: Final = Scalars()
+_STEPS: Final = {"demand": 0.08, "supply": 0.3, "idle": 0.2}
+"""Half the distance over which slopes are taken: wide, as the model has kinks where a limit begins to
+bind."""
+_MAX_STATIC: Final = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Steps under power limits.
+
+    Attributes:
+        times: parts of the steps at the highest clock, from `DEFAULTS` and `NEUTRAL`.
+        tdp_watts: design power.
+        cap_watts: power limits.
+        clock: clock limits, share of the highest.
+    """
+
+    times: StepTimes
+    tdp_watts: Any
+    cap_watts: Any
+    clock: Any = 1.0
+
+    def at(self, demand: Any, supply: Any, idle: Any) -> tuple[Array, Array, Array]:
+        """Return seconds, watts and the clock, of the same shape as the arguments."""
+        factor = np.exp(demand)
+        static = np.minimum(DEFAULTS.static_share * factor, _MAX_STATIC)
+        scale = DEFAULTS.power_scale * factor * (1.0 - DEFAULTS.static_share) / (1.0 - static)
+        theta = replace(DEFAULTS, static_share=static, power_scale=scale)  # all power times `factor`
+        host_s = self.times.supply_s + device_s(self.times, DEFAULTS) * np.exp(supply)
+        times = replace(self.times, supply_s=host_s)
+        clock = clock_under(times, theta, NEUTRAL, self.tdp_watts, self.cap_watts, self.clock)
+        seconds = step_s(times, theta, clock)
+        waiting = np.maximum(0.0, seconds - device_s(times, theta, clock) - times.link_s) / seconds
+        watts = step_watts(times, theta, NEUTRAL, self.tdp_watts, clock)
+        watts = watts + (np.exp(idle) - 1.0) * static * self.tdp_watts * waiting
+        return seconds, np.minimum(watts, self.tdp_watts), clock
+
+    def logarithms(self, **latents: Array) -> tuple[Array, Array, Array]:
+        """Return the logarithms of seconds, watts and slowdown (the inverse of the clock)."""
+        seconds, watts, clock = self.at(**latents)
+        return np.log(seconds), np.log(watts), -np.log(clock)
+
+    def slopes(self, latents: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
+        """Return, for each latent quantity, its effect on the logarithms of time and of power."""
+        count = len(latents["demand"])
+        found = {"time": (np.ones(count), np.zeros(count))}
+        for name, step in _STEPS.items():
+            above, below = (
+                self.logarithms(**(latents | {name: latents[name] + sign * step})) for sign in (1.0, -1.0)
+            )
+            found[name] = ((above[0] - below[0]) / (2.0 * step), (above[1] - below[1]) / (2.0 * step))
+        return found

@@ -1,0 +1,45 @@
+"""Checks of section oracle: calibrations and hardware files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from slurm_energy.config.findings import Finding
+from slurm_energy.errors import ConfigError, install_extra
+from slurm_energy.validation.subject import Role, Subject
+
+_KEYS: Final = ("calibrations", "hardware")
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    """Check that the files are there, are in order, and go together."""
+    settings = subject.config.oracle
+    files = [(key, path) for key in _KEYS for path in getattr(settings, key)]
+    if not files:
+        return
+    try:
+        from slurm_energy.oracle.calibrations import load_calibration
+        from slurm_energy.oracle.hardware import load_hardware
+        from slurm_energy.oracle.site import read_site
+    except ImportError as error:
+        why = f"{error.name or error} is not installed"
+        yield subject.unchecked("oracle", files[0][0], why, install_extra("predict"))
+        return
+    whole = True
+    for key, path in files:
+        if not path.exists() and subject.role is not Role.CONTROLLER:
+            whole = False
+            why = f"{path} does not exist on this host; the controller needs it"
+            yield subject.warning("oracle", key, why)
+            continue
+        try:
+            load_calibration(path) if key == "calibrations" else load_hardware(path)
+        except ConfigError as error:
+            whole = False
+            yield subject.error("oracle", key, f"{error.what}: {error.why}", error.todo)
+    if whole:
+        try:
+            read_site(settings.calibrations, settings.hardware)
+        except ConfigError as error:
+            yield subject.error("oracle", "calibrations", f"{error.what}: {error.why}", error.todo)
