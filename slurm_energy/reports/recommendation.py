@@ -14,6 +14,7 @@ from slurm_energy.config import Config, EdpEntry
 from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.answer import Answer, Question
 from slurm_energy.oracle.hardware.loading import find_hardware
+from slurm_energy.policies import catalogue
 from slurm_energy.policies.edp import cpu_entry, gpu_entry
 from slurm_energy.records import JobDevice
 from slurm_energy.reports.fields import asked_number
@@ -24,6 +25,8 @@ from slurm_energy.reports.usage import Usage
 UNTUNED_POLICIES = ("monitor", "performance")
 LEAST_EDP_GAIN = 0.03
 """Share of the energy-delay product that a predicted cap must save, or nothing is said."""
+MODEL_TOLERANCE = 0.3
+"""Largest deviation of measured from predicted power, as a share, at which a prediction is passed on."""
 _CAP_STEP_WATTS = 10
 _FIGURE = re.compile(r"\d ?%")
 
@@ -56,7 +59,9 @@ def _predicted_cap(job: Usage, config: Config) -> Note | None:
     limit = min(kind.max_cap_watts if gpu.max_cap_watts is None else gpu.max_cap_watts for gpu in gpus)
     asked = Question(model=model, gpu_kind=product, gpus=len(gpus), nodes=len(job.records))
     before, best, cap = _search(asked, limit, _caps(low, limit, config.bounds.gpu_cap_watts))
-    if before is None or best is None or best.edp_js > (1 - LEAST_EDP_GAIN) * before.edp_js:
+    if before is None or best is None or not _agrees(job, before):
+        return None
+    if best.edp_js > (1 - LEAST_EDP_GAIN) * before.edp_js:
         return None
     time = _change(best.duration_s.mean, before.duration_s.mean)
     energy = _change(best.energy_joules.mean, before.energy_joules.mean)
@@ -66,6 +71,15 @@ def _predicted_cap(job: Usage, config: Config) -> Note | None:
         f" ({best.basis}).",
         f"--energy-gpu-cap={cap}",
     )
+
+
+def _agrees(job: Usage, predicted: Answer) -> bool:
+    """Return whether the GPUs drew about what the model says: else the job is not what its name suggests."""
+    joules = job.part_joules("gpu")
+    if joules is None:
+        return False
+    ratio = joules / job.elapsed_s / predicted.power_watts.mean
+    return abs(ratio - 1) <= MODEL_TOLERANCE
 
 
 def _is_capped(job: Usage) -> bool:
@@ -102,6 +116,9 @@ def _search(asked: Question, limit: float, caps: Sequence[int]) -> tuple[Answer 
 
 
 def _edp(job: Usage, config: Config) -> Note | None:
+    policy = catalogue(config)["edp"]
+    if policy.base != "edp" or not policy.allows(job.job.user or job.first.user):
+        return None
     gpus, first = gpus_of(job), job.records[0]
     processor = next((device.product for device in first.devices if device.name == "cpu"), "")
     if gpus:

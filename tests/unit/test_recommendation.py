@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from report_examples import answer, component, job_info, record, usages
 
-from slurm_energy.config import BoundsConfig, Config, EdpEntry
+from slurm_energy.config import BoundsConfig, Config, EdpEntry, SitePolicy
 from slurm_energy.oracle.hardware.loading import find_hardware
 from slurm_energy.records import EnergyRecord, JobDevice
 from slurm_energy.reports.advice import notes
@@ -68,6 +68,16 @@ def test_edp_is_recommended_where_it_has_a_measured_entry() -> None:
         assert tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, **changes)) == []
 
 
+def test_edp_is_not_recommended_to_those_who_may_not_use_it() -> None:
+    job = gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0)
+    for site, many in (
+        (SitePolicy(users=["alice"]), 1),
+        (SitePolicy(users=["bob"]), 0),
+        (SitePolicy(base="performance"), 0),
+    ):
+        assert len(tries(job, Config(policies={"edp": site}))) == many
+
+
 def test_a_site_s_entry_needs_a_figure() -> None:
     said, silent = (
         Config(edp=(EdpEntry(gpu="L4", gpu_cap_watts=60, source=source),))
@@ -82,7 +92,7 @@ def test_a_site_s_entry_needs_a_figure() -> None:
 def test_a_cap_is_recommended_with_what_is_predicted(low: float | None, high: float | None) -> None:
     pytest.importorskip("numpy")
     kind = find_hardware("NVIDIA A40")
-    found = tries(gpu_job("NVIDIA A40", low, high, model="resnet50"))
+    found = tries(gpu_job("NVIDIA A40", low, high, watts=240.0, model="resnet50"))
     for note in found:
         cap = float(note.directive.removeprefix("--energy-gpu-cap="))
         assert (
@@ -93,15 +103,17 @@ def test_a_cap_is_recommended_with_what_is_predicted(low: float | None, high: fl
         assert re.search(r"predicted to change time by [+]\d+ % and the GPUs' energy by -\d+ %", note.text)
         assert "resnet50 on a40-48gb, fitted to" in note.text
     assert bool(found) == (high != 160.0)
+    # A job that draws a quarter of what its model would is another one.
+    assert tries(gpu_job("NVIDIA A40", low, high, watts=60.0, model="resnet50")) == []
 
 
 def test_a_recommended_cap_is_within_the_site_s_bounds() -> None:
     pytest.importorskip("numpy")
     config = Config(bounds=BoundsConfig(gpu_cap_watts=(240.0, 260.0)))
-    for note in tries(gpu_job("NVIDIA A40", 100.0, 300.0, model="resnet50"), config):
+    for note in tries(gpu_job("NVIDIA A40", 100.0, 300.0, watts=240.0, model="resnet50"), config):
         assert 240 <= float(note.directive.removeprefix("--energy-gpu-cap=")) <= 260
     config = Config(bounds=BoundsConfig(gpu_cap_watts=(400.0, 500.0)))
-    assert tries(gpu_job("NVIDIA A40", 100.0, 300.0, model="resnet50"), config) == []
+    assert tries(gpu_job("NVIDIA A40", 100.0, 300.0, watts=240.0, model="resnet50"), config) == []
 
 
 @pytest.mark.parametrize(
@@ -117,7 +129,7 @@ def test_a_recommended_cap_is_within_the_site_s_bounds() -> None:
 def test_no_cap_without_a_prediction_that_rests_on_measurements(
     product: str, changes: dict[str, Any]
 ) -> None:
-    assert tries(gpu_job(product, 100.0, 300.0, **changes)) == []
+    assert tries(gpu_job(product, 100.0, 300.0, watts=240.0, **changes)) == []
 
 
 def test_devices_survive_the_wire() -> None:
