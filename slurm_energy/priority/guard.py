@@ -16,7 +16,7 @@ import numpy as np
 from slurm_energy.oracle.history.bounds import Bounds
 from slurm_energy.oracle.history.track_record import misprediction_factor, overrun
 from slurm_energy.oracle.nameplate import NO_LIMIT_S
-from slurm_energy.scheduling.queue import Floats
+from slurm_energy.scheduling.queue import Bools, Floats
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
 
 BoundsSource = Callable[[Mapping[str, Sequence[Any]], Sequence[float], Sequence[float], float], Bounds]
@@ -142,6 +142,7 @@ class PredictionGuard:
         asked: Mapping[str, Sequence[Any]],
         time_s: Floats,
         power_watts: Floats,
+        unknown: Bools,
         nameplate_watts: Floats,
         most_watts: Floats,
     ) -> Guarded:
@@ -151,6 +152,8 @@ class PredictionGuard:
             asked: columns as in `oracle.history.columns.predict_many`.
             time_s: predicted, shape (m,).
             power_watts: predicted, shape (m,).
+            unknown: jobs of which nothing is known: the bounds replace their figures. Else decoys could
+                replace what is usual in the partition by something of their owner's.
             nameplate_watts: watts of each where nothing is known, without any cap.
             most_watts: watts that each job's caps allow; infinity for none.
         """
@@ -168,6 +171,9 @@ class PredictionGuard:
             strict=True,
         )
         factor = np.array([misprediction_factor(*pair) for pair in sums], np.float64)
+        unknown = unknown & (self._bounds is not None)
+        time_s = np.where(unknown, bounds.time_s, time_s)
+        power_watts = np.where(unknown, np.minimum(bounds.power_watts, most_watts), power_watts)
         held = np.minimum(np.maximum(time_s, bounds.time_s) * factor, np.maximum(limit, time_s))
         watts = np.maximum(power_watts, np.minimum(bounds.power_watts, most_watts))
         return Guarded(held, watts, bounds.time_s, factor)

@@ -69,7 +69,9 @@ class Predicted:
     @property
     def before_factor_s(self) -> Floats:
         """Seconds without the misprediction factor."""
-        return np.maximum(self.source_time_s, self.lower_bound_s)
+        greater = np.maximum(self.source_time_s, self.lower_bound_s)
+        replaced = (self.source == NAMEPLATE) & (self.lower_bound_s > 0)
+        return np.where(replaced, self.lower_bound_s, greater)
 
     @property
     def energy_joules(self) -> Floats:
@@ -88,7 +90,12 @@ class Predicted:
         if source == HISTORY:
             runs = int(self.runs[row])
             return f"{runs} run{'' if runs == 1 else 's'}: {LEVELS[self.level[row]].text}"
-        return "training model" if source == MODEL else "time limit and TDP, nothing measured"
+        if source == MODEL:
+            return "training model"
+        bound_s = float(self.lower_bound_s[row])
+        if bound_s in (0.0, float(self.source_time_s[row])):
+            return "time limit and TDP, nothing measured"
+        return "time limit and TDP, and what is usual in the partition"
 
 
 class Predictor:
@@ -160,7 +167,7 @@ class Predictor:
             return Predicted(time_s, watts, source, runs, level, time_s, np.zeros(count), np.ones(count))
         uncapped = asked | dict.fromkeys(("cap_watts", "gpu_cap_watts"), [None] * count)
         plates = np.array([plate[1] for plate in self._plates_of(uncapped)], np.float64)
-        kept = self._guard.apply(asked, time_s, watts, plates, _most_watts(asked))
+        kept = self._guard.apply(asked, time_s, watts, source == NAMEPLATE, plates, _most_watts(asked))
         return Predicted(
             np.clip(kept.time_s, _LEAST_S, limit),
             kept.power_watts,

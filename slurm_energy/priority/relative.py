@@ -22,6 +22,7 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 SCALING: Final = 0.85
 """Speed grows with the number of GPUs to this power, about 10 % lost in each doubling: assumed, where nothing
 is measured and no model is named."""
+_RAISED: Final = 1.01  # a time that was raised by less rests on its runs
 _OF_KIND: Final = np.array([*("gpu_kind" in level.takes for level in LEVELS), False])  # the last for -1
 
 
@@ -53,6 +54,10 @@ def compared(predicted: Predicted, job: Ints, time: Floats, watts: Floats, limit
     Where a shape has been measured, those that have not follow from the one with most runs. Where none has,
     what is known of the job in general holds for its shapes on average.
 
+    Shapes of one job compare by what their sources say. What bounds and factors (see `guard`) add to a
+    measured shape is added to all shapes of the job, which are then no shorter on average than without any
+    runs: decoys in one shape must not make another one look quick.
+
     Args:
         predicted: m rows, those of a job side by side.
         job: which job, shape (m,).
@@ -60,18 +65,25 @@ def compared(predicted: Predicted, job: Ints, time: Floats, watts: Floats, limit
         watts: relative watts likewise.
         limit_s: longest time of each; NaN for none.
     """
-    exact, seconds, power = measured(predicted), predicted.time_s.copy(), predicted.power_watts.copy()
+    exact, power = measured(predicted), predicted.power_watts.copy()
+    guarded, seconds = predicted.time_s, predicted.time_s.copy()
     for rows in np.split(np.arange(len(job)), np.flatnonzero(np.diff(job)) + 1) if len(job) else ():
         if np.isnan(time[rows] + watts[rows]).any():
             continue
-        known = rows[exact[rows]]
+        known, said = rows[exact[rows]], predicted.source_time_s
+        seconds[rows] = said[rows]
         if len(known):
+            raised = float(np.max(guarded[known] / said[known]))
             first = known[np.argmax(predicted.runs[known])]
             base = seconds[first] / time[first], power[first] / watts[first]
         else:
+            raised = _middle(guarded[rows]) / _middle(said[rows])
             base = _middle(seconds[rows]) / _middle(time[rows]), _middle(power[rows]) / _middle(watts[rows])
         others = rows[~exact[rows]]
         seconds[others], power[others] = base[0] * time[others], base[1] * watts[others]
+        if len(known) and raised > _RAISED:
+            raised = max(raised, _middle(guarded[rows]) / _middle(seconds[rows]))
+        seconds[rows] *= raised
     return replace(predicted, time_s=np.fmin(seconds, limit_s), power_watts=power)
 
 

@@ -77,7 +77,6 @@ def remember_usage(queue):
             job_id=4_000_000_000 + number,
             uid=pwd.getpwnam(user).pw_uid,
             user=user,
-            account="lab",
             policy="monitor",
             start=end - gpu_seconds,
             end=end,

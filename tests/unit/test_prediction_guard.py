@@ -16,9 +16,12 @@ from slurm_energy.oracle.history.bounds import bounds_many
 from slurm_energy.oracle.history.columns import predict_many
 from slurm_energy.oracle.history.track_record import bounded, misprediction_factor, overrun, rounded_up
 from slurm_energy.priority import explaining
+from slurm_energy.priority.alternatives import Alternatives
 from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.guard import Mispredictions, PredictionGuard
+from slurm_energy.priority.questions import Predictor
 from slurm_energy.priority.usage import Usage
+from slurm_energy.slurm.queue.nodes import Node
 
 HOUR, DAY = 3600.0, 86400.0
 POLICIES = ("zeus", "hades", "pollux", "sjf", "themis", "blend", "aurachronos")
@@ -295,6 +298,25 @@ def test_caps_of_flags_and_policies_count_in_the_queue():
     assert found.time_s[0] < found.time_s[3] < found.time_s[2] < found.time_s[1]
     told = explaining.Explainer(ranker.cycle(queue(job | {"flags": flags[1]}), NOW)).job(0)
     assert told["predicted"]["power_watts"] <= 100.0
+
+
+@pytest.mark.parametrize("kind", ["v100", "h100"])
+def test_decoys_in_one_shape_do_not_make_another_look_quick(kind):
+    found = []
+    for times in (0, 3):
+        cluster = Cluster()
+        guard = PredictionGuard(cluster.kept.mispredictions, cluster.bounds)
+        free = [Node(one, frozenset({"cpu"}), True, 64, 64, {one: 4}, {one: 4}) for one in ("v100", "h100")]
+        config = configuration.parse('[priority]\npolicy = "zeus"\n')
+        shaper = Alternatives(Predictor(config, cluster.forecast, guard), lambda free=free: free)
+        ranker = Engine(config, cluster.kept, cluster.forecast, shaper, guard)
+        cluster.ran(1.0, gpus=4, gpu_kind=kind, times=times)
+        offers = {"ENERGY_ALTERNATIVES": "gpu:v100:4,gpu:h100:4"}
+        table = ranker.cycle(queue(LONG | {"gpus": 4, "gpu_kind": "v100", "flags": offers}), NOW).shapes.table
+        assert len(table.time_s) == 2
+        found.append((table.time_s.min(), table.edp.min()))
+    assert found[1][0] >= found[0][0] / 1.0906
+    assert found[1][1] >= found[0][1] / 1.3
 
 
 @given(

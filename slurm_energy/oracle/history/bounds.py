@@ -82,11 +82,10 @@ def _bounds(history: History, row: Row, limit_s: float, prior_watts: float) -> t
     fraction, watts = PRIOR_FRACTION, prior_watts / units
     partition = history.partition_record(row[_PARTITION], on_gpus=bool(row[_GPUS]))
     if partition is not None:
-        # A newcomer's prior, never below the nameplate: else decoys could replace the one by the other.
+        # What is usual among all users: the same for everybody, whatever single users have run.
         limits, programs = partition.limits, partition.programs
-        common = bounded(fraction, limits.fraction, evidence(limits, limit_s), may_take)
-        fraction = max(fraction, common)
-        watts = max(watts, bounded(watts, programs.unit_watts, evidence(programs, limit_s), may_take))
+        fraction = bounded(fraction, limits.fraction, evidence(limits, limit_s), may_take)
+        watts = bounded(watts, programs.unit_watts, evidence(programs, limit_s), may_take)
     if user := history.user_record(row[_USER]):
         fraction = bounded(fraction, user.fraction, evidence(user, limit_s), may_take)
     time_s = fraction * limit_s
