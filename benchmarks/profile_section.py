@@ -4,8 +4,9 @@ Ours: `with slurm_energy.profile("x")` through a live senergyd, which this file 
 and to which it announces a job (root); inside a job, the node's. Theirs: ZeusMonitor.begin_window and
 end_window, without synchronising a device; with --ea2p, PowerMeter.start_measure and stop_measure of EA2P
 (not on PyPI), which waits for its sampling thread at the end and therefore runs fewer rounds. Sections are
-taken in turn and paced, so that ours stay within a user's allowance of fresh samples. Run it inside a node
-with counters, `senergy lab exec n1 ...`: on a machine without, none reads anything, and it says so.
+taken in turn and paced, so that ours stay within a user's allowance of fresh samples. All run in the same
+emulated node, which this file starts (root); with --here, or inside a job, on this machine. A tool that
+measures nothing there is no judge: it makes no claim, and ours that measures nothing is a failure.
 
 Prints `CLAIM profile_section ratio=... target=<=1`: our median over 1 ms, and
 `CLAIM profile_section_zeus` and `CLAIM profile_section_ea2p`: our median over theirs.
@@ -18,15 +19,18 @@ import contextlib
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import peers
 from claims import Claim, at_most, tell
 from own_agent import JOB_ID, own_agent
 
+PROFILE = "xeon-h100"
 PACE_S = 0.01
 BODY_S = 0.005
 Step = Callable[[], object]
@@ -39,10 +43,23 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=300, help="sections of each kind (default 300)")
     parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
     parser.add_argument("--ea2p", metavar="PATH", help="checkout of EA2P, to compare with it too")
+    parser.add_argument("--profile", default=PROFILE, help=f"emulated node (default {PROFILE})")
+    parser.add_argument("--here", action="store_true", help="on this machine, not in an emulated node")
     arguments = parser.parse_args()
-    with contextlib.nullcontext() if os.environ.get("SLURM_JOB_ID") else announced_job():
+    in_job = bool(os.environ.get("SLURM_JOB_ID"))
+    if not (arguments.here or in_job):
+        return run_in_node(arguments.profile, sys.argv[1:])
+    with contextlib.nullcontext() if in_job else announced_job():
         claims = judge(measure(arguments.rounds, arguments.ea2p))
     return tell(claims, arguments.json)
+
+
+def run_in_node(profile: str, arguments: list[str]) -> int:
+    """Run this file with --here in an emulated node; return its exit status."""
+    with peers.start_node(profile) as node:
+        command = [sys.executable, str(Path(__file__).resolve()), *arguments, "--here"]
+        argv, environment = peers.command_inside(node, *command)
+        return subprocess.run(argv, env=environment, check=False).returncode
 
 
 @contextlib.contextmanager
@@ -83,7 +100,9 @@ def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
         if steps:
             cost(*steps)
             times["ea2p"] = [cost(*steps) for _ in range(EA2P_ROUNDS)]
-    parts = ", ".join(last[0].energy_joules) or "nothing: this machine has no counters"
+    parts = ", ".join(last[0].energy_joules)
+    if not parts:
+        raise SystemExit("nothing to compare: a section of ours measures nothing on this machine")
     print(f"a section of ours measures {parts}; the samples at its ends were {last[0].age_s} s old together")
     return times
 
@@ -102,8 +121,6 @@ def cost(begin_section: Step, end_section: Step) -> float:
 @contextlib.contextmanager
 def ea2p_measure(path: str | None) -> Iterator[tuple[Step, Step] | None]:
     """Give begin and end of a measurement of EA2P, or None where it cannot run."""
-    import peers
-
     tool, here = peers.Ea2p(EA2P_INTERVAL_S, path), Path.cwd()
     try:
         tool.prepare()
@@ -126,11 +143,18 @@ def zeus_window() -> tuple[Step, Step] | None:
             lambda: monitor.begin_window("x", sync_execution=False),
             lambda: monitor.end_window("x", sync_execution=False),
         )
-        for step in steps:
-            step()
+        steps[0]()
+        window = steps[1]()
     except Exception as error:
         print(f"zeus cannot run here: {type(error).__name__}: {error}")
         return None
+    measured = [f"gpu[{index}]" for index in window.gpu_energy] + sorted(
+        f"cpu[{index}]" for index in window.cpu_energy or {}
+    )
+    if not measured:
+        print("zeus is no judge here: it measures nothing")
+        return None
+    print(f"a window of zeus measures {', '.join(measured)}")
     return steps
 
 

@@ -92,6 +92,11 @@ def for_owners(made: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in one.items() if key != "for_job"} for one in made]
 
 
+def unnamed_jobs(made: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many jobs `for_owners` leaves out."""
+    return len({one["for_job"] for one in made if one.get("for_job") is not None})
+
+
 def drop_before(connection: sqlite3.Connection, before: float) -> int:
     """Delete decisions made before a Unix second; return how many."""
     with transaction(connection):

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from slurm_energy.accounting.selection import JobSelector, Selection
+from slurm_energy.accounting.selection import JobSelector, Selection, Visibility
 from slurm_energy.errors import ForbiddenError, NotFoundError
 from slurm_energy.quantities import shown
 
@@ -74,10 +74,10 @@ def refuse_jobs_of_others(connection: sqlite3.Connection, selection: Selection) 
     Raises:
         ForbiddenError: names the first such job.
     """
-    if selection.own_uid is None:
+    if selection.visible is None:
         return
     for job in selection.jobs:
-        if not _exists(connection, job, selection.own_uid) and _exists(connection, job, None):
+        if not _exists(connection, job, selection.visible) and _exists(connection, job, None):
             raise ForbiddenError(
                 f"job {job.text}", "it belongs to another user", "ask an operator, or for a job of your own"
             )
@@ -112,8 +112,10 @@ def recorded_names(connection: sqlite3.Connection, kind: str, names: Collection[
     return frozenset(row[0] for row in connection.execute(_RECORDED[kind], [json.dumps([*names])]))
 
 
-def _exists(connection: sqlite3.Connection, job: JobSelector, uid: int | None) -> bool:
-    wanted = Selection(jobs=(dataclasses.replace(job, step=None),), steps=True, duplicates=True, own_uid=uid)
+def _exists(connection: sqlite3.Connection, job: JobSelector, visible: Visibility | None) -> bool:
+    wanted = Selection(
+        jobs=(dataclasses.replace(job, step=None),), steps=True, duplicates=True, visible=visible
+    )
     condition, values = wanted.condition()
     return bool(connection.execute(f"SELECT 1 FROM records r WHERE {condition} LIMIT 1", values).fetchone())
 

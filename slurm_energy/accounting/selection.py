@@ -1,6 +1,6 @@
 """Which records somebody wants: the query of the HTTP contract as data, and as an SQL condition.
 
-Who may see them is decided by the controller, which sets `Selection.own_uid`.
+Who may see them is decided by the controller, which sets `Selection.visible`.
 """
 
 from __future__ import annotations
@@ -51,6 +51,25 @@ class JobSelector:
 
 
 @dataclass(frozen=True, slots=True)
+class Visibility:
+    """What somebody without all rights may see.
+
+    Attributes:
+        uid: the records of this user.
+        accounts: and those of jobs under these accounts.
+    """
+
+    uid: int
+    accounts: frozenset[str] = frozenset()
+
+    def condition(self) -> tuple[str, list[Any]]:
+        """Return an SQL condition on `records r` and its values."""
+        own: tuple[str, Sequence[Any]] = ("r.uid = ?", [self.uid])
+        text, values = _any([own, _among("r.account", sorted(self.accounts))]) if self.accounts else own
+        return text, list(values)
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """What to look for; empty tuples and None mean no condition.
 
@@ -60,7 +79,7 @@ class Selection:
         start: Unix seconds; with `end`, jobs in any part of the window.
         steps: step records too; a job selector with a step implies it for that job.
         duplicates: earlier runs of requeued jobs, and earlier jobs of the same id, too.
-        own_uid: nobody else's records.
+        visible: limits the records to those that somebody may see; None: all.
     """
 
     jobs: tuple[JobSelector, ...] = ()
@@ -73,7 +92,7 @@ class Selection:
     end: float | None = None
     steps: bool = False
     duplicates: bool = False
-    own_uid: int | None = None
+    visible: Visibility | None = None
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Selection:
@@ -102,8 +121,8 @@ class Selection:
     def condition(self) -> tuple[str, list[Any]]:
         """Return an SQL condition on `records r` and its values."""
         parts: list[tuple[str, Sequence[Any]]] = []
-        if self.own_uid is not None:
-            parts.append(("r.uid = ?", [self.own_uid]))
+        if self.visible is not None:
+            parts.append(self.visible.condition())
         if self.jobs:
             parts.append(_jobs_condition(self.jobs, self.steps))
         elif not self.steps:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import add_field_options, add_parsable_options, emit, emit_json, emit_verbatim
+from slurm_energy.cli.printing import (
+    add_field_options,
+    add_parsable_options,
+    emit,
+    emit_json,
+    emit_verbatim,
+    note_scope,
+)
 from slurm_energy.errors import EXIT_OK, UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.reports.nodelist import expand
@@ -97,7 +106,12 @@ def add_selection(select: argparse._ArgumentGroup) -> None:
         "-u", "--user", "--uid", metavar="USER,...", dest="user", help="jobs of these users or uids"
     )
     select.add_argument("-a", "--allusers", action="store_true", help="jobs of all users whom you may see")
-    select.add_argument("-A", "--accounts", metavar="ACCOUNT,...", help="jobs under these accounts")
+    select.add_argument(
+        "-A",
+        "--accounts",
+        metavar="ACCOUNT,...",
+        help="jobs under these accounts, of all users whom you may see",
+    )
     select.add_argument("-r", "--partition", metavar="PARTITION,...", help="jobs in these partitions")
     select.add_argument(
         "-N", "--nodelist", metavar="NODES", help="jobs that ran on any of these nodes: n[1-4],n7"
@@ -133,13 +147,15 @@ def run(args: argparse.Namespace) -> int:
     make = Style.parsable if args.parsable else Style
     style = make(Units.parse(args.units, args.noconvert), os.environ.get("SLURM_TIME_FORMAT", ""), now)
     states = job_states(args.state) if args.state else None
-    answer = connection.connect(args).get("/v1/records", query(args, now))
+    asked = query(args, now)
+    answer = connection.connect(args).get("/v1/records", asked)
     answers = (Answer.from_json(item) for item in answer.get("records", []))
     jobs = chosen(summarise(answers, duplicates=args.duplicates), states, args.name)
+    note_hidden(answer, asked)
     if args.json:
         from slurm_energy.reports.jsonview import document
 
-        emit_json(document(jobs))
+        emit_json(document(jobs, scope=answer.get("scope")))
         return EXIT_OK
     rows = [row for job in jobs for row in (job, *job.steps)]
     layout = Layout(not args.noheader, args.delimiter if args.parsable else None, args.parsable == "p")
@@ -182,12 +198,19 @@ def query(args: argparse.Namespace, now: datetime) -> dict[str, str]:
 
 
 def _users(args: argparse.Namespace, has_jobs: bool) -> str:
-    """Return the users to ask for: as in sacct one's own jobs, unless jobs are named or root asks."""
+    """Return the users to ask for: one's own jobs, unless jobs or accounts are named or root asks."""
     if args.user:
         return str(args.user)
-    if args.allusers or has_jobs or os.geteuid() == 0:
+    if args.allusers or args.accounts or has_jobs or os.geteuid() == 0:
         return ""
     return str(os.geteuid())
+
+
+def note_hidden(answer: Mapping[str, Any], asked: Mapping[str, str]) -> None:
+    """Say that jobs of others are left out where the question was for theirs, too."""
+    own = asked.get("user") == str(os.geteuid()) or ("user" in asked and answer.get("scope") == "own")
+    if not own and "job" not in asked:
+        note_scope(answer)
 
 
 def job_ids(text: str, name: str = "--jobs") -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
 from slurm_energy.cli.acct import job_ids
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.printing import emit, emit_json, note
 from slurm_energy.cli.writing import write_file
 from slurm_energy.errors import EXIT_OK, NotFoundError, UnavailableError, UsageError
 
@@ -69,9 +69,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("senergy job", "it takes jobs, not steps", "senergy acct -j 12.batch shows a step")
     decided: dict[int, list[dict[str, Any]]] = {}
     runs: list[list[Usage]] = []
+    scopes: list[str | None] = []
     for job_id in dict.fromkeys(ids):
         try:
-            runs += _fetch(args, job_id, decided)
+            runs += _fetch(args, job_id, decided, scopes)
         except NotFoundError as error:
             if len(ids) == 1 and _still_running(args, job_id):
                 return EXIT_OK
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         from slurm_energy.reports.jsonview import document
 
-        emit_json(document(jobs, decided))
+        emit_json(document(jobs, decided, scopes[-1]))
     if args.html:
         from slurm_energy.reports.page import page
 
@@ -99,15 +100,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fetch(
-    args: argparse.Namespace, job_id: str, decided: dict[int, list[dict[str, Any]]]
+    args: argparse.Namespace,
+    job_id: str,
+    decided: dict[int, list[dict[str, Any]]],
+    scopes: list[str | None],
 ) -> list[list[Usage]]:
     """Return the runs of each job that the id means (an array has several jobs), oldest run first.
 
-    What the queue engine decided about them is added to `decided`, by job id.
+    What the queue engine decided about them is added to `decided`, by job id, and the answer's scope to
+    `scopes`.
     """
     from slurm_energy.reports.usage import Answer, summarise
 
     answer = connection.connect(args).get(f"/v1/jobs/{job_id}", {"duplicates": "1"})
+    scopes.append(answer.get("scope"))
+    if unnamed := answer.get("unnamed_jobs"):
+        note(f"job {job_id}: {unnamed} other jobs that the queue engine decided for are not named")
     jobs: dict[tuple[str, int], list[Usage]] = {}
     for usage in summarise(map(Answer.from_json, answer.get("records", [])), duplicates=True):
         jobs.setdefault((usage.first.cluster, usage.first.job_id), []).append(usage)

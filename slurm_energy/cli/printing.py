@@ -7,10 +7,12 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from slurm_energy.errors import EnergyError
 from slurm_energy.plaintext import printable
+
+_LISTED: Final = 5
 
 
 def emit(lines: Iterable[str]) -> None:
@@ -52,6 +54,25 @@ def complain(error: EnergyError) -> None:
     for line in error.lines:
         text = f"senergy: error: {printable(line)}"
         print(encodable(text, sys.stderr.encoding), file=sys.stderr)
+
+
+def note_scope(answer: Mapping[str, Any]) -> None:
+    """Say on standard error that rows of other users are left out, if the answer's `scope` is not `all`."""
+    scope = answer.get("scope", "all")
+    if scope == "all":
+        return
+    if scope == "accounts":
+        accounts = [str(name) for name in answer.get("accounts") or []]
+        listed = ", ".join(accounts[:_LISTED]) + (", ..." if len(accounts) > _LISTED else "")
+        text = f"other users are left out, except in the accounts that you coordinate: {listed}"
+    else:
+        text = "other users are left out: you may see your own (operators see all: controller.operators)"
+    note(text)
+
+
+def note(text: str) -> None:
+    """Print a note on standard error."""
+    print(encodable(f"senergy: note: {printable(text)}", sys.stderr.encoding), file=sys.stderr)
 
 
 def add_parsable_options(group: argparse._ArgumentGroup) -> None:

@@ -13,7 +13,7 @@ from slurm_energy import __version__
 from slurm_energy.cli import connection
 from slurm_energy.cli.acct import job_ids
 from slurm_energy.cli.parser import CommandParser
-from slurm_energy.cli.printing import add_field_options, emit, emit_json
+from slurm_energy.cli.printing import add_field_options, emit, emit_json, note_scope
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def configure(parser: CommandParser) -> None:
     select = parser.add_argument_group("which jobs")
     select.add_argument("-j", "--jobs", metavar="JOB,...", action="append", help="12, 12_3, 12_[1-4], 14+0")
     select.add_argument("-u", "--user", metavar="USER,...", help="jobs of these users")
-    select.add_argument("-A", "--account", metavar="ACCOUNT,...", help="jobs under these accounts")
+    select.add_argument("-A", "--accounts", metavar="ACCOUNT,...", help="jobs under these accounts")
     select.add_argument("-p", "--partition", metavar="PARTITION,...", help="jobs in these partitions")
     show = parser.add_argument_group("what to show of them")
     show.add_argument("-l", "--long", action="store_true", help="more columns")
@@ -91,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
         return _print_fields(args.verbose)
     answer = connection.connect(args).get("/v1/priority", query(args))
     jobs: list[Mapping[str, Any]] = answer.get("jobs") or []
+    note_scope(answer)
     if args.job:
         _require(args.job, jobs, answer)
     if args.json:
@@ -114,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     emit(lines)
     if not args.noheader and not args.parsable2:
         asked = [
-            [name for name in (text or "").split(",") if name] for text in (args.account, args.partition)
+            [name for name in (text or "").split(",") if name] for text in (args.accounts, args.partition)
         ]
         emit(queuepage.absence_lines(jobs, *asked))
         emit(queuepage.note_lines(answer, time.time()))
@@ -145,7 +146,7 @@ def query(args: argparse.Namespace) -> dict[str, str]:
     values = {
         "job": ",".join(job_ids(",".join(wanted), name)) if wanted else "",
         "user": args.user or "",
-        "account": args.account or "",
+        "account": args.accounts or "",
         "partition": args.partition or "",
         "neighbours": "" if args.job is None else "1",
         "state": "1" if args.state else "",

@@ -67,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the report."""
     query = acct.query(args, datetime.now())
     controller = connection.connect(args)
-    records = controller.get("/v1/records", query).get("records", [])
+    answer = controller.get("/v1/records", query)
+    acct.note_hidden(answer, query)
+    records = answer.get("records", [])
     records += _earlier_runs(controller, query, records)
     from slurm_energy.reports import summarypage
     from slurm_energy.reports.summary import grouped, totals, whole_jobs
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
         write_png(report, args.png)
     if args.json:
-        emit_json(summarypage.document(report))
+        emit_json(summarypage.document(report) | {"scope": answer.get("scope")})
     else:
         delimiter, trailing = "|" if args.parsable else None, args.parsable == "p"
         emit(summarypage.lines(report, header=not args.noheader, delimiter=delimiter, trailing=trailing))

@@ -11,7 +11,7 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import add_field_options, add_parsable_options, emit, emit_json
+from slurm_energy.cli.printing import add_field_options, add_parsable_options, emit, emit_json, note_scope
 from slurm_energy.errors import EXIT_OK, NotFoundError, suggestion
 from slurm_energy.quantities import shown
 
@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         emit(field_lines(sharepage.FIELDS, with_meaning=args.verbose))
         return EXIT_OK
     answer = connection.connect(args).get("/v1/shares")
+    note_scope(answer)
     if args.json:
         emit_json(answer)
         return EXIT_OK

@@ -15,7 +15,8 @@ from typing import Any
 from slurm_energy.config.addresses import parse_listen, parse_url
 
 Check = Callable[[Any], str | None]
-_USER = re.compile(r"[^\s,:%/\x00-\x1f]{1,255}")
+GROUP_MARK = "%"
+"""Stands before the name of a group among `controller.operators`, as in sudoers."""
 
 ROOT_DOOR = ".root"
 """Ends the name of the agent's second socket, beside `agent.socket`, that only root can connect to."""
@@ -78,6 +79,8 @@ def _socket_path(extra: str) -> Check:
 
 def _user_names(value: list[str]) -> str | None:
     wrong = [name for name in value if not _USER.fullmatch(name)]
+    if any(name.startswith(GROUP_MARK) for name in wrong):
+        return "must be users: groups can be named in controller.operators only"
     return "must be user names without blanks and commas" if wrong else None
 
 
@@ -86,7 +89,12 @@ def _keyed_words(value: dict[str, str]) -> str | None:
     return "must have names without blanks and commas" if wrong else None
 
 
-_USER = re.compile(r"[^\s,]{1,256}")
+_USER = re.compile(r"[^\s,%][^\s,]{0,255}")
+
+
+def _model_name(value: str) -> str | None:
+    fits = re.fullmatch(r"[A-Za-z0-9_.:/+-]{0,64}", value)  # what --energy-model takes
+    return None if fits else "must be at most 64 characters of A-Z a-z 0-9 _ . : / + -"
 
 
 def _cluster_name(value: str) -> str | None:
@@ -99,11 +107,13 @@ def ascending(value: tuple[float, float]) -> str | None:
     return None if 0 <= value[0] <= value[1] else "must be [low, high] with 0 <= low <= high"
 
 
-def _names_of_users(value: list[str]) -> str | None:
-    if not value:
-        return "must name at least one user"
-    wrong = [name for name in value if not _USER.fullmatch(name)]
-    return f"'{wrong[0][:40]}' is not the name or uid of a user" if wrong else None
+def _at_least_one_user(value: list[str]) -> str | None:
+    return _user_names(value) if value else "must name at least one user"
+
+
+def _users_and_groups(value: list[str]) -> str | None:
+    names = [name.removeprefix(GROUP_MARK) for name in value]
+    return _user_names(names) and f"must be user names, or {GROUP_MARK} and a group's name, without blanks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +136,7 @@ class ClusterConfig:
         ["root", "slurm"],
         "Users, or their uids, as which senergyctld may run. Agents and the CLI believe no response that "
         "another user made.",
-        _names_of_users,
+        _at_least_one_user,
     )
 
 
@@ -210,7 +220,15 @@ class ControllerConfig:
     )
     agent_users: list[str] = key(["root"], "Users whose munge credentials may deliver records.", _user_names)
     operators: list[str] = key(
-        ["root", "slurm"], "Users who may read every job; others read their own.", _user_names
+        ["root", "slurm"],
+        "Users, and groups written as %NAME, who may read every job; others read their own.",
+        _users_and_groups,
+        show=["root", "slurm", "%energy"],
+    )
+    slurm_roles: bool = key(
+        True,
+        "Whether roles in Slurm's database count: coordinators read the jobs of their accounts, users with "
+        "AdminLevel Operator or Administrator every job.",
     )
     enrich_interval_s: float = key(
         15.0,
@@ -436,7 +454,7 @@ class EdpEntry:
         "Product name of the GPU: `A100` is every A100, `A100-SXM4-80GB` that one alone. Empty: any.",
         show="",
     )
-    model: str = key("", "Value of --energy-model that this entry is for; empty for any.")
+    model: str = key("", "Value of --energy-model that this entry is for; empty for any.", _model_name)
     max_frequency_mhz: float | None = key(None, "Upper CPU frequency.", between(100, 1e5), show=2100)
     package_cap_watts: float | None = key(None, "RAPL limit per package.", between(1, 1e5), show=200)
     gpu_cap_watts: float | None = key(None, "Power limit per GPU.", between(1, 1e5), show=300)

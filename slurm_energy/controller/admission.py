@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from slurm_energy.controller.request_head import END, MAX_HEAD_BYTES, HeadError, RequestHead
 
-MAX_UNIDENTIFIED: Final = 512
+MAX_UNIDENTIFIED: Final = 1024
 MAX_UNIDENTIFIED_PER_ADDRESS: Final = 128
 CLOSING_TIMEOUT_S: Final = 10.0
 _SWEEP_INTERVAL_S: Final = 0.5

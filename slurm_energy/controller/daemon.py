@@ -230,6 +230,7 @@ class _Daemon:
             self._priority.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
+            self._server.roles.loop(),
         )
         tasks = [asyncio.create_task(loop) for loop in loops]
         stopping = asyncio.create_task(stop.wait())
@@ -279,6 +280,7 @@ class _Daemon:
         self._priority.take(priority)
         self._server.config = config
         self._server.access = self._access(config)
+        self._server.follow_roles(config.controller.slurm_roles)
         self._memory.keep_days = config.controller.history_days
         self._memory.policy_caps = policy_caps(config)
         self._memory.model = model
@@ -291,7 +293,7 @@ class _Daemon:
     def _access(self, config: Config) -> Access:
         access, unknown = Access.from_config(config.controller)
         for name in unknown:
-            log.warning("controller.agent_users or operators: this host does not know user '%s'", name)
+            log.warning("controller.agent_users or operators: this host does not know '%s'", name)
         return access
 
     def _state(self) -> dict[str, Any]:

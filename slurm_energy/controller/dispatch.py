@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Awaitable, Callable
@@ -15,7 +16,7 @@ from aiohttp import web
 
 from slurm_energy.config import Config
 from slurm_energy.controller.admission import AdmissionControl
-from slurm_energy.controller.identity import Access, Caller, identify
+from slurm_energy.controller.identity import Access, Caller, Rights, identify
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.request_lanes import RETRY_AFTER_S, BusyError, ByteBudget, RequestLanes
 from slurm_energy.controller.responses import Pieces, SealedResponder, unsealed_error
@@ -63,6 +64,7 @@ class Dispatcher:
 
     Args:
         current: the configuration and the access rights in force.
+        rights: returns what a user may see; may wait.
         recurring: for failures that repeat.
         admission: the connections, those of known users to be told to it.
     """
@@ -70,10 +72,12 @@ class Dispatcher:
     def __init__(
         self,
         current: Callable[[], tuple[Config, Access]],
+        rights: Callable[[int], Rights],
         recurring: Recurring,
         admission: AdmissionControl,
     ) -> None:
         self._current = current
+        self._rights = rights
         self._recurring = recurring
         self._admission = admission
         self._decoders = ThreadPoolExecutor(_DECODERS, "munge-decode")
@@ -121,6 +125,8 @@ class Dispatcher:
         munge_socket = self._current()[0].cluster.munge_socket
         responder = SealedResponder(request, caller.credential, munge_socket, self._signers)
         try:
+            rights = await asyncio.to_thread(self._rights, caller.uid)
+            caller = dataclasses.replace(caller, rights=rights)
             return await self._in_turn(route, request, caller, responder)
         except BusyError as error:
             await asyncio.sleep(BUSY_DELAY_S)  # slows clients that ask again at once
@@ -151,7 +157,7 @@ class Dispatcher:
         length = request.content_length or 0
         if length > route.max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(route.max_body_bytes, length)
-        trusted = agent or caller.uid in access.operators
+        trusted = agent or caller.rights.everything
         budget = self._deliveries.hold(length) if route.for_agents else contextlib.nullcontext()
         async with route.lanes.of_user(caller.uid, trusted=trusted), budget:
             timeout_s = DELIVERY_TIMEOUT_S if route.for_agents else BODY_TIMEOUT_S

@@ -9,12 +9,46 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_energy.accounting.request_proof import signed_body_sha256
+from slurm_energy.accounting.selection import Visibility
 from slurm_energy.config import ControllerConfig
+from slurm_energy.config.schema import GROUP_MARK
 from slurm_energy.errors import ForbiddenError
 from slurm_energy.slurm import munge
-from slurm_energy.users import uid_of
+from slurm_energy.users import gid_of, uid_of
 
 SCHEME = "MUNGE "
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What one user may see.
+
+    Attributes:
+        uid: the user.
+        name: login name, None if this host does not know it.
+        everything: records and jobs of all users.
+        accounts: accounts that the user coordinates: records and jobs of their users too.
+    """
+
+    uid: int
+    name: str | None = None
+    everything: bool = False
+    accounts: frozenset[str] = frozenset()
+
+    @property
+    def scope(self) -> str:
+        """The word of the contract: `all`, `accounts` or `own`."""
+        return "all" if self.everything else "accounts" if self.accounts else "own"
+
+    @property
+    def visibility(self) -> Visibility | None:
+        """What limits a selection; None: nothing."""
+        return None if self.everything else Visibility(self.uid, self.accounts)
+
+    def described(self) -> dict[str, object]:
+        """Return what answers say of it."""
+        accounts = {"accounts": sorted(self.accounts)} if self.scope == "accounts" else {}
+        return {"scope": self.scope, **accounts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +60,14 @@ class Caller:
         body_sha256: what the credential says of the body, hex digits.
         credential: the munge credential itself, to which the response is bound.
         origin: address of the host where it was made, see `munge.Credential`; None: not known.
+        rights: what the user may see; nothing but the user's own where they were not looked up.
     """
 
     uid: int
     body_sha256: str
     credential: str
-    origin: str | None = None
+    origin: str | None
+    rights: Rights
 
     def check_body(self, body: bytes) -> None:
         """Refuse a body that is not the one the credential was made for.
@@ -45,19 +81,28 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Users with rights beyond their own jobs, as uids."""
+    """Users with rights beyond their own jobs.
+
+    Attributes:
+        agents, operators: uids.
+        operator_groups: gids whose members are operators.
+    """
 
     agents: frozenset[int]
     operators: frozenset[int]
+    operator_groups: frozenset[int] = frozenset()
 
     @classmethod
     def from_config(cls, config: ControllerConfig) -> tuple[Access, list[str]]:
-        """Look the configured users up; also return the names that this host does not know."""
+        """Look the configured users and groups up; also return the names that this host does not know."""
         unknown: list[str] = []
-        agents, operators = (
-            frozenset(_uids(names, unknown)) for names in (config.agent_users, config.operators)
-        )
-        return cls(agents, operators), sorted(set(unknown))
+        groups = [name for name in config.operators if name.startswith(GROUP_MARK)]
+        users = [name for name in config.operators if name not in groups]
+        agents, operators = (frozenset(_uids(names, unknown)) for names in (config.agent_users, users))
+        gids = {name: gid_of(name.removeprefix(GROUP_MARK)) for name in groups}
+        unknown += [name for name, gid in gids.items() if gid is None]
+        known = frozenset(gid for gid in gids.values() if gid is not None)
+        return cls(agents, operators, known), sorted(set(unknown))
 
 
 def identify(header: str, method: str, target: str, munge_socket: Path | None) -> Caller:
@@ -80,7 +125,7 @@ def identify(header: str, method: str, target: str, munge_socket: Path | None) -
     body_sha256 = signed_body_sha256(opened.payload, method, target)
     if body_sha256 is None:
         raise ForbiddenError("credential", "made for another request")
-    return Caller(opened.uid, body_sha256, credential, opened.origin)
+    return Caller(opened.uid, body_sha256, credential, opened.origin, Rights(opened.uid))
 
 
 def _uids(names: Iterable[str], unknown: list[str]) -> Iterable[int]:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.accounting.parameters import words
+from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.priority import PriorityLoop
 from slurm_energy.errors import NotFoundError
 from slurm_energy.quantities import shown
-from slurm_energy.users import name_of, uid_of
+from slurm_energy.users import uid_of
 
 if TYPE_CHECKING:
     from slurm_energy.priority.engine import Kept, Snapshot
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _CHUNK: Final = 200
 
 
-def jobs(priority: PriorityLoop, query: Mapping[str, str], uid: int, *, operator: bool) -> Iterator[str]:
+def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
     """Yield the answer to `GET /v1/priority` without its last brace; bad questions are refused at once.
 
     Raises:
@@ -29,21 +30,21 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], uid: int, *, operator
         ForbiddenError: jobs of others.
         NotFoundError: a user whom nobody knows.
     """
-    head = _head(priority) | {"scope": "all" if operator else "own"}
+    head = _head(priority) | rights.described()
     snapshot = priority.snapshot
     if snapshot is None:
         return iter([json.dumps(head | {"jobs": []})[:-1]])
     from slurm_energy.priority import asking, explaining
 
     wanted = asking.Wanted.from_query(query)
-    if operator:
+    if (visible := rights.visibility) is None:
         _refuse_unknown(wanted.users, snapshot, priority.kept)
     else:
-        wanted = wanted.limited_to(uid, name_of(uid))
+        wanted = wanted.limited_to(visible, rights.name)
     rows = asking.rows_wanted(snapshot, wanted)
     if wanted.state:
         head["state"] = explaining.state(snapshot)
-    explainer = explaining.Explainer(snapshot, wanted.own_uid)
+    explainer = explaining.Explainer(snapshot, asking.visible_rows(snapshot.queue, visible))
     return _pieces(head, rows, explainer.job)
 
 
@@ -72,25 +73,31 @@ def _refuse_unknown(users: Sequence[str], snapshot: Snapshot, kept: Kept | None)
         raise NotFoundError(f"user {shown(min(unknown))}", why, "is it spelt right?")
 
 
-def shares(priority: PriorityLoop, uid: int, *, operator: bool) -> dict[str, Any]:
-    """Return the answer to `GET /v1/shares`; others than operators see accounts and themselves."""
+def shares(priority: PriorityLoop, rights: Rights) -> dict[str, Any]:
+    """Return the answer to `GET /v1/shares`.
+
+    Others than operators see accounts and themselves, coordinators also the users of their accounts.
+    """
     snapshot, kept = priority.snapshot, priority.kept
     answer: dict[str, Any] = {
         "computed": snapshot.computed if snapshot else None,
         "half_life_s": priority.config.priority.half_life_s,
-        "scope": "all" if operator else "own",
+        **rights.described(),
         "rows": [],
     }
     if snapshot is not None and kept is not None:
-        answer["rows"] = _share_rows(snapshot, kept, None if operator else (name_of(uid), str(uid)))
+        answer["rows"] = _share_rows(snapshot, kept, None if rights.everything else rights)
     return answer
 
 
-def _share_rows(snapshot: Snapshot, kept: Kept, only: tuple[str | None, str] | None) -> list[dict[str, Any]]:
+def _share_rows(snapshot: Snapshot, kept: Kept, limit: Rights | None) -> list[dict[str, Any]]:
     from slurm_energy.priority.explaining import shares_rows
 
     rows = shares_rows(snapshot, kept)
-    return [row for row in rows if only is None or row["user"] is None or row["user"] in only]
+    if limit is None:
+        return rows
+    names = (None, limit.name, str(limit.uid))
+    return [row for row in rows if row["user"] in names or row["account"] in limit.accounts]
 
 
 def _head(priority: PriorityLoop) -> dict[str, Any]:

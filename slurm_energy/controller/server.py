@@ -37,6 +37,7 @@ from slurm_energy.controller.priority import PriorityLoop
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.request_lanes import RequestLanes
 from slurm_energy.controller.responses import Pieces
+from slurm_energy.controller.rights import RightsBook, RoleCache
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import (
     ForbiddenError,
@@ -45,7 +46,8 @@ from slurm_energy.errors import (
     UsageError,
 )
 from slurm_energy.oracle.answer import Question
-from slurm_energy.users import name_of, uid_of
+from slurm_energy.slurm.roles import read_roles
+from slurm_energy.users import uid_of
 
 MAX_DELIVERY_BYTES: Final = 16 << 20
 MAX_QUESTIONS_BYTES: Final = 1 << 20
@@ -85,7 +87,10 @@ class Server:
         self._names = KnownNames(lambda: self.config, store)
         self._figures: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
         self.admission = AdmissionControl()
-        self._dispatcher = Dispatcher(lambda: (self.config, self.access), recurring, self.admission)
+        self.roles = RoleCache(None, recurring)
+        self.follow_roles(config.controller.slurm_roles)
+        book = RightsBook(lambda: self.access, lambda: self.roles.current)
+        self._dispatcher = Dispatcher(lambda: (self.config, self.access), book.of, recurring, self.admission)
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
@@ -117,16 +122,21 @@ class Server:
             application.router.add_post(path, self._dispatcher.handler(route))
         return application
 
+    def follow_roles(self, follow: bool) -> None:
+        """Count roles in Slurm's database or not, and read them again."""
+        self.roles.read = read_roles if follow else None
+        self.roles.refresh()
+
     async def _post_records(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
         answer = await self._deliveries.take(body, _sender(request, caller))
         self._figures = None
         return answer
 
     async def _post_predict(self, _: web.Request, caller: Caller, body: bytes) -> Answer:
-        operator = caller.uid in self.access.operators
+        operator = caller.rights.everything
 
         def questions() -> list[Question]:
-            return read_questions(read_object(body), name_of(caller.uid), operator=operator)
+            return read_questions(read_object(body), caller.rights.name, operator=operator)
 
         asked = await asyncio.to_thread(questions)
         if self._memory is None:
@@ -138,35 +148,37 @@ class Server:
         wanted = Selection.from_query(await _query(request, body))
         selection = await asyncio.to_thread(self._scoped, caller, wanted)
         ids = await self._store.read(_find, selection)
-        if selection.users and not selection.jobs:
+        if selection.users and not selection.jobs and selection.visible is None:
             await self._store.read(queries.refuse_unknown_users, selection)
         if not selection.jobs:
             await self._names.refuse_unknown(selection.accounts, selection.partitions)
-        scope = "all" if selection.own_uid is None else "own"
-        return self._pieces(ids, f'{{"scope":"{scope}","records":[', queries.CHUNK, False)
+        head = f'{json.dumps(caller.rights.described())[:-1]},"records":['
+        return self._pieces(ids, head, queries.CHUNK, False)
 
     async def _get_job(self, request: web.Request, caller: Caller, _: bytes) -> Answer:
         job = JobSelector.parse(request.match_info["id"])
         duplicates = Selection.from_query(dict(request.query)).duplicates
         wanted = Selection(jobs=(job,), steps=True, duplicates=duplicates)
-        ids = await self._store.read(_find, self._scoped(caller, wanted))
+        selection = await asyncio.to_thread(self._scoped, caller, wanted)
+        ids = await self._store.read(_find, selection)
         if not len(ids):
             raise NotFoundError(f"job {job.text}", "no energy record", _why_not_found(job))
         made = await self._store.read(decisions.of_records, ids)
-        if caller.uid not in self.access.operators:
-            made = decisions.for_owners(made)
-        head = f'{{"decisions":{json.dumps(made)},"records":['
+        unnamed = 0
+        if not caller.rights.everything:
+            unnamed, made = decisions.unnamed_jobs(made), decisions.for_owners(made)
+        first = caller.rights.described() | {"unnamed_jobs": unnamed, "decisions": made}
+        head = f'{json.dumps(first)[:-1]},"records":['
         return self._pieces(ids, head, _TRACES_CHUNK, True)
 
     async def _get_priority(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
-        query, operator = await _query(request, body), caller.uid in self.access.operators
-        ask = functools.partial(prioritypages.jobs, self._ranking(), query, caller.uid, operator=operator)
+        query = await _query(request, body)
+        ask = functools.partial(prioritypages.jobs, self._ranking(), query, caller.rights)
         await self._names.refuse_unknown(*prioritypages.names_without_jobs(self._ranking(), query))
         return _in_threads(await asyncio.to_thread(ask))
 
     async def _get_shares(self, _: web.Request, caller: Caller, __: bytes) -> Answer:
-        operator = caller.uid in self.access.operators
-        return await asyncio.to_thread(prioritypages.shares, self._ranking(), caller.uid, operator=operator)
+        return await asyncio.to_thread(prioritypages.shares, self._ranking(), caller.rights)
 
     def _ranking(self) -> PriorityLoop:
         if self._priority is None:
@@ -208,8 +220,10 @@ class Server:
         Raises:
             ForbiddenError: it names other users.
         """
-        if caller.uid in self.access.operators:
+        if (visible := caller.rights.visibility) is None:
             return _with_uids(selection)
+        if visible.accounts:
+            return dataclasses.replace(_with_uids(selection), visible=visible)
         own = [name for name in selection.users if uid_of(name) == caller.uid]
         others = [name for name in selection.users if name not in own]
         others += [str(uid) for uid in selection.uids if uid != caller.uid]
@@ -217,7 +231,7 @@ class Server:
             raise ForbiddenError(
                 f"jobs of user {others[0]}", "you may read your own", "ask an operator (controller.operators)"
             )
-        return dataclasses.replace(selection, users=(), uids=(), own_uid=caller.uid)
+        return dataclasses.replace(selection, users=(), uids=(), visible=visible)
 
     async def _pieces(self, ids: Sequence[int], head: str, chunk: int, with_traces: bool) -> Pieces:
         """Yield an object whose last key is a list of records, without its last brace."""

@@ -34,6 +34,8 @@ MIXED = ("sys/class", "sys/devices/virtual", "sys/fs/cgroup")
 """Directories of the host in which single entries come from the emulator."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "fuse", "pts", "shm", "mqueue")
 """What a node's /dev keeps of the host's; everything else there would be the host's hardware."""
+_HOST_VIEW = ".host"
+"""Entry of a rebuilt directory that shows the host's directory as it is."""
 GRES_DIRECTORY = "gres"
 """Directory in a node's /dev with a device file per GPU, for gres.conf: Slurm refuses plain files."""
 _GPU = re.compile(r"nvidia\d+")
@@ -121,14 +123,39 @@ def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
 
 
 def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
-    """Bind everything; a directory of the host that lacks an entry is replaced by one that has it."""
-    lacking = {target.parent for target in binds if not target.exists()}
-    for directory in lacking:
+    """Bind everything. A directory of the host that lacks an entry, or has a file there, is rebuilt.
+
+    Nothing is mounted on a file of the host: the kernel takes such a mount away, in all namespaces, when the
+    host renames another file over it, as ldconfig does with /etc/ld.so.cache.
+    """
+    rebuilt = {target.parent for target in binds if not target.is_dir()}
+    for directory in rebuilt:
         added = {target.name: source for target, source in binds.items() if target.parent == directory}
-        _assemble(stage, directory, _entries(directory) | added)
+        _rebuild(stage, directory, added)
     for target, source in binds.items():
-        if target.parent not in lacking:
+        if target.parent not in rebuilt:
             bind(source, target)
+
+
+def _rebuild(stage: Path, directory: Path, added: Mapping[str, Path]) -> None:
+    """Put a directory with the same entries, and those to add, over one of the host.
+
+    Files of the host are links to where they are, so that they change when the host's do.
+    """
+    entries = {name: path for name, path in _entries(directory).items() if name not in added}
+    files = {name for name, path in entries.items() if _is_plain(path)}
+    links = {name: Path(_HOST_VIEW) / name for name in files}
+    shown = {name: path for name, path in entries.items() if name not in files} | added
+    if links:
+        shown[_HOST_VIEW] = directory
+    _assemble(stage, directory, shown, links=links)
+
+
+def _is_plain(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:  # went away just then
+        return False
 
 
 def _devices(emulated: Path) -> dict[str, Path]:
@@ -143,11 +170,22 @@ def _entries(directory: Path) -> dict[str, Path]:
     return {path.name: path for path in sorted(directory.iterdir())} if directory.is_dir() else {}
 
 
-def _assemble(stage: Path, target: Path, entries: Mapping[str, Path], final_flags: int = 0) -> None:
-    """Put a directory of single binds over `target`; it is built aside, for its sources may lie below it."""
+def _assemble(
+    stage: Path,
+    target: Path,
+    entries: Mapping[str, Path],
+    final_flags: int = 0,
+    links: Mapping[str, Path] | None = None,
+) -> None:
+    """Put a directory of single binds and links over `target`.
+
+    It is built aside, for its sources may lie below it.
+    """
     mount("tmpfs", stage, "tmpfs", _NO_SUID, "mode=755,size=1m")
     for name, source in entries.items():
         _show(source, stage / name)
+    for name, destination in (links or {}).items():
+        (stage / name).symlink_to(destination)
     mount(stage, target, flags=_MOVE)
     if final_flags:
         mount("none", target, flags=_REMOUNT | _BIND | final_flags)

@@ -211,7 +211,7 @@ def _site_values(site: SitePolicy, targets: _Targets, hardware: Hardware) -> Non
         target = targets.cpus[policy.name]
         if site.governor is not None and site.governor in policy.governors:
             target.governor = site.governor
-        if site.epp is not None and policy.preferences:
+        if site.epp is not None and site.epp in policy.preferences:
             target.preference = site.epp
     if site.max_frequency_mhz is not None:
         _bound_frequency(targets, hardware, site.max_frequency_mhz)

@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 
 from slurm_energy.accounting.parameters import refuse_unknown, switch, words
-from slurm_energy.accounting.selection import JobSelector
+from slurm_energy.accounting.selection import JobSelector, Visibility
 from slurm_energy.errors import ForbiddenError
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.explaining import pending_rows
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.queue import Bools
-from slurm_energy.slurm.queue.columns import PENDING
+from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 
 _KEYS: Final = ("job", "user", "account", "partition", "neighbours", "state")
 
@@ -28,7 +28,7 @@ class Wanted:
         users: login names, or uids as text.
         neighbours: also the jobs just before and just after each one found.
         state: also the columns behind the order.
-        own_uid: nobody else's jobs.
+        visible: limits the jobs to those that somebody may see; None: all.
     """
 
     jobs: tuple[JobSelector, ...] = ()
@@ -37,7 +37,7 @@ class Wanted:
     partitions: tuple[str, ...] = ()
     neighbours: bool = False
     state: bool = False
-    own_uid: int | None = None
+    visible: Visibility | None = None
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Wanted:
@@ -56,17 +56,21 @@ class Wanted:
             state=switch(query, "state"),
         )
 
-    def limited_to(self, uid: int, name: str | None) -> Wanted:
-        """Return the same for somebody who may see no jobs but her own.
+    def limited_to(self, visible: Visibility, name: str | None) -> Wanted:
+        """Return the same for somebody who may not see all jobs.
+
+        Args:
+            visible: what may be seen.
+            name: that user's login name, None if it is not known.
 
         Raises:
             ForbiddenError: it names others, or asks for the columns of all jobs.
         """
-        others = [user for user in self.users if user not in (name, str(uid))]
-        if others or self.state:
-            what = f"jobs of user {shown(others[0])}" if others else "the state behind the order"
+        others = [user for user in self.users if user not in (name, str(visible.uid))]
+        if (others and not visible.accounts) or self.state:
+            what = "the state behind the order" if self.state else f"jobs of user {shown(others[0])}"
             raise ForbiddenError(what, "you may read your own", "ask an operator (controller.operators)")
-        return replace(self, own_uid=uid)
+        return replace(self, visible=visible)
 
 
 def rows_wanted(snapshot: Snapshot, wanted: Wanted) -> list[int]:
@@ -78,22 +82,32 @@ def rows_wanted(snapshot: Snapshot, wanted: Wanted) -> list[int]:
     queue = snapshot.queue
     pending = queue.state == PENDING
     found = pending & _conditions(snapshot, wanted)
+    may_see = visible_rows(queue, wanted.visible)
     if wanted.jobs:
         named = pending & _named(snapshot, wanted.jobs)
-        if wanted.own_uid is not None and np.any(named & (queue.uid != wanted.own_uid)):
-            row = int(np.flatnonzero(named & (queue.uid != wanted.own_uid))[0])
+        if np.any(hidden := named & ~may_see):
+            row = int(np.flatnonzero(hidden)[0])
             why = "it belongs to another user"
             raise ForbiddenError(f"job {int(queue.job_id[row])}", why, "ask an operator")
         found &= named
-    if wanted.own_uid is not None:
-        pending &= queue.uid == wanted.own_uid
-        found &= pending
+    pending &= may_see
+    found &= pending
     rows = np.flatnonzero(found)
     if wanted.neighbours and wanted.jobs:
         near = np.concatenate([snapshot.place[rows] - 1, snapshot.place[rows] + 1])
         ranked = np.isin(snapshot.place, near[near > 0]) & (snapshot.place > 0) & pending
         rows = np.union1d(rows, np.flatnonzero(ranked))
     return pending_rows(snapshot, rows.tolist())
+
+
+def visible_rows(queue: QueueColumns, visible: Visibility | None) -> Bools:
+    """Return which jobs somebody may see."""
+    if visible is None:
+        return np.ones(queue.count, np.bool_)
+    found: Bools = queue.uid == visible.uid
+    if visible.accounts:
+        found = found | np.array([account in visible.accounts for account in queue.account], np.bool_)
+    return found
 
 
 def _conditions(snapshot: Snapshot, wanted: Wanted) -> Bools:

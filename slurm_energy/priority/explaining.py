@@ -18,6 +18,7 @@ from slurm_energy.priority.reasons import reason
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.fairness import fair_share_factor, had_of_share
+from slurm_energy.scheduling.queue import Bools
 from slurm_energy.scheduling.ranking import AGED, URGENT
 from slurm_energy.slurm.queue.columns import PENDING
 from slurm_energy.slurm.shares import Share
@@ -54,11 +55,11 @@ class Explainer:
 
     Args:
         snapshot: of one cycle.
-        uid: whose jobs may be named as neighbours; None: everybody's.
+        may_see: which jobs may be named as neighbours; None: all.
     """
 
-    def __init__(self, snapshot: Snapshot, uid: int | None = None) -> None:
-        self._snapshot, self._uid = snapshot, uid
+    def __init__(self, snapshot: Snapshot, may_see: Bools | None = None) -> None:
+        self._snapshot, self._may_see = snapshot, may_see
         leaders = snapshot.rows
         self._ranked = {int(row): at for at, row in enumerate(leaders.tolist())}
         self._at_place = leaders[snapshot.order]
@@ -166,7 +167,7 @@ class Explainer:
         if not 1 <= place <= len(self._at_place):
             return None
         queue, row = self._snapshot.queue, int(self._at_place[place - 1])
-        if self._uid not in (None, int(queue.uid[row])):
+        if self._may_see is not None and not self._may_see[row]:
             return None
         return int(queue.job_id[row]), int(self._snapshot.order[place - 1])
 

@@ -17,11 +17,14 @@ FORMAT_VERSION = 1
 
 
 def document(
-    jobs: Sequence[Usage], decisions: Mapping[int, Sequence[Mapping[str, Any]]] | None = None
+    jobs: Sequence[Usage],
+    decisions: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
+    scope: str | None = None,
 ) -> dict[str, Any]:
     """Return what `senergy acct --json` prints; `senergy job --json` with what was decided, by job id."""
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},
+        "scope": scope,
         "jobs": [
             job_object(job)
             | ({} if decisions is None else {"decisions": list(decisions.get(job.first.job_id, ()))})

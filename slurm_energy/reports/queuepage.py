@@ -57,7 +57,7 @@ def queue_lines(
     """
     fields = [*FIELDS, *term_fields(jobs, norm=norm)]
     if columns and columns.lstrip().startswith("%"):
-        chosen = sprioformat.parse(fields, columns, "--format", LISTING, jobs, style)
+        chosen = sprioformat.parse(fields, columns, "--format", LISTING)
     else:
         chosen = parse_columns(fields, columns or default_format(jobs, long=long), "--format", LISTING)
     return list(table_lines(jobs, chosen, style, layout))
@@ -136,8 +136,6 @@ def note_lines(answer: Mapping[str, Any], now: float) -> list[str]:
         notes.append("nothing has been ranked yet")
     elif mode != "off" and age_s is not None and age_s > _STALE_CYCLES * (answer.get("interval_s") or 15.0):
         notes.append(f"computed {format_duration(age_s)} ago: see senergy status")
-    if answer.get("scope") == "own":
-        notes.append("only your own jobs: the others are for operators to see")
     return [f"note: {note}" for note in notes]
 
 

@@ -121,7 +121,4 @@ def notes(answer: Mapping[str, Any], now: float) -> list[str]:
         format_duration(max(0.0, now - answer["computed"])),
         format_duration(answer.get("half_life_s")),
     )
-    notes = [f"note: as of {age} ago; used energy counts half after {half}"]
-    if answer.get("scope") == "own":
-        notes.append("note: of users only yourself: the others are for operators to see")
-    return notes
+    return [f"note: as of {age} ago; used energy counts half after {half}"]

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from slurm_energy.errors import UsageError
-from slurm_energy.plaintext import columns_of, printable
 from slurm_energy.quantities import shown
-from slurm_energy.reports.fields import Field, Row, Style
+from slurm_energy.reports.fields import Field, Row
 from slurm_energy.reports.table import MAX_WIDTH, Column
 
 COLUMNS: Final = {
@@ -38,20 +37,16 @@ _FACTORS: Final = {
 _ITEM: Final = re.compile(r"%(?P<right>\.)?(?P<width>\d{1,5})?(?P<letter>[A-Za-z])", re.ASCII)
 
 
-def parse(
-    fields: Sequence[Field[Row]], text: str, flag: str, listing: str, rows: Sequence[Row], style: Style
-) -> list[Column[Row]]:
+def parse(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> list[Column[Row]]:
     """Read a format such as `%.15i %9r %Y`.
 
-    As in sprio a dot right-justifies, and without a width a column is as wide as what it shows.
+    As in sprio a dot right-justifies, and without a width each text takes what it needs.
 
     Args:
         fields: to choose from.
         text: the format.
         flag: where it stood, for the message.
         listing: what to do to see all fields.
-        rows: what will be shown.
-        style: how it will be written.
 
     Raises:
         UsageError: a letter that has no column here, or text that is not a format.
@@ -61,8 +56,8 @@ def parse(
         rest = item
         while match := _ITEM.match(rest):
             field = named(fields, match["letter"], f"{flag}: '%{match['letter']}'", listing)
-            width = int(match["width"]) if match["width"] else _needed(field, rows, style)
-            if not 0 < width <= MAX_WIDTH:
+            width = int(match["width"] or 0)
+            if match["width"] and not 0 < width <= MAX_WIDTH:
                 raise UsageError(f"{flag}: bad width in '{shown(item)}'", todo=f"use 1 to {MAX_WIDTH}")
             columns.append(Column(field, width, left=not match["right"], fixed=True))
             rest = rest[match.end() :]
@@ -88,9 +83,3 @@ def named(fields: Sequence[Field[Row]], letter: str, what: str, listing: str) ->
     factor = _FACTORS.get(letter.lower())
     why = f"Slurm's {factor} factor has no column here" if factor else "sprio has no such letter"
     raise UsageError(what, why, listing)
-
-
-def _needed(field: Field[Row], rows: Sequence[Row], style: Style) -> int:
-    """Return the width of the longest text in a column."""
-    texts = [field.header(style), *(field.text(row, style) for row in rows)]
-    return min(MAX_WIDTH, max(columns_of(printable(text)) for text in texts))

@@ -24,7 +24,14 @@ _ITEM = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:%(?P<left>-)?(?P<width>\d{1,5}))?"
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A field with the width and the side that this output gives it; `fixed`: the width was asked for."""
+    """A field with the width and the side that this output gives it.
+
+    Attributes:
+        field: what is shown.
+        width: terminal columns; 0: each text takes what it needs, as in sprio.
+        left: left-justified.
+        fixed: the width was asked for.
+    """
 
     field: Field[Row]
     width: int
@@ -142,7 +149,10 @@ def _total_quality(rows: Sequence[Usage]) -> str:
 def _line(values: Sequence[str], columns: Sequence[Column[Row]], layout: Layout) -> str:
     if layout.delimiter is not None:
         return delimited(values, layout.delimiter) + (layout.delimiter if layout.trailing else "")
-    cells = (fit(value, column.width, column.left) for value, column in zip(values, columns, strict=True))
+    cells = (
+        fit(value, column.width or columns_of(printable(value)), column.left)
+        for value, column in zip(values, columns, strict=True)
+    )
     return " ".join(cells).rstrip()
 
 

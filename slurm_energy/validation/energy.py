@@ -25,10 +25,14 @@ def check_policies(subject: Subject) -> Iterator[Finding]:
             advice = nearest(site.base, list(BUILT_IN))
             yield subject.error(section, "base", f"'{site.base}' is not a built-in policy", advice)
             continue
-        if name == site.base == MONITOR and (values := _values(site)):
+        values = _values(site)
+        if name == site.base == MONITOR and values:
             yield subject.error(
                 section, values[0], "has no effect: policy 'monitor' changes nothing", "use another name"
             )
+        elif name not in BUILT_IN and site.base == MONITOR and not values:
+            why = "changes nothing: it has neither a base nor a value"
+            yield subject.warning(section, "", why, f"give base (one of {', '.join(BUILT_IN)}) or a value")
         yield from _check_bounds(subject, section, site)
 
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from slurm_energy.slurm import conffile
+from slurm_energy.users import gid_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,10 @@ class Host:
     def knows_user(self, name: str) -> bool:
         """Return whether a user name, or a number, can be resolved here."""
         return name.isdecimal() or _has_account(name)
+
+    def knows_group(self, name: str) -> bool:
+        """Return whether a group name can be resolved here."""
+        return gid_of(name) is not None
 
     def is_called(self, name: str) -> bool:
         """Return whether a host name is one of this machine's."""

@@ -32,15 +32,12 @@ def check_controller(subject: Subject) -> Iterator[Finding]:
     if reason:
         yield subject.unchecked("controller", "database", reason, "run this on the controller")
         return
-    yield from _check_database(subject)
-    folders = [("controller", "policy_file", subject.config.controller.policy_file)]
+    yield from _as_readable(subject, "controller", "database", _check_database(subject))
+    places = [("controller", "policy_file", subject.config.controller.policy_file)]
     if subject.config.priority.mode == "plugin":
-        folders.append(("priority", "table", subject.config.priority.table))
-    for section, key, path in folders:
-        if path.parent.is_dir():
-            yield from _check_folder(subject, section, key, path.parent)
-        elif not path.parent.parent.is_dir():
-            yield _missing(subject, section, key, path.parent.parent)
+        places.append(("priority", "table", subject.config.priority.table))
+    for section, key, path in places:
+        yield from _as_readable(subject, section, key, _check_written_file(subject, section, key, path))
 
 
 def check_node(subject: Subject) -> Iterator[Finding]:
@@ -49,14 +46,38 @@ def check_node(subject: Subject) -> Iterator[Finding]:
         return
     agent, bmc = subject.config.agent, subject.config.node_power
     for key, folder in (("state_dir", agent.state_dir), ("socket", agent.socket.parent)):
-        if folder.is_dir():
-            yield from _check_folder(subject, "agent", key, folder)
-        elif folder.exists():
-            yield subject.error("agent", key, f"{folder} is not a directory")
-    if bmc.bmc and bmc.bmc_password_file is not None:
-        yield from _check_file(subject, "bmc_password_file", bmc.bmc_password_file, secret=True)
-    if bmc.bmc and bmc.bmc_certificates is not None:
-        yield from _check_file(subject, "bmc_certificates", bmc.bmc_certificates.resolve(), secret=False)
+        yield from _as_readable(subject, "agent", key, _check_agent_folder(subject, key, folder))
+    for key, path, secret in (
+        ("bmc_password_file", bmc.bmc_password_file, True),
+        ("bmc_certificates", bmc.bmc_certificates, False),
+    ):
+        if bmc.bmc and path is not None:
+            found = _check_file(subject, key, path if secret else path.resolve(), secret=secret)
+            yield from _as_readable(subject, "node_power", key, found)
+
+
+def _as_readable(subject: Subject, section: str, key: str, found: Iterator[Finding]) -> Iterator[Finding]:
+    """Turn what this user may not look at into a note."""
+    try:
+        yield from found
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror or error}"
+        yield subject.unchecked(section, key, why, "run this as root")
+
+
+def _check_written_file(subject: Subject, section: str, key: str, path: Path) -> Iterator[Finding]:
+    """Check the directory of a file that senergyctld writes; it makes the last part of the path itself."""
+    if path.parent.is_dir():
+        yield from _check_folder(subject, section, key, path.parent)
+    elif not path.parent.parent.is_dir():
+        yield _missing(subject, section, key, path.parent.parent)
+
+
+def _check_agent_folder(subject: Subject, key: str, folder: Path) -> Iterator[Finding]:
+    if folder.is_dir():
+        yield from _check_folder(subject, "agent", key, folder)
+    elif folder.exists():
+        yield subject.error("agent", key, f"{folder} is not a directory")
 
 
 def _check_distinct(subject: Subject) -> Iterator[Finding]:
@@ -115,8 +136,6 @@ def _check_folder(
         why = f"others could exchange files in {error.what}: {error.why}"
         severe = refused_by_daemon or folder.stat().st_mode & stat.S_IWOTH
         yield (subject.error if severe else subject.warning)(section, key, why, error.todo)
-    except OSError as error:
-        yield subject.unchecked(section, key, f"{folder}: {error.strerror or error}", "run this as root")
 
 
 def _check_file(subject: Subject, key: str, path: Path, *, secret: bool) -> Iterator[Finding]:
@@ -127,8 +146,6 @@ def _check_file(subject: Subject, key: str, path: Path, *, secret: bool) -> Iter
     except FileNotFoundError:
         why = f"{path} does not exist on this host; every compute node needs it"
         yield subject.warning("node_power", key, why)
-    except OSError as error:
-        yield subject.unchecked("node_power", key, f"{path}: {error.strerror or error}", "run this as root")
 
 
 def _daemon_uids(subject: Subject) -> frozenset[int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from slurm_energy.config.findings import Finding
 from slurm_energy.config.reading import nearest
-from slurm_energy.validation.subject import Subject
+from slurm_energy.config.schema import GROUP_MARK
+from slurm_energy.users import name_of, uids_of
+from slurm_energy.validation.subject import Role, Subject
 
 _PLUGIN = "site_factor/energy"
 
@@ -83,18 +86,28 @@ def check_users(subject: Subject) -> Iterator[Finding]:
         return
     config = subject.config
     wanted = [("controller", "agent_users", config.controller.agent_users)]
+    if subject.given("cluster", "controller_users"):
+        wanted.append(("cluster", "controller_users", config.cluster.controller_users))
     if subject.given("controller", "operators"):
         wanted.append(("controller", "operators", config.controller.operators))
     wanted += [("defaults", f"user.{name}", [name]) for name in config.defaults.user]
     wanted += [(f"policies.{name}", "users", policy.users) for name, policy in config.policies.items()]
     for section, key, names in wanted:
         for name in names:
-            if not subject.host.knows_user(name):
+            if name.startswith(GROUP_MARK):
+                if not subject.host.knows_group(name.removeprefix(GROUP_MARK)):
+                    yield subject.warning(section, key, f"this host does not know group '{name[1:]}'")
+            elif not subject.host.knows_user(name):
                 yield subject.warning(section, key, f"this host does not know user '{name}'")
 
 
 def check_access(subject: Subject) -> Iterator[Finding]:
-    """Check that agents may deliver records at all."""
+    """Check that agents may deliver records at all, and that they will believe this senergyctld."""
     if not subject.config.controller.agent_users:
         why, todo = "is empty: no agent may deliver records", 'write ["root"]'
         yield subject.error("controller", "agent_users", why, todo)
+    believed = subject.config.cluster.controller_users
+    if subject.role is Role.CONTROLLER and os.geteuid() not in uids_of(believed):
+        name = name_of(os.geteuid()) or str(os.geteuid())
+        why = f"names {', '.join(believed)}, but senergyctld runs as {name}: no agent will believe it"
+        yield subject.warning("cluster", "controller_users", why, f"add '{name}'")

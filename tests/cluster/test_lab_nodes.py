@@ -84,6 +84,19 @@ def test_the_real_nvml_module_finds_the_emulated_driver(lab: LabDriver, node: st
         assert "DriverNotLoaded" in done.stderr
 
 
+def test_nvml_stays_when_the_host_runs_ldconfig(lab: LabDriver):
+    """Installing any package with a library does that; it renames a file over /etc/ld.so.cache."""
+    before = Path("/etc/ld.so.cache").stat().st_ino
+    subprocess.run(["ldconfig"], check=True, timeout=60)
+    assert Path("/etc/ld.so.cache").stat().st_ino != before
+    for node, gpus in zip(NODES, GPUS, strict=True):
+        if gpus:
+            done = lab.exec(
+                node, "env", "-u", "LD_LIBRARY_PATH", sys.executable, "-c", NVML_COUNT, check=False
+            )
+            assert done.stdout.strip() == str(gpus), done.stderr
+
+
 @pytest.mark.parametrize("node", NODES)
 def test_a_batch_job_runs_on_each_node(lab: LabDriver, shared_dir: Path, node: str):
     output = shared_dir / f"{node}.out"

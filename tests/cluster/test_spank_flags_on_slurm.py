@@ -520,6 +520,21 @@ def test_the_controller_lets_good_values_of_any_client_through(cluster, rogue):
     assert (done.returncode, of_ours(done)) == (0, [])
 
 
+@pytest.mark.parametrize("way", ["sbatch", "srun"])
+def test_a_gpu_cap_of_a_job_without_gpus_is_told_and_lets_it_through(cluster, way):
+    what = ["--wrap=true"] if way == "sbatch" else ["true"]
+    advice = "the job asks for no GPU, so the cap has no effect: ask for GPUs, or leave the cap out"
+    for options, told in (([], [f"{way}: --energy-gpu-cap: {advice}"]), (["--exclusive"], [])):
+        done = cluster.run(way, "--energy-gpu-cap=250W", *options, *what, user="nobody")
+        assert (done.returncode, of_ours(done)) == (0, told), done.stderr
+
+
+def test_a_flag_that_was_removed_is_not_known_to_slurm(cluster):
+    done = cluster.run("sbatch", "--energy-slowdown=10%", "--wrap=true", user="nobody")
+    assert done.returncode != 0
+    assert "unrecognized option" in done.stderr
+
+
 def test_a_name_that_begins_with_spank_reaches_the_hooks_as_it_is(cluster, rogue):
     """Why the controller's check must look at both spellings."""
     (cluster.directory / "plugstack.conf").write_text(f"required {rogue}\n")

@@ -82,6 +82,35 @@ def test_the_json_reads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert joules == [17600.0, 110000.0, None]
 
 
+@pytest.mark.parametrize("command", ["acct", "report"])
+@pytest.mark.parametrize(
+    ("scope", "options", "noted"),
+    [
+        ("own", ["-A", "phys"], True),
+        ("own", ["-a"], True),
+        ("own", ["-a", "-N", "n1"], True),
+        ("own", ["-j", "11"], False),
+        ("own", ["-u", "alice"], False),
+        ("accounts", ["-A", "phys"], True),
+        ("accounts", ["-u", "bob"], True),
+        ("all", ["-a"], False),
+    ],
+)
+def test_jobs_of_others_that_are_left_out_are_noted(monkeypatch, capsys, command, scope, options, noted):
+    answer = {"scope": scope, "records": []} | ({"accounts": ["phys"]} if scope == "accounts" else {})
+    fake = fake_controller.install(monkeypatch, {"/v1/records": answer})
+    monkeypatch.setattr(os, "geteuid", lambda: 64001)
+    for more in ([], ["--json"]):
+        assert main([command, *options, *more]) == 0
+        output = capsys.readouterr()
+        assert ("senergy: note: other users are left out" in output.err) is noted
+        assert output.err.count("\n") == int(noted)
+    assert json.loads(output.out)["scope"] == scope
+    assert ("user" in fake.asked[0][1]) is ("-u" in options)
+    main([command])  # one's own jobs
+    assert fake.asked[-1][1]["user"] == "64001" and capsys.readouterr().err == ""
+
+
 def test_every_key_of_the_json_is_documented(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

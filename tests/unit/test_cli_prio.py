@@ -69,8 +69,16 @@ def test_who_sees_only_herself_is_told(
 ) -> None:
     fake_controller.install(monkeypatch, {"/v1/shares": answers.shares() | {"scope": "own"}})
     assert main(["share", "-a"]) == 0
-    assert "of users only yourself" in capsys.readouterr().out
-    assert "yourself" not in show(monkeypatch, capsys, "share", "-a")
+    assert "note: other users are left out: you may see your own" in capsys.readouterr().err
+    show(monkeypatch, capsys, "share", "-a")
+    fake_controller.install(monkeypatch, {"/v1/priority": answers.priority() | {"scope": "own"}})
+    for options in ((), ("-h",), ("--json",), ("-w",)):
+        assert main(["prio", *options]) == 0
+        assert capsys.readouterr().err.count("other users are left out") == 1
+    told = answers.priority() | {"scope": "accounts", "accounts": ["bio", "phys"]}
+    fake_controller.install(monkeypatch, {"/v1/priority": told})
+    assert main(["prio"]) == 0
+    assert "except in the accounts that you coordinate: bio, phys\n" in capsys.readouterr().err
 
 
 def test_what_a_script_reads_has_no_notes(
@@ -212,7 +220,6 @@ def test_an_array_is_found_by_its_number(
         ({"error": "squeue: timed out"}, "the last ranking failed: squeue: timed out"),
         ({"computed": None}, "nothing has been ranked yet"),
         ({"computed": answers.NOW - 300}, "computed 00:05:00 ago"),
-        ({"scope": "own"}, "only your own jobs"),
     ],
 )
 def test_what_a_reader_must_know_is_said(

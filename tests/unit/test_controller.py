@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import grp
 import json
 import logging
 import os
@@ -23,7 +25,7 @@ from slurm_energy import __version__
 from slurm_energy import config as configuration
 from slurm_energy.accounting import database, facts
 from slurm_energy.accounting.response_proof import ResponseVerifier
-from slurm_energy.controller import deliveries, dispatch, identity, policyfile, server
+from slurm_energy.controller import deliveries, dispatch, identity, policyfile, rights, server
 from slurm_energy.controller.enrichment import Enrichment, Schedule
 from slurm_energy.controller.identity import Access
 from slurm_energy.controller.node_hosts import NodeHosts
@@ -37,6 +39,7 @@ from slurm_energy.errors import (
 )
 from slurm_energy.policies import submission_file
 from slurm_energy.reports.trace import encode_trace
+from slurm_energy.slurm.roles import Roles
 
 AGENT, OPERATOR, ALICE, BOB, CAROL = 0, 64001, 64002, 64003, 64004
 CONFIG = f"""
@@ -266,7 +269,7 @@ def test_one_user_s_predictions_hold_nobody_else_up(controller, monkeypatch):
         return [None] * len(questions)
 
     monkeypatch.setattr(controller.memory, "answers", answers)
-    monkeypatch.setattr(server, "name_of", lambda uid: f"user{uid}")
+    monkeypatch.setattr(rights, "name_of", lambda uid: f"user{uid}")
 
     async def story(c):
         body = {"questions": [{"name": "train"}] * 10}
@@ -300,7 +303,7 @@ def test_bodies_are_decoded_beside_the_event_loop(controller, monkeypatch):
 
     for module in (deliveries, server):
         monkeypatch.setattr(module, "read_object", noted)
-    monkeypatch.setattr(server, "name_of", lambda uid: "alice")
+    monkeypatch.setattr(rights, "name_of", lambda uid: "alice")
 
     async def story(c):
         assert (await c.post({"items": [item(job_id=3)]}))[0] == 200
@@ -409,6 +412,109 @@ def test_users_see_their_own_and_are_told_about_the_rest(controller):
         return True
 
     assert controller.session(story)
+
+
+class TestRoles:
+    """Coordinators, Slurm's administrators and groups of operators."""
+
+    @pytest.fixture
+    def controller(self, controller, monkeypatch):
+        monkeypatch.setattr(rights, "name_of", {ALICE: "alice", BOB: "bob", CAROL: "carol"}.get)
+        monkeypatch.setattr(rights, "gids_of", lambda uid: frozenset({7000}) if uid == CAROL else frozenset())
+        return controller
+
+    async def filled(self, c, roles):
+        c.server.roles.read = lambda: roles
+        assert await c.server.roles.update()
+        sent = [item(job_id=n, uid=uid) for n, uid in ((1, ALICE), (2, BOB), (3, BOB), (4, CAROL))]
+        await c.post({"items": sent})
+        accounts = {1: "physics", 2: "physics", 3: "bio", 4: "theory"}
+        known = {n: (job(n, account=account),) for n, account in accounts.items()}
+        await c.store.write(facts.store, known, [facts.OpenJob("c1", n, True) for n in known], NOW)
+
+    async def seen(self, c, uid, query=""):
+        status, answer = await c.get(f"/v1/records{query}", uid=uid)
+        assert status == 200
+        return answer["scope"], [r["job_id"] for r in answer["records"]]
+
+    def test_coordinators_see_the_jobs_of_their_accounts(self, controller):
+        async def story(c):
+            await self.filled(c, Roles(accounts={"alice": frozenset({"physics", "theory"})}))
+            assert await self.seen(c, ALICE) == ("accounts", [1, 2, 4])
+            assert await self.seen(c, ALICE, "?account=physics") == ("accounts", [1, 2])
+            assert await self.seen(c, ALICE, f"?user={BOB}") == ("accounts", [2])
+            assert await self.seen(c, ALICE, "?account=bio") == ("accounts", [])
+            assert (await c.get("/v1/records", uid=ALICE))[1]["accounts"] == ["physics", "theory"]
+            assert (await c.get("/v1/jobs/2", uid=ALICE))[1]["scope"] == "accounts"
+            for target in ("/v1/jobs/3", "/v1/records?job=3"):
+                assert refused(await c.get(target, uid=ALICE), 403, 5, "another user")
+            assert await self.seen(c, BOB) == ("own", [2, 3])
+            return refused(await c.get(f"/v1/records?user={ALICE}", uid=BOB), 403, 5, "jobs of user")
+
+        assert controller.session(story)
+
+    def test_slurms_administrators_see_all_and_deliver_nothing(self, controller):
+        async def story(c):
+            await self.filled(c, Roles(frozenset({"bob"})))
+            assert await self.seen(c, BOB) == ("all", [1, 2, 3, 4])
+            assert (await c.post({"questions": [{"user": "alice"}]}, BOB, "/v1/predict"))[0] == 200
+            return refused(await c.post({"items": []}, uid=BOB), 403, 5, "may not deliver")
+
+        assert controller.session(story)
+
+    def test_groups_of_operators(self, controller):
+        async def story(c):
+            await self.filled(c, Roles())
+            assert await self.seen(c, CAROL) == ("own", [4])
+            c.server.access = dataclasses.replace(c.server.access, operator_groups=frozenset({7000}))
+            assert await self.seen(c, CAROL) == ("all", [1, 2, 3, 4])
+            assert await self.seen(c, BOB) == ("own", [2, 3])
+            return True
+
+        assert controller.session(story)
+
+    def test_roles_that_cannot_be_read_again_end(self, controller, caplog):
+        now = [0.0]
+
+        def fails():
+            raise UnavailableError("sacctmgr", "no slurmdbd")
+
+        async def story(c):
+            c.server.roles._clock = lambda: now[0]
+            await self.filled(c, Roles(frozenset({"bob"})))
+            c.server.roles.read = fails
+            for _ in range(3):
+                assert not await c.server.roles.update()
+            now[0] = rights.MAX_AGE_S
+            assert (await self.seen(c, BOB))[0] == "all"
+            now[0] += 1
+            assert (await self.seen(c, BOB))[0] == "own"
+            c.server.follow_roles(False)
+            return await c.server.roles.update()
+
+        assert controller.session(story)
+        assert caplog.text.count("no slurmdbd") == 1
+
+    def test_who_has_no_name_has_no_role(self, controller):
+        async def story(c):
+            await self.filled(c, Roles(frozenset({"None", ""}), {"": frozenset({"physics"})}))
+            return await self.seen(c, 64099) == ("own", [])
+
+        assert controller.session(story)
+
+    def test_configured_groups(self):
+        group = grp.getgrgid(0).gr_name
+        lists = [f"%{group}", "%no-such-group", "root"]
+        config = configuration.parse(f"[controller]\noperators = {json.dumps(lists)}").controller
+        access, unknown = Access.from_config(config)
+        assert (access.operators, access.operator_groups) == (frozenset({0}), frozenset({0}))
+        assert unknown == ["%no-such-group"]
+        for text in ('operators = ["%"]', 'operators = ["%a b"]', 'agent_users = ["%energy"]'):
+            with pytest.raises(ConfigError):
+                configuration.parse(f"[controller]\n{text}")
+        for text in ('["%energy"]', "[]"):
+            with pytest.raises(ConfigError, match="controller_users"):
+                configuration.parse(f"[cluster]\ncontroller_users = {text}")
 
 
 @pytest.mark.skipif(not pwd.getpwuid(os.getuid()).pw_name, reason="this uid has no name")
@@ -762,7 +868,7 @@ class TestPrediction:
 
     def answers(self, controller, monkeypatch, uid, *questions):
         names = {ALICE: "alice", BOB: "bob", CAROL: "carol"}
-        monkeypatch.setattr(server, "name_of", names.get)
+        monkeypatch.setattr(rights, "name_of", names.get)
 
         async def story(c):
             for number, user in enumerate(["alice"] * 5 + ["bob"], 1):
@@ -805,7 +911,7 @@ class TestPrediction:
 
     def test_questions_while_runs_are_learned(self, controller, monkeypatch):
         """Every question is answered, and from whole runs, while others are being learned."""
-        monkeypatch.setattr(server, "name_of", {ALICE: "alice"}.get)
+        monkeypatch.setattr(rights, "name_of", {ALICE: "alice"}.get)
         total, at_once = 60, 4
 
         async def learns(c):

@@ -541,6 +541,18 @@ def test_the_command_says_what_is_wrong_and_exits_with_1(
     assert all(line.startswith(("failed", "degraded")) for line in capsys.readouterr().out.splitlines())
 
 
+def test_every_fault_of_the_configuration_is_a_line(
+    without_daemons: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = without_daemons / "energy.toml"
+    bad.write_text('[agent]\nsampling = 3\n[defaults]\npolicy = "cap"\n[node_power]\nbmc_user = "a"\n')
+    assert main(["doctor", "--quiet", "--config", str(bad)]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if "configuration" in line]
+    words = [("failed", ":2: "), ("failed", ":4: defaults.policy"), ("degraded", ":6: node_power.bmc_user")]
+    for line, (state, place) in zip(lines, words, strict=True):
+        assert line.startswith(state) and f"{bad}{place}" in line
+
+
 def test_a_bad_configuration_is_a_finding_and_no_error(
     without_daemons: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -28,3 +31,47 @@ def test_what_goes_away_while_it_is_shown_is_left_out(tmp_path: Path, monkeypatc
         namespace._show(host / name, stage / name)
     assert shown == ["file", "stays"]
     assert (stage / "link").readlink() == Path("file")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for mounts")
+def test_what_a_node_has_of_its_own_survives_that_the_host_renames_a_file_over_it(tmp_path: Path):
+    """As ldconfig does with /etc/ld.so.cache, and useradd with /etc/passwd."""
+    etc, stage = tmp_path / "etc", tmp_path / "stage"
+    for folder in (etc / "folder", stage):
+        folder.mkdir(parents=True)
+    for name in ("cache", "passwd", "folder/file"):
+        (etc / name).write_text("host")
+    (etc / "link").symlink_to("passwd")
+    (tmp_path / "own").write_text("own")
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            namespace.unshare()
+            binds = {etc / "cache": tmp_path / "own", etc / "added": tmp_path / "own"}
+            namespace._bind_all(binds, stage)
+            theirs.send(b"mounted")
+            theirs.recv(10)
+            names = ("cache", "added", "passwd", "link", "folder/file")
+            theirs.send(json.dumps({name: (etc / name).read_text() for name in names}).encode())
+            code = 0
+        finally:
+            os._exit(code)
+    ours.settimeout(60)
+    assert ours.recv(10) == b"mounted"
+    for name in ("cache", "passwd"):
+        (etc / "new").write_text("changed")
+        (etc / "new").rename(etc / name)
+    ours.send(b"go on")
+    seen = json.loads(ours.recv(1000))
+    assert os.waitpid(child, 0)[1] == 0
+    assert seen == {
+        "cache": "own",
+        "added": "own",
+        "passwd": "changed",
+        "link": "changed",
+        "folder/file": "host",
+    }
+    assert (etc / "cache").read_text() == "changed"

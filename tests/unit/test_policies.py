@@ -119,6 +119,14 @@ def test_balanced_elsewhere_follows_the_load(driver: str) -> None:
     }
 
 
+def test_a_site_s_preference_is_set_only_where_the_driver_offers_it() -> None:
+    site = Config(policies={"quiet": SitePolicy(epp="balance_power")})
+    wide, narrow = cpu("intel_pstate"), dataclasses.replace(cpu("intel_pstate"), preferences=("performance",))
+    for policy, preference in ((wide, "balance_power"), (narrow, None)):
+        made = values(plan(Request("quiet"), node("intel_pstate", policies=(policy,)), site))
+        assert made.get("cpufreq.epp[policy0]") == preference
+
+
 def test_a_node_without_cpufreq_is_left_alone_and_told() -> None:
     made = plan(Request("powersave"), node(policies=()))
     assert made.settings == ()

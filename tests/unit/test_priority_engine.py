@@ -14,6 +14,7 @@ from queue_examples import NOW, queue, running
 from slurm_energy import config as configuration
 from slurm_energy import scheduling
 from slurm_energy.accounting.consumption import Consumed
+from slurm_energy.accounting.selection import Visibility
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
 from slurm_energy.oracle.answer import Question
 from slurm_energy.oracle.history import History, HistoryOracle, Run
@@ -668,9 +669,9 @@ def busy():
     return engine().cycle(queue(*rows, running()), NOW)
 
 
-def ids(snapshot, query, uid=None, name=None):
+def ids(snapshot, query, uid=None, name=None, accounts=()):
     wanted = Wanted.from_query(query)
-    wanted = wanted if uid is None else wanted.limited_to(uid, name)
+    wanted = wanted if uid is None else wanted.limited_to(Visibility(uid, frozenset(accounts)), name)
     return [int(snapshot.queue.job_id[row]) for row in asking.rows_wanted(snapshot, wanted)]
 
 
@@ -701,7 +702,19 @@ def test_own_jobs_only(busy):
     for query in ({"user": "bob"}, {"job": "102"}, {"state": "1"}):
         with pytest.raises(ForbiddenError):
             ids(busy, query, 64002, "alice")
-    assert "job 102" not in explaining.Explainer(busy, 64002).why(0)
+    may_see = asking.visible_rows(busy.queue, Visibility(64002))
+    assert "job 102" not in explaining.Explainer(busy, may_see).why(0)
+
+
+def test_coordinators_see_the_jobs_of_their_accounts(busy):
+    assert ids(busy, {}, 64003, "carol", ["art"]) == [102]
+    assert ids(busy, {"user": "bob"}, 64003, "carol", ["art"]) == [102]
+    assert ids(busy, {"user": "alice"}, 64003, "carol", ["art"]) == []
+    assert ids(busy, {"job": "102", "neighbours": "1"}, 64003, "carol", ["art"]) == [102]
+    for query in ({"job": "103"}, {"state": "1"}):
+        with pytest.raises(ForbiddenError):
+            ids(busy, query, 64003, "carol", ["art"])
+    assert ids(busy, {}, 64002, "alice", ["art"]) == [101, 102, 103, 104, 105]
 
 
 @pytest.mark.parametrize("query", [{"job": "x"}, {"colour": "red"}, {"state": "yes"}, {"user": "a," * 6000}])

@@ -394,15 +394,17 @@ def test_no_policy_file_breaks_the_reader(fuzzed, text, value):
 
 
 def test_the_plugin_builds_without_warnings_and_shows_only_what_slurm_looks_up(tmp_path):
-    for path in [*SPANK.glob("*.[ch]"), SPANK / "Makefile"]:
-        shutil.copy(path, tmp_path)
+    folder = tmp_path / "spank"
+    (tmp_path / "packaging").mkdir()
+    shutil.copy(REPOSITORY / "packaging" / "slurm-headers", tmp_path / "packaging")
+    shutil.copytree(SPANK, folder, ignore=shutil.ignore_patterns("*.so"))
     subprocess.run(
-        ["make", "--silent", "-C", tmp_path, "energy.so", "CFLAGS_EXTRA=-Wall -Wextra -Werror"],
+        ["make", "--silent", "-C", folder, "energy.so", "CFLAGS_EXTRA=-Wall -Wextra -Werror"],
         check=True,
         timeout=120,
     )
     listing = subprocess.run(
-        ["nm", "-D", "--defined-only", tmp_path / "energy.so"], capture_output=True, text=True, check=True
+        ["nm", "-D", "--defined-only", folder / "energy.so"], capture_output=True, text=True, check=True
     )
     names = {line.split()[-1] for line in listing.stdout.splitlines()}
     functions = {"slurm_spank_init", "slurm_spank_init_post_opt", "slurm_spank_exit"}

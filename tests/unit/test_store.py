@@ -11,7 +11,7 @@ import pytest
 from store_examples import NOW, Accounting, item, job, record
 
 from slurm_energy.accounting import database, facts, integrity, queries, retention
-from slurm_energy.accounting.selection import JobSelector, Selection
+from slurm_energy.accounting.selection import JobSelector, Selection, Visibility
 from slurm_energy.controller import main as controller_main
 from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
 from slurm_energy.reports.trace import encode_trace
@@ -244,28 +244,28 @@ class TestDuplicates:
 class TestOwnJobsOnly:
     def test_others_are_left_out(self, accounting):
         accounting.deliver(item(job_id=1, uid=1000), item(job_id=2, uid=1001))
-        assert accounting.ids(Selection(own_uid=1001)) == [2]
+        assert accounting.ids(Selection(visible=Visibility(1001))) == [2]
 
     @pytest.mark.parametrize("wanted", ["1", "1.batch", "2,1"])
     def test_asking_for_another_users_job_is_refused_by_name(self, accounting, wanted):
         accounting.deliver(item(job_id=1, uid=1000), item(job_id=2, uid=1001))
         jobs = tuple(JobSelector.parse(text) for text in wanted.split(","))
         with pytest.raises(ForbiddenError, match=r"job 1(\.batch)?: it belongs to another user"):
-            accounting.ids(Selection(jobs=jobs, own_uid=1001))
+            accounting.ids(Selection(jobs=jobs, visible=Visibility(1001)))
 
     def test_a_task_of_another_user(self, accounting):
         accounting.deliver(item(job_id=5, uid=1000))
         accounting.learn(job(5, "4_1"))
         with pytest.raises(ForbiddenError, match="job 4_1"):
-            accounting.ids(Selection(jobs=(JobSelector.parse("4_1"),), own_uid=1001))
+            accounting.ids(Selection(jobs=(JobSelector.parse("4_1"),), visible=Visibility(1001)))
 
     def test_an_own_job_whose_id_another_user_had_before(self, accounting):
         accounting.deliver(item(start=0.0, end=5.0, uid=1000), item(start=90_000.0, end=90_005.0, uid=1001))
         jobs = (JobSelector.parse("1"),)
-        assert accounting.ids(Selection(jobs=jobs, own_uid=1001, duplicates=True)) == [1]
+        assert accounting.ids(Selection(jobs=jobs, visible=Visibility(1001), duplicates=True)) == [1]
 
     def test_jobs_that_do_not_exist_are_just_not_there(self, accounting):
-        assert accounting.ids(Selection(jobs=(JobSelector.parse("77"),), own_uid=1001)) == []
+        assert accounting.ids(Selection(jobs=(JobSelector.parse("77"),), visible=Visibility(1001))) == []
 
 
 class TestFacts:

@@ -9,14 +9,18 @@ import os
 import pwd
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
-from slurm_energy.config.document import example
+from slurm_energy.config.document import example, toml
 from slurm_energy.config.findings import InvalidConfigError, Severity
 from slurm_energy.config.reading import nearest
+from slurm_energy.config.schema import SECTIONS, EdpEntry, SitePolicy
 from slurm_energy.validation import Role, check_file, load_for_daemon
 from slurm_energy.validation.checker import CHECKS
 from slurm_energy.validation.host import Host, SlurmConf
@@ -147,6 +151,11 @@ WRONG = {
         "[policies.monitor]\ncap_watts = 500\n",
         *("error", "policies.monitor.cap_watts", "no effect"),
     ),
+    "policy that does nothing": ("[policies.quiet]\n", "warning", "policies.quiet", "changes nothing"),
+    "model that no flag takes": (
+        "[[edp]]\nmodel = 'a b'\ngpu_cap_watts = 200\n",
+        *("error", "edp.model", "at most 64 characters"),
+    ),
     "edp sets nothing": ("[[edp]]\ngpu = 'A100'\n", "error", "edp", "sets nothing"),
     "edp twice": (
         "[[edp]]\ngpu='A100'\ngpu_cap_watts=300\n[[edp]]\ngpu='a100'\ngpu_cap_watts=200\n",
@@ -178,6 +187,10 @@ WRONG = {
     "preempt without effect": (
         "[priority]\npolicy = 'sjf'\npreempt = true\n",
         *("warning", "priority.preempt", "does not preempt"),
+    ),
+    "plugin without a table": (
+        "[priority]\nmode = 'plugin'\ntable = ''\n",
+        *("error", "priority.table", "absolute path"),
     ),
     "stale before the next": (
         "[priority]\nmode = 'plugin'\ninterval_s = 120\n",
@@ -218,6 +231,14 @@ WRONG = {
     "unknown user of a default": (
         "[defaults.user]\nnobody-here = 'edp'\n",
         *("warning", "defaults.user.nobody-here", "does not know user"),
+    ),
+    "unknown user of senergyctld": (
+        "[cluster]\nname = 'sirius'\ncontroller_users = ['nobody-here']\n",
+        *("warning", "cluster.controller_users", "does not know user"),
+    ),
+    "unknown group of operators": (
+        "[controller]\noperators = ['%nobody-here']\n",
+        *("warning", "controller.operators", "does not know group"),
     ),
     "queue table elsewhere": (
         "[priority]\nmode = 'plugin'\n",
@@ -421,6 +442,18 @@ class TestDaemons:
             load_for_daemon(path, Role.CONTROLLER, logging.getLogger("test"))
         assert caught.value.exit_code == 4
 
+    def test_a_controller_whose_responses_nobody_believes_says_so(
+        self, host: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        text = f"[cluster]\nname='sirius'\ncontroller_users=['{os.geteuid() + 1}']\n"
+        text += f"[controller]\ndatabase='{host}/a.db'\npolicy_file='{host}/policies'\n"
+        load_for_daemon(written(host, text), Role.CONTROLLER, logging.getLogger("test"))
+        assert "no agent will believe it" in caplog.text
+        caplog.clear()
+        text = text.replace(f"['{os.geteuid() + 1}']", f"['{os.geteuid()}']")
+        load_for_daemon(written(host, text), Role.CONTROLLER, logging.getLogger("test"))
+        assert "no agent" not in caplog.text
+
     @pytest.mark.parametrize("module", ["slurm_energy.agent.main", "slurm_energy.controller.main"])
     def test_each_error_is_a_line_of_its_own(self, module: str, host: Path) -> None:
         path = written(host, WRONG_THRICE.replace("HERE", str(host)))
@@ -479,3 +512,88 @@ def test_root_may_check_on_behalf_of_a_service_that_owns_its_directories(tmp_pat
     slurm = SlurmConf(Path("/slurm.conf"), settings={"slurmuser": ["nobody"], "clustername": ["cluster"]})
     checked = check_file(path, Role.CONTROLLER, Host(frozenset({"h"}), slurm))
     assert [finding.text for finding in (*checked.errors, *checked.warnings)] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_an_unprivileged_user_is_told_what_was_not_checked(host: Path) -> None:
+    closed = host / "closed"
+    (closed / "inner").mkdir(parents=True)
+    closed.chmod(0o700)
+    path = written(
+        host,
+        f"[controller]\ndatabase = '{closed}/inner/a.db'\npolicy_file = '{closed}/inner/b/policies'\n"
+        f"[agent]\nstate_dir = '{closed}/inner'\nsocket = '{closed}/inner/agent.sock'\n"
+        f"[node_power]\nbmc = 'https://{{node}}'\nbmc_user = 'a'\nbmc_password_file = '{closed}/secret'\n",
+    )
+    report, done = os.pipe()
+    child = os.fork()
+    if child == 0:  # the parent would keep what it may not look at otherwise
+        try:
+            for folder in host.parents[:2]:
+                folder.chmod(folder.stat().st_mode | 0o055)
+            host.chmod(0o755)
+            os.setgid(65534)
+            os.setuid(65534)
+            findings = check_file(path).findings
+            os.write(done, json.dumps([finding.to_json() for finding in findings]).encode())
+        finally:
+            os._exit(0)
+    os.close(done)
+    with os.fdopen(report, "rb") as stream:
+        findings = json.loads(stream.read() or b"[]")
+    os.waitpid(child, 0)
+    unchecked = {found["key"] for found in findings if found["severity"] == "not checked"}
+    keys = {"controller.database", "controller.policy_file", "agent.state_dir", "agent.socket"}
+    assert unchecked == {*keys, "node_power.bmc_password_file"}
+    assert all("Permission denied" in found["why"] for found in findings if found["key"] in unchecked)
+
+
+VALUES = st.one_of(
+    st.sampled_from(
+        [
+            *(
+                "",
+                "x",
+                "edp",
+                "cap",
+                "monitor",
+                "http://a:1",
+                "https://{node}",
+                "ipmi://",
+                "0.0.0.0:0",
+                "[::]:1",
+            ),
+            *("/", "/tmp", "/nowhere/a/b", "plugin", "kairos", "ipmi", "\x00", "a" * 300, "\u00e9", "root"),
+        ]
+    ),
+    st.integers(-(10**400), 10**400),
+    st.floats(allow_nan=True),
+    st.booleans(),
+    st.lists(st.sampled_from(["root", "", "gpu", 1, "a b"]), max_size=3),
+    st.dictionaries(
+        st.sampled_from(["edp", "gpu", "root", "a b"]), st.sampled_from(["edp", 1.0, -1, ""]), max_size=3
+    ),
+)
+KEYS = [(f"[{name}]", field.name) for name, cls in SECTIONS.items() for field in dataclasses.fields(cls)]
+KEYS += [("[policies.a]", field.name) for field in dataclasses.fields(SitePolicy)]
+KEYS += [("[[edp]]", field.name) for field in dataclasses.fields(EdpEntry)]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=6), st.booleans())
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_values_give_findings_and_no_traceback(
+    values: dict[tuple[str, str], object], known: bool
+) -> None:
+    sections: dict[str, list[str]] = {}
+    for (section, key), value in values.items():
+        sections.setdefault(section, []).append(f"{key} = {toml(value)}")
+    text = "\n".join(line for section, keys in sections.items() for line in (section, *keys))
+    lines = {"clustername": ["x"], "partitionname": ["gpu"]} if known else {}
+    host = Host(frozenset({"localhost"}), SlurmConf(Path("/etc/slurm.conf"), settings=lines))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "energy.toml"
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o644)
+        for role in (None, *Role):
+            for finding in check_file(path, role, host).findings:
+                assert "\n" not in finding.text and finding.why

@@ -1,0 +1,119 @@
+"""What a user may see: the configuration's operators, their groups, and roles in Slurm's database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Final
+
+from slurm_energy.controller.identity import Access, Rights
+from slurm_energy.controller.recurring import Recurring
+from slurm_energy.errors import EnergyError
+from slurm_energy.slurm.roles import Roles
+from slurm_energy.users import gids_of, name_of
+
+INTERVAL_S: Final = 600.0
+MAX_AGE_S: Final = 3600.0
+_RETRY_S: Final = 60.0
+_USER_AGE_S: Final = 60.0
+_MAX_USERS: Final = 10_000
+_SUBJECT: Final = "roles of coordinators and administrators in Slurm"
+
+
+class RoleCache:
+    """Roles in Slurm's database, read again now and then; none while they are not known.
+
+    Args:
+        read: asks for them; None: they are not to count.
+        recurring: for failures that repeat.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Roles] | None,
+        recurring: Recurring,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.read = read
+        self._recurring = recurring
+        self._clock = clock
+        self._roles = Roles()
+        self._read_at_s = -float("inf")
+        self._due = asyncio.Event()
+
+    @property
+    def current(self) -> Roles:
+        """The roles; none if they were last read too long ago, since they may have been taken away."""
+        known = self.read is not None and self._clock() - self._read_at_s <= MAX_AGE_S
+        return self._roles if known else Roles()
+
+    def refresh(self) -> None:
+        """Read again at once."""
+        self._due.set()
+
+    async def loop(self) -> None:
+        """Read again and again until cancelled."""
+        while True:
+            pause_s = INTERVAL_S if await self.update() else _RETRY_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._due.wait()
+            self._due.clear()
+
+    async def update(self) -> bool:
+        """Read once; return whether that was possible."""
+        if self.read is None:
+            return True
+        began_s = self._clock()
+        try:
+            self._roles = await asyncio.to_thread(self.read)
+        except EnergyError as error:
+            self._recurring.failed(_SUBJECT, str(error))
+            return False
+        self._read_at_s = began_s
+        self._recurring.works(_SUBJECT)
+        return True
+
+
+class RightsBook:
+    """Answers what a user may see; asks the directory service at most once a minute and user.
+
+    Args:
+        access: returns the configured users and groups.
+        roles: returns the roles.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        access: Callable[[], Access],
+        roles: Callable[[], Roles],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access = access
+        self._roles = roles
+        self._clock = clock
+        self._known: dict[int, tuple[float, str | None, frozenset[int]]] = {}
+
+    def of(self, uid: int) -> Rights:
+        """Return a user's rights; may wait for the directory service."""
+        access, roles = self._access(), self._roles()
+        name, gids = self._user(uid)
+        everything = uid in access.operators or not access.operator_groups.isdisjoint(gids)
+        if name is None:
+            return Rights(uid, None, everything)
+        everything = everything or name in roles.administrators
+        accounts = frozenset() if everything else roles.accounts.get(name, frozenset())
+        return Rights(uid, name, everything, accounts)
+
+    def _user(self, uid: int) -> tuple[str | None, frozenset[int]]:
+        now_s = self._clock()
+        known = self._known.get(uid)
+        if known is None or now_s - known[0] > _USER_AGE_S:
+            if len(self._known) >= _MAX_USERS:
+                self._known.clear()
+            known = self._known[uid] = now_s, name_of(uid), gids_of(uid)
+        return known[1:]

@@ -1,0 +1,68 @@
+"""Who has rights over other users' jobs in Slurm: operators, administrators, coordinators of accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.quantities import shown
+from slurm_energy.slurm.command import Runner, run_command
+from slurm_energy.slurm.delimited import FixedWidth
+
+_ADMIN_LEVELS: Final = frozenset(("Operator", "Administrator"))
+_LEVELS: Final = _ADMIN_LEVELS | {"None", "Not Set", ""}
+_USERS: Final = FixedWidth({"User": 256, "AdminLevel": 24})
+_LIST_BYTES: Final = 2048
+_COORDINATORS: Final = FixedWidth({"Account": 256, "Coordinators": _LIST_BYTES})
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Roles by user name, as Slurm's database has them.
+
+    Attributes:
+        administrators: users with AdminLevel Operator or Administrator.
+        accounts: accounts that a user coordinates, those below them included.
+    """
+
+    administrators: frozenset[str] = frozenset()
+    accounts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def read_roles(run: Runner = run_command) -> Roles:
+    """Ask slurmdbd for all roles with two commands; slurmctld is not asked.
+
+    Raises:
+        UnavailableError: no slurmdbd, or an answer that cannot be read.
+    """
+    users = _USERS.command(["sacctmgr", "-n", "show", "user", f"format={_USERS.format}"])
+    accounts = _COORDINATORS.command(
+        ["sacctmgr", "-n", "show", "account", "withcoord", f"format={_COORDINATORS.format}"]
+    )
+    return Roles(frozenset(_administrators(run(users))), _coordinated(run(accounts)))
+
+
+def _administrators(output: str) -> Iterator[str]:
+    for user, level in _USERS.rows(output, "sacctmgr"):
+        if level not in _LEVELS:
+            raise UnavailableError("sacctmgr", f"'{shown(level)}' is not an AdminLevel")
+        if level in _ADMIN_LEVELS:
+            yield user
+
+
+def _coordinated(output: str) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for account, users in _COORDINATORS.rows(output, "sacctmgr"):
+        for user in _names(users):
+            found.setdefault(user, set()).add(account)
+    return {user: frozenset(accounts) for user, accounts in found.items()}
+
+
+def _names(text: str) -> Iterable[str]:
+    """Split a list of users. A comma in a user's name could only be put there by who may add coordinators."""
+    names = text.split(",")
+    if len(text.encode()) >= _LIST_BYTES and text.endswith("+"):  # cut: the last name is not whole
+        names.pop()
+    return [name for name in names if name]

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Extract the code blocks of docs/install.md for install-docs.sh. Standard library only.
+
+    install_blocks.py PAGE DIRECTORY NAME=VALUE...
+
+Writes each block to DIRECTORY as NN.ACTION, with the words NAME of its text replaced by their values. ACTION
+is `run` (a shell script that must succeed), `fails` (one that must fail), or `file` and `append` (text whose
+target is in NN.target). Prints a line `NN ACTION SECTION` for each block.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+_FENCE = re.compile(r"^```(?P<info>.*)$")
+_ACTIONS = {"sh": "run", "sh fails": "fails"}
+_TARGET = re.compile(r"\w+ (?P<action>file|append)=(?P<path>/\S+)")
+
+
+def blocks(page: str) -> list[tuple[str, str, str]]:
+    """Return section, info string and text of every fenced block."""
+    found, section, info, lines = [], "", None, []
+    for line in page.splitlines():
+        fence = _FENCE.match(line)
+        if fence and info is None:
+            info, lines = fence["info"].strip(), []
+        elif fence:
+            found.append((section, info, "\n".join(lines) + "\n"))
+            info = None
+        elif info is not None:
+            lines.append(line)
+        elif line.startswith("## "):
+            section = line[3:]
+    return found
+
+
+def main(page: str, directory: str, *substitutions: str) -> None:
+    """Write the blocks and list them."""
+    values = dict(word.split("=", 1) for word in substitutions)
+    for number, (section, info, text) in enumerate(blocks(Path(page).read_text())):
+        for name, value in values.items():
+            text = re.sub(rf"\b{name}\b", value, text)
+        target = _TARGET.fullmatch(info)
+        action = target["action"] if target else _ACTIONS.get(info)
+        if action is None:
+            sys.exit(
+                f"{page}: block in '{section}': '{info}': write sh, sh fails, X file=PATH or X append=PATH"
+            )
+        path = Path(directory) / f"{number:02d}.{action}"
+        path.write_text(text)
+        if target:
+            path.with_suffix(".target").write_text(target["path"])
+        print(f"{number:02d} {action} {section}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

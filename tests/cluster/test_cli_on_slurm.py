@@ -1,0 +1,89 @@
+"""Commands beside a real Slurm: jobs without records, misspelt names, sprio's formats, shadow mode."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+from lab_driver import LabDriver
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.lab(
+        profiles=["xeon-8358"],
+        slurm=["PriorityType=priority/multifactor", "PriorityWeightAge=1000", "PriorityCalcPeriod=1"],
+        energy={"priority": {"mode": "shadow", "policy": "zeus"}},
+    ),
+]
+
+
+def senergy(lab: LabDriver, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return lab.run("senergy", *arguments, check=False)
+
+
+def until(condition: Callable[[], object], what: Callable[[], object] = lambda: None) -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.3)
+
+
+@pytest.fixture
+def queued(lab: LabDriver) -> tuple[int, list[int]]:
+    """Return a running job that has the node, and jobs that wait for it, ranked by senergyctld."""
+    running = lab.sbatch("sleep 300", "--exclusive", "-t", "10")
+    until(lambda: lab.job(running)["JobState"] == "RUNNING")
+    waiting = [
+        lab.sbatch("true", "--exclusive", "-t", limit, "--energy-policy=powersave") for limit in ("40", "10")
+    ]
+    until(lambda: len(json.loads(lab.run("senergy", "prio", "--json").stdout)["jobs"]) >= 2)
+    yield running, waiting
+    lab.run("scancel", *map(str, (running, *waiting)))
+
+
+def test_a_job_without_a_record_is_what_slurm_says_of_it(
+    lab: LabDriver, queued: tuple[int, list[int]]
+) -> None:
+    running, (pending, _) = queued
+    for job, said in (
+        (running, "it has not ended (RUNNING)"),
+        (pending, "it has not started (PENDING)"),
+        (99999, "neither Slurm nor an energy record knows it"),
+    ):
+        done = senergy(lab, "job", str(job))
+        assert done.returncode == 6, done
+        assert done.stderr.startswith(f"senergy: error: job {job}: {said}"), done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_names_that_slurm_does_not_know_are_refused(lab: LabDriver, queued: tuple[int, list[int]]) -> None:
+    partition = lab.run("sinfo", "-h", "-o", "%R").stdout.split()[0]
+    for command, option in ((["acct", "-a"], "-r"), (["report", "-a"], "-r"), (["prio"], "-p")):
+        assert senergy(lab, *command, option, partition).returncode == 0
+        done = senergy(lab, *command, option, partition + "x")
+        assert (done.returncode, done.stdout) == (6, ""), done
+        assert f"partition {partition}x: neither Slurm nor an energy record knows it" in done.stderr
+        assert f"did you mean {partition}?" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["%.15i %9r %.8u %.10Y", "%i %r %u %Y", "%15i %.9r", "%10u %.6N"])
+def test_formats_mean_what_they_mean_to_sprio(
+    lab: LabDriver, queued: tuple[int, list[int]], form: str
+) -> None:
+    def rows(*command: str) -> list[str]:
+        return sorted(line.rstrip() for line in lab.run(*command, "-h", "-o", form).stdout.splitlines())
+
+    # Priorities grow with age.
+    until(lambda: rows("sprio") == rows("senergy", "prio"), lambda: (rows("sprio"), rows("senergy", "prio")))
+
+
+def test_shadow_mode_sets_nothing(lab: LabDriver, queued: tuple[int, list[int]]) -> None:
+    _, waiting = queued
+    for job in waiting:
+        text = lab.run("scontrol", "show", "job", str(job)).stdout
+        assert "AdminComment" not in text
+        assert "energy-flags" not in text

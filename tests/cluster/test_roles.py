@@ -1,0 +1,80 @@
+"""Who sees whose energy on a real Slurm: coordinators, operators, groups and others, by roles in slurmdbd."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+from small_cluster import wait_until
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.lab(
+        profiles=["xeon-8358"],
+        users={"nobody": 1, "games": 1, "mail": 1, "news": 1},
+        energy={"controller": {"operators": ["root", "%backup"]}},
+    ),
+]
+
+
+@pytest.fixture
+def jobs(lab):
+    """Give accounts and roles; return the ids of a job of user mail in theory and one of games in lab."""
+    for command in (
+        ("add", "account", "phys"),
+        ("add", "account", "theory", "parent=phys"),
+        ("add", "user", "mail", "account=theory"),
+        ("add", "coordinator", "account=phys", "name=nobody"),
+        ("modify", "user", "news", "set", "adminlevel=operator"),
+    ):
+        lab.run("sacctmgr", "-i", *command)
+    os.kill(lab.pid("senergyctld"), signal.SIGHUP)
+    asked = {"mail": "theory", "games": "lab"}
+    made = {user: lab.sbatch("#!/bin/sh\ntrue\n", f"--account={asked[user]}", user=user) for user in asked}
+    for job_id in made.values():
+        assert lab.wait(job_id) == "COMPLETED"
+    wait_until(lambda: accounts(lab) >= set(asked.values()), "records with accounts")
+    yield made
+    lab.run("sacctmgr", "-i", "modify", "user", "news", "set", "adminlevel=none")
+    lab.run("sacctmgr", "-i", "delete", "account", "theory", "phys", check=False)
+
+
+def accounts(lab):
+    answer = json.loads(lab.run("senergy", "acct", "-a", "-X", "--json").stdout)
+    return {job["account"] for job in answer["jobs"]}
+
+
+def seen(lab, user, *options):
+    """Return scope and job ids that a user sees, and what is noted."""
+    done = lab.run("senergy", "acct", "-X", "--json", *options, user=user)
+    answer = json.loads(done.stdout)
+    return answer["scope"], {job["job_id"] for job in answer["jobs"]}, done.stderr
+
+
+def test_roles_in_slurm_count(lab, jobs):
+    theirs, others = jobs["mail"], jobs["games"]
+    wait_until(lambda: seen(lab, "nobody", "-a")[0] == "accounts", "the coordinator's role")
+    scope, ids, noted = seen(lab, "nobody", "-A", "theory")
+    assert (scope, ids) == ("accounts", {theirs})  # theory is below phys
+    assert "except in the accounts that you coordinate: phys, theory" in noted
+    assert "Energy" in lab.run("senergy", "job", str(theirs), user="nobody").stdout
+    refused = lab.run("senergy", "job", str(others), user="nobody", check=False)
+    assert refused.returncode == 5 and "another user" in refused.stderr
+    assert seen(lab, "news", "-a") == ("all", {theirs, others}, "")
+    scope, ids, noted = seen(lab, "mail", "-a")
+    assert (scope, ids) == ("own", {theirs}) and noted.count("other users are left out") == 1
+    for command in ("report", "prio", "share"):
+        options = ["-a"] if command != "prio" else []
+        assert "other users are left out" in lab.run("senergy", command, *options, user="mail").stderr
+        assert "left out" not in lab.run("senergy", command, *options, user="news").stderr
+    assert seen(lab, "backup", "-a")[0] == "all"  # by its group
+
+
+def test_a_role_that_is_taken_away_ends(lab, jobs):
+    wait_until(lambda: seen(lab, "nobody", "-a")[0] == "accounts", "the coordinator's role")
+    lab.run("sacctmgr", "-i", "delete", "coordinator", "account=phys", "name=nobody")
+    os.kill(lab.pid("senergyctld"), signal.SIGHUP)
+    wait_until(lambda: seen(lab, "nobody", "-a")[0] == "own", "the end of the role")

@@ -1,0 +1,26 @@
+"""The version is written in one place: setuptools reads it from the package, without importing it."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+from pathlib import Path
+
+import slurm_energy
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_version_is_defined_once() -> None:
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    assert metadata["metadata"]["version"] == "attr: slurm_energy.__version__"
+    statements = ast.parse((ROOT / "slurm_energy/__init__.py").read_text()).body
+    constants = [
+        statement.value.value
+        for statement in statements
+        if isinstance(statement, ast.Assign)
+        and isinstance(statement.value, ast.Constant)
+        and [target.id for target in statement.targets if isinstance(target, ast.Name)] == ["__version__"]
+    ]
+    assert constants == [slurm_energy.__version__]  # else setuptools would have to import the package
