@@ -36,7 +36,10 @@ static const char *read_socket_path(int count, char *arguments[]) {
     return socket_path;
 }
 
-/* Runs the hook in a child process. Fails only where the options say --hold. */
+/*
+ * Runs the hook in a child process. Returns a negative number, which is what Slurm looks at, only where the
+ * options say --hold; Slurm then holds the job if plugstack.conf says `required`, else it ignores that.
+ */
 static int announce(const char *operation, int count, char *arguments[]) {
     const char *socket_path = read_socket_path(count, arguments);
     int status;
@@ -53,7 +56,7 @@ static int announce(const char *operation, int count, char *arguments[]) {
             return ESPANK_SUCCESS;
     if (WIFSIGNALED(status))
         slurm_error("senergy_hooks: %s: the hook was killed by signal %d", operation, WTERMSIG(status));
-    return WIFEXITED(status) && WEXITSTATUS(status) != 0 ? ESPANK_ERROR : ESPANK_SUCCESS;
+    return WIFEXITED(status) && WEXITSTATUS(status) != 0 ? -1 : ESPANK_SUCCESS;
 }
 
 int slurm_spank_job_prolog(spank_t spank, int count, char *arguments[]) {

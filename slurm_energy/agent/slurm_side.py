@@ -48,14 +48,16 @@ def slurm_side(conf: Path | None, names: Iterable[str] | None = None) -> SlurmSi
     lines = conffile.spank_lines(conf, settings)
     flags, hooks = (_line_of(lines, name) for name in (FLAGS_PLUGIN, HOOKS_PLUGIN))
     prologs, epilogs = (_programs(conf, settings, key) for key in ("prolog", "epilog"))
-    release = installed_release(_plugin_directories(settings))
+    directories = _plugin_directories(settings)
+    release = installed_release(directories)
     script, script_faults = _job_submit(conf, settings)
     policies = (
         dict(word.partition("=")[::2] for word in flags.arguments).get("policy_file", "") if flags else ""
     )
     faults = [*_program_faults(prologs, FileUse.PROLOG), *_program_faults(epilogs, FileUse.EPILOG)]
     for line in lines:
-        faults += _plugin_faults(line, settings, release)
+        faults += _plugin_faults(line, directories, release)
+    faults += _site_factor_faults(settings, directories, release)
     return SlurmSide(
         conf=str(conf),
         prolog=_ours(prologs),
@@ -118,13 +120,12 @@ def _program_faults(programs: Iterable[Path], use: FileUse) -> Iterator[FileFaul
 
 
 def _plugin_faults(
-    line: conffile.SpankLine, settings: Settings, release: Release | None
+    line: conffile.SpankLine, directories: Iterable[Path], release: Release | None
 ) -> Iterator[FileFault]:
     path = Path(line.plugin)
     ours = path.name in (FLAGS_PLUGIN, HOOKS_PLUGIN)
     if not path.is_absolute():
-        places = [directory / path for directory in _plugin_directories(settings)]
-        path = next((place for place in places if place.exists()), path)
+        path = _in_one_of(directories, path)
     if not ours and not (line.required and path.is_absolute()):
         return
     use = FileUse.REQUIRED_PLUGIN if line.required else FileUse.OPTIONAL_PLUGIN
@@ -134,6 +135,28 @@ def _plugin_faults(
     if built and release and built[:2] != release[:2]:
         why = f"was built for Slurm {_series(built)}, installed is {_series(release)}"
         yield FileFault(str(path), why, "build it on a host with this Slurm: make build install-hooks", use)
+
+
+def _site_factor_faults(
+    settings: Settings, directories: Iterable[Path], release: Release | None
+) -> Iterator[FileFault]:
+    """Return what is wrong with the plugin for the order of the queue; Slurm compares all of its version."""
+    if "site_factor/energy" not in settings.get("prioritysitefactorplugin", [])[-1:]:
+        return
+    path = _in_one_of(directories, Path("site_factor_energy.so"))
+    faults = list(_file_faults(path, FileUse.SITE_FACTOR, executable=False, ours=True))
+    yield from faults
+    built = None if faults else plugin_release(path)
+    if built and release and built != release:
+        why = f"was built for Slurm {built}, installed is {release}"
+        yield FileFault(
+            str(path), why, "senergy build-plugins, see docs/priority-plugin.md", FileUse.SITE_FACTOR
+        )
+
+
+def _in_one_of(directories: Iterable[Path], name: Path) -> Path:
+    places = (directory / name for directory in directories)
+    return next((place for place in places if place.exists()), name)
 
 
 def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> Iterator[FileFault]:

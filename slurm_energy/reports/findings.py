@@ -82,6 +82,7 @@ class FileUse(StrEnum):
     OPTIONAL_PLUGIN = "optional plugin"
     JOB_SUBMIT = "job_submit.lua"
     CHECK_MODULE = "module of job_submit.lua"
+    SITE_FACTOR = "site factor plugin"
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def _role(found: Findings) -> Check:
     """Say what this host is for Slurm, which decides what it must have."""
     slurm = found.slurm
     if slurm.is_compute_node is None:
-        return Check("role", State.OK, "unknown to slurm.conf; checked as a compute node")
+        return Check("role", State.OK, "not in slurm.conf, or there is none; checked as a compute node")
     roles = ["controller"] * slurm.is_controller + ["compute node"] * slurm.is_compute_node
     return Check("role", State.OK, " and ".join(roles) or "login node: neither slurmctld's host nor a node")
 

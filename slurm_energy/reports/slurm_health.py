@@ -15,9 +15,10 @@ _COSTS: Final = {
     FileUse.OPTIONAL_PLUGIN: "Slurm does not load it: no flags, or jobs unmeasured; commands print errors",
     FileUse.JOB_SUBMIT: "slurmctld does not start, or not without our module",
     FileUse.CHECK_MODULE: "slurmctld does not check energy flags",
+    FileUse.SITE_FACTOR: "slurmctld does not load it: the computed order of the queue has no effect",
 }
 _ON_NODES: Final = (FileUse.PROLOG, FileUse.EPILOG)
-_ON_CONTROLLER: Final = (FileUse.JOB_SUBMIT, FileUse.CHECK_MODULE)
+_ON_CONTROLLER: Final = (FileUse.JOB_SUBMIT, FileUse.CHECK_MODULE, FileUse.SITE_FACTOR)
 
 
 def slurm_checks(slurm: SlurmSide) -> list[Check]:

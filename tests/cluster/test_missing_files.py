@@ -3,6 +3,7 @@
 Set up as docs/install.md says. spank-release.sh runs it on other releases of Slurm.
 """
 
+import json
 import shutil
 import subprocess
 import tempfile
@@ -111,7 +112,7 @@ def built(tmp_path_factory):
         shutil.copy(REPOSITORY / "packaging" / name, folder / "packaging")
     for name in ("spank", "prolog_epilog"):
         command = ["make", "--silent", "-C", folder / name, "CFLAGS_EXTRA=-Wall -Wextra -Werror"]
-        subprocess.run(command, check=True, timeout=120)
+        subprocess.run([*command, f"DEFAULTS_FILE={folder}/defaults"], check=True, timeout=120)
     return folder
 
 
@@ -148,6 +149,40 @@ def test_jobs_are_announced_with_their_flags_without_prolog_and_epilog_lines(clu
     order = cluster.agent.messages
     assert order.index(begin) < order.index(steps[0])
     assert cluster.run("sbatch", "--energy-cap=15Wh", "--wrap=true").returncode == 1
+
+
+def test_a_job_runs_without_senergyd_and_its_messages_wait(cluster):
+    left = cluster.directory / "agent.sock.missed"
+    left.mkdir(mode=0o700)
+    cluster.agent.close()
+    (cluster.directory / "agent.sock").unlink()
+    job_id = cluster.submit_and_wait()
+    wait_until(lambda: len(list(left.glob("[0-9]*.json"))) == 2, "begin and end", cluster)
+    messages = [json.loads(path.read_text()) for path in sorted(left.glob("[0-9]*.json"))]
+    assert [(m["op"], m["env"]["SLURM_JOB_ID"]) for m in messages] == [
+        ("begin", str(job_id)),
+        ("end", str(job_id)),
+    ]
+    cluster.wait_for_idle_nodes()
+    assert cluster.node_reasons() == ["none"] * len(NODES)
+
+
+def test_a_site_may_hold_jobs_that_cannot_be_announced(cluster, built):
+    fragment = cluster.library / "plugstack.d" / "energy.conf"
+    lines = fragment.read_text().splitlines()
+    fragment.write_text("\n".join(line.replace("optional", "required") for line in lines) + "\n")
+    cluster.submit_and_wait()
+    options = built / "defaults"
+    options.write_text('SENERGY_HOOK_OPTIONS="--hold"\n')
+    cluster.agent.close()
+    try:
+        done = cluster.run(
+            "sbatch", "--parsable", "--output=/dev/null", "-w", NODES[0], cluster.script("true")
+        )
+        assert done.returncode == 0, done.stderr
+        wait_until(lambda: cluster.node_reasons()[0] != "none", "drained node", cluster)
+    finally:
+        options.unlink()
 
 
 @pytest.mark.parametrize(

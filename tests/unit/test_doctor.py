@@ -477,6 +477,20 @@ def test_a_plugin_for_another_series_is_found(version: str, why: str, tmp_path: 
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+def test_the_plugin_for_the_order_must_be_there_and_fit_exactly(tmp_path: Path) -> None:
+    conf = slurm_files(tmp_path, more="PrioritySiteFactorPlugin=site_factor/energy\n")
+    (tmp_path / "slurm").mkdir()
+    write_plugin(tmp_path / "slurm" / "auth_none.so", "0x160508")
+    conf.write_text(conf.read_text() + f"PluginDir={tmp_path}/slurm:{tmp_path}\n")
+    assert faults(conf) == [("site_factor_energy.so", "is missing", FileUse.SITE_FACTOR)]
+    write_plugin(tmp_path / "site_factor_energy.so", "0x160507")
+    why = "was built for Slurm 22.05.7, installed is 22.05.8"
+    assert faults(conf) == [("site_factor_energy.so", why, FileUse.SITE_FACTOR)]
+    write_plugin(tmp_path / "site_factor_energy.so", "0x160508")
+    assert faults(conf) == []
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
 def test_files_that_are_no_plugins_have_no_release(tmp_path: Path) -> None:
     plugin = tmp_path / "x.so"
     write_plugin(plugin, "1", export="plugin_versions")
