@@ -90,11 +90,17 @@ class Controller:
         self.process = None
         self.configure()
 
-    def configure(self, extra: str = "", database: Path | None = None, port: int | None = None) -> None:
+    def configure(
+        self,
+        extra: str = "",
+        database: Path | None = None,
+        port: int | None = None,
+    ) -> None:
         database = database or self.directory / "senergy.db"
         url = f"http://127.0.0.1:{port or self.port}"
         self.file.write_text(
-            f'[cluster]\nmunge_socket = "{self.munge_socket}"\ncontroller_url = "{url}"\n[controller]\n'
+            f'[cluster]\nmunge_socket = "{self.munge_socket}"\ncontroller_url = "{url}"\n'
+            f'controller_users = ["{RUNS_AS}"]\n[controller]\n'
             f'listen = "127.0.0.1:{port or self.port}"\ndatabase = "{database}"\n'
             f'policy_file = "{self.policies}"\nagent_users = ["{os.getuid()}"]\n'
             f'operators = ["{os.getuid()}"]\n{extra}'

@@ -171,10 +171,6 @@ def test_the_command_line_believes_no_impostor(tmp_path, munged, capsys):
     told = {"version": "0", "records": 5, "policies": [], "scope": "all", "jobs": [], "rows": []}
     with reserved_port() as port:
         controller = Controller(tmp_path, munged, port)
-        text = controller.file.read_text().replace(
-            "[cluster]", f'[cluster]\ncontroller_users = ["{RUNS_AS}"]'
-        )
-        controller.file.write_text(text)
         answers = {
             "carries no proof": lambda credential, body: (200, json.dumps(told).encode()),
             f"uid {impostor.NOBODY} made it": lambda credential, body: (
