@@ -11,6 +11,7 @@ from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding, Severity, errors, require_valid, warnings
 from slurm_energy.config.reading import Source, examine, is_named, locate, read_text
 from slurm_energy.errors import ConfigError
+from slurm_energy.ownership import LONGEST_FILE_BYTES
 from slurm_energy.validation import addresses, energy, node_power, oracle, paths, priority, slurm_side
 from slurm_energy.validation.host import Host, this_host
 from slurm_energy.validation.subject import Check, Role, Subject
@@ -84,11 +85,21 @@ def check_file(
     try:
         text = read_text(path, trusted=True)
     except ConfigError as error:
+        if not _is_readable(path):
+            raise
         text = read_text(path)
         trust.append(Finding(Severity.ERROR, "", error.why, error.todo, str(path)))
     source = examine(text, path)
     subject = Subject(source, host or this_host(), role, trusted=not trust)
     return _checked(path, source, trust, subject)
+
+
+def _is_readable(path: Path) -> bool:
+    """Return whether an untrusted file can be read without waiting for a writer or filling the memory."""
+    try:
+        return path.is_file() and path.stat().st_size <= LONGEST_FILE_BYTES
+    except OSError:
+        return False
 
 
 def load_for_daemon(argument: Path | str | None, role: Role, log: logging.Logger) -> Config:

@@ -597,3 +597,25 @@ def test_any_values_give_findings_and_no_traceback(
         for role in (None, *Role):
             for finding in check_file(path, role, host).findings:
                 assert "\n" not in finding.text and finding.why
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "device", "huge", "binary", "missing"])
+def test_what_is_no_configuration_file_is_one_error(kind: str, host: Path) -> None:
+    path = host / "odd.toml"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "huge":
+        with path.open("wb") as file:
+            file.truncate(2**34)
+        path.chmod(0o666)
+    elif kind == "binary":
+        path.write_bytes(b"\xff\xfe\x00")
+        path.chmod(0o644)
+    command = [sys.executable, "-m", "slurm_energy.cli.main", "config", "check", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(f"senergy: error: {path}: ") and done.stderr.count("\n") == 1
