@@ -5,10 +5,8 @@ Only plain exception classes and what they advise live here; nothing in this mod
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import sys
-from collections.abc import Collection
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -89,22 +87,3 @@ def install_extra(extra: str) -> str:
     A bare `pip` may belong to another Python: the system's refuses, or would look for the name elsewhere.
     """
     return f"{shlex.quote(sys.executable or 'python3')} -m pip install 'slurm-energy[{extra}]'"
-
-
-def suggestion(word: str, known: Collection[str]) -> str:
-    """Return `did you mean ...?` with what a user probably meant; empty if nothing is near.
-
-    Args:
-        word: not one of the known words.
-        known: what would have been right. The same letters in other case come first, then words that contain
-            `word`, at most 4, then the most similar one.
-    """
-    lower = {name.lower(): name for name in known}
-    wanted = word.lower()
-    if wanted in lower:
-        close = [lower[wanted]]
-    else:
-        close = [name for name in known if wanted and wanted in name.lower()][:4]
-        close = close or [lower[name] for name in difflib.get_close_matches(wanted, lower, 1)]
-    *first, last = close or [""]
-    return f"did you mean {', '.join(first)}{' or ' if first else ''}{last}?" if last else ""

@@ -13,6 +13,7 @@ from slurm_energy.cli import connection
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 from slurm_energy.quantities import format_duration, shown
+from slurm_energy.spelling import suggestion
 
 if TYPE_CHECKING:
     from slurm_energy.oracle.calibration.fitting import Fit
@@ -103,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
         ("--method", args.method, METHODS),
     ):
         if value not in allowed:
-            raise UsageError(f"{flag}: '{shown(value)}'", f"is not one of {', '.join(allowed)}")
+            what = f"{flag}: '{shown(value)}' is not one of {', '.join(allowed)}"
+            raise UsageError(what, todo=suggestion(value, allowed))
     least = min(args.generations, args.polish, args.kicks, args.seed)
     if args.workers < 1 or not 8 <= args.population <= _MOST_MEMBERS or least < 0:
         what = f"at least 1 and 8 to {_MOST_MEMBERS}; other numbers at least 0"

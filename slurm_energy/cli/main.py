@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from slurm_energy import __version__
 from slurm_energy.cli.parser import CommandParser
 from slurm_energy.cli.printing import complain
-from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, EnergyError, UsageError, suggestion
+from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, EnergyError, UsageError
 from slurm_energy.quantities import shown
+from slurm_energy.spelling import suggestion
 
 SUBCOMMANDS = {
     "acct": "energy of finished jobs, in sacct's manner",

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli.printing import encodable
-from slurm_energy.errors import UsageError, suggestion
+from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
+from slurm_energy.spelling import suggestion
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite

@@ -13,6 +13,7 @@ from slurm_energy.cli import connection, predict_job
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 from slurm_energy.quantities import format_duration, format_scaled, parse_watts, shown
+from slurm_energy.spelling import suggestion
 
 if TYPE_CHECKING:
     from slurm_energy.oracle.site import SiteCalibrations
@@ -209,7 +210,8 @@ def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], 
         raise UsageError("--gpu", "no kind given", "--list shows all")
     precision = args.precision or common_precision(kinds)
     if precision not in PRECISIONS:
-        raise UsageError(f"--precision: '{shown(precision)}'", f"is not one of {', '.join(PRECISIONS)}")
+        what = f"--precision: '{shown(precision)}' is not one of {', '.join(PRECISIONS)}"
+        raise UsageError(what, todo=suggestion(precision, PRECISIONS))
     samples = _samples(args, profile)
     oracle = TrainingOracle(site.of)
     if args.calibration:

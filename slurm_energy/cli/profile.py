@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UsageError
+from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
     from slurm_energy.profiling import Section
@@ -91,10 +92,10 @@ def _run(argv: list[str]) -> int:
         try:
             child = subprocess.Popen(argv)
         except FileNotFoundError:
-            print(f"senergy: error: {argv[0]}: no such command", file=sys.stderr)
+            print(f"senergy: error: {shown(argv[0], 200)}: no such command", file=sys.stderr)
             return EXIT_NO_COMMAND
         except OSError as error:
-            print(f"senergy: error: {argv[0]}: {error.strerror}", file=sys.stderr)
+            print(f"senergy: error: {shown(argv[0], 200)}: {error.strerror}", file=sys.stderr)
             return EXIT_NOT_EXECUTABLE
         child_is(child)
         code = child.wait()

@@ -12,8 +12,9 @@ from typing import Any
 from slurm_energy import __version__
 from slurm_energy.cli import connection
 from slurm_energy.cli.printing import add_field_options, add_parsable_options, emit, emit_json, note_scope
-from slurm_energy.errors import EXIT_OK, NotFoundError, suggestion
+from slurm_energy.errors import EXIT_OK, NotFoundError
 from slurm_energy.quantities import shown
+from slurm_energy.spelling import suggestion
 
 HELP = "energy used and shares of accounts and users, in sshare's manner"
 

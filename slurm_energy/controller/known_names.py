@@ -14,10 +14,11 @@ from typing import Final
 from slurm_energy.accounting import queries
 from slurm_energy.config import Config
 from slurm_energy.controller.store import Store
-from slurm_energy.errors import NotFoundError, UnavailableError, suggestion
+from slurm_energy.errors import NotFoundError, UnavailableError
 from slurm_energy.quantities import shown
 from slurm_energy.slurm import sitenames
 from slurm_energy.slurm.command import CommandRunner, Runner
+from slurm_energy.spelling import suggestion
 
 _MAX_AGE_S: Final = 60.0
 _TIMEOUT_S: Final = 5.0
@@ -72,7 +73,7 @@ class KnownNames:
             recorded = await self._store.read(queries.recorded_names, kind, missing)
         for name in missing:
             if name not in recorded:
-                raise _unknown(kind, name, known | recorded)
+                raise await asyncio.to_thread(_unknown, kind, name, known | recorded)
 
     async def _of_slurm(self, kind: str) -> frozenset[str] | None:
         """Return Slurm's names, at most a minute old; None if it did not answer."""

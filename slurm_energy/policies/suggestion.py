@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from slurm_energy.spelling import edits
+
 _LONGEST = 32
 
 
@@ -18,24 +20,13 @@ def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
     nearest, best = None, len(folded) + _LONGEST
     for name in names:
         longer = max(len(folded), len(name))
-        edits = _distance(folded, name.encode())
-        if edits < best and edits <= (1 if longer < 6 else longer // 3):
-            nearest, best = name, edits
+        count = _distance(folded, name.encode())
+        if count < best and count <= (1 if longer < 6 else longer // 3):
+            nearest, best = name, count
     return nearest
 
 
 def _distance(wanted: bytes, name: bytes) -> int:
-    """Count insertions, deletions, replacements and swaps of neighbours; a beginning counts as one edit."""
-    before: list[int] = []
-    above = list(range(len(wanted) + 1))
-    for j, theirs in enumerate(name, 1):
-        row = [j]
-        for i, ours in enumerate(wanted, 1):
-            edits = min(row[i - 1] + 1, above[i] + 1, above[i - 1] + (ours != theirs))
-            if i > 1 and j > 1 and ours == name[j - 2] and wanted[i - 2] == theirs:
-                edits = min(edits, before[i - 2] + 1)
-            row.append(edits)
-        before, above = above, row
-    if len(wanted) >= 2 and name.startswith(wanted):
-        return min(above[-1], 1)
-    return above[-1]
+    """Count the edits; a beginning counts as one."""
+    counted = edits(wanted, name)
+    return min(counted, 1) if len(wanted) >= 2 and name.startswith(wanted) else counted

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
-from slurm_energy.errors import UsageError, suggestion
+from slurm_energy.errors import UsageError
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.records import Quality
 from slurm_energy.reports.nodelist import fold
@@ -15,6 +15,7 @@ from slurm_energy.reports.scaling import Units, figure, plain
 from slurm_energy.reports.settings import applied_part, short_settings
 from slurm_energy.reports.timespec import format_time
 from slurm_energy.reports.usage import Usage
+from slurm_energy.spelling import suggestion
 
 Value = str | float | None
 Kind = Literal["text", "scaled", "number", "figure", "duration", "time"]

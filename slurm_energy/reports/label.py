@@ -236,10 +236,10 @@ def _nodes(job: Usage) -> list[str]:
     lines = [f"{'node':<12} {'energy':>9} {'mean':>9} {'peak':>9} {names}"]
     for record in job.records[:_MOST_NODES]:
         one = Usage((record,), job.job)
-        figures = [with_unit(record.energy_joules, "J", "-")]
-        figures += [with_unit(watts, "W", "-") for watts in (record.mean_watts, record.peak_watts)]
-        figures += [with_unit(one.part_joules(part), "J", "-") for part in parts]
-        lines.append(f"{_short(record.node, 12):<12} " + " ".join(f"{text:>9}" for text in figures))
+        figures = [with_unit(record.energy_joules, "J")]
+        figures += [with_unit(watts, "W") for watts in (record.mean_watts, record.peak_watts)]
+        figures += [with_unit(one.part_joules(part), "J") if part in one.parts else "" for part in parts]
+        lines.append(f"{_short(record.node, 12):<12} " + " ".join(f"{text:>9}" for text in figures).rstrip())
     left = len(job.records) - _MOST_NODES
     return [*lines, f"and {left} more: senergy job {job.display_id} --json"] if left > 0 else lines
 
@@ -251,7 +251,7 @@ def _steps(job: Usage) -> list[str]:
     head = f"{'step':<12} {'elapsed':>10} {'energy':>10} {'mean':>9}"
     return [head] + [
         f"{_short(step.first.step or '', 12):<12} {format_duration(step.elapsed_s):>10}"
-        f" {with_unit(step.energy_joules, 'J', '-'):>10} {with_unit(step.mean_watts, 'W', '-'):>9}"
+        f" {with_unit(step.energy_joules, 'J'):>10} {with_unit(step.mean_watts, 'W'):>9}"
         for step in shown[:_MOST_NODES]
     ]
 

@@ -80,16 +80,18 @@ def _index(value: float) -> int:
     return index
 
 
-def with_unit(value: float | None, unit: str, unknown: str = "unknown") -> str:
+def with_unit(value: float | None, unit: str) -> str:
     """Write a figure for a sentence, three significant digits: `1.24 kJ`, `98.5 W`, `2.10 MJ·s`.
 
     Args:
         value: in `unit`.
         unit: SI unit that takes a prefix.
-        unknown: text for None.
+
+    Returns:
+        `unknown` for None.
     """
     if value is None:
-        return unknown
+        return "unknown"
     magnitude, index = abs(value), 0
     while float(f"{magnitude:.3g}") >= 1000 and index < len(PREFIXES) - 1:
         magnitude /= 1000

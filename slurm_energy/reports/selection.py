@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from slurm_energy.errors import UsageError, suggestion
+from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.reports.usage import Usage
+from slurm_energy.spelling import suggestion
 
 STATES: Final = {
     "BF": "BOOT_FAIL",

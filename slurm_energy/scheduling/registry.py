@@ -7,13 +7,13 @@ import importlib.util
 import pkgutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.queue import Queue
 from slurm_energy.scheduling.ranking import Options, Ranking, fault
+from slurm_energy.spelling import suggestion
 
 Rank = Callable[[Queue, Options], Ranking]
 _BUILT_IN = "slurm_energy.scheduling.rankings."
@@ -108,8 +108,9 @@ def policy(name: str) -> Policy:
     _load_built_in()
     found = _policies.get(name)
     if found is None:
-        near = get_close_matches(name, _policies, 3) or sorted(_policies)
-        raise NotFoundError(f"policy '{shown(name)}' is not known", todo=f"one of {', '.join(near)}")
+        known = sorted(_policies)
+        hint = suggestion(name, known) or f"one of {', '.join(known)}"
+        raise NotFoundError(f"policy '{shown(name)}' is not known", todo=hint)
     return found
 
 

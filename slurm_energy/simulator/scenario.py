@@ -23,6 +23,7 @@ from slurm_energy.simulator.sections import (
 )
 from slurm_energy.simulator.settings import Discipline, Preemption, Settings
 from slurm_energy.simulator.steps import Steps, read_steps
+from slurm_energy.spelling import suggestion
 
 _SHIPPED = Path(__file__).parent / "scenarios"
 _FILES = (("workload", "file"), ("power", "budget_file"), ("power", "price_file"), ("power", "carbon_file"))
@@ -109,8 +110,9 @@ def _text_of(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        close = suggestion(path.name, shipped())
         raise ConfigError(
-            shown(str(path), 200), reason, f"a file, or one of {', '.join(shipped())}"
+            shown(str(path), 200), reason, close or f"a file, or one of {', '.join(shipped())}"
         ) from None
 
 

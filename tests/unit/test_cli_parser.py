@@ -15,7 +15,7 @@ from slurm_energy.cli.main import main
 from slurm_energy.cli.parser import CommandParser
 from slurm_energy.cli.printing import emit_json
 from slurm_energy.cli.reference import COMMANDS
-from slurm_energy.errors import suggestion
+from slurm_energy.spelling import suggestion
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,10 @@ def test_values_may_begin_with_a_dash_where_slurm_has_them() -> None:
         ("EDP", ["cap", "edp"], "did you mean edp?"),
         ("energy", ["CPUEnergy", "GPUEnergy", "Time"], "did you mean CPUEnergy or GPUEnergy?"),
         ("zzz", ["cap"], ""),
+        ("fsfs", ["fcfs", "sjf", "zeus"], "did you mean fcfs?"),
+        ("zuse", ["fcfs", "sjf", "zeus"], "did you mean zeus?"),
+        ("jbo", ["top", "job", "acct"], "did you mean job?"),
+        ("", ["job"], ""),
     ],
 )
 def test_suggestions(word: str, known: list[str], said: str) -> None:

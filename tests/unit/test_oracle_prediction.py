@@ -292,7 +292,7 @@ def test_the_plot_is_a_png(senergy: Run, tmp_path: Path) -> None:
         ("--model resnet --gpu a100", 6, "near names: resnet"),
         ("--model resnet50 --gpu a1000", 6, "near names: a100"),
         ("--model resnet50 --gpu rtx6000 --precision bf16", 2, "has no unit for it: one of fp32, fp16"),
-        ("--model resnet50 --gpu a100 --precision int8", 2, "--precision: 'int8': is not one of"),
+        ("--model resnet50 --gpu a100 --precision int8", 2, "--precision: 'int8' is not one of"),
         ("--model resnet50 --gpu a100 --gpus 0", 2, "--gpus: '0': is not a whole number above 0"),
         ("--model resnet50 --gpu a100 --batch 8..4", 2, "--batch: 8..4:1: is not a rising range"),
         ("--model resnet50 --gpu a100 --cap 15Wh", 2, "'15Wh' is not a power"),

@@ -305,7 +305,7 @@ def test_registry_lists_policies_and_names_near_ones():
     assert names() == BUILT_IN
     assert policy("charon").keeps_budget and policy("aurachronos").preempts
     assert all(policy(name).summary.endswith(".") for name in names())
-    with pytest.raises(NotFoundError, match="'zeuss' is not known: one of zeus"):
+    with pytest.raises(NotFoundError, match="'zeuss' is not known: did you mean zeus"):
         policy("zeuss")
     with pytest.raises(UsageError, match="'zeus' is there already"):
         register("zeus")(lambda queue, options: None)

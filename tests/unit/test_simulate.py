@@ -427,7 +427,7 @@ def test_a_bad_model_is_named_with_its_own_line(folder):
     [
         (["nowhere.toml"], 3, "nowhere.toml: No such file"),
         ([], 2, "no scenario given"),
-        (["small.toml", "--policies", "zuse"], 6, "policy 'zuse' is not known: one of zeus"),
+        (["small.toml", "--policies", "zuse"], 6, "policy 'zuse' is not known: did you mean zeus?"),
         (["small.toml", "--seeds", "0"], 2, "--seeds: 0 is not a positive number"),
         (["broken.toml"], 2, "gone.csv: No such file or directory: name the workload: --workload FILE"),
     ],

@@ -1,0 +1,56 @@
+"""What a user probably meant by a word that is not known. Pure functions."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+
+
+def suggestion(word: str, known: Collection[str]) -> str:
+    """Return `did you mean ...?` with what a user probably meant; empty if nothing is near.
+
+    Args:
+        word: not one of the known words.
+        known: what would have been right. The same letters in other case come first, then words that contain
+            `word`, at most 4, then the one with the fewest mistakes, then the most similar one.
+    """
+    lower = {name.lower(): name for name in known}
+    wanted = word.lower()
+    if wanted in lower:
+        close = [lower[wanted]]
+    else:
+        close = [name for name in known if wanted and wanted in name.lower()][:4]
+        close = close or _mistyped(wanted, lower) or difflib.get_close_matches(wanted, lower, 1)
+        close = [lower.get(name, name) for name in close]
+    *first, last = close or [""]
+    return f"did you mean {', '.join(first)}{' or ' if first else ''}{last}?" if last else ""
+
+
+def _mistyped(word: str, known: Collection[str]) -> list[str]:
+    """Return the known word with the fewest mistakes, if those are at most a third of its letters."""
+    counted = min(
+        ((edits(word, name), name) for name in known if abs(len(name) - len(word)) < 3), default=None
+    )
+    return [counted[1]] if counted is not None and counted[0] <= max(1, len(counted[1]) // 3) else []
+
+
+def edits(wanted: Sequence[object], name: Sequence[object]) -> int:
+    """Return how many letters were left out, added, mistaken or swapped with their neighbour.
+
+    Source: the optimal string alignment distance, Damerau 1964.
+
+    Args:
+        wanted: text, or bytes.
+        name: the same kind.
+    """
+    before: list[int] = []
+    above = list(range(len(wanted) + 1))
+    for j, theirs in enumerate(name, 1):
+        row = [j]
+        for i, ours in enumerate(wanted, 1):
+            least = min(row[i - 1] + 1, above[i] + 1, above[i - 1] + (ours != theirs))
+            if i > 1 and j > 1 and ours == name[j - 2] and wanted[i - 2] == theirs:
+                least = min(least, before[i - 2] + 1)
+            row.append(least)
+        before, above = above, row
+    return above[-1]
