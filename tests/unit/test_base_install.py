@@ -95,7 +95,8 @@ predict --model resnet50 --gpu a100 --samples 9 --accumulate 2 --eds-k 2 --calib
 predict --trace net.py:build --save net.json --json
 calibrate rows.csv --gpu a40 --output x.toml --precision fp32 --saturation tanh --generations 1 --json
 calibrate rows.csv --gpu a40 --output x.toml --population 9 --polish 1 --kicks 1 --start y.toml --plain
-calibrate rows.csv --gpu a40 --output x.toml --workers 1 --seed 1 --checkpoint z""",
+calibrate rows.csv --gpu a40 --output x.toml --workers 1 --seed 1 --checkpoint z
+calibrate rows.csv --gpu a40 --output x.toml --method transfer --prior y.toml --config energy.toml""",
     "simulation": """simulate --list
 simulate budget-day --workload w.csv --policies fcfs --policy-file p.py --seeds 2 --sweep a=1,2 --jobs 1
 simulate budget-day --slurm --part 1/2 --out results --format csv --html x.html --plots p --json""",
@@ -107,6 +108,7 @@ spool list --json --config energy.toml
 doctor --quiet
 doctor --json --config energy.toml
 build-plugins --slurm-source /nonexistent --output out --cache cache --json
+build-plugins --slurm-prefix /nonexistent
 """
 ROOT_ONLY = ("lab",)
 """Commands of which only the help runs here: they would start a cluster."""
@@ -164,7 +166,8 @@ def test_missing_daemons_and_sources_are_one_line_each(outcomes: dict[str, list[
         assert "Traceback" not in outcome.err, command
         assert outcome.code in (0, 1, 2, 4), command
         if command[0] != "doctor":
-            assert re.fullmatch(r"senergy: error: [^\n]*\n", outcome.err), command
+            # build-plugins first says which Slurm it found.
+            assert re.fullmatch(r"(Slurm [^\n]*\n)?senergy: error: [^\n]*\n", outcome.err), command
 
 
 def test_quantiles_and_figures_are_there_without_numpy(outcomes: dict[str, list[Outcome]]) -> None:
