@@ -215,6 +215,27 @@ check() { # SECTION: what the page promises beyond exit code 0
             systemctl show -p StatusText senergyd | grep 'StatusText=Serving node1'
             systemctl show -p Before senergyd | grep slurmd.service"
         ;;
+    5.*)
+        expect "slurmd starts after senergyd is ready" 'systemctl stop slurmd senergyd; systemctl start slurmd senergyd
+            ready=$(systemctl show -p ActiveEnterTimestampMonotonic --value senergyd)
+            [ "$ready" -le "$(systemctl show -p ExecMainStartTimestampMonotonic --value slurmd)" ]'
+        expect "slurmd starts though senergyd cannot" 'systemctl stop slurmd senergyd
+            cp /etc/slurm/energy.toml /tmp/right.toml; echo nonsense >>/etc/slurm/energy.toml
+            systemctl start slurmd senergyd && exit 1
+            systemctl is-active slurmd; journalctl -u senergyd -p err -o cat | grep -q energy.toml
+            cp /tmp/right.toml /etc/slurm/energy.toml; systemctl start senergyd'
+        expect "a hung senergyd is started again" 'mkdir -p /run/systemd/system/senergyd.service.d
+            printf "[Service]\nWatchdogSec=3\n" >/run/systemd/system/senergyd.service.d/watchdog.conf
+            systemctl daemon-reload; systemctl restart senergyd
+            hung=$(systemctl show -p MainPID --value senergyd); systemctl kill -s STOP senergyd
+            for i in $(seq 120); do
+                now=$(systemctl show -p MainPID --value senergyd)
+                [ "$now" = "$hung" ] || [ "$now" = 0 ] || ! systemctl is-active senergyd || break
+                sleep 0.5
+            done
+            [ "$now" != "$hung" ]; systemctl is-active senergyd
+            rm -r /run/systemd/system/senergyd.service.d; systemctl daemon-reload; systemctl restart senergyd'
+        ;;
     6.*)
         wait_for "the record of the job" "senergy acct -X | grep -q monitor"
         expect "no error line of ours" "srun -n1 true 2>&1 | { ! grep -i energy; }"
