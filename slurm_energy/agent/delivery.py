@@ -20,7 +20,7 @@ from slurm_energy.accounting.client import ControllerClient
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.spool import Item, Spool
 from slurm_energy.config import ClusterConfig
-from slurm_energy.errors import EnergyError, UsageError
+from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -60,16 +60,21 @@ def read_outcome(items: Sequence[Item], answer: Mapping[str, Any]) -> Outcome:
     """Read the answer to a delivery; an item that it does not name is to be retried.
 
     Raises:
-        EnergyError: the answer names none of the items.
+        UnavailableError: the answer names none of the items.
     """
     accepted_ids = set(_strings(answer.get("accepted")))
     accepted = frozenset(i for i, item in enumerate(items) if item.record_id in accepted_ids)
     rejected, traces = _reasons(items, answer, "rejected"), _reasons(items, answer, "traces_rejected")
     retried = _reasons(items, answer, "retry")
     if not (accepted or rejected or retried):
-        raise EnergyError("controller", "its answer names none of the records")
+        raise UnavailableError("controller", "its answer names none of the records")
     unnamed = set(range(len(items))) - accepted - rejected.keys() - retried.keys()
     return Outcome(accepted, rejected, traces, retried | dict.fromkeys(unnamed, "not named in the answer"))
+
+
+def _is_about_the_connection(error: EnergyError) -> bool:
+    """Return whether an error says nothing about the records: no controller, no permission."""
+    return isinstance(error, UnavailableError | ForbiddenError | NotFoundError)
 
 
 def _strings(value: Any) -> list[str]:
@@ -165,10 +170,10 @@ class Delivery:
         client = self._client()
         try:
             answer = await self._post(client, items)
-        except UsageError as error:
-            if not items:
+        except EnergyError as error:
+            if not items or _is_about_the_connection(error):
                 raise
-            await self._deliver_one_by_one(client, items, str(error))
+            await self._deliver_one_by_one(client, items, error)
             return True
         await self._settle(items, answer)
         self._complaints.settle(_SUBJECT, "the controller answers again")
@@ -182,17 +187,26 @@ class Delivery:
             max_response_bytes=_MAX_RESPONSE_BYTES,
         )
 
-    async def _deliver_one_by_one(self, client: ControllerClient, items: list[Item], reason: str) -> None:
-        """Find out which items the controller refuses as a whole request, for its size or form."""
+    async def _deliver_one_by_one(
+        self, client: ControllerClient, items: list[Item], error: EnergyError
+    ) -> None:
+        """Find out which items make a whole request fail, so that they hold no others up.
+
+        What the controller refuses for its size or form is put aside; what it fails at is retried later.
+        """
         for item in items:
             try:
                 if len(items) > 1:
                     await self._settle([item], await self._post(client, [item]))
                     continue
-            except UsageError as error:
-                reason = str(error)
-            if item.trace is None or not await self._deliver_without_trace(client, item):
-                await self._reject(item, reason)
+            except EnergyError as own_error:
+                if _is_about_the_connection(own_error):
+                    raise
+                error = own_error
+            if not isinstance(error, UsageError):
+                await self._work(self._spool.defer, item.name, str(error), time.monotonic())
+            elif item.trace is None or not await self._deliver_without_trace(client, item):
+                await self._reject(item, str(error))
 
     async def _deliver_without_trace(self, client: ControllerClient, item: Item) -> bool:
         """Deliver a record whose trace may be what is refused; return whether that was it."""

@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 _VERSION = 1
 _BOOKS = "books.json"
-_RUNS, _ENDED, _TRACE = ".json", ".ended", ".trace"
+_RUNS, _ENDED, _TRACE, _DAMAGED = ".json", ".ended", ".trace", ".damaged"
+_MAX_DAMAGED = 50
 _LONGEST_FILE_BYTES = 256_000_000
 
 
@@ -131,9 +132,10 @@ class StateDir:
                 try:
                     session, checkpoint = _read(path)
                 except (OSError, ValueError, KeyError, TypeError) as error:
-                    aside = path.with_name(path.name + ".damaged")
+                    aside = path.with_name(path.name + _DAMAGED)
                     log.error("%s: cannot be read (%s); kept as %s", path, error, aside.name)
                     path.replace(aside)
+                    self._bound_damaged()
                     continue
                 self._load_trace(session)
                 found[session.owner] = session, checkpoint
@@ -143,6 +145,12 @@ class StateDir:
     def close(self) -> None:
         """Let another process have the directory."""
         os.close(self._lock)
+
+    def _bound_damaged(self) -> None:
+        """Keep the newest damaged files only."""
+        damaged = sorted(self._sessions.glob(f"*{_DAMAGED}"), key=lambda path: path.lstat().st_mtime)
+        for path in damaged[:-_MAX_DAMAGED]:
+            path.unlink(missing_ok=True)
 
     def _sweep(self, known: Container[str]) -> None:
         """Remove what we were writing or forgetting when we died."""

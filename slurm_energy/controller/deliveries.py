@@ -114,8 +114,10 @@ class Deliveries:
     def _note(self, delivery: _Delivery, sender: Sender, refusals: Sequence[Refusal]) -> None:
         if delivery.node is not None and (delivery.node in self.kept or len(self.kept) < MAX_NODES):
             self.kept[delivery.node] = delivery.counts
-        for refusal in refusals:
-            self._recurring.failed(f"record from {sender.peer}", f"{refusal.outcome}: {refusal.error}")
+        if refusals:
+            more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
+            message = f"{refusals[0].outcome}: {refusals[0].error}{more}"
+            self._recurring.failed(f"records from {sender.peer}", message)
 
 
 def _read(body: bytes, check: PlausibilityCheck) -> _Delivery:

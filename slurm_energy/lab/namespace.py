@@ -145,7 +145,7 @@ def _rebuild(stage: Path, directory: Path, added: Mapping[str, Path]) -> None:
     entries = {name: path for name, path in _entries(directory).items() if name not in added}
     files = {name for name, path in entries.items() if _is_plain(path)}
     links = {name: Path(_HOST_VIEW) / name for name in files}
-    shown = {name: path for name, path in entries.items() if name not in files} | added
+    shown = {**{name: path for name, path in entries.items() if name not in files}, **added}
     if links:
         shown[_HOST_VIEW] = directory
     _assemble(stage, directory, shown, links=links)

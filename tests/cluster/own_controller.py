@@ -27,15 +27,15 @@ RUNS_AS = str(os.getuid())
 
 
 @contextlib.contextmanager
-def running_munged(directory: Path):
-    """Run a munged with a key of its own; give its socket."""
+def running_munged(directory: Path, **more: str):
+    """Run a munged with a key of its own and further options; give its socket."""
     directory.mkdir(mode=0o755)
     key, munge_socket = directory / "key", directory / "socket"
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
     # --force: a directory below /tmp is not one that munged would trust.
     options = {"key-file": key, "socket": munge_socket, "pid-file": directory / "pid"}
-    options |= {"log-file": directory / "log", "seed-file": directory / "seed"}
+    options |= {"log-file": directory / "log", "seed-file": directory / "seed"} | more
     daemon = subprocess.Popen(
         ["munged", "--foreground", "--force", *(f"--{name}={value}" for name, value in options.items())],
         stderr=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from hardware_tree import KERNEL_RANGE_UJ, Tree
 from test_sampler import HandClock, decode
 
 from slurm_energy import config as configuration
+from slurm_energy.agent import statedir
 from slurm_energy.agent.engine import Engine
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.statedir import StateDir
@@ -612,6 +613,16 @@ def test_a_record_that_is_not_json_does_not_block_the_others(node: Node) -> None
     assert len(node.items()) == 1
     assert node.engine.spool.count() == 1
     assert (node.folder / "state/spool/rejected/000000000001-abc.json").exists()
+
+
+def test_damaged_state_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statedir, "_MAX_DAMAGED", 3)
+    node.die()
+    sessions = node.folder / "state/sessions"
+    for number in range(10):
+        (sessions / f"{number}.0.json").write_text("{")
+    node.engine = node.start()
+    assert len(list(sessions.iterdir())) == 3
 
 
 def test_a_damaged_state_file_is_kept_aside_and_costs_no_other_job(node: Node) -> None:

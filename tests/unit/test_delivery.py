@@ -18,7 +18,7 @@ from slurm_energy.agent.deferral import Deferral
 from slurm_energy.agent.delivery import Delivery
 from slurm_energy.agent.spool import Spool
 from slurm_energy.config import ClusterConfig
-from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, UsageError
 
 
 class Controller:
@@ -316,6 +316,49 @@ def test_a_request_that_is_refused_as_a_whole_loses_neither_record_nor_trace(
     node.deliver()
     assert node.spool.rejected.count() == 2
     assert sum(record.has_trace for record in node.spool.rejected.listing()) == 2
+
+
+def test_one_record_at_which_the_controller_fails_holds_no_other_up(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job_id in range(5):
+        node.add(job_id, trace=TRACE)
+    real = node.controller.post
+
+    def failing(path: str, body: Any) -> Any:
+        if any(item["record"]["job_id"] == 2 for item in body["items"]):
+            node.controller.posts.append(["failed"])
+            raise EnergyError("internal error", todo="see senergyctld's log")
+        return real(path, body)
+
+    monkeypatch.setattr(node.controller, "post", failing)
+    node.deliver()
+    assert sorted(node.controller.records) == ["id0", "id1", "id3", "id4"]
+    assert node.spool.state()["deferred"] == node.spool.count() == 1
+    assert "internal error" in node.spool.deferral.reason
+    assert node.deliver() == 0
+
+
+def test_a_controller_that_goes_away_between_single_records(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job_id in range(5):
+        node.add(job_id, trace=TRACE)
+    real, calls = node.controller.post, [0]
+
+    def leaving(path: str, body: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise UsageError("body", "too large")
+        if calls[0] > 3:
+            raise UnavailableError("controller", "Connection refused")
+        return real(path, body)
+
+    monkeypatch.setattr(node.controller, "post", leaving)
+    with pytest.raises(UnavailableError):
+        node.deliver()
+    assert len(node.controller.records) == 2
+    assert node.spool.count() == 3 and node.spool.rejected.count() == 0
 
 
 class TestBounds:

@@ -1,0 +1,83 @@
+"""Deliveries of nodes that a real Slurm knows, over real munge: whose records a host may bring."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+from own_controller import Controller, entry, reserved_port, running_munged
+from small_cluster import SmallCluster, marks
+
+from slurm_energy.slurm import munge
+from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.slurm.node_addresses import node_addresses
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ELSEWHERE = "192.0.2.7"  # TEST-NET-1: nobody's address
+
+pytestmark = marks()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="hosts-") as directory:
+        plugin, hook = REPOSITORY / "spank" / "energy.so", REPOSITORY / "prolog_epilog" / "senergy-hook"
+        with SmallCluster(Path(directory), plugin, hook) as running:
+            patch.setenv("SLURM_CONF", running.environment["SLURM_CONF"])
+            names = (f"NodeAddr={ELSEWHERE}", "NodeHostname=elsewhere")
+            moved = running.run("scontrol", "update", "NodeName=n3", *names)
+            assert moved.returncode == 0, moved.stderr
+            yield running
+
+
+@pytest.fixture
+def controller(cluster, tmp_path):
+    with reserved_port() as port:
+        made = Controller(tmp_path, cluster.directory / "munge.socket", port)
+        yield made
+        made.stop(signal.SIGKILL)
+
+
+def of_node(node, job_id):
+    made = entry(job_id)
+    made["record"]["node"] = node
+    return made
+
+
+def test_slurm_names_the_addresses_of_all_nodes(cluster):
+    known = node_addresses(CommandRunner())
+    assert set(known) == {"n1", "n2", "n3"}
+    assert "127.0.0.1" in known["n1"] and ELSEWHERE in known["n3"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "rejected", "retried"), [("check", [2], []), ("strict", [2], [3]), ("off", [], [])]
+)
+def test_a_host_delivers_for_its_own_nodes(controller, mode, rejected, retried):
+    """Several nodes share this host, one is elsewhere, one is none of Slurm's."""
+    controller.configure(extra=f'record_hosts = "{mode}"\n')
+    controller.start()
+    nodes = ["n1", "n2", "n3", "retired"]
+    sent = [of_node(node, number) for number, node in enumerate(nodes)]
+    answer = controller.client().post("/v1/records", {"items": sent})
+    assert [refusal["index"] for refusal in answer["rejected"]] == rejected
+    assert [refusal["index"] for refusal in answer["retry"]] == retried
+    found = controller.client().get("/v1/records")["records"]
+    kept = [node for number, node in enumerate(nodes) if number not in rejected + retried]
+    assert [record["node"] for record in found] == kept
+    for refusal in answer["rejected"]:
+        assert all(word in refusal["error"] for word in ("127.0.0.1", "n3", "senergy spool resend"))
+
+
+def test_the_address_that_munge_names():
+    directory = Path(tempfile.mkdtemp(prefix="origin-"))
+    directory.chmod(0o755)
+    try:
+        with running_munged(directory / "munge", origin=ELSEWHERE) as munge_socket:
+            opened = munge.open_credential(munge.encode(b"x", munge_socket), munge_socket)
+        assert (opened.payload, opened.origin) == (b"x", ELSEWHERE)
+    finally:
+        shutil.rmtree(directory)
