@@ -94,8 +94,8 @@ def _is_compute_node(settings: Settings, names: set[str]) -> bool | None:
         hosts = next((value for key, value in words if key.lower() == "nodehostname"), nodes)
         if any(_is_in(name, listed) for name in names for listed in (nodes, hosts)):
             return True
-    dynamic = any(key in settings for key in ("maxnodecount", "nodeset"))
-    return None if dynamic and not _is_controller(settings, names) else False
+    unlisted = "nodename" not in settings or "maxnodecount" in settings or "nodeset" in settings
+    return None if unlisted and not _is_controller(settings, names) else False
 
 
 def _is_in(name: str, hosts: str) -> bool:

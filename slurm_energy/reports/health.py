@@ -141,7 +141,13 @@ def _interfaces(found: Findings) -> list[Check]:
             what = f"present, cannot be used: {interface.reason}"
             checks.append(Check(name, State.DEGRADED, what, interface.cost, interface.fix))
         elif interface.present:
-            checks.append(Check(name, State.ABSENT, "present, not used: other sources go before it"))
+            checks.append(
+                Check(
+                    name,
+                    State.ABSENT,
+                    "present, not used: it gives nothing here, or other sources go before it",
+                )
+            )
         elif interface.expected:
             checks.append(Check(name, State.DEGRADED, "missing", interface.cost, interface.fix))
         else:

@@ -216,13 +216,19 @@ check() { # SECTION: what the page promises beyond exit code 0
             systemctl show -p Before senergyd | grep slurmd.service"
         ;;
     5.*)
-        expect "slurmd starts after senergyd is ready" 'systemctl stop slurmd senergyd; systemctl start slurmd senergyd
+        # Both are started in one transaction, as at boot.
+        expect "slurmd starts after senergyd is ready" 'systemctl stop slurmd senergyd
+            systemctl start multi-user.target
+            for i in $(seq 120); do systemctl is-active slurmd senergyd && break; sleep 0.5; done
+            systemctl is-active slurmd senergyd
             ready=$(systemctl show -p ActiveEnterTimestampMonotonic --value senergyd)
             [ "$ready" -le "$(systemctl show -p ExecMainStartTimestampMonotonic --value slurmd)" ]'
         expect "slurmd starts though senergyd cannot" 'systemctl stop slurmd senergyd
             cp /etc/slurm/energy.toml /tmp/right.toml; echo nonsense >>/etc/slurm/energy.toml
-            systemctl start slurmd senergyd && exit 1
-            systemctl is-active slurmd; journalctl -u senergyd -p err -o cat | grep -q energy.toml
+            systemctl start multi-user.target
+            for i in $(seq 120); do systemctl is-active slurmd && break; sleep 0.5; done
+            systemctl is-active slurmd; if systemctl is-active senergyd; then exit 1; fi
+            journalctl -u senergyd -p err -o cat | grep -q energy.toml
             cp /tmp/right.toml /etc/slurm/energy.toml; systemctl start senergyd'
         expect "a hung senergyd is started again" 'mkdir -p /run/systemd/system/senergyd.service.d
             printf "[Service]\nWatchdogSec=3\n" >/run/systemd/system/senergyd.service.d/watchdog.conf

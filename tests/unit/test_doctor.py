@@ -567,6 +567,20 @@ def test_every_fault_of_the_configuration_is_a_line(
         assert line.startswith(state) and f"{bad}{place}" in line
 
 
+def test_a_foreign_cluster_name_and_a_missing_prolog_are_faults_of_the_command_too(
+    without_daemons: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (without_daemons / "none.conf").write_text(
+        "ClusterName=right\nProlog=/no/such/prolog\nPrologFlags=Alloc\n"
+    )
+    config = without_daemons / "energy.toml"
+    config.write_text('[cluster]\nname = "wrong"\n')
+    assert main(["doctor", "--quiet", "--config", str(config)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any("ClusterName" in line and 'name = "right"' in line for line in lines)
+    assert any(line.startswith("failed: Prolog file: /no/such/prolog is missing") for line in lines)
+
+
 def test_a_bad_configuration_is_a_finding_and_no_error(
     without_daemons: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
