@@ -301,11 +301,14 @@ def _between(low: float, high: float, step: float, flag: str) -> list[float]:
 
 
 def _lines(names: dict[str, Any], found: Sweep) -> list[str]:
+    from slurm_energy.reports.scaling import Units
+
+    units = Units()
     dataset = f" of {names['dataset']}" if names["dataset"] else ""
     out = [f"{names['model']}, {names['precision']}, {names['samples']:,.0f} samples{dataset}", ""]
     out.append(
         f"{'KIND':<16} {'GPUS':>4} {'BATCH':>6} {'CAP W':>6} {'MHz':>5} {'STEP ms':>9} {'TIME':>11}"
-        f" {'RANGE':>9} {'WATTS':>7} {'ENERGY J':>9} {'EDP Js':>8} {'EDS':>6} FRONT BEST"
+        f" {'RANGE':>9} {'WATTS':>7} {'ENERGY':>9} {'EDP':>11} {'EDS':>6} FRONT BEST"
     )
     bests: dict[int, list[str]] = {}
     for name, place in found.best.items():
@@ -318,8 +321,8 @@ def _lines(names: dict[str, Any], found: Sweep) -> list[str]:
         mhz = found.clock[place] * kind.max_clock_mhz
         figures = (
             f"{mhz:>5.0f} {1e3 * found.step_s[place]:>9.2f} {format_duration(time.mean):>11} {spread:>9}"
-            f" {answer.power_watts.mean:>7.0f} {format_scaled(answer.energy_joules.mean):>9}"
-            f" {format_scaled(answer.edp_js):>8} {found.objectives['eds'][place]:>6.3f}"
+            f" {answer.power_watts.mean:>7.0f} {units.text(answer.energy_joules.mean, 'J'):>9}"
+            f" {units.text(answer.edp_js, 'J*s'):>11} {found.objectives['eds'][place]:>6.3f}"
         )
         limit = "none" if math.isinf(cap) else f"{cap:g}"
         out.append(f"{kind.name:<16} {gpus:>4.0f} {batch:>6.0f} {limit:>6} {figures} {marks}".rstrip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -355,3 +356,12 @@ def test_kinds_are_compared_in_a_precision_that_all_have(senergy: Run) -> None:
     assert (code, err) == (0, "")
     assert json.loads(out)["precision"] == "fp32"
     assert "bert-base, tf32," in senergy("--model bert-base --gpu a40,a100")[1]
+
+
+def test_figures_of_the_table_carry_their_unit(capsys):
+    pytest.importorskip("numpy")
+    assert cli.main(["predict", "--model", "resnet50", "--gpu", "a100", "--cap", "200"]) == 0
+    header, row = capsys.readouterr().out.splitlines()[2:4]
+    at = header.split().index("ENERGY") - 2  # STEP ms and CAP W are two words each
+    assert re.fullmatch(r"[0-9.]+[kMGTP]?J", row.split()[at])
+    assert re.fullmatch(r"[0-9.]+[kMGTP]?J\*s", row.split()[at + 1])
