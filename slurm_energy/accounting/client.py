@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import random
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +36,7 @@ MAX_RESPONSE_BYTES: Final = 4 << 30
 # The controller reads 16 KiB of request line and headers; the credential needs less than 1 KiB.
 _MAX_TARGET_BYTES: Final = 8 << 10
 _READ_BYTES: Final = 256 << 10
+_RETRY_PAUSES_S: Final = (0.1, 0.3, 0.9)
 _ERRORS: Final[dict[int, type[EnergyError]]] = {
     400: UsageError,
     403: ForbiddenError,
@@ -41,6 +44,10 @@ _ERRORS: Final[dict[int, type[EnergyError]]] = {
     413: UsageError,
     503: UnavailableError,
 }
+
+
+class _BrokenOffError(UnavailableError):
+    """The connection ended before the response did."""
 
 
 class ControllerClient:
@@ -99,6 +106,15 @@ class ControllerClient:
         return self._request("POST", quote(path), json.dumps(body, separators=(",", ":")).encode())
 
     def _request(self, method: str, target: str, body: bytes) -> dict[str, Any]:
+        """Ask, and again if the connection is broken off, as a controller does that has too many of them."""
+        for pause_s in _RETRY_PAUSES_S:
+            try:
+                return self._request_once(method, target, body)
+            except _BrokenOffError:
+                time.sleep(pause_s * (0.5 + random.random()))
+        return self._request_once(method, target, body)
+
+    def _request_once(self, method: str, target: str, body: bytes) -> dict[str, Any]:
         credential = munge.encode(request_payload(method, target, body), self._munge_socket)
         headers = {"Authorization": f"MUNGE {credential}", "Connection": "close"}
         if body:
@@ -177,7 +193,8 @@ class ControllerClient:
 
     def _unreachable(self, error: Exception) -> UnavailableError:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return UnavailableError(
+        broken_off = isinstance(error, (ConnectionResetError, BrokenPipeError))  # RemoteDisconnected too
+        return (_BrokenOffError if broken_off else UnavailableError)(
             f"controller {self._url}", shown(reason or type(error).__name__, 200), "is senergyctld running?"
         )
 

@@ -1,8 +1,8 @@
 """Which connections are kept before their credential is known, how long, and how much is read of them.
 
-A connection carries one request. Until its credential was opened it counts against its address: the address
-that has too many loses its oldest ones first, so that a client that sends its request at once is answered
-while others hold connections open.
+A connection carries one request. Until its credential was opened it counts against its address. An address
+that has too many loses the oldest of those that have sent no request for a while, so that a client that sends
+its request at once is answered while others hold connections open.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from slurm_energy.controller.request_head import END, MAX_HEAD_BYTES, HeadError,
 
 MAX_UNIDENTIFIED: Final = 1024
 MAX_UNIDENTIFIED_PER_ADDRESS: Final = 128
+BURST_FACTOR: Final = 1.5  # for connections that have just come, and those with a request that waits its turn
+BURST_FACTOR_PER_ADDRESS: Final = 6.0
+GRACE_S: Final = 0.5
 CLOSING_TIMEOUT_S: Final = 10.0
 _SWEEP_INTERVAL_S: Final = 0.5
 _READ_BYTES: Final = 64 << 10
@@ -54,8 +57,8 @@ class AdmissionControl:
 
     Args:
         clock: seconds, monotonic.
-        limit: most connections without identified user.
-        limit_per_address: most of them from one address.
+        limit: connections without identified user from which on silent ones are ended.
+        limit_per_address: the same for those of one address.
     """
 
     def __init__(
@@ -92,9 +95,11 @@ class AdmissionControl:
         of_address[connection] = None
         self._count += 1
         if len(of_address) > self._limit_per_address:
-            self._end_one(connection.address)
+            full = len(of_address) > BURST_FACTOR_PER_ADDRESS * self._limit_per_address
+            self._make_room(connection.address, connection if full else None)
         elif self._count > self._limit:
-            self._end_one(max(self._unidentified, key=lambda address: len(self._unidentified[address])))
+            most = max(self._unidentified, key=lambda address: len(self._unidentified[address]))
+            self._make_room(most, connection if self._count > BURST_FACTOR * self._limit else None)
         else:
             return
         if not self._crowded:
@@ -141,12 +146,14 @@ class AdmissionControl:
             yield from of_address
         yield from self._identified
 
-    def _end_one(self, address: str) -> None:
-        """End the oldest connection of an address that has not sent its head, else the oldest."""
-        of_address = self._unidentified[address]
-        oldest = next((one for one in of_address if one.awaits_head), next(iter(of_address)))
-        self._remove(oldest)
-        oldest.abort()
+    def _make_room(self, address: str, newest: GuardedConnection | None) -> None:
+        """End the oldest silent connection of an address; `newest`: that one if there is none."""
+        since_s = self.clock() - GRACE_S
+        silent = (one for one in self._unidentified[address] if one.awaits_head and one.since_s < since_s)
+        victim = next(silent, newest)
+        if victim is not None:
+            self._remove(victim)
+            victim.abort()
 
     def _remove(self, connection: GuardedConnection) -> bool:
         of_address = self._unidentified.get(connection.address, {})
@@ -171,7 +178,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._head = bytearray()
         self._body_bytes_left = 0
-        self._since_s = control.clock()
+        self.since_s = control.clock()
         self._phase = Phase.HEAD
         self._closing_since_s: float | None = None
         self._paused = False
@@ -227,7 +234,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
 
     def resume_reading(self, phase: Phase) -> None:
         """Read the body in another phase; its handler bounds it."""
-        self._phase, self._since_s = phase, self._control.clock()
+        self._phase, self.since_s = phase, self._control.clock()
         if self._paused and self._transport is not None:
             self._paused = False
             if not self._transport.is_closing():
@@ -247,7 +254,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
             self._closing_since_s = now_s if self._closing_since_s is None else self._closing_since_s
             if now_s - self._closing_since_s > CLOSING_TIMEOUT_S:
                 self.abort()
-        elif now_s - self._since_s > self._phase.value:
+        elif now_s - self.since_s > self._phase.value:
             if self.awaits_head:
                 self._refuse(HeadError(408, f"no whole request within {Phase.HEAD.value:g} s"))
             else:
@@ -275,7 +282,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
 
     def _serve(self, head: bytes) -> None:
         assert self._transport is not None
-        self._since_s = self._control.clock()
+        self.since_s = self._control.clock()
         self._phase = Phase.IDENTIFICATION
         # No more is read until the credential was opened.
         self._transport.pause_reading()

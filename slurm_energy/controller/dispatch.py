@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import select
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class Dispatcher:
         self._recurring = recurring
         self._admission = admission
         self._decoders = ThreadPoolExecutor(_DECODERS, "munge-decode")
+        self._decoding = asyncio.Semaphore(_DECODERS)
         self._signers = ThreadPoolExecutor(_SIGNERS, "munge-encode")
         self._deliveries = ByteBudget(_DELIVERIES_BYTES)
         self._serving: set[asyncio.Task[web.StreamResponse]] = set()
@@ -89,7 +91,10 @@ class Dispatcher:
         """Let a route see only requests with a good credential; the body is not read before that."""
 
         async def known(request: web.Request) -> web.StreamResponse:
-            caller = await self._identify(request)
+            try:
+                caller = await self._identify(request)
+            except ConnectionError as error:
+                return _broken_off(request, error)
             self._admission.identified(request.protocol)
             # What was begun is completed, whether the client waits or not: its turn ends with the work.
             task = asyncio.create_task(self._serve(route, request, caller))
@@ -98,10 +103,7 @@ class Dispatcher:
             try:
                 return await asyncio.shield(task)
             except ConnectionError as error:
-                log.debug("%s %s broken off: %s", request.method, shown(request.path, 200), error)
-                if request.transport is not None:
-                    request.transport.abort()
-                return web.Response(status=500)  # goes nowhere: the connection is closed
+                return _broken_off(request, error)
 
         return known
 
@@ -115,7 +117,10 @@ class Dispatcher:
         socket = self._current()[0].cluster.munge_socket
         call = functools.partial(identify, header, request.method, request.raw_path, socket)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._decoders, call)
+            async with self._decoding:
+                if not _still_there(request):  # costs munged nothing
+                    raise ConnectionResetError("the client is gone")
+                return await asyncio.get_running_loop().run_in_executor(self._decoders, call)
         except EnergyError:
             self._admission.refused(request.protocol)
             raise
@@ -170,6 +175,26 @@ class Dispatcher:
                 if isinstance(answer, dict):
                     return await responder.whole(200, answer)
                 return await responder.stream(answer)
+
+
+def _still_there(request: web.Request) -> bool:
+    """Return whether the client has not closed its end, which is not noticed while nothing is read."""
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        return False
+    connected = transport.get_extra_info("socket")
+    if connected is None:
+        return True
+    poll = select.poll()
+    poll.register(connected.fileno(), select.POLLRDHUP)
+    return not poll.poll(0)
+
+
+def _broken_off(request: web.Request, error: ConnectionError) -> web.Response:
+    log.debug("%s %s broken off: %s", request.method, shown(request.path, 200), error)
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=500)  # goes nowhere: the connection is closed
 
 
 @web.middleware

@@ -10,7 +10,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
@@ -52,9 +52,12 @@ from slurm_energy.users import uid_of
 MAX_DELIVERY_BYTES: Final = 16 << 20
 MAX_QUESTIONS_BYTES: Final = 1 << 20
 MAX_SEARCH_BYTES: Final = 256 << 10
+_QUERY_TIMEOUT_S: Final = 20.0
 _REST_FACTOR: Final = 3.0  # an ordinary user keeps about a quarter of a core busy at most
 _FIGURES_AGE_S: Final = 1.0
 _TRACES_CHUNK: Final = 4  # jobs' answers carry traces, which may be megabytes each
+P = ParamSpec("P")
+R = TypeVar("R")
 log = logging.getLogger("senergyctld")
 
 
@@ -147,29 +150,29 @@ class Server:
     async def _get_records(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
         wanted = Selection.from_query(await _query(request, body))
         selection = await asyncio.to_thread(self._scoped, caller, wanted)
-        ids = await self._store.read(_find, selection)
+        ids = await self._read(caller, _find, selection)
         if selection.users and not selection.jobs and selection.visible is None:
             await self._store.read(queries.refuse_unknown_users, selection)
         if not selection.jobs:
             await self._names.refuse_unknown(selection.accounts, selection.partitions)
         head = f'{json.dumps(caller.rights.described())[:-1]},"records":['
-        return self._pieces(ids, head, queries.CHUNK, False)
+        return self._pieces(caller, ids, head, queries.CHUNK, False)
 
     async def _get_job(self, request: web.Request, caller: Caller, _: bytes) -> Answer:
         job = JobSelector.parse(request.match_info["id"])
         duplicates = Selection.from_query(dict(request.query)).duplicates
         wanted = Selection(jobs=(job,), steps=True, duplicates=duplicates)
         selection = await asyncio.to_thread(self._scoped, caller, wanted)
-        ids = await self._store.read(_find, selection)
+        ids = await self._read(caller, _find, selection)
         if not len(ids):
             raise NotFoundError(f"job {job.text}", "no energy record", _why_not_found(job))
-        made = await self._store.read(decisions.of_records, ids)
+        made = await self._read(caller, decisions.of_records, ids)
         unnamed = 0
         if not caller.rights.everything:
             unnamed, made = decisions.unnamed_jobs(made), decisions.for_owners(made)
         first = caller.rights.described() | {"unnamed_jobs": unnamed, "decisions": made}
         head = f'{json.dumps(first)[:-1]},"records":['
-        return self._pieces(ids, head, _TRACES_CHUNK, True)
+        return self._pieces(caller, ids, head, _TRACES_CHUNK, True)
 
     async def _get_priority(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
         query = await _query(request, body)
@@ -233,12 +236,26 @@ class Server:
             )
         return dataclasses.replace(selection, users=(), uids=(), visible=visible)
 
-    async def _pieces(self, ids: Sequence[int], head: str, chunk: int, with_traces: bool) -> Pieces:
+    async def _read(
+        self,
+        caller: Caller,
+        function: Callable[Concatenate[sqlite3.Connection, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Read from the database, for others than operators in bounded time."""
+        if caller.rights.everything:
+            return await self._store.read(function, *args, **kwargs)
+        return await self._store.read_within(_QUERY_TIMEOUT_S, function, *args, **kwargs)
+
+    async def _pieces(
+        self, caller: Caller, ids: Sequence[int], head: str, chunk: int, with_traces: bool
+    ) -> Pieces:
         """Yield an object whose last key is a list of records, without its last brace."""
         text, separator = head, ""
         for first in range(0, max(len(ids), 1), chunk):
             part = ids[first : first + chunk]
-            records = await self._store.read(queries.records_json, part, with_traces=with_traces)
+            records = await self._read(caller, queries.records_json, part, with_traces=with_traces)
             text += "".join(f"{separator if i == 0 else ','}\n{r}" for i, r in enumerate(records))
             separator = "," if records or separator else ""
             yield text

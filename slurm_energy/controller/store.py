@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 from slurm_energy.accounting import database
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
+_STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, below a millisecond
 _READERS: Final = 8  # more than the requests of ordinary users that are served at a time
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,6 +67,32 @@ class Store:
                 return function(connection, *args, **kwargs)
 
         return await self._run(self._readers, call)
+
+    async def read_within(
+        self,
+        limit_s: float,
+        function: Callable[Concatenate[sqlite3.Connection, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Run a function in a reading thread and break its queries off after some seconds.
+
+        Raises:
+            UnavailableError: the database refused, or the time is over.
+        """
+
+        def bounded(connection: sqlite3.Connection) -> R:
+            until_s = time.monotonic() + limit_s
+            connection.set_progress_handler(lambda: time.monotonic() > until_s, _STEPS_BETWEEN_LOOKS)
+            try:
+                return function(connection, *args, **kwargs)
+            except sqlite3.OperationalError as error:
+                if time.monotonic() <= until_s:
+                    raise
+                why = f"it takes longer than {limit_s:g} s"
+                raise UnavailableError("query", why, "ask for a shorter time or fewer jobs") from error
+
+        return await self.read(bounded)
 
     def close(self) -> None:
         """Wait for what is running and close everything."""

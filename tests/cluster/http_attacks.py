@@ -168,6 +168,32 @@ def compressed_bodies(port: int, munge_socket: Path) -> None:
     _at_once(one, 40)
 
 
+def floods_of_connections(port: int, _: Path) -> None:
+    """Connect, send a request with a false credential and go, without a pause."""
+    request = b"GET /v1/status HTTP/1.1\r\nAuthorization: MUNGE MUNGE:AwQFAAD:\r\n\r\n"
+
+    def flood() -> None:
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 20) as one:
+                one.sendall(request)
+
+    for _number in range(8):
+        threading.Thread(target=flood, daemon=True).start()
+
+
+def floods_of_requests(port: int, munge_socket: Path) -> None:
+    """Ask with good credentials without a pause, and go before the answer comes."""
+
+    def flood() -> None:
+        while True:
+            request = _request(munge_socket, "GET", "/v1/records", b"Host: x")
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 20) as one:
+                one.sendall(request)
+
+    for _number in range(8):
+        threading.Thread(target=flood, daemon=True).start()
+
+
 ATTACKS: tuple[Attack, ...] = (
     large_headers,
     half_open_requests,
@@ -177,6 +203,8 @@ ATTACKS: tuple[Attack, ...] = (
     slow_bodies,
     pipelined_requests,
     compressed_bodies,
+    floods_of_connections,
+    floods_of_requests,
 )
 
 

@@ -158,12 +158,28 @@ def test_a_full_address_loses_its_oldest_silent_connection():
     port = Port(limit_per_address=3)
     _, asking = port.connect(content=HEAD)
     silent = [port.connect()[1] for _ in range(2)]
+    port.now_s += admission.GRACE_S * 2
     _, honest = port.connect(content=HEAD)
     assert [t.aborted for t in silent] == [True, False]
     assert not asking.aborted and not honest.aborted
     port.connect()
-    port.connect()
-    assert not asking.aborted and not honest.aborted and port.control.unidentified == 3
+    assert [t.aborted for t in silent] == [True, True] and port.control.unidentified == 3
+    assert not asking.aborted and not honest.aborted
+
+
+def test_a_burst_of_clients_is_not_cut():
+    """Connections that came together send their requests a moment later, and requests wait their turn."""
+    port = Port(limit_per_address=10)
+    burst = [port.connect() for _ in range(40)]
+    assert not any(transport.aborted for _, transport in burst)
+    for connection, _ in burst:
+        give(connection, HEAD)
+    port.now_s += admission.GRACE_S * 2
+    more = [port.connect()[1] for _ in range(30)]
+    assert not any(transport.aborted for _, transport in burst)
+    hard = int(10 * admission.BURST_FACTOR_PER_ADDRESS)
+    assert [t.aborted for t in more] == [False] * (hard - 40) + [True] * (30 + 40 - hard)
+    assert port.control.unidentified == hard
 
 
 def test_identified_connections_do_not_count():
@@ -171,17 +187,27 @@ def test_identified_connections_do_not_count():
     served = [port.connect(content=HEAD)[1] for _ in range(2)]
     for handler in port.handlers:
         port.control.identified(handler)
+    port.now_s += 1
     more = [port.connect()[1] for _ in range(2)]
-    assert not any(transport.aborted for transport in served + more)
+    port.now_s += 1
+    port.connect()
+    assert [t.aborted for t in served + more] == [False, False, True, False]
 
 
 def test_a_full_port_takes_from_the_address_that_has_most():
     port = Port(limit=6, limit_per_address=5)
     crowd = [port.connect("10.0.0.1")[1] for _ in range(5)]
     _, lonely = port.connect("10.0.0.2")
+    port.now_s += admission.GRACE_S * 2
     _, late = port.connect("10.0.0.3")
     assert [t.aborted for t in crowd] == [True, False, False, False, False]
     assert not lonely.aborted and not late.aborted
+
+
+def test_a_port_has_a_last_bound():
+    port = Port(limit=6, limit_per_address=100)
+    waiting = [port.connect(f"10.0.0.{number}", HEAD)[1] for number in range(20)]
+    assert sum(not transport.aborted for transport in waiting) == 9 == port.control.unidentified
 
 
 def test_lost_connections_are_forgotten():

@@ -335,6 +335,17 @@ def test_bodies_have_bounds(controller, target, uid, limit):
     assert controller.session(story)
 
 
+def test_only_operators_queries_may_take_long(controller, monkeypatch):
+    monkeypatch.setattr(server, "_QUERY_TIMEOUT_S", -1.0)
+
+    async def story(c):
+        await c.post({"items": [item(job_id=n, uid=ALICE) for n in range(3000)]})
+        assert len((await c.get("/v1/records"))[1]["records"]) == 3000
+        return refused(await c.get("/v1/records", uid=ALICE), 503, 4, "query: it takes longer")
+
+    assert controller.session(story)
+
+
 def test_status_pages_that_are_asked_for_together_share_one_query(controller, monkeypatch):
     figures, calls = server.queries.figures, []
 
@@ -708,6 +719,18 @@ class TestStore:
             Store(tmp_path / "a.db")
         first.close()
         Store(tmp_path / "a.db").close()
+
+    def test_a_query_without_end_is_broken_off(self, tmp_path):
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+        store = Store(tmp_path / "a.db")
+
+        async def story():
+            with pytest.raises(UnavailableError, match=r"longer than 0\.1 s: ask for a shorter time"):
+                await store.read_within(0.1, lambda connection: connection.execute(endless).fetchall())
+            return await store.read_within(30, lambda c: c.execute("SELECT 5").fetchone())
+
+        assert asyncio.run(story()) == (5,)
+        store.close()
 
     def test_a_refused_database_is_not_left_locked(self, tmp_path):
         (tmp_path / "a.db").write_text("nonsense " * 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 
 import open_munge
@@ -179,3 +180,25 @@ def test_long_parameters_go_in_the_body(monkeypatch):
     (method, target, body), second = connection.asked
     assert (method, target, json.loads(body)) == ("POST", "/v1/records/search", {"job": jobs})
     assert second == ("GET", "/v1/records?job=1%2C2", None)
+
+
+def test_a_connection_that_is_broken_off_is_tried_again(monkeypatch):
+    monkeypatch.setattr(client, "_RETRY_PAUSES_S", (0.0, 0.0, 0.0))
+    failures = [ConnectionResetError(104, "reset"), http.client.RemoteDisconnected("gone"), BrokenPipeError()]
+    asked, connection = ask(monkeypatch, 200, lambda credential: sealed({"records": []}, credential))
+    answer = connection.getresponse
+
+    def getresponse():
+        if failures:
+            raise failures.pop()
+        return answer()
+
+    connection.getresponse = getresponse
+    assert asked.get("/v1/records") == {"records": []} and len(connection.asked) == 4
+    failures += [ConnectionResetError(104, "reset")] * 4
+    with pytest.raises(UnavailableError, match="is senergyctld running"):
+        asked.get("/v1/records")
+    failures[:] = [ConnectionRefusedError(111, "refused"), OSError(5, "x")]
+    with pytest.raises(UnavailableError):
+        asked.get("/v1/records")
+    assert len(failures) == 1
