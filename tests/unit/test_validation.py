@@ -173,7 +173,7 @@ WRONG = {
         *("error", "node_power.bmc", "source 'redfish'"),
     ),
     "BMC account alone": ("[node_power]\nbmc_user = 'a'\n", "warning", "bmc_user", "no effect"),
-    "priority policy": ("[priority]\npolicy = 'blnd'\n", "error", "priority.policy", "one of blend"),
+    "priority policy": ("[priority]\npolicy = 'blnd'\n", "error", "priority.policy", "did you mean blend"),
     "priority policy file": (
         "[priority]\npolicy_file = '/nowhere/policy.py'\n",
         *("error", "priority.policy_file", "No such file"),
