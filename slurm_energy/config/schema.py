@@ -206,9 +206,9 @@ class ControllerConfig:
     )
     record_hosts: str = key(
         "check",
-        "Which host may deliver a node's records. check: none but the node's own, where Slurm knows its "
-        "addresses; strict: nothing is taken while they are not known, and the address that munge names does "
-        "not count; off: any host. See docs/accounting.md.",
+        "Which host may deliver a node's records. check: none but the node's own, unless Slurm does "
+        "not answer; strict: nothing is taken while addresses are not known, and the address that munge "
+        "names does not count; off: any host. See docs/accounting.md.",
         lambda value: None if value in RECORD_HOSTS else f"must be one of {', '.join(RECORD_HOSTS)}",
     )
     max_watts: dict[str, float] = key(

@@ -102,10 +102,9 @@ class Deliveries:
             verdict = verdicts[item.record.node]
             if verdict is Verdict.REFUSED:
                 refusals.append(_foreign(item, sender, mode))
-            elif verdict is Verdict.UNKNOWN and mode == STRICT:
-                why = (
-                    f"the addresses of node {shown(item.record.node)} are not known (record_hosts is strict)"
-                )
+            elif verdict is Verdict.ABSENT or (verdict is Verdict.UNKNOWN and mode == STRICT):
+                what = "has no node" if verdict is Verdict.ABSENT else "does not tell the addresses of node"
+                why = f"energy record: Slurm {what} {shown(item.record.node)} (controller.record_hosts)"
                 refusals.append(Refusal(item.index, item.record.record_id, why, Outcome.RETRY))
             else:
                 kept.append(item)

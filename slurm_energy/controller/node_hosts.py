@@ -1,6 +1,7 @@
 """Which host may deliver a node's records: the node's own, by its addresses in Slurm and the name service.
 
-Several nodes may share a host, as in a test cluster. What is not known refuses nothing, but with `strict`.
+Several nodes may share a host, as in a test cluster. While Slurm does not answer nothing is refused, but with
+`strict`.
 """
 
 from __future__ import annotations
@@ -33,10 +34,18 @@ _MAX_NODES: Final = 100_000
 
 
 class Verdict(Enum):
-    """Whether a host may deliver a node's records."""
+    """Whether a host may deliver a node's records.
+
+    Attributes:
+        ALLOWED: it has an address of the node.
+        REFUSED: it has none.
+        ABSENT: Slurm has no such node.
+        UNKNOWN: Slurm or the name service did not say.
+    """
 
     ALLOWED = auto()
     REFUSED = auto()
+    ABSENT = auto()
     UNKNOWN = auto()
 
 
@@ -102,6 +111,8 @@ class NodeHosts:
     def _verdict(self, node: str, sender: Sender, mode: str) -> Verdict:
         resolved = self._resolved.get(node)
         peer, own, origin = (canonical(address) for address in (sender.peer, sender.own, sender.origin))
+        if self._names and node not in self._names:
+            return Verdict.ABSENT
         if resolved is None or not resolved.addresses or peer is None:
             return Verdict.UNKNOWN
         addresses = resolved.addresses

@@ -54,7 +54,7 @@ def test_slurm_names_the_addresses_of_all_nodes(cluster):
 
 
 @pytest.mark.parametrize(
-    ("mode", "rejected", "retried"), [("check", [2], []), ("strict", [2], [3]), ("off", [], [])]
+    ("mode", "rejected", "retried"), [("check", [2], [3]), ("strict", [2], [3]), ("off", [], [])]
 )
 def test_a_host_delivers_for_its_own_nodes(controller, mode, rejected, retried):
     """Several nodes share this host, one is elsewhere, one is none of Slurm's."""

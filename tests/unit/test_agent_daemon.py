@@ -160,6 +160,8 @@ def test_a_job_over_the_socket(agent: Agent) -> None:
         (b'{"op":"set","job_id":5,"cap_watts":1e999}\n', "cap_watts inf"),
         (b'{"op":"set","job_id":5,"cap_watts":true}\n', "cap_watts True"),
         (b'{"op":"energy","job_id":5}\n', "job 5 does not run on this node"),
+        (b'{"op":"resend","record_ids":"all"}\n', "record_ids 'all'"),
+        (b'{"op":"resend","record_ids":["x"]}\n', "record x: not among the refused ones"),
     ],
 )
 def test_bad_messages_get_one_line(agent: Agent, message: bytes, words: str) -> None:
@@ -218,13 +220,15 @@ def test_others_may_only_look_and_owners_only_at_their_own(agent: Agent) -> None
         {"op": "end", "env": env(5)},
         {"op": "step", "event": "start", "job_id": 5, "step": "0"},
         {"op": "set", "job_id": 6, "cap_watts": 100},
+        {"op": "spool"},
+        {"op": "resend"},
         {"op": "energy", "job_id": 5},
         {"op": "energy", "job_id": 6},
     ]
     command = [sys.executable, "-c", AS_NOBODY, str(agent.socket), *map(json.dumps, messages)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [answer.get("code", 0) for answer in answers] == [0, 5, 5, 5, 5, 5, 0]
+    assert [answer.get("code", 0) for answer in answers] == [0, 5, 5, 5, 5, 5, 5, 5, 0]
     assert [job["job_id"] for job in agent.ask({"op": "status"})["jobs"]] == [5, 6]
 
 

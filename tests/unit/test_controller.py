@@ -176,7 +176,7 @@ def test_each_item_has_one_outcome(controller):
 
 def test_a_host_delivers_only_for_its_own_nodes(controller):
     hosts = NodeHosts(
-        lambda _argv: "n1|n1|127.0.0.1\nn2|n2|192.0.2.7\n",
+        lambda _argv: "n1|n1|127.0.0.1\nn2|n2|192.0.2.7\nn3|n3|n3\n",
         Recurring(logging.getLogger("test")),
         lambda name: [name] if name[0].isdigit() else [],
     )
@@ -184,16 +184,18 @@ def test_a_host_delivers_only_for_its_own_nodes(controller):
 
     async def story(c):
         sent = [item(job_id=1, node="n1"), item(job_id=2, node="n2"), item(job_id=3, node="n3")]
+        sent.append(item(job_id=4, node="nobody"))
         answer = (await c.post({"items": sent}))[1]
         assert [r["index"] for r in answer["rejected"]] == [1]
+        assert [r["index"] for r in answer["retry"]] == [3]
         for word in ("127.0.0.1", "n2", "controller.record_hosts"):
             assert word in answer["rejected"][0]["error"]
         assert [r["job_id"] for r in (await c.get("/v1/records"))[1]["records"]] == [1, 3]
         c.server.config = configuration.parse(CONFIG.replace("[controller]", f'{HEAD}"strict"'))
         answer = (await c.post({"items": sent}))[1]
-        assert [[r["index"] for r in answer[key]] for key in ("rejected", "retry")] == [[1], [2]]
+        assert [[r["index"] for r in answer[key]] for key in ("rejected", "retry")] == [[1], [2, 3]]
         c.server.config = configuration.parse(CONFIG.replace("[controller]", f'{HEAD}"off"'))
-        assert len((await c.post({"items": sent}))[1]["accepted"]) == 3
+        assert len((await c.post({"items": sent}))[1]["accepted"]) == 4
         return True
 
     try:

@@ -22,7 +22,8 @@ NAMES = {
     "localhost": ["127.0.0.1", "::1"],
     "head": ["127.0.1.1"],
 }
-ALLOWED, REFUSED, UNKNOWN = Verdict.ALLOWED, Verdict.REFUSED, Verdict.UNKNOWN
+ALLOWED, REFUSED = Verdict.ALLOWED, Verdict.REFUSED
+ABSENT, UNKNOWN = Verdict.ABSENT, Verdict.UNKNOWN
 
 
 class Cluster:
@@ -67,7 +68,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch):
         ("n4", "127.0.0.1", ALLOWED),
         ("n4", "10.0.0.1", REFUSED),
         ("n5", "10.0.0.1", UNKNOWN),
-        ("unheard-of", "10.0.0.1", UNKNOWN),
+        ("unheard-of", "10.0.0.1", ABSENT),
         ("n1", None, UNKNOWN),
         ("n1", "not an address", UNKNOWN),
     ],
@@ -120,7 +121,9 @@ def test_a_node_that_moved_is_looked_up_again(cluster: Cluster, monkeypatch: pyt
     monkeypatch.setattr(node_hosts, "MIN_AGE_S", -1.0)
     cluster.sinfo = "n2|n2|10.0.0.7\n"
     assert cluster.verdict("n2", "10.0.0.7") is ALLOWED
-    assert cluster.verdict("n1", "10.0.0.7") is UNKNOWN  # Slurm has it no more
+    assert cluster.verdict("n1", "10.0.0.7") is ABSENT
+    cluster.sinfo = ""  # as for a user from whom Slurm hides all nodes
+    assert cluster.verdict("n1", "10.0.0.7") is UNKNOWN
 
 
 def test_what_sinfo_prints() -> None:
