@@ -27,7 +27,6 @@ GRACE_S: Final = 0.5
 CLOSING_TIMEOUT_S: Final = 10.0
 _SWEEP_INTERVAL_S: Final = 0.5
 _READ_BYTES: Final = 64 << 10
-_IPV6_NETWORK_BITS: Final = 64
 
 log = logging.getLogger("senergyctld")
 
@@ -312,14 +311,15 @@ class GuardedConnection(asyncio.BufferedProtocol):
 
 
 def address_key(peer: Any) -> str:
-    """Return what counts as one address: loopback as a whole, a host's IPv6 network, else the address."""
+    """Return what counts as one address: all of loopback, where users take any address; else the address.
+
+    A network is not one: the nodes of a cluster may all be in one IPv6 network, and their users cannot take
+    other hosts' addresses.
+    """
     try:
         address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
     except (TypeError, IndexError, ValueError):
         return str(peer)
     if isinstance(address, ipaddress.IPv6Address):
-        mapped = address.ipv4_mapped
-        if mapped is None and not address.is_loopback:
-            return str(ipaddress.ip_network((int(address), _IPV6_NETWORK_BITS), strict=False))
-        address = mapped or address
+        address = address.ipv4_mapped or address
     return "loopback" if address.is_loopback else str(address)
