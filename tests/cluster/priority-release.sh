@@ -3,7 +3,8 @@
 #   tests/cluster/priority-release.sh 24.11
 #   tests/cluster/priority-release.sh --slurm-prefix DIR --slurm-source DIR
 #
-# With a prefix: the Slurm in DIR/bin and DIR/sbin of this machine, built from this source, with slurmdbd.
+# With a prefix: the Slurm in DIR/bin and DIR/sbin of this machine, built from this source with
+# --enable-multiple-slurmd, munge, Lua and slurmdbd's plugin for MariaDB.
 # Makes a root of the Debian suite that has the release, with debootstrap in a temporary directory (about 2 GB, two
 # minutes), installs slurm-energy there from this checkout, builds site_factor/energy from the release's source and
 # runs the tests. Needs root and the network. Runs in namespaces of its own and leaves nothing behind.

@@ -4,6 +4,8 @@
 #   tests/cluster/spank-release.sh 22.05|24.11|26.05
 #   tests/cluster/spank-release.sh --slurm-prefix DIR    the Slurm in DIR/bin and DIR/sbin of this machine
 #
+# The Slurm in a prefix has its headers there, munge and Lua, and was built with --enable-multiple-slurmd.
+#
 # Uses this machine's Slurm if it is that release, else a root of the Debian suite that has it, made with
 # debootstrap in a temporary directory (about 700 MB, two minutes). Needs root. Runs in process, mount and network
 # namespaces of its own and leaves nothing behind. Exit: 0 all passed; 1 something failed or was skipped; 2 bad
