@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from slurm_energy.oracle.history.bounds import Bounds
-from slurm_energy.oracle.history.track_record import misprediction_factor, overrun
+from slurm_energy.oracle.history.track_record import misprediction_factor, overrun, size
 from slurm_energy.oracle.nameplate import NO_LIMIT_S
 from slurm_energy.scheduling.queue import Bools, Floats
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
@@ -74,7 +74,7 @@ class Mispredictions:
             started[job_id] = prediction
             over = overrun(now_s - start, prediction.predicted_s)
             if over > 0:
-                weight = (now_s - start) * float(queue.gpus[row] or queue.nodes[row] or 1)
+                weight = (now_s - start) * size(*(int(n[row]) for n in (queue.nodes, queue.cpus, queue.gpus)))
                 before = self._running.get(queue.user[row], (0.0, 0.0))
                 self._running[queue.user[row]] = (before[0] + over * weight, before[1] + weight)
         self._started = started
@@ -93,7 +93,7 @@ class Mispredictions:
             self._pending.setdefault(array, float(seconds))
 
     def running_overruns(self, user: str) -> tuple[float, float]:
-        """Return `overrun_sum` and `overrun_unit_seconds` of a user's jobs that run past their prediction."""
+        """Return `overrun_sum` and `overrun_size_seconds` of a user's jobs that run past their prediction."""
         return self._running.get(user, (0.0, 0.0))
 
     def _prediction(self, job_id: int, array_job_id: int, start: float) -> StartedPrediction | None:
@@ -167,7 +167,7 @@ class PredictionGuard:
         running = [self._mispredictions.running_overruns(user or "") for user in asked["user"]]
         sums = zip(
             bounds.overrun_sum + np.array([one[0] for one in running], np.float64),
-            bounds.overrun_unit_seconds + np.array([one[1] for one in running], np.float64),
+            bounds.overrun_size_seconds + np.array([one[1] for one in running], np.float64),
             strict=True,
         )
         factor = np.array([misprediction_factor(*pair) for pair in sums], np.float64)

@@ -20,14 +20,16 @@ from slurm_energy.oracle.history.columns import Numbers
 from slurm_energy.oracle.history.levels import ATTRIBUTES, Row, caps_of_row
 from slurm_energy.oracle.history.memory import History
 from slurm_energy.oracle.history.track_record import (
+    IGNORED_SHARE,
     PRIOR_FRACTION,
+    Need,
     bounded,
-    evidence,
     rounded_up,
-    suffices,
 )
 
-_USER, _PARTITION, _NODES, _GPUS = map(ATTRIBUTES.index, ("user", "partition", "nodes", "gpus"))
+_USER, _PARTITION, _NODES, _CPUS, _GPUS = map(
+    ATTRIBUTES.index, ("user", "partition", "nodes", "cpus", "gpus")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,13 @@ class Bounds:
         time_s: least time to predict, before the misprediction factor.
         power_watts: least watts to predict without a cap.
         overrun_sum: see `track_record.UserRecord`, of the job's user.
-        overrun_unit_seconds: likewise.
+        overrun_size_seconds: likewise.
     """
 
     time_s: Numbers
     power_watts: Numbers
     overrun_sum: Numbers
-    overrun_unit_seconds: Numbers
+    overrun_size_seconds: Numbers
 
 
 def bounds_many(
@@ -77,25 +79,24 @@ def bounds_many(
 
 
 def _bounds(history: History, row: Row, limit_s: float, prior_watts: float) -> tuple[float, float]:
-    units = float(row[_GPUS] or row[_NODES] or 1)
-    may_take = units * limit_s
+    gpus, nodes = float(row[_GPUS] or 0), float(row[_NODES] or 1)
+    units, need = gpus or nodes, Need(limit_s, nodes, float(row[_CPUS] or nodes), gpus)
     fraction, watts = PRIOR_FRACTION, prior_watts / units
-    partition = history.partition_record(row[_PARTITION], on_gpus=bool(row[_GPUS]))
+    partition = history.partition_record(row[_PARTITION], on_gpus=bool(gpus))
     if partition is not None:
         # What is usual among all users: the same for everybody, whatever single users have run.
         limits, programs = partition.limits, partition.programs
-        fraction = bounded(fraction, limits.fraction, evidence(limits, limit_s), may_take)
-        watts = bounded(watts, programs.unit_watts, evidence(programs, limit_s), may_take)
+        fraction = bounded(fraction, limits.fraction, limits.share_of(need))
+        watts = bounded(watts, programs.unit_watts, programs.share_of(need) * programs.measured_part)
     if user := history.user_record(row[_USER]):
-        fraction = bounded(fraction, user.fraction, evidence(user, limit_s), may_take)
+        fraction = bounded(fraction, user.fraction, user.share_of(need))
     time_s = fraction * limit_s
     # The most specific runs that prove something; more general ones include them.
-    enough = [one for one in history.program_records(row) if suffices(one, limit_s, may_take)]
+    enough = [one for one in history.program_records(row) if one.share_of(need) > IGNORED_SHARE]
     if enough:
-        record, weight = enough[-1], evidence(enough[-1], limit_s)
-        time_s = bounded(time_s, record.time_s, weight, may_take)
-        measured = min(weight, record.measured_sum / limit_s)
-        watts = bounded(watts, record.unit_watts, measured, may_take)
+        record, share = enough[-1], enough[-1].share_of(need)
+        time_s = bounded(time_s, record.time_s, share)
+        watts = bounded(watts, record.unit_watts, share * record.measured_part)
     caps = caps_of_row(row)
     if caps != NO_CAPS:
         _, slower = predicted(watts, watts if row[_GPUS] else 0.0, NO_CAPS, caps)

@@ -1,15 +1,15 @@
 """What a user's finished runs prove, weighed by the resources that they took.
 
 A user can make any number of short runs at no cost. So nothing here counts runs: every figure is weighed by
-unit-seconds (GPUs or nodes times seconds, see `levels.units`), and a prediction moves away from its prior
-only as far as the evidence is comparable to what the job itself may take. Pure arithmetic.
+GPU or CPU seconds, and a prediction moves away from its prior only as far as the evidence is comparable to
+what the job itself may take. Pure arithmetic.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from slurm_energy.oracle.history.cap_response import NO_CAPS, caps_of, predicted, tdp_watts
 from slurm_energy.oracle.history.levels import units
@@ -22,50 +22,114 @@ PRIOR_FRACTION: Final = 0.5
 """Part of its time limit that a job of an unknown user takes, as at the nameplate."""
 
 PRIOR_SHARE: Final = 0.1
-"""Weight of the prior: this part of the unit-seconds that the job may take."""
+"""Weight of the prior: that of runs which took this part of what the job may take."""
 
 IGNORED_SHARE: Final = 0.05
-"""Evidence below this part of the unit-seconds that the job may take counts for nothing."""
+"""Runs that took together less than this part of what the job may take count for nothing."""
 
 LARGEST_OVERRUN: Final = 1000.0
 """A single run counts as at most so many times longer than predicted."""
 
-_OVERRUN_PRIOR_UNIT_SECONDS: Final = 600.0
+_OVERRUN_PRIOR_SIZE_SECONDS: Final = 600.0
 _STEPS_PER_DOUBLING: Final = 8
 
 
+class Need(NamedTuple):
+    """What a job may take at most.
+
+    Attributes:
+        limit_s: time limit, or what is assumed without one.
+        nodes, cpus, gpus: as asked for, at least 1 but for `gpus`.
+    """
+
+    limit_s: float
+    nodes: float
+    cpus: float
+    gpus: float
+
+
 @dataclass(slots=True)
-class ProgramRecord:
-    """Weighted sums over the runs of one key; they fade with `HALF_LIFE_S`.
+class Taken:
+    """Resources that runs have taken; the sums fade with `HALF_LIFE_S`.
+
+    Attributes:
+        seconds: of the runs, whatever their size.
+        node_seconds: times their nodes.
+        cpu_seconds: times their CPUs.
+        gpu_seconds: times their GPUs.
+        size_seconds: times their GPUs, or CPUs where they had no GPUs: the weight of a run in means.
+        limit_sum: `size_seconds` times the time limit, or the time itself where a run had no limit.
+        newest: Unix seconds of the end of the newest run.
+    """
+
+    seconds: float = 0.0
+    node_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    size_seconds: float = 0.0
+    limit_sum: float = 0.0
+    newest: float = 0.0
+
+    def add(self, run: Run) -> tuple[float, float]:
+        """Count a run; return the factor on sums over older runs, and the run's size seconds."""
+        fade, seconds, self.newest = _fading(run, self.newest)
+        nodes = run.nodes or 1
+        weight = seconds * size(run.nodes, run.cpus, run.gpus)
+        self.seconds = self.seconds * fade + seconds
+        self.node_seconds = self.node_seconds * fade + seconds * nodes
+        self.cpu_seconds = self.cpu_seconds * fade + seconds * (run.cpus or nodes)
+        self.gpu_seconds = self.gpu_seconds * fade + seconds * (run.gpus or 0)
+        self.size_seconds = self.size_seconds * fade + weight
+        self.limit_sum = self.limit_sum * fade + weight * (run.time_limit_s or run.duration_s)
+        return fade, weight
+
+    def share_of(self, need: Need) -> float:
+        """Return how much of what a job may take these runs have taken, 0 or more.
+
+        The scarcest resource counts: neither many small runs at once nor a wide one for a moment prove
+        anything of a large or long job. Runs with shorter time limits count less, in proportion: the user
+        says that the job is another one.
+        """
+        if self.size_seconds <= 0:
+            return 0.0
+        shares = [self.seconds, self.node_seconds / need.nodes, self.cpu_seconds / need.cpus]
+        if need.gpus:
+            shares.append(self.gpu_seconds / need.gpus)
+        alike = min(1.0, self.limit_sum / self.size_seconds / need.limit_s)
+        return min(shares) / need.limit_s * alike
+
+
+@dataclass(slots=True)
+class ProgramRecord(Taken):
+    """Weighted sums over the runs of one key.
 
     Runs with a long time limit say more of a job with a long time limit, so means are also weighed by it.
 
     Attributes:
-        unit_seconds: of the runs.
-        limit_sum: unit-seconds times the time limit, or the time itself where a run had no limit.
         time_sum: `limit_sum` times seconds without any cap.
         measured_sum: part of `limit_sum` of the runs whose energy is known.
         watts_sum: `measured_sum` times watts per unit.
     """
 
-    unit_seconds: float = 0.0
-    limit_sum: float = 0.0
     time_sum: float = 0.0
     measured_sum: float = 0.0
     watts_sum: float = 0.0
-    _newest: float = 0.0
 
-    def add(self, run: Run) -> None:
-        """Count a run."""
-        fade, weight, self._newest = _fading(run, self._newest)
+    def add(self, run: Run) -> tuple[float, float]:
+        """Count a run; see `Taken.add`."""
+        fade, weight = Taken.add(self, run)
         limited = weight * (run.time_limit_s or run.duration_s)
         measured = limited if run.energy_joules is not None and run.duration_s > 0 else 0.0
         watts = (run.energy_joules or 0.0) / (units(run) * run.duration_s) if measured else 0.0
-        self.unit_seconds = self.unit_seconds * fade + weight
-        self.limit_sum = self.limit_sum * fade + limited
         self.time_sum = self.time_sum * fade + limited * uncapped_s(run)
         self.measured_sum = self.measured_sum * fade + measured
         self.watts_sum = self.watts_sum * fade + measured * watts
+        return fade, weight
+
+    @property
+    def measured_part(self) -> float:
+        """Part of the evidence whose energy is known, 0 to 1."""
+        return self.measured_sum / self.limit_sum if self.limit_sum > 0 else 0.0
 
     @property
     def time_s(self) -> float | None:
@@ -79,36 +143,29 @@ class ProgramRecord:
 
 
 @dataclass(slots=True)
-class UserRecord:
-    """Weighted sums over all runs of one user; they fade with `HALF_LIFE_S`.
+class UserRecord(Taken):
+    """Weighted sums over all runs of one user.
 
     Attributes:
-        unit_seconds: of the runs with a time limit.
-        limit_sum: unit-seconds times the time limit.
         fraction_sum: `limit_sum` times the part of the time limit that was used.
-        overrun_unit_seconds: of the runs whose predicted time is known.
-        overrun_sum: unit-seconds times the logarithm of actual over predicted time, 0 for shorter runs.
-        newest: Unix seconds of the end of the newest run.
+        overrun_size_seconds: size seconds of the runs whose predicted time is known.
+        overrun_sum: these times the logarithm of actual over predicted time, 0 for shorter runs. It fades
+            twice as fast, so that the logarithm of the misprediction factor halves too.
     """
 
-    unit_seconds: float = 0.0
-    limit_sum: float = 0.0
     fraction_sum: float = 0.0
-    overrun_unit_seconds: float = 0.0
+    overrun_size_seconds: float = 0.0
     overrun_sum: float = 0.0
-    newest: float = 0.0
 
-    def add(self, run: Run) -> None:
-        """Count a run."""
-        fade, weight, self.newest = _fading(run, self.newest)
-        limit_s = run.time_limit_s or 0.0
-        limited, predicted_s = weight if limit_s else 0.0, run.predicted_s or 0.0
-        fraction = min(1.0, run.duration_s / limit_s) if limit_s else 0.0
-        self.unit_seconds = self.unit_seconds * fade + limited
-        self.limit_sum = self.limit_sum * fade + limited * limit_s
-        self.fraction_sum = self.fraction_sum * fade + limited * limit_s * fraction
-        self.overrun_unit_seconds = self.overrun_unit_seconds * fade + (weight if predicted_s else 0.0)
-        self.overrun_sum = self.overrun_sum * fade + weight * overrun(run.duration_s, predicted_s)
+    def add(self, run: Run) -> tuple[float, float]:
+        """Count a run; see `Taken.add`."""
+        fade, weight = Taken.add(self, run)
+        limit_s, predicted_s = run.time_limit_s or run.duration_s, run.predicted_s or 0.0
+        fraction = min(1.0, run.duration_s / limit_s) if limit_s > 0 else 0.0
+        self.fraction_sum = self.fraction_sum * fade + weight * limit_s * fraction
+        self.overrun_size_seconds = self.overrun_size_seconds * fade + (weight if predicted_s else 0.0)
+        self.overrun_sum = self.overrun_sum * fade * fade + weight * overrun(run.duration_s, predicted_s)
+        return fade, weight
 
     @property
     def fraction(self) -> float | None:
@@ -116,9 +173,9 @@ class UserRecord:
         return self.fraction_sum / self.limit_sum if self.limit_sum > 0 else None
 
     def overruns_at(self, now: float) -> tuple[float, float]:
-        """Return `overrun_sum` and `overrun_unit_seconds` as they count at a Unix second."""
+        """Return `overrun_sum` and `overrun_size_seconds` as they count at a Unix second."""
         fade = _fade(now - self.newest)
-        return self.overrun_sum * fade, self.overrun_unit_seconds * fade
+        return self.overrun_sum * fade * fade, self.overrun_size_seconds * fade
 
 
 @dataclass(slots=True)
@@ -144,46 +201,36 @@ def overrun(actual_s: float, predicted_s: float) -> float:
     return math.log(min(actual_s / predicted_s, LARGEST_OVERRUN))
 
 
-def misprediction_factor(overrun_sum: float, unit_seconds: float) -> float:
+def misprediction_factor(overrun_sum: float, size_seconds: float) -> float:
     """Return by what a user's predicted times are multiplied, 1 or more.
 
     Args:
-        overrun_sum: unit-seconds times `overrun`.
-        unit_seconds: of the runs in it.
+        overrun_sum: size seconds times `overrun`.
+        size_seconds: of the runs in it.
     """
-    return math.exp(overrun_sum / (unit_seconds + _OVERRUN_PRIOR_UNIT_SECONDS))
+    return math.exp(overrun_sum / (size_seconds + _OVERRUN_PRIOR_SIZE_SECONDS))
 
 
-def evidence(record: ProgramRecord | UserRecord, limit_s: float) -> float:
-    """Return the unit-seconds of a record that count for a job with this time limit.
-
-    Runs with shorter time limits count less, in proportion: the user says that this job is another one.
-    """
-    return min(record.unit_seconds, record.limit_sum / limit_s)
+def size(nodes: int | None, cpus: int | None, gpus: int | None) -> float:
+    """Return by what a run weighs for each second: its GPUs, else its CPUs, else its nodes."""
+    return float(gpus or cpus or nodes or 1)
 
 
-def bounded(prior: float, value: float | None, weight: float, may_take: float) -> float:
+def bounded(prior: float, value: float | None, share: float) -> float:
     """Return the weighted mean of evidence and prior.
 
     Args:
         prior: value without evidence.
         value: what the evidence says; None: nothing.
-        weight: unit-seconds of the evidence.
-        may_take: unit-seconds that the job may take at most.
+        share: weight of the evidence, see `Taken.share_of`.
 
     Returns:
-        `prior` itself while the evidence is below `IGNORED_SHARE` of `may_take`.
+        `prior` itself while the evidence is below `IGNORED_SHARE`.
     """
-    counted = weight - IGNORED_SHARE * may_take
+    counted = share - IGNORED_SHARE
     if value is None or counted <= 0:
         return prior
-    own = PRIOR_SHARE * may_take
-    return (counted * value + own * prior) / (counted + own)
-
-
-def suffices(record: ProgramRecord, limit_s: float, may_take: float) -> bool:
-    """Return whether a record moves a bound away from its prior."""
-    return evidence(record, limit_s) > IGNORED_SHARE * may_take
+    return (counted * value + PRIOR_SHARE * prior) / (counted + PRIOR_SHARE)
 
 
 def rounded_up(value: float, anchor: float) -> float:
@@ -217,11 +264,11 @@ def gpu_watts(run: Run, watts: float) -> float:
 
 
 def _fading(run: Run, newest: float) -> tuple[float, float, float]:
-    """Return the factor on older runs, the weight of this run, and the newest end."""
-    weight = units(run) * max(0.0, run.duration_s)
+    """Return the factor on older runs, the seconds of this run as they count, and the newest end."""
+    seconds = max(0.0, run.duration_s)
     if run.end >= newest:
-        return _fade(run.end - newest), weight, run.end
-    return 1.0, weight * _fade(newest - run.end), newest
+        return _fade(run.end - newest), seconds, run.end
+    return 1.0, seconds * _fade(newest - run.end), newest
 
 
 def _fade(elapsed_s: float) -> float:
