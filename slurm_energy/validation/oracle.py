@@ -42,4 +42,5 @@ def check(subject: Subject) -> Iterator[Finding]:
         try:
             read_site(settings.calibrations, settings.hardware)
         except ConfigError as error:
-            yield subject.error("oracle", "calibrations", f"{error.what}: {error.why}", error.todo)
+            key = "hardware" if error.what in map(str, settings.hardware) else "calibrations"
+            yield subject.error("oracle", key, f"{error.what}: {error.why}", error.todo)

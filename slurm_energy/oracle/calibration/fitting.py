@@ -17,6 +17,7 @@ from slurm_energy.oracle.calibration.identification import (
     learn_transfer,
     own_workloads,
     sweeps,
+    with_own_cap,
 )
 from slurm_energy.oracle.calibration.judging import circumstances, errors, predicted, spread, waiting
 from slurm_energy.oracle.calibration.kriging import krige
@@ -32,7 +33,7 @@ from slurm_energy.oracle.calibration.problem import (
 from slurm_energy.oracle.calibration.search import Progress, Settings, search
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.training.members import device_sample_s
-from slurm_energy.oracle.training.parameters import Calibration, Scalars, Theta
+from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta
 from slurm_energy.oracle.transfer.evidence import Evidence, assess
 from slurm_energy.oracle.transfer.prior import NOTHING, Transfer
 from slurm_energy.oracle.workload import find_profile
@@ -49,6 +50,8 @@ _WITH_16_BITS = ("low_gemm", "low_conv", "low_alu")
 _SCALARS = tuple(spec.name for spec in dataclasses.fields(Scalars))
 METHODS = ("auto", "search", "transfer")
 _LEAST_ROWS = 4
+_FEW_WORKLOADS = 3
+"""With fewer measured workloads their mean says little about others, which are then predicted by transfer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ def fit(
     plain = errors(rows, *predicted(hardware, rows, calibration))
     if residuals:
         calibration = with_residuals(hardware, rows, calibration)
+        known = _widened(calibration.known, rows, len(found))
+        calibration = dataclasses.replace(calibration, known=known)
         calibration = _with_transfer(hardware, rows, calibration, prior)
     else:
         own = predicted(hardware, rows, calibration)
@@ -156,13 +161,22 @@ def fit(
     return Fit(calibration, *left, float(combined(*map(np.asarray, plain))))
 
 
+def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) -> Spread:
+    """Return a range for rows not seen, from that of the rows to which so many numbers were fitted."""
+    watts = column(rows, "power_watts")
+    count = len(rows) + np.count_nonzero(np.isfinite(watts))
+    factor = np.sqrt(count / max(count - unknown_count, count / 4))
+    return Spread(*(float(value**factor) for value in dataclasses.astuple(spread)))
+
+
 def _with_transfer(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration, prior: Transfer
 ) -> Calibration:
     """Return a searched calibration that also speaks to other kinds, and of workloads without sweeps."""
     evidence = None
-    if any(row.model not in calibration.workloads for row in rows):
-        evidence = assess(hardware, rows, prior)
+    lacking = any(row.model not in calibration.workloads for row in rows)
+    if lacking or len(calibration.workloads) < _FEW_WORKLOADS:
+        evidence = assess(hardware, rows, with_own_cap(hardware, rows, prior))
     return dataclasses.replace(calibration, evidence=evidence, transfer=learn_transfer(hardware, rows))
 
 
@@ -175,7 +189,7 @@ def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
         basis=f"{len(rows)} measurements of {count} workload{'' if count == 1 else 's'} and {sources}",
         fitted_unix_s=float(round(time.time())),
         rows=len(rows),
-        evidence=assess(hardware, rows, prior),
+        evidence=assess(hardware, rows, with_own_cap(hardware, rows, prior)),
     )
     before = errors(
         rows,

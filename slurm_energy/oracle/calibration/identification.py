@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +21,8 @@ LEAST_SWEEPS: Final = 4
 """Sweeps that fix the parameters of a device which shape its response."""
 WORKLOAD_SWEEPS, WORKLOAD_ROWS = 3, 12
 """Sweeps and measurements of a workload that fix its own factors."""
+PRIOR_CONFIGURATIONS: Final = 10.0
+"""Measured configurations that weigh as much as the usual power limit of other kinds."""
 _CAP_SHARES: Final = np.arange(0.3, 1.0001, 0.005)
 
 
@@ -57,6 +60,16 @@ def own_workloads(hardware: Hardware, rows: Sequence[Measurement]) -> list[str]:
         for model in sorted(set(models))
         if models.count(model) >= WORKLOAD_ROWS and swept.count(model) >= WORKLOAD_SWEEPS
     ]
+
+
+def with_own_cap(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Transfer:
+    """Return a prior whose usual power limit takes the measured configurations into account."""
+    own = usual_cap_share(hardware, rows)
+    if own is None:
+        return prior
+    count = sum(len(places) > 2 for places in configurations(rows).values())
+    weight = count / (count + PRIOR_CONFIGURATIONS)
+    return replace(prior, cap_share=round((1.0 - weight) * prior.cap_share + weight * own, 4))
 
 
 def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | None:

@@ -154,12 +154,14 @@ def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
 
 
 def student_95(free: float) -> float:
-    """Return the 95 % quantile of Student's t, for 5 degrees of freedom or more.
+    """Return the 95 % quantile of Student's t, for 4 degrees of freedom or more.
 
     Source: Abramowitz and Stegun, 26.7.5.
     """
     z = _NORMAL_95
-    return z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / free + second / free**2 + third / free**3
 
 
 def variance(at: Linearised) -> Array:

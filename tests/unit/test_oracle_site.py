@@ -1,0 +1,222 @@
+"""Calibrations and hardware files of a site: configuration, live queue, senergyctld, command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="predictions need numpy")
+pytest.importorskip("scipy", reason="calibration needs scipy")
+
+import measured_steps  # noqa: E402
+from queue_examples import queue  # noqa: E402
+
+from slurm_energy import config as configuration  # noqa: E402
+from slurm_energy.cli import main as cli  # noqa: E402
+from slurm_energy.config.findings import Severity  # noqa: E402
+from slurm_energy.controller.prediction import training_model  # noqa: E402
+from slurm_energy.errors import ConfigError  # noqa: E402
+from slurm_energy.oracle.answer import Question, Source  # noqa: E402
+from slurm_energy.oracle.calibration.judging import predicted  # noqa: E402
+from slurm_energy.oracle.calibration.measurements import write_measurements  # noqa: E402
+from slurm_energy.oracle.calibrations import save_calibration, shipped_calibration  # noqa: E402
+from slurm_energy.oracle.hardware import find_hardware, hardware_names, use_site_hardware  # noqa: E402
+from slurm_energy.oracle.hardware.loading import _DIRECTORY as SHIPPED  # noqa: E402
+from slurm_energy.oracle.site import read_site  # noqa: E402
+from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
+from slurm_energy.priority.questions import MODEL, Predictor  # noqa: E402
+from slurm_energy.validation import check_file  # noqa: E402
+
+A100 = "a100-sxm4-40gb"
+SLOW = Calibration(A100, workloads={"resnet50": Scalars(compute=9.0, memory=9.0)}, basis="ours")
+JOB = "#!/bin/bash\n#SBATCH --gpus=a100:1 -t 600\n#SBATCH --energy-model=resnet50\nsrun python x.py\n"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def no_other_kinds() -> Iterator[None]:
+    yield
+    use_site_hardware(())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a directory with a calibration, a hardware file and a configuration that names both."""
+    monkeypatch.chdir(tmp_path)
+    save_calibration(SLOW, tmp_path / "a100.toml")
+    text = (SHIPPED / "a40-48gb.toml").read_text(encoding="utf-8")
+    text = text.replace('name = "a40-48gb"', 'name = "x9"').replace(
+        'aliases = ["a40"]', 'aliases = ["x-nine"]'
+    )
+    (tmp_path / "x9.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "energy.toml").write_text(
+        f'[oracle]\ncalibrations = ["{tmp_path}/a100.toml"]\nhardware = ["{tmp_path}/x9.toml"]\n'
+    )
+    monkeypatch.setenv("SENERGY_CONFIG", str(tmp_path / "energy.toml"))
+    (tmp_path / "job.sh").write_text(JOB)
+    return tmp_path
+
+
+@pytest.fixture
+def senergy(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(words: str) -> tuple[int, str, str]:
+        code = cli.main(words.split())
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return run
+
+
+def test_the_live_queue_predicts_with_the_sites_calibration(folder: Path) -> None:
+    trains = {"gpus": 1, "gpu_kind": "a100", "flags": {"ENERGY_MODEL": "resnet50"}, "time_limit_s": 1e6}
+    plain = Predictor(configuration.Config()).predict(queue(trains))
+    own = Predictor(configuration.load()).predict(queue(trains))
+    assert (plain.source[0], own.source[0]) == (MODEL, MODEL)
+    assert own.time_s[0] > 2.0 * plain.time_s[0]
+
+
+def test_senergyctld_answers_for_jobs_that_history_does_not_know(folder: Path) -> None:
+    model = training_model(configuration.load())
+    assert model is not None
+    asked = Question(model="resnet50", gpu_kind="a100", gpus=1)
+    answer = model.predict(asked)
+    assert answer is not None and "ours" in answer.basis and answer.source is Source.MODEL
+    new = model.predict(dataclasses.replace(asked, gpu_kind="x-nine"))
+    assert new is not None and "resnet50 on x9" in new.basis
+    training_model(configuration.Config())  # as a reload without the files does
+    assert model.predict(dataclasses.replace(asked, gpu_kind="x-nine")) is None
+
+
+def test_kinds_of_the_site_are_found_by_every_name(folder: Path) -> None:
+    training_model(configuration.load())
+    assert find_hardware("x9") is find_hardware("X-Nine")
+    assert hardware_names()["x-nine"] == "x9"
+    assert find_hardware("a40").name == "a40-48gb"
+
+
+def test_predict_uses_the_files_of_the_configuration(folder: Path, senergy: Run) -> None:
+    code, out, _ = senergy("predict --model resnet50 --gpu a100,x9 --json")
+    first, second = json.loads(out)["alternatives"]
+    assert (code, "ours" in first["basis"], second["gpu"]) == (0, True, "x9")
+    code, out, _ = senergy("predict --list")
+    assert (code, "ours" in out, "x9 " in out) == (0, True, True)
+    (folder / "energy.toml").write_text("")
+    assert senergy("predict --model resnet50 --gpu x9")[0] == 6
+
+
+def test_predict_job_uses_them_too(folder: Path, senergy: Run) -> None:
+    code, out, _ = senergy("predict --json job.sh")
+    answer = json.loads(out)["answer"]
+    assert (code, answer["source"], "ours" in answer["basis"]) == (0, "model", True)
+
+
+def test_predict_job_with_a_calibration_asks_no_history(folder: Path, senergy: Run, monkeypatch: Any) -> None:
+    monkeypatch.setattr("slurm_energy.cli.connection.connect", lambda args: pytest.fail("history was asked"))
+    (folder / "energy.toml").write_text("")
+    save_calibration(dataclasses.replace(SLOW, basis="the file"), folder / "own.toml")
+    code, out, _ = senergy("predict --calibration own.toml --json job.sh")
+    assert (code, "the file" in json.loads(out)["answer"]["basis"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (" --energy-model=resnet50", "", "does not name a model (--energy-model)"),
+        ("--gpus=a100:1", "--gpus=1", "does not name a kind of GPU"),
+        ("--gpus=a100:1", "--gpus=h100:1", f"it is of {A100}: the script asks for h100-sxm5-80gb"),
+        ("resnet50", "mine", "was not asked"),
+    ],
+)
+def test_a_calibration_without_effect_is_refused(
+    folder: Path, senergy: Run, old: str, new: str, message: str
+) -> None:
+    script = JOB.replace("\n#SBATCH --energy-model=resnet50", "\n#SBATCH -J x --energy-model=resnet50")
+    assert old in script
+    (folder / "job.sh").write_text(script.replace(old, new))
+    code, _, err = senergy("predict --calibration a100.toml job.sh")
+    assert (code, message in err, err.count("\n")) == (2, True, 1), err
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('calibrations = ["{0}/none.toml"]', "none.toml"),
+        ('calibrations = ["{0}/energy.toml"]', "unknown key"),
+        ('calibrations = ["{0}/a100.toml", "{0}/a100.toml"]', f"is the second calibration of {A100}"),
+        ('hardware = ["{0}/a100.toml"]', "unknown key"),
+        ('hardware = ["{0}/x9.toml", "{0}/y.toml"]', "names 'x9' too"),
+        ('calibrations = ["{0}/x.toml"]', "is of x9, no known kind"),
+        ('calibrations = ["a100.toml"]', "absolute paths"),
+        ("hardware = 3", "must be a list of absolute paths"),
+    ],
+)
+def test_wrong_files_are_reported_by_config_check(folder: Path, lines: str, message: str) -> None:
+    (folder / "y.toml").write_text((folder / "x9.toml").read_text())
+    save_calibration(Calibration("x9"), folder / "x.toml")
+    (folder / "energy.toml").write_text(f"[oracle]\n{lines.format(folder)}\n")
+    found = [finding for finding in check_file().findings if finding.key.startswith("oracle.")]
+    assert any(message in finding.text for finding in found), [finding.text for finding in found]
+    severe = Severity.WARNING if "none.toml" in lines else Severity.ERROR  # it may be on the controller
+    assert {finding.severity for finding in found} == {severe}
+    assert {finding.line for finding in found} == {2}
+
+
+def test_right_files_pass(folder: Path) -> None:
+    assert not [finding for finding in check_file().findings if finding.key.startswith("oracle.")]
+    site, kinds = read_site([folder / "a100.toml"], [folder / "x9.toml"])
+    assert site.of(A100).basis == "ours"
+    assert site.of("a40-48gb") is shipped_calibration("a40-48gb")
+    assert [kind.name for kind in kinds] == ["x9"]
+
+
+def test_a_file_of_another_kind_is_refused_whole(folder: Path) -> None:
+    save_calibration(Calibration("nothing"), folder / "odd.toml")
+    with pytest.raises(ConfigError, match=r"name its file in oracle\.hardware"):
+        read_site([folder / "odd.toml"], [folder / "x9.toml"])
+    assert "x9" not in hardware_names()
+
+
+def steps(folder: Path, count: int) -> None:
+    """Write the measurements of one sweep over limits of 25 W."""
+    a40 = find_hardware("a40")
+    caps = [100.0 + 25.0 * place for place in range(count)]
+    rows = measured_steps.grid(["resnet50"], [64.0], caps, precision="tf32", optimizer="sgd")
+    figures = predicted(a40, rows, shipped_calibration(a40.name))
+    write_measurements(measured_steps.measured(rows, *figures), folder / "steps.csv")
+
+
+def test_one_sweep_of_seven_rows_is_a_calibration(folder: Path, senergy: Run) -> None:
+    steps(folder, 7)
+    code, out, _ = senergy("calibrate steps.csv --gpu a40 --output own.toml --json")
+    assert (code, json.loads(out)["method"], json.loads(out)["rows"]) == (0, "transfer", 7)
+    code, out, _ = senergy("predict --model resnet50 --gpu a40 --batch 64 --calibration own.toml --json")
+    (alternative,) = json.loads(out)["alternatives"]
+    assert alternative["notes"] == [
+        "7 measurements of resnet50 on a40-48gb, the rest as on other kinds (rtx6000-24gb)"
+    ]
+
+
+def test_options_of_a_search_are_refused_without_one(folder: Path, senergy: Run) -> None:
+    steps(folder, 7)
+    for option in ("--checkpoint s.npz", "--start a100.toml"):
+        code, _, err = senergy(f"calibrate steps.csv --gpu a40 --output own.toml {option} --method transfer")
+        assert (code, "it is for a search" in err or "it is of" in err, err.count("\n")) == (2, True, 1), err
+    assert senergy("calibrate steps.csv --gpu a40 --output own.toml --method guess")[0] == 2
+
+
+def test_a_prior_is_of_another_kind_and_says_something(folder: Path, senergy: Run) -> None:
+    steps(folder, 7)
+    own = shipped_calibration("a40-48gb")
+    save_calibration(own, folder / "a40.toml")
+    save_calibration(dataclasses.replace(own, hardware="x9"), folder / "other.toml")
+    code, _, err = senergy("calibrate steps.csv --gpu a40 --output own.toml --prior a40.toml")
+    assert (code, "it is of the same kind" in err) == (2, True)
+    code, _, err = senergy("calibrate steps.csv --gpu a40 --output own.toml --prior a100.toml")
+    assert (code, "it has no [transfer]" in err) == (2, True)
+    assert senergy("calibrate steps.csv --gpu x9 --output own.toml --prior a40.toml")[0] == 0
+    assert senergy("calibrate steps.csv --gpu a40 --output own.toml --prior other.toml")[0] == 0
