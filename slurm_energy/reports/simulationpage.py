@@ -22,12 +22,15 @@ from slurm_energy.reports.policycharts import (
     scatter_chart,
     schedule_chart,
 )
+from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.intervals import power_by_interval
 from slurm_energy.simulator.outcome import Outcome
 from slurm_energy.simulator.steps import Steps
 from slurm_energy.simulator.tables import Means, summary_rows
 
-_INTERVALS, _SCHEDULED_JOBS, _COLOURS = 144, 200, 8
+_INTERVALS, _COLOURS = 144, 8
+_SCHEDULED_JOBS, _ALL_SCHEDULED_JOBS, _LEAST_SCHEDULED_JOBS = 200, 12_000, 40
+_DISTRIBUTION_POINTS = 300
 _POWER_SIZE = (480, 230)
 _BARS = (
     ("energy_kwh", "Energy", "{:.2f} kWh", 1.0),
@@ -69,20 +72,25 @@ def page(title: str, variants: Sequence[Variant], now: datetime | None = None) -
     """
     policies = list(variants[0].means)
     colors = {name: f"v{(place + 1) % _COLOURS}" for place, name in enumerate(policies)}
-    seeds = variants[0].seeds
+    seeds, shown_jobs = variants[0].seeds, _scheduled_jobs(len(variants) * len(policies))
     several = f"means of {seeds} seeds ± one standard deviation; charts over time show seed 0"
     context = {
         "title": title,
         "subtitle": f"Simulated with {', '.join(policies)}" + (f": {several}" if seeds > 1 else ""),
         "legend": list(colors.items()),
         "bars": _bars(variants, colors),
-        "variants": [_variant(variant, colors) for variant in variants],
+        "variants": [_variant(variant, colors, shown_jobs) for variant in variants],
     }
     notes = list(dict.fromkeys(note for variant in variants for note in variant.notes))
     return render("simulation.html.j2", context, notes, now)
 
 
-def _variant(variant: Variant, colors: Mapping[str, str]) -> dict[str, Any]:
+def _scheduled_jobs(charts: int) -> int:
+    """Return how many jobs each chart of a schedule shows, so that a page of many charts stays small."""
+    return min(_SCHEDULED_JOBS, max(_LEAST_SCHEDULED_JOBS, _ALL_SCHEDULED_JOBS // charts))
+
+
+def _variant(variant: Variant, colors: Mapping[str, str], scheduled_jobs: int) -> dict[str, Any]:
     header, *rows = summary_rows(variant.means, several=variant.seeds > 1)
     return {
         "label": variant.label or "Results",
@@ -99,7 +107,7 @@ def _variant(variant: Variant, colors: Mapping[str, str]) -> dict[str, Any]:
             if svg
         ],
         "schedules": [
-            {"name": name, "svg": Markup(_schedule(name, outcome))}
+            {"name": name, "svg": Markup(_schedule(name, outcome, scheduled_jobs))}
             for name, outcome in variant.outcomes.items()
         ],
     }
@@ -160,18 +168,27 @@ def _trade_off(variant: Variant, colors: Mapping[str, str]) -> str:
 
 def _completion(variant: Variant, colors: Mapping[str, str]) -> str:
     series = [
-        Distribution(name, colors[name], np.sort(outcome.jct_s()).tolist())
+        Distribution(name, colors[name], _thinned(np.sort(outcome.jct_s())).tolist())
         for name, outcome in variant.outcomes.items()
     ]
     known = [one for one in series if one.values]
     return distribution_chart(known, "Time from submission to end") if known else ""
 
 
-def _schedule(policy: str, outcome: Outcome) -> str:
+def _thinned(values: Floats) -> Floats:
+    """Return ascending values, of very many some hundred at equal steps, the last one among them."""
+    if len(values) <= _DISTRIBUTION_POINTS:
+        return values
+    places = np.linspace(0, len(values), _DISTRIBUTION_POINTS + 1)[1:] - 1
+    chosen: Floats = values[np.ceil(places).astype(np.int64)]
+    return chosen
+
+
+def _schedule(policy: str, outcome: Outcome, count: int) -> str:
     """Draw the first jobs, a row each in the order of their start, coloured by user."""
     accounts, work = outcome.accounts, outcome.workload
     started = np.flatnonzero(~np.isnan(accounts.start_s))
-    order = started[np.argsort(accounts.start_s[started], kind="stable")][:_SCHEDULED_JOBS].tolist()
+    order = started[np.argsort(accounts.start_s[started], kind="stable")][:count].tolist()
     ends = np.where(np.isnan(accounts.end_s), outcome.end_s, accounts.end_s)
     spans = []
     for row, job in enumerate(order):
