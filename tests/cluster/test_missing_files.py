@@ -235,8 +235,11 @@ def test_the_check_module_is_loaded_once_it_is_there(cluster):
     assert cluster.controller_log().count("energy flags are not checked") == 1
 
 
-def test_a_missing_prolog_file_drains_the_node_as_the_documents_say(folder, built):
-    with InstalledCluster(folder, built, hooks="Prolog={dir}/no-such-prolog") as cluster:
+@pytest.mark.parametrize(
+    "line", ["Prolog={dir}/no-such-prolog", "Prolog={dir}/no-such-directory/*", "Epilog={dir}/no-such-epilog"]
+)
+def test_a_missing_prolog_or_epilog_drains_the_node_as_the_documents_say(folder, built, line):
+    with InstalledCluster(folder, built, hooks=line) as cluster:
         done = cluster.run(
             "sbatch", "--parsable", "--output=/dev/null", "-w", NODES[0], cluster.script("true")
         )
