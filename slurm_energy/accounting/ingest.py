@@ -150,6 +150,7 @@ def read_items(
             trace, end, values = _read_trace(entry.get("trace"), record)
             budget -= values
         except UsageError as error:
+            budget -= error.values if isinstance(error, traces.TraceError) else 0
             refusals.append(Refusal(index, record.record_id, str(error), Outcome.TRACE_REJECTED))
         items.append(Item(index, record, body, record.energy_joules, trace, end))
     return items, refusals

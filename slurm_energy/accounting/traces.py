@@ -23,6 +23,18 @@ _SPARE_S: Final = 3600.0
 _SPARE_VALUES: Final = 100
 
 
+class TraceError(UsageError):
+    """A trace is not as the contract says.
+
+    Attributes:
+        values: number of values that were unpacked until that showed.
+    """
+
+    def __init__(self, what: str, values: int = 0) -> None:
+        super().__init__(what)
+        self.values = values
+
+
 class Extent(NamedTuple):
     """How far a trace goes.
 
@@ -46,7 +58,7 @@ def extent_of(trace: Any, elapsed_s: float, max_values: int) -> Extent:
         max_values: most values of all columns together.
 
     Raises:
-        UsageError: names what is not as the contract says.
+        UsageError: names what is not as the contract says; a TraceError if something was unpacked.
     """
     if not isinstance(trace, Mapping) or not {"start", "interval_s", "columns"} <= set(trace):
         raise UsageError("power trace: needs start, interval_s and columns")
@@ -60,14 +72,15 @@ def extent_of(trace: Any, elapsed_s: float, max_values: int) -> Extent:
         raise UsageError(f"power trace: columns are not an object of at most {MAX_COLUMNS}")
     longest = int((elapsed_s + _SPARE_S) / interval_s) + _SPARE_VALUES
     length: int | None = None
-    for name, text in columns.items():
+    for number, (name, text) in enumerate(columns.items()):
         allowed = min(longest, max_values) if length is None else length
-        found = _column_length(str(name), text, allowed)
+        unpacked = number * (length or 0)
+        found = _column_length(str(name), text, allowed, unpacked)
         if length not in (None, found):
-            raise UsageError("power trace: columns of different lengths")
+            raise TraceError("power trace: columns of different lengths", unpacked + found)
         length = found
         if found * len(columns) > max_values:
-            raise UsageError(f"power trace: more than {max_values} values")
+            raise TraceError(f"power trace: more than {max_values} values", unpacked + found)
     return Extent(start + (length or 0) * interval_s, (length or 0) * len(columns))
 
 
@@ -78,20 +91,27 @@ def _number(trace: Mapping[str, Any], key: str) -> float:
     return float(value)
 
 
-def _column_length(name: str, text: Any, max_length: int) -> int:
-    """Return the number of values of a column, unpacking it piece by piece and keeping none."""
+def _column_length(name: str, text: Any, max_length: int, unpacked: int) -> int:
+    """Return the number of values of a column, unpacking it piece by piece and keeping none.
+
+    Raises:
+        TraceError: not such a column; `unpacked` values of others come on top of its own.
+    """
     if not isinstance(text, str) or len(name) > 64:
-        raise UsageError("power trace: a column is not text")
+        raise TraceError("power trace: a column is not text", unpacked)
     unpacker, size = zlib.decompressobj(), 0
+    problem = ""
     try:
         packed = base64.b64decode(text, validate=True)
         while packed and not unpacker.eof and size <= max_length * _VALUE_BYTES:
             size += len(unpacker.decompress(packed, _PIECE_BYTES))
             packed = unpacker.unconsumed_tail
     except (binascii.Error, zlib.error, ValueError) as error:
-        raise UsageError(f"power trace: column '{name[:20]}': {error}") from None
-    if size > max_length * _VALUE_BYTES:
-        raise UsageError(f"power trace: column '{name[:20]}' is longer than {max_length} values")
-    if not unpacker.eof or size % _VALUE_BYTES:
-        raise UsageError(f"power trace: column '{name[:20]}' is cut off")
+        problem = f": {error}"
+    if not problem and size > max_length * _VALUE_BYTES:
+        problem = f" is longer than {max_length} values"
+    elif not problem and (not unpacker.eof or size % _VALUE_BYTES):
+        problem = " is cut off"
+    if problem:
+        raise TraceError(f"power trace: column '{name[:20]}'{problem}", unpacked + size // _VALUE_BYTES)
     return size // _VALUE_BYTES

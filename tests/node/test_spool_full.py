@@ -94,3 +94,23 @@ def test_a_record_that_does_not_fit_even_without_traces_is_an_error_not_a_loss(s
     (small_disk / "ballast").unlink()
     spool.add(record(99), None)
     assert spool.has("id000099")
+
+
+def test_rejected_records_make_room_on_a_full_disk(small_disk: Path) -> None:
+    spool = Spool(small_disk / "spool", 10**9)
+    for job_id in range(20):
+        spool.add(record(job_id, 20.0 + job_id), trace(40))
+    for item in spool.items(10**9, 100):
+        spool.reject(item.name, "refused", "1.0")
+    before = spool.rejected.count()
+    assert before
+    with (small_disk / "ballast").open("ab", buffering=0) as ballast, pytest.raises(OSError):
+        while True:
+            ballast.write(bytes(4096))
+    for job_id in range(100, 120):
+        spool.add(record(job_id), None)
+    assert spool.count() == 20
+    assert spool.rejected.bytes == sum(
+        path.stat().st_size for path in (small_disk / "spool/rejected").iterdir()
+    )
+    assert Spool(small_disk / "spool", 10**9).rejected.bytes == spool.rejected.bytes

@@ -338,6 +338,17 @@ class TestTraces:
         assert [i.record.job_id for i in items] == [0]
         assert [(r.index, r.outcome) for r in refusals] == [(1, Outcome.RETRY), (2, Outcome.RETRY)]
 
+    @pytest.mark.parametrize("end", [b"", b"x"])
+    def test_bombs_that_are_refused_count_as_well(self, monkeypatch, end):
+        monkeypatch.setattr(ingest, "MAX_DELIVERY_VALUES", 10_000)
+        bomb = {"start": 1000.0, "interval_s": 1.0, "columns": {"cpu": column(bytes(4 * 3700) + end)}}
+        if not end:  # one column more, of another length
+            bomb["columns"]["dram"] = column(bytes(4))
+        items, refusals = ingest.read_items([item(job_id=n, trace=bomb) for n in range(10)])
+        assert [i.record.job_id for i in items] == [0, 1, 2]
+        kinds = [refusal.outcome for refusal in refusals]
+        assert kinds == [Outcome.TRACE_REJECTED] * 3 + [Outcome.RETRY] * 7
+
     def test_keys_of_a_newer_release_come_back(self, accounting):
         trace = encode_trace(1000.0, 1.0, {"cpu": [1.0]}) | {"phases": [{"name": "train", "at": [0, 7]}]}
         accounting.deliver(item(trace=trace))
