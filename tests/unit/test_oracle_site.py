@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +22,8 @@ from queue_examples import queue  # noqa: E402
 from slurm_energy import config as configuration  # noqa: E402
 from slurm_energy.cli import main as cli  # noqa: E402
 from slurm_energy.config.findings import Severity  # noqa: E402
-from slurm_energy.controller.prediction import training_model  # noqa: E402
+from slurm_energy.controller.prediction import Memory, training_model  # noqa: E402
+from slurm_energy.controller.recurring import Recurring  # noqa: E402
 from slurm_energy.errors import ConfigError  # noqa: E402
 from slurm_energy.oracle.answer import Question, Source  # noqa: E402
 from slurm_energy.oracle.calibration.judging import predicted  # noqa: E402
@@ -220,3 +224,14 @@ def test_a_prior_is_of_another_kind_and_says_something(folder: Path, senergy: Ru
     assert (code, "it has no [transfer]" in err) == (2, True)
     assert senergy("calibrate steps.csv --gpu x9 --output own.toml --prior a40.toml")[0] == 0
     assert senergy("calibrate steps.csv --gpu a40 --output own.toml --prior other.toml")[0] == 0
+
+
+def test_the_controller_asks_the_model_where_history_knows_nothing(folder: Path) -> None:
+    memory = Memory(Mock(), Recurring(logging.getLogger("test")), keep_days=1.0)
+    asked = [Question(model="resnet50", gpu_kind="a100", gpus=1), Question(name="anything")]
+    assert asyncio.run(memory.answers(asked, own_only=True)) == [None, None]
+    memory.model = training_model(configuration.load())
+    first, second = asyncio.run(memory.answers(asked, own_only=True))
+    memory.close()
+    assert first is not None and (first["source"], second) == ("model", None)
+    assert "ours" in first["basis"]
