@@ -17,7 +17,7 @@ stats = pytest.importorskip("scipy.stats", reason="calibration needs scipy")
 import measured_steps  # noqa: E402
 
 from slurm_energy.errors import ConfigError, UsageError  # noqa: E402
-from slurm_energy.oracle.calibration.fitting import choose_unknowns, fit  # noqa: E402
+from slurm_energy.oracle.calibration.fitting import choose_unknowns, fit, with_residuals  # noqa: E402
 from slurm_energy.oracle.calibration.identification import (  # noqa: E402
     configurations,
     fixes_response,
@@ -286,7 +286,7 @@ def test_evidence_survives_its_file(tmp_path: Path) -> None:
         ("time_by_idle = ", "time_by_nothing = ", "evidence.time_by_nothing: unknown key"),
         ("[evidence.prior]\n", "[evidence.prior]\nmore = 1\n", "evidence.prior.more: unknown key"),
         ('sources = ["rtx6000-24gb"]', "sources = 3", "evidence.prior.sources: is not a list of names"),
-        ("cap_share = 0.575", "cap_share = 0", "evidence.prior.cap_share: is not above 0"),
+        ("\ncap_share = 0.", "\ncap_share = -0.", "evidence.prior.cap_share: is not above 0"),
         ("\nsupply = [", "\nsupply = [1.0, ", "has lists of different lengths"),
     ],
 )
@@ -333,3 +333,16 @@ def test_own_factors_go_before_evidence(tmp_path: Path) -> None:
     plain = Calibration(A40.name, workloads=own)
     first, second = (sweep_of(calibration, "resnet50", 32.0) for calibration in (mixed, plain))
     assert np.array_equal(first.objectives["time"], second.objectives["time"])
+
+
+def test_the_range_of_a_search_is_wider_than_its_own_errors() -> None:
+    """Numbers fitted to few rows make these look better predicted than others are."""
+    rows = study(("resnet50", "bert-base"))
+    still = Settings(generations=0, population=8, polish=0, kicks=0)
+    shipped = shipped_calibration(A40.name)
+    known = fit(A40, rows, still, start=shipped).calibration.known
+    own = with_residuals(A40, rows, shipped).known
+    assert known.time_low < own.time_low < own.time_high < known.time_high
+    blind = [dataclasses.replace(row, power_watts=math.nan) for row in rows]
+    known = fit(A40, blind, still, start=shipped).calibration.known
+    assert (known.power_low, known.power_high) == (0.6, 1.6)

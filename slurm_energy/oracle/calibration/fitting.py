@@ -163,10 +163,13 @@ def fit(
 
 def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) -> Spread:
     """Return a range for rows not seen, from that of the rows to which so many numbers were fitted."""
-    watts = column(rows, "power_watts")
-    count = len(rows) + np.count_nonzero(np.isfinite(watts))
-    factor = np.sqrt(count / max(count - unknown_count, count / 4))
-    return Spread(*(float(value**factor) for value in dataclasses.astuple(spread)))
+    known_watts = int(np.count_nonzero(np.isfinite(column(rows, "power_watts"))))
+    count = len(rows) + known_watts
+    factor = float(np.sqrt(count / max(count - unknown_count, count / 4)))
+    wider = Spread(*(value**factor for value in dataclasses.astuple(spread)))
+    if known_watts:
+        return wider
+    return dataclasses.replace(wider, power_low=spread.power_low, power_high=spread.power_high)
 
 
 def _with_transfer(
