@@ -28,7 +28,6 @@ CHECKS: tuple[tuple[Check, frozenset[Role]], ...] = (
     (energy.check_submission_file, _CONTROLLER),
     (node_power.check, _NODE),
     (oracle.check, _CONTROLLER),
-    (oracle.check, _CONTROLLER),
     (priority.check, _CONTROLLER),
     (paths.check_controller, _CONTROLLER),
     (paths.check_node, _NODE),

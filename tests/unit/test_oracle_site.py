@@ -164,7 +164,7 @@ def test_wrong_files_are_reported_by_config_check(folder: Path, lines: str, mess
     save_calibration(Calibration("x9"), folder / "x.toml")
     (folder / "energy.toml").write_text(f"[oracle]\n{lines.format(folder)}\n")
     found = [finding for finding in check_file().findings if finding.key.startswith("oracle.")]
-    assert any(message in finding.text for finding in found), [finding.text for finding in found]
+    assert [message in finding.text for finding in found] == [True], [finding.text for finding in found]
     severe = Severity.WARNING if "none.toml" in lines else Severity.ERROR  # it may be on the controller
     assert {finding.severity for finding in found} == {severe}
     assert {finding.line for finding in found} == {2}
