@@ -29,7 +29,7 @@ class Candidate:
 
 
 Release = tuple[float, Floats]
-Need = Callable[[Candidate], Floats]
+Need = Callable[[Candidate], Floats] | None
 
 
 def choose(
@@ -48,7 +48,7 @@ def choose(
         now_s: time.
         free: free resources, shape (r,).
         need_now: returns the resources that a job takes if it starts now, nodes to boot included; called
-            only with jobs whose units are free.
+            only with jobs whose units are free. None: nothing has to boot.
         releases: returns when running jobs are expected to give what back; called only if that matters.
     """
     if discipline == Discipline.STRICT:
@@ -60,7 +60,9 @@ def choose(
 
 def _need(candidate: Candidate, left: Floats, need_now: Need) -> Floats:
     """Return what a job takes if it starts now; on nodes that are on if not even its units are left."""
-    return candidate.need if (candidate.need[:-1] > left[:-1]).any() else need_now(candidate)
+    if need_now is None or (candidate.need[:-1] > left[:-1]).any():
+        return candidate.need
+    return need_now(candidate)
 
 
 def _strict(candidates: Iterable[Candidate], free: Floats, need_now: Need) -> Iterator[Candidate]:

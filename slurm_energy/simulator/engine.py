@@ -238,8 +238,10 @@ class Simulation:
         ranking = self._policy.rank(queue, self._settings.options)
         candidates = list(self._candidates(ranking, rows, shapes, queue.jobs.job_id))
         free = self._free()
+        boots = self._budget is not None and self._power.switches_off
+        need_now = self._need_now if boots else None
         discipline = self._settings.discipline
-        for chosen in choose(discipline, candidates, self._now_s, free, self._need_now, self._releases):
+        for chosen in choose(discipline, candidates, self._now_s, free, need_now, self._releases):
             self._start(chosen.job, chosen.shape)
 
     def _mark_possible(self, queue: Queue, shapes: Ints) -> None:
@@ -275,8 +277,6 @@ class Simulation:
 
     def _need_now(self, candidate: Candidate) -> Floats:
         """Return what a job takes that starts now, the power of nodes to boot included."""
-        if self._budget is None or not self._power.switches_off:
-            return candidate.need
         return np.append(candidate.need[:-1], self._added_watts(np.array([candidate.shape])))
 
     def _added_watts(self, shapes: Ints) -> Floats:
