@@ -663,6 +663,13 @@ def test_what_is_no_site_factor_plugin_is_fine(slurm_conf, text):
     check_weights(lambda argv: CONFIG.format(**GOOD), lambda: slurm_conf)
 
 
+@pytest.mark.parametrize("plugin", ["site_factor/nonesuch", "site_factor/not_none", "nonesuch"])
+def test_a_plugin_whose_name_contains_none_is_a_plugin(slurm_conf, plugin):
+    slurm_conf.write_text(f"PrioritySiteFactorPlugin={plugin}\n")
+    with pytest.raises(ConfigError, match=f"PrioritySiteFactorPlugin={plugin}: it sets"):
+        check_weights(lambda argv: CONFIG.format(**GOOD), lambda: slurm_conf)
+
+
 def test_without_slurm_conf_nothing_is_set(slurm_conf):
     slurm_conf.write_text("Include gone.conf\n")
     for path in (slurm_conf, slurm_conf.parent / "absent.conf"):

@@ -14,6 +14,7 @@ from slurm_energy.slurm.command import Runner, run_command
 
 _LINE: Final = re.compile(r"^(Priority\w+|SLURM_CONF)\s*= ?(.*)$", re.MULTILINE)
 _PLUGIN: Final = "PrioritySiteFactorPlugin"
+_NO_PLUGIN: Final = frozenset(("", "none", "site_factor/none"))
 _WEIGHT: Final = "PriorityWeight"
 _AMOUNT: Final = re.compile(r"(?:^|=)0*(?:[1-9]|\.0*[1-9])")
 _TODO: Final = "change slurm.conf, then scontrol reconfigure; see docs/priority.md"
@@ -61,4 +62,4 @@ def _site_factor_plugin(path: Path) -> str:
     except OSError as error:
         why = f"{error.strerror or error}, so that {_PLUGIN} is not known"
         raise ConfigError(str(error.filename or path), why, "make it readable, or set SLURM_CONF") from None
-    return "" if "none" in values[-1].lower() else values[-1]
+    return "" if values[-1].lower() in _NO_PLUGIN else values[-1]
