@@ -172,9 +172,13 @@ class Dispatcher:
                 if request.transport is None:
                     raise ConnectionResetError("the client is gone")
                 answer = await route.handler(request, caller, body)
+                response: web.StreamResponse
                 if isinstance(answer, dict):
-                    return await responder.whole(200, answer)
-                return await responder.stream(answer)
+                    response = await responder.whole(200, answer)
+                else:
+                    response = await responder.stream(answer)
+            await responder.complete(response)  # an answer that nobody reads keeps its user's turn
+            return response
 
 
 def _still_there(request: web.Request) -> bool:

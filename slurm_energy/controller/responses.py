@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import struct
+import termios
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
@@ -15,6 +18,9 @@ from slurm_energy.accounting.response_proof import ResponseSeal
 from slurm_energy.errors import EXIT_FAILURE, EnergyError
 
 WRITE_TIMEOUT_S: Final = 60.0
+MAX_UNREAD_BYTES: Final = 16 << 10
+"""An answer counts as read when the kernel keeps no more than this for the client."""
+_POLL_S: Final = 0.01
 _JSON: Final = {"Content-Type": "application/json; charset=utf-8"}
 _LARGE: Final = 64 << 10
 
@@ -81,6 +87,36 @@ class SealedResponder:
             raise ConnectionResetError(str(error)) from None
         await response.write_eof()
         return response
+
+    async def complete(self, response: web.StreamResponse) -> None:
+        """Send what is left of a response and wait until the client has taken it.
+
+        The kernel takes megabytes for a client that does not read, and keeps them after the connection is
+        closed.
+
+        Raises:
+            ConnectionResetError: the client does not read.
+        """
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await response.prepare(self._request)
+                await response.write_eof()
+                while _unread_bytes(self._request) > MAX_UNREAD_BYTES:
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise ConnectionResetError("reader too slow") from None
+
+
+def _unread_bytes(request: web.Request) -> int:
+    """Return the bytes of a response that the client's host has not confirmed."""
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        return 0
+    connected = transport.get_extra_info("socket")
+    if connected is None:
+        return 0
+    queued = struct.unpack("i", fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+    return int(queued) + transport.get_write_buffer_size()
 
 
 def unsealed_error(status: int, error: EnergyError, headers: Mapping[str, str] | None = None) -> web.Response:

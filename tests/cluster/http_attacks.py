@@ -146,7 +146,7 @@ def pipelined_requests(port: int, munge_socket: Path) -> None:
 
     def one() -> None:
         connection = _connect(port)
-        good = _request(munge_socket, "GET", "/v1/status", b"Host: x")
+        good = _request(munge_socket, "GET", "/v1/status")
         _send(connection, good)
         for _number in range(2000):
             if not _send(connection, good):
@@ -186,12 +186,28 @@ def floods_of_requests(port: int, munge_socket: Path) -> None:
 
     def flood() -> None:
         while True:
-            request = _request(munge_socket, "GET", "/v1/records", b"Host: x")
+            request = _request(munge_socket, "GET", "/v1/records")
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 20) as one:
                 one.sendall(request)
 
     for _number in range(8):
         threading.Thread(target=flood, daemon=True).start()
+
+
+def unread_answers(port: int, munge_socket: Path) -> None:
+    """Ask 1,500 times with good credentials and never read the answers."""
+
+    def one() -> None:
+        for _number in range(125):
+            connection = socket.socket()
+            _held.append(connection)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            connection.settimeout(20)
+            with contextlib.suppress(OSError):
+                connection.connect(("127.0.0.1", port))
+                connection.sendall(_request(munge_socket, "GET", "/v1/status"))
+
+    _at_once(one, 12)
 
 
 ATTACKS: tuple[Attack, ...] = (
@@ -208,10 +224,10 @@ ATTACKS: tuple[Attack, ...] = (
 )
 
 
-def _request(munge_socket: Path, method: str, target: str, header: bytes) -> bytes:
+def _request(munge_socket: Path, method: str, target: str, header: bytes = b"") -> bytes:
     credential = munge.encode(request_payload(method, target, b""), munge_socket)
-    first = f"{method} {target} HTTP/1.1\r\nAuthorization: MUNGE {credential}\r\n"
-    return first.encode() + header + b"\r\n\r\n"
+    first = f"{method} {target} HTTP/1.1\r\nHost: x\r\nAuthorization: MUNGE {credential}\r\n"
+    return first.encode() + header + (b"\r\n\r\n" if header else b"\r\n")
 
 
 def _at_once(one: Callable[[], None], count: int) -> None:

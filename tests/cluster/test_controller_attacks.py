@@ -50,6 +50,31 @@ def test_an_attacked_controller_stays_small_and_answers(controller, attack):
     assert "Traceback" not in controller.log.read_text()
 
 
+def unread_mb(port):
+    """Return what the kernel keeps of a server's answers, also of connections that the server has closed."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    queued = [row[4].partition(":")[0] for row in rows if row[1].endswith(f":{port:04X}")]
+    return sum(int(size, 16) for size in queued) / 1e6
+
+
+def test_answers_that_nobody_reads_keep_no_memory(controller):
+    controller.configure('record_hosts = "off"\nslurm_roles = false\n')
+    controller.start()
+    part = (ComponentEnergy("cpu", 5.0, "powercap:intel-rapl"),)
+    records = [EnergyRecord("c1", f"n{n:05d}", n, 0, "edp", 100.0, 200.0, part) for n in range(1, 5001)]
+    for first in range(0, len(records), 1000):
+        items = [{"record": record.to_json(), "trace": None} for record in records[first : first + 1000]]
+        assert len(controller.client().post("/v1/records", {"items": items})["accepted"]) == 1000
+    with http_attacks.running(http_attacks.unread_answers, controller.port, controller.munge_socket):
+        for _ in range(5):
+            assert controller.client().get("/v1/status")["records"] == 5000
+        open_files = Path(f"/proc/{controller.process.pid}/fd")
+        wait_for(lambda: len(list(open_files.iterdir())) < 100)
+        assert unread_mb(controller.port) < 40
+    assert highest_resident_mb(controller.process.pid) < MAX_RESIDENT_MB
+    assert "Traceback" not in controller.log.read_text()
+
+
 def sealed(value, credential, munge_socket, status=200):
     """Return a response that this process's user signs."""
     seal, text = ResponseSeal(credential, status), json.dumps(value)[:-1].encode()
