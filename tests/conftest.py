@@ -35,7 +35,10 @@ def _readable_for_others() -> bool:
     if os.geteuid() != 0:
         return False
     command = [sys.executable, "-c", "import slurm_energy"]
-    done = subprocess.run(command, user=NOBODY, cwd="/", capture_output=True, timeout=60, check=False)
+    try:
+        done = subprocess.run(command, user=NOBODY, cwd="/", capture_output=True, timeout=60, check=False)
+    except PermissionError:  # not even its interpreter
+        return False
     return done.returncode == 0
 
 

@@ -15,7 +15,7 @@ from judges import PYTHON
 from lab_driver import LabDriver
 from test_energy_truth import TruthRecorder
 
-pytestmark = [pytest.mark.cluster, pytest.mark.root]
+pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.other_user]
 
 USER = "nobody"
 KERNEL = ["senergy", "lab", "run", "gemm", "--seconds"]
