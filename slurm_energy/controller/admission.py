@@ -12,6 +12,7 @@ import enum
 import ipaddress
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
@@ -25,6 +26,7 @@ BURST_FACTOR: Final = 1.5  # for connections that have just come, and those with
 BURST_FACTOR_PER_ADDRESS: Final = 6.0
 GRACE_S: Final = 0.5
 CLOSING_TIMEOUT_S: Final = 10.0
+WARNING_INTERVAL_S: Final = 60.0
 _SWEEP_INTERVAL_S: Final = 0.5
 _READ_BYTES: Final = 64 << 10
 
@@ -74,7 +76,7 @@ class AdmissionControl:
         self._identified: set[GuardedConnection] = set()
         self._by_handler: dict[Any, GuardedConnection] = {}
         self._count = 0
-        self._crowded = False
+        self._warned_s = -math.inf
 
     def connection(self, make_handler: Callable[[], RequestHandler]) -> GuardedConnection:
         """Return the protocol for a new connection; its handler is made when the head is complete."""
@@ -101,8 +103,8 @@ class AdmissionControl:
             self._make_room(most, connection if self._count > BURST_FACTOR * self._limit else None)
         else:
             return
-        if not self._crowded:
-            self._crowded = True
+        if self.clock() >= self._warned_s + WARNING_INTERVAL_S:
+            self._warned_s = self.clock()
             log.warning("too many connections without request, latest from %s", connection.address)
 
     def identified(self, handler: Any) -> None:
@@ -137,8 +139,6 @@ class AdmissionControl:
         """End connections that take too long."""
         for connection in list(self._all()):
             connection.end_if_late()
-        if self._count < self._limit_per_address // 2:
-            self._crowded = False
 
     def _all(self) -> Iterator[GuardedConnection]:
         for of_address in self._unidentified.values():

@@ -238,3 +238,14 @@ def test_lost_connections_are_forgotten():
 )
 def test_addresses_that_one_user_can_take_count_as_one(peer, key):
     assert address_key(peer) == key
+
+
+def test_an_attacker_writes_one_line_a_minute_into_the_log(caplog):
+    port = Port(limit_per_address=4)
+    for number in range(60):
+        port.now_s = 2.0 * number
+        transports = [port.connect()[0] for _ in range(6)]
+        for connection in transports:
+            connection.connection_lost(None)
+        port.control.sweep()
+    assert len([one for one in caplog.records if "too many connections" in one.message]) == 2
