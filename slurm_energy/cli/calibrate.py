@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     for library in ("OPENBLAS", "MKL", "OMP"):  # threads for so small matrices only get in each other's way
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
-        from slurm_energy.oracle.calibration.fitting import METHODS, fit
+        from slurm_energy.oracle.calibration.fitting import fit
         from slurm_energy.oracle.calibration.identification import fixes_response
         from slurm_energy.oracle.calibration.measurements import read_measurements
         from slurm_energy.oracle.calibration.problem import Weights
@@ -94,22 +94,10 @@ def run(args: argparse.Namespace) -> int:
         why = f"{(error.name or str(error)).partition('.')[0]} is not installed"
         raise UnavailableError("senergy calibrate", why, install_extra("predict")) from None
     from slurm_energy.oracle.calibrations import check_writable, load_calibration, save_calibration
-    from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
+    from slurm_energy.oracle.hardware import find_hardware
     from slurm_energy.oracle.site import use_site
-    from slurm_energy.oracle.training.saturation import SATURATIONS
 
-    for flag, value, allowed in (
-        ("--precision", args.precision, PRECISIONS),
-        ("--saturation", args.saturation, tuple(SATURATIONS)),
-        ("--method", args.method, METHODS),
-    ):
-        if value not in allowed:
-            what = f"{flag}: '{shown(value)}' is not one of {', '.join(allowed)}"
-            raise UsageError(what, todo=suggestion(value, allowed))
-    least = min(args.generations, args.polish, args.kicks, args.seed)
-    if args.workers < 1 or not 8 <= args.population <= _MOST_MEMBERS or least < 0:
-        what = f"at least 1 and 8 to {_MOST_MEMBERS}; other numbers at least 0"
-        raise UsageError("--workers, --population", what)
+    _check_values(args)
     settings = connection.configuration(args).oracle
     use_site(settings.calibrations, settings.hardware)
     hardware = find_hardware(args.gpu)
@@ -150,6 +138,30 @@ def run(args: argparse.Namespace) -> int:
     save_calibration(result.calibration, args.output)
     _report(result, args)
     return EXIT_OK
+
+
+def _check_values(args: argparse.Namespace) -> None:
+    """Refuse words and numbers that the options do not allow.
+
+    Raises:
+        UsageError: names the option.
+    """
+    from slurm_energy.oracle.calibration.fitting import METHODS
+    from slurm_energy.oracle.hardware import PRECISIONS
+    from slurm_energy.oracle.training.saturation import SATURATIONS
+
+    for flag, value, allowed in (
+        ("--precision", args.precision, PRECISIONS),
+        ("--saturation", args.saturation, tuple(SATURATIONS)),
+        ("--method", args.method, METHODS),
+    ):
+        if value not in allowed:
+            what = f"{flag}: '{shown(value)}' is not one of {', '.join(allowed)}"
+            raise UsageError(what, todo=suggestion(value, allowed))
+    least = min(args.generations, args.polish, args.kicks, args.seed)
+    if args.workers < 1 or not 8 <= args.population <= _MOST_MEMBERS or least < 0:
+        what = f"at least 1 and 8 to {_MOST_MEMBERS}; other numbers at least 0"
+        raise UsageError("--workers, --population", what)
 
 
 def _check_search_options(args: argparse.Namespace, method: str) -> None:

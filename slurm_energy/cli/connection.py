@@ -80,7 +80,7 @@ def _connected(path: Path) -> socket.socket:
     Raises:
         OSError: nobody answers at `path`.
     """
-    from slurm_energy.config.schema import ROOT_DOOR
+    from slurm_energy.config.checks import ROOT_DOOR
 
     door = [path.with_name(path.name + ROOT_DOOR)] if os.geteuid() == 0 else []
     for place in (*door, path):

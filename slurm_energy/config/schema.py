@@ -6,121 +6,38 @@ A key's default, its documentation and its check are the metadata of a dataclass
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.addresses import parse_listen, parse_url
-
-Check = Callable[[Any], str | None]
-GROUP_MARK = "%"
-"""Stands before the name of a group among `controller.operators`, as in sudoers."""
-
-ROOT_DOOR = ".root"
-"""Ends the name of the agent's second socket, beside `agent.socket`, that only root can connect to."""
-
-
-def key(default: Any, doc: str, check: Check | None = None, show: Any = None) -> Any:
-    """Declare a configuration key.
-
-    Args:
-        default: value when the key is absent; a list, dict or tuple is copied per instance.
-        doc: one or two sentences for the example file and the reference.
-        check: returns what is wrong with a value, or None.
-        show: value for the example file where the default would teach nothing.
-    """
-    metadata = {"doc": doc, "check": check, "show": default if show is None else show}
-    if isinstance(default, (list, dict)):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
-def between(low: float, high: float) -> Check:
-    """Accept numbers from low to high, both included."""
-    return lambda value: None if low <= value <= high else f"must be from {low:g} to {high:g}"
-
-
-def parsed_by(parse: Callable[[str], object]) -> Check:
-    """Accept text that a parser accepts; its ValueError says what is wrong."""
-
-    def check(value: str) -> str | None:
-        try:
-            parse(value)
-        except ValueError as error:
-            return str(error)
-        return None
-
-    return check
-
-
-def one_of(*words: str) -> Check:
-    """Accept the given words."""
-    return lambda value: None if value in words else f"must be one of {', '.join(words)}"
-
-
-SOCKET_PATH_BYTES = 107
-"""Bytes of the longest path of a Unix socket (sun_path in unix(7), less the final NUL)."""
-
-
-def _socket_path(extra: str) -> Check:
-    """Accept the path of a Unix socket that has room for the suffix `extra`."""
-    longest = SOCKET_PATH_BYTES - len(extra)
-    return lambda value: (
-        None
-        if len(str(value).encode()) <= longest
-        else f"must be at most {longest} bytes, as a socket's path"
-    )
-
-
-def _user_names(value: list[str]) -> str | None:
-    wrong = [name for name in value if not _USER.fullmatch(name)]
-    if any(name.startswith(GROUP_MARK) for name in wrong):
-        return "must be users: groups can be named in controller.operators only"
-    return "must be user names without blanks and commas" if wrong else None
-
-
-def _keyed_words(value: dict[str, str]) -> str | None:
-    wrong = [name for name in value if not _USER.fullmatch(name)]
-    return "must have names without blanks and commas" if wrong else None
-
-
-_USER = re.compile(r"[^\s,%][^\s,]{0,255}")
-
-
-def _model_name(value: str) -> str | None:
-    fits = re.fullmatch(r"[A-Za-z0-9_.:/+-]{0,64}", value)  # what --energy-model takes
-    return None if fits else "must be at most 64 characters of A-Z a-z 0-9 _ . : / + -"
-
-
-def _cluster_name(value: str) -> str | None:
-    fits = re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", value)  # 40: slurm.conf(5), ClusterName
-    return None if fits else "must be 1 to 40 characters of A-Z a-z 0-9 _ . -"
-
-
-def ascending(value: tuple[float, float]) -> str | None:
-    """Accept (low, high) with 0 <= low <= high."""
-    return None if 0 <= value[0] <= value[1] else "must be [low, high] with 0 <= low <= high"
-
-
-def _at_least_one_user(value: list[str]) -> str | None:
-    return _user_names(value) if value else "must name at least one user"
-
-
-def _users_and_groups(value: list[str]) -> str | None:
-    names = [name.removeprefix(GROUP_MARK) for name in value]
-    return _user_names(names) and f"must be user names, or {GROUP_MARK} and a group's name, without blanks"
+from slurm_energy.config.checks import (
+    LOG_LEVELS,
+    ROOT_DOOR,
+    ascending,
+    at_least_one_user,
+    between,
+    bmc_address,
+    cluster_name,
+    component_watts,
+    idle_watts,
+    key,
+    keyed_words,
+    known_parts,
+    model_name,
+    one_of,
+    parsed_by,
+    socket_path,
+    user_names,
+    users_and_groups,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """What both daemons and the CLI share."""
 
-    name: str = key("cluster", "ClusterName of slurm.conf; part of every record's key.", _cluster_name)
+    name: str = key("cluster", "ClusterName of slurm.conf; part of every record's key.", cluster_name)
     controller_url: str = key(
         "http://localhost:6828",
         "Where agents and the CLI reach senergyctld. All requests carry a munge credential.",
@@ -129,32 +46,18 @@ class ClusterConfig:
     munge_socket: Path | None = key(
         None,
         "munged's socket if it is not the library's default.",
-        _socket_path(""),
+        socket_path(""),
         show="/run/munge/munge.socket.2",
     )
     controller_users: list[str] = key(
         ["root", "slurm"],
         "Users, or their uids, as which senergyctld may run. Agents and the CLI believe no response that "
         "another user made.",
-        _at_least_one_user,
+        at_least_one_user,
     )
 
 
 RECORD_HOSTS = ("check", "strict", "off")
-
-
-def _component_watts(value: dict[str, float]) -> str | None:
-    wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other", "node")]
-    if wrong:
-        return f"'{wrong[0]}' is not one of cpu, dram, gpu, other, node"
-    return None if all(1 <= watts <= 1e9 for watts in value.values()) else "must be from 1 to 1e9 watts"
-
-
-def _idle_watts(value: dict[str, float]) -> str | None:
-    wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other")]
-    if wrong:
-        return f"'{wrong[0]}' is not one of cpu, dram, gpu, other"
-    return None if all(0 <= watts <= 1e5 for watts in value.values()) else "must be from 0 to 100000 watts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +67,7 @@ class AgentConfig:
     socket: Path = key(
         Path("/run/senergy/agent.sock"),
         "Unix socket for hooks, steps and local tools.",
-        _socket_path(ROOT_DOOR),
+        socket_path(ROOT_DOOR),
     )
     state_dir: Path = key(
         Path("/var/lib/senergy/agent"),
@@ -186,7 +89,7 @@ class AgentConfig:
         {},
         "Watts of the idle node's components, for the split of shared nodes; gpu is each GPU. What is not "
         "given is learned from quiet moments.",
-        _idle_watts,
+        idle_watts,
         show={"cpu": 90.0, "other": 110.0},
     )
     log_level: str = key(
@@ -215,14 +118,14 @@ class ControllerConfig:
         {},
         "Highest plausible mean watts by cpu (all processors of a node), dram, gpu (each), other and node; a "
         "record with more energy is rejected. Where not given: 20000, 5000, 5000, 20000, 50000.",
-        _component_watts,
+        component_watts,
         show={"gpu": 5000.0, "node": 50000.0},
     )
-    agent_users: list[str] = key(["root"], "Users whose munge credentials may deliver records.", _user_names)
+    agent_users: list[str] = key(["root"], "Users whose munge credentials may deliver records.", user_names)
     operators: list[str] = key(
         ["root", "slurm"],
         "Users, and groups written as %NAME, who may read every job; others read their own.",
-        _users_and_groups,
+        users_and_groups,
         show=["root", "slurm", "%energy"],
     )
     slurm_roles: bool = key(
@@ -251,8 +154,8 @@ class DefaultsConfig:
     """The policy of jobs that ask for none; user goes before partition."""
 
     policy: str = key("monitor", "Policy of a job without --energy-policy.")
-    partition: dict[str, str] = key({}, "Policy per partition.", _keyed_words, show={"gpu": "edp"})
-    user: dict[str, str] = key({}, "Policy per user.", _keyed_words, show={"alice": "performance"})
+    partition: dict[str, str] = key({}, "Policy per partition.", keyed_words, show={"gpu": "edp"})
+    user: dict[str, str] = key({}, "Policy per user.", keyed_words, show={"alice": "performance"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,17 +170,6 @@ class BoundsConfig:
     )
 
 
-def _known_parts(value: list[str]) -> str | None:
-    wrong = [part for part in value if part not in NODE_PARTS]
-    return f"'{wrong[0]}' is not one of {', '.join(NODE_PARTS)}" if wrong else None
-
-
-def _bmc_address(value: str) -> str | None:
-    known = value == "" or value.startswith(("ipmi://", "https://", "http://"))
-    return None if known else "must begin with ipmi://, https:// or http://"
-
-
-NODE_PARTS = ("cpu", "dram", "gpu", "rest")
 NODE_POWER_SOURCES = ("auto", "none", "pm_counters", "power_meter", "ipmi", "redfish", "psys", "grace-module")
 
 
@@ -292,13 +184,13 @@ class NodePowerConfig:
         "auto", "Source of the node's power; auto: the best that is there.", one_of(*NODE_POWER_SOURCES)
     )
     excludes: list[str] = key(
-        [], "Parts that are known not to be in it: cpu, dram, gpu, rest.", _known_parts, show=["gpu"]
+        [], "Parts that are known not to be in it: cpu, dram, gpu, rest.", known_parts, show=["gpu"]
     )
     bmc: str = key(
         "",
         "Management controller over the network: ipmi://HOST[:PORT] or https://HOST[:PORT]; {node} stands "
         "for the node's name. Empty: the one in the node, if it has /dev/ipmi0.",
-        _bmc_address,
+        bmc_address,
         show="https://{node}-bmc",
     )
     bmc_user: str = key("", "Account on the controller that may read.", show="monitor")
@@ -425,7 +317,7 @@ class SitePolicy:
 
     base: str = key("monitor", "Built-in policy that it refines.")
     description: str = key("", "One line for `senergy policies`.")
-    users: list[str] = key([], "Users who may ask for it; empty means everyone.", _user_names)
+    users: list[str] = key([], "Users who may ask for it; empty means everyone.", user_names)
     cap_watts: float | None = key(None, "Node cap when the job gives none.", between(1, 1e6), show=400)
     gpu_cap_watts: float | None = key(None, "GPU cap when the job gives none.", between(1, 1e5), show=250)
     max_frequency_mhz: float | None = key(None, "Upper CPU frequency.", between(100, 1e5), show=2100)
@@ -454,7 +346,7 @@ class EdpEntry:
         "Product name of the GPU: `A100` is every A100, `A100-SXM4-80GB` that one alone. Empty: any.",
         show="",
     )
-    model: str = key("", "Value of --energy-model that this entry is for; empty for any.", _model_name)
+    model: str = key("", "Value of --energy-model that this entry is for; empty for any.", model_name)
     max_frequency_mhz: float | None = key(None, "Upper CPU frequency.", between(100, 1e5), show=2100)
     package_cap_watts: float | None = key(None, "RAPL limit per package.", between(1, 1e5), show=200)
     gpu_cap_watts: float | None = key(None, "Power limit per GPU.", between(1, 1e5), show=300)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from slurm_energy.config.checks import GROUP_MARK
 from slurm_energy.config.findings import Finding
 from slurm_energy.config.reading import nearest
-from slurm_energy.config.schema import GROUP_MARK
 from slurm_energy.users import name_of, uids_of
 from slurm_energy.validation.subject import Role, Subject
 

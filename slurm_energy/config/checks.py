@@ -1,0 +1,146 @@
+"""The declaration of a configuration key, and checks of values: each returns what is wrong, or None."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any
+
+Check = Callable[[Any], str | None]
+GROUP_MARK = "%"
+"""Stands before the name of a group among `controller.operators`, as in sudoers."""
+
+ROOT_DOOR = ".root"
+"""Ends the name of the agent's second socket, beside `agent.socket`, that only root can connect to."""
+
+
+def key(default: Any, doc: str, check: Check | None = None, show: Any = None) -> Any:
+    """Declare a configuration key.
+
+    Args:
+        default: value when the key is absent; a list, dict or tuple is copied per instance.
+        doc: one or two sentences for the example file and the reference.
+        check: returns what is wrong with a value, or None.
+        show: value for the example file where the default would teach nothing.
+    """
+    metadata = {"doc": doc, "check": check, "show": default if show is None else show}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def between(low: float, high: float) -> Check:
+    """Accept numbers from low to high, both included."""
+    return lambda value: None if low <= value <= high else f"must be from {low:g} to {high:g}"
+
+
+def parsed_by(parse: Callable[[str], object]) -> Check:
+    """Accept text that a parser accepts; its ValueError says what is wrong."""
+
+    def check(value: str) -> str | None:
+        try:
+            parse(value)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    return check
+
+
+def one_of(*words: str) -> Check:
+    """Accept the given words."""
+    return lambda value: None if value in words else f"must be one of {', '.join(words)}"
+
+
+SOCKET_PATH_BYTES = 107
+"""Bytes of the longest path of a Unix socket (sun_path in unix(7), less the final NUL)."""
+
+
+def socket_path(extra: str) -> Check:
+    """Accept the path of a Unix socket that has room for the suffix `extra`."""
+    longest = SOCKET_PATH_BYTES - len(extra)
+    return lambda value: (
+        None
+        if len(str(value).encode()) <= longest
+        else f"must be at most {longest} bytes, as a socket's path"
+    )
+
+
+def user_names(value: list[str]) -> str | None:
+    """Accept names of users, not of groups."""
+    wrong = [name for name in value if not _USER.fullmatch(name)]
+    if any(name.startswith(GROUP_MARK) for name in wrong):
+        return "must be users: groups can be named in controller.operators only"
+    return "must be user names without blanks and commas" if wrong else None
+
+
+def keyed_words(value: dict[str, str]) -> str | None:
+    """Accept a table whose keys are names without blanks and commas."""
+    wrong = [name for name in value if not _USER.fullmatch(name)]
+    return "must have names without blanks and commas" if wrong else None
+
+
+_USER = re.compile(r"[^\s,%][^\s,]{0,255}")
+
+
+def model_name(value: str) -> str | None:
+    """Accept what --energy-model takes, and the empty name."""
+    fits = re.fullmatch(r"[A-Za-z0-9_.:/+-]{0,64}", value)  # what --energy-model takes
+    return None if fits else "must be at most 64 characters of A-Z a-z 0-9 _ . : / + -"
+
+
+def cluster_name(value: str) -> str | None:
+    """Accept a cluster's name as Slurm does."""
+    fits = re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", value)  # 40: slurm.conf(5), ClusterName
+    return None if fits else "must be 1 to 40 characters of A-Z a-z 0-9 _ . -"
+
+
+def ascending(value: tuple[float, float]) -> str | None:
+    """Accept (low, high) with 0 <= low <= high."""
+    return None if 0 <= value[0] <= value[1] else "must be [low, high] with 0 <= low <= high"
+
+
+def at_least_one_user(value: list[str]) -> str | None:
+    """Accept names of users, at least one."""
+    return user_names(value) if value else "must name at least one user"
+
+
+def users_and_groups(value: list[str]) -> str | None:
+    """Accept names of users and, behind `GROUP_MARK`, of groups."""
+    names = [name.removeprefix(GROUP_MARK) for name in value]
+    return user_names(names) and f"must be user names, or {GROUP_MARK} and a group's name, without blanks"
+
+
+NODE_PARTS = ("cpu", "dram", "gpu", "rest")
+
+
+def component_watts(value: dict[str, float]) -> str | None:
+    """Accept bounds of a component's power in watts."""
+    wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other", "node")]
+    if wrong:
+        return f"'{wrong[0]}' is not one of cpu, dram, gpu, other, node"
+    return None if all(1 <= watts <= 1e9 for watts in value.values()) else "must be from 1 to 1e9 watts"
+
+
+def idle_watts(value: dict[str, float]) -> str | None:
+    """Accept idle power of components in watts."""
+    wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other")]
+    if wrong:
+        return f"'{wrong[0]}' is not one of cpu, dram, gpu, other"
+    return None if all(0 <= watts <= 1e5 for watts in value.values()) else "must be from 0 to 100000 watts"
+
+
+def known_parts(value: list[str]) -> str | None:
+    """Accept parts of a node."""
+    wrong = [part for part in value if part not in NODE_PARTS]
+    return f"'{wrong[0]}' is not one of {', '.join(NODE_PARTS)}" if wrong else None
+
+
+def bmc_address(value: str) -> str | None:
+    """Accept the address of a BMC, and the empty one."""
+    known = value == "" or value.startswith(("ipmi://", "https://", "http://"))
+    return None if known else "must begin with ipmi://, https:// or http://"
