@@ -55,7 +55,7 @@ class DemoJob:
         if self.gpu_cap_watts:
             values["gpu_cap"] = f"{self.gpu_cap_watts}W"
         if self.gpus:
-            values["gpus"] = str(self.gpus)
+            values |= {"gpus": str(self.gpus), "exclusive": "yes"}  # all GPUs of the node; runs are compared
         return values
 
 
