@@ -7,7 +7,7 @@ model is a kernel of the lab whose time and watts on A100 and H100 are near thos
 |---|---|---|
 | ViT-B | 3.35, 0.53 | train: 3.1, 0.53 |
 | ALBERT | 2.2, 0.71 | triad: 2.15, 0.78 |
-| ResNet-50 | 2.3, 0.61 | spmv: 2.2, 0.76 |
+| ResNet-50 | 2.2, 0.60 | spmv: 2.2, 0.76 |
 """
 
 from __future__ import annotations

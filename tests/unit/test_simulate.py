@@ -536,6 +536,13 @@ def test_every_shipped_scenario_runs(capsys):
             assert scenario.schedule.seeds == 10 and scenario.schedule.horizon_hours == 10
 
 
+def test_the_lengths_of_the_thesis_models():
+    """The epochs are derived from the oracle: a change of its predictions makes them stale."""
+    models = scenarios.read("thesis-pareto").models
+    minutes = {model.name: oracle(model, "a100-sxm4-40gb", 8, 32).time_s / 60 for model in models}
+    assert minutes == pytest.approx({"ViT-B": 7.5, "ALBERT": 15.0, "ResNet-50": 15.0}, rel=0.005)
+
+
 def test_the_oracles_predictions():
     (vit, *_) = scenarios.read("thesis-pareto").models
     free, capped_ = oracle(vit, "a100", 8, 32), oracle(vit, "a100", 8, 32, 200.0)
