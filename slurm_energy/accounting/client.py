@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import random
 import socket
 import threading
@@ -107,14 +108,16 @@ class ControllerClient:
 
     def _request(self, method: str, target: str, body: bytes) -> dict[str, Any]:
         """Ask, and again if the connection is broken off, as a controller does that has too many of them."""
+        total_s = math.inf if self._total_timeout_s is None else self._total_timeout_s
+        until_s = time.monotonic() + total_s
         for pause_s in _RETRY_PAUSES_S:
             try:
-                return self._request_once(method, target, body)
+                return self._request_once(method, target, body, until_s)
             except _BrokenOffError:
                 time.sleep(pause_s * (0.5 + random.random()))
-        return self._request_once(method, target, body)
+        return self._request_once(method, target, body, until_s)
 
-    def _request_once(self, method: str, target: str, body: bytes) -> dict[str, Any]:
+    def _request_once(self, method: str, target: str, body: bytes, until_s: float) -> dict[str, Any]:
         credential = munge.encode(request_payload(method, target, body), self._munge_socket)
         headers = {"Authorization": f"MUNGE {credential}", "Connection": "close"}
         if body:
@@ -122,7 +125,7 @@ class ControllerClient:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         try:
             connection.connect()
-            with self._bounded(connection.sock):
+            with self._bounded(connection.sock, until_s):
                 connection.request(method, target, body or None, headers)
                 response = connection.getresponse()
                 content = self._read(response)
@@ -133,9 +136,9 @@ class ControllerClient:
         return self._answer(response.status, content, credential)
 
     @contextlib.contextmanager
-    def _bounded(self, connected: socket.socket) -> Iterator[None]:
+    def _bounded(self, connected: socket.socket, until_s: float) -> Iterator[None]:
         """Break a request off that takes too long as a whole, though each read brings something."""
-        if self._total_timeout_s is None:
+        if until_s == math.inf:
             yield
             return
 
@@ -143,13 +146,19 @@ class ControllerClient:
             with contextlib.suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
 
-        timer = threading.Timer(self._total_timeout_s, break_off)
+        timer = threading.Timer(max(0.0, until_s - time.monotonic()), break_off)
         timer.daemon = True
         timer.start()
         try:
             yield
+        except (OSError, http.client.HTTPException):
+            if time.monotonic() < until_s:
+                raise
         finally:
             timer.cancel()
+        if time.monotonic() >= until_s:
+            why = f"no whole response within {self._total_timeout_s:g} s"
+            raise UnavailableError(f"controller {self._url}", why, "is it senergyctld?")
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
         content = bytearray()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
+import threading
+import time
 
 import open_munge
 import pytest
@@ -202,3 +206,30 @@ def test_a_connection_that_is_broken_off_is_tried_again(monkeypatch):
     with pytest.raises(UnavailableError):
         asked.get("/v1/records")
     assert len(failures) == 1
+
+
+def test_the_time_for_a_request_holds_for_all_tries_together():
+    """A program in senergyctld's place never comes to the response; each try would take the whole time."""
+    tries = []
+
+    def answer(connection):
+        tries.append(connection)
+        with contextlib.suppress(OSError), connection:
+            connection.recv(65536)
+            while True:
+                connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                time.sleep(0.01)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=answer, args=(listening.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match=r"no whole response within 0\.5 s"):
+            ControllerClient(url, None, 30.0, [], total_timeout_s=0.5).get("/v1/status")
+        listening.shutdown(socket.SHUT_RDWR)
+    assert len(tries) == 1
