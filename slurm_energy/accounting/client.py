@@ -83,6 +83,14 @@ class ControllerClient:
         self._total_timeout_s = total_timeout_s
         self._max_response_bytes = max_response_bytes
         self._controller_users = tuple(controller_users)
+        self._cancelled = False
+        self._connected: set[socket.socket] = set()
+
+    def cancel(self) -> None:
+        """End requests of other threads with an UnavailableError, and refuse further ones."""
+        self._cancelled = True
+        for connected in list(self._connected):
+            _shut_down(connected)
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Ask for `path`, e.g. `/v1/records` with `{"job": "12_3", "steps": "1"}`.
@@ -114,6 +122,8 @@ class ControllerClient:
             try:
                 return self._request_once(method, target, body, until_s)
             except _BrokenOffError:
+                if self._cancelled:
+                    raise
                 time.sleep(pause_s * (0.5 + random.random()))
         return self._request_once(method, target, body, until_s)
 
@@ -138,24 +148,23 @@ class ControllerClient:
     @contextlib.contextmanager
     def _bounded(self, connected: socket.socket, until_s: float) -> Iterator[None]:
         """Break a request off that takes too long as a whole, though each read brings something."""
-        if until_s == math.inf:
-            yield
-            return
-
-        def break_off() -> None:
-            with contextlib.suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
-
-        timer = threading.Timer(max(0.0, until_s - time.monotonic()), break_off)
-        timer.daemon = True
-        timer.start()
+        timer = None
+        if until_s < math.inf:
+            timer = threading.Timer(max(0.0, until_s - time.monotonic()), _shut_down, [connected])
+            timer.daemon = True
+            timer.start()
+        self._connected.add(connected)
         try:
+            if self._cancelled:
+                raise _BrokenOffError(f"controller {self._url}", "request cancelled")
             yield
         except (OSError, http.client.HTTPException):
             if time.monotonic() < until_s:
                 raise
         finally:
-            timer.cancel()
+            self._connected.discard(connected)
+            if timer is not None:
+                timer.cancel()
         if time.monotonic() >= until_s:
             why = f"no whole response within {self._total_timeout_s:g} s"
             raise UnavailableError(f"controller {self._url}", why, "is it senergyctld?")
@@ -206,6 +215,11 @@ class ControllerClient:
         return (_BrokenOffError if broken_off else UnavailableError)(
             f"controller {self._url}", shown(reason or type(error).__name__, 200), "is senergyctld running?"
         )
+
+
+def _shut_down(connected: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
 
 
 def _address(url: str) -> tuple[str, int]:

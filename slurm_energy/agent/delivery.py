@@ -229,7 +229,11 @@ class Delivery:
             "spooled": max(0, spooled - len(items)),
             "rejected": rejected,
         }
-        answer = await asyncio.to_thread(client.post, "/v1/records", body)
+        try:
+            answer = await asyncio.to_thread(client.post, "/v1/records", body)
+        except asyncio.CancelledError:
+            client.cancel()  # else the thread, and with it the end of senergyd, waits for the controller
+            raise
         self._asked_at = time.monotonic()
         await self._note_release(answer)
         return answer

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import open_munge
 import pytest
 from test_agent_daemon import TRACE, accept, record, work
 
@@ -504,3 +507,27 @@ def test_the_probe_goes_round() -> None:
     assert waiting.held(91.0) == {"a", "c"}
     waiting.forget("b")  # it was taken: so may the others be
     assert len(waiting) == 0 and waiting.pause_s(0.0) is None
+
+
+@pytest.mark.timeout(60)
+def test_the_end_of_the_agent_does_not_wait_for_a_controller_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_munge.install(monkeypatch)
+    monkeypatch.setattr(delivery, "_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(delivery, "_TOTAL_TIMEOUT_S", 3600.0)
+    spool, held = Spool(tmp_path / "spool", 10**8), []
+    spool.add(record(1), None)
+
+    async def run(listening: socket.socket) -> None:
+        cluster = ClusterConfig(controller_url=f"http://127.0.0.1:{listening.getsockname()[1]}")
+        task = asyncio.create_task(Delivery(spool, cluster, lambda: "n1", work).run())
+        held.append((await asyncio.to_thread(listening.accept))[0])
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asyncio.run(run(listening))  # waits for the threads
+    assert len(held) == 1 and spool.count() == 1
+    held[0].close()
