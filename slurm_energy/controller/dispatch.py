@@ -86,6 +86,7 @@ class Dispatcher:
         self._signers = ThreadPoolExecutor(_SIGNERS, "munge-encode")
         self._deliveries = ByteBudget(_DELIVERIES_BYTES)
         self._serving: set[asyncio.Task[web.StreamResponse]] = set()
+        self._looking_up: dict[int, asyncio.Task[Rights]] = {}
 
     def handler(self, route: Route) -> Handler:
         """Let a route see only requests with a good credential; the body is not read before that."""
@@ -125,12 +126,21 @@ class Dispatcher:
             self._admission.refused(request.protocol)
             raise
 
+    async def _rights_of(self, uid: int) -> Rights:
+        """Look a user up; requests of one user that come together take one thread."""
+        lookup = self._looking_up.get(uid)
+        if lookup is None:
+            lookup = asyncio.create_task(asyncio.to_thread(self._rights, uid))
+            self._looking_up[uid] = lookup
+            lookup.add_done_callback(lambda _: self._looking_up.pop(uid, None))
+        return await asyncio.shield(lookup)
+
     async def _serve(self, route: Route, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Answer a request of a known user; every answer but that of a busy server is signed."""
         munge_socket = self._current()[0].cluster.munge_socket
         responder = SealedResponder(request, caller.credential, munge_socket, self._signers)
         try:
-            rights = await asyncio.to_thread(self._rights, caller.uid)
+            rights = await self._rights_of(caller.uid)
             caller = dataclasses.replace(caller, rights=rights)
             return await self._in_turn(route, request, caller, responder)
         except BusyError as error:

@@ -1005,3 +1005,31 @@ def test_a_failure_that_only_counts_differently_is_logged_once(caplog):
         log.failed("priority", f"{count} jobs keep their old place, job {count}: denied")
     log.failed("priority", "other")
     assert [record.getMessage()[:14] for record in caplog.records] == ["priority: 3 jo", "priority: othe"]
+
+
+@pytest.mark.timeout(120)
+def test_a_slow_directory_service_lets_one_user_take_one_thread(controller, monkeypatch):
+    answer, asked = threading.Event(), []
+
+    def name_of(uid):
+        asked.append(uid)
+        if uid == ALICE:
+            answer.wait()
+        return f"user{uid}"
+
+    monkeypatch.setattr(rights, "name_of", name_of)
+
+    async def story(c):
+        hostile = [asyncio.create_task(c.get("/v1/status", uid=ALICE)) for _ in range(60)]
+        try:
+            while ALICE not in asked:
+                await asyncio.sleep(0.01)
+            async with asyncio.timeout(30):
+                for _ in range(20):
+                    assert (await c.get("/v1/status"))[0] == 200
+            assert asked.count(ALICE) == 1
+        finally:
+            answer.set()
+            await asyncio.gather(*hostile)
+
+    controller.session(story)
