@@ -286,7 +286,7 @@ def _energy_settings(settings: list[str]) -> dict[str, Any]:
     for setting in settings:
         try:
             tables = merged(tables, tomllib.loads(setting))
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise UsageError(f"--set-energy {setting!r}", str(error)) from None
     return tables
 

@@ -82,7 +82,7 @@ class Redfish:
             raise DeviceError(place, _STATUS.get(status, f"HTTP status {status}"))
         try:
             data = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise DeviceError(place, "not JSON") from None
         if not isinstance(data, dict):
             raise DeviceError(place, "not a JSON object")

@@ -155,7 +155,7 @@ def _with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
     """Return the tables of a text laid over those of the scenario that it `extends`, and both texts."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}", f"not TOML: {error}") from None
     name = data.get("extends")
     if name is None:

@@ -24,7 +24,7 @@ def parse(text: str) -> tuple[str, tuple[Any, ...]]:
     name, equals, values = text.partition("=")
     try:
         listed = tomllib.loads(f"values = [{values}]")["values"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         listed = []
     if not equals or not listed:
         raise UsageError(f"--sweep {shown(text)}", "is not KEY=VALUE,...", "e.g. workload.hours=5,10")

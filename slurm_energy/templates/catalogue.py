@@ -122,7 +122,7 @@ def find(name: str, folder: Path | None = None) -> Template:
         raise ConfigError(f"{path}:1", "has no head", 'begin with a comment: {# summary = "..." #}')
     try:
         head = tomllib.loads(match["head"])
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: head", f"is not TOML: {error}") from None
     group = path.parent.name if path.is_relative_to(_FOLDER) else "own"
     summary = head.get("summary")
@@ -135,7 +135,7 @@ def _text(path: Path) -> str:
     """Return a template's text; a site's must be one that only root or this user could have written."""
     try:
         data = path.read_bytes() if path.is_relative_to(_FOLDER) else read_trusted(path)
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig").replace("\r\n", "\n")  # bash takes no CR
     except OSError as error:
         raise ConfigError(f"{path}", error.strerror or str(error)) from None
     except UnicodeDecodeError as error:
@@ -242,6 +242,13 @@ def _filled(template: Template, values: Mapping[str, Any]) -> str:
     environment.filters["sh"] = shlex.quote
     try:
         return environment.from_string(template.source).render(values, senergy_version=__version__)
+    except (RecursionError, MemoryError) as error:
+        why = (
+            "builds on itself, or is nested too deeply"
+            if isinstance(error, RecursionError)
+            else "grows too large"
+        )
+        raise ConfigError(f"{template.path}", why) from None
     except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         if template.group != "own":
             raise

@@ -415,6 +415,7 @@ def test_a_bad_sweep_is_one_line(folder, capsys, sweep, message):
         (("[power]", "[powr]"), r"small.toml:12: \[powr\]: unknown section"),
         (("[cluster.n]", "[custer.n]"), "unknown section"),
         (('title = "A small day"', "title ="), "not TOML"),
+        (("= 1000.0", "= " + "[" * 9000), "small.toml: not TOML"),
         (("= 1000.0", "= nan"), "small.toml:13: power.budget_watts: must be a finite number, not nan"),
     ],
 )

@@ -134,6 +134,7 @@ def test_columns_of_other_names(tmp_path):
         ("\n", "is empty"),
         ("submit_s,time_s,units,colour\n1,2,3,4\n", ":1: column 'colour' is not known: known: submit_s"),
         ("submit_s,tim_s,units\n1,2,3\n", ":1: column 'tim_s' is not known: did you mean 'time_s'"),
+        ("submit_s,time_s,units,units\n1,2,3,4\n", ":1: column 'units' is there twice"),
         ("submit_s,units\n1,2\n", ":1: column 'time_s' is missing"),
         ("submit_s,time_s,units\n", "no job in it"),
         ("submit_s,time_s,units\n1,x,1\n", ":2: time_s is not a number"),
@@ -151,6 +152,12 @@ def test_columns_of_other_names(tmp_path):
 def test_a_bad_csv_is_refused_with_file_and_line(tmp_path, text, message):
     path = put(tmp_path, "w.csv", text)
     with pytest.raises(UsageError, match=f"^{path}.*{message}"):
+        load(path, ["n"])
+
+
+def test_deeply_nested_json_is_refused(tmp_path):
+    path = put(tmp_path, "w.json", "[" * 100_000)
+    with pytest.raises(UsageError, match=f"^{path}: is not the JSON"):
         load(path, ["n"])
 
 

@@ -63,6 +63,7 @@ def read_csv(path: Path, problems: Problems, renamed: Mapping[str, str], units: 
             reader.fieldnames = names
             if not any(names):
                 raise UsageError(f"{path}", "is empty", "the first line must name the columns")
+            _refuse_repeated(names, path)
             if delimiter == "|":
                 return _rows(_sacct_lines(reader, names, path, units), problems)
             ours = _own_names(names, renamed, path)
@@ -87,7 +88,7 @@ def read_json(path: Path, problems: Problems, units: str) -> Rows:
             lines = accounting.lines(document, units)
         else:
             lines = [(number, _from_json(job, units)) for number, job in enumerate(document["jobs"], 1)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"is not the JSON of sacct or of senergy acct: {shown(str(error))}"
         raise UsageError(f"{path}", reason) from None
     return _rows(lines, problems)
@@ -112,6 +113,13 @@ def _own_names(names: list[str], renamed: Mapping[str, str], path: Path) -> dict
     if missing:
         raise UsageError(f"{path}:1: column '{missing[0]}' is missing", f"it has {', '.join(names)}")
     return found
+
+
+def _refuse_repeated(names: list[str], path: Path) -> None:
+    """Refuse a header with a repeated name: which of its columns counts would be a guess."""
+    repeated = [name for name in names if name and names.count(name) > 1]
+    if repeated:
+        raise UsageError(f"{path}:1: column '{shown(repeated[0])}' is there twice", todo="remove one")
 
 
 def _rows(lines: Iterable[Line], problems: Problems) -> Rows:
