@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any
+from urllib.parse import urlsplit
 
 Check = Callable[[Any], str | None]
 GROUP_MARK = "%"
@@ -142,5 +143,21 @@ def known_parts(value: list[str]) -> str | None:
 
 def bmc_address(value: str) -> str | None:
     """Accept the address of a BMC, and the empty one."""
-    known = value == "" or value.startswith(("ipmi://", "https://", "http://"))
-    return None if known else "must begin with ipmi://, https:// or http://"
+    if value and not value.startswith(("ipmi://", "https://", "http://")):
+        return "must begin with ipmi://, https:// or http://"
+    try:
+        port = urlsplit(value).port
+    except ValueError:
+        return "must have a port from 1 to 65535"
+    return "must have a port from 1 to 65535" if port == 0 else None
+
+
+def one_line(value: str) -> str | None:
+    """Accept text that fits in one line of a table."""
+    return None if value.isprintable() else "must be one line without control characters"
+
+
+def product_name(value: str) -> str | None:
+    """Accept the empty name, which stands for every product, and names with a letter or digit."""
+    named = not value or any(character.isalnum() for character in value)
+    return None if named else "must have a letter or a digit"

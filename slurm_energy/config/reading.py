@@ -10,7 +10,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def examine(text: str, path: Path | None = None) -> Source:
     reader = TableReader(path, text)
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         line = _TOML_LINE.search(str(error))
         finding = Finding(
             Severity.ERROR,
@@ -118,9 +118,19 @@ def examine(text: str, path: Path | None = None) -> Source:
         )
         return Source(Config(path=path), (finding,), reader, frozenset())
     config, findings = _config(reader, data)
-    sections = ((name, table) for name, table in data.items() if isinstance(table, dict))
-    given = frozenset((name, key) for name, table in sections for key in table)
+    given = frozenset((name, key) for name, table in _tables(data) for key in table)
     return Source(config, tuple(findings), reader, given)
+
+
+def _tables(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each table with its section; the tables of a list are `numbered`."""
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield name, value
+        elif isinstance(value, list):
+            yield from (
+                (numbered(name, i), table) for i, table in enumerate(value) if isinstance(table, dict)
+            )
 
 
 def numbered(section: str, place: int) -> str:
@@ -291,7 +301,7 @@ def _item(raw: Any, hint: Any, whole: str) -> Any:
 def _convert_scalar(raw: Any, hint: Any) -> Any:
     if hint is float and is_number(raw):
         return float(raw)
-    if hint is Path and isinstance(raw, str) and raw.startswith("/"):
+    if hint is Path and isinstance(raw, str) and raw.startswith("/") and raw.isprintable():
         return Path(raw)
     if hint in (int, bool, str) and type(raw) is hint:
         return raw

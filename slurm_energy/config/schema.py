@@ -25,8 +25,10 @@ from slurm_energy.config.checks import (
     keyed_words,
     known_parts,
     model_name,
+    one_line,
     one_of,
     parsed_by,
+    product_name,
     socket_path,
     user_names,
     users_and_groups,
@@ -316,7 +318,7 @@ class SitePolicy:
     """A policy of the site's own: a built-in one with fixed values and a list of who may use it."""
 
     base: str = key("monitor", "Built-in policy that it refines.")
-    description: str = key("", "One line for `senergy policies`.")
+    description: str = key("", "One line for `senergy policies`.", one_line)
     users: list[str] = key([], "Users who may ask for it; empty means everyone.", user_names)
     cap_watts: float | None = key(None, "Node cap when the job gives none.", between(1, 1e6), show=400)
     gpu_cap_watts: float | None = key(None, "GPU cap when the job gives none.", between(1, 1e5), show=250)
@@ -339,11 +341,13 @@ class EdpEntry:
     cpu: str = key(
         "",
         "Words of the processor's model name: `Platinum 8358` is not the 8358P. Empty: any.",
+        product_name,
         show="Platinum 8358",
     )
     gpu: str = key(
         "",
         "Product name of the GPU: `A100` is every A100, `A100-SXM4-80GB` that one alone. Empty: any.",
+        product_name,
         show="",
     )
     model: str = key("", "Value of --energy-model that this entry is for; empty for any.", model_name)

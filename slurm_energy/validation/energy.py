@@ -88,7 +88,7 @@ def check_edp(subject: Subject) -> Iterator[Finding]:
     for index, entry in enumerate(subject.config.edp):
         section = numbered("edp", index)
         settings = [key for key in _EDP_VALUES if getattr(entry, key) is not None]
-        if not settings:
+        if not settings and not _has_faults(subject, section):
             yield subject.error(section, "", "sets nothing", f"give one of {', '.join(_EDP_VALUES)}")
         for kind, keys in (("cpu", _EDP_VALUES[:2]), ("gpu", _EDP_VALUES[2:])):
             if not any(key in keys for key in settings):
@@ -99,6 +99,11 @@ def check_edp(subject: Subject) -> Iterator[Finding]:
                     section, "", f"is never used: [[{first[identity]}]] has the same cpu, gpu and model"
                 )
             first.setdefault(identity, section)
+
+
+def _has_faults(subject: Subject, section: str) -> bool:
+    """Return whether a key of the section was refused already: it may be the missing value."""
+    return any(finding.key.startswith(f"{section}.") for finding in subject.source.findings)
 
 
 def check_submission_file(subject: Subject) -> Iterator[Finding]:

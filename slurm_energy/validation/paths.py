@@ -12,6 +12,7 @@ from typing import Final
 from slurm_energy.config import ControllerConfig
 from slurm_energy.config.addresses import is_loopback, parse_url
 from slurm_energy.config.findings import Finding
+from slurm_energy.config.schema import TemplatesConfig
 from slurm_energy.errors import ConfigError
 from slurm_energy.ownership import check_folder, read_trusted
 from slurm_energy.validation.subject import Role, Subject
@@ -38,6 +39,7 @@ def check_controller(subject: Subject) -> Iterator[Finding]:
         places.append(("priority", "table", subject.config.priority.table))
     for section, key, path in places:
         yield from _as_readable(subject, section, key, _check_written_file(subject, section, key, path))
+    yield from _as_readable(subject, "templates", "folder", _check_templates(subject))
 
 
 def check_node(subject: Subject) -> Iterator[Finding]:
@@ -45,6 +47,7 @@ def check_node(subject: Subject) -> Iterator[Finding]:
     if subject.role is not None:
         return
     agent, bmc = subject.config.agent, subject.config.node_power
+    yield from _as_readable(subject, "agent", "socket", _check_socket(subject))
     for key, folder in (("state_dir", agent.state_dir), ("socket", agent.socket.parent)):
         yield from _as_readable(subject, "agent", key, _check_agent_folder(subject, key, folder))
     for key, path, secret in (
@@ -67,10 +70,36 @@ def _as_readable(subject: Subject, section: str, key: str, found: Iterator[Findi
 
 def _check_written_file(subject: Subject, section: str, key: str, path: Path) -> Iterator[Finding]:
     """Check the directory of a file that senergyctld writes; it makes the last part of the path itself."""
-    if path.parent.is_dir():
+    if path.is_dir():
+        yield subject.error(section, key, f"{path} is a directory", "name a file in it")
+    elif path.parent.is_dir():
         yield from _check_folder(subject, section, key, path.parent)
     elif not path.parent.parent.is_dir():
         yield _missing(subject, section, key, path.parent.parent)
+
+
+def _check_templates(subject: Subject) -> Iterator[Finding]:
+    """Check a named folder of templates; the default one need not exist."""
+    folder = subject.config.templates.folder
+    if subject.role is not None or folder == TemplatesConfig().folder:
+        return
+    if folder.is_dir():
+        try:
+            check_folder(folder)
+        except ConfigError as error:
+            why = f"others could exchange files in {error.what}: {error.why}"
+            yield subject.warning("templates", "folder", why, error.todo)
+    else:
+        fault = "is not a directory" if folder.exists() else "does not exist on this host"
+        yield subject.warning(
+            "templates", "folder", f"{folder} {fault}", "no template of the site is offered"
+        )
+
+
+def _check_socket(subject: Subject) -> Iterator[Finding]:
+    agent = subject.config.agent
+    if agent.socket == agent.state_dir or agent.socket.is_dir():
+        yield subject.error("agent", "socket", f"{agent.socket} is a directory", "name a socket in it")
 
 
 def _check_agent_folder(subject: Subject, key: str, folder: Path) -> Iterator[Finding]:

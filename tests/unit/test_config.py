@@ -89,7 +89,7 @@ def test_any_text_is_a_configuration_or_an_error(text):
     st.text(alphabet=st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]))
 )
 def test_strings_are_quoted_so_that_they_read_back(text):
-    assert parse(f"[policies.a]\ndescription = {toml(text)}\n").policies["a"].description == text
+    assert parse(f"[[edp]]\nsource = {toml(text)}\n").edp[0].source == text
 
 
 def test_absent_default_file_gives_defaults_but_a_named_one_must_exist(monkeypatch, tmp_path):

@@ -111,6 +111,14 @@ WRONG = {
     "empty operator": ("[controller]\noperators = ['']\n", "error", "controller.operators", "user names"),
     "node power source": ("[node_power]\nsource = 'guess'\n", "error", "node_power.source", "must be one of"),
     "priority mode": ("[priority]\nmode = 'on'\n", "error", "priority.mode", "must be one of"),
+    "BMC beyond ports": ("[node_power]\nbmc = 'ipmi://{node}:99999'\n", "error", "bmc", "a port from 1"),
+    "product without a word": ("[[edp]]\ngpu = '---'\ngpu_cap_watts = 9\n", "error", "edp.gpu", "a letter"),
+    "description of two lines": (
+        '[policies.a]\nbase = "edp"\ndescription = "a\\nb"\n',
+        *("error", "policies.a.description", "one line"),
+    ),
+    "path with a NUL": ('[agent]\nstate_dir = "/a\\u0000b"\n', "error", "agent.state_dir", "absolute path"),
+    "nested too deeply": (f"[agent]\nx = {'[' * 9000}{']' * 9000}\n", "error", "", "not TOML"),
     # Keys that contradict each other
     "local listen, remote URL": (
         "[controller]\nlisten = '127.0.0.1:6828'\n[cluster]\ncontroller_url = 'http://head:6828'\n",
@@ -258,6 +266,27 @@ WRONG = {
         "controller.database",
         "directory",
     ),
+    "policy file is a directory": (
+        "[controller]\npolicy_file = '/etc'\n",
+        *("error", "controller.policy_file", "is a directory"),
+    ),
+    "socket is a directory": ("[agent]\nsocket = '/etc'\n", "error", "agent.socket", "is a directory"),
+    "socket is the state": (
+        "[agent]\nsocket = '/run/one'\nstate_dir = '/run/one'\n",
+        *("error", "agent.socket", "is a directory"),
+    ),
+    "templates in a file": (
+        "[templates]\nfolder = '/etc/passwd'\n",
+        *("warning", "templates.folder", "is not a directory"),
+    ),
+    "templates nowhere": (
+        "[templates]\nfolder = '/nowhere/templates'\n",
+        *("warning", "templates.folder", "does not exist"),
+    ),
+    "templates where all may write": (
+        "[templates]\nfolder = 'OPEN'\n",
+        *("warning", "templates.folder", "others could exchange files in"),
+    ),
     "database where all may write": (
         "[controller]\ndatabase = 'OPEN/a.db'\n",
         *("error", "controller.database", "others could exchange files in"),
@@ -356,6 +385,17 @@ def test_everything_is_reported_at_once_by_line(host: Path, capsys: pytest.Captu
         "why": "policy 'x' is not known",
         "todo": report["findings"][0]["todo"],
     }
+
+
+@pytest.mark.parametrize("setting", ["gpu_cap_watts = 0.25", "gpu_cap = 250"])
+def test_a_faulty_edp_entry_is_one_finding(
+    setting: str, host: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An entry whose one value is refused is not said to set nothing as well."""
+    path = written(host, f"[[edp]]\ngpu = 'A100'\n{setting}\n")
+    assert main(["config", "check", str(path)]) == 3
+    out = capsys.readouterr().out
+    assert "1 error" in out and "sets nothing" not in out
 
 
 def test_a_file_that_others_can_write_is_an_error(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
