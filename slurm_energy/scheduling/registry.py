@@ -49,7 +49,7 @@ class Policy:
         try:
             ranking = self.function(queue, options)
             wrong = fault(ranking, queue)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if self.built_in:
                 raise
             why = f"{type(error).__name__}: {shown(str(error), 120)}"

@@ -494,6 +494,7 @@ def test_a_policy_of_ones_own_in_parallel(folder):
         ("ranked(queue, options, choice, least_score[1:])", "score has not one value for each"),
         ("1 / 0", "ZeroDivisionError"),
         ("None", "it returned NoneType, not a Ranking"),
+        ("exit()", "SystemExit: None"),
     ],
 )
 @pytest.mark.parametrize("jobs", ["1", "2"])
