@@ -119,8 +119,9 @@ def _edp(job: Usage, config: Config) -> Note | None:
     policy = catalogue(config)["edp"]
     if policy.base != "edp" or not policy.allows(job.job.user or job.first.user):
         return None
-    gpus, first = gpus_of(job), job.records[0]
-    processor = next((device.product for device in first.devices if device.name == "cpu"), "")
+    gpus = gpus_of(job)
+    processors = {_processor(record.devices) for record in job.records}
+    processor = processors.pop() if len(processors) == 1 else ""
     if gpus:
         products = {gpu.product for gpu in gpus}
         if len(products) != 1 or asked_number(job, "gpu_cap_watts"):
@@ -141,6 +142,11 @@ def _edp(job: Usage, config: Config) -> Note | None:
         f" {entry.source}. Compare both runs with: senergy job ID ID --html FILE",
         "--energy-policy=edp",
     )
+
+
+def _processor(devices: Sequence[JobDevice]) -> str:
+    """Return the processors' product; empty if the record does not name it."""
+    return next((device.product for device in devices if device.name == "cpu"), "")
 
 
 def _gpu_settings(entry: EdpEntry, gpus: Sequence[JobDevice]) -> str:

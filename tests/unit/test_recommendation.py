@@ -68,6 +68,19 @@ def test_edp_is_recommended_where_it_has_a_measured_entry() -> None:
         assert tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, **changes)) == []
 
 
+def test_edp_is_not_recommended_for_nodes_with_different_processors() -> None:
+    other = JobDevice("cpu", "Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz")
+    for second, many in ((CPU, 1), (other, 0)):
+        job_facts = job_info(1, nodes=2)
+        (job,) = usages(
+            [
+                answer(record(1, node=node, policy="monitor", devices=(device,), model="triad"), job_facts)
+                for node, device in (("n1", CPU), ("n2", second))
+            ]
+        )
+        assert len(tries(job)) == many
+
+
 def test_edp_is_not_recommended_to_those_who_may_not_use_it() -> None:
     job = gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0)
     for site, many in (
