@@ -133,7 +133,7 @@ def test_predict_job_with_a_calibration_asks_no_history(folder: Path, senergy: R
         (" --energy-model=resnet50", "", "does not name a model (--energy-model)"),
         ("--gpus=a100:1", "--gpus=1", "does not name a kind of GPU"),
         ("--gpus=a100:1", "--gpus=h100:1", f"it is of {A100}: the script asks for h100-sxm5-80gb"),
-        ("resnet50", "mine", "was not asked"),
+        ("resnet50", "a-model-of-no-profile", "was not asked"),
     ],
 )
 def test_a_calibration_without_effect_is_refused(

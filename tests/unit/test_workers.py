@@ -21,7 +21,8 @@ STEPS = "model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts\n" + 
 @pytest.mark.parametrize(
     "words",
     [
-        "calibrate steps.csv --gpu a40 --output own.toml --population 8 --generations 100000 --workers 2",
+        "calibrate steps.csv --gpu a40 --output own.toml --method search --population 8 --generations 100000"
+        " --workers 2",
         "simulate thesis-load --jobs 2",
     ],
 )
@@ -38,7 +39,8 @@ def test_a_killed_command_leaves_no_worker_behind(tmp_path: Path, words: str) ->
 def test_a_search_with_one_worker_keeps_one_core_busy(tmp_path: Path) -> None:
     (tmp_path / "steps.csv").write_text(STEPS)
     words = (
-        "calibrate steps.csv --gpu a40 --output own.toml --population 8 --generations 1 --polish 1 --kicks 0"
+        "calibrate steps.csv --gpu a40 --output own.toml --method search --population 8 --generations 1"
+        " --polish 1 --kicks 0"
     )
     code = (
         f"import os; from slurm_energy.cli import main; assert main.main({words.split()!r}) == 0;"
