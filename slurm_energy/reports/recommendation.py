@@ -128,7 +128,7 @@ def _edp(job: Usage, config: Config) -> Note | None:
             return None
         product = products.pop()
         entry = gpu_entry(config, processor, product, job.first.model)
-        what = _gpu_settings(entry, gpus) if entry else ""
+        what = _gpu_settings(entry, gpus) if entry and _binds(entry, job, len(gpus)) else ""
     else:
         product = processor
         entry = cpu_entry(config, processor, (), job.first.model) if processor else None
@@ -161,6 +161,17 @@ def _gpu_settings(entry: EdpEntry, gpus: Sequence[JobDevice]) -> str:
         for gpu in gpus
     ]
     return f"{cap:g} W per GPU" if all(takes) else ""
+
+
+def _binds(entry: EdpEntry, job: Usage, count: int) -> bool:
+    """Return whether the job's GPUs drew more on average than an entry's cap, if it has one.
+
+    Otherwise the cap would hardly change the job, and the figure measured for the entry says nothing of it.
+    """
+    joules = job.part_joules("gpu")
+    if entry.gpu_cap_watts is None:
+        return True
+    return joules is not None and joules / job.elapsed_s / count > entry.gpu_cap_watts
 
 
 def _change(new: float, old: float) -> str:

@@ -57,7 +57,7 @@ def test_records_that_name_no_device_get_no_recommendation() -> None:
 
 
 def test_edp_is_recommended_where_it_has_a_measured_entry() -> None:
-    (note,) = tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0))
+    (note,) = tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=350.0))
     assert note.directive == "--energy-policy=edp"
     assert "sets 300 W per GPU here, which was measured on A100-SXM4" in note.text
     assert "EDP +34.2 %" in note.text
@@ -65,7 +65,12 @@ def test_edp_is_recommended_where_it_has_a_measured_entry() -> None:
     (note,) = tries(job)
     assert "sets at most 1500 MHz here" in note.text and "EDP +25.5 %" in note.text
     for changes in ({"policy": "edp"}, {"asked": {"gpu_cap_watts": "200"}}, {"policy": "balanced"}):
-        assert tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, **changes)) == []
+        assert tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=350.0, **changes)) == []
+
+
+@pytest.mark.parametrize(("watts", "many"), [(60.0, 0), (299.0, 0), (301.0, 1)])
+def test_edp_is_recommended_only_where_its_cap_would_bind(watts: float, many: int) -> None:
+    assert len(tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=watts))) == many
 
 
 def test_edp_is_not_recommended_for_nodes_with_different_processors() -> None:
@@ -82,7 +87,7 @@ def test_edp_is_not_recommended_for_nodes_with_different_processors() -> None:
 
 
 def test_edp_is_not_recommended_to_those_who_may_not_use_it() -> None:
-    job = gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0)
+    job = gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=350.0)
     for site, many in (
         (SitePolicy(users=["alice"]), 1),
         (SitePolicy(users=["bob"]), 0),
@@ -96,9 +101,10 @@ def test_a_site_s_entry_needs_a_figure() -> None:
         Config(edp=(EdpEntry(gpu="L4", gpu_cap_watts=60, source=source),))
         for source in ("acceptance test 2025: EDP +9 %", "as the vendor says")
     )
-    assert [note.directive for note in tries(gpu_job("NVIDIA L4", 40, 72), said)] == ["--energy-policy=edp"]
-    assert tries(gpu_job("NVIDIA L4", 40, 72), silent) == []
-    assert tries(gpu_job("NVIDIA L4", 65, 72), said) == []
+    job = gpu_job("NVIDIA L4", 40, 72, watts=68.0)
+    assert [note.directive for note in tries(job, said)] == ["--energy-policy=edp"]
+    assert tries(job, silent) == []
+    assert tries(gpu_job("NVIDIA L4", 65, 72, watts=68.0), said) == []
 
 
 @pytest.mark.parametrize(("low", "high"), [(100.0, 300.0), (180.0, 300.0), (100.0, 160.0), (None, None)])
