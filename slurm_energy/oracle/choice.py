@@ -30,6 +30,9 @@ PROBABILITIES = tuple(probability for _, probability in CASES)
 USUAL_CAP_TOLERANCE = 0.04
 """Power limits this close to the best (a share) count as equal where the response to limits is transferred
 from other kinds of device: the one nearest to the limit that is best there on average is taken."""
+EQUAL_WEIGHT_ROWS = 12.0
+"""Measurements of a workload at which the transferred prediction with and without them weigh the same. The
+number from which a workload has its own factors after a search."""
 
 
 def expected(values: Sequence[Array], probabilities: Sequence[float] = PROBABILITIES) -> Array:
@@ -41,6 +44,18 @@ def expected(values: Sequence[Array], probabilities: Sequence[float] = PROBABILI
     """
     pairs = zip(probabilities, values, strict=True)
     return np.asarray(sum(share * case / case.min() for share, case in pairs))
+
+
+def measurement_weight(rows: float) -> float:
+    """Return the weight of the prediction from measurements against that from other kinds of device alone.
+
+    The square keeps the weight of a few rows small: their errors are correlated, as they share limits,
+    batches, and the form of the model.
+
+    Args:
+        rows: effective number of measurements (`Evidence.effective_count`).
+    """
+    return rows**2 / (rows**2 + EQUAL_WEIGHT_ROWS**2)
 
 
 def taken(values: Array, support: Array) -> int:

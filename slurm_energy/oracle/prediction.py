@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from slurm_energy.oracle.footprint import footprint_bytes
 from slurm_energy.oracle.hardware import PRECISIONS, Hardware, find_hardware
 from slurm_energy.oracle.steps import Configurations, Deviation, StepPredictor, support_of
 from slurm_energy.oracle.training.parameters import Calibration
+from slurm_energy.oracle.transfer.evidence import Evidence
 from slurm_energy.oracle.workload import Profile, find_optimizer, find_profile
 from slurm_energy.quantities import format_duration, format_scaled
 
@@ -82,6 +84,11 @@ class Alternatives:
         """Return the other columns of some rows."""
         columns = (self.batch, self.gpus, self.accumulation, self.cap_watts, self.clock)
         return Configurations(*(values[rows] for values in columns))
+
+    def subset(self, rows: NDArray[np.int64]) -> Alternatives:
+        """Return some rows."""
+        columns = ("profile", "kind", "precision", "batch", "gpus", "samples", "cap_watts", "clock")
+        return replace(self, **{name: getattr(self, name)[rows] for name in (*columns, "accumulation")})
 
     @classmethod
     def of(
@@ -146,6 +153,7 @@ class TrainingOracle:
     ) -> None:
         self._calibration_of, self._looping = calibration_of, looping
         self._steps = StepPredictor(calibration_of, looping=looping)
+        self._priors: dict[str, tuple[Calibration, Calibration]] = {}
 
     def predict_many(self, asked: Alternatives, deviation: Deviation = (0.0, 0.0)) -> Predictions:
         """Predict all alternatives.
@@ -207,6 +215,29 @@ class TrainingOracle:
             evidence = self._calibration_of(kind.name).evidence
             found[rows] = np.inf if evidence is None else evidence.prior.cap_share * kind.tdp_watts
         return found
+
+    def effective_rows(self, asked: Alternatives) -> Array:
+        """Return the effective numbers of transferred measurements (`Evidence.effective_count`), (n,)."""
+        counts = np.zeros(len(asked))
+        for rows in asked.groups():
+            profile, kind, _ = asked.names(rows[0])
+            evidence = self._calibration_of(kind.name).evidence
+            counts[rows] = 0.0 if evidence is None else evidence.effective_count(profile.name)
+        return counts
+
+    @cached_property
+    def prior(self) -> TrainingOracle:
+        """Oracle that transfers from other kinds of device alone, without measurements of the very kind."""
+        return TrainingOracle(self._prior_calibration, looping=self._looping)
+
+    def _prior_calibration(self, name: str) -> Calibration:
+        """Return a calibration without transferred measurements: the same object until it is replaced."""
+        calibration = self._calibration_of(name)
+        cached = self._priors.get(name)
+        if cached is None or cached[0] is not calibration:
+            evidence = calibration.evidence and Evidence(calibration.evidence.prior)
+            cached = self._priors[name] = (calibration, replace(calibration, evidence=evidence))
+        return cached[1]
 
     def predict(self, question: Question) -> Answer | None:
         """Answer for one training job; None if its model or kind of GPU is not named or not known.

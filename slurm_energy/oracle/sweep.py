@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import UsageError
 from slurm_energy.oracle.answer import Answer
-from slurm_energy.oracle.choice import expected, near_usual_cap, taken
+from slurm_energy.oracle.choice import expected, measurement_weight, near_usual_cap, taken
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.objectives import OBJECTIVES, Array, edp_js, eds, least, pareto_front
 from slurm_energy.oracle.prediction import Alternatives, Predictions, TrainingOracle
@@ -135,32 +135,75 @@ def _best(
     What does not fit the memory is left out where something does.
     """
     able = found.fits if found.fits.any() else np.ones(len(asked), dtype=bool)
-    cases = oracle.cases(asked)
-    values: list[dict[str, Array]] = []
-    for _, deviation in cases:
-        case = found if deviation == (0.0, 0.0) else oracle.predict_many(asked, deviation)
-        usual = reference if case is found else oracle.predict_many(plain, deviation)
-        objectives = _objectives(case, usual, k)
-        values.append({name: np.where(able, objectives[name], np.inf) for name in OBJECTIVES})
+    probabilities = [probability for probability, _ in oracle.cases(asked)]
+    cases = [
+        {name: np.where(able, values, np.inf) for name, values in case.items()}
+        for case in _cases(oracle, asked, found, plain, reference, k)
+    ]
     best = {"time": least(np.where(able, found.duration_s, np.inf))}
     support = oracle.support(asked)
     for name in OBJECTIVES[1:]:
-        mean = expected([case[name] for case in values], [share for share, _ in cases])
-        place = taken(mean, support)
-        best[name] = _near_usual_cap(oracle, asked, mean, place) if name in _OF_CAPS else place
+        values = [case[name] for case in cases]
+        mean = expected(values, probabilities)
+        best[name] = taken(mean, support)
+        first = int(np.argmin(mean))
+        if name in _OF_CAPS and oracle.transferred(asked)[first]:
+            best[name] = _near_usual_cap(oracle, asked, plain, k, name, values, first)
     return {name: best[name] for name in OBJECTIVES}
 
 
-def _near_usual_cap(oracle: TrainingOracle, asked: Alternatives, values: Array, place: int) -> int:
-    """Return the place to take among the power limits of one job, instead of the one at `place`."""
-    best = int(np.argmin(values))
-    if not oracle.transferred(asked)[best]:
-        return place
+def _cases(
+    oracle: TrainingOracle,
+    asked: Alternatives,
+    found: Predictions,
+    plain: Alternatives,
+    reference: Predictions,
+    k: float,
+) -> list[dict[str, Array]]:
+    """Return the objectives of all alternatives in each case to average a choice over."""
+    objectives = []
+    for _, deviation in oracle.cases(asked):
+        likeliest = deviation == (0.0, 0.0)
+        case = found if likeliest else oracle.predict_many(asked, deviation)
+        usual = reference if likeliest else oracle.predict_many(plain, deviation)
+        objectives.append(_objectives(case, usual, k))
+    return objectives
+
+
+def _near_usual_cap(
+    oracle: TrainingOracle,
+    asked: Alternatives,
+    plain: Alternatives,
+    k: float,
+    name: str,
+    values: list[Array],
+    best: int,
+) -> int:
+    """Return the alternative with the power limit to take for the job at `best`, which is transferred.
+
+    The fewer measurements the prediction rests on, the more the prediction without them counts.
+
+    Args:
+        oracle: the model.
+        asked: all alternatives.
+        plain: the job that the energy-delay sum refers to.
+        k: of the energy-delay sum.
+        name: of the objective.
+        values: objective of all alternatives in each case; infinite: not to be taken.
+        best: alternative of least expected objective.
+    """
     columns = (asked.profile, asked.kind, asked.precision, asked.batch, asked.gpus, asked.clock)
     same = np.logical_and.reduce([column == column[best] for column in columns])
-    rows = np.flatnonzero(same & np.isfinite(values))
-    caps_watts = np.minimum(asked.cap_watts[rows], asked.kinds[asked.kind[best]].tdp_watts)
-    return int(rows[near_usual_cap(values[rows], caps_watts, float(oracle.usual_caps(asked)[best]))])
+    rows = np.flatnonzero(same & np.isfinite(values[0]))
+    own = asked.subset(rows)
+    probabilities = [probability for probability, _ in oracle.cases(own)]
+    mean = expected([case[rows] for case in values], probabilities)
+    if effective_rows := float(oracle.effective_rows(asked)[best]):
+        prior, weight = oracle.prior, measurement_weight(effective_rows)
+        without = _cases(prior, own, prior.predict_many(own), plain, prior.predict_many(plain), k)
+        mean = weight * mean + (1.0 - weight) * expected([case[name] for case in without], probabilities)
+    caps_watts = np.minimum(own.cap_watts, asked.kinds[asked.kind[best]].tdp_watts)
+    return int(rows[near_usual_cap(mean, caps_watts, float(oracle.usual_caps(asked)[best]))])
 
 
 def _check_cap(kind: Hardware, cap_watts: float) -> None:

@@ -34,11 +34,12 @@ from slurm_energy.oracle.calibrations import (  # noqa: E402
     shipped_calibration,
     shipped_prior,
 )
+from slurm_energy.oracle.choice import EQUAL_WEIGHT_ROWS, measurement_weight  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
 from slurm_energy.oracle.prediction import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.sweep import Sweep, sweep  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
-from slurm_energy.oracle.transfer.evidence import Evidence, assess  # noqa: E402
+from slurm_energy.oracle.transfer.evidence import OTHER_WORKLOADS, Evidence, assess  # noqa: E402
 from slurm_energy.oracle.transfer.prior import NOTHING, Transfer, WorkloadOffsets, combined  # noqa: E402
 from slurm_energy.oracle.transfer.process import student_95  # noqa: E402
 from slurm_energy.oracle.workload import find_profile  # noqa: E402
@@ -100,6 +101,56 @@ def test_few_random_rows_select_no_worse_limits_than_a_constant_share(count: int
     rows = study()
     given_rows, left = drawn(rows, count, seed=0)
     assert mean_loss(calibrated(given_rows), left) <= constant_loss(left, PRIOR.cap_share) + 0.01
+
+
+@pytest.mark.parametrize("caps", [CAPS, (100.0, 200.0, 300.0)])
+def test_a_single_outlier_does_not_move_the_limit(caps: tuple[float, ...]) -> None:
+    """Few rows once selected worse limits than none: one implausible row must not change the choice."""
+    (row,) = (one for one in study(("resnet50",)) if (one.batch, one.cap_watts) == (32.0, 300.0))
+    outlier = dataclasses.replace(row, power_watts=0.4 * row.power_watts)
+    none = Calibration(A40.name, evidence=Evidence(PRIOR))
+    limits = [
+        sweep_of(calibration, "resnet50", 32.0, caps).best for calibration in (none, calibrated([outlier]))
+    ]
+    assert limits[0]["edp"] == limits[1]["edp"]
+    assert limits[0]["eds"] == limits[1]["eds"]
+
+
+def test_more_rows_weigh_more_and_those_of_other_workloads_less() -> None:
+    rows = study()
+    evidence = assess(A40, rows[:20], PRIOR)
+    own_count = evidence.count(rows[0].model)
+    assert own_count <= evidence.effective_count(rows[0].model) <= 20
+    assert evidence.effective_count("unet") == pytest.approx(20 * OTHER_WORKLOADS)
+    weights = [measurement_weight(count) for count in (0.0, 1.0, 4.0, EQUAL_WEIGHT_ROWS, 40.0, 1000.0)]
+    assert weights == sorted(weights)
+    assert (weights[0], weights[3]) == (0.0, 0.5) and weights[1] < 0.01 and weights[-1] > 0.99
+
+
+def test_the_prior_oracle_ignores_measurements_and_follows_a_reload() -> None:
+    few, more = drawn(study(), 12, 0)
+    current = [calibrated(few)]
+    oracle = TrainingOracle(lambda name: current[0])
+    none = TrainingOracle(lambda name: Calibration(A40.name, evidence=Evidence(PRIOR)))
+    asked = Alternatives.of((find_profile("resnet50"), A40, "tf32", 32.0, 1.0, 1e6, cap) for cap in CAPS)
+    expected_s = none.predict_many(asked).duration_s
+    assert oracle.prior.predict_many(asked).duration_s == pytest.approx(expected_s)
+    assert oracle.predict_many(asked).duration_s != pytest.approx(expected_s)
+    assert oracle.effective_rows(asked)[0] < 12
+    current[0] = calibrated(more[:60])
+    assert oracle.prior.predict_many(asked).duration_s == pytest.approx(expected_s)
+    assert oracle.effective_rows(asked)[0] > 12
+    assert none.effective_rows(asked).tolist() == [0.0] * len(CAPS)
+
+
+def test_scattered_times_do_not_widen_the_range_of_power() -> None:
+    rows = study(("resnet50",))[::3]
+    jolts = np.exp(np.where(np.arange(len(rows)) % 2, 1.0, -1.0))
+    wild = [dataclasses.replace(row, step_s=row.step_s * jolt) for row, jolt in zip(rows, jolts, strict=True)]
+    (steady, scattered) = (assess(A40, some, PRIOR).posterior() for some in (rows, wild))
+    assert steady is not None and scattered is not None
+    assert scattered.quantiles[0, 0] > 2.0 * steady.quantiles[0, 0]
+    assert scattered.quantiles[1, 0] < 1.5 * steady.quantiles[1, 0]
 
 
 def test_many_rows_select_better_limits_than_none() -> None:

@@ -13,7 +13,7 @@ from slurm_energy.oracle.calibration.problem import demands, devices
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.training.timing import step_times
-from slurm_energy.oracle.transfer.prior import LATENTS, LIMITS, Array, Transfer
+from slurm_energy.oracle.transfer.prior import LATENTS, LIMITS, MEASURED_ELSEWHERE, Array, Transfer
 from slurm_energy.oracle.transfer.process import Linearised, Places, Posterior, latent_covariance
 from slurm_energy.oracle.transfer.response import DEFAULTS, NEUTRAL, Response
 
@@ -21,6 +21,10 @@ MAX_ROWS: Final = 1000
 """Most measurements that are used: time and memory grow with the third and second power."""
 INNER: Final = LATENTS[1:]
 """Latent quantities that the model is not linear in."""
+OTHER_WORKLOADS: Final = MEASURED_ELSEWHERE["demand"].device ** 2 / sum(
+    deviation**2 for deviation in MEASURED_ELSEWHERE["demand"]
+)
+"""Weight of a measurement of another workload: the correlation of the power demand of two workloads."""
 _ROUNDS: Final = 24
 _MOVES: Final = {"demand": 0.2, "supply": 0.7, "idle": 0.3}
 """Largest change in one round."""
@@ -50,6 +54,11 @@ class Evidence:
     def count(self, workload: str) -> int:
         """Return the number of measurements of a workload."""
         return self.models.count(workload)
+
+    def effective_count(self, workload: str) -> float:
+        """Return the number of measurements, those of other workloads by their `OTHER_WORKLOADS` weight."""
+        own_count = self.count(workload)
+        return own_count + OTHER_WORKLOADS * (len(self.models) - own_count)
 
     def posterior(self) -> Posterior | None:
         """Return the process given the measurements; None without any."""

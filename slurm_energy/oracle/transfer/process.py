@@ -118,17 +118,22 @@ class Posterior:
         whitened = self._inverse_root @ values
         self.weights = self._inverse_root.T @ whitened
         power = np.flatnonzero(self.seen) >= len(at.places)
-        self._scatters = [_scatter(full, values, own) for own in (~power, power)]
-        self._scatters = [max(_scatter(full, values, power | ~power), own) for own in self._scatters]
+        everything = np.ones(len(values), dtype=bool)
+        # Demand, host and clock act on time too, so power that scatters widens time. The offset of time acts
+        # on time alone, so time that scatters says nothing of power.
+        time_scatter = max(_scatter(full, values, everything), _scatter(full, values, ~power))
+        self._scatters = [time_scatter, _scatter(full, values, power if power.any() else everything)]
+        self._counts = [int(own.sum()) or len(values) for own in (~power, power)]
 
     @cached_property
     def quantiles(self) -> Array:
         """Standard deviations from the mean to the 95 % quantiles of time and of power, shape (2, 1).
 
-        Student's t, scaled where observations of the quantity, or all, scatter more than the prior says.
+        Student's t with the degrees of freedom of the quantity's own observations (of all, if it was never
+        observed), scaled where observations scatter more than the prior says.
         """
-        free = SCALE_WEIGHT + float(np.count_nonzero(self.seen))
-        return student_95(free) * np.array([[scatter] for scatter in self._scatters])
+        widths = zip(self._counts, self._scatters, strict=True)
+        return np.array([[student_95(SCALE_WEIGHT + count) * scatter] for count, scatter in widths])
 
     def latent_mean(self, latents: Array, name: str) -> Array:
         """Return the mean of a latent quantity less its prior mean, given its `latent_covariance`."""
