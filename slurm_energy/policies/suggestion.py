@@ -16,7 +16,7 @@ def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
         wanted: what was written; only its first 32 bytes count.
         names: what is allowed, in lower case; of equals the first is returned.
     """
-    folded = wanted.encode("utf-8", "surrogateescape")[:_LONGEST].lower()  # ASCII letters alone
+    folded = _bytes(wanted)[:_LONGEST].lower()  # ASCII letters alone
     nearest, best = None, len(folded) + _LONGEST
     for name in names:
         longer = max(len(folded), len(name))
@@ -24,6 +24,14 @@ def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
         if count < best and count <= (1 if longer < 6 else longer // 3):
             nearest, best = name, count
     return nearest
+
+
+def _bytes(text: str) -> bytes:
+    """Return the bytes that a name stands for; text that came from no bytes (JSON) as far as it has any."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def _distance(wanted: bytes, name: bytes) -> int:

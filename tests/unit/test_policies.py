@@ -478,3 +478,10 @@ def test_the_documented_example_of_a_shared_job_s_cap() -> None:
     hardware = node(packages=(package,), cpu_count=32, policies=())
     made = plan(Request("cap", cap_watts=100), hardware, None, shares(set(range(16))))
     assert values(made)["powercap.power_limit[package-0]"] == "200000000"
+
+
+def test_a_name_with_a_lone_surrogate_is_refused_in_one_line() -> None:
+    """JSON can carry characters that UTF-8 has not; guided fuzzing found the first."""
+    for name in ("\udede", "ed\ud800p", "\udc80edp"):
+        with pytest.raises(UsageError, match="is not"):
+            validate_flags({"ENERGY_POLICY": name}, Config())
