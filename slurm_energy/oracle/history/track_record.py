@@ -53,7 +53,7 @@ class Taken:
     """Resources that runs have taken; the sums fade with `HALF_LIFE_S`.
 
     Attributes:
-        seconds: during which any of the runs ran: runs at the same time count once.
+        seconds: of the runs, whatever their size.
         node_seconds: times their nodes.
         cpu_seconds: times their CPUs.
         gpu_seconds: times their GPUs.
@@ -72,11 +72,10 @@ class Taken:
 
     def add(self, run: Run) -> tuple[float, float]:
         """Count a run; return the factor on sums over older runs, and the run's size seconds."""
-        alone_s = min(run.duration_s, max(0.0, run.end - self.newest))
         fade, seconds, self.newest = _fading(run, self.newest)
         nodes = run.nodes or 1
         weight = seconds * size(run.nodes, run.cpus, run.gpus)
-        self.seconds = self.seconds * fade + alone_s
+        self.seconds = self.seconds * fade + seconds
         self.node_seconds = self.node_seconds * fade + seconds * nodes
         self.cpu_seconds = self.cpu_seconds * fade + seconds * (run.cpus or nodes)
         self.gpu_seconds = self.gpu_seconds * fade + seconds * (run.gpus or 0)
