@@ -70,9 +70,9 @@ plugins: deps-build deps-plugins $(VENV)/.installed-lab
 demo: deps-build deps-lab $(VENV)/.installed-lab build
 	@$(BIN)/senergy lab demo
 
-# Tests wait for sampled seconds and for slurmctld most of their time, so that four workers keep two cores busy; each
+# Tests wait for sampled seconds and for slurmctld most of their time, so that three workers suit two cores; each
 # has labs of its own. A file's tests stay together, and the cluster's files, the longest, come first.
-TEST_WORKERS ?= 4
+TEST_WORKERS ?= 3
 test: deps-build deps-lab deps-test deps-page $(VENV)/.installed-dev $(VENV)/.installed-judges build
 	@$(BIN)/senergy build-plugins || echo "Tests of slurmctld's plugin will be skipped"
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
