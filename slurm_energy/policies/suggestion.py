@@ -1,4 +1,4 @@
-"""The name that somebody most likely meant. The same rules are in spank/flags.c and senergy_submit.lua."""
+"""The nearest allowed name to a misspelt one, by the rules of spank/flags.c and senergy_submit.lua."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
     """Return the name with the fewest edits, whatever the case; None if more than a third would change.
 
     Args:
-        wanted: what was written; only its first 32 bytes count.
-        names: what is allowed, in lower case; of equals the first is returned.
+        wanted: the misspelt name; only its first 32 bytes count.
+        names: the allowed names, in lower case; among equally near names the first is returned.
     """
     folded = _bytes(wanted)[:_LONGEST].lower()  # ASCII letters alone
     nearest, best = None, len(folded) + _LONGEST
@@ -27,7 +27,7 @@ def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
 
 
 def _bytes(text: str) -> bytes:
-    """Return the bytes that a name stands for; text that came from no bytes (JSON) as far as it has any."""
+    """Encode a name. Lone surrogates, which JSON can carry but UTF-8 cannot, become question marks."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -35,6 +35,6 @@ def _bytes(text: str) -> bytes:
 
 
 def _distance(wanted: bytes, name: bytes) -> int:
-    """Count the edits; a beginning counts as one."""
+    """Count the edits; an abbreviation, the first letters of a name, counts as one."""
     counted = edits(wanted, name)
     return min(counted, 1) if len(wanted) >= 2 and name.startswith(wanted) else counted

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.cluster import Cluster
 from slurm_energy.simulator.power import NodePower, PowerStep
 from slurm_energy.simulator.runs import Runs
@@ -33,21 +36,31 @@ class PowerCommitment:
         """Return the committed power in watts."""
         return self._peak_watts([])
 
-    def added_watts(self, kind: int, units: int, job_watts: float) -> float:
-        """Return by how much the committed power rises if a job starts now.
+    def added_watts(self, kinds: Ints, units: Ints, job_watts: Floats) -> Floats:
+        """Return by how much the committed power rises if a job starts now, for each job alone.
 
         Args:
-            kind: row of the kind of node.
-            units: units that the job needs; they must be free.
-            job_watts: power that the job adds once all its nodes are on.
+            kinds: rows of kinds of nodes, shape (n,).
+            units: units that each job needs; they must be free. Shape (n,).
+            job_watts: power that each job adds once all its nodes are on, shape (n,).
+
+        Returns:
+            Shape (n,).
         """
+        added_watts = np.maximum(0.0, job_watts)
         if not self._power.switches_off:
-            return max(0.0, job_watts)
-        allocation = self._cluster.plan(kind, units)
-        assert allocation is not None
-        ready_s, steps = self._power.plan_wake(allocation)
-        steps.append((ready_s, max(0.0, job_watts)))
-        return self._peak_watts(steps) - self.watts()
+            return added_watts
+        committed_watts = self.watts()
+        wakes: dict[tuple[int, int], tuple[float, list[PowerStep]]] = {}
+        for row, place in enumerate(zip(kinds.tolist(), units.tolist(), strict=True)):
+            if place not in wakes:
+                allocation = self._cluster.plan(*place)
+                assert allocation is not None
+                wakes[place] = self._power.plan_wake(allocation)
+            ready_s, steps = wakes[place]
+            peak_watts = self._peak_watts([*steps, (ready_s, float(added_watts[row]))])
+            added_watts[row] = peak_watts - committed_watts
+        return added_watts
 
     def _peak_watts(self, further: Iterable[PowerStep]) -> float:
         now_s = self._clock()

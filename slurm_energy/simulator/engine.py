@@ -281,12 +281,8 @@ class Simulation:
 
     def _added_watts(self, shapes: Ints) -> Floats:
         """Return by how much jobs in these shapes, each alone, raise the committed power."""
-        job_watts = self._runs.more_watts(shapes)
-        if not self._power.switches_off:
-            return np.maximum(0.0, job_watts)
-        hardware, units = self._jobs.hardware[shapes], self._jobs.units[shapes]
-        added = map(self._commitment.added_watts, hardware.tolist(), units.tolist(), job_watts.tolist())
-        return np.fromiter(added, np.float64, len(shapes))
+        kinds, units = self._jobs.hardware[shapes], self._jobs.units[shapes]
+        return self._commitment.added_watts(kinds, units, self._runs.more_watts(shapes))
 
     def _free(self) -> Floats:
         return np.append(self._cluster.free, self._left_watts())

@@ -8,7 +8,6 @@ out. A site's own templates lie in one folder and replace shipped ones of the sa
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 import tomllib
@@ -22,6 +21,7 @@ from slurm_energy import __version__
 from slurm_energy.errors import ConfigError, EnergyError, NotFoundError, UsageError
 from slurm_energy.ownership import read_trusted
 from slurm_energy.quantities import shown
+from slurm_energy.spelling import suggestion
 from slurm_energy.templates import kinds
 
 _FOLDER = Path(__file__).parent
@@ -113,9 +113,8 @@ def find(name: str, folder: Path | None = None) -> Template:
     known = names(folder)
     path = known.get(name)
     if path is None:
-        near = difflib.get_close_matches(name, known, 1)
-        todo = f"did you mean {near[0]}? " if near else ""
-        raise NotFoundError(f"template '{shown(name)}'", "not known", f"{todo}one of {', '.join(known)}")
+        todo = f"{suggestion(name, known)} one of {', '.join(known)}".lstrip()
+        raise NotFoundError(f"template '{shown(name)}'", "not known", todo)
     source = _text(path)
     match = _HEAD.match(source)
     if match is None:
@@ -261,13 +260,8 @@ def _values(template: Template, given: Mapping[str, str]) -> dict[str, str]:
     known = [variable.name for variable in template.variables]
     for key in given:
         if key not in known:
-            close = difflib.get_close_matches(key, known, 1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise UsageError(
-                f"--set {shown(key)}",
-                f"template {template.name} has no such key",
-                f"{hint}known: {', '.join(known)}",
-            )
+            todo = f"{suggestion(key, known)} known: {', '.join(known)}".lstrip()
+            raise UsageError(f"--set {shown(key)}", f"template {template.name} has no such key", todo)
     values = {}
     for variable in template.variables:
         value = given.get(variable.name, variable.default)
