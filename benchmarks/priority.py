@@ -121,7 +121,7 @@ def cycle(count: int, rounds: int) -> Iterator[Claim]:
     from slurm_energy import config
     from slurm_energy.oracle.history.columns import predict_many
     from slurm_energy.priority.engine import Engine, Kept
-    from slurm_energy.priority.handing import Table
+    from slurm_energy.priority.publisher import Table
     from slurm_energy.priority.usage import Usage
 
     history = known_runs()

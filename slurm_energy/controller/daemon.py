@@ -23,11 +23,11 @@ from slurm_energy.accounting import database, decisions, integrity, retention
 from slurm_energy.config import Config
 from slurm_energy.config.addresses import parse_listen
 from slurm_energy.controller.enrichment import Enrichment
+from slurm_energy.controller.history_cache import Memory, training_model
 from slurm_energy.controller.identity import Access
 from slurm_energy.controller.node_hosts import NodeHosts
-from slurm_energy.controller.policyfile import write_policy_file
-from slurm_energy.controller.prediction import Memory, training_model
-from slurm_energy.controller.priority import OFF, PriorityLoop, make_parts
+from slurm_energy.controller.policy_file import write_policy_file
+from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_parts
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
 from slurm_energy.controller.server import Server

@@ -17,10 +17,10 @@ from slurm_energy.config import Config
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import Shape
-from slurm_energy.priority.acted import SPARED_S, Acted, Given
-from slurm_energy.priority.alternatives import Choice, choices, offer, reason
 from slurm_energy.priority.engine import Snapshot
-from slurm_energy.priority.preempting import MARGIN_S, Rescue, Rules, rescues, urgent_rows
+from slurm_energy.priority.interventions import SPARED_S, Acted, Given
+from slurm_energy.priority.offered_shapes import Choice, choices, offer, reason
+from slurm_energy.priority.preemption import MARGIN_S, Rescue, Rules, rescues, urgent_rows
 from slurm_energy.scheduling import Policy
 from slurm_energy.slurm.command import Runner
 from slurm_energy.slurm.hostlist import expanded, folded

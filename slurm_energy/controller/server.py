@@ -18,24 +18,18 @@ from slurm_energy import __version__
 from slurm_energy.accounting import decisions, queries
 from slurm_energy.accounting.selection import JobSelector, Selection
 from slurm_energy.config import Config
-from slurm_energy.controller import prioritypages
-from slurm_energy.controller.admission import AdmissionControl
+from slurm_energy.controller import priority_routes
+from slurm_energy.controller.connection_admission import AdmissionControl
 from slurm_energy.controller.deliveries import Deliveries, read_object
-from slurm_energy.controller.dispatch import (
-    Answer,
-    Dispatcher,
-    Route,
-    explain,
-    one_request_per_connection,
-)
+from slurm_energy.controller.dispatcher import Answer, Dispatcher, Route, explain, one_request_per_connection
+from slurm_energy.controller.history_cache import Memory, read_questions
 from slurm_energy.controller.identity import Access, Caller
-from slurm_energy.controller.known_names import KnownNames
+from slurm_energy.controller.name_check import KnownNames
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
-from slurm_energy.controller.policyfile import policies_answer
-from slurm_energy.controller.prediction import Memory, read_questions
-from slurm_energy.controller.priority import PriorityLoop
+from slurm_energy.controller.policy_file import policies_answer
+from slurm_energy.controller.priority_loop import PriorityLoop
 from slurm_energy.controller.recurring import Recurring
-from slurm_energy.controller.request_lanes import RequestLanes
+from slurm_energy.controller.request_limiter import RequestLanes
 from slurm_energy.controller.responses import Pieces
 from slurm_energy.controller.rights import RightsBook, RoleCache
 from slurm_energy.controller.store import Store
@@ -176,12 +170,12 @@ class Server:
 
     async def _get_priority(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
         query = await _query(request, body)
-        ask = functools.partial(prioritypages.jobs, self._ranking(), query, caller.rights)
-        await self._names.refuse_unknown(*prioritypages.names_without_jobs(self._ranking(), query))
+        ask = functools.partial(priority_routes.jobs, self._ranking(), query, caller.rights)
+        await self._names.refuse_unknown(*priority_routes.names_without_jobs(self._ranking(), query))
         return _in_threads(await asyncio.to_thread(ask))
 
     async def _get_shares(self, _: web.Request, caller: Caller, __: bytes) -> Answer:
-        return await asyncio.to_thread(prioritypages.shares, self._ranking(), caller.rights)
+        return await asyncio.to_thread(priority_routes.shares, self._ranking(), caller.rights)
 
     def _ranking(self) -> PriorityLoop:
         if self._priority is None:

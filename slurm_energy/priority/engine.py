@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_energy.config import Config
-from slurm_energy.priority import labels
-from slurm_energy.priority.acted import Acted
+from slurm_energy.priority import site_factors
 from slurm_energy.priority.aged_starts import AgedStarts
-from slurm_energy.priority.agreement import Agreement, agreement
-from slurm_energy.priority.building import (
+from slurm_energy.priority.guard import Mispredictions, PredictionGuard
+from slurm_energy.priority.interventions import Acted
+from slurm_energy.priority.prediction import Forecaster, Predicted, Predictor
+from slurm_energy.priority.rank_correlation import Agreement, agreement
+from slurm_energy.priority.scheduling_tables import (
     AsAsked,
     Shaper,
     Shapes,
@@ -26,8 +28,6 @@ from slurm_energy.priority.building import (
     ranked_rows,
     with_components,
 )
-from slurm_energy.priority.guard import Mispredictions, PredictionGuard
-from slurm_energy.priority.questions import Forecaster, Predicted, Predictor
 from slurm_energy.priority.usage import Association, Usage, shares_of, users_table, weight
 from slurm_energy.scheduling import Options, Policy, Queue, Ranking, Users, check_weights, load_file, policy
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
@@ -295,9 +295,9 @@ class Engine:
         old = self._old_numbers(queue, ordered)
         place[ordered] = np.arange(1, len(ordered) + 1)
         if self._settings.mode == "portable":
-            settled = labels.settled(old)
+            settled = site_factors.settled(old)
             ordered, old = ordered[settled], old[settled]
-        numbers[ordered] = labels.kept(old)
+        numbers[ordered] = site_factors.kept(old)
         place, numbers = place[leader], numbers[leader]
         ranked = np.flatnonzero(numbers)
         before = self._kept.numbers

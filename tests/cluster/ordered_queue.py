@@ -19,7 +19,7 @@ from slurm_energy import scheduling
 from slurm_energy.accounting.client import ControllerClient
 from slurm_energy.lab.conf import merged, toml_document
 from slurm_energy.ownership import replace_public
-from slurm_energy.priority import table
+from slurm_energy.priority import table_file
 from slurm_energy.scheduling import queue as tables
 from slurm_energy.slurm.queue.table import TableSource
 
@@ -115,13 +115,13 @@ class OrderedQueue:
         """Return the places that the plugin finds in the table."""
         path = self.lab.layout.priority_table
         data = path.read_bytes() if path.exists() else b""
-        entries = np.frombuffer(data[table.HEADER.itemsize :], table.ENTRY)
+        entries = np.frombuffer(data[table_file.HEADER.itemsize :], table_file.ENTRY)
         return dict(zip(entries["job_id"].tolist(), entries["site_factor"].tolist(), strict=True))
 
     def newcomers(self) -> int:
         """Return the number that the plugin gives to jobs that nobody has ranked yet."""
         data = self.lab.layout.priority_table.read_bytes()
-        return int(np.frombuffer(data[: table.HEADER.itemsize], table.HEADER)["default"][0])
+        return int(np.frombuffer(data[: table_file.HEADER.itemsize], table_file.HEADER)["default"][0])
 
     def priorities(self) -> dict[int, int]:
         """Return Slurm's priority of each pending job."""

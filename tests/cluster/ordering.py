@@ -8,7 +8,7 @@ from typing import Any
 
 from lab_driver import LabDriver
 
-from slurm_energy.priority import table
+from slurm_energy.priority import table_file
 from slurm_energy.slurm.queue.columns import QueueColumns
 from slurm_energy.slurm.queue.table import TableSource
 
@@ -24,7 +24,7 @@ _PROBE = 1_234_567_890
 
 def write(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
     """Write the table that the plugin reads, when it next does."""
-    table.write(lab.layout.priority_table, list(factors), list(factors.values()), **options)
+    table_file.write(lab.layout.priority_table, list(factors), list(factors.values()), **options)
 
 
 def put_in_force(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:

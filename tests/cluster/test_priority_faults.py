@@ -28,7 +28,7 @@ from ordering import (
     write,
 )
 
-from slurm_energy.priority import table
+from slurm_energy.priority import table_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.lab(**WISH)]
 NOBODY = 65534
@@ -44,7 +44,7 @@ def _replace(path: Path, data: bytes, owner: int = 0) -> None:
 
 def _good(job: int, factor: int, written_unix_s: float | None = None) -> bytes:
     now = time.time() if written_unix_s is None else written_unix_s
-    return table.encode([job], [factor], sequence=time.time_ns(), written_unix_s=now)
+    return table_file.encode([job], [factor], sequence=time.time_ns(), written_unix_s=now)
 
 
 def _missing(path: Path, job: int) -> None:

@@ -17,7 +17,7 @@ import pytest
 from small_cluster import SmallCluster, marks, wait_until
 
 from slurm_energy import config as configuration
-from slurm_energy.controller import priorityparts
+from slurm_energy.controller import priority_pipeline
 from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.ownership import replace_public
 from slurm_energy.slurm.command import CommandRunner
@@ -84,7 +84,7 @@ def engine(policy, **keys):
     """The engine in portable mode, as senergyctld has it."""
     lines = [f"{key} = {value}" for key, value in keys.items()]
     text = "\n".join(['[priority]\nmode = "portable"', f'policy = "{policy}"', *lines])
-    return priorityparts.parts(configuration.parse(text), None, None)
+    return priority_pipeline.parts(configuration.parse(text), None, None)
 
 
 def mixed_jobs(cluster, sbatch, starts):

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from slurm_energy.controller import admission
-from slurm_energy.controller.admission import AdmissionControl, Phase, address_key
+from slurm_energy.controller import connection_admission
+from slurm_energy.controller.connection_admission import AdmissionControl, Phase, address_key
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
 
 HEAD = b"GET /v1/status HTTP/1.1\r\nHost: c\r\n\r\n"
@@ -149,7 +149,7 @@ def test_a_client_that_never_reads_its_answer_is_cut_off():
     port.control.identified(port.handlers[0])
     transport.close()
     port.control.sweep()
-    port.now_s += admission.CLOSING_TIMEOUT_S + 1
+    port.now_s += connection_admission.CLOSING_TIMEOUT_S + 1
     port.control.sweep()
     assert transport.aborted
 
@@ -158,7 +158,7 @@ def test_a_full_address_loses_its_oldest_silent_connection():
     port = Port(limit_per_address=3)
     _, asking = port.connect(content=HEAD)
     silent = [port.connect()[1] for _ in range(2)]
-    port.now_s += admission.GRACE_S * 2
+    port.now_s += connection_admission.GRACE_S * 2
     _, honest = port.connect(content=HEAD)
     assert [t.aborted for t in silent] == [True, False]
     assert not asking.aborted and not honest.aborted
@@ -174,10 +174,10 @@ def test_a_burst_of_clients_is_not_cut():
     assert not any(transport.aborted for _, transport in burst)
     for connection, _ in burst:
         give(connection, HEAD)
-    port.now_s += admission.GRACE_S * 2
+    port.now_s += connection_admission.GRACE_S * 2
     more = [port.connect()[1] for _ in range(30)]
     assert not any(transport.aborted for _, transport in burst)
-    hard = int(10 * admission.BURST_FACTOR_PER_ADDRESS)
+    hard = int(10 * connection_admission.BURST_FACTOR_PER_ADDRESS)
     assert [t.aborted for t in more] == [False] * (hard - 40) + [True] * (30 + 40 - hard)
     assert port.control.unidentified == hard
 
@@ -198,7 +198,7 @@ def test_a_full_port_takes_from_the_address_that_has_most():
     port = Port(limit=6, limit_per_address=5)
     crowd = [port.connect("10.0.0.1")[1] for _ in range(5)]
     _, lonely = port.connect("10.0.0.2")
-    port.now_s += admission.GRACE_S * 2
+    port.now_s += connection_admission.GRACE_S * 2
     _, late = port.connect("10.0.0.3")
     assert [t.aborted for t in crowd] == [True, False, False, False, False]
     assert not lonely.aborted and not late.aborted

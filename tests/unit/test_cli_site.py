@@ -129,7 +129,7 @@ def test_the_policies_of_the_real_catalogue_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from slurm_energy.config import Config
-    from slurm_energy.controller.policyfile import policies_answer
+    from slurm_energy.controller.policy_file import policies_answer
 
     answer = json.loads(json.dumps(policies_answer(Config())))
     fake_controller.install(monkeypatch, {"/v1/policies": answer})

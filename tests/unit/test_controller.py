@@ -25,11 +25,11 @@ from slurm_energy import __version__
 from slurm_energy import config as configuration
 from slurm_energy.accounting import database, facts
 from slurm_energy.accounting.response_proof import ResponseVerifier
-from slurm_energy.controller import deliveries, dispatch, identity, policyfile, rights, server
+from slurm_energy.controller import deliveries, dispatcher, identity, policy_file, rights, server
 from slurm_energy.controller.enrichment import Enrichment, Schedule
+from slurm_energy.controller.history_cache import Memory
 from slurm_energy.controller.identity import Access
 from slurm_energy.controller.node_hosts import NodeHosts
-from slurm_energy.controller.prediction import Memory
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import (
@@ -260,7 +260,7 @@ def test_too_large_a_body(controller, monkeypatch):
 
 def test_one_user_s_predictions_hold_nobody_else_up(controller, monkeypatch):
     """One at a time and user, a bounded number wait, others are refused at once; an operator is answered."""
-    monkeypatch.setattr(dispatch, "BUSY_DELAY_S", 0.0)
+    monkeypatch.setattr(dispatcher, "BUSY_DELAY_S", 0.0)
     release, working, most = asyncio.Event(), [], []
 
     async def answers(questions, own_only):
@@ -692,8 +692,8 @@ class TestPolicies:
         path = tmp_path / "run" / "policies"
         old = os.umask(0o077)
         try:
-            policyfile.write_policy_file(path, "one\n")
-            policyfile.write_policy_file(path, "two\n")
+            policy_file.write_policy_file(path, "one\n")
+            policy_file.write_policy_file(path, "two\n")
         finally:
             os.umask(old)
         assert path.read_text() == "two\n"
@@ -706,12 +706,12 @@ class TestPolicies:
         folder.mkdir()
         folder.chmod(0o777)
         with pytest.raises(ConfigError, match="mode 0777: expected owner"):
-            policyfile.write_policy_file(folder / "policies", "senergy-policies 1\n")
+            policy_file.write_policy_file(folder / "policies", "senergy-policies 1\n")
         assert list(folder.iterdir()) == []
 
     def test_no_place_to_write(self, tmp_path):
         with pytest.raises(UnavailableError, match="policy file"):
-            policyfile.write_policy_file(tmp_path / "a" / "b" / "policies", "x")
+            policy_file.write_policy_file(tmp_path / "a" / "b" / "policies", "x")
 
 
 class TestStore:

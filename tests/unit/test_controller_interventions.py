@@ -16,10 +16,10 @@ from slurm_energy.accounting.decisions import Decision
 from slurm_energy.controller.interventions import DOUBT_AFTER_S, MOST_SHAPES, Interventions
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import Shape
-from slurm_energy.priority.acted import AWAY_S, SPARED_S, Acted, Given
-from slurm_energy.priority.alternatives import Alternatives
 from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.questions import Predictor
+from slurm_energy.priority.interventions import AWAY_S, SPARED_S, Acted, Given
+from slurm_energy.priority.offered_shapes import Alternatives
+from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
 from slurm_energy.slurm.queue.update import Outcome
 

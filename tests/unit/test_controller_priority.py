@@ -23,15 +23,15 @@ from slurm_energy import config as configuration
 from slurm_energy.accounting import decisions, facts
 from slurm_energy.accounting.decisions import Decision
 from slurm_energy.accounting.facts import OpenJob
-from slurm_energy.controller import daemon, identity, priorityparts
-from slurm_energy.controller.priority import PriorityLoop, make_parts
+from slurm_energy.controller import daemon, identity, priority_pipeline
+from slurm_energy.controller.priority_loop import PriorityLoop, make_parts
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.server import Server
 from slurm_energy.errors import ConfigError, UnavailableError
-from slurm_energy.priority import table
+from slurm_energy.priority import table_file
 from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.handing import MOST_NUDGED, JobByJob, Nowhere, Table
-from slurm_energy.priority.labels import LOWEST
+from slurm_energy.priority.publisher import MOST_NUDGED, JobByJob, Nowhere, Table
+from slurm_energy.priority.site_factors import LOWEST
 from slurm_energy.priority.usage import Usage
 from slurm_energy.scheduling import registry
 from slurm_energy.slurm.queue.commands import SqueueSource
@@ -77,7 +77,7 @@ class Queueing:
         )  # fmt: skip
 
     def make(self, config, memory, kept):
-        made = priorityparts.parts(config, memory, kept)
+        made = priority_pipeline.parts(config, memory, kept)
         made.source = self.source
         made.target, made.read_shares = self.target or made.target, self.shares
         return made
@@ -107,8 +107,8 @@ def make(tmp_path, monkeypatch):
 
 def entries(path):
     data = path.read_bytes()
-    header = np.frombuffer(data, table.HEADER, 1)[0]
-    rows = np.frombuffer(data, table.ENTRY, int(header["count"]), table.HEADER.itemsize)
+    header = np.frombuffer(data, table_file.HEADER, 1)[0]
+    rows = np.frombuffer(data, table_file.ENTRY, int(header["count"]), table_file.HEADER.itemsize)
     return header, dict(rows.tolist())
 
 
@@ -309,7 +309,7 @@ def test_a_queue_that_is_not_written_any_more_is_told(tmp_path, age_s, told):
     path.parent.mkdir(mode=0o755)
     path.write_bytes(snapshot([{"job_id": 7}], taken_unix_ns=int((time.time() - age_s) * 1e9)))
     path.chmod(0o600)
-    made = priorityparts.parts(configuration.parse(text(tmp_path, queue_table=str(path))), None, None)
+    made = priority_pipeline.parts(configuration.parse(text(tmp_path, queue_table=str(path))), None, None)
     made.read_shares = Shares
     found = made.hand_over(made.rank())
     assert found == told or found.startswith(told)
@@ -544,7 +544,7 @@ def test_running_jobs_and_jobs_not_ranked_in_the_table(tmp_path):
 def test_newcomers_begin_last_where_some_partitions_are_not_ranked(tmp_path, partitions, given):
     """slurmctld's plugin cannot know whether theirs is one of them."""
     config = configuration.parse(text(tmp_path, partitions=partitions))
-    target = priorityparts.parts(config, None, None).target
+    target = priority_pipeline.parts(config, None, None).target
     target.take(Engine(config, Kept(Usage(HOUR))).cycle(queue({"partition": "cpu"}), time.time()))
     header, _ = entries(tmp_path / "out" / "priority.table")
     assert (header["default"] > 0) == given
@@ -554,16 +554,16 @@ def test_the_check_names_what_the_engine_lacks(tmp_path, monkeypatch):
     config = configuration.parse('[priority]\nmode = "plugin"\npolicy = "nosuch"')
     with pytest.raises(ConfigError, match="nosuch"):
         daemon.check(config)
-    monkeypatch.delattr("slurm_energy.controller.priorityparts")
-    monkeypatch.setitem(sys.modules, "slurm_energy.controller.priorityparts", None)
+    monkeypatch.delattr("slurm_energy.controller.priority_pipeline")
+    monkeypatch.setitem(sys.modules, "slurm_energy.controller.priority_pipeline", None)
     with pytest.raises(ConfigError, match=r"slurm-energy\[scheduling\]"):
         make_parts(config, None, None)
 
 
 def test_the_loop_ranks_when_slurmctld_has_written(make, monkeypatch):
     """Without it the next ranking would be an hour away."""
-    monkeypatch.setattr("slurm_energy.controller.priority._LOOK_INTERVAL_S", 0.01)
-    monkeypatch.setattr("slurm_energy.controller.priority._LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr("slurm_energy.controller.priority_loop._LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("slurm_energy.controller.priority_loop._LEAST_PAUSE_S", 0.0)
     queueing = make(interval_s=3600.0, stale_s=86400.0)
 
     async def until(condition):
@@ -579,7 +579,7 @@ def test_the_loop_ranks_when_slurmctld_has_written(make, monkeypatch):
         try:
             await until(lambda: queueing.loop.snapshot is not None)
             before = queueing.source.reads
-            monkeypatch.setattr(priorityparts.Parts, "signature", lambda parts: (7,))
+            monkeypatch.setattr(priority_pipeline.Parts, "signature", lambda parts: (7,))
             await until(lambda: queueing.source.reads > before)
         finally:
             task.cancel()
@@ -604,13 +604,13 @@ def test_a_queue_that_is_away_at_the_start(make):
 
 
 def test_parts_by_mode(tmp_path):
-    found = priorityparts.parts(configuration.parse(text(tmp_path)), None, None)
+    found = priority_pipeline.parts(configuration.parse(text(tmp_path)), None, None)
     assert isinstance(found.target, Table) and found.source_name == "queue.table"
     with pytest.raises(UnavailableError):
         found.rank()
     for mode, kind in (("portable", JobByJob), ("shadow", Nowhere)):
         config = configuration.parse(text(tmp_path, mode, queue_table=str(tmp_path / "queue.table")))
-        found = priorityparts.parts(config, None, None)
+        found = priority_pipeline.parts(config, None, None)
         assert isinstance(found.target, kind) and found.source_name == "squeue"
         found.stop()
         with pytest.raises(UnavailableError):

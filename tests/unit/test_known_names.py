@@ -9,7 +9,7 @@ from store_examples import NOW, item, job
 from test_controller import BOB, Controller, refused
 
 from slurm_energy.accounting import facts
-from slurm_energy.controller.known_names import KnownNames
+from slurm_energy.controller.name_check import KnownNames
 from slurm_energy.errors import UnavailableError
 
 NO_ACCOUNTING = "Only 'accounting_storage/slurmdbd' is supported."

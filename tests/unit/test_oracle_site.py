@@ -22,7 +22,7 @@ from queue_examples import queue  # noqa: E402
 from slurm_energy import config as configuration  # noqa: E402
 from slurm_energy.cli import main as cli  # noqa: E402
 from slurm_energy.config.findings import Severity  # noqa: E402
-from slurm_energy.controller.prediction import Memory, training_model  # noqa: E402
+from slurm_energy.controller.history_cache import Memory, training_model  # noqa: E402
 from slurm_energy.controller.recurring import Recurring  # noqa: E402
 from slurm_energy.errors import ConfigError  # noqa: E402
 from slurm_energy.oracle.answer import Question, Source  # noqa: E402
@@ -33,7 +33,7 @@ from slurm_energy.oracle.hardware import find_hardware, hardware_names, use_site
 from slurm_energy.oracle.hardware.loading import _DIRECTORY as SHIPPED  # noqa: E402
 from slurm_energy.oracle.site import read_site  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
-from slurm_energy.priority.questions import MODEL, Predictor  # noqa: E402
+from slurm_energy.priority.prediction import MODEL, Predictor  # noqa: E402
 from slurm_energy.validation import check_file  # noqa: E402
 
 A100 = "a100-sxm4-40gb"

@@ -15,11 +15,11 @@ from slurm_energy.oracle.history import Ending, History, Run
 from slurm_energy.oracle.history.bounds import bounds_many
 from slurm_energy.oracle.history.columns import predict_many
 from slurm_energy.oracle.history.track_record import bounded, misprediction_factor, overrun, rounded_up
-from slurm_energy.priority import explaining
-from slurm_energy.priority.alternatives import Alternatives
+from slurm_energy.priority import explanation
 from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.guard import Mispredictions, PredictionGuard
-from slurm_energy.priority.questions import Predictor
+from slurm_energy.priority.offered_shapes import Alternatives
+from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
 from slurm_energy.slurm.queue.nodes import Node
 
@@ -214,7 +214,7 @@ def test_what_senergy_prio_is_told():
     cluster.ran(1.0, times=3)
     cluster.ran(2 * HOUR, name="x", predicted_s=HOUR)
     snapshot = cluster.engine.cycle(queue(LONG, {}), NOW)
-    told = explaining.Explainer(snapshot).job(0)
+    told = explanation.Explainer(snapshot).job(0)
     assert told["predicted"]["source_time_s"] < HOUR
     assert told["predicted"]["lower_bound_s"] > 5 * HOUR
     assert told["predicted"]["misprediction_factor"] == pytest.approx(2.0, rel=0.01)
@@ -300,7 +300,7 @@ def test_caps_of_flags_and_policies_count_in_the_queue():
     assert free == pytest.approx(300.0, rel=0.2)
     assert gpu <= 100.0 and site <= 150.0 and node <= 200.0
     assert found.time_s[0] < found.time_s[3] < found.time_s[2] < found.time_s[1]
-    told = explaining.Explainer(ranker.cycle(queue(job | {"flags": flags[1]}), NOW)).job(0)
+    told = explanation.Explainer(ranker.cycle(queue(job | {"flags": flags[1]}), NOW)).job(0)
     assert told["predicted"]["power_watts"] <= 100.0
 
 

@@ -21,13 +21,14 @@ from slurm_energy.oracle.history import History, HistoryOracle, Run
 from slurm_energy.oracle.history.columns import Predictions, predict_many
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
 from slurm_energy.oracle.prediction import TrainingOracle
-from slurm_energy.priority import asking, explaining
-from slurm_energy.priority.agreement import agreement, inversions
-from slurm_energy.priority.asking import Wanted
-from slurm_energy.priority.building import waits_since
+from slurm_energy.priority import explanation
+from slurm_energy.priority import query as asking
 from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.labels import LOWEST, SPACING
-from slurm_energy.priority.questions import HISTORY, MODEL, NAMEPLATE, Predictor
+from slurm_energy.priority.prediction import HISTORY, MODEL, NAMEPLATE, Predictor
+from slurm_energy.priority.query import Wanted
+from slurm_energy.priority.rank_correlation import agreement, inversions
+from slurm_energy.priority.scheduling_tables import waits_since
+from slurm_energy.priority.site_factors import LOWEST, SPACING
 from slurm_energy.priority.usage import Usage, weight
 from slurm_energy.scheduling import Jobs, Options, Policy, Queue, Ranking, Users
 from slurm_energy.scheduling.queue import Alternatives
@@ -337,7 +338,7 @@ def test_the_state_told_gives_the_same_order_again(policy):
     kept = Kept(Usage(7 * DAY))
     kept.usage.take([used(n, 1e7 * n, user=f"u{n}") for n in range(4)], NOW)
     found = engine(policy, kept).cycle(queue(*rows), NOW)
-    told = json.loads(json.dumps(explaining.state(found), allow_nan=False))
+    told = json.loads(json.dumps(explanation.state(found), allow_nan=False))
 
     def table(kind, name):
         types = {"possible": np.bool_} | dict.fromkeys(
@@ -402,8 +403,8 @@ def test_an_array_has_one_place_and_is_set_as_one():
     assert found.leader.tolist() == [3, 1, 2, 3, 4]
     assert found.place.tolist() == [3, 1, 2, 3, 0]
     assert list(found.changes()) == [102, 103, 100]
-    assert explaining.Explainer(found).job(0)["predicted"]["time_s"] == HOUR
-    assert "Held; once released" in explaining.Explainer(found).why(0)
+    assert explanation.Explainer(found).job(0)["predicted"]["time_s"] == HOUR
+    assert "Held; once released" in explanation.Explainer(found).why(0)
 
 
 def test_numbers_stay_where_the_order_does():
@@ -506,9 +507,11 @@ def test_whatever_stands_in_the_queue_it_is_ranked(policy, queues):
             if mode == "plugin":  # portable mode lets jobs far behind stand
                 assert np.all(np.diff(found.numbers[found.rows][found.order]) < 0)
             assert not np.any(found.numbers[found.queue.fixed | (found.queue.state != 0)])
-            explainer = explaining.Explainer(found)
-            told = [explainer.job(row) for row in explaining.pending_rows(found)]
-            json.dumps([told, explaining.shares_rows(found, kept), explaining.state(found)], allow_nan=False)
+            explainer = explanation.Explainer(found)
+            told = [explainer.job(row) for row in explanation.pending_rows(found)]
+            json.dumps(
+                [told, explanation.shares_rows(found, kept), explanation.state(found)], allow_nan=False
+            )
             found.changes(), found.numbered(), found.against_slurm(), found.default_number
 
 
@@ -575,7 +578,7 @@ def test_a_job_explained():
     rows[0] |= {"array_job_id": 101, "tasks": 4}
     rows[1] |= {"deadline_s": NOW + 5 * HOUR, "reason": "Priority"}
     found = engine("blend").cycle(queue(*rows), NOW)
-    job = explaining.Explainer(found).job(2)
+    job = explanation.Explainer(found).job(2)
     json.dumps(job, allow_nan=False)
     assert (job["place"], job["of"], job["tier"], job["deadline"]) == (2, 3, "normal", None)
     assert [term["name"] for term in job["terms"]] == ["edp", "fair", "deadline", "age"]
@@ -586,7 +589,7 @@ def test_a_job_explained():
         job["predicted"]["energy_joules"] * job["predicted"]["time_s"]
     )
     assert [shape["chosen"] for shape in job["shapes"]] == [True]
-    assert explaining.Explainer(found).job(0)["display_id"] == "101_[*]"
+    assert explanation.Explainer(found).job(0)["display_id"] == "101_[*]"
 
 
 @pytest.mark.parametrize(
@@ -604,7 +607,7 @@ def test_a_job_explained():
 )
 def test_why(row, words):
     found = engine("aurachronos", partitions=["cpu"]).cycle(queue(row), NOW)
-    why = explaining.Explainer(found).why(0)
+    why = explanation.Explainer(found).why(0)
     assert words in why and why.endswith(".") and why.isprintable()
 
 
@@ -614,7 +617,7 @@ def test_shares_told():
     found = engine(kept=kept).cycle(
         queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75}), NOW
     )
-    rows = explaining.shares_rows(found, kept)
+    rows = explanation.shares_rows(found, kept)
     assert [(row["account"], row["user"]) for row in rows] == [
         ("art", None), ("art", "bob"), ("physics", None), ("physics", "alice"),
     ]  # fmt: skip
@@ -634,7 +637,7 @@ def test_an_account_has_what_the_accounts_below_it_had():
     ]
     kept.told = normalised(tree)
     kept.usage.take([used(1, 3e6), used(2, 1e6, user="bob", account="art")], NOW)
-    rows = explaining.shares_rows(engine(kept=kept).cycle(queue({}), NOW), kept)
+    rows = explanation.shares_rows(engine(kept=kept).cycle(queue({}), NOW), kept)
     parts = {row["account"]: (row["energy_share"], row["norm_shares"]) for row in rows if not row["user"]}
     assert parts == {"root": (1.0, 1.0), "science": (0.75, 0.5), "physics": (0.75, 0.5), "art": (0.25, 0.5)}
 
@@ -646,12 +649,12 @@ def test_records_without_account_do_not_thin_out_the_shares():
         [early._replace(settled=False), used(2, 1.0, user="carol", account="", settled=False)], NOW
     )
     told = queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75})
-    rows = explaining.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
+    rows = explanation.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
     assert [row["norm_shares"] for row in rows if row["account"] == ""] == [0.0, 0.0]
     kept = Kept(Usage(7 * DAY))
     kept.usage.take([early._replace(settled=False)], NOW)
     kept.usage.take([early._replace(account="art", settled=True)], NOW)
-    rows = explaining.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
+    rows = explanation.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
     assert {row["account"] for row in rows} == {"art", "physics"}
     factors = {row["user"]: row["fair_share_factor"] for row in rows if row["user"]}
     assert factors == pytest.approx({"alice": 1.0, "bob": 2 ** (-1 / 0.75)}, rel=1e-5)
@@ -703,7 +706,7 @@ def test_own_jobs_only(busy):
         with pytest.raises(ForbiddenError):
             ids(busy, query, 64002, "alice")
     may_see = asking.visible_rows(busy.queue, Visibility(64002))
-    assert "job 102" not in explaining.Explainer(busy, may_see).why(0)
+    assert "job 102" not in explanation.Explainer(busy, may_see).why(0)
 
 
 def test_coordinators_see_the_jobs_of_their_accounts(busy):
@@ -737,8 +740,8 @@ def test_parked_jobs_do_not_delay_the_oldest_jobs_of_others():
     honest = {"uid": 8, "user": "bob", "submit_s": NOW - 2 * DAY, "time_limit_s": 9 * HOUR}
     found = engine("sjf", aged_jobs_per_user=5).cycle(queue(honest, *parked(500)), NOW)
     assert found.place[0] == 6
-    assert explaining.Explainer(found).why(1).startswith("Place")
-    assert "5 jobs of its user go before" in explaining.Explainer(found).why(1)
+    assert explanation.Explainer(found).why(1).startswith("Place")
+    assert "5 jobs of its user go before" in explanation.Explainer(found).why(1)
 
 
 def test_aged_jobs_that_have_started_use_up_what_is_allowed():

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.priority import labels
-from slurm_energy.priority.labels import COARSE, EXACT, HIGHEST, LOWEST, SPACING, fresh, kept, settled
+from slurm_energy.priority import site_factors
+from slurm_energy.priority.site_factors import COARSE, EXACT, HIGHEST, LOWEST, SPACING, fresh, kept, settled
 
 NUMBERS = st.one_of(
     st.integers(0, 12),
@@ -106,7 +106,7 @@ def test_first_in_first_out_uses_the_range_up_and_begins_again():
 @given(st.lists(st.integers(0, 9), max_size=9))
 def test_longest_falling(values):
     array = np.array(values, np.int64)
-    found = labels.longest_falling(array)
+    found = site_factors.longest_falling(array)
     assert np.all(np.diff(found) > 0) and np.all(np.diff(array[found]) <= 0)
     longest = [0] * len(values)
     for i, value in enumerate(values):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from queue_examples import NOW, queue, running
 
 from slurm_energy import config as configuration
-from slurm_energy.priority import preempting
+from slurm_energy.priority import preemption
 from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.preempting import Rules, rescues, urgent_rows
+from slurm_energy.priority.preemption import Rules, rescues, urgent_rows
 from slurm_energy.priority.usage import Usage
 from slurm_energy.scheduling.preemption import victims
 from slurm_energy.slurm.queue.nodes import Node
@@ -191,7 +191,7 @@ def test_nobody_makes_way_for_a_component():
 def test_many_jobs_with_deadlines_cost_no_search_for_what_may_not_be(monkeypatch):
     searched = []
     monkeypatch.setattr(
-        preempting, "victims", lambda running, *args: searched.append(len(running)) or victims(running, *args)
+        preemption, "victims", lambda running, *args: searched.append(len(running)) or victims(running, *args)
     )
     guests = [guest(gpus=0, gpu_kind="", cpus=1) for _ in range(8)]
     cores = [urgent(gpus=0, gpu_kind="", cpus=8) for _ in range(9)]

@@ -15,11 +15,11 @@ from slurm_energy import scheduling
 from slurm_energy.oracle.history import History, Run
 from slurm_energy.oracle.history.columns import predict_many
 from slurm_energy.policies.shapes import Shape
-from slurm_energy.priority import alternatives, explaining
-from slurm_energy.priority.acted import Acted, Given
-from slurm_energy.priority.alternatives import Alternatives
+from slurm_energy.priority import explanation, offered_shapes
 from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.questions import Predictor
+from slurm_energy.priority.interventions import Acted, Given
+from slurm_energy.priority.offered_shapes import Alternatives
+from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
 from slurm_energy.slurm.queue.nodes import Node
 
@@ -48,7 +48,7 @@ def cycle(columns, found, policy="zeus", acted=None):
 
 
 def choices(snapshot):
-    return alternatives.choices(snapshot, scheduling.policy(snapshot.policy).rank)
+    return offered_shapes.choices(snapshot, scheduling.policy(snapshot.policy).rank)
 
 
 def chosen(snapshot):
@@ -152,7 +152,7 @@ def test_a_job_that_fits_nowhere_keeps_its_place_by_its_best_shape():
     for found in (nodes(0, 0), nodes()):
         snapshot = cycle(columns, found)
         assert snapshot.queue.job_id[snapshot.rows[snapshot.order]].tolist() == [7, 8, 9]
-    told = explaining.Explainer(cycle(columns, nodes(0, 2))).job(1)
+    told = explanation.Explainer(cycle(columns, nodes(0, 2))).job(1)
     assert [(s["text"], s["fits"], s["chosen"]) for s in told["shapes"]] == [
         ("gpu:a100:4", False, False),
         ("gpu:h100:2", True, True),
@@ -273,7 +273,7 @@ def test_never_more_than_was_offered_nor_than_is_free(jobs, there, policy):
         assert len(able) >= jobs[row]["nodes"]
         kind = choice.shape.gpu_kind
         taken[kind] = taken.get(kind, 0) + choice.shape.gpus * jobs[row]["nodes"]
-        assert "\n" not in alternatives.reason(snapshot, choice)
+        assert "\n" not in offered_shapes.reason(snapshot, choice)
     for kind, count in taken.items():
         assert count <= sum(n.gpus_free.get(kind, 0) for n in found)
     assert np.all(np.isfinite(snapshot.shapes.table.time_s))

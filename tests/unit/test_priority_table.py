@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from queue_files import entry, header, journal, record, snapshot
 
 from slurm_energy.errors import ConfigError, UnavailableError
-from slurm_energy.priority import table
+from slurm_energy.priority import table_file
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING
 from slurm_energy.slurm.queue.layout import ENTRY, HEADER, HELD, JOURNAL, REQUEUE, SNAPSHOT, checksum
 from slurm_energy.slurm.queue.table import TableSource, journal_path
 
 ANYWHERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 IDS = st.lists(st.integers(1, 2**32 - 1), unique=True, max_size=50)
-FACTORS = st.integers(-table.LARGEST_FACTOR, table.LARGEST_FACTOR)
+FACTORS = st.integers(-table_file.LARGEST_FACTOR, table_file.LARGEST_FACTOR)
 
 
 @pytest.fixture
@@ -38,21 +38,21 @@ def put(path: Path, data: bytes) -> TableSource:
 
 
 def parsed(data: bytes):
-    head = np.frombuffer(data, table.HEADER, 1)[0]
-    return head, np.frombuffer(data, table.ENTRY, int(head["count"]), table.HEADER.itemsize)
+    head = np.frombuffer(data, table_file.HEADER, 1)[0]
+    return head, np.frombuffer(data, table_file.ENTRY, int(head["count"]), table_file.HEADER.itemsize)
 
 
 @given(ids=IDS, data=st.data())
 def test_a_priority_table_has_each_job_once_in_order_and_a_true_checksum(ids, data):
     factors = data.draw(st.lists(FACTORS, min_size=len(ids), max_size=len(ids)))
-    written = table.encode(ids, factors, sequence=7, written_unix_s=1000.9, stale_s=60, default=-5)
+    written = table_file.encode(ids, factors, sequence=7, written_unix_s=1000.9, stale_s=60, default=-5)
     head, entries = parsed(written)
     assert head["magic"] == b"SENERGYP"
     assert (int(head["sequence"]), int(head["end"]), int(head["written_unix_s"])) == (7, 7, 1000)
     assert (int(head["stale_s"]), int(head["default"]), len(written)) == (60, -5, 64 + 8 * len(ids))
     assert [tuple(row) for row in entries.tolist()] == sorted(zip(ids, factors, strict=True))
     words = np.frombuffer(written, "<u8").copy()
-    words[table.HEADER.fields["checksum"][1] // 8] = 0
+    words[table_file.HEADER.fields["checksum"][1] // 8] = 0
     assert checksum(words) == int(head["checksum"])
 
 
@@ -69,15 +69,15 @@ def test_one_changed_word_changes_the_checksum(words, data):
 )
 def test_what_the_plugin_could_not_hold_is_refused(ids, factors):
     with pytest.raises(ValueError, match=r"job|site factor"):
-        table.encode(ids, factors, sequence=1, written_unix_s=0)
+        table_file.encode(ids, factors, sequence=1, written_unix_s=0)
 
 
 def test_a_table_is_replaced_at_once_and_readable_for_all(tmp_path):
     tmp_path.chmod(0o755)
     path = tmp_path / "made" / "priority.table"
-    table.write(path, [3, 1], [10, 20])
+    table_file.write(path, [3, 1], [10, 20])
     first = path.open("rb")
-    table.write(path, [3], [30], stale_s=12, default=15)
+    table_file.write(path, [3], [30], stale_s=12, default=15)
     assert [row.tolist() for row in parsed(first.read())[1]] == [(1, 20), (3, 10)]
     head, entries = parsed(path.read_bytes())
     assert (entries.tolist(), int(head["default"]), int(head["stale_s"])) == ([(3, 30)], 15, 12)
@@ -89,9 +89,9 @@ def test_a_table_is_replaced_at_once_and_readable_for_all(tmp_path):
 def test_a_table_is_not_put_where_others_could_exchange_it(tmp_path):
     tmp_path.chmod(0o777)
     with pytest.raises(ConfigError, match="nobody else may write it"):
-        table.write(tmp_path / "priority.table", [1], [1])
+        table_file.write(tmp_path / "priority.table", [1], [1])
     with pytest.raises(UnavailableError, match="priority table"):
-        table.write(tmp_path / "none" / "below" / "priority.table", [1], [1])
+        table_file.write(tmp_path / "none" / "below" / "priority.table", [1], [1])
 
 
 JOB = {

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy.priority import table
+from slurm_energy.priority import table_file
 from slurm_energy.slurm.queue.table import TableSource, journal_path
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
@@ -81,14 +81,14 @@ def path(tmp_path) -> Path:
 @ANYWHERE
 @given(jobs=st.dictionaries(st.integers(1, 2**32 - 1), st.integers(-(2**31) + 4, 2**31 - 4), max_size=60))
 def test_finds_what_python_wrote(plugin, path, jobs):
-    table.write(path, list(jobs), list(jobs.values()), default=-3)
+    table_file.write(path, list(jobs), list(jobs.values()), default=-3)
     others = [1, 2, 2**32 - 1, *(job + 1 for job in jobs if job < 2**32 - 1)]
     asked = [*others, *jobs, *sorted(jobs)]
     assert plugin("read", path, *asked) == [GOOD, "1", "-3", *(str(jobs.get(job, "-")) for job in asked)]
 
 
 def test_the_last_good_table_stays_when_the_file_goes_bad(plugin, path):
-    table.write(path, [7], [70])
+    table_file.write(path, [7], [70])
     whole = path.read_bytes()
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "70"]
     for length in range(len(whole)):
@@ -100,22 +100,22 @@ def test_the_last_good_table_stays_when_the_file_goes_bad(plugin, path):
     assert plugin("read", path, 7)[0] == VERSION
     path.unlink()
     assert plugin("read", path, 7)[:4] == [UNREADABLE, "1", "0", "70"]
-    table.write(path, [7], [71])
+    table_file.write(path, [7], [71])
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "71"]
 
 
 def test_a_bad_table_stays_bad_while_it_is_not_read_again(plugin, path):
     """A slow read is followed by a rest: told that all is well meanwhile, it would be complained of again."""
-    table.write(path, [7], [70])
+    table_file.write(path, [7], [70])
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "70"]
-    table.write(path, range(1, 1 << 20), [9] * ((1 << 20) - 1))
+    table_file.write(path, range(1, 1 << 20), [9] * ((1 << 20) - 1))
     with path.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"x")
     told = plugin("read", path, 7)
     assert told[:4] == [TORN, "1", "0", "70"]
     assert plugin("look", path, 7) == told
-    table.write(path, [7], [71])
+    table_file.write(path, [7], [71])
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "71"]
     assert plugin("look", path, 7)[:4] == [GOOD, "1", "0", "71"]
 
@@ -125,7 +125,7 @@ def test_a_table_of_slurm_user_is_good_where_slurmctld_runs_as_it(program):
         Path(folder).chmod(0o755)
         path, driver = Path(folder) / "priority.table", shutil.copy(program, folder)
         Path(driver).chmod(0o755)
-        table.write(path, [7], [70])
+        table_file.write(path, [7], [70])
         for owner, trouble in ((0, GOOD), (NOBODY, GOOD), (NOBODY - 1, UNSAFE)):
             os.chown(path, owner, owner)
             done = subprocess.run(
@@ -135,7 +135,7 @@ def test_a_table_of_slurm_user_is_good_where_slurmctld_runs_as_it(program):
 
 
 def test_what_others_than_root_could_have_written_is_refused(plugin, path, tmp_path):
-    table.write(path, [7], [70])
+    table_file.write(path, [7], [70])
     os.chown(path, NOBODY, NOBODY)
     assert plugin("read", path)[0] == UNSAFE
     os.chown(path, 0, 0)
@@ -158,34 +158,34 @@ def test_what_others_than_root_could_have_written_is_refused(plugin, path, tmp_p
 @pytest.mark.parametrize("age_s", [61, -90, 2**62, -(2**62)])  # seconds may pass until it is read
 def test_a_table_of_another_time_is_not_used(plugin, path, age_s):
     now = int(time.time())
-    table.write(path, [7], [70], stale_s=60, written_unix_s=now - age_s)
+    table_file.write(path, [7], [70], stale_s=60, written_unix_s=now - age_s)
     assert plugin("read", path, 7)[:2] == [STALE if age_s > 0 else AHEAD, "0"]
-    table.write(path, [7], [70], stale_s=60, written_unix_s=now - (age_s > 0) * 30)
+    table_file.write(path, [7], [70], stale_s=60, written_unix_s=now - (age_s > 0) * 30)
     assert plugin("read", path, 7)[:2] == [GOOD, "1"]
-    table.write(path, [7], [71], stale_s=60, written_unix_s=now - age_s)
+    table_file.write(path, [7], [71], stale_s=60, written_unix_s=now - age_s)
     assert plugin("read", path, 7)[1:4] == ["1", "0", "70"]  # the last good one
 
 
 def test_changed_bytes_are_never_believed(plugin, path, tmp_path):
-    table.write(path, range(1, 40), range(39))
+    table_file.write(path, range(1, 40), range(39))
     assert plugin("fuzz", path, tmp_path / "scratch", 20000) == ["0"]
 
 
 def test_a_table_replaced_all_the_time_is_read_whole(plugin, path):
     stop = threading.Event()
-    table.write(path, range(1, 2000), [1] * 1999)
+    table_file.write(path, range(1, 2000), [1] * 1999)
     written = 0
 
     def replace() -> None:
         nonlocal written
         while not stop.is_set():
             written += 1
-            table.write(path, range(1, 2000), [written] * 1999)
+            table_file.write(path, range(1, 2000), [written] * 1999)
 
     def spoil() -> None:
         """Write into the file itself, as nobody should."""
         while not stop.is_set():
-            data = table.encode(
+            data = table_file.encode(
                 range(1, 2000), [-1] * 1999, sequence=time.time_ns(), written_unix_s=time.time()
             )
             with path.open("r+b") as file:

@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 
-from slurm_energy.controller import request_lanes
-from slurm_energy.controller.request_lanes import BusyError, ByteBudget, RequestLanes
+from slurm_energy.controller import request_limiter
+from slurm_energy.controller.request_limiter import BusyError, ByteBudget, RequestLanes
 
 ALICE, BOB, CAROL, ROOT = 1001, 1002, 1003, 0
 
@@ -112,7 +112,7 @@ def test_a_user_rests_between_turns_and_others_do_not():
 
 
 def test_a_turn_that_does_not_come_is_refused(monkeypatch):
-    monkeypatch.setattr(request_lanes, "WAIT_S", 0.01)
+    monkeypatch.setattr(request_limiter, "WAIT_S", 0.01)
 
     async def story():
         office = Office()
@@ -157,7 +157,7 @@ def test_bodies_wait_for_memory():
 
 
 def test_memory_that_does_not_become_free_is_an_error(monkeypatch):
-    monkeypatch.setattr(request_lanes, "WAIT_S", 0.01)
+    monkeypatch.setattr(request_limiter, "WAIT_S", 0.01)
 
     async def story():
         budget = ByteBudget(100)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.priority import table
+from slurm_energy.priority import table_file
 from slurm_energy.slurm.queue.table import TableSource
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ def test_random_jobs_get_their_numbers_and_are_written_down(driver, tmp_path, se
     tmp_path.chmod(0o755)
     place, queue = tmp_path / "priority.table", tmp_path / "queue.table"
     known = {job: 1000 * job for job in range(1, 501, 2)}
-    table.write(place, list(known), list(known.values()), default=-77)
+    table_file.write(place, list(known), list(known.values()), default=-77)
     done = subprocess.run(
         [driver, place, queue, str(seed)],
         capture_output=True,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.accounting.parameters import words
 from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.priority import PriorityLoop
+from slurm_energy.controller.priority_loop import PriorityLoop
 from slurm_energy.errors import NotFoundError
 from slurm_energy.quantities import shown
 from slurm_energy.users import uid_of
@@ -34,7 +34,8 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> It
     snapshot = priority.snapshot
     if snapshot is None:
         return iter([json.dumps(head | {"jobs": []})[:-1]])
-    from slurm_energy.priority import asking, explaining
+    from slurm_energy.priority import explanation
+    from slurm_energy.priority import query as asking
 
     wanted = asking.Wanted.from_query(query)
     if (visible := rights.visibility) is None:
@@ -43,8 +44,8 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> It
         wanted = wanted.limited_to(visible, rights.name)
     rows = asking.rows_wanted(snapshot, wanted)
     if wanted.state:
-        head["state"] = explaining.state(snapshot)
-    explainer = explaining.Explainer(snapshot, asking.visible_rows(snapshot.queue, visible))
+        head["state"] = explanation.state(snapshot)
+    explainer = explanation.Explainer(snapshot, asking.visible_rows(snapshot.queue, visible))
     return _pieces(head, rows, explainer.job)
 
 
@@ -91,7 +92,7 @@ def shares(priority: PriorityLoop, rights: Rights) -> dict[str, Any]:
 
 
 def _share_rows(snapshot: Snapshot, kept: Kept, limit: Rights | None) -> list[dict[str, Any]]:
-    from slurm_energy.priority.explaining import shares_rows
+    from slurm_energy.priority.explanation import shares_rows
 
     rows = shares_rows(snapshot, kept)
     if limit is None:

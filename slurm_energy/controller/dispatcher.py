@@ -16,10 +16,10 @@ from typing import Any, Final
 from aiohttp import web
 
 from slurm_energy.config import Config
-from slurm_energy.controller.admission import AdmissionControl
+from slurm_energy.controller.connection_admission import AdmissionControl
 from slurm_energy.controller.identity import Access, Caller, Rights, identify
 from slurm_energy.controller.recurring import Recurring
-from slurm_energy.controller.request_lanes import RETRY_AFTER_S, BusyError, ByteBudget, RequestLanes
+from slurm_energy.controller.request_limiter import RETRY_AFTER_S, BusyError, ByteBudget, RequestLanes
 from slurm_energy.controller.responses import Pieces, SealedResponder, unsealed_error
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.quantities import shown

@@ -16,7 +16,7 @@ import numpy as np
 from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.hardware import find_hardware
 from slurm_energy.oracle.history.levels import LEVELS
-from slurm_energy.priority.questions import HISTORY, Predicted
+from slurm_energy.priority.prediction import HISTORY, Predicted
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 SCALING: Final = 0.85

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_energy.priority.labels import longest_falling
+from slurm_energy.priority.site_factors import longest_falling
 from slurm_energy.scheduling.queue import Ints
 
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from slurm_energy.priority.questions import Predicted
+from slurm_energy.priority.prediction import Predicted
 from slurm_energy.scheduling.queue import Alternatives, Bools, Floats, Ints, Jobs, alternatives, jobs
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from slurm_energy.priority import table
+from slurm_energy.priority import table_file
 from slurm_energy.priority.engine import Snapshot
 
 MOST_NUDGED: Final = 100
@@ -79,7 +79,7 @@ class Table:
     def take(self, snapshot: Snapshot) -> str | None:
         """Write the table; jobs submitted until the next one go to the middle of the queue, or last."""
         job_ids, numbers = snapshot.numbered()
-        table.write(
+        table_file.write(
             self._path,
             job_ids,
             numbers,

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from slurm_energy.config import Config
+from slurm_energy.controller.history_cache import Memory
 from slurm_energy.controller.interventions import Interventions
-from slurm_energy.controller.prediction import Memory
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.oracle.history.bounds import Bounds, bounds_many
 from slurm_energy.oracle.history.columns import Predictions, predict_many
 from slurm_energy.ownership import read_trusted
-from slurm_energy.priority.alternatives import Alternatives
 from slurm_energy.priority.engine import Engine, Kept, Snapshot
 from slurm_energy.priority.guard import BoundsSource, PredictionGuard
-from slurm_energy.priority.handing import JobByJob, Nowhere, Table, Target
-from slurm_energy.priority.questions import Forecaster, Predictor
+from slurm_energy.priority.offered_shapes import Alternatives
+from slurm_energy.priority.prediction import Forecaster, Predictor
+from slurm_energy.priority.publisher import JobByJob, Nowhere, Table, Target
 from slurm_energy.priority.usage import Usage
 from slurm_energy.slurm.command import CommandRunner, Runner
 from slurm_energy.slurm.queue.columns import QueueSource

@@ -14,10 +14,10 @@ import numpy as np
 
 from slurm_energy.errors import UsageError
 from slurm_energy.policies.shapes import Shape, parse_shapes
-from slurm_energy.priority import relative
-from slurm_energy.priority.building import AsAsked, Shapes, held_back, numbered
+from slurm_energy.priority import scaling_model
 from slurm_energy.priority.engine import Snapshot
-from slurm_energy.priority.questions import Predicted, Predictor
+from slurm_energy.priority.prediction import Predicted, Predictor
+from slurm_energy.priority.scheduling_tables import AsAsked, Shapes, held_back, numbered
 from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.admission import admit
 from slurm_energy.scheduling.queue import Bools, Ints, alternatives
@@ -179,10 +179,10 @@ class Alternatives:
         offered = np.array([row for row, one in enumerate(shape) if one is not None], np.int64)
         own, count, kind = rows[at[offered]], gpus[offered], [kinds[row] for row in offered.tolist()]
         time, watts = self._predictor.modelled(queue, own, count, kind)
-        peak_time, peak_watts = relative.by_peaks(count, kind)
+        peak_time, peak_watts = scaling_model.by_peaks(count, kind)
         job = at[offered]
         unknown = np.isin(job, job[np.isnan(time)])
-        asked = relative.compared(
+        asked = scaling_model.compared(
             self._predictor.predict(queue, own, count, kind),
             job,
             np.where(unknown, peak_time, time),

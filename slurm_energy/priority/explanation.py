@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_energy.priority.engine import Kept, Snapshot
-from slurm_energy.priority.questions import SOURCES, Predicted
+from slurm_energy.priority.prediction import SOURCES, Predicted
 from slurm_energy.priority.reasons import reason
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.reports.scaling import with_unit

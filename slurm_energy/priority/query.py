@@ -12,7 +12,7 @@ from slurm_energy.accounting.parameters import refuse_unknown, switch, words
 from slurm_energy.accounting.selection import JobSelector, Visibility
 from slurm_energy.errors import ForbiddenError
 from slurm_energy.priority.engine import Snapshot
-from slurm_energy.priority.explaining import pending_rows
+from slurm_energy.priority.explanation import pending_rows
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.queue import Bools
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns

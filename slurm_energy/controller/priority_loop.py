@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.accounting import consumption, decisions, predictions
 from slurm_energy.config import Config
-from slurm_energy.controller.prediction import Memory
+from slurm_energy.controller.history_cache import Memory
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import ConfigError, EnergyError, install_extra
 from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
-    from slurm_energy.controller.priorityparts import Parts
+    from slurm_energy.controller.priority_pipeline import Parts
     from slurm_energy.priority.engine import Kept, Snapshot
 
 OFF: Final = "off"
@@ -46,11 +46,11 @@ def make_parts(config: Config, memory: Memory | None, kept: Kept | None) -> Part
         ConfigError: numpy is missing, or the policy cannot be had.
     """
     try:
-        from slurm_energy.controller import priorityparts
+        from slurm_energy.controller import priority_pipeline
     except ImportError as error:
         why = f"{error.name or error} is not installed"
         raise ConfigError("priority.mode", why, f"{install_extra('scheduling')}, or mode off") from None
-    return priorityparts.parts(config, memory, kept)
+    return priority_pipeline.parts(config, memory, kept)
 
 
 class PriorityLoop:
