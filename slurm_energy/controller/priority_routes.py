@@ -35,17 +35,17 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> It
     if snapshot is None:
         return iter([json.dumps(head | {"jobs": []})[:-1]])
     from slurm_energy.priority import explanation
-    from slurm_energy.priority import query as asking
+    from slurm_energy.priority.query import Wanted, rows_wanted, visible_rows
 
-    wanted = asking.Wanted.from_query(query)
+    wanted = Wanted.from_query(query)
     if (visible := rights.visibility) is None:
         _refuse_unknown(wanted.users, snapshot, priority.kept)
     else:
         wanted = wanted.limited_to(visible, rights.name)
-    rows = asking.rows_wanted(snapshot, wanted)
+    rows = rows_wanted(snapshot, wanted)
     if wanted.state:
         head["state"] = explanation.state(snapshot)
-    explainer = explanation.Explainer(snapshot, asking.visible_rows(snapshot.queue, visible))
+    explainer = explanation.Explainer(snapshot, visible_rows(snapshot.queue, visible))
     return _pieces(head, rows, explainer.job)
 
 

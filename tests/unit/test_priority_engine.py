@@ -22,10 +22,9 @@ from slurm_energy.oracle.history.columns import Predictions, predict_many
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
 from slurm_energy.oracle.prediction import TrainingOracle
 from slurm_energy.priority import explanation
-from slurm_energy.priority import query as asking
 from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.prediction import HISTORY, MODEL, NAMEPLATE, Predictor
-from slurm_energy.priority.query import Wanted
+from slurm_energy.priority.query import Wanted, rows_wanted, visible_rows
 from slurm_energy.priority.rank_correlation import agreement, inversions
 from slurm_energy.priority.scheduling_tables import waits_since
 from slurm_energy.priority.site_factors import LOWEST, SPACING
@@ -675,7 +674,7 @@ def busy():
 def ids(snapshot, query, uid=None, name=None, accounts=()):
     wanted = Wanted.from_query(query)
     wanted = wanted if uid is None else wanted.limited_to(Visibility(uid, frozenset(accounts)), name)
-    return [int(snapshot.queue.job_id[row]) for row in asking.rows_wanted(snapshot, wanted)]
+    return [int(snapshot.queue.job_id[row]) for row in rows_wanted(snapshot, wanted)]
 
 
 def test_jobs_asked_for(busy):
@@ -705,7 +704,7 @@ def test_own_jobs_only(busy):
     for query in ({"user": "bob"}, {"job": "102"}, {"state": "1"}):
         with pytest.raises(ForbiddenError):
             ids(busy, query, 64002, "alice")
-    may_see = asking.visible_rows(busy.queue, Visibility(64002))
+    may_see = visible_rows(busy.queue, Visibility(64002))
     assert "job 102" not in explanation.Explainer(busy, may_see).why(0)
 
 
