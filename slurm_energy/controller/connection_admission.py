@@ -53,7 +53,7 @@ class RequestHandler(Protocol):
     def resume_writing(self) -> None: ...  # noqa: D102
 
 
-class AdmissionControl:
+class ConnectionAdmission:
     """All connections of the server, those without an identified user by address.
 
     Args:
@@ -170,7 +170,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
 
     _shared_buffer: Final = memoryview(bytearray(_READ_BYTES))
 
-    def __init__(self, control: AdmissionControl, make_handler: Callable[[], RequestHandler]) -> None:
+    def __init__(self, control: ConnectionAdmission, make_handler: Callable[[], RequestHandler]) -> None:
         self._control = control
         self._make_handler = make_handler
         self._handler: RequestHandler | None = None

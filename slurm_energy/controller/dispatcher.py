@@ -16,11 +16,11 @@ from typing import Any, Final
 from aiohttp import web
 
 from slurm_energy.config import Config
-from slurm_energy.controller.connection_admission import AdmissionControl
+from slurm_energy.controller.connection_admission import ConnectionAdmission
 from slurm_energy.controller.identity import Access, Caller, Rights, identify
 from slurm_energy.controller.recurring import Recurring
-from slurm_energy.controller.request_limiter import RETRY_AFTER_S, BusyError, ByteBudget, RequestLanes
-from slurm_energy.controller.responses import Pieces, SealedResponder, unsealed_error
+from slurm_energy.controller.request_limiter import RETRY_AFTER_S, BusyError, ByteBudget, RequestLimiter
+from slurm_energy.controller.responses import Pieces, SignedResponder, unsigned_error
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.quantities import shown
 
@@ -55,7 +55,7 @@ class Route:
     """
 
     handler: CallerHandler
-    lanes: RequestLanes
+    lanes: RequestLimiter
     max_body_bytes: int = 0
     for_agents: bool = False
 
@@ -75,7 +75,7 @@ class Dispatcher:
         current: Callable[[], tuple[Config, Access]],
         rights: Callable[[int], Rights],
         recurring: Recurring,
-        admission: AdmissionControl,
+        admission: ConnectionAdmission,
     ) -> None:
         self._current = current
         self._rights = rights
@@ -138,14 +138,14 @@ class Dispatcher:
     async def _serve(self, route: Route, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Answer a request of a known user; every answer but that of a busy server is signed."""
         munge_socket = self._current()[0].cluster.munge_socket
-        responder = SealedResponder(request, caller.credential, munge_socket, self._signers)
+        responder = SignedResponder(request, caller.credential, munge_socket, self._signers)
         try:
             rights = await self._rights_of(caller.uid)
             caller = dataclasses.replace(caller, rights=rights)
             return await self._in_turn(route, request, caller, responder)
         except BusyError as error:
             await asyncio.sleep(BUSY_DELAY_S)  # slows clients that ask again at once
-            return unsealed_error(503, error, {"Retry-After": str(RETRY_AFTER_S)})
+            return unsigned_error(503, error, {"Retry-After": str(RETRY_AFTER_S)})
         except EnergyError as error:
             if isinstance(error, UnavailableError):
                 self._recurring.failed("request", str(error))
@@ -160,7 +160,7 @@ class Dispatcher:
             return await responder.error(500, EnergyError("internal error", todo="see senergyctld's log"))
 
     async def _in_turn(
-        self, route: Route, request: web.Request, caller: Caller, responder: SealedResponder
+        self, route: Route, request: web.Request, caller: Caller, responder: SignedResponder
     ) -> web.StreamResponse:
         _, access = self._current()
         agent = caller.uid in access.agents
@@ -217,17 +217,17 @@ async def explain(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except ForbiddenError as error:
-        return unsealed_error(401, error)
+        return unsigned_error(401, error)
     except EnergyError as error:
-        return unsealed_error(_STATUS.get(type(error), 500), error)
+        return unsigned_error(_STATUS.get(type(error), 500), error)
     except web.HTTPException as error:
         cause = NotFoundError(f"{request.method} {shown(request.path, 80)}", error.reason.lower())
-        return unsealed_error(error.status, cause)
+        return unsigned_error(error.status, cause)
     except (ConnectionError, asyncio.CancelledError):
         raise
     except Exception:
         log.exception("%s %s failed", request.method, shown(request.path, 200))
-        return unsealed_error(500, EnergyError("internal error", todo="see senergyctld's log"))
+        return unsigned_error(500, EnergyError("internal error", todo="see senergyctld's log"))
 
 
 async def one_request_per_connection(_: web.Request, response: web.StreamResponse) -> None:

@@ -18,7 +18,7 @@ from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import Shape
 from slurm_energy.priority.engine import Snapshot
-from slurm_energy.priority.interventions import SPARED_S, Acted, Given
+from slurm_energy.priority.interventions import SPARED_S, Given, InterventionState
 from slurm_energy.priority.offered_shapes import Choice, choices, offer, reason
 from slurm_energy.priority.preemption import MARGIN_S, Rescue, Rules, rescues, urgent_rows
 from slurm_energy.scheduling import Policy
@@ -70,7 +70,7 @@ class Interventions:
         config: Config,
         changer: Changer,
         run: Runner,
-        acted: Acted,
+        acted: InterventionState,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings, self._changer, self._run, self._acted = config.priority, changer, run, acted
@@ -97,7 +97,7 @@ class Interventions:
         return self._nodes
 
     def act(self, snapshot: Snapshot, policy: Policy) -> None:
-        """Change what is to be changed after a cycle; what was done is in `Acted.unsaved`.
+        """Change what is to be changed after a cycle; what was done is in `InterventionState.unsaved`.
 
         Args:
             snapshot: the cycle's outcome.

@@ -26,7 +26,7 @@ _TIMEOUT_S: Final = 5.0
 log = logging.getLogger("senergyctld")
 
 
-class KnownNames:
+class NameCheck:
     """Accounts and partitions by their names.
 
     Args:

@@ -19,8 +19,8 @@ from slurm_energy.ownership import read_trusted
 from slurm_energy.priority.engine import Engine, Kept, Snapshot
 from slurm_energy.priority.guard import BoundsSource, PredictionGuard
 from slurm_energy.priority.offered_shapes import Alternatives
-from slurm_energy.priority.prediction import Forecaster, Predictor
-from slurm_energy.priority.publisher import JobByJob, Nowhere, Table, Target
+from slurm_energy.priority.prediction import HistoryPredictor, Predictor
+from slurm_energy.priority.publisher import NullPublisher, ScontrolPublisher, Table, Target
 from slurm_energy.priority.usage import Usage
 from slurm_energy.slurm.command import CommandRunner, Runner
 from slurm_energy.slurm.queue.columns import QueueSource
@@ -101,7 +101,7 @@ class Parts:
         return f"queue.table is {minutes:.0f} minutes ahead, the clock was set back: restart slurmctld"
 
     def intervene(self, snapshot: Snapshot) -> None:
-        """Change shapes of jobs, and have jobs make way; what was done is in `Acted.unsaved`."""
+        """Change shapes of jobs, and have jobs make way; what was done is in `InterventionState.unsaved`."""
         if self.changes:
             self.interventions.act(snapshot, self.engine.policy)
 
@@ -156,12 +156,12 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         raise
     except EnergyError as error:
         raise ConfigError("priority", str(error)) from None
-    target: Target = Nowhere()
+    target: Target = NullPublisher()
     if settings.mode == "plugin":
         nudge = updater if settings.nudge else None
         target = Table(settings.table, settings.stale_s, nudge, ranks_all=not settings.partitions)
     elif settings.mode == "portable":
-        target = JobByJob(updater, lambda: check_weights(run))
+        target = ScontrolPublisher(updater, lambda: check_weights(run))
     return Parts(
         *(engine, _source(config, kept, run), target, kept),
         read_shares=lambda: read_shares(run, config.cluster.name),
@@ -184,7 +184,7 @@ def _exists(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def _forecaster(memory: Memory | None) -> Forecaster | None:
+def _forecaster(memory: Memory | None) -> HistoryPredictor | None:
     """Return what asks the history, in the history's own thread."""
     if memory is None:
         return None

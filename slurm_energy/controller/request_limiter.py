@@ -28,7 +28,7 @@ class _Lane:
         self.present = 0
 
 
-class RequestLanes:
+class RequestLimiter:
     """Gives turns to requests, to those of one user in the order of their coming.
 
     Args:

@@ -27,7 +27,7 @@ _LARGE: Final = 64 << 10
 Pieces = AsyncIterator[str]
 
 
-class SealedResponder:
+class SignedResponder:
     """Makes the responses to one request, signed by this process's user.
 
     Args:
@@ -119,7 +119,7 @@ def _unread_bytes(request: web.Request) -> int:
     return int(queued) + transport.get_write_buffer_size()
 
 
-def unsealed_error(status: int, error: EnergyError, headers: Mapping[str, str] | None = None) -> web.Response:
+def unsigned_error(status: int, error: EnergyError, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return an error without proof: for clients that are not known, and where a proof costs too much."""
     return web.json_response(error_object(error), status=status, headers=headers)
 

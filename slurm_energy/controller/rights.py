@@ -78,7 +78,7 @@ class RoleCache:
         return True
 
 
-class RightsBook:
+class RightsResolver:
     """Answers what a user may see; asks the directory service at most once a minute and user.
 
     Args:

@@ -19,19 +19,19 @@ from slurm_energy.accounting import decisions, queries
 from slurm_energy.accounting.selection import JobSelector, Selection
 from slurm_energy.config import Config
 from slurm_energy.controller import priority_routes
-from slurm_energy.controller.connection_admission import AdmissionControl
+from slurm_energy.controller.connection_admission import ConnectionAdmission
 from slurm_energy.controller.deliveries import Deliveries, read_object
 from slurm_energy.controller.dispatcher import Answer, Dispatcher, Route, explain, one_request_per_connection
 from slurm_energy.controller.history_cache import Memory, read_questions
 from slurm_energy.controller.identity import Access, Caller
-from slurm_energy.controller.name_check import KnownNames
+from slurm_energy.controller.name_check import NameCheck
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.policy_file import policies_answer
 from slurm_energy.controller.priority_loop import PriorityLoop
 from slurm_energy.controller.recurring import Recurring
-from slurm_energy.controller.request_limiter import RequestLanes
+from slurm_energy.controller.request_limiter import RequestLimiter
 from slurm_energy.controller.responses import Pieces
-from slurm_energy.controller.rights import RightsBook, RoleCache
+from slurm_energy.controller.rights import RightsResolver, RoleCache
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import (
     ForbiddenError,
@@ -81,22 +81,22 @@ class Server:
         self._priority = priority
         self._started = time.time()
         self._deliveries = Deliveries(lambda: self.config, store, recurring, hosts)
-        self._names = KnownNames(lambda: self.config, store)
+        self._names = NameCheck(lambda: self.config, store)
         self._figures: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
-        self.admission = AdmissionControl()
+        self.admission = ConnectionAdmission()
         self.roles = RoleCache(None, recurring)
         self.follow_roles(config.controller.slurm_roles)
-        book = RightsBook(lambda: self.access, lambda: self.roles.current)
+        book = RightsResolver(lambda: self.access, lambda: self.roles.current)
         self._dispatcher = Dispatcher(lambda: (self.config, self.access), book.of, recurring, self.admission)
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
         # Ordinary users' requests together take fewer threads than there are for requests and reading.
-        costly = RequestLanes(
+        costly = RequestLimiter(
             width=1, waiting=7, together=4, trusted_width=4, trusted_waiting=60, rest_factor=_REST_FACTOR
         )
-        light = RequestLanes(width=2, waiting=14, together=8, trusted_width=16, trusted_waiting=240)
-        ingest = RequestLanes(width=0, waiting=0, together=0, trusted_width=32, trusted_waiting=480)
+        light = RequestLimiter(width=2, waiting=14, together=8, trusted_width=16, trusted_waiting=240)
+        ingest = RequestLimiter(width=0, waiting=0, together=0, trusted_width=32, trusted_waiting=480)
         application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain])
         application.on_response_prepare.append(one_request_per_connection)
         gets = {

@@ -15,12 +15,12 @@ from slurm_energy.config import Config
 from slurm_energy.priority import site_factors
 from slurm_energy.priority.aged_starts import AgedStarts
 from slurm_energy.priority.guard import Mispredictions, PredictionGuard
-from slurm_energy.priority.interventions import Acted
-from slurm_energy.priority.prediction import Forecaster, Predicted, Predictor
-from slurm_energy.priority.rank_correlation import Agreement, agreement
+from slurm_energy.priority.interventions import InterventionState
+from slurm_energy.priority.prediction import HistoryPredictor, Predicted, Predictor
+from slurm_energy.priority.rank_correlation import RankCorrelation, agreement
 from slurm_energy.priority.scheduling_tables import (
-    AsAsked,
-    Shaper,
+    RequestedShapeProvider,
+    ShapeProvider,
     Shapes,
     free_to_start,
     job_table,
@@ -56,7 +56,7 @@ class Kept:
     seen: dict[Association, float] = field(default_factory=dict)
     numbers: dict[int, int] | None = None
     taken: dict[int, int] = field(default_factory=dict)
-    acted: Acted = field(default_factory=Acted)
+    acted: InterventionState = field(default_factory=InterventionState)
     mispredictions: Mispredictions = field(default_factory=Mispredictions)
     aged_starts: AgedStarts = field(default_factory=AgedStarts)
 
@@ -154,7 +154,7 @@ class Snapshot:
         """Return which rows wait for nothing but resources and their turn."""
         return free_to_start(self.queue, self.computed)
 
-    def against_slurm(self) -> Agreement:
+    def against_slurm(self) -> RankCorrelation:
         """Compare the order with Slurm's own, among jobs that are free to start."""
         at = self._by_place()
         at = at[self.free()[at] & (self.leader[at] == at)]
@@ -195,8 +195,8 @@ class Engine:
         self,
         config: Config,
         kept: Kept,
-        history: Forecaster | None = None,
-        shaper: Shaper | None = None,
+        history: HistoryPredictor | None = None,
+        shaper: ShapeProvider | None = None,
         guard: PredictionGuard | None = None,
     ) -> None:
         settings = config.priority
@@ -213,7 +213,7 @@ class Engine:
         self._guard = guard or PredictionGuard(kept.mispredictions, None)
         self.predictor = Predictor(config, history, self._guard)
         self._settings, self._kept = settings, kept
-        self._shaper = shaper or AsAsked()
+        self._shaper = shaper or RequestedShapeProvider()
 
     def cycle(self, queue: QueueColumns, now_s: float) -> Snapshot:
         """Rank a queue.

@@ -17,7 +17,7 @@ from slurm_energy.priority.prediction import SOURCES, Predicted
 from slurm_energy.priority.reasons import reason
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.reports.scaling import with_unit
-from slurm_energy.scheduling.fairness import fair_share_factor, had_of_share
+from slurm_energy.scheduling.fairness import fair_share_factor, usage_to_share_ratio
 from slurm_energy.scheduling.queue import Bools
 from slurm_energy.scheduling.ranking import AGED, URGENT
 from slurm_energy.slurm.queue.columns import PENDING
@@ -212,7 +212,10 @@ def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
     """
     users = snapshot.users
     total = float(users.energy_joules.sum())
-    factor, had = fair_share_factor(users.energy_joules, users), had_of_share(users.energy_joules, users)
+    factor, had = (
+        fair_share_factor(users.energy_joules, users),
+        usage_to_share_ratio(users.energy_joules, users),
+    )
     rows = []
     for at, (account, user) in enumerate(snapshot.associations):
         joules = float(users.energy_joules[at])
@@ -227,7 +230,7 @@ def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
                 "energy_joules": joules,
                 "energy_share": joules / total if total > 0 else 0.0,
                 "gpu_seconds": float(users.gpu_seconds[at]),
-                "had_of_share_joules": float(had[at]),
+                "usage_to_share_ratio_joules": float(had[at]),
                 "fair_share_factor": float(factor[at]),
             }
         )
@@ -271,7 +274,7 @@ def _account(name: str, own: Sequence[dict[str, Any]], told: Share | None) -> di
         "energy_joules": sum(row["energy_joules"] for row in own),
         "energy_share": part,
         "gpu_seconds": sum(row["gpu_seconds"] for row in own),
-        "had_of_share_joules": None,
+        "usage_to_share_ratio_joules": None,
         "fair_share_factor": 2.0 ** (-part / share) if share else None,
     }
 

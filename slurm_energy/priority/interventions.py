@@ -39,7 +39,7 @@ class Given:
 
 
 @dataclass(slots=True)
-class Acted:
+class InterventionState:
     """Lives from cycle to cycle and over a reload; filled from the database when senergyctld starts.
 
     Attributes:

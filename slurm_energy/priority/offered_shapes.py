@@ -17,7 +17,7 @@ from slurm_energy.policies.shapes import Shape, parse_shapes
 from slurm_energy.priority import scaling_model
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.prediction import Predicted, Predictor
-from slurm_energy.priority.scheduling_tables import AsAsked, Shapes, held_back, numbered
+from slurm_energy.priority.scheduling_tables import RequestedShapeProvider, Shapes, held_back, numbered
 from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.admission import admit
 from slurm_energy.scheduling.queue import Bools, Ints, alternatives
@@ -105,7 +105,7 @@ class Alternatives:
         self._predictor, self._nodes, self._doubts, self._keeps = predictor, nodes, doubts, keeps
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: Predicted) -> Shapes:
-        """Return at least one shape for each job; see `building.Shaper`.
+        """Return at least one shape for each job; see `building.ShapeProvider`.
 
         Shapes that no node of the job's partitions has are left out. Of the others those are possible that
         fit now; if none does, all are, so that the job is ranked by its best one while it waits.
@@ -116,7 +116,7 @@ class Alternatives:
             if (found := offer(queue, row)) and not self._keeps_shape(queue, row)
         }
         nodes = self._nodes() if wanted else None
-        as_asked = AsAsked().shapes(queue, rows, predicted)
+        as_asked = RequestedShapeProvider().shapes(queue, rows, predicted)
         if nodes is None:
             return as_asked
         space = _Space(nodes)

@@ -33,7 +33,7 @@ FINGERPRINT: Final = "ENERGY_FINGERPRINT"
 SOURCES: Final = (Source.HISTORY, Source.MODEL, Source.NAMEPLATE)
 HISTORY, MODEL, NAMEPLATE = range(3)
 
-Forecaster = Callable[[Mapping[str, Sequence[Any]]], history_columns.Predictions]
+HistoryPredictor = Callable[[Mapping[str, Sequence[Any]]], history_columns.Predictions]
 """`oracle.history.columns.predict_many` for the history in force."""
 
 _LEAST_S: Final = 1e-3
@@ -108,7 +108,7 @@ class Predictor:
     """
 
     def __init__(
-        self, config: Config, history: Forecaster | None = None, guard: PredictionGuard | None = None
+        self, config: Config, history: HistoryPredictor | None = None, guard: PredictionGuard | None = None
     ) -> None:
         self._config, self._history, self._guard = config, history, guard
         self._policy_caps = policy_caps(config)

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from slurm_energy.priority import table_file
 from slurm_energy.priority.engine import Snapshot
 
-MOST_NUDGED: Final = 100
+MAX_REFRESHED_JOBS: Final = 100
 """New jobs of a cycle that are looked up at once; the others are seldom those that start next."""
 
 _CHECK_INTERVAL_S: Final = 600.0
@@ -45,7 +45,7 @@ class Applier(Protocol):
         ...
 
 
-class Nowhere:
+class NullPublisher:
     """Shadow mode: nothing is changed."""
 
     def take(self, snapshot: Snapshot) -> str | None:
@@ -89,7 +89,7 @@ class Table:
         )
         if self._nudge is None:
             return None
-        return _set(self._nudge, dict(islice(snapshot.changes(new_only=True).items(), MOST_NUDGED)))
+        return _set(self._nudge, dict(islice(snapshot.changes(new_only=True).items(), MAX_REFRESHED_JOBS)))
 
     def leave(self, following: Target | None) -> None:
         """Take the table away, or slurmctld would go by it until it is stale."""
@@ -99,7 +99,7 @@ class Table:
             self._path.unlink(missing_ok=True)
 
 
-class JobByJob:
+class ScontrolPublisher:
     """Portable mode: changed site factors only, the first to start first.
 
     Args:

@@ -11,7 +11,7 @@ from slurm_energy.scheduling.queue import Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class RankCorrelation:
     """Two orders of n jobs, compared.
 
     Attributes:
@@ -26,7 +26,7 @@ class Agreement:
     moved: int
 
 
-def agreement(place: Ints) -> Agreement:
+def agreement(place: Ints) -> RankCorrelation:
     """Compare an order with another one.
 
     Args:
@@ -35,7 +35,7 @@ def agreement(place: Ints) -> Agreement:
     count = len(place)
     pairs = count * (count - 1) / 2
     tau = 1.0 - 2.0 * inversions(place) / pairs if pairs else float("nan")
-    return Agreement(count, tau, count - len(longest_falling(-place)))
+    return RankCorrelation(count, tau, count - len(longest_falling(-place)))
 
 
 def inversions(place: Ints) -> int:

@@ -40,7 +40,7 @@ class Shapes:
         return bool(self.table.possible[row])
 
 
-class Shaper(Protocol):
+class ShapeProvider(Protocol):
     """Finds the shapes of jobs."""
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: Predicted) -> Shapes:
@@ -54,7 +54,7 @@ class Shaper(Protocol):
         ...
 
 
-class AsAsked:
+class RequestedShapeProvider:
     """One shape a job: what it asked for. Always possible, as Slurm decides what fits."""
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: Predicted) -> Shapes:

@@ -55,7 +55,7 @@ FIELDS: Final[tuple[Field[Row], ...]] = (
         "Had",
         10,
         "scaled",
-        lambda row: row.get("had_of_share_joules"),
+        lambda row: row.get("usage_to_share_ratio_joules"),
         "energy per share, on its scale, J",
         unit="J",
     ),

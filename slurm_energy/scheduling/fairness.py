@@ -24,7 +24,7 @@ def decayed(usage: Floats, elapsed_s: float, half_life_s: float) -> Floats:
     return faded
 
 
-def had_of_share(usage: Floats, users: Users) -> Floats:
+def usage_to_share_ratio(usage: Floats, users: Users) -> Floats:
     """Return usage per share, on the scale of the usage: with equal shares it is the usage. Shape (u,)."""
     if len(users.share) == 0:
         return usage

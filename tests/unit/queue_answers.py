@@ -120,7 +120,7 @@ def shares() -> dict[str, Any]:
             "energy_joules": joules,
             "energy_share": joules / 3.6e8,
             "gpu_seconds": joules / 300,
-            "had_of_share_joules": joules * 1.5,
+            "usage_to_share_ratio_joules": joules * 1.5,
             "fair_share_factor": None if norm is None else 2 ** (-joules / 3.6e8 / norm),
         }
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from slurm_energy.controller import connection_admission
-from slurm_energy.controller.connection_admission import AdmissionControl, Phase, address_key
+from slurm_energy.controller.connection_admission import ConnectionAdmission, Phase, address_key
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
 
 HEAD = b"GET /v1/status HTTP/1.1\r\nHost: c\r\n\r\n"
@@ -61,7 +61,7 @@ class Handler:
 class Port:
     def __init__(self, **limits) -> None:
         self.now_s = 0.0
-        self.control = AdmissionControl(lambda: self.now_s, **limits)
+        self.control = ConnectionAdmission(lambda: self.now_s, **limits)
         self.handlers = []
 
     def make(self):

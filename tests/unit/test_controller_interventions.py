@@ -17,7 +17,7 @@ from slurm_energy.controller.interventions import DOUBT_AFTER_S, MOST_SHAPES, In
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import Shape
 from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.interventions import AWAY_S, SPARED_S, Acted, Given
+from slurm_energy.priority.interventions import AWAY_S, SPARED_S, Given, InterventionState
 from slurm_energy.priority.offered_shapes import Alternatives
 from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
@@ -90,7 +90,7 @@ class Controller:
         lines = [f"{key} = {str(value).lower()}" for key, value in more.items()]
         config = configuration.parse(f'[priority]\npolicy = "{policy}"\n' + "\n".join(lines))
         self.slurm, self.now = slurm, NOW
-        self.kept = Kept(Usage(3600.0), acted=acted or Acted())
+        self.kept = Kept(Usage(3600.0), acted=acted or InterventionState())
         self.acted = self.kept.acted
         self.made = Interventions(config, slurm, slurm, self.acted, lambda: self.now)
         shaper = Alternatives(Predictor(config), self.made.nodes, self.acted.doubts, self.acted.keeps_shape)
@@ -153,7 +153,7 @@ def test_another_shape_is_set_when_only_that_fits_and_the_owners_exclusions_stay
 def test_nodes_excluded_in_squeues_order_are_the_same_nodes():
     slurm = Slurm()
     slurm.gres, slurm.excluded = "gres:gpu:2", "a1,n9"
-    acted = Acted(given={101: Given(NOW, H2, NOW, "gpu:4", "n9")})  # so that "n9,a1" is wanted
+    acted = InterventionState(given={101: Given(NOW, H2, NOW, "gpu:4", "n9")})  # so that "n9,a1" is wanted
     assert Controller(slurm, acted=acted).cycle(offering()) == []
 
 
@@ -188,7 +188,7 @@ def test_a_job_that_started_is_not_asked_about_again_until_the_queue_can_tell():
 
 
 def test_nothing_lasts_longer_as_the_clock_is_set_back():
-    acted = Acted(
+    acted = InterventionState(
         left={1: NOW + 60}, spared={2: NOW + 900}, waiting={3: NOW + 120}, doubts={(4, A4): NOW + 600}
     )
     acted.forget(NOW, ())
@@ -381,7 +381,7 @@ def test_decisions_survive_a_restart(tmp_path):
         decisions.save(
             connection, "c2", [Decision(101, NOW, NOW, "shape", "elsewhere", {"chosen": "gpu:x:1"})]
         )
-        acted = Acted()
+        acted = InterventionState()
         acted.load(decisions.since(connection, "c1", NOW - 60))
         assert decisions.since(connection, "c1", NOW + 60) == []
     assert acted.given == controller.acted.given
@@ -441,7 +441,7 @@ def test_the_same_job_makes_way_ever_more_seldom(tmp_path):
         controller.cycle(URGENT | {"deadline_s": NOW + after + 640.0}, GUEST)
         began += [after] if len(slurm.requeued) > count else []
     assert [b - a for a, b in pairwise(began)] == [1800, 3600, 7200]
-    again = Acted()
+    again = InterventionState()
     again.load(controller.acted.unsaved)
     assert again.spared == controller.acted.spared
 

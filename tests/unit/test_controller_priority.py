@@ -30,7 +30,7 @@ from slurm_energy.controller.server import Server
 from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.priority import table_file
 from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.publisher import MOST_NUDGED, JobByJob, Nowhere, Table
+from slurm_energy.priority.publisher import MAX_REFRESHED_JOBS, NullPublisher, ScontrolPublisher, Table
 from slurm_energy.priority.site_factors import LOWEST
 from slurm_energy.priority.usage import Usage
 from slurm_energy.scheduling import registry
@@ -485,7 +485,7 @@ class Setter:
 def test_changes_are_handed_over_bit_by_bit_and_then_no_more():
     config = configuration.parse('[priority]\nmode = "portable"\npolicy = "zeus"')
     engine, setter = Engine(config, Kept(Usage(HOUR))), Setter(4)
-    target, numbers = JobByJob(setter), {}
+    target, numbers = ScontrolPublisher(setter), {}
     for cycle in range(5):
         rows = [
             {"job_id": 1 + n, "time_limit_s": HOUR * (1 + n * 7 % 10), "site_factor": numbers.get(1 + n, 0)}
@@ -519,15 +519,17 @@ def test_of_many_new_jobs_those_that_start_first_are_nudged(tmp_path):
     engine, setter = Engine(config, Kept(Usage(HOUR))), Setter(9999)
     tmp_path.chmod(0o755)
     engine.cycle(queue(), 1e9)
-    many = [{"job_id": 1000 - n, "time_limit_s": 60.0 + n} for n in range(MOST_NUDGED + 50)]
+    many = [{"job_id": 1000 - n, "time_limit_s": 60.0 + n} for n in range(MAX_REFRESHED_JOBS + 50)]
     Table(tmp_path / "t", 300.0, setter).take(engine.cycle(queue(*many), 1e9))
-    assert list(setter.asked[0]) == [1000 - n for n in range(MOST_NUDGED)]
+    assert list(setter.asked[0]) == [1000 - n for n in range(MAX_REFRESHED_JOBS)]
 
 
 def test_refused_changes_are_told():
     config = configuration.parse('[priority]\nmode = "portable"')
     snapshot = Engine(config, Kept(Usage(HOUR))).cycle(queue({"job_id": 999}), 1e9)
-    assert JobByJob(Setter(9)).take(snapshot) == "1 jobs keep their old place, job 999: Access denied"
+    assert (
+        ScontrolPublisher(Setter(9)).take(snapshot) == "1 jobs keep their old place, job 999: Access denied"
+    )
 
 
 def test_running_jobs_and_jobs_not_ranked_in_the_table(tmp_path):
@@ -608,7 +610,7 @@ def test_parts_by_mode(tmp_path):
     assert isinstance(found.target, Table) and found.source_name == "queue.table"
     with pytest.raises(UnavailableError):
         found.rank()
-    for mode, kind in (("portable", JobByJob), ("shadow", Nowhere)):
+    for mode, kind in (("portable", ScontrolPublisher), ("shadow", NullPublisher)):
         config = configuration.parse(text(tmp_path, mode, queue_table=str(tmp_path / "queue.table")))
         found = priority_pipeline.parts(config, None, None)
         assert isinstance(found.target, kind) and found.source_name == "squeue"

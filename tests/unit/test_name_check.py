@@ -9,7 +9,7 @@ from store_examples import NOW, item, job
 from test_controller import BOB, Controller, refused
 
 from slurm_energy.accounting import facts
-from slurm_energy.controller.name_check import KnownNames
+from slurm_energy.controller.name_check import NameCheck
 from slurm_energy.errors import UnavailableError
 
 NO_ACCOUNTING = "Only 'accounting_storage/slurmdbd' is supported."
@@ -42,7 +42,7 @@ def controller(tmp_path, monkeypatch, slurm):
     open_munge.install(monkeypatch)
     made = Controller(tmp_path)
     made.now_s = 1000.0
-    made.server._names = KnownNames(lambda: made.config, made.store, slurm, lambda: made.now_s)
+    made.server._names = NameCheck(lambda: made.config, made.store, slurm, lambda: made.now_s)
     return made
 
 

@@ -17,7 +17,7 @@ from slurm_energy.oracle.history.columns import predict_many
 from slurm_energy.policies.shapes import Shape
 from slurm_energy.priority import explanation, offered_shapes
 from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.interventions import Acted, Given
+from slurm_energy.priority.interventions import Given, InterventionState
 from slurm_energy.priority.offered_shapes import Alternatives
 from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
@@ -42,7 +42,7 @@ def offering(text=BOTH, **more):
 
 def cycle(columns, found, policy="zeus", acted=None):
     config = configuration.parse(f'[priority]\npolicy = "{policy}"\n')
-    acted = acted or Acted()
+    acted = acted or InterventionState()
     shaper = Alternatives(Predictor(config), lambda: found, acted.doubts, acted.keeps_shape)
     return Engine(config, Kept(Usage(3600.0)), None, shaper).cycle(columns, NOW)
 
@@ -216,12 +216,12 @@ def test_without_knowledge_of_nodes_jobs_are_ranked_as_they_asked():
 
 
 def test_a_shape_in_doubt_counts_as_not_fitting():
-    acted = Acted(doubts={(101, H2): NOW})
+    acted = InterventionState(doubts={(101, H2): NOW})
     assert chosen(cycle(queue(offering()), nodes(), acted=acted)) == {101: A4}
 
 
 def test_a_job_that_keeps_what_it_asked_for_is_ranked_by_that():
-    acted = Acted(given={101: Given(NOW, None, NOW)})
+    acted = InterventionState(given={101: Given(NOW, None, NOW)})
     snapshot = cycle(queue(offering()), nodes(), acted=acted)
     assert choices(snapshot) == []
     assert snapshot.shapes.table.gpus.tolist() == [4]

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from slurm_energy.controller import request_limiter
-from slurm_energy.controller.request_limiter import BusyError, ByteBudget, RequestLanes
+from slurm_energy.controller.request_limiter import BusyError, ByteBudget, RequestLimiter
 
 ALICE, BOB, CAROL, ROOT = 1001, 1002, 1003, 0
 
@@ -17,7 +17,7 @@ class Office:
     """Requests that last until `release`, and what was seen of them."""
 
     def __init__(self, **bounds) -> None:
-        self.lanes = RequestLanes(
+        self.lanes = RequestLimiter(
             **{"width": 1, "waiting": 3, "together": 2, "trusted_width": 2, "trusted_waiting": 5} | bounds
         )
         self.release = asyncio.Event()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.scheduling import Options, Queue, Users, load_file, names, policy, register
 from slurm_energy.scheduling.admission import admit, fits
-from slurm_energy.scheduling.fairness import decayed, fair_share_factor, had_of_share, jain
+from slurm_energy.scheduling.fairness import decayed, fair_share_factor, jain, usage_to_share_ratio
 from slurm_energy.scheduling.preemption import Running, victims
 from slurm_energy.scheduling.queue import alternatives, jobs
 from slurm_energy.scheduling.ranking import AGED, NORMAL, URGENT, least
@@ -245,9 +245,9 @@ def test_usage_decays_by_half_lives_and_is_judged_by_shares():
     with pytest.raises(ValueError, match="half_life_s"):
         decayed(np.array([8.0]), 1, 0)
     users = Users(np.array([3.0, 1.0]), np.zeros(2), np.zeros(2))
-    assert had_of_share(np.array([30.0, 10.0]), users) == pytest.approx([20.0, 20.0])
+    assert usage_to_share_ratio(np.array([30.0, 10.0]), users) == pytest.approx([20.0, 20.0])
     with warnings.catch_warnings(action="error"):
-        assert len(had_of_share(np.zeros(0), Users(*[np.zeros(0)] * 3))) == 0
+        assert len(usage_to_share_ratio(np.zeros(0), Users(*[np.zeros(0)] * 3))) == 0
     assert fair_share_factor(np.array([30.0, 10.0]), users) == pytest.approx([0.5, 0.5])
     assert fair_share_factor(np.zeros(2), users) == pytest.approx([1.0, 1.0])
 

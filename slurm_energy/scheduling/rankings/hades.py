@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_energy.scheduling.fairness import had_of_share
+from slurm_energy.scheduling.fairness import usage_to_share_ratio
 from slurm_energy.scheduling.queue import Queue
 from slurm_energy.scheduling.ranking import Options, Ranking, Term, edp_term, least, ranked
 from slurm_energy.scheduling.registry import register
@@ -19,7 +19,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
     Source: thesis, 5.4.3, by its aim; the formula printed there does the opposite, see `hades-printed`.
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)
-    had = had_of_share(queue.users.energy_joules / _JOULES_PER_UNIT, queue.users)[queue.jobs.user]
+    had = usage_to_share_ratio(queue.users.energy_joules / _JOULES_PER_UNIT, queue.users)[queue.jobs.user]
     terms = {"edp": edp_term(edp), "had": Term(had + 1.0, power=1.0)}
     return ranked(queue, options, choice, edp * (had + 1.0), terms=terms)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_energy.scheduling.fairness import had_of_share
+from slurm_energy.scheduling.fairness import usage_to_share_ratio
 from slurm_energy.scheduling.queue import Queue
 from slurm_energy.scheduling.ranking import Options, Ranking, Term, least, ranked
 from slurm_energy.scheduling.registry import register
@@ -17,7 +17,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
     first. The formula printed there does the opposite, see `themis-printed`.
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
-    had = had_of_share(queue.users.gpu_seconds, queue.users)[queue.jobs.user]
+    had = usage_to_share_ratio(queue.users.gpu_seconds, queue.users)[queue.jobs.user]
     terms = {"time": Term(time_s, "s", power=1.0), "had": Term(had + 1.0, power=1.0)}
     return ranked(queue, options, choice, time_s * (had + 1.0), terms=terms)
 
