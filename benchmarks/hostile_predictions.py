@@ -30,8 +30,8 @@ from typing import Any
 
 from claims import at_most, tell
 
-from slurm_energy.accounting.client import ControllerClient
 from slurm_energy.errors import EnergyError
+from slurm_energy.protocol.controller_client import ControllerClient
 
 LIMIT_S = 0.5
 LIMIT_MB = 200.0

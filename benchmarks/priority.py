@@ -210,8 +210,8 @@ def with_slurmctld(sizes: tuple[int, ...]) -> Iterator[Claim]:
 
 def portable(queue: RealQueue, count: int) -> Claim:
     """Read the queue as portable mode does, change some site factors, and see what it cost slurmctld."""
-    from slurm_energy.slurm.queue.commands import SqueueSource
-    from slurm_energy.slurm.queue.update import Updater
+    from slurm_energy.slurm.queue.job_update import Updater
+    from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
     os.environ |= queue.lab.environment()
     before = queue.rpcs()

@@ -20,10 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.accounting.client import ControllerClient
 from slurm_energy.lab import layout, lifecycle, nodesfile
 from slurm_energy.lab.cluster import Lab
 from slurm_energy.lab.spec import LabSpec
+from slurm_energy.protocol.controller_client import ControllerClient
 
 MOST_JOBS = 220_000
 MOST_SINGLE, MOST_TASKS = 20_000, 100_000

@@ -1,6 +1,6 @@
 /*
  * queue.table and its journal: the queue as slurmctld sees it, for senergyctld. The layout is described, for
- * both sides, in slurm_energy/slurm/queue/layout.py. Knows files and numbers, nothing of Slurm.
+ * both sides, in slurm_energy/slurm/queue/table_layout.py. Knows files and numbers, nothing of Slurm.
  */
 #ifndef SENERGY_QUEUE_WRITER_H
 #define SENERGY_QUEUE_WRITER_H

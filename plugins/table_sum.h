@@ -1,6 +1,6 @@
 /*
  * The checksum of both tables: the sum of 64-bit words, each mixed with its place by the output function of
- * SplitMix64, as slurm_energy/slurm/queue/layout.py has it.
+ * SplitMix64, as slurm_energy/slurm/queue/table_layout.py has it.
  */
 #ifndef SENERGY_TABLE_SUM_H
 #define SENERGY_TABLE_SUM_H

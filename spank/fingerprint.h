@@ -1,6 +1,6 @@
 /*
  * The digest by which runs of the same batch script with the same arguments are recognised; the same
- * arithmetic in Python is in slurm_energy/slurm/fingerprint.py. No Slurm here.
+ * arithmetic in Python is in slurm_energy/slurm/script_fingerprint.py. No Slurm here.
  */
 #ifndef SENERGY_FINGERPRINT_H
 #define SENERGY_FINGERPRINT_H

@@ -14,7 +14,7 @@ from slurm_energy.agent.shares import OTHER
 from slurm_energy.devices.discovery import Devices
 from slurm_energy.devices.hardware import Gpu
 from slurm_energy.records import ComponentEnergy, Quality
-from slurm_energy.slurm.hookenv import JobContext
+from slurm_energy.slurm.hook_environment import JobContext
 
 
 @dataclass(frozen=True, slots=True)

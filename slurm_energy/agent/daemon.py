@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slurm_energy import service
+from slurm_energy import service_manager
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.delivery import Delivery
 from slurm_energy.agent.engine import Engine
@@ -25,8 +25,8 @@ from slurm_energy.devices import durable
 from slurm_energy.devices.discovery import Devices, discover
 from slurm_energy.devices.node_power import node_meter
 from slurm_energy.errors import EnergyError, UnavailableError
-from slurm_energy.ownership import check_folder
-from slurm_energy.slurm.hookenv import this_node
+from slurm_energy.slurm.hook_environment import this_node
+from slurm_energy.trusted_files import check_folder
 from slurm_energy.validation import Role, load_for_daemon
 
 log = logging.getLogger(__name__)
@@ -62,12 +62,12 @@ class Daemon:
         self,
         config: Config,
         argument: str | None = None,
-        manager: service.ServiceManager | None = None,
+        manager: service_manager.ServiceManager | None = None,
         log_level: str | None = None,
     ) -> None:
         self._config = config
         self._argument = argument
-        self._manager = manager or service.ServiceManager()
+        self._manager = manager or service_manager.ServiceManager()
         self._log_level = log_level
         self._worker = Worker("engine")
         self._stop = asyncio.Event()
@@ -215,7 +215,7 @@ class Daemon:
         if (new.agent.socket, new.agent.state_dir) != (old.socket, old.state_dir):
             log.warning("agent.socket and agent.state_dir change with the next start")
         self._config = new
-        service.set_log_level(self._log_level or new.agent.log_level)
+        service_manager.set_log_level(self._log_level or new.agent.log_level)
         self._delivery.cluster = new.cluster
         self._worker.submit(self._engine.reconfigure, new)
         log.info("configuration reloaded from %s", new.path or "defaults")

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_energy.accounting.client import ControllerClient
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.spool import Item, Spool
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
+from slurm_energy.protocol.controller_client import ControllerClient
 
 log = logging.getLogger(__name__)
 

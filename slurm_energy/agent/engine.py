@@ -28,7 +28,7 @@ from slurm_energy.agent.usage import Moment
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import Devices
 from slurm_energy.errors import ForbiddenError
-from slurm_energy.slurm.hookenv import JobContext, job_context, this_node
+from slurm_energy.slurm.hook_environment import JobContext, job_context, this_node
 
 log = logging.getLogger(__name__)
 

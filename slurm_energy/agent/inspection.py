@@ -26,7 +26,7 @@ from slurm_energy.devices.sysfs import read_optional
 from slurm_energy.errors import ConfigError, EnergyError
 from slurm_energy.quantities import counter_delta
 from slurm_energy.reports.findings import CounterSeen, Findings, Interface, KnobSeen
-from slurm_energy.slurm import conffile, munge
+from slurm_energy.slurm import conf_files, munge
 from slurm_energy.validation import check_file
 
 Ask = Callable[[Config], Mapping[str, Any]]
@@ -90,7 +90,7 @@ def inspect(
             clock_offset_s=_offset_s(controller, (before + after) / 2),
             clock_uncertainty_s=(after - before) / 2,
             munge_error=_munge_error(config),
-            slurm=slurm_side(slurm_conf or conffile.locate()),
+            slurm=slurm_side(slurm_conf or conf_files.locate()),
         )
     finally:
         devices.close()

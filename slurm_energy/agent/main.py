@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from slurm_energy import __version__, service
+from slurm_energy import __version__, service_manager
 from slurm_energy.agent.daemon import Daemon, load_config
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.statedir import StateDir
@@ -16,7 +16,7 @@ from slurm_energy.config import Config
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.node_power import node_meter
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError
-from slurm_energy.slurm.hookenv import this_node
+from slurm_energy.slurm.hook_environment import this_node
 
 _EPILOG = """examples:
   senergyd                             serve with /etc/slurm/energy.toml
@@ -33,18 +33,18 @@ devices unavailable, 5 forbidden, 7 already running"""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent, or one of its one-off commands, and return the exit code."""
     arguments = _parser().parse_args(argv)
-    manager = service.ServiceManager.from_environment()
-    service.start_log("senergyd", arguments.log_level or "info")
+    manager = service_manager.ServiceManager.from_environment()
+    service_manager.start_log("senergyd", arguments.log_level or "info")
     try:
         config = load_config(arguments.config)
-        service.set_log_level(arguments.log_level or config.agent.log_level)
+        service_manager.set_log_level(arguments.log_level or config.agent.log_level)
         if arguments.check:
             return _check(config)
         if arguments.restore:
             return _restore(config)
         asyncio.run(_run(config, arguments, manager))
     except EnergyError as error:
-        return service.report_failure("senergyd", error)
+        return service_manager.report_failure("senergyd", error)
     except KeyboardInterrupt:
         return 130
     return EXIT_OK
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--log-level",
-        choices=service.LOG_LEVELS,
+        choices=service_manager.LOG_LEVELS,
         help="least level that is logged (default: agent.log_level)",
     )
     only = parser.add_mutually_exclusive_group()
@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _run(config: Config, arguments: argparse.Namespace, manager: service.ServiceManager) -> None:
+async def _run(
+    config: Config, arguments: argparse.Namespace, manager: service_manager.ServiceManager
+) -> None:
     await Daemon(config, arguments.config, manager, arguments.log_level).run()
 
 

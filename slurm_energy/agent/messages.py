@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.slurm.fingerprint import FORM
+from slurm_energy.slurm.script_fingerprint import FORM
 
 _STEP_NAME = re.compile(r"[A-Za-z0-9_+.-]{1,32}")
 _CORE_LIST = re.compile(r"[0-9,-]{1,4096}")

@@ -22,7 +22,7 @@ from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.engine import Engine
 from slurm_energy.devices import durable
 from slurm_energy.errors import EnergyError, UsageError
-from slurm_energy.slurm.hookenv import job_context
+from slurm_energy.slurm.hook_environment import job_context
 
 log = logging.getLogger(__name__)
 

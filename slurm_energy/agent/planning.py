@@ -19,7 +19,7 @@ from slurm_energy.policies import WAITING, Plan, Request, Scope, catalogue, make
 from slurm_energy.policies.shapes import LONGEST
 from slurm_energy.quantities import shown
 from slurm_energy.records import JobDevice
-from slurm_energy.slurm.hookenv import JobContext
+from slurm_energy.slurm.hook_environment import JobContext
 
 _ASKED = {
     "ENERGY_POLICY": "policy",

@@ -18,7 +18,7 @@ from typing import Any
 from slurm_energy.agent import messages, spool_requests
 from slurm_energy.agent.connections import LINE_LIMIT, Connections, Listener, peer_uid, privileged, refusal
 from slurm_energy.agent.engine import Engine
-from slurm_energy.config.checks import ROOT_DOOR
+from slurm_energy.config.value_checks import ROOT_DOOR
 from slurm_energy.errors import (
     EXIT_FAILURE,
     AlreadyRunningError,

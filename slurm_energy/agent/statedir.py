@@ -16,7 +16,7 @@ from slurm_energy.agent.trace import TraceBuilder
 from slurm_energy.devices import durable
 from slurm_energy.devices.journal import Journal
 from slurm_energy.errors import AlreadyRunningError, ConfigError, ForbiddenError, UnavailableError
-from slurm_energy.ownership import check_folder
+from slurm_energy.trusted_files import check_folder
 
 log = logging.getLogger(__name__)
 

@@ -47,11 +47,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build and say where the result is."""
-    from slurm_energy.slurm import installation, pluginbuild
+    from slurm_energy.slurm import installation, plugin_build
 
     slurm = installation.find(args.slurm_prefix)
     say(f"Slurm {slurm.release()} in {slurm.prefix}: {slurm.slurmctld}")
-    plugin, release = pluginbuild.build(args.output, args.slurm_source, args.cache, say, slurm)
+    plugin, release = plugin_build.build(args.output, args.slurm_source, args.cache, say, slurm)
     try:
         directory: Path | None = slurm.plugin_directory()
     except UnavailableError as error:

@@ -46,20 +46,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what the action says."""
-    from slurm_energy.config import document
+    from slurm_energy.config import schema_document
 
     if args.action == "example":
-        emit_verbatim((document.reference() if args.reference else document.example()).splitlines())
+        emit_verbatim(
+            (schema_document.reference() if args.reference else schema_document.example()).splitlines()
+        )
         return EXIT_OK
     args.config = args.file or args.config
     if args.action == "check":
         return _check(args)
     config = connection.configuration(args)
     if args.json:
-        emit_json(document.values(config))
+        emit_json(schema_document.values(config))
         return EXIT_OK
     origin = config.path or "built-in defaults; there is no file"
-    emit_verbatim([f"# In force: {origin}", *document.example(config).splitlines()[2:]])
+    emit_verbatim([f"# In force: {origin}", *schema_document.example(config).splitlines()[2:]])
     return EXIT_OK
 
 

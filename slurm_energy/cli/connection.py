@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from slurm_energy.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from slurm_energy.accounting.client import ControllerClient
     from slurm_energy.config import Config
+    from slurm_energy.protocol.controller_client import ControllerClient
 
 AGENT_TIMEOUT_S = 2.0
 _LONGEST_ANSWER_BYTES = 1 << 20
@@ -47,7 +47,7 @@ def connect(args: argparse.Namespace) -> ControllerClient:
     Raises:
         ConfigError, UsageError: the configuration is wrong.
     """
-    from slurm_energy.accounting.client import ControllerClient
+    from slurm_energy.protocol.controller_client import ControllerClient
 
     cluster = configuration(args).cluster
     return ControllerClient(
@@ -80,7 +80,7 @@ def _connected(path: Path) -> socket.socket:
     Raises:
         OSError: nobody answers at `path`.
     """
-    from slurm_energy.config.checks import ROOT_DOOR
+    from slurm_energy.config.value_checks import ROOT_DOOR
 
     door = [path.with_name(path.name + ROOT_DOOR)] if os.geteuid() == 0 else []
     for place in (*door, path):

@@ -60,7 +60,7 @@ def _ask_agent(config: Config) -> Mapping[str, Any]:
 
 
 def _ask_controller(config: Config) -> Mapping[str, Any]:
-    from slurm_energy.accounting.client import ControllerClient
+    from slurm_energy.protocol.controller_client import ControllerClient
 
     cluster = config.cluster
     client = ControllerClient(

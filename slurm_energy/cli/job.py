@@ -146,7 +146,7 @@ def _print_labels(
 
 def _explained(job_id: str, error: NotFoundError) -> NotFoundError:
     """Return the error with what Slurm knows of a job without a record; as it is if Slurm does not answer."""
-    from slurm_energy.slurm.jobstate import PENDING, RUNNING, state_of
+    from slurm_energy.slurm.job_state import PENDING, RUNNING, state_of
 
     what, state = f"job {job_id}", state_of(job_id)
     if state is None:

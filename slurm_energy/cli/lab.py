@@ -230,13 +230,13 @@ def _bring_up(layout: Layout, spec: LabSpec) -> Lab:
     from slurm_energy.lab import lifecycle
     from slurm_energy.lab.cluster import parts_for
     from slurm_energy.lab.startup import StepError
-    from slurm_energy.slurm import pluginbuild
+    from slurm_energy.slurm import plugin_build
 
     if spec.product and (absent := parts_for(spec).absent):
         print(f"Not built, left out: {', '.join(absent)} (make build)")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if spec.priority == "plugin":
-        pluginbuild.built(lambda text: print(text, flush=True))
+        plugin_build.built(lambda text: print(text, flush=True))
     start = time.monotonic()
     size = f"{len(spec.nodes)} node{'s' if len(spec.nodes) > 1 else ''}"
     print(f"Bringing up a lab of {size} in {layout.root}", flush=True)

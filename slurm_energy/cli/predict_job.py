@@ -17,7 +17,7 @@ from slurm_energy.quantities import JOULES_PER_KWH, format_duration, shown
 
 if TYPE_CHECKING:
     from slurm_energy.oracle.answer import Answer, Estimate, Oracle, Question
-    from slurm_energy.slurm.batchscript import BatchScript
+    from slurm_energy.slurm.batch_script import BatchScript
 
 _SHORT_S = 60.0
 
@@ -83,7 +83,7 @@ def lines(script: BatchScript, question: Question, answer: Answer) -> list[str]:
 
 
 def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
-    from slurm_energy.slurm.batchscript import MAX_BYTES, read_script
+    from slurm_energy.slurm.batch_script import MAX_BYTES, read_script
 
     try:
         with path.open("rb") as file:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from slurm_energy.errors import EnergyError
-from slurm_energy.plaintext import printable
+from slurm_energy.safe_text import printable
 
 _LISTED: Final = 5
 

@@ -14,7 +14,7 @@ from slurm_energy.cli.printing import add_parsable_options, emit, emit_json
 from slurm_energy.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from slurm_energy.accounting.client import ControllerClient
+    from slurm_energy.protocol.controller_client import ControllerClient
     from slurm_energy.reports.summary import WholeJob
 
 HELP = "energy, throughput and completion times of a cluster's jobs, in sreport's manner"

@@ -12,7 +12,7 @@ from typing import Any
 from slurm_energy.cli import connection
 from slurm_energy.cli.printing import emit, emit_verbatim
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
-from slurm_energy.plaintext import printable
+from slurm_energy.safe_text import printable
 
 HELP = "live watts of this node, its jobs and components"
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.5, 60.0

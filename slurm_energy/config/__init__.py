@@ -1,6 +1,6 @@
 """The configuration file: one schema that gives validation, the example file and the reference page."""
 
-from slurm_energy.config.reading import DEFAULT_PATH, load, locate, parse
+from slurm_energy.config.loader import DEFAULT_PATH, load, locate, parse
 from slurm_energy.config.schema import (
     AgentConfig,
     BoundsConfig,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.addresses import parse_listen, parse_url
-from slurm_energy.config.checks import (
+from slurm_energy.config.value_checks import (
     LOG_LEVELS,
     ROOT_DOOR,
     ascending,

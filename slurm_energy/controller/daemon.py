@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 from aiohttp.http_exceptions import HttpProcessingError
 
-from slurm_energy import __version__, service
+from slurm_energy import __version__, service_manager
 from slurm_energy.accounting import database, decisions, integrity, retention
 from slurm_energy.config import Config
 from slurm_energy.config.addresses import parse_listen
@@ -66,7 +66,7 @@ def check(config: Config) -> None:
 def serve(
     config: Config,
     argument: str | None,
-    manager: service.ServiceManager | None = None,
+    manager: service_manager.ServiceManager | None = None,
     log_level: str | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT.
@@ -85,7 +85,7 @@ def serve(
     _raise_open_file_limit()
     store = Store(config.controller.database)
     try:
-        options = (argument, manager or service.ServiceManager(), log_level)
+        options = (argument, manager or service_manager.ServiceManager(), log_level)
         asyncio.run(_Daemon(config, store, *options).run())
     finally:
         store.close()
@@ -131,7 +131,7 @@ class _Daemon:
         config: Config,
         store: Store,
         argument: str | None,
-        manager: service.ServiceManager,
+        manager: service_manager.ServiceManager,
         log_level: str | None,
     ) -> None:
         self._config = config
@@ -276,7 +276,7 @@ class _Daemon:
             if getattr(config.controller, key) != getattr(self._config.controller, key):
                 log.warning("controller.%s: a new value takes effect at the next start", key)
         self._config = config
-        service.set_log_level(self._log_level or config.controller.log_level)
+        service_manager.set_log_level(self._log_level or config.controller.log_level)
         self._priority.take(priority)
         self._server.config = config
         self._server.access = self._access(config)

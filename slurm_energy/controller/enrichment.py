@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from slurm_energy.accounting import facts
-from slurm_energy.accounting.facts import OpenJob
+from slurm_energy.accounting import job_facts as facts
+from slurm_energy.accounting.job_facts import OpenJob
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError
 from slurm_energy.slurm.command import CommandRunner
-from slurm_energy.slurm.jobs import IDS_PER_QUERY, JobFacts, job_facts
+from slurm_energy.slurm.job_accounting import IDS_PER_QUERY, JobFacts, job_facts
 from slurm_energy.slurm.release import Release, release
 
 GIVE_UP_AFTER_S: Final = 7 * 86400.0

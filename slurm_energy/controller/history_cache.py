@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from slurm_energy.accounting import learning
-from slurm_energy.accounting.learning import FinishedRun
+from slurm_energy.accounting import run_history
+from slurm_energy.accounting.run_history import FinishedRun
 from slurm_energy.config import Config
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
@@ -52,7 +52,7 @@ class Memory:
         store: Store,
         recurring: Recurring,
         keep_days: float,
-        policy_caps: learning.PolicyCaps | None = None,
+        policy_caps: run_history.PolicyCaps | None = None,
     ) -> None:
         self._store, self._recurring = store, recurring
         self.keep_days, self.policy_caps = keep_days, policy_caps or {}
@@ -77,7 +77,7 @@ class Memory:
 
     async def load(self) -> None:
         """Take over what the database remembers."""
-        runs = await self._store.read(lambda connection: list(learning.remembered(connection)))
+        runs = await self._store.read(lambda connection: list(run_history.remembered(connection)))
         for first in range(0, len(runs), _LOADED_AT_ONCE):
             await self._do(self._take, runs[first : first + _LOADED_AT_ONCE])
         self.loaded = True
@@ -90,7 +90,7 @@ class Memory:
         """
         total, more = 0, True
         while more:
-            runs, more = await self._store.write(learning.learn, time.time(), self.policy_caps)
+            runs, more = await self._store.write(run_history.learn, time.time(), self.policy_caps)
             # Committed: from here on the memory must not lose them, even if this task is cancelled.
             self._thread.submit(self._take, runs)
             total += len(runs)
@@ -124,7 +124,7 @@ class Memory:
             return
         self._forget_at = time.monotonic() + _FORGET_INTERVAL_S
         before = time.time() - self.keep_days * 86400
-        while await self._store.write(learning.forget, before) >= learning.BATCH:
+        while await self._store.write(run_history.forget, before) >= run_history.BATCH:
             await asyncio.sleep(0)
         await self._do(self._history.forget, before)
 

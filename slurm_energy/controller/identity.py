@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.accounting.request_proof import signed_body_sha256
-from slurm_energy.accounting.selection import Visibility
+from slurm_energy.accounting.record_selection import Visibility
 from slurm_energy.config import ControllerConfig
-from slurm_energy.config.checks import GROUP_MARK
+from slurm_energy.config.value_checks import GROUP_MARK
 from slurm_energy.errors import ForbiddenError
+from slurm_energy.protocol.request_proof import signed_body_sha256
 from slurm_energy.slurm import munge
-from slurm_energy.users import gid_of, uid_of
+from slurm_energy.user_lookup import gid_of, uid_of
 
 SCHEME = "MUNGE "
 

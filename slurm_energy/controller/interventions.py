@@ -24,10 +24,10 @@ from slurm_energy.priority.preemption import MARGIN_S, Rescue, Rules, rescues, u
 from slurm_energy.scheduling import Policy
 from slurm_energy.slurm.command import Runner
 from slurm_energy.slurm.hostlist import expanded, folded
-from slurm_energy.slurm.queue import shaping
-from slurm_energy.slurm.queue.nodes import Node, read_nodes
-from slurm_energy.slurm.queue.running import forbidding_partitions, read_places
-from slurm_energy.slurm.queue.update import Outcome
+from slurm_energy.slurm.queue import gpu_request
+from slurm_energy.slurm.queue.job_update import Outcome
+from slurm_energy.slurm.queue.node_resources import Node, read_nodes
+from slurm_energy.slurm.queue.running_jobs import forbidding_partitions, read_places
 from slurm_energy.slurm.release import Release, release
 
 MOST_SHAPES: Final = 8
@@ -166,14 +166,14 @@ class Interventions:
         log.info("job %d %s: %s", choice.job_id, f"gets {shape.text}" if shape else "keeps its shape", why)
         self._note(choice.job_id, Given(choice.submit_s, shape, now, before, excluded), choice.offered, why)
 
-    def _ask(self, name: str) -> shaping.Asked:
+    def _ask(self, name: str) -> gpu_request.Asked:
         """Return what slurmctld says of a job now; one that is gone does not wait."""
         try:
-            return shaping.ask(name, self._run)
+            return gpu_request.ask(name, self._run)
         except UnavailableError as error:
             if _GONE not in str(error):
                 raise  # without slurmctld each further question would take until its time limit
-            return shaping.Asked(pending=False)
+            return gpu_request.Asked(pending=False)
 
     def _note(self, job_id: int, given: Given, offered: Sequence[Shape], why: str) -> None:
         self._acted.given[job_id] = given
@@ -185,7 +185,7 @@ class Interventions:
         }
         self._acted.unsaved.append(Decision(job_id, given.submit_s, given.since_s, SHAPE, why, details))
 
-    def _fields(self, asked: shaping.Asked, choice: Choice, excluded: str) -> dict[str, str]:
+    def _fields(self, asked: gpu_request.Asked, choice: Choice, excluded: str) -> dict[str, str]:
         """Return what is to be changed; nothing where the job has this shape."""
         if self._release is None:
             self._release = release(self._run)
@@ -195,9 +195,9 @@ class Interventions:
             for node in self._nodes or ()
             if node.in_any(choice.partitions) and any(node.gpus.get(k, 0) for k in node.gpus if k != kind)
         )
-        fields = shaping.changes(asked, kind, choice.shape.gpus, self._release, folded(others), excluded)
+        fields = gpu_request.changes(asked, kind, choice.shape.gpus, self._release, folded(others), excluded)
         nodes = fields.get("ExcNodeList", asked.excluded)
-        same = fields["Gres"] == asked.gres and shaping.same_nodes(nodes, asked.excluded)
+        same = fields["Gres"] == asked.gres and gpu_request.same_nodes(nodes, asked.excluded)
         return {} if same else fields
 
     def _put_right(self, snapshot: Snapshot) -> None:

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from slurm_energy import __version__, service
+from slurm_energy import __version__, service_manager
 from slurm_energy.errors import EXIT_OK, EnergyError
 from slurm_energy.validation import Role, load_for_daemon
 
@@ -27,18 +27,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     from slurm_energy.controller import daemon  # after --help and --version: aiohttp is slow to import
 
-    manager = service.ServiceManager.from_environment()
-    service.start_log("senergyctld", arguments.log_level or "info")
+    manager = service_manager.ServiceManager.from_environment()
+    service_manager.start_log("senergyctld", arguments.log_level or "info")
     try:
         config = load_for_daemon(arguments.config, Role.CONTROLLER, logging.getLogger("senergyctld"))
-        service.set_log_level(arguments.log_level or config.controller.log_level)
+        service_manager.set_log_level(arguments.log_level or config.controller.log_level)
         if arguments.check:
             daemon.check(config)
             print(f"senergyctld: {config.path or 'defaults'}: ok")
         else:
             daemon.serve(config, arguments.config, manager, arguments.log_level)
     except EnergyError as error:
-        return service.report_failure("senergyctld", error)
+        return service_manager.report_failure("senergyctld", error)
     return EXIT_OK
 
 
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--check", action="store_true", help="check everything, serve nothing")
     parser.add_argument(
         "--log-level",
-        choices=service.LOG_LEVELS,
+        choices=service_manager.LOG_LEVELS,
         help="least level that is logged (default: controller.log_level)",
     )
     parser.add_argument("--version", action="version", version=f"senergyctld {__version__}")

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from slurm_energy.accounting import queries
+from slurm_energy.accounting import record_queries
 from slurm_energy.config import Config
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import NotFoundError, UnavailableError
 from slurm_energy.quantities import shown
-from slurm_energy.slurm import sitenames
+from slurm_energy.slurm import site_names
 from slurm_energy.slurm.command import CommandRunner, Runner
 from slurm_energy.spelling import suggestion
 
@@ -57,7 +57,7 @@ class NameCheck:
             NotFoundError: names the first account or partition that is unknown.
         """
         if accounts:
-            recorded = await self._store.read(queries.recorded_names, "account", accounts)
+            recorded = await self._store.read(record_queries.recorded_names, "account", accounts)
             missing = [name for name in accounts if name not in recorded]
             await self._refuse(missing, "account", recorded)
         if partitions:
@@ -70,7 +70,7 @@ class NameCheck:
             return
         missing = [name for name in names if name not in known]
         if missing and not recorded:
-            recorded = await self._store.read(queries.recorded_names, kind, missing)
+            recorded = await self._store.read(record_queries.recorded_names, kind, missing)
         for name in missing:
             if name not in recorded:
                 raise await asyncio.to_thread(_unknown, kind, name, known | recorded)
@@ -87,8 +87,8 @@ class NameCheck:
     def _ask(self, kind: str) -> frozenset[str] | None:
         try:
             if kind == "account":
-                return sitenames.read_accounts(self._run, self._config().cluster.name)
-            return sitenames.read_partitions(self._run)
+                return site_names.read_accounts(self._run, self._config().cluster.name)
+            return site_names.read_partitions(self._run)
         except UnavailableError as error:
             log.debug("names of %ss are not known: %s", kind, error)
             return None

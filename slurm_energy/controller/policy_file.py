@@ -8,8 +8,8 @@ from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.errors import UnavailableError
-from slurm_energy.ownership import replace_public
 from slurm_energy.policies import catalogue
+from slurm_energy.trusted_files import replace_public
 
 
 def write_policy_file(path: Path, text: str) -> None:

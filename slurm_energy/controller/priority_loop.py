@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from slurm_energy.accounting import consumption, decisions, predictions
+from slurm_energy.accounting import consumption, decisions, start_predictions
 from slurm_energy.config import Config
 from slurm_energy.controller.history_cache import Memory
 from slurm_energy.controller.recurring import Recurring
@@ -233,14 +233,14 @@ class PriorityLoop:
         kept = parts.kept.mispredictions
         if not kept.loaded:
             before, cluster = time.time() - _REMEMBERED_S, self.config.cluster.name
-            rows = await self._store.read(predictions.since, cluster, before)
+            rows = await self._store.read(start_predictions.since, cluster, before)
             kept.load(rows)
 
     async def _save_predictions(self, parts: Parts) -> None:
         """Store what was predicted of the jobs that have started, for the time when they have ended."""
         kept = parts.kept.mispredictions
         if started := list(kept.unsaved):
-            await self._store.write(predictions.save, self.config.cluster.name, started)
+            await self._store.write(start_predictions.save, self.config.cluster.name, started)
             del kept.unsaved[: len(started)]
 
     async def _intervene(self, parts: Parts, snapshot: Snapshot) -> None:

@@ -15,7 +15,6 @@ from slurm_energy.controller.interventions import Interventions
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.oracle.history.bounds import Bounds, bounds_many
 from slurm_energy.oracle.history.columns import Predictions, predict_many
-from slurm_energy.ownership import read_trusted
 from slurm_energy.priority.engine import Engine, Kept, Snapshot
 from slurm_energy.priority.guard import BoundsSource, PredictionGuard
 from slurm_energy.priority.offered_shapes import Alternatives
@@ -23,13 +22,14 @@ from slurm_energy.priority.prediction import HistoryPredictor, Predictor
 from slurm_energy.priority.publisher import NullPublisher, ScontrolPublisher, Table, Target
 from slurm_energy.priority.usage import Usage
 from slurm_energy.slurm.command import CommandRunner, Runner
+from slurm_energy.slurm.fair_share import Shares, ShareSource, read_shares
 from slurm_energy.slurm.queue.columns import QueueSource
-from slurm_energy.slurm.queue.commands import SqueueSource
-from slurm_energy.slurm.queue.recovery import RecoveringSource
-from slurm_energy.slurm.queue.table import TableSource
-from slurm_energy.slurm.queue.update import Updater
-from slurm_energy.slurm.queue.weights import check_weights
-from slurm_energy.slurm.shares import Shares, ShareSource, read_shares
+from slurm_energy.slurm.queue.fallback_source import RecoveringSource
+from slurm_energy.slurm.queue.job_update import Updater
+from slurm_energy.slurm.queue.priority_weights import check_weights
+from slurm_energy.slurm.queue.squeue_source import SqueueSource
+from slurm_energy.slurm.queue.table_source import TableSource
+from slurm_energy.trusted_files import read_trusted
 
 _QUEUE_AGE_S: Final = 900.0  # three of Slurm's own PriorityCalcPeriod
 

@@ -9,12 +9,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from slurm_energy.accounting.parameters import words
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.priority_loop import PriorityLoop
 from slurm_energy.errors import NotFoundError
+from slurm_energy.protocol.query_parameters import words
 from slurm_energy.quantities import shown
-from slurm_energy.users import uid_of
+from slurm_energy.user_lookup import uid_of
 
 if TYPE_CHECKING:
     from slurm_energy.priority.engine import Kept, Snapshot

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from slurm_energy.accounting.response_proof import ResponseSeal
 from slurm_energy.errors import EXIT_FAILURE, EnergyError
+from slurm_energy.protocol.response_proof import ResponseSeal
 
 WRITE_TIMEOUT_S: Final = 60.0
 MAX_UNREAD_BYTES: Final = 16 << 10

@@ -12,7 +12,7 @@ from slurm_energy.controller.identity import Access, Rights
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import EnergyError
 from slurm_energy.slurm.roles import Roles
-from slurm_energy.users import gids_of, name_of
+from slurm_energy.user_lookup import gids_of, name_of
 
 INTERVAL_S: Final = 600.0
 MAX_AGE_S: Final = 3600.0

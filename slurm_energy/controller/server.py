@@ -15,8 +15,8 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from aiohttp import web
 
 from slurm_energy import __version__
-from slurm_energy.accounting import decisions, queries
-from slurm_energy.accounting.selection import JobSelector, Selection
+from slurm_energy.accounting import decisions, record_queries
+from slurm_energy.accounting.record_selection import JobSelector, Selection
 from slurm_energy.config import Config
 from slurm_energy.controller import priority_routes
 from slurm_energy.controller.connection_admission import ConnectionAdmission
@@ -41,7 +41,7 @@ from slurm_energy.errors import (
 )
 from slurm_energy.oracle.answer import Question
 from slurm_energy.slurm.roles import read_roles
-from slurm_energy.users import uid_of
+from slurm_energy.user_lookup import uid_of
 
 MAX_DELIVERY_BYTES: Final = 16 << 20
 MAX_QUESTIONS_BYTES: Final = 1 << 20
@@ -146,11 +146,11 @@ class Server:
         selection = await asyncio.to_thread(self._scoped, caller, wanted)
         ids = await self._read(caller, _find, selection)
         if selection.users and not selection.jobs and selection.visible is None:
-            await self._store.read(queries.refuse_unknown_users, selection)
+            await self._store.read(record_queries.refuse_unknown_users, selection)
         if not selection.jobs:
             await self._names.refuse_unknown(selection.accounts, selection.partitions)
         head = f'{json.dumps(caller.rights.described())[:-1]},"records":['
-        return self._pieces(caller, ids, head, queries.CHUNK, False)
+        return self._pieces(caller, ids, head, record_queries.CHUNK, False)
 
     async def _get_job(self, request: web.Request, caller: Caller, _: bytes) -> Answer:
         job = JobSelector.parse(request.match_info["id"])
@@ -203,7 +203,7 @@ class Server:
         """Return the database's figures; requests that come together share one query."""
         now_s = time.monotonic()
         if self._figures is None or (self._figures[1].done() and now_s > self._figures[0] + _FIGURES_AGE_S):
-            self._figures = now_s, asyncio.create_task(self._store.read(queries.figures))
+            self._figures = now_s, asyncio.create_task(self._store.read(record_queries.figures))
         _, task = self._figures
         try:
             return await asyncio.shield(task)
@@ -249,7 +249,7 @@ class Server:
         text, separator = head, ""
         for first in range(0, max(len(ids), 1), chunk):
             part = ids[first : first + chunk]
-            records = await self._read(caller, queries.records_json, part, with_traces=with_traces)
+            records = await self._read(caller, record_queries.records_json, part, with_traces=with_traces)
             text += "".join(f"{separator if i == 0 else ','}\n{r}" for i, r in enumerate(records))
             separator = "," if records or separator else ""
             yield text
@@ -281,8 +281,8 @@ def _sender(request: web.Request, caller: Caller) -> Sender:
 
 
 def _find(connection: sqlite3.Connection, selection: Selection) -> Sequence[int]:
-    queries.refuse_jobs_of_others(connection, selection)
-    return queries.find(connection, selection)
+    record_queries.refuse_jobs_of_others(connection, selection)
+    return record_queries.find(connection, selection)
 
 
 def _why_not_found(job: JobSelector) -> str:

@@ -11,7 +11,7 @@ from slurm_energy.devices.gauge import PowerGauge
 from slurm_energy.devices.preference import NO_SOURCE, Part
 from slurm_energy.devices.sources import NodeMeter
 from slurm_energy.errors import ConfigError
-from slurm_energy.ownership import check_folder, read_trusted
+from slurm_energy.trusted_files import check_folder, read_trusted
 
 _SOURCES = {
     "auto": None,

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from slurm_energy import config
-from slurm_energy.config.document import toml
+from slurm_energy.config.schema_document import toml
 from slurm_energy.errors import UsageError
 from slurm_energy.lab.layout import Layout
 from slurm_energy.lab.model import Profile

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.config.document import toml
+from slurm_energy.config.schema_document import toml
 from slurm_energy.lab import processes
 from slurm_energy.lab.keeper import MARK
 from slurm_energy.lab.layout import Layout
@@ -16,7 +16,7 @@ from slurm_energy.lab.nodesfile import NodeSpec
 from slurm_energy.lab.parts import Parts
 from slurm_energy.lab.spec import LabSpec
 from slurm_energy.lab.startup import Step
-from slurm_energy.slurm.pluginbuild import PLUGIN, plugin_sources
+from slurm_energy.slurm.plugin_build import PLUGIN, plugin_sources
 
 _DATABASE_OPTIONS = (
     "--user=root",

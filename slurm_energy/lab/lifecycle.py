@@ -23,7 +23,7 @@ from slurm_energy.lab.parts import require_machine
 from slurm_energy.lab.spec import LabRecord, LabSpec, read_record
 from slurm_energy.lab.startup import Report, Step, StepError, ignore
 from slurm_energy.lab.teardown import teardown
-from slurm_energy.slurm import pluginbuild
+from slurm_energy.slurm import plugin_build
 
 _PRIVATE, _PUBLIC = 0o700, 0o755
 _BASHRC = """[ -f ~/.bashrc ] && . ~/.bashrc
@@ -51,7 +51,7 @@ def up(layout: Layout, spec: LabSpec, report: Report = ignore) -> Lab:
     """
     require_machine()
     if spec.priority == "plugin":
-        pluginbuild.built()
+        plugin_build.built()
     profiles = {node.name: load_profile(node.profile, node.overrides) for node in spec.nodes}
     with _locked(layout), _ports(layout, spec) as ports:
         _clear(layout)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import slurm_energy
 from slurm_energy.errors import ForbiddenError, UnavailableError, install_extra
-from slurm_energy.slurm.pluginbuild import PARTS_KEY
+from slurm_energy.slurm.plugin_build import PARTS_KEY
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAMS = {

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.config.document import toml
+from slurm_energy.config.schema_document import toml
 from slurm_energy.errors import ConfigError, EnergyError
 from slurm_energy.oracle.hardware import find_hardware
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta, bounds_of

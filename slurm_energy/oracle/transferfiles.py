@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from slurm_energy.config.document import toml
+from slurm_energy.config.schema_document import toml
 from slurm_energy.errors import ConfigError
 from slurm_energy.oracle.transfer.evidence import COLUMNS, MAX_ROWS, Evidence
 from slurm_energy.oracle.transfer.prior import Transfer, WorkloadOffsets

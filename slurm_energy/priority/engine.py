@@ -31,9 +31,9 @@ from slurm_energy.priority.scheduling_tables import (
 from slurm_energy.priority.usage import Association, Usage, shares_of, users_table, weight
 from slurm_energy.scheduling import Options, Policy, Queue, Ranking, Users, check_weights, load_file, policy
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
+from slurm_energy.slurm.fair_share import Shares
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
-from slurm_energy.slurm.queue.commands import addresses
-from slurm_energy.slurm.shares import Shares
+from slurm_energy.slurm.queue.squeue_source import addresses
 
 
 @dataclass(slots=True)

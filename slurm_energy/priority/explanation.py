@@ -20,8 +20,8 @@ from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.fairness import fair_share_factor, usage_to_share_ratio
 from slurm_energy.scheduling.queue import Bools
 from slurm_energy.scheduling.ranking import AGED, URGENT
+from slurm_energy.slurm.fair_share import Share
 from slurm_energy.slurm.queue.columns import PENDING
-from slurm_energy.slurm.shares import Share
 
 _SHOWN_RATIO: Final = 1.01
 _TIERS: Final = ("aged", "urgent", "normal")

@@ -24,7 +24,7 @@ from slurm_energy.scheduling.queue import Bools, Ints, alternatives
 from slurm_energy.scheduling.ranking import NORMAL, Ranking
 from slurm_energy.scheduling.registry import Rank
 from slurm_energy.slurm.queue.columns import QueueColumns
-from slurm_energy.slurm.queue.nodes import Node
+from slurm_energy.slurm.queue.node_resources import Node
 
 ENDLESS: Final = np.iinfo(np.int64).max // 4
 """Free units of what is not counted here: Slurm decides about it."""

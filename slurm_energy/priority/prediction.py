@@ -24,8 +24,8 @@ from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.flags import Request, validate_flags
 from slurm_energy.priority.guard import PredictionGuard
 from slurm_energy.scheduling.queue import Floats, Ints
-from slurm_energy.slurm.fingerprint import FORM
 from slurm_energy.slurm.queue.columns import QueueColumns
+from slurm_energy.slurm.script_fingerprint import FORM
 
 FINGERPRINT: Final = "ENERGY_FINGERPRINT"
 """Name of the digest among a job's flags."""

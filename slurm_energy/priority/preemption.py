@@ -15,7 +15,7 @@ from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.preemption import Running, victims
 from slurm_energy.scheduling.ranking import AGED
 from slurm_energy.slurm.queue.columns import RUNNING
-from slurm_energy.slurm.queue.nodes import Node
+from slurm_energy.slurm.queue.node_resources import Node
 
 MARGIN_S: Final = 60.0
 """A job with less slack than this, and a cycle, is at risk: Slurm needs time to end and start jobs."""

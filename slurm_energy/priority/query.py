@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from slurm_energy.accounting.parameters import refuse_unknown, switch, words
-from slurm_energy.accounting.selection import JobSelector, Visibility
+from slurm_energy.accounting.record_selection import JobSelector, Visibility
 from slurm_energy.errors import ForbiddenError
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.explanation import pending_rows
+from slurm_energy.protocol.query_parameters import refuse_unknown, switch, words
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.queue import Bools
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy.ownership import replace_public
-from slurm_energy.slurm.queue.layout import checksum
+from slurm_energy.slurm.queue.table_layout import checksum
+from slurm_energy.trusted_files import replace_public
 
 MOST_JOBS: Final = 1 << 20
 """The plugin's buffer; jobs beyond it would not be read."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import NotFoundError
-from slurm_energy.plaintext import csv_value
 from slurm_energy.quantities import is_number
+from slurm_energy.safe_text import csv_value
 
 _KEYS = ("job_id", "step", "node", "rank", "pid", "thread", "start", "seconds", "total_joules", "mean_watts")
 _TAIL = ("source", "age_s", "failed")

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from slurm_energy.errors import UsageError
-from slurm_energy.plaintext import columns_of, printable
 from slurm_energy.quantities import shown
 from slurm_energy.records import Quality
 from slurm_energy.reports.fields import FIELDS, LISTING, Field, Row, Style, find_in
 from slurm_energy.reports.usage import Usage, worst_quality
+from slurm_energy.safe_text import columns_of, printable
 
 MAX_WIDTH = 4096
 ALL = "all"

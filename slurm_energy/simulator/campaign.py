@@ -20,7 +20,7 @@ from slurm_energy.simulator.outcome import Outcome
 from slurm_energy.simulator.scenario import Scenario
 from slurm_energy.simulator.steps import integral_of_product, read_steps
 from slurm_energy.simulator.workload import Workload
-from slurm_energy.workers import end_with_parent
+from slurm_energy.worker_processes import end_with_parent
 
 _OF_SHAPES = (
     *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from slurm_energy.errors import UnavailableError, install_extra
-from slurm_energy.plaintext import csv_value
+from slurm_energy.safe_text import csv_value
 from slurm_energy.simulator.outcome import Fate, Outcome
 
 FORMATS = ("csv", "parquet", "json")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.config.reading import TableReader, numbered
+from slurm_energy.config.loader import TableReader, numbered
 from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.ranking import Options

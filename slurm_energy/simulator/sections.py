@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slurm_energy.config.checks import between, key
+from slurm_energy.config.value_checks import between, key
 
 _positive = between(1e-9, 1e15)
 _share = between(0, 1)

@@ -7,7 +7,7 @@ import json
 import tomllib
 from typing import Any
 
-from slurm_energy.config.reading import TableReader
+from slurm_energy.config.loader import TableReader
 from slurm_energy.errors import ConfigError, UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.simulator.scenario import Scenario

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.errors import UnavailableError, UsageError
-from slurm_energy.slurm import conffile
+from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.command import Runner, run_command
 from slurm_energy.slurm.release import Release, parse_release
 
@@ -67,9 +67,9 @@ class Installation:
 
     def _plugin_directories(self, run: Runner | None) -> Iterator[Path]:
         search = f"{self.prefix}/bin:{self.prefix}/sbin"
-        conf = conffile.locate({**os.environ, "PATH": search})
+        conf = conf_files.locate({**os.environ, "PATH": search})
         try:
-            named = conffile.settings(conf).get("plugindir", []) if conf else []
+            named = conf_files.settings(conf).get("plugindir", []) if conf else []
         except OSError:
             named = []
         yield from _paths(named[-1] if named else "")

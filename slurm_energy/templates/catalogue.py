@@ -19,10 +19,10 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.errors import ConfigError, EnergyError, NotFoundError, UsageError
-from slurm_energy.ownership import read_trusted
 from slurm_energy.quantities import shown
 from slurm_energy.spelling import suggestion
-from slurm_energy.templates import kinds
+from slurm_energy.templates import value_kinds
+from slurm_energy.trusted_files import read_trusted
 
 _FOLDER = Path(__file__).parent
 _GROUPS = ("batch", "site")
@@ -176,12 +176,12 @@ def _fault(name: str, table: Mapping[str, Any]) -> str:
         return f"has an entry '{shown(unknown[0])}' that is not known: write kind, doc, default or option"
     if not all(isinstance(value, str) for value in table.values()):
         return "has an entry that is not text"
-    if not kinds.known(table.get("kind", "")):
-        return f"kind '{shown(table.get('kind', ''))}' is not known: one of {', '.join(kinds.names())}"
+    if not value_kinds.known(table.get("kind", "")):
+        return f"kind '{shown(table.get('kind', ''))}' is not known: one of {', '.join(value_kinds.names())}"
     return "" if table.get("doc") else "has no doc"
 
 
-def render(template: Template, given: Mapping[str, str], energy_check: kinds.EnergyCheck) -> str:
+def render(template: Template, given: Mapping[str, str], energy_check: value_kinds.EnergyCheck) -> str:
     """Return the template filled with the given values and the defaults of the others.
 
     Args:
@@ -197,11 +197,11 @@ def render(template: Template, given: Mapping[str, str], energy_check: kinds.Ene
     by_name = {variable.name: variable for variable in template.variables}
     for name, value in values.items():
         if value:
-            values[name] = kinds.check(by_name[name].kind, name, value)
+            values[name] = value_kinds.check(by_name[name].kind, name, value)
     flags = {by_name[n].kind: value for n, value in values.items() if value}
-    energy: dict[str, str] = {kind: flags[kind] for kind in kinds.ENERGY_KINDS if kind in flags}
+    energy: dict[str, str] = {kind: flags[kind] for kind in value_kinds.ENERGY_KINDS if kind in flags}
     if energy:
-        kinds.check_energy(energy, energy_check)
+        value_kinds.check_energy(energy, energy_check)
     options = [
         _option(by_name[name], value) for name, value in values.items() if by_name[name].option and value
     ]

@@ -9,31 +9,39 @@ from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding, Severity, errors, require_valid, warnings
-from slurm_energy.config.reading import Source, examine, is_named, locate, read_text
+from slurm_energy.config.loader import Source, examine, is_named, locate, read_text
 from slurm_energy.errors import ConfigError
-from slurm_energy.ownership import LONGEST_FILE_BYTES
-from slurm_energy.validation import addresses, energy, node_power, oracle, paths, priority, slurm_side
+from slurm_energy.trusted_files import LONGEST_FILE_BYTES
+from slurm_energy.validation import (
+    controller_address,
+    node_power,
+    oracle_files,
+    paths,
+    policies,
+    priority,
+    slurm_settings,
+)
+from slurm_energy.validation.check_context import Check, Role, Subject
 from slurm_energy.validation.host import Host, this_host
-from slurm_energy.validation.subject import Check, Role, Subject
 
 _BOTH = frozenset(Role)
 _CONTROLLER = frozenset({Role.CONTROLLER})
 _NODE = frozenset({Role.NODE})
 
 CHECKS: tuple[tuple[Check, frozenset[Role]], ...] = (
-    (addresses.check, _CONTROLLER),
-    (energy.check_policies, _BOTH),
-    (energy.check_defaults, _BOTH),
-    (energy.check_edp, _BOTH),
-    (energy.check_submission_file, _CONTROLLER),
+    (controller_address.check, _CONTROLLER),
+    (policies.check_policies, _BOTH),
+    (policies.check_defaults, _BOTH),
+    (policies.check_edp, _BOTH),
+    (policies.check_submission_file, _CONTROLLER),
     (node_power.check, _NODE),
-    (oracle.check, _CONTROLLER),
+    (oracle_files.check, _CONTROLLER),
     (priority.check, _CONTROLLER),
     (paths.check_controller, _CONTROLLER),
     (paths.check_node, _NODE),
-    (slurm_side.check, _CONTROLLER),
-    (slurm_side.check_users, _CONTROLLER),
-    (slurm_side.check_access, _CONTROLLER),
+    (slurm_settings.check, _CONTROLLER),
+    (slurm_settings.check_users, _CONTROLLER),
+    (slurm_settings.check_access, _CONTROLLER),
 )
 """Every check with the daemons that it concerns; a check on behalf of a person runs them all."""
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from slurm_energy.slurm import conffile
-from slurm_energy.users import gid_of
+from slurm_energy.slurm import conf_files
+from slurm_energy.user_lookup import gid_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ def _has_account(name: str) -> bool:
 
 
 def _slurm_conf() -> SlurmConf:
-    path = conffile.locate()
+    path = conf_files.locate()
     if path is None:
         return SlurmConf()
     try:
-        return SlurmConf(path, settings=conffile.settings(path))
+        return SlurmConf(path, settings=conf_files.settings(path))
     except OSError as error:
         return SlurmConf(path, error.strerror or str(error))

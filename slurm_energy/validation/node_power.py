@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from slurm_energy.config.findings import Finding
-from slurm_energy.validation.subject import Subject
+from slurm_energy.validation.check_context import Subject
 
 _SCHEMES = {"ipmi": ("ipmi",), "redfish": ("https", "http")}
 _BMC_KEYS = ("bmc_user", "bmc_password_file", "bmc_certificates", "bmc_chassis")

@@ -14,8 +14,8 @@ from slurm_energy.config.addresses import is_loopback, parse_url
 from slurm_energy.config.findings import Finding
 from slurm_energy.config.schema import TemplatesConfig
 from slurm_energy.errors import ConfigError
-from slurm_energy.ownership import check_folder, read_trusted
-from slurm_energy.validation.subject import Role, Subject
+from slurm_energy.trusted_files import check_folder, read_trusted
+from slurm_energy.validation.check_context import Role, Subject
 
 _CONTROLLER_FILES: Final = (
     ("controller", "database"),

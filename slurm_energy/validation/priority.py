@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from slurm_energy.config.findings import Finding
 from slurm_energy.errors import EnergyError, install_extra
-from slurm_energy.ownership import read_trusted
-from slurm_energy.validation.subject import Role, Subject
+from slurm_energy.trusted_files import read_trusted
+from slurm_energy.validation.check_context import Role, Subject
 
 if TYPE_CHECKING:
     from slurm_energy.scheduling import Policy

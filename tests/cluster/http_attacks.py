@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from slurm_energy.accounting.request_proof import request_payload
+from slurm_energy.protocol.request_proof import request_payload
 from slurm_energy.slurm import munge
 
 NOBODY = 65534

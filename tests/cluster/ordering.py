@@ -10,7 +10,7 @@ from lab_driver import LabDriver
 
 from slurm_energy.priority import table_file
 from slurm_energy.slurm.queue.columns import QueueColumns
-from slurm_energy.slurm.queue.table import TableSource
+from slurm_energy.slurm.queue.table_source import TableSource
 
 WISH: dict[str, Any] = {
     "profiles": ["xeon-8358"],

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from small_cluster import reserve_ports
 
-from slurm_energy.accounting.client import ControllerClient
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.lab import processes
+from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 
 TIMEOUT_S = 30.0

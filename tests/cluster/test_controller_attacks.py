@@ -15,13 +15,13 @@ import impostor
 import pytest
 from own_controller import RUNS_AS, Controller, reserved_port, wait_for
 
-from slurm_energy.accounting.client import ControllerClient
-from slurm_energy.accounting.response_proof import ResponseSeal
 from slurm_energy.agent import delivery
 from slurm_energy.agent.spool import Spool
 from slurm_energy.cli import main as cli
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import UnavailableError
+from slurm_energy.protocol.controller_client import ControllerClient
+from slurm_energy.protocol.response_proof import ResponseSeal
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 
 pytestmark = [

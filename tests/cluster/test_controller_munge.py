@@ -28,14 +28,14 @@ from own_controller import (
     wait_for,
 )
 
-from slurm_energy.accounting.client import ControllerClient
-from slurm_energy.accounting.request_proof import request_payload
 from slurm_energy.errors import (
     ForbiddenError,
     NotFoundError,
     UnavailableError,
     UsageError,
 )
+from slurm_energy.protocol.controller_client import ControllerClient
+from slurm_energy.protocol.request_proof import request_payload
 from slurm_energy.slurm import munge
 
 pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munge is not installed")

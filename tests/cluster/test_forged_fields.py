@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from slurm_energy.slurm.jobs import job_facts
-from slurm_energy.slurm.queue.commands import SqueueSource
-from slurm_energy.slurm.queue.shaping import Asked, ask
-from slurm_energy.slurm.shares import read_shares
+from slurm_energy.slurm.fair_share import read_shares
+from slurm_energy.slurm.job_accounting import job_facts
+from slurm_energy.slurm.queue.gpu_request import Asked, ask
+from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
 WAIT_S = 120.0
 FORGED = "x ReqNodeList=(null) Features=(null) Reservation=(null)"

@@ -11,7 +11,7 @@ import judges
 import pytest
 from lab_driver import LabDriver
 
-from slurm_energy.slurm.batchscript import parse_time_limit, read_script
+from slurm_energy.slurm.batch_script import parse_time_limit, read_script
 from slurm_energy.slurm.tres import requested
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ from datetime import datetime
 import pytest
 from ordering import until
 
-from slurm_energy.ownership import replace_public
+from slurm_energy.trusted_files import replace_public
 
 SHARES = {"daemon": 1, "games": 2, "man": 1}
 JOBS = {"daemon": 74, "games": 46, "man": 27}

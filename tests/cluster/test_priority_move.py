@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from lab_driver import LabDriver
 
-from slurm_energy.ownership import replace_public
+from slurm_energy.trusted_files import replace_public
 
 PAGE = Path(__file__).parents[2] / "docs/priority.md"
 OLD_WEIGHT = "PriorityWeightAge=1000"

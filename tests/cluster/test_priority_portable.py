@@ -19,11 +19,11 @@ from small_cluster import SmallCluster, marks, wait_until
 from slurm_energy import config as configuration
 from slurm_energy.controller import priority_pipeline
 from slurm_energy.errors import ConfigError, UnavailableError
-from slurm_energy.ownership import replace_public
 from slurm_energy.slurm.command import CommandRunner
-from slurm_energy.slurm.queue.commands import SqueueSource
-from slurm_energy.slurm.queue.shaping import ask
-from slurm_energy.slurm.queue.update import Updater
+from slurm_energy.slurm.queue.gpu_request import ask
+from slurm_energy.slurm.queue.job_update import Updater
+from slurm_energy.slurm.queue.squeue_source import SqueueSource
+from slurm_energy.trusted_files import replace_public
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

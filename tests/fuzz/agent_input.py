@@ -24,7 +24,7 @@ with atheris.instrument_imports(include=["slurm_energy"]):
     from slurm_energy.config import Config
     from slurm_energy.errors import EnergyError, ForbiddenError
     from slurm_energy.policies import validate_flags
-    from slurm_energy.slurm.hookenv import job_context
+    from slurm_energy.slurm.hook_environment import job_context
 
 NOBODY = 65534
 MOST_CHARACTERS = 1000

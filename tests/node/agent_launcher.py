@@ -15,8 +15,8 @@ import sys
 
 import pynvml  # noqa: F401  so that every child has it
 
-from slurm_energy.accounting import client
 from slurm_energy.agent import daemon, main
+from slurm_energy.protocol import controller_client
 
 
 def run(log: str, arguments: list[str]) -> int:
@@ -41,8 +41,8 @@ def _wait(child: int) -> None:
 
 def launch() -> None:
     log, *arguments = sys.argv[1:]
-    client.munge.encode = lambda *_arguments: "MUNGE:x:"
-    client.ResponseVerifier.check = lambda *_arguments: None
+    controller_client.munge.encode = lambda *_arguments: "MUNGE:x:"
+    controller_client.ResponseVerifier.check = lambda *_arguments: None
     daemon._FLUSH_DELAY_S = 0.01
     daemon._HOUSEKEEPING_S = 0.2
     gc.freeze()

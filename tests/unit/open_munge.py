@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from slurm_energy.accounting.request_proof import request_payload
 from slurm_energy.errors import ForbiddenError
+from slurm_energy.protocol.request_proof import request_payload
 from slurm_energy.slurm import munge
 
 CONTROLLER = 64005  # makes what this process signs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_energy.slurm.queue.layout import (
+from slurm_energy.slurm.queue.table_layout import (
     ENTRY,
     HEADER,
     JOURNAL,

@@ -6,10 +6,10 @@ import json
 import uuid
 from pathlib import Path
 
-from slurm_energy.accounting import database, facts, ingest, queries
-from slurm_energy.accounting.selection import Selection
+from slurm_energy.accounting import database, ingest, job_facts, record_queries
+from slurm_energy.accounting.record_selection import Selection
 from slurm_energy.records import ComponentEnergy, EnergyRecord
-from slurm_energy.slurm.jobs import JobFacts
+from slurm_energy.slurm.job_accounting import JobFacts
 
 NOW = 1_800_000_000.0
 
@@ -72,15 +72,16 @@ class Accounting:
         for one in known:
             answer.setdefault(one.job_id, []).append(one)
         with database.connect(self.path) as connection:
-            return facts.store(connection, answer, facts.open_jobs(connection, 0.0), now)
+            return job_facts.store(connection, answer, job_facts.open_jobs(connection, 0.0), now)
 
     def find(self, selection=None, *, with_traces=False, **query):
         selection = selection or Selection.from_query(query)
         with database.connect(self.path, read_only=True) as connection:
-            queries.refuse_jobs_of_others(connection, selection)
-            ids = queries.find(connection, selection)
+            record_queries.refuse_jobs_of_others(connection, selection)
+            ids = record_queries.find(connection, selection)
             return [
-                json.loads(text) for text in queries.records_json(connection, ids, with_traces=with_traces)
+                json.loads(text)
+                for text in record_queries.records_json(connection, ids, with_traces=with_traces)
             ]
 
     def ids(self, selection=None, **query):

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
-from slurm_energy.slurm.batchscript import parse_time_limit, read_script
-from slurm_energy.slurm.fingerprint import FORM, fingerprint
-from slurm_energy.slurm.sbatchoptions import LONG, options, words
+from slurm_energy.slurm.batch_script import parse_time_limit, read_script
+from slurm_energy.slurm.sbatch_options import LONG, options, words
+from slurm_energy.slurm.script_fingerprint import FORM, fingerprint
 
 
 def read(*lines, path="dir/job.sh", arguments=(), extra=()):

@@ -17,7 +17,7 @@ import report_examples as examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.accounting.selection import Selection
+from slurm_energy.accounting.record_selection import Selection
 from slurm_energy.cli import acct
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_energy.cli import reference
 from slurm_energy.cli.main import EPILOG, main, module_name
-from slurm_energy.config import document
+from slurm_energy.config import schema_document
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = [
@@ -29,7 +29,9 @@ def test_the_command_reference_is_current() -> None:
 
 def test_the_configuration_reference_is_current() -> None:
     stale = "run: senergy config example --reference > docs/reference/configuration.md"
-    assert (DOCS / "reference/configuration.md").read_text().rstrip() == document.reference().rstrip(), stale
+    assert (
+        DOCS / "reference/configuration.md"
+    ).read_text().rstrip() == schema_document.reference().rstrip(), stale
 
 
 @pytest.mark.parametrize(("command", "line"), EXAMPLES)

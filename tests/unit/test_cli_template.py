@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError
-from slurm_energy.templates import find, kinds, names, render
+from slurm_energy.templates import find, names, render, value_kinds
 
 BATCH = [name for name in names() if find(name).group == "batch"]
 SITE = [name for name in names() if find(name).group == "site"]
@@ -310,7 +310,7 @@ def test_the_page_on_templates_is_true(site: Path, capsys: pytest.CaptureFixture
     (site / "solver.sh.j2").write_text(page.split("```\n")[1])
     assert rendered(capsys, "solver", "case=wing", "time=10").endswith("\nsolver wing\n")
     words = set(re.findall(r"[a-z_]+", page))
-    assert set(kinds.names()) <= words
+    assert set(value_kinds.names()) <= words
     assert {variable.name for name in BATCH for variable in find(name).variables if variable.option} <= words
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.config import Config, load, parse
-from slurm_energy.config.document import example, reference, toml
+from slurm_energy.config.schema_document import example, reference, toml
 from slurm_energy.errors import ConfigError
 
 
@@ -93,7 +93,7 @@ def test_strings_are_quoted_so_that_they_read_back(text):
 
 
 def test_absent_default_file_gives_defaults_but_a_named_one_must_exist(monkeypatch, tmp_path):
-    monkeypatch.setattr("slurm_energy.config.reading.DEFAULT_PATH", tmp_path / "none.toml")
+    monkeypatch.setattr("slurm_energy.config.loader.DEFAULT_PATH", tmp_path / "none.toml")
     monkeypatch.delenv("SENERGY_CONFIG", raising=False)
     assert load() == Config()
     with pytest.raises(ConfigError, match="No such file"):

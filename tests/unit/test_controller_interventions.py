@@ -21,7 +21,7 @@ from slurm_energy.priority.interventions import AWAY_S, SPARED_S, Given, Interve
 from slurm_energy.priority.offered_shapes import Alternatives
 from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
-from slurm_energy.slurm.queue.update import Outcome
+from slurm_energy.slurm.queue.job_update import Outcome
 
 A4, H2 = Shape("a100", 4), Shape("h100", 2)
 NODES = """\

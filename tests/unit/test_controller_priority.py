@@ -20,9 +20,9 @@ from test_controller import ALICE, BOB, OPERATOR, Controller, refused
 from test_slurm_queue import Squeue, row
 
 from slurm_energy import config as configuration
-from slurm_energy.accounting import decisions, facts
+from slurm_energy.accounting import decisions, job_facts
 from slurm_energy.accounting.decisions import Decision
-from slurm_energy.accounting.facts import OpenJob
+from slurm_energy.accounting.job_facts import OpenJob
 from slurm_energy.controller import daemon, identity, priority_pipeline
 from slurm_energy.controller.priority_loop import PriorityLoop, make_parts
 from slurm_energy.controller.recurring import Recurring
@@ -34,8 +34,8 @@ from slurm_energy.priority.publisher import MAX_REFRESHED_JOBS, NullPublisher, S
 from slurm_energy.priority.site_factors import LOWEST
 from slurm_energy.priority.usage import Usage
 from slurm_energy.scheduling import registry
-from slurm_energy.slurm.queue.commands import SqueueSource
-from slurm_energy.slurm.shares import Share, Shares
+from slurm_energy.slurm.fair_share import Share, Shares
+from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
 HOUR = 3600.0
 
@@ -180,7 +180,7 @@ def test_who_made_way_is_not_told_for_which_job(make):
     async def story(c):
         await c.post({"items": [item(job_id=7, uid=ALICE)]})
         seven = OpenJob("c1", 7, True)
-        await queueing.controller.store.write(facts.store, {7: (job(7),)}, [seven], time.time())
+        await queueing.controller.store.write(job_facts.store, {7: (job(7),)}, [seven], time.time())
         await queueing.controller.store.write(decisions.save, "c1", [made])
         found = [(await c.get("/v1/jobs/7", uid=uid))[1]["decisions"][0] for uid in (ALICE, OPERATOR)]
         assert found[0] | {"for_job": 99} == found[1]

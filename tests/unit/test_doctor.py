@@ -41,7 +41,7 @@ from slurm_energy.reports.findings import (
     SlurmSide,
 )
 from slurm_energy.reports.verdict import State
-from slurm_energy.slurm import conffile
+from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.plugin_version import plugin_release
 
 AGENT = {"version": __version__, "spooled": 0, "devices": {"counters": ["powercap:package-0"]}}
@@ -330,7 +330,7 @@ def test_slurm_s_files_are_read_through_their_includes(tmp_path: Path) -> None:
     assert (side.spank, side.spank_required) == (f"{tmp_path}/energy.so", False)
     assert (side.policy_file, side.policy_file_missing) == (f"{tmp_path}/policies", True)
     assert side.faults == ()
-    assert [line.plugin for line in conffile.spank_lines(conf, {})] == [f"{tmp_path}/energy.so", "other.so"]
+    assert [line.plugin for line in conf_files.spank_lines(conf, {})] == [f"{tmp_path}/energy.so", "other.so"]
 
 
 def faults(conf: Path) -> list[tuple[str, str, FileUse]]:
@@ -528,7 +528,7 @@ def test_a_library_of_gpus_that_cannot_be_opened_is_a_fault_with_its_reason(
 def test_an_include_of_itself_ends(tmp_path: Path) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text("include slurm.conf\nProlog=/x\n")
-    assert "/x" in conffile.settings(conf)["prolog"]
+    assert "/x" in conf_files.settings(conf)["prolog"]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_energy.slurm.fingerprint import fingerprint
+from slurm_energy.slurm.script_fingerprint import fingerprint
 
 SPANK = Path(__file__).resolve().parents[2] / "spank"
 DRIVER = Path(__file__).parent / "native" / "fingerprint_driver.c"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
-from slurm_energy.slurm.hookenv import job_context
+from slurm_energy.slurm.hook_environment import job_context
 from slurm_energy.slurm.hostlist import count_at, position
 
 PROLOG_22 = {

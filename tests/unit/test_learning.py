@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 from store_examples import NOW, Accounting, item, job
 
-from slurm_energy.accounting import database, learning, predictions
+from slurm_energy.accounting import database, run_history, start_predictions
 from slurm_energy.slurm.tres import Requested, requested
 
 TRES = "cpu=4,mem=1G,node=2,gres/gpu:a100=2"
@@ -25,12 +25,12 @@ def store(tmp_path):
 
 def learn(store, now=NOW):
     with database.connect(store.path) as connection:
-        return learning.learn(connection, now)[0]
+        return run_history.learn(connection, now)[0]
 
 
 def remembered(store):
     with database.connect(store.path, read_only=True) as connection:
-        return list(learning.remembered(connection))
+        return list(run_history.remembered(connection))
 
 
 def test_a_run_is_learned_once_with_all_that_is_known(store):
@@ -42,7 +42,7 @@ def test_a_run_is_learned_once_with_all_that_is_known(store):
     )
     store.learn(job(7, nodes=2, time_limit_s=3600.0, requested=TRES, state="TIMEOUT"))
     (run,) = learn(store)
-    assert run == learning.FinishedRun(
+    assert run == run_history.FinishedRun(
         end=1100.0,
         duration_s=pytest.approx(100.3),
         state="TIMEOUT",
@@ -71,14 +71,14 @@ def test_waits_for_the_records_of_all_nodes_but_not_for_ever(store):
     store.deliver(item(job_id=7, node="n1"))
     store.learn(job(7, nodes=2))
     assert learn(store) == []
-    (run,) = learn(store, NOW + learning.MISSING_AFTER_S)
+    (run,) = learn(store, NOW + run_history.MISSING_AFTER_S)
     assert run.energy_joules is None and run.duration_s == 100.0
     store.deliver(item(job_id=7, node="n2"))
     assert learn(store, NOW + 9999) == []
 
 
 def test_jobs_that_wait_for_records_hold_up_no_others(store, monkeypatch):
-    monkeypatch.setattr(learning, "BATCH", 3)
+    monkeypatch.setattr(run_history, "BATCH", 3)
     for number in range(1, 10):
         store.deliver(item(job_id=number))
         store.learn(job(number, nodes=2 if number < 5 else 1))
@@ -128,22 +128,22 @@ def test_few_runs_of_a_kind_are_kept_and_old_ones_forgotten(store):
     store.learn(job(200, name="other"))
     learn(store)
     kept = remembered(store)
-    assert Counter(run.name for run in kept) == {"same": learning.RUNS_PER_KIND, "other": 1}
+    assert Counter(run.name for run in kept) == {"same": run_history.RUNS_PER_KIND, "other": 1}
     assert min(run.end for run in kept if run.name == "same") == 1100.0 + 37
     with database.connect(store.path) as connection:
-        assert learning.forget(connection, 1150.0) == 14
+        assert run_history.forget(connection, 1150.0) == 14
     assert min(run.end for run in remembered(store)) >= 1150.0
 
 
 def test_all_kinds_together_are_bounded(store, monkeypatch):
-    monkeypatch.setattr(learning, "MOST_RUNS", 20)
+    monkeypatch.setattr(run_history, "MOST_RUNS", 20)
     for number in range(1, 31):
         store.deliver(item(job_id=number, end=1100.0 + number))
         store.learn(job(number, end=1100.0 + number))
     learn(store)
     with database.connect(store.path) as connection:
-        assert learning.forget(connection, 0.0) == 10
-        assert learning.forget(connection, 0.0) == 0
+        assert run_history.forget(connection, 0.0) == 10
+        assert run_history.forget(connection, 0.0) == 0
     assert min(run.end for run in remembered(store)) == 1111.0
 
 
@@ -237,9 +237,9 @@ def test_the_joules_of_gpus_and_the_prediction_at_the_start_are_kept(store):
     known["record"]["components"] = [{**one, "quality": "measured"} for one in known["record"]["components"]]
     store.deliver(known, unknown)
     with database.connect(store.path) as connection:
-        predictions.save(connection, "c1", [(7, 1000.5, 40.0), (7, 900.0, 1.0), (8, 5000.0, 2.0)])
-        predictions.save(connection, "other", [(8, 1000.0, 3.0)])
-        assert predictions.since(connection, "c1", 950.0) == [(7, 1000.5, 40.0), (8, 5000.0, 2.0)]
+        start_predictions.save(connection, "c1", [(7, 1000.5, 40.0), (7, 900.0, 1.0), (8, 5000.0, 2.0)])
+        start_predictions.save(connection, "other", [(8, 1000.0, 3.0)])
+        assert start_predictions.since(connection, "c1", 950.0) == [(7, 1000.5, 40.0), (8, 5000.0, 2.0)]
     store.learn(job(7), job(8))
     first, second = sorted(learn(store), key=lambda run: run.name)
     assert (first.gpu_joules, first.predicted_s) == (40.0, 40.0)
@@ -253,18 +253,18 @@ def test_caps_of_a_sites_policy_count_where_the_job_asked_for_none(store):
     )
     store.learn(job(7), job(8))
     with database.connect(store.path) as connection:
-        runs, _ = learning.learn(connection, NOW, {"night": (None, 150.0)})
+        runs, _ = run_history.learn(connection, NOW, {"night": (None, 150.0)})
     assert sorted(run.gpu_cap_watts for run in runs) == [90.0, 150.0]
 
 
 def test_one_user_cannot_displace_the_runs_of_others(store, monkeypatch):
-    monkeypatch.setattr(learning, "MOST_RUNS", 20)
+    monkeypatch.setattr(run_history, "MOST_RUNS", 20)
     for number in range(1, 61):
         store.deliver(item(job_id=number, start=number, end=number + 1.0))
         store.learn(job(number, user="alice" if number <= 5 else "mallory", start=number, end=number + 1.0))
     learn(store)
     with database.connect(store.path) as connection:
-        while learning.forget(connection, 0.0):
+        while run_history.forget(connection, 0.0):
             pass
     assert Counter(run.user for run in remembered(store)) == {"alice": 5, "mallory": 15}
     assert max(run.end for run in remembered(store)) == 61.0
@@ -272,6 +272,6 @@ def test_one_user_cannot_displace_the_runs_of_others(store, monkeypatch):
 
 def test_old_predictions_are_deleted(store):
     with database.connect(store.path) as connection:
-        predictions.save(connection, "c1", [(7, 1000.0, 40.0), (8, 3000.0, 2.0)])
-        learning.forget(connection, 2000.0)
-        assert predictions.since(connection, "c1", 0.0) == [(8, 3000.0, 2.0)]
+        start_predictions.save(connection, "c1", [(7, 1000.0, 40.0), (8, 3000.0, 2.0)])
+        run_history.forget(connection, 2000.0)
+        assert start_predictions.since(connection, "c1", 0.0) == [(8, 3000.0, 2.0)]

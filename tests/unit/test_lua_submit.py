@@ -16,8 +16,8 @@ from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.policies.submission_file import policy_file_text
 from slurm_energy.policies.suggestion import nearest_name
 from slurm_energy.quantities import parse_watts
-from slurm_energy.slurm.fingerprint import fingerprint
-from slurm_energy.slurm.queue.flagtext import flags_in
+from slurm_energy.slurm.queue.comment_flags import flags_in
+from slurm_energy.slurm.script_fingerprint import fingerprint
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODULE_FOLDER = REPOSITORY / "prolog_epilog"

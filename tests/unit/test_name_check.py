@@ -8,7 +8,7 @@ from slurm_answers import fixed_width_text
 from store_examples import NOW, item, job
 from test_controller import BOB, Controller, refused
 
-from slurm_energy.accounting import facts
+from slurm_energy.accounting import job_facts
 from slurm_energy.controller.name_check import NameCheck
 from slurm_energy.errors import UnavailableError
 
@@ -50,8 +50,8 @@ async def with_jobs(c):
     await c.post({"items": [item(job_id=1), item(job_id=2, uid=BOB)]})
     gone = (job(1, account="closed", partition="retired"),)
     other = (job(2, account="physics", partition="cpu"),)
-    open_jobs = [facts.OpenJob("c1", number, True) for number in (1, 2)]
-    assert (await c.store.write(facts.store, {1: gone, 2: other}, open_jobs, NOW)).linked == 2
+    open_jobs = [job_facts.OpenJob("c1", number, True) for number in (1, 2)]
+    assert (await c.store.write(job_facts.store, {1: gone, 2: other}, open_jobs, NOW)).linked == 2
 
 
 def test_names_that_nobody_knows_are_refused_with_a_suggestion(controller):

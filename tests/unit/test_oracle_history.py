@@ -14,7 +14,7 @@ from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run, dis
 from slurm_energy.oracle.history.levels import ATTRIBUTES, LEVELS
 from slurm_energy.oracle.history.memory import RUNS_PER_KEY, RUNS_PER_USER
 from slurm_energy.oracle.history.surprise import Surprise
-from slurm_energy.quota import fair_quota
+from slurm_energy.user_quota import fair_quota
 
 NOW = 1_800_000_000.0
 VALUES = st.floats(0, 1e9)

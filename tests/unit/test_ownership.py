@@ -9,7 +9,7 @@ import pytest
 
 from slurm_energy.config import load
 from slurm_energy.errors import ConfigError
-from slurm_energy.ownership import LONGEST_FILE_BYTES, check_folder, read_trusted
+from slurm_energy.trusted_files import LONGEST_FILE_BYTES, check_folder, read_trusted
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
 NOBODY = 65534

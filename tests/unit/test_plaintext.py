@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.plaintext import columns_of, csv_value, printable
 from slurm_energy.profiling import gathering
+from slurm_energy.safe_text import columns_of, csv_value, printable
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\r\n\x08"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.errors import EnergyError, UnavailableError, UsageError
-from slurm_energy.slurm import aptsource, pluginbuild
+from slurm_energy.slurm import debian_source, plugin_build
 from slurm_energy.slurm.installation import Installation
 from slurm_energy.slurm.release import Release
 
@@ -59,7 +59,7 @@ def slurm(prefix="/usr"):
 def test_a_source_of_another_release_is_refused_before_anything_is_built(tmp_path):
     (tmp_path / "META").write_text(META.replace("24", "22"))
     with pytest.raises(UsageError, match=r"is Slurm 22\.11\.5: /opt/slurm/sbin/slurmctld is 24\.11\.5"):
-        pluginbuild.build(output=tmp_path, source=tmp_path, slurm=slurm("/opt/slurm"))
+        plugin_build.build(output=tmp_path, source=tmp_path, slurm=slurm("/opt/slurm"))
     assert [path.name for path in tmp_path.iterdir()] == ["META"]
 
 
@@ -68,33 +68,33 @@ def test_a_directory_without_slurm_is_refused(tmp_path, meta):
     if meta is not None:
         (tmp_path / "META").write_text(meta)
     with pytest.raises(UsageError, match="name a source tree of Slurm"):
-        pluginbuild.source_release(tmp_path)
+        plugin_build.source_release(tmp_path)
 
 
 def test_no_archive_has_the_source_of_a_slurm_outside_usr(tmp_path):
     with pytest.raises(UnavailableError, match=r"no package of the distribution: give --slurm-source DIR"):
-        pluginbuild.build(output=tmp_path, cache=tmp_path, slurm=slurm("/opt/slurm"))
+        plugin_build.build(output=tmp_path, cache=tmp_path, slurm=slurm("/opt/slurm"))
 
 
 def test_a_source_that_does_not_compile_is_a_failure(tmp_path):
     (tmp_path / "META").write_text(META)
     (tmp_path / "config.h").write_text("#error no Slurm\n")
     (tmp_path / "out").mkdir()
-    in_use = tmp_path / "out" / pluginbuild.PLUGIN
+    in_use = tmp_path / "out" / plugin_build.PLUGIN
     in_use.write_text("what slurmctld needs at its next start")
     with pytest.raises(EnergyError, match=r"site_factor_energy\.so: make: .*error") as caught:
-        pluginbuild.build(output=tmp_path / "out", source=tmp_path, slurm=slurm())
+        plugin_build.build(output=tmp_path / "out", source=tmp_path, slurm=slurm())
     assert caught.value.exit_code == 1
     assert list((tmp_path / "out").iterdir()) == [in_use]
 
 
 def test_a_plugin_tells_what_it_was_built_for(tmp_path):
     plugin = tmp_path / "plugin.so"
-    assert pluginbuild.built_for(plugin) is None
+    assert plugin_build.built_for(plugin) is None
     plugin.write_bytes(b"\x7fELF\0Order of the queue by slurm-energy for Slurm 24.11.5\0")
-    assert pluginbuild.built_for(plugin) == (24, 11, 5)
+    assert plugin_build.built_for(plugin) == (24, 11, 5)
     plugin.write_bytes(b"\x7fELF another")
-    assert pluginbuild.built_for(plugin) is None
+    assert plugin_build.built_for(plugin) is None
 
 
 def test_only_the_archive_of_the_distribution_is_asked_for_sources(tmp_path):
@@ -102,7 +102,7 @@ def test_only_the_archive_of_the_distribution_is_asked_for_sources(tmp_path):
     (tmp_path / "sources.list.d" / "debian.sources").write_text(MODERN)
     (tmp_path / "sources.list.d" / "note.txt").write_text("deb http://ftp.example/debian sid main")
     (tmp_path / "sources.list").write_text(CLASSIC)
-    stanzas = aptsource.source_lists(tmp_path).strip().split("\n\n")
+    stanzas = debian_source.source_lists(tmp_path).strip().split("\n\n")
     assert stanzas == [
         "Types: deb-src\nURIs: http://ftp.example/debian\nSuites: bookworm\nComponents: main\n"
         "Signed-By: /usr/share/keyrings/x.gpg",
@@ -115,7 +115,7 @@ def test_only_the_archive_of_the_distribution_is_asked_for_sources(tmp_path):
 
 def test_where_no_archive_is_configured_the_source_has_to_be_named(tmp_path):
     with pytest.raises(UnavailableError, match=r"give --slurm-source DIR|dpkg-source: not found"):
-        aptsource.download(tmp_path / "cache", "slurm-wlm", "22.05.8-4", etc=tmp_path)
+        debian_source.download(tmp_path / "cache", "slurm-wlm", "22.05.8-4", etc=tmp_path)
     assert not (Path(tmp_path) / "cache").exists()
 
 
@@ -124,5 +124,5 @@ def test_slurmctld_from_elsewhere_needs_its_source_named():
         raise UnavailableError("dpkg-query", "no packages found matching slurmctld")
 
     with pytest.raises(UnavailableError, match="not installed from a Debian package"):
-        aptsource.source_package(fails)
-    assert aptsource.source_package(lambda argv: "slurm-wlm 22.05.8-4") == ("slurm-wlm", "22.05.8-4")
+        debian_source.source_package(fails)
+    assert debian_source.source_package(lambda argv: "slurm-wlm 22.05.8-4") == ("slurm-wlm", "22.05.8-4")

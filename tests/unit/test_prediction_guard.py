@@ -21,7 +21,7 @@ from slurm_energy.priority.guard import Mispredictions, PredictionGuard
 from slurm_energy.priority.offered_shapes import Alternatives
 from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
-from slurm_energy.slurm.queue.nodes import Node
+from slurm_energy.slurm.queue.node_resources import Node
 
 HOUR, DAY = 3600.0, 86400.0
 POLICIES = ("zeus", "hades", "pollux", "sjf", "themis", "blend", "aurachronos")

@@ -14,7 +14,7 @@ from queue_examples import NOW, queue, running
 from slurm_energy import config as configuration
 from slurm_energy import scheduling
 from slurm_energy.accounting.consumption import Consumed
-from slurm_energy.accounting.selection import Visibility
+from slurm_energy.accounting.record_selection import Visibility
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
 from slurm_energy.oracle.answer import Question
 from slurm_energy.oracle.history import History, HistoryOracle, Run
@@ -32,7 +32,7 @@ from slurm_energy.priority.usage import Usage, weight
 from slurm_energy.scheduling import Jobs, Options, Policy, Queue, Ranking, Users
 from slurm_energy.scheduling.queue import Alternatives
 from slurm_energy.scheduling.ranking import Term
-from slurm_energy.slurm.shares import Association, normalised
+from slurm_energy.slurm.fair_share import Association, normalised
 
 HOUR, DAY = 3600.0, 86400.0
 POLICIES = ("zeus", "hades", "themis", "chronos", "aurachronos", "blend", "pollux", "multifactor")

@@ -15,7 +15,7 @@ from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.preemption import Rules, rescues, urgent_rows
 from slurm_energy.priority.usage import Usage
 from slurm_energy.scheduling.preemption import victims
-from slurm_energy.slurm.queue.nodes import Node
+from slurm_energy.slurm.queue.node_resources import Node
 
 RULES = Rules(margin_s=60.0)
 

@@ -21,7 +21,7 @@ from slurm_energy.priority.interventions import Given, InterventionState
 from slurm_energy.priority.offered_shapes import Alternatives
 from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
-from slurm_energy.slurm.queue.nodes import Node
+from slurm_energy.slurm.queue.node_resources import Node
 
 A4, A2, H2, H1 = Shape("a100", 4), Shape("a100", 2), Shape("h100", 2), Shape("h100", 1)
 BOTH = "gpu:a100:4,gpu:h100:2"

@@ -17,8 +17,8 @@ from queue_files import entry, header, journal, record, snapshot
 from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.priority import table_file
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING
-from slurm_energy.slurm.queue.layout import ENTRY, HEADER, HELD, JOURNAL, REQUEUE, SNAPSHOT, checksum
-from slurm_energy.slurm.queue.table import TableSource, journal_path
+from slurm_energy.slurm.queue.table_layout import ENTRY, HEADER, HELD, JOURNAL, REQUEUE, SNAPSHOT, checksum
+from slurm_energy.slurm.queue.table_source import TableSource, journal_path
 
 ANYWHERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 IDS = st.lists(st.integers(1, 2**32 - 1), unique=True, max_size=50)

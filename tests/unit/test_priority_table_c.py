@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.priority import table_file
-from slurm_energy.slurm.queue.table import TableSource, journal_path
+from slurm_energy.slurm.queue.table_source import TableSource, journal_path
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 DRIVER = Path(__file__).parent / "native" / "tables_driver.c"

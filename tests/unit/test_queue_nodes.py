@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.slurm.queue.nodes import Node, parse_nodes, read_nodes
+from slurm_energy.slurm.queue.node_resources import Node, parse_nodes, read_nodes
 
 A1 = (
     "NodeName=a1 Arch=x86_64 CoresPerSocket=32  CPUAlloc=2 CPUEfctv=64 CPUTot=64 CPULoad=2.15 "

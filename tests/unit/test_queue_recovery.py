@@ -7,8 +7,8 @@ from queue_examples import queue
 from queue_files import journal, snapshot
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy.slurm.queue.recovery import LAST_QUEUE_S, RecoveringSource
-from slurm_energy.slurm.queue.table import TableSource, journal_path
+from slurm_energy.slurm.queue.fallback_source import LAST_QUEUE_S, RecoveringSource
+from slurm_energy.slurm.queue.table_source import TableSource, journal_path
 
 TAKEN_S = 1_795_000_000.0
 

@@ -7,7 +7,7 @@ from slurm_answers import squeue_fields, squeue_text
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.hostlist import folded, position
-from slurm_energy.slurm.queue.shaping import Asked, ask, changes, same_nodes
+from slurm_energy.slurm.queue.gpu_request import Asked, ask, changes, same_nodes
 
 OLD, NEW = (22, 5, 8), (24, 11, 5)
 LETTERS = {"%A": "9", "%F": "9", "%K": "N/A", "%i": "9", "%T": "PENDING", "%n": "", "%x": "", "%f": "(null)"}

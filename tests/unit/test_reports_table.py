@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from report_examples import answer, governor, record, usages
 
 from slurm_energy.errors import UsageError
-from slurm_energy.plaintext import columns_of
 from slurm_energy.records import AppliedSetting, EnergyRecord
 from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, Field, Style, find_field
 from slurm_energy.reports.jsonview import job_object
@@ -19,6 +18,7 @@ from slurm_energy.reports.scaling import Units, with_unit
 from slurm_energy.reports.settings import short_settings
 from slurm_energy.reports.table import Layout, delimited, fit, parse_format, table_lines
 from slurm_energy.reports.usage import Answer, Usage, summarise
+from slurm_energy.safe_text import columns_of
 
 NAMES = [field.name for field in FIELDS]
 WIDTHS = st.none() | st.tuples(st.booleans(), st.integers(1, 4096))

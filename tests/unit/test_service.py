@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy import service
+from slurm_energy import service_manager
 from slurm_energy.cli.main import main as cli
 
 PATIENCE_S = 60.0
@@ -55,7 +55,7 @@ def manager(folder: Path, request: pytest.FixtureRequest) -> Iterator[Manager]:
 
 
 def test_notifications_reach_the_manager(manager: Manager) -> None:
-    notifier = service.ServiceManager(manager.address)
+    notifier = service_manager.ServiceManager(manager.address)
     with notifier.reload():  # not ready yet: nothing is sent
         pass
     notifier.ready("Serving\nMAINPID=1")
@@ -76,7 +76,7 @@ def test_the_variables_are_taken_from_the_environment() -> None:
         "WATCHDOG_PID": str(os.getpid()),
         "A": "b",
     }
-    service.ServiceManager.from_environment(environment)
+    service_manager.ServiceManager.from_environment(environment)
     assert environment == {"A": "b"}
 
 
@@ -94,7 +94,7 @@ def test_the_variables_are_taken_from_the_environment() -> None:
 def test_the_watchdog_is_for_the_process_that_is_named(
     variables: dict[str, str], watchdog_s: float | None
 ) -> None:
-    made = service.ServiceManager.from_environment({"NOTIFY_SOCKET": "/nowhere", **variables})
+    made = service_manager.ServiceManager.from_environment({"NOTIFY_SOCKET": "/nowhere", **variables})
     assert made._watchdog_s == watchdog_s
 
 
@@ -102,7 +102,7 @@ def test_the_watchdog_is_for_the_process_that_is_named(
     "address", ["", "relative", "vsock:2:1234", "/nowhere/at/all", "@nobody-listens-here"]
 )
 def test_no_manager_is_no_error(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    notifier = service.ServiceManager.from_environment({"NOTIFY_SOCKET": address})
+    notifier = service_manager.ServiceManager.from_environment({"NOTIFY_SOCKET": address})
     notifier.ready("x")
     notifier.stopping()
     assert len(caplog.records) == (1 if address.startswith(("/", "@")) else 0)
@@ -111,7 +111,7 @@ def test_no_manager_is_no_error(address: str, caplog: pytest.LogCaptureFixture) 
 def test_keep_alives_come_from_the_event_loop(manager: Manager) -> None:
     async def serve() -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(service.ServiceManager(manager.address, 0.02).keep_alive(), 0.2)
+            await asyncio.wait_for(service_manager.ServiceManager(manager.address, 0.02).keep_alive(), 0.2)
 
     asyncio.run(serve())
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_keep_alives_come_from_the_event_loop(manager: Manager) -> None:
 )
 def test_each_line_in_the_journal_has_its_priority(level: str, priority: int) -> None:
     record = logging.LogRecord("x", getattr(logging, level.upper()), "", 0, "one\ntwo", (), None)
-    assert service.JournalFormatter().format(record) == f"<{priority}>one\n<{priority}>two"
+    assert service_manager.JournalFormatter().format(record) == f"<{priority}>one\n<{priority}>two"
 
 
 class Started:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.priority import table_file
-from slurm_energy.slurm.queue.table import TableSource
+from slurm_energy.slurm.queue.table_source import TableSource
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ROOT / "plugins"

@@ -23,11 +23,11 @@ from slurm_answers import RECORDED_DELIMITER, squeue_delimiter, squeue_fields
 from slurm_energy.errors import ConfigError, UnavailableError, UsageError
 from slurm_energy.slurm.command import command_environment
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING
-from slurm_energy.slurm.queue.commands import SqueueSource
-from slurm_energy.slurm.queue.flagtext import flags_in
-from slurm_energy.slurm.queue.running import read_places
-from slurm_energy.slurm.queue.update import SITE_FACTOR_MAX, Updater
-from slurm_energy.slurm.queue.weights import check_weights
+from slurm_energy.slurm.queue.comment_flags import flags_in
+from slurm_energy.slurm.queue.job_update import SITE_FACTOR_MAX, Updater
+from slurm_energy.slurm.queue.priority_weights import check_weights
+from slurm_energy.slurm.queue.running_jobs import read_places
+from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
 RECORDED = Path(__file__).parent / "slurm_outputs"
 RELEASES = ("22.05.8", "26.05.5")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_answers import fixed_width_text
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy.slurm.shares import Association, Share, Shares, ShareSource, normalised, read_shares
+from slurm_energy.slurm.fair_share import Association, Share, Shares, ShareSource, normalised, read_shares
 
 RECORDED = Path(__file__).parent / "slurm_outputs" / "sacctmgr-assoc-22.05.8.txt"
 

@@ -14,8 +14,8 @@ from slurm_answers import RECORDED_DELIMITER, fixed_width_text, recorded_rows, s
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.command import Command, CommandRunner
-from slurm_energy.slurm.delimited import parse_rows
-from slurm_energy.slurm.jobs import IDS_PER_QUERY, JobFacts, choose_run, job_facts
+from slurm_energy.slurm.command_output import parse_rows
+from slurm_energy.slurm.job_accounting import IDS_PER_QUERY, JobFacts, choose_run, job_facts
 from slurm_energy.slurm.release import release
 
 RECORDED = Path(__file__).parent / "slurm_outputs"

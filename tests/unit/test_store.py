@@ -10,8 +10,8 @@ import stat
 import pytest
 from store_examples import NOW, Accounting, item, job, record
 
-from slurm_energy.accounting import database, facts, integrity, queries, retention
-from slurm_energy.accounting.selection import JobSelector, Selection, Visibility
+from slurm_energy.accounting import database, integrity, job_facts, record_queries, retention
+from slurm_energy.accounting.record_selection import JobSelector, Selection, Visibility
 from slurm_energy.controller import main as controller_main
 from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
 from slurm_energy.reports.trace import encode_trace
@@ -297,15 +297,15 @@ class TestFacts:
     def test_open_until_the_state_is_final(self, accounting):
         accounting.deliver(item())
         with database.connect(accounting.path) as connection:
-            assert facts.open_jobs(connection, NOW - 5) == [facts.OpenJob("c1", 1, True)]
-            assert facts.open_jobs(connection, NOW + 5) == []
+            assert job_facts.open_jobs(connection, NOW - 5) == [job_facts.OpenJob("c1", 1, True)]
+            assert job_facts.open_jobs(connection, NOW + 5) == []
         accounting.learn(job(1, state="RUNNING", end=None))
         with database.connect(accounting.path) as connection:
-            assert facts.open_jobs(connection, NOW - 5) == [facts.OpenJob("c1", 1, False)]
-            assert facts.open_jobs(connection, NOW + 5) == []
+            assert job_facts.open_jobs(connection, NOW - 5) == [job_facts.OpenJob("c1", 1, False)]
+            assert job_facts.open_jobs(connection, NOW + 5) == []
         accounting.learn(job(1, state="COMPLETED"))
         with database.connect(accounting.path) as connection:
-            assert facts.open_jobs(connection, 0) == []
+            assert job_facts.open_jobs(connection, 0) == []
         assert accounting.find()[0]["job"]["state"] == "COMPLETED"
         assert accounting.rows("SELECT count(*) FROM jobs") == [(1,)]
 
@@ -313,10 +313,10 @@ class TestFacts:
         accounting.deliver(item())
         accounting.learn(job(1, state="COMPLETED", name="allocation", end=1100.0), now=1105.0)
         with database.connect(accounting.path) as connection:
-            assert facts.open_jobs(connection, 0) == [facts.OpenJob("c1", 1, False)]
+            assert job_facts.open_jobs(connection, 0) == [job_facts.OpenJob("c1", 1, False)]
         accounting.learn(job(1, display_id="7_1", state="COMPLETED", name="train", end=1100.0), now=1111.0)
         with database.connect(accounting.path) as connection:
-            assert facts.open_jobs(connection, 0) == []
+            assert job_facts.open_jobs(connection, 0) == []
         assert accounting.find()[0]["job"]["display_id"] == "7_1"
 
     def test_each_run_gets_its_own(self, accounting):
@@ -362,7 +362,7 @@ def test_figures(accounting):
     accounting.deliver(item(job_id=3, end=1150.0), now=NOW + 9)
     accounting.learn(job(1))
     with database.connect(accounting.path, read_only=True) as connection:
-        figures = queries.figures(connection)
+        figures = record_queries.figures(connection)
     assert figures.pop("database_bytes") > 0
     assert figures == {
         "records": 3,

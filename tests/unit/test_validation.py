@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
-from slurm_energy.config.document import example, toml
 from slurm_energy.config.findings import InvalidConfigError, Severity
-from slurm_energy.config.reading import nearest
+from slurm_energy.config.loader import nearest
 from slurm_energy.config.schema import SECTIONS, EdpEntry, SitePolicy
+from slurm_energy.config.schema_document import example, toml
 from slurm_energy.validation import Role, check_file, load_for_daemon
 from slurm_energy.validation.checker import CHECKS
 from slurm_energy.validation.host import Host, SlurmConf
@@ -439,7 +439,7 @@ def test_what_a_host_cannot_know_is_said(
 def test_without_a_file_the_defaults_are_checked(
     host: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("slurm_energy.config.reading.DEFAULT_PATH", host / "none.toml")
+    monkeypatch.setattr("slurm_energy.config.loader.DEFAULT_PATH", host / "none.toml")
     monkeypatch.delenv("SENERGY_CONFIG", raising=False)
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
     assert main(["config", "check"]) == 0
@@ -508,11 +508,11 @@ class TestDaemons:
 
 
 def test_slurm_conf_is_read_as_slurm_reads_it(tmp_path: Path) -> None:
-    from slurm_energy.slurm import conffile
+    from slurm_energy.slurm import conf_files
 
     conf = tmp_path / "slurm.conf"
     conf.write_text(SLURM_CONF)
-    slurm = SlurmConf(conf, settings=conffile.settings(conf))
+    slurm = SlurmConf(conf, settings=conf_files.settings(conf))
     assert slurm.partitions == {"gpu", "cpu"}
     assert slurm.controllers == {"head"}
     host = Host(frozenset({"head"}), slurm)

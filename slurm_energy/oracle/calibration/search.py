@@ -22,7 +22,7 @@ import numpy as np
 from slurm_energy.errors import UnavailableError, UsageError, install_extra
 from slurm_energy.oracle.calibration.problem import Array, Problem, Unknown, Weights
 from slurm_energy.quantities import shown
-from slurm_energy.workers import end_with_parent
+from slurm_energy.worker_processes import end_with_parent
 
 try:
     from scipy.optimize import differential_evolution, minimize

@@ -24,7 +24,7 @@ from slurm_energy.oracle.history.levels import (
 from slurm_energy.oracle.history.runs import Run
 from slurm_energy.oracle.history.surprise import Surprise
 from slurm_energy.oracle.history.track_record import PartitionRecord, ProgramRecord, UserRecord
-from slurm_energy.quota import fair_quota
+from slurm_energy.user_quota import fair_quota
 
 RUNS_PER_KEY: Final = 64
 """Newest runs kept of each key; one more would weigh less than 1 % of the newest."""

@@ -12,8 +12,8 @@ from typing import Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.slurm.fingerprint import DIRECTIVE, fingerprint
-from slurm_energy.slurm.sbatchoptions import LONG, options, words
+from slurm_energy.slurm.sbatch_options import LONG, options, words
+from slurm_energy.slurm.script_fingerprint import DIRECTIVE, fingerprint
 
 MAX_BYTES: Final = 4 << 20
 _ENERGY: Final = "energy-"

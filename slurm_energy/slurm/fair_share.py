@@ -10,7 +10,7 @@ from typing import Final
 from slurm_energy.errors import UnavailableError
 from slurm_energy.quantities import shown
 from slurm_energy.slurm.command import Runner, run_command
-from slurm_energy.slurm.delimited import FixedWidth
+from slurm_energy.slurm.command_output import FixedWidth
 
 _COLUMNS: Final = FixedWidth(
     {**dict.fromkeys(("Account", "User", "Partition", "ParentName"), 256), "Share": 24}

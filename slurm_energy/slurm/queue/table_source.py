@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
-from slurm_energy.slurm.queue.entries import columns_of
-from slurm_energy.slurm.queue.layout import (
+from slurm_energy.slurm.queue.table_entries import columns_of
+from slurm_energy.slurm.queue.table_layout import (
     ENTRY,
     HEADER,
     JOURNAL,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.slurm.queue.columns import QueueColumns, queue_columns
-from slurm_energy.slurm.queue.layout import (
+from slurm_energy.slurm.queue.table_layout import (
     DEPENDENT,
     FIXED,
     HELD,

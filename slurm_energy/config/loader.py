@@ -18,8 +18,8 @@ from typing import Any
 from slurm_energy.config.findings import Finding, InvalidConfigError, Severity, require_valid
 from slurm_energy.config.schema import SECTIONS, Config, EdpEntry, SitePolicy
 from slurm_energy.errors import ConfigError
-from slurm_energy.ownership import read_trusted
 from slurm_energy.quantities import is_number, shown
+from slurm_energy.trusted_files import read_trusted
 
 DEFAULT_PATH = Path("/etc/slurm/energy.toml")
 ENVIRONMENT_KEY = "SENERGY_CONFIG"

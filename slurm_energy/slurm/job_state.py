@@ -6,7 +6,7 @@ from typing import Final
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.command import CommandRunner, Runner
-from slurm_energy.slurm.delimited import FixedWidth, squeue_rows
+from slurm_energy.slurm.command_output import FixedWidth, squeue_rows
 
 TIMEOUT_S: Final = 5.0
 _NO_SUCH_JOB: Final = "Invalid job id"

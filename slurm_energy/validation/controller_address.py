@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from slurm_energy.config.addresses import is_loopback, parse_listen, parse_url
 from slurm_energy.config.findings import Finding
-from slurm_energy.validation.subject import Subject
+from slurm_energy.validation.check_context import Subject
 
 
 def check(subject: Subject) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, MutableMapping
 from typing import Final, TextIO
 
-from slurm_energy.config.checks import LOG_LEVELS
+from slurm_energy.config.value_checks import LOG_LEVELS
 from slurm_energy.errors import EnergyError
 
 __all__ = ["LOG_LEVELS", "ServiceManager", "report_failure", "set_log_level", "start_log"]

@@ -8,7 +8,7 @@ from typing import Final
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.queue.columns import QueueColumns, QueueSource
-from slurm_energy.slurm.queue.table import TableSource
+from slurm_energy.slurm.queue.table_source import TableSource
 
 LAST_QUEUE_S: Final = 120.0
 """Age up to which the last good snapshot is used: two of slurmctld's passes."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from slurm_energy.config.checks import GROUP_MARK
 from slurm_energy.config.findings import Finding
-from slurm_energy.config.reading import nearest
-from slurm_energy.users import name_of, uids_of
-from slurm_energy.validation.subject import Role, Subject
+from slurm_energy.config.loader import nearest
+from slurm_energy.config.value_checks import GROUP_MARK
+from slurm_energy.user_lookup import name_of, uids_of
+from slurm_energy.validation.check_context import Role, Subject
 
 _PLUGIN = "site_factor/energy"
 

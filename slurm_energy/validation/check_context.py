@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding, Severity
-from slurm_energy.config.reading import Source
+from slurm_energy.config.loader import Source
 from slurm_energy.validation.host import Host
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from slurm_energy.accounting.database import transaction
-from slurm_energy.quota import fair_quota
 from slurm_energy.slurm.tres import requested
+from slurm_energy.user_quota import fair_quota
 
 RUNS_PER_KIND: Final = 64
 """Newest runs kept of each kind: user, name, script, resources, limit, policy and caps all equal."""

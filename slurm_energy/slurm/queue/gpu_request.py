@@ -12,7 +12,7 @@ from typing import Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import Runner, run_command
-from slurm_energy.slurm.delimited import NO_VALUES, squeue_rows
+from slurm_energy.slurm.command_output import NO_VALUES, squeue_rows
 from slurm_energy.slurm.hostlist import expanded
 
 # Before 24.05 neither format has all fields: --Format has no excluded nodes, --format no tres-per-job.

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm.build_tools import run_tool
 from slurm_energy.slurm.command import Runner, run_command
-from slurm_energy.slurm.tools import run_tool
 
 _ONE_LINE: Final = re.compile(r"deb(?:-src)?\s+(?P<options>\[[^]]*\]\s+)?(?P<uri>\S+)\s+(?P<rest>\S.*)")
 _ARCHIVE: Final = re.compile(r"/(debian|ubuntu)(-security)?/?$")

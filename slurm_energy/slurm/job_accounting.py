@@ -14,7 +14,7 @@ from typing import Final
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.command import Command, Runner, run_command
-from slurm_energy.slurm.delimited import FixedWidth, squeue_rows
+from slurm_energy.slurm.command_output import FixedWidth, squeue_rows
 
 IDS_PER_QUERY = 4000  # about 40 kB of arguments; one argument may have 128 KiB
 _CLOCK_SKEW_S = 300.0

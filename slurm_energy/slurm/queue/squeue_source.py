@@ -18,9 +18,9 @@ import numpy as np
 from slurm_energy.errors import UnavailableError
 from slurm_energy.quantities import shown
 from slurm_energy.slurm.command import Runner, run_command
-from slurm_energy.slurm.delimited import NO_VALUES, new_delimiter, squeue_command
+from slurm_energy.slurm.command_output import NO_VALUES, new_delimiter, squeue_command
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns, queue_columns
-from slurm_energy.slurm.queue.flagtext import flags_in
+from slurm_energy.slurm.queue.comment_flags import flags_in
 from slurm_energy.slurm.tres import MOST_GPUS, gpus_of, requested
 
 _FIELDS: Final = (

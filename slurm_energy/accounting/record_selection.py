@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_energy.accounting.parameters import refuse_unknown, switch, words
 from slurm_energy.errors import UsageError
+from slurm_energy.protocol.query_parameters import refuse_unknown, switch, words
 from slurm_energy.quantities import shown
 
 _JOB = re.compile(

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from slurm_energy.accounting.selection import JobSelector, Selection, Visibility
+from slurm_energy.accounting.record_selection import JobSelector, Selection, Visibility
 from slurm_energy.errors import ForbiddenError, NotFoundError
 from slurm_energy.quantities import shown
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from slurm_energy.config import SitePolicy
 from slurm_energy.config.findings import Finding
-from slurm_energy.config.reading import nearest, numbered
+from slurm_energy.config.loader import nearest, numbered
 from slurm_energy.errors import ConfigError
 from slurm_energy.policies import catalogue
 from slurm_energy.policies.catalogue import BUILT_IN, MONITOR
 from slurm_energy.policies.submission_file import policy_file_text
-from slurm_energy.validation.subject import Subject
+from slurm_energy.validation.check_context import Subject
 
 _VALUES = ("cap_watts", "gpu_cap_watts", "max_frequency_mhz", "governor", "epp")
 _EDP_VALUES = ("max_frequency_mhz", "package_cap_watts", "gpu_cap_watts", "gpu_clock_mhz")

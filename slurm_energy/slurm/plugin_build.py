@@ -15,10 +15,10 @@ from typing import Final
 
 import slurm_energy
 from slurm_energy.errors import EnergyError, UnavailableError, UsageError
-from slurm_energy.slurm import aptsource, installation
+from slurm_energy.slurm import debian_source, installation
+from slurm_energy.slurm.build_tools import run_tool
 from slurm_energy.slurm.installation import Installation
 from slurm_energy.slurm.release import Release
-from slurm_energy.slurm.tools import run_tool
 
 PLUGIN: Final = "site_factor_energy.so"
 PARTS_KEY: Final = "SENERGY_PARTS_DIR"
@@ -138,13 +138,13 @@ def _fetched(cache: Path, slurm: Installation, release: Release, say: Say) -> Pa
     if not slurm.is_packaged:
         why = f"{slurm.slurmctld} is from no package of the distribution"
         raise UnavailableError(f"source of Slurm {release}", why, "give --slurm-source DIR")
-    name, version = aptsource.source_package()
+    name, version = debian_source.source_package()
     place = cache / f"{name}_{version.replace(':', '_')}"
     tree = place / "tree"
     if (tree / "config.h").exists():
         return tree
     say(f"Fetching the source of {name} {version}, as slurmctld is {release}")
-    return aptsource.download(place, name, version)
+    return debian_source.download(place, name, version)
 
 
 def _made(plugins: Path, tree: Path, target: Path, release: Release) -> Path:

@@ -7,7 +7,7 @@ from typing import Final
 
 from slurm_energy.config.findings import Finding
 from slurm_energy.errors import ConfigError, install_extra
-from slurm_energy.validation.subject import Role, Subject
+from slurm_energy.validation.check_context import Role, Subject
 
 _KEYS: Final = ("calibrations", "hardware")
 

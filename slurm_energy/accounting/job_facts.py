@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_energy.accounting.database import transaction
-from slurm_energy.slurm.jobs import JobFacts, choose_run
+from slurm_energy.slurm.job_accounting import JobFacts, choose_run
 
 _UPSERT = """
     INSERT INTO jobs (cluster, job_id, submit, display_id, name, account, partition, user, state, start,

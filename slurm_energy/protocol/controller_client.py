@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from slurm_energy.accounting.request_proof import request_payload
-from slurm_energy.accounting.response_proof import ProofError, ResponseVerifier
 from slurm_energy.config.addresses import parse_url
 from slurm_energy.errors import (
     EnergyError,
@@ -28,9 +26,11 @@ from slurm_energy.errors import (
     UnavailableError,
     UsageError,
 )
+from slurm_energy.protocol.request_proof import request_payload
+from slurm_energy.protocol.response_proof import ProofError, ResponseVerifier
 from slurm_energy.quantities import shown
 from slurm_energy.slurm import munge
-from slurm_energy.users import uids_of
+from slurm_energy.user_lookup import uids_of
 
 DEFAULT_CONTROLLER_USERS: Final = ("root", "slurm")
 MAX_RESPONSE_BYTES: Final = 4 << 30

@@ -6,7 +6,7 @@ from typing import Final
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.command import Runner
-from slurm_energy.slurm.shares import read_shares
+from slurm_energy.slurm.fair_share import read_shares
 
 _NO_ACCOUNTING: Final = "Only 'accounting_storage/slurmdbd' is supported"
 
