@@ -123,17 +123,6 @@ class Nvml:
         except DeviceError:
             return None
 
-    def ask(self, function: str, handle: Any) -> Any:
-        """Call a function of a handle that is not a GPU's own; None if it does not support it."""
-        try:
-            return getattr(self._library, function)(handle)
-        except self._library.NVMLError:
-            return None
-
-    def constant(self, name: str) -> Any:
-        """Return a constant of the library."""
-        return getattr(self._library, name)
-
     def close(self) -> None:
         """Leave the library."""
         if self._reopening is not None:
@@ -322,8 +311,9 @@ def _add(found: GpuDevices, nvml: Nvml, index: int) -> None:
     if nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", index) is not None:
         found.throttles.append(GpuThrottle(nvml, index, _slow_reasons()))
     if gpu.partitioned:
-        whole = "energy and limits are the whole GPU's, an instance's part of them is modelled"
-        found.notes.append(f"nvml:gpu{index} is partitioned (MIG): {whole}")
+        found.notes.append(
+            f"nvml:gpu{index} is partitioned (MIG): energy and limits are those of the whole GPU"
+        )
 
 
 def is_partitioned(nvml: Nvml, index: int) -> bool:

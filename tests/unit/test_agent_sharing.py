@@ -211,7 +211,7 @@ def test_jobs_on_one_gpu_share_its_limit(gpu_node: tuple[Engine, list[Limit]]) -
 def test_a_job_with_an_instance_gets_no_figure_of_the_gpu_with_its_number(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, partitioned: bool
 ) -> None:
-    library = test_mig.Node(7, {}, int(partitioned))
+    library = test_mig.Node(int(partitioned))
     library.nvmlDeviceGetTotalEnergyConsumption = lambda handle: next(millijoules)  # type: ignore[attr-defined]
     millijoules = itertools.count(0, 50_000)
     monkeypatch.setattr(nvml.Nvml, "open", lambda: nvml.Nvml(library))
