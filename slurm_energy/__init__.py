@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slurm_energy.profiling.sections import profile as profile
+    from slurm_energy.profiling.profiler import profile as profile
 
 __version__ = "0.1.0"
 
@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """Import what programs use only when they use it: every command imports this module."""
     if name == "profile":
-        from slurm_energy.profiling.sections import profile
+        from slurm_energy.profiling.profiler import profile
 
         return profile
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -58,7 +58,7 @@ def counter_delta(previous: int, current: int, counter_range: int) -> int:
         previous: earlier reading, 0 <= previous < counter_range.
         current: later reading, same unit.
         counter_range: number of distinct values, i.e. the counter counts modulo this.
-            For powercap that is `max_energy_range_uj` + 1 unit; see `devices/powercap.py`.
+            For powercap that is `max_energy_range_uj` + 1 unit; see `devices/cpu/powercap.py`.
 
     Returns:
         (current - previous) modulo counter_range, in the counter's unit.

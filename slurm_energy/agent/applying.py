@@ -10,8 +10,8 @@ from slurm_energy.agent.keeping import Keeper
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.session import Session
 from slurm_energy.config import Config
+from slurm_energy.control.apply import Outcome
 from slurm_energy.devices.discovery import Devices
-from slurm_energy.devices.settings import Outcome
 from slurm_energy.policies import Request
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slurm_energy import service_manager
+from slurm_energy import atomic_file, service_manager
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.delivery import Delivery
 from slurm_energy.agent.engine import Engine
@@ -21,9 +21,8 @@ from slurm_energy.agent.server import Server, refuse_if_answered
 from slurm_energy.agent.statedir import StateDir, lock_file
 from slurm_energy.agent.worker import Regular, Worker
 from slurm_energy.config import Config
-from slurm_energy.devices import durable
 from slurm_energy.devices.discovery import Devices, discover
-from slurm_energy.devices.node_power import node_meter
+from slurm_energy.devices.node.power_options import node_meter
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.slurm.hook_environment import this_node
 from slurm_energy.trusted_files import check_folder
@@ -183,7 +182,7 @@ class Daemon:
             self._written.clear()
             flush = await self._work(self._engine.tidy)
             try:
-                await asyncio.to_thread(durable.flush, flush.files)
+                await asyncio.to_thread(atomic_file.flush, flush.files)
             except OSError as error:
                 self._complaints.tell("agent.state_dir", f"cannot be forced to disk, tried again: {error}")
                 await self._work(partial(self._engine.flushed, flush, succeeded=False))

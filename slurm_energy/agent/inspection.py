@@ -15,12 +15,12 @@ from slurm_energy.agent.sampler import longest_interval_s
 from slurm_energy.agent.slurm_side import slurm_side
 from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding
-from slurm_energy.devices import catalogue
+from slurm_energy.devices import interfaces as catalogue
 from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
 from slurm_energy.devices.hwmon import chip_names
-from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob
-from slurm_energy.devices.node_power import node_meter
-from slurm_energy.devices.polling import NOT_YET
+from slurm_energy.devices.node.power_options import node_meter
+from slurm_energy.devices.polled_sensor import NOT_YET
 from slurm_energy.devices.sources import NodeMeter
 from slurm_energy.devices.sysfs import read_optional
 from slurm_energy.errors import ConfigError, EnergyError

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from slurm_energy import atomic_file
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.measuring import Measuring
 from slurm_energy.agent.session import OPEN, Session
 from slurm_energy.agent.spool import Spool
 from slurm_energy.agent.statedir import StateDir
-from slurm_energy.devices import durable
 from slurm_energy.records import EnergyRecord
 
 _MOST_UNFORCED = 6
@@ -128,7 +128,7 @@ class Keeper:
         """Force everything to disk now, as far as that is possible."""
         flush = self.unsynced()
         with contextlib.suppress(OSError):
-            durable.flush(flush.files)
+            atomic_file.flush(flush.files)
             self.synced(flush)
 
     def synced(self, flush: Flush) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from slurm_energy.agent.sampler import Delta, Interval
 from slurm_energy.agent.shares import OTHER
 from slurm_energy.devices.discovery import Devices
-from slurm_energy.devices.interface import EnergyCounter
+from slurm_energy.devices.driver import EnergyCounter
 
 LEAST_WINDOW_S = 0.5
 """A shorter window would see the steps in which counters are updated rather than power."""

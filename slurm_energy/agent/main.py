@@ -14,7 +14,7 @@ from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.statedir import StateDir
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.node_power import node_meter
+from slurm_energy.devices.node.power_options import node_meter
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError
 from slurm_energy.slurm.hook_environment import this_node
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_energy import atomic_file
 from slurm_energy.agent.clock import Clock
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.engine import Engine
-from slurm_energy.devices import durable
 from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.slurm.hook_environment import job_context
 
@@ -115,7 +115,7 @@ class Missed:
         if match is None:
             return None  # the mark, or a hook is writing it
         try:
-            data = json.loads(durable.read(path, _LONGEST_BYTES))
+            data = json.loads(atomic_file.read(path, _LONGEST_BYTES))
             operation, env = _checked(data)
             return Message(path, int(match[1]) / 1e9, operation, env, job_context(env).key)
         except (OSError, ValueError, EnergyError) as error:
@@ -126,11 +126,11 @@ class Missed:
     def _drop_those_of_earlier_boots(self) -> None:
         """Empty a directory that outlived a reboot. A mark tells, as wall clocks jump."""
         mark = self.folder / _MARK
-        if mark.exists() and durable.read(mark, _LONGEST_BYTES).decode() == self._clock.boot_id:
+        if mark.exists() and atomic_file.read(mark, _LONGEST_BYTES).decode() == self._clock.boot_id:
             return
         for path in self.folder.iterdir():
             path.unlink()
-        durable.write(mark, self._clock.boot_id.encode(), sync=False)
+        atomic_file.write(mark, self._clock.boot_id.encode(), sync=False)
 
 
 def _checked(data: Any) -> tuple[str, dict[str, str]]:

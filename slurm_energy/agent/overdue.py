@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from slurm_energy.agent.session import Session
-from slurm_energy.devices import process_tree
+from slurm_energy.devices.cpu import process_tree
 
 EPILOG_GRACE_S = 600.0
 """Other epilogs of the site may run before ours, one after the other."""

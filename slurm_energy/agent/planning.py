@@ -9,11 +9,11 @@ from slurm_energy.agent import attribution
 from slurm_energy.agent.meter import Meter, PowerWatch
 from slurm_energy.agent.session import CLOSING, Session
 from slurm_energy.config import Config
-from slurm_energy.devices.combining import Tenant
+from slurm_energy.control.arbitration import Tenant
+from slurm_energy.control.journal import Journal
+from slurm_energy.devices.cpu.topology import cpus_of_cores
 from slurm_energy.devices.discovery import Devices, describe
 from slurm_energy.devices.hardware import Hardware
-from slurm_energy.devices.journal import Journal
-from slurm_energy.devices.topology import cpus_of_cores
 from slurm_energy.errors import EnergyError
 from slurm_energy.policies import WAITING, Plan, Request, Scope, catalogue, make_plan, validate_flags
 from slurm_energy.policies.shapes import LONGEST

@@ -9,8 +9,8 @@ from typing import Any
 from slurm_energy.agent import attribution, places
 from slurm_energy.agent.session import Session, Step
 from slurm_energy.agent.shares import BY_CPU_TIME, OTHER
-from slurm_energy.devices.interface import Knob
-from slurm_energy.devices.settings import Outcome, Restored
+from slurm_energy.control.apply import Outcome, Restored
+from slurm_energy.devices.driver import Knob
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
 
 _RESTORE_REASONS = "not restored: "

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_energy import atomic_file
 from slurm_energy.agent.complaints import Complaints
-from slurm_energy.devices import durable
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class RejectedRecords:
         self._receive(source, trace_of(name))
         note = json.dumps({"reason": reason[:_MAX_REASON], "refused_by": refused_by}).encode()
         with contextlib.suppress(OSError):  # on a full disk the record counts, not its reason
-            durable.write(self._path(_reason_of(name)), note, sync=False)
+            atomic_file.write(self._path(_reason_of(name)), note, sync=False)
             self._note_size(_reason_of(name), len(note))
         self._receive(source, name)
         self._bound(self.limit_bytes)
@@ -155,7 +155,7 @@ class RejectedRecords:
 
     def _note(self, name: str) -> dict[str, Any]:
         try:
-            note = json.loads(durable.read(self._path(_reason_of(name)), _MAX_REASON_BYTES))
+            note = json.loads(atomic_file.read(self._path(_reason_of(name)), _MAX_REASON_BYTES))
         except (OSError, ValueError):
             return {}
         return note if isinstance(note, dict) else {}
@@ -193,7 +193,7 @@ class RejectedRecords:
         self._sizes[name] = size
 
     def _remove(self, name: str) -> int:
-        durable.remove(self._path(name))
+        atomic_file.remove(self._path(name))
         return self._forget(name)
 
     def _forget(self, name: str) -> int:

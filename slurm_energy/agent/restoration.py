@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slurm_energy.agent import places
 from slurm_energy.agent.complaints import Complaints
-from slurm_energy.devices.combining import Parts, Tenancy, Tenant
+from slurm_energy.control.apply import Outcome, Restored, apply, restore, review
+from slurm_energy.control.arbitration import Parts, Tenancy, Tenant
+from slurm_energy.control.journal import Journal
 from slurm_energy.devices.discovery import Devices
 from slurm_energy.devices.hardware import Setting
-from slurm_energy.devices.journal import Journal
-from slurm_energy.devices.settings import Outcome, Restored, apply, restore, review
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,7 @@ from typing import Any, NamedTuple
 from slurm_energy.agent.clock import Clock
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.throttles import Throttles
-from slurm_energy.devices.interface import (
-    DeviceError,
-    DeviceGoneError,
-    EnergyCounter,
-    ThrottleSensor,
-)
+from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCounter, ThrottleSensor
 from slurm_energy.quantities import counter_delta
 
 READINGS_PER_WRAP = 3

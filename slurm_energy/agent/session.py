@@ -17,9 +17,9 @@ from slurm_energy.agent.shares import BY_CPU_TIME, OTHER
 from slurm_energy.agent.spans import Occupant
 from slurm_energy.agent.trace import TraceBuilder
 from slurm_energy.agent.usage import Worker
-from slurm_energy.devices.cputime import JobPlace
+from slurm_energy.control.apply import Outcome, Restored
+from slurm_energy.devices.cpu.cpu_time import JobPlace
 from slurm_energy.devices.hardware import Setting
-from slurm_energy.devices.settings import Outcome, Restored
 from slurm_energy.records import JobDevice
 
 STARTING, OPEN, CLOSING = "starting", "open", "closing"

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_energy import atomic_file
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.deferral import Deferral
 from slurm_energy.agent.rejected import TRACE_SUFFIX, RejectedRecords, file_sizes, trace_of
-from slurm_energy.devices import durable
 from slurm_energy.records import EnergyRecord
 
 log = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ class Spool:
 
     def _read(self, name: str) -> Item | None:
         try:
-            record = json.loads(durable.read(self._path(name), _LONGEST_FILE_BYTES))
+            record = json.loads(atomic_file.read(self._path(name), _LONGEST_FILE_BYTES))
         except FileNotFoundError:
             self._drop([name])
             return None
@@ -240,7 +240,7 @@ class Spool:
             self.reject(name, f"cannot be read: {error}")
             return None
         try:
-            trace = json.loads(durable.read(self._path(trace_of(name)), _LONGEST_FILE_BYTES))
+            trace = json.loads(atomic_file.read(self._path(trace_of(name)), _LONGEST_FILE_BYTES))
         except (OSError, ValueError):
             trace = None
         return Item(name, record, trace)
@@ -290,7 +290,7 @@ class Spool:
             self._complaints.settle(_DISK, "there is room for traces again")
 
     def _write(self, name: str, data: bytes) -> None:
-        durable.write(self._path(name), data, sync=False)
+        atomic_file.write(self._path(name), data, sync=False)
         self._total += len(data) - self._sizes.get(name, 0)
         self._sizes[name] = len(data)
 
@@ -315,7 +315,7 @@ class Spool:
 
     def _drop(self, names: Iterable[str]) -> None:
         for name in names:
-            durable.remove(self._path(name))
+            atomic_file.remove(self._path(name))
             self._total -= self._sizes.pop(name, 0)
 
     def _path(self, name: str) -> str:

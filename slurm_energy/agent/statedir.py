@@ -11,10 +11,10 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from slurm_energy import atomic_file
 from slurm_energy.agent.session import CLOSING, Session
 from slurm_energy.agent.trace import TraceBuilder
-from slurm_energy.devices import durable
-from slurm_energy.devices.journal import Journal
+from slurm_energy.control.journal import Journal
 from slurm_energy.errors import AlreadyRunningError, ConfigError, ForbiddenError, UnavailableError
 from slurm_energy.trusted_files import check_folder
 
@@ -78,7 +78,7 @@ class StateDir:
         """
         data = {"version": _VERSION, "checkpoint": checkpoint, "session": session.dump()}
         path = self._path(session, _ENDED if session.phase == CLOSING else _RUNS)
-        durable.write(path, json.dumps(data).encode(), sync=False)
+        atomic_file.write(path, json.dumps(data).encode(), sync=False)
         return path
 
     def save_books(self, checkpoint: dict[str, Any]) -> str:
@@ -91,14 +91,16 @@ class StateDir:
             OSError: not written; the last one is still there.
         """
         path = os.path.join(self.folder, _BOOKS)
-        durable.write(path, json.dumps({"version": _VERSION, "checkpoint": checkpoint}).encode(), sync=False)
+        atomic_file.write(
+            path, json.dumps({"version": _VERSION, "checkpoint": checkpoint}).encode(), sync=False
+        )
         return path
 
     def load_books(self) -> dict[str, Any] | None:
         """Return the checkpoint of `save_books`; None if there is none, or it cannot be read."""
         path = os.path.join(self.folder, _BOOKS)
         try:
-            data = json.loads(durable.read(path, _LONGEST_FILE_BYTES))
+            data = json.loads(atomic_file.read(path, _LONGEST_FILE_BYTES))
             if data["version"] != _VERSION:
                 raise ValueError(f"version {data['version']}")
             found: dict[str, Any] = data["checkpoint"]
@@ -116,13 +118,13 @@ class StateDir:
             OSError: not written.
         """
         if session.trace is not None:
-            durable.write(self._path(session, _TRACE), session.trace.parts(), sync=False)
+            atomic_file.write(self._path(session, _TRACE), session.trace.parts(), sync=False)
             session.trace.written()
 
     def forget(self, session: Session) -> None:
         """Remove all of a session whose record is in the spool."""
         for suffix in (_RUNS, _ENDED, _TRACE):
-            durable.remove(self._path(session, suffix))
+            atomic_file.remove(self._path(session, suffix))
 
     def load(self) -> list[tuple[Session, dict[str, Any]]]:
         """Return the sessions of the last run with their checkpoints; a damaged file is kept aside."""
@@ -161,7 +163,9 @@ class StateDir:
 
     def _load_trace(self, session: Session) -> None:
         try:
-            session.trace = TraceBuilder.load(durable.read(self._path(session, _TRACE), _LONGEST_FILE_BYTES))
+            session.trace = TraceBuilder.load(
+                atomic_file.read(self._path(session, _TRACE), _LONGEST_FILE_BYTES)
+            )
         except (OSError, ValueError, KeyError, TypeError):
             session.trace = None
 
@@ -170,7 +174,7 @@ class StateDir:
 
 
 def _read(path: Path) -> tuple[Session, dict[str, Any]]:
-    data = json.loads(durable.read(path, _LONGEST_FILE_BYTES))
+    data = json.loads(atomic_file.read(path, _LONGEST_FILE_BYTES))
     if data["version"] != _VERSION:
         raise ValueError(f"version {data['version']}")
     return Session.load(data["session"]), data["checkpoint"]

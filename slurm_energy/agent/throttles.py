@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_energy.devices.interface import DeviceError, ThrottleSensor
+from slurm_energy.devices.driver import DeviceError, ThrottleSensor
 
 _ROUND = 8
 """Throttling is sampled anyway, so an eighth of the sensors is asked at a time."""

@@ -15,8 +15,8 @@ from typing import Any
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.shares import node_rest
 from slurm_energy.agent.spans import Used
-from slurm_energy.devices.cputime import PROCESS_TREE, CpuTimes, JobPlace, node_busy_ns
-from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, CpuTimes, JobPlace, node_busy_ns
+from slurm_energy.devices.driver import DeviceError
 
 _TREE_PAUSE_S = 0.9
 """All processes of the node are gone through about once a second at most."""

@@ -71,12 +71,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args: argparse.Namespace, argv: list[str]) -> int:
-    from slurm_energy.profiling import flush, place, profile
+    from slurm_energy.profiling import flush, process_identity, profile
 
     if args.dir is not None:
-        os.environ[place.DIRECTORY_KEY] = str(args.dir.absolute())
-    elif (folder := place.directory(place.here())) is not None:
-        os.environ[place.DIRECTORY_KEY] = str(folder.absolute())  # the command's own sections go there too
+        os.environ[process_identity.DIRECTORY_KEY] = str(args.dir.absolute())
+    elif (folder := process_identity.directory(process_identity.here())) is not None:
+        os.environ[process_identity.DIRECTORY_KEY] = str(
+            folder.absolute()
+        )  # the command's own sections go there too
     with profile(args.name or Path(argv[0]).name[:200] or "command") as section:
         code = _run(argv)
     flush()
@@ -147,7 +149,7 @@ def _number(value: float | None, unit: str) -> str:
 
 
 def _gather(args: argparse.Namespace) -> int:
-    from slurm_energy.profiling import gathering
+    from slurm_energy.profiling import summary as gathering
 
     lines = gathering.read_lines(args.gather)
     summaries = gathering.summarise(lines)

@@ -34,7 +34,7 @@ from slurm_energy.controller.server import Server
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
 from slurm_energy.policies.catalogue import policy_caps
-from slurm_energy.policies.submission_file import policy_file_text
+from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.validation import Role, load_for_daemon
 

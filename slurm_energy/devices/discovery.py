@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_energy.devices import cpufreq, sources, topology
+from slurm_energy.devices import sources
+from slurm_energy.devices.cpu import cpufreq, topology
+from slurm_energy.devices.cpu.topology import Topology
+from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor
 from slurm_energy.devices.hardware import CpuPolicy, Gpu, Hardware, Package, read_range
-from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob, ThrottleSensor
-from slurm_energy.devices.preference import Choice
+from slurm_energy.devices.source_priority import Choice
 from slurm_energy.devices.sources import NodeMeter
-from slurm_energy.devices.topology import Topology
 
 _ZONE = re.compile(r"(?P<kind>package-|socket)(?P<number>\d+)(?:-die-(?P<die>\d+))?")
 

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.devices.gauge import PowerGauge, PowerReading, boottime
-from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.power_sensor import PowerGauge, PowerReading, boottime
 from slurm_energy.devices.sysfs import CounterFile, read_optional
 
 _CLASS = Path("sys/class/hwmon")

@@ -9,23 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_energy.devices import (
-    amd_energy,
-    amd_hsmp,
-    amd_smi,
-    dram_model,
-    intel_gpu,
-    ipmi,
-    nvml,
-    perf_energy,
-    pm_counters,
-    power_meter,
-    powercap,
-)
-from slurm_energy.devices.gauge import GaugeCounter, PowerGauge
+from slurm_energy.devices.cpu import amd_energy, amd_hsmp, perf_energy, powercap
+from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor
+from slurm_energy.devices.gpu import amd_smi, intel_gpu, nvml
 from slurm_energy.devices.hardware import Gpu, Package
-from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob, ThrottleSensor
-from slurm_energy.devices.preference import NO_SOURCE, Choice, Part, choose
+from slurm_energy.devices.node import dram_model, ipmi, pm_counters, power_meter
+from slurm_energy.devices.power_sensor import GaugeCounter, PowerGauge
+from slurm_energy.devices.source_priority import NO_SOURCE, Choice, Part, choose
 from slurm_energy.records import Quality
 
 _AMD_GPU_DEVICE = Path("dev/kfd")

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from slurm_energy.devices.interface import DeviceError, DeviceGoneError
+from slurm_energy.devices.driver import DeviceError, DeviceGoneError
 
 _READ_BYTES = 65536
 _REASONS = {

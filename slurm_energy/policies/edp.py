@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_energy.config import Config, EdpEntry
-from slurm_energy.devices.products import is_cpu, is_gpu
+from slurm_energy.devices.product_names import is_cpu, is_gpu
 from slurm_energy.policies.edp_defaults import DEFAULTS
 
 

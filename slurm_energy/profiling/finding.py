@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from slurm_energy.errors import EnergyError
-from slurm_energy.profiling.source import AgentSource, NoSource, Source
+from slurm_energy.profiling.energy_reader import AgentSource, NoSource, Source
 
 log = logging.getLogger("slurm_energy")
 
@@ -27,7 +27,7 @@ def find(job_id: int | None) -> Source:
             why = str(error)
         else:
             return agent
-    from slurm_energy.profiling.counters import open_counters
+    from slurm_energy.profiling.counter_reader import open_counters
 
     devices = open_counters()
     if devices is not None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from slurm_energy.profiling.source import Reading
+from slurm_energy.profiling.energy_reader import Reading
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from slurm_energy.config.loader import nearest, numbered
 from slurm_energy.errors import ConfigError
 from slurm_energy.policies import catalogue
 from slurm_energy.policies.catalogue import BUILT_IN, MONITOR
-from slurm_energy.policies.submission_file import policy_file_text
+from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.validation.check_context import Subject
 
 _VALUES = ("cap_watts", "gpu_cap_watts", "max_frequency_mhz", "governor", "epp")

@@ -22,7 +22,7 @@ import pytest
 from lab_node import LabNode
 from serving_bmc import serving_bmc
 
-from slurm_energy.devices.dram_model import model_watts
+from slurm_energy.devices.node.dram_model import model_watts
 from slurm_energy.lab.client import truth
 
 pytestmark = [pytest.mark.node, pytest.mark.root]

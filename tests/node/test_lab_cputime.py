@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.node, pytest.mark.root]
 READ = """
 import json, os
 from pathlib import Path
-from slurm_energy.devices.cputime import CpuTimes, JobPlace, node_busy_ns
+from slurm_energy.devices.cpu.cpu_time import CpuTimes, JobPlace, node_busy_ns
 for path in %r:
     Path(path).write_text("0")
 times = CpuTimes(Path("/"), "n1")

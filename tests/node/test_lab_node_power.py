@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from serving_bmc import serving_bmc
 
-from slurm_energy.devices import ipmi
+from slurm_energy.devices.node import ipmi
 from slurm_energy.lab.client import truth
 
 pytestmark = [pytest.mark.node, pytest.mark.root]

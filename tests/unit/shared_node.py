@@ -16,9 +16,9 @@ from slurm_energy.agent.engine import Engine
 from slurm_energy.agent.statedir import StateDir
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCounter
 from slurm_energy.devices.hardware import Gpu
-from slurm_energy.devices.interface import DeviceError, DeviceGoneError, EnergyCounter
-from slurm_energy.devices.preference import Choice, Part
+from slurm_energy.devices.source_priority import Choice, Part
 from slurm_energy.records import EnergyRecord
 
 CPUS = 8

@@ -12,13 +12,13 @@ import pytest
 from hardware_tree import KERNEL_RANGE_UJ, Tree
 from test_sampler import HandClock, decode
 
+from slurm_energy import atomic_file
 from slurm_energy import config as configuration
 from slurm_energy.agent import statedir
 from slurm_energy.agent.engine import Engine
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.statedir import StateDir
 from slurm_energy.config import AgentConfig, Config, DefaultsConfig
-from slurm_energy.devices import durable
 from slurm_energy.devices.discovery import discover
 from slurm_energy.errors import AlreadyRunningError, ForbiddenError, NotFoundError, UsageError
 from slurm_energy.records import EnergyRecord
@@ -523,7 +523,7 @@ def test_death_at_any_write_of_the_agent_s_files(
         return replacement
 
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "write", dying(durable.write))
+        patch.setattr(atomic_file, "write", dying(atomic_file.write))
         try:
             node.engine.begin(env(policy="powersave", cap="300"))
             node.use(3)
@@ -550,7 +550,7 @@ def test_a_full_disk_keeps_the_job_until_the_record_fits(node: Node, monkeypatch
         raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "write", full)
+        patch.setattr(atomic_file, "write", full)
         patch.setattr(Path, "write_bytes", full)
         assert node.engine.end(env()) == {"known": True}
         assert node.records() == []

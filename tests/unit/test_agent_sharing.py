@@ -16,11 +16,11 @@ from slurm_energy.agent.engine import Engine
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.statedir import StateDir
 from slurm_energy.config import Config
-from slurm_energy.devices import nvml
+from slurm_energy.devices.cpu.powercap import PowerLimit
 from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.gpu import nvml
+from slurm_energy.devices.gpu.nvml import GpuLimit
 from slurm_energy.devices.hardware import Gpu, Hardware
-from slurm_energy.devices.nvml import GpuLimit
-from slurm_energy.devices.powercap import PowerLimit
 from slurm_energy.policies import WAITING
 from slurm_energy.records import EnergyRecord, JobDevice
 

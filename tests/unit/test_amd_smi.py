@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from slurm_energy.devices import amd_smi
+from slurm_energy.devices.gpu import amd_smi
 from slurm_energy.lab import amdsmi as lab
 
 pytestmark = [
@@ -92,7 +92,7 @@ def test_energy_is_the_accumulator_times_its_resolution_exactly(library: Path, g
     count = 2**60 + 1  # beyond what a float can tell apart
     gpus.put(0, lab.GpuState(accumulator=count, resolution_uj=15.25))
     gpus.put(1, lab.GpuState(accumulator=2**64 - 1))
-    script = "import contextlib\nfrom slurm_energy.devices.interface import DeviceError\n"
+    script = "import contextlib\nfrom slurm_energy.devices.driver import DeviceError\n"
     script += (
         "why = ''\ntry:\n    found.counters[1].read()\nexcept DeviceError as error:\n    why = error.why\n"
     )
@@ -108,7 +108,7 @@ def test_a_limit_is_set_in_whole_watts_and_seen_by_every_process(library: Path, 
 
 
 REFUSED = """
-from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.driver import DeviceError
 try:
     found.knobs[0].write('{microwatts}')
     print(json.dumps('taken'))

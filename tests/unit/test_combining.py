@@ -13,12 +13,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from slurm_energy.devices import durable
-from slurm_energy.devices.combining import Parts, Tenancy, Tenant, combine
+from slurm_energy import atomic_file
+from slurm_energy.control.apply import apply, restore, review
+from slurm_energy.control.arbitration import Parts, Tenancy, Tenant, combine
+from slurm_energy.control.journal import Journal
 from slurm_energy.devices.discovery import Devices, discover
 from slurm_energy.devices.hardware import Setting, frequency_range, governor, no_boost, preference, rapl_limit
-from slurm_energy.devices.journal import Journal
-from slurm_energy.devices.settings import apply, restore, review
 
 LIMIT = "powercap.power_limit[package-0]"
 LIMIT_FILE = "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
@@ -185,8 +185,8 @@ def test_a_lower_cap_that_failed_for_one_job_is_raised_again_later(node: Node, m
 def test_one_write_of_the_journal_before_and_one_after(node: Node, monkeypatch) -> None:
     node.begin("1.0", Tenant(frozenset({0})), *watts(150), governor("policy0", "performance"))
     count = []
-    write = durable.write
-    monkeypatch.setattr(durable, "write", lambda *a, **k: (count.append(1), write(*a, **k)))
+    write = atomic_file.write
+    monkeypatch.setattr(atomic_file, "write", lambda *a, **k: (count.append(1), write(*a, **k)))
     node.begin("2.0", Tenant(frozenset({1})), *watts(180), governor("policy1", "performance"))
     assert len(count) == 2
     node.begin("3.0", Tenant(frozenset({2, 3})))

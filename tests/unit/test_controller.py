@@ -36,7 +36,7 @@ from slurm_energy.errors import (
     ConfigError,
     UnavailableError,
 )
-from slurm_energy.policies import submission_file
+from slurm_energy.policies import policy_file as submission_file
 from slurm_energy.protocol.response_proof import ResponseVerifier
 from slurm_energy.reports.trace import encode_trace
 from slurm_energy.slurm.roles import Roles

@@ -18,10 +18,10 @@ from hardware_tree import Tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.devices import process_tree
-from slurm_energy.devices.cputime import PROCESS_TREE, CpuTimes, JobPlace, node_busy_ns
-from slurm_energy.devices.interface import DeviceError
-from slurm_energy.devices.process_tree import NS_PER_TICK, JobTime, combine, parse_stat
+from slurm_energy.devices.cpu import process_tree
+from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, CpuTimes, JobPlace, node_busy_ns
+from slurm_energy.devices.cpu.process_tree import NS_PER_TICK, JobTime, combine, parse_stat
+from slurm_energy.devices.driver import DeviceError
 
 CG = "sys/fs/cgroup"
 SCOPE = f"{CG}/system.slice/slurmstepd.scope"

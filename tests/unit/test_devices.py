@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from hardware_tree import KERNEL_RANGE_UJ, Tree
 
-from slurm_energy.devices import cpufreq, nvml, powercap
+from slurm_energy.devices.cpu import cpufreq, powercap
+from slurm_energy.devices.cpu.powercap import counter_range_uj
 from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.interface import DeviceError, DeviceGoneError
-from slurm_energy.devices.powercap import counter_range_uj
+from slurm_energy.devices.driver import DeviceError, DeviceGoneError
+from slurm_energy.devices.gpu import nvml
 
 
 @pytest.fixture

@@ -22,13 +22,13 @@ from slurm_energy.agent import slurm_side as slurm_side_module
 from slurm_energy.agent.slurm_side import slurm_side
 from slurm_energy.cli import connection, doctor
 from slurm_energy.cli.main import main
-from slurm_energy.devices import catalogue
+from slurm_energy.devices import interfaces
+from slurm_energy.devices.cpu.powercap import ZoneCounter
 from slurm_energy.devices.discovery import discover
+from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
+from slurm_energy.devices.gpu.nvml import Nvml
 from slurm_energy.devices.hardware import Hardware
-from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob
-from slurm_energy.devices.nvml import Nvml
-from slurm_energy.devices.powercap import ZoneCounter
-from slurm_energy.devices.preference import COMPONENT_SOURCES, NODE_SOURCES
+from slurm_energy.devices.source_priority import COMPONENT_SOURCES, NODE_SOURCES
 from slurm_energy.errors import UnavailableError
 from slurm_energy.reports import health, healthpage
 from slurm_energy.reports.findings import (
@@ -244,12 +244,12 @@ def test_power_is_right_though_the_machine_stood_still_in_readings(
 
 
 def test_every_source_of_energy_belongs_to_one_interface() -> None:
-    listed = [source for known in catalogue.INTERFACES for source in known.sources]
+    listed = [source for known in interfaces.INTERFACES for source in known.sources]
     assert sorted(listed) == sorted({source.name for source in (*COMPONENT_SOURCES, *NODE_SOURCES)})
 
 
 def test_every_knob_belongs_to_one_interface() -> None:
-    families = [family for known in catalogue.INTERFACES for family in known.knobs]
+    families = [family for known in interfaces.INTERFACES for family in known.knobs]
     kinds = {kind.kind.partition(".")[0] for kind in subclasses(Knob) if "kind" in vars(kind)}
     assert sorted(families) == sorted(kinds)
 

@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 
 from slurm_energy.agent import attribution
 from slurm_energy.agent.meter import Meter
-from slurm_energy.devices import smbios
 from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.dram_model import DramModel, model_watts, module_watts, usage_factor, used_share
-from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.node import smbios
+from slurm_energy.devices.node.dram_model import (
+    DramModel,
+    model_watts,
+    module_watts,
+    usage_factor,
+    used_share,
+)
 from slurm_energy.records import Quality
 
 GIB = 1 << 30

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_energy import atomic_file
 from slurm_energy.agent.spool import Spool
 from slurm_energy.agent.statedir import StateDir
-from slurm_energy.devices import durable
 from slurm_energy.errors import ForbiddenError, UnavailableError
 
 PLANTS = ["link", "fifo", "second name", "folder", "too long"]
@@ -41,21 +41,21 @@ def plant(path: Path, kind: str, victim: Path) -> None:
 def test_a_planted_file_is_not_read(tmp_path: Path, victim: Path, kind: str) -> None:
     plant(tmp_path / "planted", kind, victim)
     with pytest.raises(OSError, match="planted"):
-        durable.read(tmp_path / "planted", 1000)
+        atomic_file.read(tmp_path / "planted", 1000)
 
 
 def test_what_we_wrote_is_read(tmp_path: Path) -> None:
-    durable.write(tmp_path / "a", b"1" * 1000)
-    assert durable.read(tmp_path / "a", 1000) == b"1" * 1000
+    atomic_file.write(tmp_path / "a", b"1" * 1000)
+    assert atomic_file.read(tmp_path / "a", 1000) == b"1" * 1000
     with pytest.raises(OSError, match="has 1000 bytes, expected at most 999"):
-        durable.read(tmp_path / "a", 999)
+        atomic_file.read(tmp_path / "a", 999)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
 def test_somebody_else_s_file_is_not_read(victim: Path) -> None:
     os.chown(victim, 65534, 65534)
     with pytest.raises(OSError, match="belongs to uid 65534, expected 0"):
-        durable.read(victim, 1000)
+        atomic_file.read(victim, 1000)
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "second name"])
@@ -64,10 +64,10 @@ def test_writing_replaces_a_plant_and_never_goes_through_it(
     tmp_path: Path, victim: Path, kind: str, name: str
 ) -> None:
     plant(tmp_path / name, kind, victim)
-    durable.write(tmp_path / "a", b"ours")
-    assert durable.read(tmp_path / "a", 10) == b"ours"
+    atomic_file.write(tmp_path / "a", b"ours")
+    assert atomic_file.read(tmp_path / "a", 10) == b"ours"
     assert victim.read_text() == '{"secret": 1}'
-    durable.flush([tmp_path / "a", tmp_path / "gone"])
+    atomic_file.flush([tmp_path / "a", tmp_path / "gone"])
 
 
 @pytest.mark.parametrize("kind", PLANTS)

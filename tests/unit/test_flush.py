@@ -18,9 +18,9 @@ import pytest
 from test_agent import Node, env
 from test_agent_daemon import Agent, eventually
 
+from slurm_energy import atomic_file
 from slurm_energy.agent import daemon
 from slurm_energy.config import AgentConfig, Config
-from slurm_energy.devices import durable
 
 EIO = OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -78,7 +78,7 @@ def test_no_job_is_forgotten_before_a_flush_that_holds_its_record(
     """Through restarts: whenever files of a job go, its record was forced to disk or delivered before."""
     synced: set[str] = set()
     record_of: dict[str, str] = {}
-    real_flush, real_forget = durable.flush, type(node.state).forget
+    real_flush, real_forget = atomic_file.flush, type(node.state).forget
 
     def flush(paths: Any) -> None:
         real_flush(paths)
@@ -89,7 +89,7 @@ def test_no_job_is_forgotten_before_a_flush_that_holds_its_record(
         record_of[session.owner] = session.record_id
         real_forget(self, session)
 
-    monkeypatch.setattr(durable, "flush", flush)
+    monkeypatch.setattr(atomic_file, "flush", flush)
     monkeypatch.setattr(type(node.state), "forget", forget)
     chance = random.Random(3)
     for job_id in range(5, 35):
@@ -97,7 +97,7 @@ def test_no_job_is_forgotten_before_a_flush_that_holds_its_record(
         if chance.random() < 0.5:
             batch = node.engine.tidy()
             if chance.random() < 0.5:
-                durable.flush(batch.files)
+                atomic_file.flush(batch.files)
                 node.engine.flushed(batch)
             else:
                 node.engine.flushed(batch, succeeded=False)

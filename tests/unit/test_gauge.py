@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.devices.gauge import GaugeCounter, PowerGauge, PowerIntegral, PowerReading
-from slurm_energy.devices.interface import DeviceError
-from slurm_energy.devices.polling import PolledGauge
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.polled_sensor import PolledGauge
+from slurm_energy.devices.power_sensor import GaugeCounter, PowerGauge, PowerIntegral, PowerReading
 
 STEPS = st.lists(st.tuples(st.floats(0.01, 20), st.floats(0, 2000)), min_size=1, max_size=30)
 

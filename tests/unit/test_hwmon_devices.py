@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from hardware_tree import Tree
 
-from slurm_energy.devices import amd_energy, amd_hsmp, hwmon, intel_gpu, power_meter
+from slurm_energy.devices import hwmon
+from slurm_energy.devices.cpu import amd_energy, amd_hsmp
 from slurm_energy.devices.discovery import describe, discover
-from slurm_energy.devices.gauge import PowerReading
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.gpu import intel_gpu
 from slurm_energy.devices.hardware import Hardware, Setting, gpu_limit, package_limit
-from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.node import power_meter
+from slurm_energy.devices.power_sensor import PowerReading
 
 
 @pytest.fixture

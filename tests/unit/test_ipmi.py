@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serving_bmc import serving_bmc
 
-from slurm_energy.devices import ipmi
 from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.node import ipmi
 
 ANSWER = bytes.fromhex("dc b501 6400 5802 a401 78563412 e8030000 40")
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from hardware_tree import Tree
 
-from slurm_energy.devices import durable
-from slurm_energy.devices.combining import Tenancy, Tenant
+from slurm_energy import atomic_file
+from slurm_energy.control.apply import apply, restore, review
+from slurm_energy.control.arbitration import Tenancy, Tenant
+from slurm_energy.control.journal import Journal
 from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.hardware import Setting, frequency_range, governor, preference, rapl_limit
-from slurm_energy.devices.interface import DeviceError
-from slurm_energy.devices.journal import Journal
-from slurm_energy.devices.settings import apply, restore, review
 
 JOB = "7.0"
 
@@ -113,7 +113,7 @@ def test_nothing_is_set_if_the_journal_cannot_be_written(
 ) -> None:
     before = tree.snapshot()
 
-    monkeypatch.setattr(durable, "write", disk_full)
+    monkeypatch.setattr(atomic_file, "write", disk_full)
     outcomes = apply(devices, journal, JOB, wanted())
     assert all(outcome.failed and "No space left" in outcome.note for outcome in outcomes)
     assert tree.snapshot() == before
@@ -127,7 +127,7 @@ def test_originals_come_back_although_the_journal_cannot_be_written(
     apply(devices, journal, "8.0", [governor("policy1", "performance")])
     on_disk = journal.path.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "write", disk_full)
+        patch.setattr(atomic_file, "write", disk_full)
         assert all(result.done for result in restore(devices, journal, JOB))
         assert (tree.policy(0, "scaling_governor"), tree.policy(1, "scaling_governor")) == (
             "powersave",
@@ -156,7 +156,7 @@ def test_what_other_jobs_want_waits_for_the_journal(
     assert tree.get(limit) == "150000000"
     left = Tenancy({"8.0": Tenant(frozenset({0, 1}))})
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "write", disk_full)
+        patch.setattr(atomic_file, "write", disk_full)
         restore(devices, journal, JOB, jobs=left)
         assert tree.get(limit) == "150000000"
     review(devices, journal, left)
@@ -371,8 +371,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from test_journal import JOB, wanted
 from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.journal import Journal
-from slurm_energy.devices.settings import apply, restore
+from slurm_energy.control.journal import Journal
+from slurm_energy.control.apply import apply, restore
 devices, journal = discover(Path(sys.argv[1])), Journal.load(Path(sys.argv[2]))
 restore(devices, journal)
 print("ready", flush=True)

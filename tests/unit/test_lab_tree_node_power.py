@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from lab_silicon import Bench
 
-from slurm_energy.devices import amd_energy, amd_hsmp, pm_counters, powercap, smbios
+from slurm_energy.devices.cpu import amd_energy, amd_hsmp, powercap
 from slurm_energy.devices.discovery import discover
+from slurm_energy.devices.node import pm_counters, smbios
 from slurm_energy.lab.tree.build import Firmware
 from slurm_energy.lab.tree.entries import Directory, File, Link, Tree
 

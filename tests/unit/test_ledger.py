@@ -17,7 +17,7 @@ from test_sampler import decode
 
 from slurm_energy.agent.line import Line
 from slurm_energy.agent.sampler import Delta, Interval
-from slurm_energy.devices.preference import Part
+from slurm_energy.devices.source_priority import Part
 from slurm_energy.reports.live import node_watts
 
 LOAD = {"cpu": 300.0, "dram": 40.0, "other": 160.0}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from slurm_energy import config as configuration
 from slurm_energy.errors import UsageError
 from slurm_energy.policies import validate_flags
+from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.policies.shapes import parse_shapes
-from slurm_energy.policies.submission_file import policy_file_text
 from slurm_energy.policies.suggestion import nearest_name
 from slurm_energy.quantities import parse_watts
 from slurm_energy.slurm.queue.comment_flags import flags_in

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slurm_energy.devices import nvml
-from slurm_energy.devices.nvml import Nvml, is_partitioned
+from slurm_energy.devices.gpu import nvml
+from slurm_energy.devices.gpu.nvml import Nvml, is_partitioned
 
 NOT_SUPPORTED = 3
 

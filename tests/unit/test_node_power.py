@@ -10,11 +10,11 @@ import pytest
 from hardware_tree import Tree
 
 from slurm_energy.config import NodePowerConfig, parse
-from slurm_energy.devices import ipmi
 from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.interface import DeviceError
-from slurm_energy.devices.node_power import check_private, node_meter
-from slurm_energy.devices.preference import NODE_SOURCES, Choice, Part
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.node import ipmi
+from slurm_energy.devices.node.power_options import check_private, node_meter
+from slurm_energy.devices.source_priority import NODE_SOURCES, Choice, Part
 from slurm_energy.devices.sources import node_energy_uj
 from slurm_energy.errors import ConfigError
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from hardware_tree import Tree
 
-from slurm_energy.devices import perf_energy
+from slurm_energy.devices.cpu import perf_energy
+from slurm_energy.devices.cpu.perf_energy import PerfEnergy, open_event, read_count
 from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.interface import DeviceError
-from slurm_energy.devices.perf_energy import PerfEnergy, open_event, read_count
+from slurm_energy.devices.driver import DeviceError
 
 SCALE = "2.3283064365386962890625e-10"
 PERF_TYPE_SOFTWARE = 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.profiling import gathering
+from slurm_energy.profiling import summary
 from slurm_energy.safe_text import columns_of, csv_value, printable
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\r\n\x08"
@@ -66,5 +66,5 @@ def test_the_csv_of_sections_has_no_formula() -> None:
         "energy_joules": {"cpu": 3.0},
         "total_joules": None,
     }
-    (row,) = csv.DictReader(io.StringIO(gathering.to_csv([line])))
+    (row,) = csv.DictReader(io.StringIO(summary.to_csv([line])))
     assert (row["section"], row["joules.cpu"], row["total_joules"]) == ("'=1+1", "3.0", "")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hardware_tree import Tree
 
-from slurm_energy.devices import pm_counters
 from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.node import pm_counters
 
 FOLDER = "sys/cray/pm_counters"
 STAMP = "1408036567538123 us"

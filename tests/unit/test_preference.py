@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.devices.preference import (
+from slurm_energy.devices.source_priority import (
     ALL_PARTS,
     COMPONENT_SOURCES,
     NODE_SOURCES,

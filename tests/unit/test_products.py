@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_energy.config import Config, EdpEntry
-from slurm_energy.devices.products import is_cpu, is_gpu, product_words
+from slurm_energy.devices.product_names import is_cpu, is_gpu, product_words
 from slurm_energy.errors import NotFoundError
 from slurm_energy.oracle.hardware.loading import find_hardware
 from slurm_energy.policies.edp import cpu_entry, gpu_entry

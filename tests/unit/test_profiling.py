@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hardware_tree import Tree
 
-from slurm_energy.profiling import counters, gathering
+from slurm_energy.profiling import counter_reader, summary
 
 PATIENT = "from slurm_energy.profiling import source; source._TIMEOUT_S = 20.0\n"
 """For answers that come: whoever gives them may have to wait for a core."""
@@ -112,7 +112,7 @@ class FakeAgent:
         )
 
     def lines(self) -> list[dict[str, Any]]:
-        return gathering.read_lines(self.folder / "out")
+        return summary.read_lines(self.folder / "out")
 
 
 @pytest.fixture
@@ -388,7 +388,7 @@ def test_a_command_is_measured_and_its_exit_code_is_ours(agent: FakeAgent) -> No
 def test_a_command_s_own_sections_go_to_the_same_place(agent: FakeAgent) -> None:
     program = "import slurm_energy\nwith slurm_energy.profile('inner'): pass"
     agent.spawn([*SENERGY, "--dir", "elsewhere", "--quiet", sys.executable, "-c", program])
-    found = gathering.read_lines(agent.folder / "elsewhere")
+    found = summary.read_lines(agent.folder / "elsewhere")
     assert sorted(paths(found)) == sorted(["inner", Path(sys.executable).name])
 
 
@@ -437,7 +437,7 @@ def test_what_our_caller_ignores_the_command_ignores(agent: FakeAgent) -> None:
 
 def test_counters_are_read_directly_outside_slurm(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpus(4).two_packages()
-    source = counters.open_counters(tmp_path)
+    source = counter_reader.open_counters(tmp_path)
     assert source is not None
     highest = 262143328850
     first = source.read()
@@ -453,7 +453,7 @@ def test_counters_are_read_directly_outside_slurm(tmp_path: Path) -> None:
 
 def test_a_counter_that_cannot_be_read_is_unknown_ever_after(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpus(4).two_packages()
-    source = counters.open_counters(tmp_path)
+    source = counter_reader.open_counters(tmp_path)
     assert source is not None
     tree.put("sys/class/powercap/intel-rapl:1/energy_uj", "x")
     source.read()
@@ -465,4 +465,4 @@ def test_a_counter_that_cannot_be_read_is_unknown_ever_after(tmp_path: Path) -> 
 
 
 def test_without_counters_there_is_no_source(tmp_path: Path) -> None:
-    assert counters.open_counters(tmp_path) is None
+    assert counter_reader.open_counters(tmp_path) is None

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from slurm_energy.devices import redfish
-from slurm_energy.devices.interface import DeviceError
-from slurm_energy.devices.redfish import Redfish
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.node import redfish
+from slurm_energy.devices.node.redfish import Redfish
 
 lab = pytest.importorskip("slurm_energy.lab.bmc", reason="pyghmi is not installed")
 CHASSIS = "/redfish/v1/Chassis/1"

@@ -17,7 +17,7 @@ from slurm_energy.agent.clock import Clock, Grid
 from slurm_energy.agent.meter import Booking, Meter, PowerWatch
 from slurm_energy.agent.sampler import Delta, Interval, Sampler
 from slurm_energy.agent.trace import MOST_POINTS, TraceBuilder
-from slurm_energy.devices.interface import DeviceError, DeviceGoneError, EnergyCounter, ThrottleSensor
+from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCounter, ThrottleSensor
 
 
 class HandClock(Clock):

@@ -14,8 +14,8 @@ from hardware_tree import Tree
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_energy.devices.cpu.topology import Topology, cpus_of_cores, read_topology, slurm_order
 from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.topology import Topology, cpus_of_cores, read_topology, slurm_order
 
 Place = tuple[int, int]
 """Package and core of a CPU."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from slurm_energy.devices.products import product_words
+from slurm_energy.devices.product_names import product_words
 from slurm_energy.errors import ConfigError, NotFoundError
 from slurm_energy.oracle.hardware.kind import Hardware
 from slurm_energy.quantities import shown

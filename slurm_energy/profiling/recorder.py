@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.profiling.place import Place
+from slurm_energy.profiling.process_identity import Place
 from slurm_energy.profiling.section import Section
 
 log = logging.getLogger("slurm_energy")

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from slurm_energy.devices.interface import DeviceError
-from slurm_energy.devices.polling import PolledGauge
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.polled_sensor import PolledGauge
 from slurm_energy.devices.sysfs import reason
 
 _GROUP_NETFN = 0x2C

@@ -7,8 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from slurm_energy.devices.gauge import PowerGauge, PowerReading, boottime
-from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.power_sensor import PowerGauge, PowerReading, boottime
 
 log = logging.getLogger(__name__)
 

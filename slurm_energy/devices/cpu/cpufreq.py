@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from slurm_energy.devices.driver import DeviceError, Knob, Stage
 from slurm_energy.devices.hardware import CpuPolicy, read_range
-from slurm_energy.devices.interface import DeviceError, Knob, Stage
 from slurm_energy.devices.sysfs import cpu_list, read_number, read_optional, read_text, write_text
 
 _CPU = Path("sys/devices/system/cpu")

@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.devices.gauge import PowerGauge
 from slurm_energy.devices.hwmon import Chip, ChipPower, chips
-from slurm_energy.devices.polling import PolledGauge
+from slurm_energy.devices.polled_sensor import PolledGauge
+from slurm_energy.devices.power_sensor import PowerGauge
 
 _NAME = "power_meter"
 _GRACE = re.compile(r"(Module|Grace|CPU|SysIO) Power Socket (\d+)")

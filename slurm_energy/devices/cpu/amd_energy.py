@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from slurm_energy.devices.driver import EnergyCounter
 from slurm_energy.devices.hwmon import Chip, chips
-from slurm_energy.devices.interface import EnergyCounter
 from slurm_energy.devices.sysfs import CounterFile, cpu_list, read_number, read_optional
 
 _NAME = "amd_energy"

@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from slurm_energy.errors import UsageError
+from slurm_energy.profiling.energy_reader import Source
 from slurm_energy.profiling.finding import find
-from slurm_energy.profiling.lines import Recorder
-from slurm_energy.profiling.place import Place, directory, here
+from slurm_energy.profiling.process_identity import Place, directory, here
+from slurm_energy.profiling.recorder import Recorder
 from slurm_energy.profiling.section import Section
-from slurm_energy.profiling.source import Source
 
 _LONGEST_NAME = 200
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -13,9 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from slurm_energy.devices.gpus import GpuDevices
-from slurm_energy.devices.hardware import Gpu, read_range
-from slurm_energy.devices.interface import (
+from slurm_energy.devices.driver import (
     DeviceError,
     DeviceGoneError,
     EnergyCounter,
@@ -23,6 +21,8 @@ from slurm_energy.devices.interface import (
     Stage,
     ThrottleSensor,
 )
+from slurm_energy.devices.gpu.inventory import GpuDevices
+from slurm_energy.devices.hardware import Gpu, read_range
 
 _LIMIT_ROUNDING_MW = 100
 _DEFAULT_MOST_WATTS = 1500.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.devices import durable
+from slurm_energy import atomic_file
 
 _VERSION = 2
 _LONGEST_BYTES = 64_000_000
@@ -89,7 +89,7 @@ class Journal:
         """
         journal = cls(path)
         try:
-            data = json.loads(durable.read(path, _LONGEST_BYTES))
+            data = json.loads(atomic_file.read(path, _LONGEST_BYTES))
             read = _READERS.get(data["version"])
             if read is None:
                 raise ValueError(f"version {data['version']}")
@@ -157,10 +157,10 @@ class Journal:
             # Not asdict: it copies deeply, which costs more than writing hundreds of entries does.
             items = [{name: getattr(entry, name) for name in Entry.__slots__} for entry in entries.values()]
             data = {"version": _VERSION, "entries": items}
-            durable.write(self.path, json.dumps(data).encode())
+            atomic_file.write(self.path, json.dumps(data).encode())
         else:
             self.path.unlink(missing_ok=True)
-            durable.sync_folder(self.path.parent)
+            atomic_file.sync_folder(self.path.parent)
         self.entries, self.behind = entries, ""
 
 

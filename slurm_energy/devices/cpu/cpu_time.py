@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_energy.devices import process_tree
-from slurm_energy.devices.interface import DeviceError
+from slurm_energy.devices.cpu import process_tree
+from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.sysfs import read_optional, read_text
 
 _CGROUP = "sys/fs/cgroup"

@@ -15,8 +15,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, Stage
 from slurm_energy.devices.hardware import Package
-from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob, Stage
 from slurm_energy.devices.sysfs import CounterFile, read_number, read_optional, read_text, write_text
 
 _CLASS = Path("sys/class/powercap")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_energy.devices.driver import Knob, Stage
 from slurm_energy.devices.hardware import Package
 from slurm_energy.devices.hwmon import Chip, ChipPower, chips
-from slurm_energy.devices.interface import Knob, Stage
 from slurm_energy.devices.sysfs import read_text, write_text
 
 _NAME = "amd_hsmp_hwmon"

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_energy.devices.interface import DeviceError, EnergyCounter
+from slurm_energy.devices.driver import DeviceError, EnergyCounter
 from slurm_energy.records import Quality
 
 _LONGEST_GAP_INTERVALS = 3.0

@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from slurm_energy.devices.combining import Tenancy
+from slurm_energy.control.arbitration import Tenancy
+from slurm_energy.control.journal import Entry, Journal
 from slurm_energy.devices.discovery import Devices
-from slurm_energy.devices.interface import DeviceError, Knob
-from slurm_energy.devices.journal import Entry, Journal
+from slurm_energy.devices.driver import DeviceError, Knob
 
 
 @dataclass(frozen=True, slots=True)

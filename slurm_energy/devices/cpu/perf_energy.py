@@ -15,7 +15,7 @@ import struct
 from fractions import Fraction
 from pathlib import Path
 
-from slurm_energy.devices.interface import DeviceError, EnergyCounter
+from slurm_energy.devices.driver import DeviceError, EnergyCounter
 from slurm_energy.devices.sysfs import cpu_list, read_number, read_optional, reason
 
 _PMU = Path("sys/bus/event_source/devices/power")

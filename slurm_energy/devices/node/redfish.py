@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from slurm_energy.devices.interface import DeviceError
-from slurm_energy.devices.polling import PolledGauge
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.polled_sensor import PolledGauge
 
 _MOST_WATTS = 30_000.0
 _MOST_BYTES = 4 << 20

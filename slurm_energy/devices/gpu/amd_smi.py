@@ -14,9 +14,9 @@ import io
 from fractions import Fraction
 from typing import Any
 
-from slurm_energy.devices.gpus import GpuDevices
+from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, Stage, ThrottleSensor
+from slurm_energy.devices.gpu.inventory import GpuDevices
 from slurm_energy.devices.hardware import Gpu
-from slurm_energy.devices.interface import DeviceError, EnergyCounter, Knob, Stage, ThrottleSensor
 
 _LIMIT_ROUNDING_UW = 1_000_000
 _DEFAULT_MOST_WATTS = 1500.0

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_energy.devices.discovery import Devices, discover
-from slurm_energy.devices.interface import DeviceError, EnergyCounter
-from slurm_energy.profiling.source import Reading, Source
+from slurm_energy.devices.driver import DeviceError, EnergyCounter
+from slurm_energy.profiling.energy_reader import Reading, Source
 from slurm_energy.quantities import counter_delta
 
 _SAFE_PART_OF_RANGE = 0.9

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from slurm_energy.devices.driver import EnergyCounter, Knob, ThrottleSensor
 from slurm_energy.devices.hardware import Gpu
-from slurm_energy.devices.interface import EnergyCounter, Knob, ThrottleSensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_energy.devices.driver import EnergyCounter, Knob, Stage
 from slurm_energy.devices.hardware import Gpu
 from slurm_energy.devices.hwmon import Chip, chips
-from slurm_energy.devices.interface import EnergyCounter, Knob, Stage
 from slurm_energy.devices.sysfs import CounterFile, read_text, write_text
 
 # The chips of single tiles (`i915_gtN`) are inside the card and left out.

@@ -6,9 +6,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from slurm_energy.config import NodePowerConfig
-from slurm_energy.devices import ipmi, redfish
-from slurm_energy.devices.gauge import PowerGauge
-from slurm_energy.devices.preference import NO_SOURCE, Part
+from slurm_energy.devices.node import ipmi, redfish
+from slurm_energy.devices.power_sensor import PowerGauge
+from slurm_energy.devices.source_priority import NO_SOURCE, Part
 from slurm_energy.devices.sources import NodeMeter
 from slurm_energy.errors import ConfigError
 from slurm_energy.trusted_files import check_folder, read_trusted

@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_energy.devices.gauge import PowerGauge, PowerReading, boottime
-from slurm_energy.devices.interface import DeviceError
-from slurm_energy.devices.smbios import MemoryModule, memory_modules
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.node.smbios import MemoryModule, memory_modules
+from slurm_energy.devices.power_sensor import PowerGauge, PowerReading, boottime
 from slurm_energy.devices.sysfs import reason
 from slurm_energy.records import Quality
 

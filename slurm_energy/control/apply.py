@@ -11,12 +11,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_energy.devices.change import Change, Outcome
-from slurm_energy.devices.combining import Tenancy
+from slurm_energy.control.arbitration import Tenancy
+from slurm_energy.control.journal import Entry, Journal
+from slurm_energy.control.transaction import Change, Outcome
 from slurm_energy.devices.discovery import Devices
+from slurm_energy.devices.driver import DeviceError, Knob
 from slurm_energy.devices.hardware import Setting
-from slurm_energy.devices.interface import DeviceError, Knob
-from slurm_energy.devices.journal import Entry, Journal
 
 __all__ = ["Outcome", "Restored", "apply", "restore", "review"]
 

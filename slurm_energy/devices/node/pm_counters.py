@@ -13,7 +13,7 @@ import os
 import re
 from pathlib import Path
 
-from slurm_energy.devices.interface import DeviceError, EnergyCounter
+from slurm_energy.devices.driver import DeviceError, EnergyCounter
 from slurm_energy.devices.sysfs import failure
 
 _FOLDER = Path("sys/cray/pm_counters")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_energy.devices.interface import DeviceError, ThrottleSensor
+from slurm_energy.devices.driver import DeviceError, ThrottleSensor
 from slurm_energy.devices.sysfs import CounterFile, cpu_list, read_number, read_optional
 
 _CPU = Path("sys/devices/system/cpu")
