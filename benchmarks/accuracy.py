@@ -114,7 +114,7 @@ def main() -> int:
 @contextmanager
 def load(node: Any) -> Iterator[None]:
     """Keep the node's cores busy in phases until the end."""
-    from slurm_energy.lab import client
+    from slurm_energy_lab import client
 
     over = threading.Event()
 

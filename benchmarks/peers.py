@@ -83,7 +83,7 @@ def start_node(profile: str, *arguments: str) -> Iterator[Any]:
     """
     sys.path.insert(0, str(NODE_TESTS))
     lab_node = importlib.import_module("lab_node")
-    from slurm_energy.lab import client
+    from slurm_energy_lab import client
 
     with tempfile.TemporaryDirectory(prefix="senergy-bench-") as folder:
         Path(folder).chmod(0o755)
@@ -501,7 +501,7 @@ def thread_seconds(pid: int) -> float:
 
 
 def _truth() -> dict[str, float]:
-    from slurm_energy.lab import client
+    from slurm_energy_lab import client
 
     found = client.truth()["energy_joules"]
     gpus = sum(value for name, value in found.items() if name.startswith("gpu["))

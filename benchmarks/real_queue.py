@@ -20,10 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.lab import layout, lifecycle, nodesfile
-from slurm_energy.lab.cluster import Lab
-from slurm_energy.lab.spec import LabSpec
 from slurm_energy.protocol.controller_client import ControllerClient
+from slurm_energy_lab import layout, lifecycle, nodesfile
+from slurm_energy_lab.cluster import Lab
+from slurm_energy_lab.spec import LabSpec
 
 MOST_JOBS = 220_000
 MOST_SINGLE, MOST_TASKS = 20_000, 100_000
@@ -120,7 +120,7 @@ class RealQueue:
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Change slurm.conf and have slurmctld read it again."""
-        from slurm_energy.lab.conf import with_settings
+        from slurm_energy_lab.conf import with_settings
 
         path = self.lab.layout.slurm_conf
         path.write_text(

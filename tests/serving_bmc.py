@@ -26,8 +26,8 @@ class Ports(NamedTuple):
 @contextlib.contextmanager
 def serving_bmc(emulator: Path, password: Path) -> Iterator[Ports]:
     """Serve the power that an emulator tells of, to the user `operator`."""
-    pytest.importorskip("slurm_energy.lab.bmc", reason="pyghmi is not installed", exc_type=ImportError)
-    command = [sys.executable, "-m", "slurm_energy.lab.bmc", "--emulator", str(emulator)]
+    pytest.importorskip("slurm_energy_lab.bmc", reason="pyghmi is not installed", exc_type=ImportError)
+    command = [sys.executable, "-m", "slurm_energy_lab.bmc", "--emulator", str(emulator)]
     command += ["--ipmi-port", "0", "--redfish-port", "0", "--password-file", str(password)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

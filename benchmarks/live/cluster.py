@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from live import workload
-from slurm_energy.lab import client, conf, layout, lifecycle
-from slurm_energy.lab.cluster import Lab
-from slurm_energy.lab.spec import LabSpec
+from slurm_energy_lab import client, conf, layout, lifecycle
+from slurm_energy_lab.cluster import Lab
+from slurm_energy_lab.spec import LabSpec
 
 Json = dict[str, Any]
 Progress = Callable[[str], None]

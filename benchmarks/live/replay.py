@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from live import workload
-from slurm_energy.lab.model import load_profile
+from slurm_energy_lab.model import load_profile
 
 Json = dict[str, Any]
 LOOK_S = 0.5

@@ -1,47 +1,23 @@
-"""Entry point of `senergy`: finds the subcommand's module and turns errors into one line and an exit code.
-
-A subcommand is a module in this package with `HELP` (one line), `configure(parser)` and `run(args) -> int`.
-It is imported only when it is used, so that short commands start fast.
-"""
+"""Entry point of `senergy`: finds the subcommand's module and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import errno
-import importlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli.parser import CommandParser
 from slurm_energy.cli.printing import complain
+from slurm_energy.cli.subcommands import listing, module_of
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, EnergyError, UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.spelling import suggestion
-
-SUBCOMMANDS = {
-    "acct": "energy of finished jobs, in sacct's manner",
-    "job": "the energy label of one job",
-    "report": "energy, throughput and completion times of a cluster's jobs, in sreport's manner",
-    "prio": "the order of the queue: each job's place, score and prediction, in sprio's manner",
-    "share": "energy used and shares of accounts and users, in sshare's manner",
-    "policies": "energy policies and the bounds of their values",
-    "status": "state of the controller and of this node's agent",
-    "spool": "records that this node keeps for the controller; send refused ones again",
-    "top": "live watts of this node, its jobs and components",
-    "doctor": "what this compute node has, what it lacks, what that costs and what fixes it",
-    "predict": "time, watts and energy of a job before it runs",
-    "calibrate": "fit the prediction of one kind of GPU to measured training steps",
-    "profile": "measure a command, or gather what a program's sections measured",
-    "simulate": "what scheduling policies would do with a workload",
-    "build-plugins": "build slurmctld's plugin for the Slurm that is installed here",
-    "config": "check, show or write an example of the configuration",
-    "template": "batch scripts and site files from templates",
-    "lab": "a real Slurm cluster with emulated power hardware on this machine",
-}
 
 EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -49,11 +25,6 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 EPILOG = """exit codes: 0 ok, 1 failure, 2 bad usage or input, 3 configuration, 4 daemon, device or
 optional package unavailable, 5 forbidden, 6 not found, 7 already running,
 130 interrupted, 141 the reader of the output went away"""
-
-
-def module_name(command: str) -> str:
-    """Return the module of a subcommand."""
-    return f"slurm_energy.cli.{command.replace('-', '_')}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,27 +60,27 @@ def _dispatch(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     if name == "help" and len(arguments) == 2:
         name, arguments = arguments[1], [arguments[1], "--help"]
-    if name in SUBCOMMANDS:
-        return _run(name, arguments[1:])
     if name in ("-V", "--version"):
         print(f"senergy {__version__}")
         return EXIT_OK
-    listing = "\n".join(f"  {command:<13} {text}" for command, text in SUBCOMMANDS.items())
-    usage = f"usage: senergy COMMAND [options]\n\ncommands:\n{listing}"
+    if module := module_of(name):
+        return _run(name, module, arguments[1:])
+    commands = listing()
+    lines = "\n".join(f"  {command:<13} {text}" for command, text in commands.items())
+    usage = f"usage: senergy COMMAND [options]\n\ncommands:\n{lines}"
     page = f"{usage}\n\nsenergy COMMAND --help explains each.\n\n{EPILOG}"
     if name in ("-h", "--help", "help"):
         print(page)
         return EXIT_OK
     if name:
-        close = suggestion(name, [*SUBCOMMANDS, "help", "--help", "--version"]) or "senergy --help lists all"
+        close = suggestion(name, [*commands, "help", "--help", "--version"]) or "senergy --help lists all"
         kind = "option" if name.startswith("-") else "command"
         raise UsageError(f"unknown {kind} '{shown(name)}'", todo=close)
     print(page, file=sys.stderr)
     return EXIT_USAGE
 
 
-def _run(name: str, arguments: list[str]) -> int:
-    module = importlib.import_module(module_name(name))
+def _run(name: str, module: Any, arguments: list[str]) -> int:
     parser = CommandParser(
         prog=f"senergy {name}",
         description=module.HELP,

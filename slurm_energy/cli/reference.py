@@ -6,20 +6,20 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Iterator
 
-from slurm_energy.cli.main import EPILOG, SUBCOMMANDS, module_name
+from slurm_energy.cli.main import EPILOG
 from slurm_energy.cli.parser import CommandParser
+from slurm_energy.cli.subcommands import BUILT_IN, EXTRAS, module_of
 from slurm_energy.reports.fields import FIELDS
 
-COMMANDS = tuple(SUBCOMMANDS)
+COMMANDS = (*BUILT_IN, *EXTRAS)
 
 
 def parser_of(command: str) -> CommandParser:
     """Return the parser of one subcommand."""
-    module = importlib.import_module(module_name(command))
+    module = module_of(command)
     parser = CommandParser(prog=f"senergy {command}", description=module.HELP)
     module.configure(parser)
     return parser

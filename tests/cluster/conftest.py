@@ -13,9 +13,9 @@ from lab_driver import LabDriver, LabWish, sweep
 from own_controller import controller, munged, place  # noqa: F401  fixtures
 
 from slurm_energy.errors import EnergyError, UnavailableError
-from slurm_energy.lab.parts import require_machine
-from slurm_energy.lab.startup import StepError
 from slurm_energy.slurm import plugin_build
+from slurm_energy_lab.parts import require_machine
+from slurm_energy_lab.startup import StepError
 
 
 def pytest_configure(config):

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import EnergyError
-from slurm_energy.lab import client, layout, lifecycle, nodesfile, processes
-from slurm_energy.lab.cluster import Lab
-from slurm_energy.lab.spec import LabSpec
+from slurm_energy_lab import client, layout, lifecycle, nodesfile, processes
+from slurm_energy_lab.cluster import Lab
+from slurm_energy_lab.spec import LabSpec
 
 UNFINISHED = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING,STAGE_OUT,SIGNALING,STOPPED,REQUEUED"
 FORGOTTEN = "Invalid job id"

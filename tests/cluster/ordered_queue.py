@@ -16,12 +16,12 @@ import numpy as np
 from lab_driver import LabDriver
 
 from slurm_energy import scheduling
-from slurm_energy.lab.conf import merged, toml_document
 from slurm_energy.priority import table_file
 from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.scheduling import queue as tables
 from slurm_energy.slurm.queue.table_source import TableSource
 from slurm_energy.trusted_files import replace_public
+from slurm_energy_lab.conf import merged, toml_document
 
 ONE_BY_ONE = ("SchedulerType=sched/builtin", "Prolog=/bin/true", "Epilog=/bin/true")
 """Lines for slurm.conf: no job may pass another one, and our hooks are not what is tested."""

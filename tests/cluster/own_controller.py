@@ -17,9 +17,9 @@ import pytest
 from small_cluster import reserve_ports
 
 from slurm_energy.errors import EnergyError, UnavailableError
-from slurm_energy.lab import processes
 from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.records import ComponentEnergy, EnergyRecord
+from slurm_energy_lab import processes
 
 TIMEOUT_S = 30.0
 NOBODY = 65534

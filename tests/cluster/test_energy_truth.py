@@ -10,7 +10,7 @@ import judges
 import pytest
 from lab_driver import LabDriver
 
-from slurm_energy.lab import client
+from slurm_energy_lab import client
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root]
 

@@ -20,12 +20,12 @@ import pytest
 from lab_driver import PARENT, LabDriver, LabWish, traces_of
 
 from slurm_energy.errors import AlreadyRunningError, ConfigError, UsageError
-from slurm_energy.lab import layout, lifecycle, processes
-from slurm_energy.lab.cluster import Lab
-from slurm_energy.lab.nodesfile import from_profiles
-from slurm_energy.lab.parts import SYSTEM_PATH
-from slurm_energy.lab.spec import LabSpec
-from slurm_energy.lab.startup import StepError
+from slurm_energy_lab import layout, lifecycle, processes
+from slurm_energy_lab.cluster import Lab
+from slurm_energy_lab.nodesfile import from_profiles
+from slurm_energy_lab.parts import SYSTEM_PATH
+from slurm_energy_lab.spec import LabSpec
+from slurm_energy_lab.startup import StepError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.usefixtures("machine")]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from lab_driver import LabDriver
 
-from slurm_energy.lab import client
-from slurm_energy.lab.nodesfile import DEFAULT_PROFILES
+from slurm_energy_lab import client
+from slurm_energy_lab.nodesfile import DEFAULT_PROFILES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.lab(product=False)]
 
@@ -23,7 +23,7 @@ NODES = ["n1", "n2", "n3", "n4"]
 MODELS = ["Platinum 8358", "EPYC 7513", "Silver 4210", "Xeon"]
 GPUS = [0, 4, 8, 8]
 STATUS = (
-    "import json; from slurm_energy.lab import client as c; print(json.dumps(c.status(c.DEFAULT_SOCKET)))"
+    "import json; from slurm_energy_lab import client as c; print(json.dumps(c.status(c.DEFAULT_SOCKET)))"
 )
 NVML_COUNT = "import pynvml as p; p.nvmlInit(); print(p.nvmlDeviceGetCount())"
 

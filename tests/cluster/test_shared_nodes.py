@@ -14,7 +14,7 @@ import pytest
 from lab_driver import LabDriver
 from test_energy_truth import TruthRecorder
 
-from slurm_energy.lab import client
+from slurm_energy_lab import client
 
 pytestmark = [
     pytest.mark.cluster,
@@ -33,7 +33,7 @@ NODE, CORES, THREADS = "n1", 64, 2
 PARTS = ("cpu", "dram", "other")
 PROGRAM = """\
 import pathlib, sys, time
-from slurm_energy.lab.job import run_in_job
+from slurm_energy_lab.job import run_in_job
 
 folder, name, runs, seconds, pause_s = pathlib.Path(sys.argv[1]), *sys.argv[2:]
 (folder / f"{name}.ready").touch()

@@ -16,9 +16,9 @@ from typing import Any
 
 from lab_node import INSIDE, LabNode
 
-from slurm_energy.lab import client
-from slurm_energy.lab.native import build_nvml
 from slurm_energy.records import EnergyRecord
+from slurm_energy_lab import client
+from slurm_energy_lab.native import build_nvml
 
 CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 

@@ -27,7 +27,7 @@ HOOK = HERE.parents[1] / "prolog_epilog/senergy-hook"
 _TAMPERING = struct.Struct("<3q")
 _START_S = 30.0
 _GPU_LIMIT_AT, _GPU_PERSISTENCE_AT = 28, 60
-"""Offsets in a GPU's record, see slurm_energy/lab/native/nvidia_device.h."""
+"""Offsets in a GPU's record, see slurm_energy_lab/native/nvidia_device.h."""
 
 
 class CrashingAgent(NodeAgent):

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from slurm_energy.lab import namespace
+from slurm_energy_lab import namespace
 
 
 def main() -> int:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from crashing_agent import HOOK, CrashingAgent
 
-from slurm_energy.lab import client
 from slurm_energy.records import EnergyRecord
+from slurm_energy_lab import client
 
 pytestmark = [
     pytest.mark.node,

@@ -13,8 +13,8 @@ import pytest
 from agent_node import NodeAgent
 from serving_bmc import serving_bmc
 
-from slurm_energy.lab import client
 from slurm_energy.records import EnergyRecord
+from slurm_energy_lab import client
 
 pytestmark = [pytest.mark.node, pytest.mark.root]
 
@@ -25,7 +25,7 @@ INTERVAL_S = 1.0
 def steady_load(agent: NodeAgent, device: str) -> Iterator[None]:
     """A kernel that began a while before, so that slow meters show its power, and that goes on."""
     run = f"run_kernel({str(agent.node.socket)!r}, 'gemm', {device!r}, full_speed_s=600.0)"
-    load = subprocess.Popen([sys.executable, "-c", f"from slurm_energy.lab.client import *\n{run}"])
+    load = subprocess.Popen([sys.executable, "-c", f"from slurm_energy_lab.client import *\n{run}"])
     try:
         eventually(lambda: client.status(agent.node.socket)["kernels"])
         time.sleep(4)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pytest
 from agent_node import NodeAgent
 
-from slurm_energy.lab import client
 from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.trace import decode_trace
+from slurm_energy_lab import client
 
 pytestmark = [pytest.mark.node, pytest.mark.root]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from agent_node import NodeAgent
 
-from slurm_energy.lab import client
+from slurm_energy_lab import client
 
 pytestmark = [pytest.mark.node, pytest.mark.root]
 

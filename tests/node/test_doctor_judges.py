@@ -23,7 +23,7 @@ from lab_node import LabNode
 from serving_bmc import serving_bmc
 
 from slurm_energy.devices.node.dram_model import model_watts
-from slurm_energy.lab.client import truth
+from slurm_energy_lab.client import truth
 
 pytestmark = [pytest.mark.node, pytest.mark.root]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from lab_node import INSIDE, LabNode
 
-from slurm_energy.lab import client
+from slurm_energy_lab import client
 
 pytestmark = [pytest.mark.node, pytest.mark.root]
 

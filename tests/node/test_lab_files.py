@@ -117,7 +117,7 @@ def test_msrs_are_read_at_their_number(node):
 
 
 def test_faults_play_broken_hardware(node):
-    from slurm_energy.lab import client
+    from slurm_energy_lab import client
 
     path = f"{RAPL}/energy_uj"
     client.set_fault(node.socket, f"/{path}", "EIO")

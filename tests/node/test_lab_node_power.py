@@ -10,7 +10,7 @@ import pytest
 from serving_bmc import serving_bmc
 
 from slurm_energy.devices.node import ipmi
-from slurm_energy.lab.client import truth
+from slurm_energy_lab.client import truth
 
 pytestmark = [pytest.mark.node, pytest.mark.root]
 

@@ -91,7 +91,7 @@ def test_other_users_may_not_set(node, call):
 
 
 def test_energy_follows_the_model_and_a_kernel_raises_power(node):
-    from slurm_energy.lab import client
+    from slurm_energy_lab import client
 
     def true() -> float:
         return client.truth(node.socket)["energy_joules"]["gpu[0]"]

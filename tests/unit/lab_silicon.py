@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_energy.lab.model import load_profile
-from slurm_energy.lab.silicon import Silicon
-from slurm_energy.lab.tree.build import Firmware, NodeTree, build_tree
-from slurm_energy.lab.tree.entries import Device, File
+from slurm_energy_lab.model import load_profile
+from slurm_energy_lab.silicon import Silicon
+from slurm_energy_lab.tree.build import Firmware, NodeTree, build_tree
+from slurm_energy_lab.tree.entries import Device, File
 
 CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 INTEL = "/sys/devices/system/cpu/intel_pstate"

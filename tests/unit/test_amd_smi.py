@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from slurm_energy.devices.gpu import amd_smi
-from slurm_energy.lab import amdsmi as lab
+from slurm_energy_lab import amdsmi as lab
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler for the lab's library"),
@@ -140,7 +140,7 @@ def test_only_root_may_set_a_limit(library: Path) -> None:
 
 THROTTLED = """
 from pathlib import Path
-from slurm_energy.lab import amdsmi as lab
+from slurm_energy_lab import amdsmi as lab
 shared = lab.SharedGpus(Path({path!r}))
 (sensor,) = found.throttles
 seconds = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shlex
 from pathlib import Path
@@ -10,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.cli import reference
-from slurm_energy.cli.main import EPILOG, main, module_name
+from slurm_energy.cli.main import EPILOG, main
+from slurm_energy.cli.subcommands import module_of
 from slurm_energy.config import schema_document
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = [
     (command, line.split("   ")[0].split(" > ")[0].split(" # ")[0].strip())
     for command in reference.COMMANDS
-    for line in (importlib.import_module(module_name(command)).EPILOG or "").splitlines()
+    for line in (module_of(command).EPILOG or "").splitlines()
     if line.startswith("  senergy ")
 ]
 

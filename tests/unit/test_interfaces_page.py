@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from slurm_energy.devices import interfaces
-from slurm_energy.lab.model.profile import CPUFREQ_DRIVERS
+from slurm_energy_lab.model.profile import CPUFREQ_DRIVERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/interfaces.md").read_text()
@@ -38,7 +38,7 @@ def test_modules_and_tests_exist() -> None:
 
 
 def test_settings_of_the_lab_exist() -> None:
-    from slurm_energy.lab.model import load_profile
+    from slurm_energy_lab.model import load_profile
 
     for key, value in re.findall(r"`((?:rapl|other|cpufreq|memory)\.\w+) = (\S+?)`", PAGE):
         plain = {"true": True}.get(value, int(value) if value.isdecimal() else value.strip('"'))

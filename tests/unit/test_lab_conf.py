@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from slurm_energy import config
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EXIT_USAGE, ConfigError, ForbiddenError, UsageError
-from slurm_energy.lab import conf, layout, lifecycle, parts
-from slurm_energy.lab.conf import SlurmNode
-from slurm_energy.lab.parts import Parts
-from slurm_energy.lab.spec import LabRecord, LabSpec, read_record
+from slurm_energy_lab import conf, layout, lifecycle, parts
+from slurm_energy_lab.conf import SlurmNode
+from slurm_energy_lab.parts import Parts
+from slurm_energy_lab.spec import LabRecord, LabSpec, read_record
 
 PORTS = {"slurmctld": 1, "slurmdbd": 2, "senergyctld": 3}
 NODES = [

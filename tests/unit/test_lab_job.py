@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_energy.errors import UsageError
-from slurm_energy.lab.job import cpus_of_job, gpus_of_job, job_number
+from slurm_energy_lab.job import cpus_of_job, gpus_of_job, job_number
 
 
 def test_cpus_come_from_the_step():

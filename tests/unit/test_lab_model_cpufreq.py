@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
-from slurm_energy.lab.model import FrequencyRequest, KernelRequest, NodeModel, load_profile
+from slurm_energy_lab.model import FrequencyRequest, KernelRequest, NodeModel, load_profile
 
 DRIVERS = ("acpi-cpufreq", "intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp")
 GENERIC = ("acpi-cpufreq", "intel_cpufreq", "amd-pstate")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.errors import NotFoundError, UsageError
-from slurm_energy.lab.model import FrequencyRequest, KernelRequest, NodeModel, kernel_names, load_profile
+from slurm_energy_lab.model import FrequencyRequest, KernelRequest, NodeModel, kernel_names, load_profile
 
 XEON = load_profile("xeon-8358", {"cpufreq.driver": "intel_cpufreq", "rapl.mmio": True})
 A100 = load_profile("epyc-7513-a100")

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
-from slurm_energy.lab.model import KernelRequest, NodeModel, load_profile
+from slurm_energy_lab.model import KernelRequest, NodeModel, load_profile
 
 PROFILE = load_profile("epyc-7513-a100")
 GEMM = KernelRequest("gemm", "gpu", gpus=(0,), full_speed_s=100.0)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
-from slurm_energy.lab.model import FrequencyRequest, KernelRequest, NodeModel, load_profile
+from slurm_energy_lab.model import FrequencyRequest, KernelRequest, NodeModel, load_profile
 
 PROFILE = load_profile("xeon-8358", {"rapl.mmio": True})
 LONG_KERNEL = KernelRequest("gemm", "cpu", full_speed_s=1000.0)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.lab.model import (
+from slurm_energy_lab.model import (
     FrequencyRequest,
     KernelRequest,
     KernelResult,
@@ -15,7 +15,7 @@ from slurm_energy.lab.model import (
     load_profile,
     profile_names,
 )
-from slurm_energy.lab.model.comparison import CASES, gain_percent, run_kernel, table
+from slurm_energy_lab.model.comparison import CASES, gain_percent, run_kernel, table
 
 # Published figures that the model is known to miss by more than 12 %, and by how much at most.
 KNOWN_DEVIATIONS = {
@@ -232,4 +232,4 @@ def test_training_alternates_between_compute_and_memory():
 
 def test_the_documentation_shows_the_models_own_figures():
     page = (Path(__file__).parents[2] / "docs" / "lab-physics.md").read_text()
-    assert table() in page, "run python -m slurm_energy.lab.model.comparison and put its table into the page"
+    assert table() in page, "run python -m slurm_energy_lab.model.comparison and put its table into the page"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.lab import namespace
+from slurm_energy_lab import namespace
 
 
 def test_what_goes_away_while_it_is_shown_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.lab import nodesfile
-from slurm_energy.lab.nodesfile import NodeSpec
+from slurm_energy_lab import nodesfile
+from slurm_energy_lab.nodesfile import NodeSpec
 
 TWO = """
 [[node]]

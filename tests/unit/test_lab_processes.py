@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy.lab import keeper, processes
-from slurm_energy.lab.processes import KeeperClient
-from slurm_energy.lab.startup import Startup, Step, StepError
+from slurm_energy_lab import keeper, processes
+from slurm_energy_lab.processes import KeeperClient
+from slurm_energy_lab.startup import Startup, Step, StepError
 
 
 def test_listening_and_taken_ports():
@@ -111,7 +111,7 @@ def served(tmp_path):
     """A keeper's service without namespaces, in this process."""
     path = tmp_path / "keeper.sock"
     code = (
-        "import pathlib, sys; from slurm_energy.lab import keeper;"
+        "import pathlib, sys; from slurm_energy_lab import keeper;"
         "keeper.Keeper(keeper._listen(pathlib.Path(sys.argv[1])), None).serve()"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)]) as process:
@@ -200,7 +200,7 @@ def test_a_keeper_ends_when_its_starter_does(tmp_path):
     path = tmp_path / "tied.sock"
     reader, writer = os.pipe()
     code = (
-        "import pathlib, sys; from slurm_energy.lab import keeper;"
+        "import pathlib, sys; from slurm_energy_lab import keeper;"
         "keeper.Keeper(keeper._listen(pathlib.Path(sys.argv[1])), int(sys.argv[2])).serve()"
     )
     argv = [sys.executable, "-c", code, str(path), str(reader)]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import slurm_energy.lab
+import slurm_energy_lab
 from slurm_energy.errors import ConfigError
-from slurm_energy.lab.model import NodeModel, load_profile, profile_names
+from slurm_energy_lab.model import NodeModel, load_profile, profile_names
 
 SHIPPED = ("epyc-7513-a100", "xeon-4210-rtx6000", "xeon-8358", "xeon-h100")
-DIRECTORY = Path(slurm_energy.lab.__file__).parent / "profiles"
+DIRECTORY = Path(slurm_energy_lab.__file__).parent / "profiles"
 
 
 def test_the_four_profiles_ship():

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab_silicon import Bench
 
-from slurm_energy.lab.model import KernelRequest
-from slurm_energy.lab.tree.job_groups import KEPT_S
-from slurm_energy.lab.tree.proc_stat import USER_HZ, ProcessorTimes
+from slurm_energy_lab.model import KernelRequest
+from slurm_energy_lab.tree.job_groups import KEPT_S
+from slurm_energy_lab.tree.proc_stat import USER_HZ, ProcessorTimes
 
 SCOPE = "/sys/fs/cgroup/system.slice/n1_slurmstepd.scope"
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
-from slurm_energy.lab.tree import numbers
-from slurm_energy.lab.tree.cpusets import format_list, format_mask, parse_list
+from slurm_energy_lab.tree import numbers
+from slurm_energy_lab.tree.cpusets import format_list, format_mask, parse_list
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from lab_silicon import Bench
 
-from slurm_energy.lab.model import KernelRequest
-from slurm_energy.lab.native import SOURCES, build_nvml
-from slurm_energy.lab.tree import nvidia
-from slurm_energy.lab.tree.build import Firmware
+from slurm_energy_lab.model import KernelRequest
+from slurm_energy_lab.native import SOURCES, build_nvml
+from slurm_energy_lab.tree import nvidia
+from slurm_energy_lab.tree.build import Firmware
 
 CONTROL = "/dev/nvidiactl"
 GPU = "/dev/nvidia0"

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab_silicon import Bench
 
-from slurm_energy.lab.tree.build import Firmware
-from slurm_energy.lab.tree.rapl import window_from_raw, window_to_raw
+from slurm_energy_lab.tree.build import Firmware
+from slurm_energy_lab.tree.rapl import window_from_raw, window_to_raw
 
 RAPL = "/sys/devices/virtual/powercap/intel-rapl"
 PACKAGE = f"{RAPL}/intel-rapl:0"
@@ -143,7 +143,7 @@ def test_windows_round_down_by_less_than_a_quarter(window_us):
 
 
 def test_a_limit_slows_the_cores_and_disabling_it_lets_them_go():
-    from slurm_energy.lab.model import KernelRequest
+    from slurm_energy_lab.model import KernelRequest
 
     node = Bench("xeon-8358")
     with node.silicon.changing() as model:
@@ -167,7 +167,7 @@ def test_the_lower_of_both_interfaces_holds():
     assert node.read(f"{mmio}/name") == "package-0"
     node.wait(1)
     assert node.read(f"{mmio}/energy_uj") == node.read(f"{PACKAGE}/energy_uj")
-    from slurm_energy.lab.model import KernelRequest
+    from slurm_energy_lab.model import KernelRequest
 
     with node.silicon.changing() as model:
         model.submit(KernelRequest("gemm", "cpu", full_speed_s=1000.0), node.clock())

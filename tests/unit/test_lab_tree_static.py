@@ -7,8 +7,8 @@ import re
 import pytest
 from lab_silicon import Bench
 
-from slurm_energy.lab.model import profile_names
-from slurm_energy.lab.tree.entries import Directory, Link
+from slurm_energy_lab.model import profile_names
+from slurm_energy_lab.tree.entries import Directory, Link
 
 CPU = "/sys/devices/system/cpu"
 

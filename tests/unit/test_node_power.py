@@ -99,7 +99,7 @@ def test_somebody_else_s_file_is_no_password_file(password: Path) -> None:
 
 
 def test_a_bmc_s_watts_become_the_node_s_joules(tmp_path: Path, password: Path) -> None:
-    lab = pytest.importorskip("slurm_energy.lab.bmc", reason="pyghmi is not installed")
+    lab = pytest.importorskip("slurm_energy_lab.bmc", reason="pyghmi is not installed")
     server = lab.RedfishServer(lambda: 500.0, "monitor", "secret", ("127.0.0.1", 0))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -18,9 +18,10 @@ import report_examples as examples
 from report_examples import record, usages
 
 import slurm_energy
+import slurm_energy_lab.cli
 from slurm_energy.agent import main as agent_main
 from slurm_energy.cli import reference
-from slurm_energy.cli.main import SUBCOMMANDS, module_name
+from slurm_energy.cli.subcommands import BUILT_IN
 from slurm_energy.config.schema import SECTIONS, Config, EdpEntry, SitePolicy
 from slurm_energy.controller import main as controller_main
 from slurm_energy.policies.flags import FLAGS, Request
@@ -29,13 +30,14 @@ from slurm_energy.reports.fields import FIELDS
 
 PACKAGE = Path(slurm_energy.__file__).parent
 # What checks or prints a key gives it no effect.
-NO_READERS = ("config", "validation", "cli/config.py", "lab")
+NO_READERS = ("config", "validation", "cli/config.py")
 TABLES: dict[str, type] = {**SECTIONS, "policies": SitePolicy, "edp": EdpEntry}
 
 
 @functools.cache
 def modules() -> dict[str, ast.Module]:
     found = {str(path.relative_to(PACKAGE)): path for path in PACKAGE.rglob("*.py")}
+    found["slurm_energy_lab/cli.py"] = Path(slurm_energy_lab.cli.__file__)
     return {name: ast.parse(path.read_text()) for name, path in found.items()}
 
 
@@ -197,9 +199,9 @@ def with_imports(name: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("command", SUBCOMMANDS)
+@pytest.mark.parametrize("command", reference.COMMANDS)
 def test_every_option_of_a_command_has_a_reader(command: str) -> None:
-    path = module_name(command).removeprefix("slurm_energy.").replace(".", "/") + ".py"
+    path = f"cli/{command.replace('-', '_')}.py" if command in BUILT_IN else f"slurm_energy_{command}/cli.py"
     read = attributes_of_arguments(with_imports(path))
     unread = {
         action.dest

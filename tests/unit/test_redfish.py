@@ -15,7 +15,7 @@ from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.node import redfish
 from slurm_energy.devices.node.redfish import Redfish
 
-lab = pytest.importorskip("slurm_energy.lab.bmc", reason="pyghmi is not installed")
+lab = pytest.importorskip("slurm_energy_lab.bmc", reason="pyghmi is not installed")
 CHASSIS = "/redfish/v1/Chassis/1"
 
 

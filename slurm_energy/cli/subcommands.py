@@ -1,0 +1,88 @@
+"""The subcommands of `senergy`: those of this package and those that installed packages add.
+
+A subcommand is a module with `HELP` (one line), `EPILOG`, `configure(parser)` and `run(args) -> int`. Another
+package adds one through an entry point of the group `slurm_energy.subcommands` that names such a module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.errors import UnavailableError, install_extra
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINT_GROUP = "slurm_energy.subcommands"
+
+BUILT_IN = {
+    "acct": "energy of finished jobs, in sacct's manner",
+    "job": "the energy label of one job",
+    "report": "energy, throughput and completion times of a cluster's jobs, in sreport's manner",
+    "prio": "the order of the queue: each job's place, score and prediction, in sprio's manner",
+    "share": "energy used and shares of accounts and users, in sshare's manner",
+    "policies": "energy policies and the bounds of their values",
+    "status": "state of the controller and of this node's agent",
+    "spool": "records that this node keeps for the controller; send refused ones again",
+    "top": "live watts of this node, its jobs and components",
+    "doctor": "what this compute node has, what it lacks, what that costs and what fixes it",
+    "predict": "time, watts and energy of a job before it runs",
+    "calibrate": "fit the prediction of one kind of GPU to measured training steps",
+    "profile": "measure a command, or gather what a program's sections measured",
+    "simulate": "what scheduling policies would do with a workload",
+    "build-plugins": "build slurmctld's plugin for the Slurm that is installed here",
+    "config": "check, show or write an example of the configuration",
+    "template": "batch scripts and site files from templates",
+}
+"""Name and help of each subcommand of this package. Its module is imported only when it runs."""
+
+EXTRAS = {"lab": "lab"}
+"""Subcommand to the extra of this distribution that installs it."""
+
+
+def listing() -> dict[str, str]:
+    """Return name and help of every installed subcommand, those of this package first."""
+    return BUILT_IN | {name: _help_of(entry) for name, entry in _entry_points().items()}
+
+
+def module_of(name: str) -> Any:
+    """Import the module of a subcommand; return None if no subcommand has this name.
+
+    Raises:
+        UnavailableError: an extra or another package provides the subcommand, and it cannot be imported.
+    """
+    if name in BUILT_IN:
+        return importlib.import_module(f"slurm_energy.cli.{name.replace('-', '_')}")
+    entry = _entry_points().get(name)
+    if entry is not None:
+        return _load(entry)
+    if name in EXTRAS:
+        raise UnavailableError(f"senergy {name}", "not installed", install_extra(EXTRAS[name]))
+    return None
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    """Return the entry points of other packages. This package's own subcommands cannot be replaced."""
+    from importlib.metadata import entry_points  # slow to import, and most commands do without
+
+    return {
+        entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP) if entry.name not in BUILT_IN
+    }
+
+
+def _load(entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        todo = install_extra(EXTRAS[entry.name]) if entry.name in EXTRAS else ""
+        raise UnavailableError(
+            f"senergy {entry.name}", f"cannot import {entry.value}: {error}", todo
+        ) from None
+
+
+def _help_of(entry: EntryPoint) -> str:
+    try:
+        return str(_load(entry).HELP)
+    except UnavailableError as error:
+        return error.why

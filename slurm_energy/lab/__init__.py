@@ -1,1 +1,0 @@
-"""Emulated nodes and a real Slurm cluster on one machine; nothing outside this package knows of it."""

@@ -1,4 +1,0 @@
-"""The files of an emulated node below `/sys`, `/dev` and `/proc`: what each says and does on a write.
-
-How they are served is in `slurm_energy.lab.fuse`, how power behaves in `slurm_energy.lab.model`.
-"""

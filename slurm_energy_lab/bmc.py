@@ -1,0 +1,257 @@
+"""The management controller (BMC) of an emulated node: IPMI over the network with DCMI power, and Redfish.
+
+IPMI is `pyghmi`'s server with the power reading added, so that any client speaks with it; Redfish is the
+few resources that tell a node's power. Both show whole watts, as BMCs do. Runs as a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from pyghmi.ipmi import bmc as pyghmi_bmc
+from pyghmi.ipmi.private.session import Session
+
+from slurm_energy_lab.client import DEFAULT_SOCKET, truth
+
+USER = "operator"
+_GROUP_NETFN = 0x2C
+_GET_POWER_READING = 0x02
+_DCMI = 0xDC
+_SYSTEM_POWER, _ENHANCED_SYSTEM_POWER = 0x01, 0x02
+_UNKNOWN_COMMAND, _TOO_SHORT, _BAD_FIELD = 0xC1, 0xC7, 0xCC
+_PERIOD_MS = 1000
+_ACTIVE = 0x40
+_POLL_S = 0.2
+
+Watts = Callable[[], float]
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Power as DCMI tells it: now, and least, most and mean since the BMC was started."""
+
+    watts: Watts
+    active: bool = True
+    least: float | None = None
+    most: float = 0.0
+    total: float = 0.0
+    readings: int = 0
+
+    def answer(self) -> bytes:
+        """Return the data of Get Power Reading (DCMI 1.5, table 6-16)."""
+        now = self.watts()
+        self.least = now if self.least is None else min(now, self.least)
+        self.most = max(now, self.most)
+        self.total += now
+        self.readings += 1
+        figures = (now, self.least, self.most, self.total / self.readings)
+        words = b"".join(round(watts).to_bytes(2, "little") for watts in figures)
+        stamp = int(time.time()).to_bytes(4, "little") + _PERIOD_MS.to_bytes(4, "little")
+        return bytes((_DCMI,)) + words + stamp + bytes((_ACTIVE if self.active else 0,))
+
+
+class PowerBmc(pyghmi_bmc.Bmc):  # type: ignore[misc]
+    """An IPMI 2.0 BMC whose only talent is Get Power Reading."""
+
+    def __init__(self, watts: Watts, user: str, password: str, address: str, port: int) -> None:
+        """Bind the UDP port.
+
+        Args:
+            watts: the node's present power.
+            user: account that may log in.
+            password: its password.
+            address: numeric address to bind.
+            port: UDP port; 0 for any.
+        """
+        super().__init__({user: password}, port=port, address=address)
+        self.port = int(self.serversocket.getsockname()[1])
+        self.statistics = Statistics(watts)
+
+    def get_power_state(self) -> str:
+        """Return the chassis' state."""
+        return "on"
+
+    def handle_raw_request(self, request: dict[str, Any], session: Any) -> None:
+        """Answer one request."""
+        if request["netfn"] != _GROUP_NETFN:
+            super().handle_raw_request(request, session)
+            return
+        data = bytes(request["data"])
+        if request["command"] != _GET_POWER_READING or data[:1] != bytes((_DCMI,)):
+            session.send_ipmi_response(code=_UNKNOWN_COMMAND)
+        elif len(data) < 4:
+            session.send_ipmi_response(code=_TOO_SHORT)
+        elif data[1] not in (_SYSTEM_POWER, _ENHANCED_SYSTEM_POWER):
+            session.send_ipmi_response(code=_BAD_FIELD)
+        else:
+            session.send_ipmi_response(data=list(self.statistics.answer()))
+
+
+def serve_ipmi(stop: threading.Event) -> None:
+    """Answer IPMI requests to all BMCs of this process until told to stop."""
+    while not stop.is_set():
+        Session.wait_for_rsp(_POLL_S)
+
+
+class RedfishServer(ThreadingHTTPServer):
+    """The Redfish service of one node. `resources` may be changed while it serves."""
+
+    daemon_threads = True
+
+    def __init__(
+        self,
+        watts: Watts,
+        user: str,
+        password: str,
+        address: tuple[str, int],
+        certificate: Path | None = None,
+    ) -> None:
+        """Bind the TCP port.
+
+        Args:
+            watts: the node's present power.
+            user: account that may log in.
+            password: its password.
+            address: host and port; port 0 for any.
+            certificate: PEM file with certificate and key; None for plain HTTP.
+        """
+        super().__init__(address, _Handler)
+        token = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self.authorization = f"Basic {token}"
+        self.resources: dict[str, Callable[[], dict[str, Any]]] = _resources(watts)
+        self.requests = 0
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: RedfishServer
+
+    def do_GET(self) -> None:
+        """Answer with a resource; only the root is for everybody (DSP0266, 13.3)."""
+        self.server.requests += 1
+        path = self.path.rstrip("/")
+        resource = self.server.resources.get(path)
+        if path != _ROOT and self.headers.get("Authorization") != self.server.authorization:
+            self._answer(401, {"error": {"code": "Base.1.8.InsufficientPrivilege"}})
+        elif resource is None:
+            self._answer(404, {"error": {"code": "Base.1.8.ResourceMissingAtURI"}})
+        else:
+            self._answer(200, resource())
+
+    def log_message(self, *arguments: Any) -> None:
+        """Stay silent."""
+
+    def _answer(self, status: int, data: dict[str, Any]) -> None:
+        body = json.dumps(data).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("OData-Version", "4.0")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+_ROOT = "/redfish/v1"
+_SYSTEM = f"{_ROOT}/Systems/1"
+_CHASSIS = f"{_ROOT}/Chassis/1"
+_METRICS = f"{_CHASSIS}/EnvironmentMetrics"
+_POWER = f"{_CHASSIS}/Power"
+
+
+def _link(path: str) -> dict[str, str]:
+    return {"@odata.id": path}
+
+
+def _resource(path: str, kind: str, **more: Any) -> dict[str, Any]:
+    """Return a resource with the properties that every one must have; `kind` is its schema and version."""
+    schema = kind.partition(".")[0]
+    common = {"@odata.type": f"#{kind}.{schema}", "Id": path.rsplit("/", 1)[-1], "Name": schema}
+    return {**_link(path), **common, **more}
+
+
+def _collection(kind: str, schema: str, *members: str) -> dict[str, Any]:
+    path = f"{_ROOT}/{kind}"
+    head = {"@odata.type": f"#{schema}Collection.{schema}Collection", "Name": kind}
+    return {
+        **_link(path),
+        **head,
+        "Members": [_link(member) for member in members],
+        "Members@odata.count": len(members),
+    }
+
+
+def _resources(watts: Watts) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return what a server with one chassis shows (DSP0268)."""
+    root = _resource(
+        _ROOT,
+        "ServiceRoot.v1_9_0",
+        RedfishVersion="1.8.0",
+        Systems=_link(f"{_ROOT}/Systems"),
+        Chassis=_link(f"{_ROOT}/Chassis"),
+    )
+    chassis = _resource(
+        _CHASSIS,
+        "Chassis.v1_15_0",
+        ChassisType="RackMount",
+        Power=_link(_POWER),
+        EnvironmentMetrics=_link(_METRICS),
+        Links={"ComputerSystems": [_link(_SYSTEM)]},
+    )
+    return {
+        _ROOT: lambda: root,
+        f"{_ROOT}/Systems": lambda: _collection("Systems", "ComputerSystem", _SYSTEM),
+        _SYSTEM: lambda: _resource(
+            _SYSTEM, "ComputerSystem.v1_15_0", PowerState="On", Links={"Chassis": [_link(_CHASSIS)]}
+        ),
+        f"{_ROOT}/Chassis": lambda: _collection("Chassis", "Chassis", _CHASSIS),
+        _CHASSIS: lambda: chassis,
+        _METRICS: lambda: _resource(
+            _METRICS, "EnvironmentMetrics.v1_1_0", PowerWatts={"Reading": round(watts())}
+        ),
+        _POWER: lambda: _resource(
+            _POWER,
+            "Power.v1_7_0",
+            PowerControl=[{"MemberId": "0", "PowerConsumedWatts": round(watts())}],
+        ),
+    }
+
+
+def main() -> None:
+    """Serve the BMC of one emulated node until killed; print its ports, as JSON, once it does."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--emulator", default=DEFAULT_SOCKET, help="control socket of the node's emulator")
+    parser.add_argument("--address", default="127.0.0.1", help="address of the BMC")
+    parser.add_argument("--ipmi-port", type=int, default=623, help="UDP; 0 for any (default 623)")
+    parser.add_argument("--redfish-port", type=int, default=8443, help="TCP; 0 for any (default 8443)")
+    parser.add_argument("--certificate", type=Path, help="PEM file for HTTPS")
+    parser.add_argument("--password-file", type=Path, required=True)
+    options = parser.parse_args()
+    password = options.password_file.read_text().partition("\n")[0]
+
+    def watts() -> float:
+        return float(truth(options.emulator)["power_watts"]["node"])
+
+    place = (options.address, options.redfish_port)
+    redfish = RedfishServer(watts, USER, password, place, options.certificate)
+    threading.Thread(target=redfish.serve_forever, daemon=True).start()
+    ipmi = PowerBmc(watts, USER, password, options.address, options.ipmi_port)
+    print(json.dumps({"ipmi_port": ipmi.port, "redfish_port": redfish.server_port}), flush=True)
+    serve_ipmi(threading.Event())
+
+
+if __name__ == "__main__":
+    main()

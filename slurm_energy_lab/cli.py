@@ -1,0 +1,380 @@
+"""`senergy lab`: a real Slurm cluster with emulated power hardware. Parsing and printing only.
+
+What a subcommand needs is imported by that subcommand, for `run` is started inside jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.errors import EXIT_OK, ForbiddenError, UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy_lab.cluster import Lab
+    from slurm_energy_lab.layout import Layout
+    from slurm_energy_lab.spec import LabSpec
+
+HELP = "a real Slurm cluster with emulated power hardware on this machine"
+_DIRECTORY_HELP = "the lab's directory (default: $SENERGY_LAB_DIR or /var/tmp/senergy-lab)"
+
+_EXAMPLES = {
+    "up": """\
+  senergy lab up
+  senergy lab up --nodes nodes.toml --set-energy agent.sampling_hz=10.0
+  senergy lab up --priority portable --user games=3 --user nobody=1""",
+    "down": """\
+  senergy lab down""",
+    "status": """\
+  senergy lab status
+  senergy lab status --json""",
+    "exec": """\
+  senergy lab exec n1 lscpu
+  senergy lab exec n1 senergy doctor""",
+    "shell": """\
+  senergy lab shell                     any user may; exit leaves it""",
+    "env": """\
+  eval "$(senergy lab env)"             this shell becomes the login node""",
+    "demo": """\
+  senergy lab demo
+  senergy lab demo --keep --html page.html""",
+    "run": """\
+  senergy lab run gemm                  in a job: sbatch --exclusive --wrap 'senergy lab run gemm'
+  senergy lab run train --gpu --seconds 30 --json""",
+}
+
+EPILOG = "examples:\n" + "\n".join(_EXAMPLES.values()) + "\n\ndocs/lab.md explains the lab.\n"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands."""
+    parser.epilog = EPILOG
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _configure_up(_add(commands, "up", "bring the lab up"))
+    _add(commands, "down", "take the lab away, whatever state it is in")
+    status = _add(commands, "status", "show nodes and daemons")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    inside = _add(commands, "exec", "run a command inside a node, as root")
+    inside.add_argument("node", metavar="NODE", help="a node of senergy lab status")
+    inside.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD", help="command with its arguments")
+    _add(commands, "shell", "a shell on the lab's login node")
+    _add(commands, "env", "print the login node's environment, for eval")
+    demo = "bring a lab up, run a dozen jobs under energy policies, report, take it down"
+    _configure_demo(_add(commands, "demo", demo))
+    _configure_kernel(_add(commands, "run", "inside a job: run a kernel on the emulated hardware"))
+
+
+def _add(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
+) -> argparse.ArgumentParser:
+    """Add a subcommand with its examples; all but `run`, which is for jobs, take the lab's directory."""
+    command = commands.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog=f"examples:\n{_EXAMPLES[name]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if name != "run":
+        command.add_argument("--dir", type=Path, help=_DIRECTORY_HELP)
+    return command
+
+
+def _configure_up(up: argparse.ArgumentParser) -> None:
+    up.add_argument("--nodes", type=Path, metavar="FILE", help="TOML file of [[node]] tables: name, profile")
+    up.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a line of slurm.conf")
+    up.add_argument(
+        "--set-energy",
+        action="append",
+        default=[],
+        metavar="TOML",
+        help="a value of energy.toml, e.g. agent.sampling_hz=10.0",
+    )
+    up.add_argument(
+        "--cpu-share", type=float, metavar="CORES", help="real cores that all CPUs of a node are worth (0.45)"
+    )
+    up.add_argument(
+        "--user",
+        type=_user,
+        action="append",
+        metavar="NAME[=SHARES]",
+        help="who has an account (default: nobody=1)",
+    )
+    up.add_argument(
+        "--priority",
+        choices=("off", "plugin", "portable"),
+        default="off",
+        help="who orders the queue: Slurm (default), slurmctld's plugin, or senergyctld with scontrol",
+    )
+    up.add_argument("--no-accounting", action="store_true", help="no slurmdbd and database")
+    up.add_argument("--no-energy", action="store_true", help="Slurm alone, on the same emulated nodes")
+
+
+def _configure_demo(demo: argparse.ArgumentParser) -> None:
+    demo.add_argument("--keep", action="store_true", help="leave the lab up (also: KEEP=1)")
+    demo.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        default=Path("demo-report.html"),
+        help="page to write (default: demo-report.html)",
+    )
+
+
+def _configure_kernel(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Run a kernel in the emulated device's own time, on the job's CPUs or GPUs."
+    parser.add_argument(
+        "kernel", metavar="KERNEL", help="gemm, spmv, triad, stencil, monte_carlo, dist or train"
+    )
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument(
+        "--cpu",
+        dest="device",
+        action="store_const",
+        const="cpu",
+        default="cpu",
+        help="on the job's CPUs (default)",
+    )
+    device.add_argument("--gpu", dest="device", action="store_const", const="gpu", help="on the job's GPUs")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument(
+        "--size", type=float, metavar="N", help="problem size (default: about 10 s at full speed)"
+    )
+    size.add_argument("--seconds", type=float, metavar="S", help="size that takes so long at full speed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one subcommand."""
+    commands = {
+        "up": _up,
+        "down": _down,
+        "status": _status,
+        "exec": _exec,
+        "shell": _shell,
+        "env": _env,
+        "demo": _demo,
+        "run": _run,
+    }
+    return commands[args.command](args)
+
+
+def _layout(args: argparse.Namespace) -> Layout:
+    from slurm_energy_lab.layout import locate
+
+    return locate(args.dir)
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        raise ForbiddenError(
+            "senergy lab", "namespaces, FUSE and Slurm's daemons need root", "run it with sudo"
+        )
+
+
+def _up(args: argparse.Namespace) -> int:
+    from slurm_energy_lab import lifecycle, nodesfile
+    from slurm_energy_lab.spec import LabSpec
+
+    _require_root()
+    if args.cpu_share is not None and not 0 < args.cpu_share <= 1024:
+        raise UsageError(f"--cpu-share {args.cpu_share:g}", "is not possible", "from 0.001 to 1024 cores")
+    layout = _layout(args)
+    if lab := lifecycle.existing(layout):
+        print(f"The lab is up in {layout.root}: nodes {' '.join(lab.nodes)}.")
+        return EXIT_OK
+    chosen: dict[str, Any] = {"nodes": nodesfile.read(args.nodes)} if args.nodes else {}
+    if args.user:
+        chosen["users"] = dict(args.user)
+    spec = LabSpec(
+        slurm=tuple(args.set),
+        energy=_energy_settings(args.set_energy),
+        accounting=not args.no_accounting,
+        product=not args.no_energy,
+        priority=args.priority,
+        cpu_share=args.cpu_share,
+        **chosen,
+    )
+    lab = _bring_up(layout, spec)
+    lab.settle()
+    policy = " --energy-policy=powersave" if spec.product else ""
+    print("Try next:")
+    print(f"  {_command(args, 'shell')}")
+    print(f"  sbatch --exclusive{policy} --wrap 'senergy lab run gemm'   (in that shell)")
+    print(f"  {_command(args, 'exec')} {lab.nodes[0]} lscpu")
+    return EXIT_OK
+
+
+def _command(args: argparse.Namespace, name: str) -> str:
+    """Return a subcommand for this lab as the caller's shell takes it.
+
+    `make` runs the program from a folder not in PATH.
+    """
+    named = Path(sys.argv[0]).name == "senergy" and not shutil.which("senergy")
+    program = shlex.quote(sys.argv[0]) if named else "senergy"
+    place = f" --dir {shlex.quote(str(args.dir))}" if args.dir else ""
+    return f"{program} lab {name}{place}"
+
+
+def _bring_up(layout: Layout, spec: LabSpec) -> Lab:
+    """Bring a lab up with a line per step; on failure print the end of the failed step's log."""
+    from slurm_energy.slurm import plugin_build
+    from slurm_energy_lab import lifecycle
+    from slurm_energy_lab.cluster import parts_for
+    from slurm_energy_lab.startup import StepError
+
+    if spec.product and (absent := parts_for(spec).absent):
+        print(f"Not built, left out: {', '.join(absent)} (make build)")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if spec.priority == "plugin":
+        plugin_build.built(lambda text: print(text, flush=True))
+    start = time.monotonic()
+    size = f"{len(spec.nodes)} node{'s' if len(spec.nodes) > 1 else ''}"
+    print(f"Bringing up a lab of {size} in {layout.root}", flush=True)
+    try:
+        lab = lifecycle.up(layout, spec, lambda step, s: print(f"  {step.name:<22} {s:5.2f} s", flush=True))
+    except StepError as error:
+        for line in error.log_tail:
+            print(f"  | {line}", file=sys.stderr)
+        raise
+    print(f"Up after {time.monotonic() - start:.1f} s.", flush=True)
+    return lab
+
+
+def _demo(args: argparse.Namespace) -> int:
+    """Run the demonstration on a lab that ends with this process unless it is to be kept."""
+    from slurm_energy_lab import lifecycle
+    from slurm_energy_lab.demo import run_demo
+    from slurm_energy_lab.spec import LabSpec
+
+    if not args.html.resolve().parent.is_dir():
+        raise UsageError(
+            f"--html {args.html}", "there is no such directory", "the page is written at the end"
+        )
+    _require_root()
+    layout = _layout(args)
+    lab = _bring_up(layout, LabSpec())
+    try:
+        run_demo({**os.environ, **lab.environment()}, args.html.resolve())
+        print(f"The page with the plots: {args.html}")
+        if args.keep or os.environ.get("KEEP") == "1":
+            lab.settle()
+            shell, down = _command(args, "shell"), _command(args, "down")
+            print(f"The lab is left up: {shell} to look around, {down} to end it.")
+            return EXIT_OK
+    except BaseException:
+        lifecycle.down(layout)
+        raise
+    return _down(args)
+
+
+def _energy_settings(settings: list[str]) -> dict[str, Any]:
+    import tomllib  # here, for `run` must start fast
+
+    from slurm_energy_lab.conf import merged
+
+    tables: dict[str, Any] = {}
+    for setting in settings:
+        try:
+            tables = merged(tables, tomllib.loads(setting))
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise UsageError(f"--set-energy {setting!r}", str(error)) from None
+    return tables
+
+
+def _user(text: str) -> tuple[str, int]:
+    """Read `NAME` or `NAME=SHARES`."""
+    name, _, shares = text.partition("=")
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", name) or not re.fullmatch(r"(\d{1,6})?", shares):
+        raise UsageError(f"--user {text!r}", "is no user with shares", "e.g. --user games=3")
+    return name, int(shares or 1)
+
+
+def _down(args: argparse.Namespace) -> int:
+    from slurm_energy_lab import lifecycle
+
+    _require_root()
+    layout = _layout(args)
+    was_there = lifecycle.down(layout)
+    print(f"The lab in {layout.root} is gone." if was_there else f"There is no lab in {layout.root}.")
+    return EXIT_OK
+
+
+def _status(args: argparse.Namespace) -> int:
+    from slurm_energy_lab.cluster import find
+
+    _require_root()
+    status = find(_layout(args)).status()
+    if args.json:
+        print(json.dumps(status, indent=1))
+        return EXIT_OK
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["started"]))
+    print(f"Lab in {status['directory']}, up since {since}")
+    for name, pid in status["daemons"].items():
+        print(f"  {name:<12} {_running(pid)}")
+    print(f"{'NODE':<12} {'PROFILE':<20} {'STATE':<12} DAEMONS")
+    for name, node in status["nodes"].items():
+        down = [daemon for daemon, pid in node["daemons"].items() if pid is None]
+        daemons = "not running: " + " ".join(down) if down else "all running"
+        print(f"{name:<12} {node['profile']:<20} {node['state'] or 'unknown':<12} {daemons}")
+    return EXIT_OK
+
+
+def _running(pid: int | None) -> str:
+    return f"running, pid {pid}" if pid else "not running"
+
+
+def _exec(args: argparse.Namespace) -> int:
+    from slurm_energy_lab.cluster import find
+
+    _require_root()
+    argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
+    if not argv:
+        raise UsageError("senergy lab exec", "no command given", "senergy lab exec n1 lscpu")
+    lab = find(_layout(args))
+    command = lab.exec_argv(args.node, argv)
+    os.execvpe(command[0], command, {**os.environ, **lab.environment()})
+
+
+def _shell(args: argparse.Namespace) -> int:
+    from slurm_energy_lab.cluster import find
+
+    lab = find(_layout(args))
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    argv, extra = [shell, "-i"], {}
+    if Path(shell).name == "bash":
+        argv = [shell, "--rcfile", str(lab.layout.etc / "bashrc"), "-i"]
+        extra["SENERGY_LAB_PATH"] = lab.environment()["PATH"]
+    else:
+        extra["PS1"] = "(lab) $ "
+    os.execvpe(shell, argv, {**os.environ, **lab.environment(), **extra})
+
+
+def _env(args: argparse.Namespace) -> int:
+    from slurm_energy_lab.cluster import find
+
+    for key, value in find(_layout(args)).environment().items():
+        print(f"export {key}={shlex.quote(value)}")
+    return EXIT_OK
+
+
+def _run(args: argparse.Namespace) -> int:
+    from slurm_energy_lab.job import run_in_job
+
+    result = run_in_job(args.kernel, args.device, args.size, args.seconds)
+    if args.json:
+        print(json.dumps(result))
+        return EXIT_OK
+    joules = " ".join(f"{name} {value:.0f} J" for name, value in result["energy_joules"].items())
+    rate = result["flops"] / result["seconds"] if result["seconds"] else 0.0
+    print(f"{args.kernel} on {args.device}: {result['seconds']:.3f} s, {rate / 1e9:.1f} GFLOP/s, {joules}")
+    return EXIT_OK

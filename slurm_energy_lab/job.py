@@ -1,0 +1,68 @@
+"""Runs a kernel on what Slurm gave to the calling job. Imports little: it is started in every job."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_energy.errors import UsageError
+from slurm_energy_lab.client import DEFAULT_SOCKET, run_kernel
+
+_CPU_VARIABLE = "SENERGY_LAB_CPUS"
+_GPU_VARIABLES = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES")
+_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+
+
+def run_in_job(
+    kernel: str, device: str, size: float | None = None, full_speed_s: float | None = None
+) -> dict[str, Any]:
+    """Run a kernel on the job's CPUs or GPUs; outside a job, on all of the node's.
+
+    Returns:
+        See `client.run_kernel`.
+
+    Raises:
+        UsageError: the job has no GPU, or a variable names none.
+        UnavailableError: not inside a lab node.
+    """
+    cpus = cpus_of_job(os.environ)
+    gpus = gpus_of_job(os.environ) if device == "gpu" else []
+    job_id = job_number(os.environ)
+    return run_kernel(DEFAULT_SOCKET, kernel, device, size, cpus, gpus, full_speed_s, job_id)
+
+
+def cpus_of_job(environment: Mapping[str, str]) -> list[int]:
+    """Return the CPUs of the step; empty: all of the node."""
+    return _numbers(_CPU_VARIABLE, environment.get(_CPU_VARIABLE, ""))
+
+
+def job_number(environment: Mapping[str, str]) -> int | None:
+    """Return Slurm's number of the job; None outside one."""
+    text = environment.get("SLURM_JOB_ID", "")
+    return int(text) if text.isdecimal() and text.isascii() and int(text) > 0 else None
+
+
+def gpus_of_job(environment: Mapping[str, str]) -> list[int]:
+    """Return the indices of the step's GPUs; empty (all of the node) only outside a job.
+
+    Raises:
+        UsageError: the job has none.
+    """
+    for name in _GPU_VARIABLES:
+        if environment.get(name):
+            return _numbers(name, environment[name])
+    if environment.get("SLURM_JOB_ID"):
+        raise UsageError("this job has no GPU", todo="ask for some: sbatch --gpus-per-node=1")
+    return []
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        match = _RANGE.fullmatch(part)
+        if not match:
+            raise UsageError(f"{name}='{text[:40]}'", "is no list of numbers")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(found)

@@ -1,0 +1,45 @@
+"""The emulated node's physics: profile data, kernels, and `NodeModel`; pure Python without I/O.
+
+Files, sockets, processes and clocks stay outside; only `profile_load` opens the profile files.
+The equations are in docs/lab-physics.md.
+"""
+
+from slurm_energy_lab.model.kernels import kernel_names
+from slurm_energy_lab.model.node import NodeModel
+from slurm_energy_lab.model.profile import (
+    CacheLevel,
+    Constraint,
+    CpufreqProfile,
+    CpuProfile,
+    GpuProfile,
+    MemoryProfile,
+    OtherProfile,
+    Profile,
+    RaplProfile,
+)
+from slurm_energy_lab.model.profile_load import load_profile, profile_names
+from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
+from slurm_energy_lab.model.sizing import default_size
+from slurm_energy_lab.model.usage import Usage
+
+__all__ = [
+    "CacheLevel",
+    "Constraint",
+    "CpuProfile",
+    "CpufreqProfile",
+    "FrequencyRequest",
+    "GpuProfile",
+    "GpuState",
+    "KernelRequest",
+    "KernelResult",
+    "MemoryProfile",
+    "NodeModel",
+    "OtherProfile",
+    "Profile",
+    "RaplProfile",
+    "Usage",
+    "default_size",
+    "kernel_names",
+    "load_profile",
+    "profile_names",
+]

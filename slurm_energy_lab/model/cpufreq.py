@@ -1,0 +1,133 @@
+"""What frequency a core's settings ask for: governors per driver, as pure functions.
+
+Turbo bins and power limits come later (`cpu`); nothing here knows of power.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from slurm_energy.errors import UsageError
+from slurm_energy_lab.model.profile import ACTIVE_DRIVERS, CpufreqProfile
+from slurm_energy_lab.model.requests import FrequencyRequest
+
+_EPP_VALUES = {
+    "default": 128,
+    "performance": 0,
+    "balance_performance": 128,
+    "balance_power": 192,
+    "power": 255,
+}
+"""EPP names as the numbers that intel_pstate writes for them (kernel, intel_pstate.rst)."""
+_EPP_CEILING = ((0, 1.0), (128, 1.0), (192, 0.9), (255, 0.75))
+"""(EPP, share of the allowed range used under full load), linear in between. Assumed."""
+_UP_THRESHOLD = 0.8
+"""Busy share above which ondemand goes to the top (kernel, governors: up_threshold's order)."""
+
+
+def default_request(cpufreq: CpufreqProfile) -> FrequencyRequest:
+    """Return the settings of every CPU after power on."""
+    return FrequencyRequest(
+        governor=cpufreq.governor,
+        min_khz=cpufreq.min_khz,
+        max_khz=cpufreq.cpuinfo_max_khz,
+        setspeed_khz=None,
+        epp=cpufreq.epp,
+        boost=True,
+    )
+
+
+def epp_value(epp: str) -> int:
+    """Return an energy performance preference as a number.
+
+    Raises:
+        UsageError: neither a known name nor 0 to 255.
+    """
+    value = _EPP_VALUES.get(epp)
+    if value is None and epp.isascii() and epp.isdigit() and len(epp) <= 3:
+        value = int(epp)
+    if value is None or value > 255:
+        raise UsageError(f"EPP '{epp[:40]}' is not known", todo=f"one of {', '.join(_EPP_VALUES)} or 0-255")
+    return value
+
+
+def check_request(cpufreq: CpufreqProfile, request: FrequencyRequest) -> None:
+    """Refuse settings that the driver cannot hold.
+
+    Raises:
+        UsageError: governor not offered by the driver, unknown EPP, bounds not above 0.
+    """
+    if request.governor not in cpufreq.governors:
+        raise UsageError(
+            f"governor '{request.governor[:40]}' is not offered by {cpufreq.driver}",
+            todo=f"one of {', '.join(cpufreq.governors)}",
+        )
+    if request.epp is not None:
+        epp_value(request.epp)
+    if request.min_khz <= 0 or request.max_khz <= 0:
+        raise UsageError(f"frequencies {request.min_khz}..{request.max_khz} kHz are not possible")
+
+
+def target_khz(cpufreq: CpufreqProfile, request: FrequencyRequest, utilisation: float) -> int:
+    """Return the frequency that governor and bounds ask for, before turbo bins and power limits.
+
+    Args:
+        cpufreq: the driver.
+        request: the CPU's settings.
+        utilisation: busy share of the core, 0 to 1.
+    """
+    low, high = allowed_range_khz(cpufreq, request)
+    if cpufreq.driver in ACTIVE_DRIVERS:
+        wanted = _active_khz(request, low, high, utilisation)
+    else:
+        wanted = _generic_khz(request, low, high, utilisation)
+    return _on_table(cpufreq, request, min(high, max(low, wanted)))
+
+
+def allowed_range_khz(cpufreq: CpufreqProfile, request: FrequencyRequest) -> tuple[int, int]:
+    """Return the bounds in force: within the hardware's, minimum not above maximum, boost respected."""
+    hardware_max = cpufreq.max_khz if request.boost else cpufreq.base_khz
+    high = max(cpufreq.min_khz, min(request.max_khz, hardware_max))
+    return min(high, max(cpufreq.min_khz, request.min_khz)), high
+
+
+def _active_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
+    """Firmware-governed drivers: `performance` is the top; else EPP bounds it and load ramps to it."""
+    if request.governor == "performance":
+        return high
+    epp = epp_value(request.epp or "default")
+    if epp == 0:
+        return high
+    ceiling = low + (high - low) * _interpolate(epp)
+    return low + (ceiling - low) * min(1.0, utilisation / _UP_THRESHOLD)
+
+
+def _generic_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
+    """Generic governors in their steady state."""
+    if request.governor == "performance":
+        return high
+    if request.governor == "powersave":
+        return low
+    if request.governor == "userspace":
+        return request.setspeed_khz or high
+    if request.governor == "schedutil":
+        return 1.25 * utilisation * high
+    if utilisation >= _UP_THRESHOLD:  # ondemand, conservative
+        return high
+    return low + (high - low) * utilisation
+
+
+def _interpolate(epp: int) -> float:
+    for (left, below), (right, above) in itertools.pairwise(_EPP_CEILING):
+        if epp <= right:
+            return below + (above - below) * (epp - left) / (right - left)
+    return _EPP_CEILING[-1][1]
+
+
+def _on_table(cpufreq: CpufreqProfile, request: FrequencyRequest, khz: float) -> int:
+    """Round as the driver does: table drivers to the next lower entry, the top entry opening turbo."""
+    table = cpufreq.available_khz
+    if not table:
+        return int(khz)
+    entry = next((step for step in table if step <= khz), table[-1])
+    return cpufreq.max_khz if request.boost and entry == table[0] else entry

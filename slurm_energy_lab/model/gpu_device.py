@@ -1,0 +1,133 @@
+"""One GPU in time: its meter, power limit, locked clocks and what holds at present.
+
+What works cost is computed in `gpu`, whose they are in `shares`. The power limit acts at once: the control
+loop of real devices (about 100 ms) is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from slurm_energy_lab.model.byjob import ByJob
+from slurm_energy_lab.model.gpu import GpuPhysics
+from slurm_energy_lab.model.meter import Meter
+from slurm_energy_lab.model.requests import GpuState
+from slurm_energy_lab.model.shares import gpu_shares
+from slurm_energy_lab.model.work import Part
+
+_AVERAGE_S = 1.0
+
+
+class Gpu:
+    """One GPU in time: its meter, settings and present operation."""
+
+    def __init__(self, physics: GpuPhysics, index: int, now_s: float) -> None:
+        self._physics = physics
+        self._memory_share = 0.0
+        self._throttled = False
+        self._history: deque[tuple[float, float]] = deque([(now_s, 0.0)])
+        self._start_s = now_s
+        self.index = index
+        self.meter = Meter(now_s, physics.profile.idle_watts)
+        self.limit_watts = physics.profile.default_limit_watts
+        self.graphics_range_mhz: tuple[int, int] | None = None
+        self.memory_range_mhz: tuple[int, int] | None = None
+        self.parts: tuple[Part, ...] = ()
+        self.clock_mhz = float(physics.profile.idle_graphics_mhz)
+        self.rates: dict[Part, float] = {}
+        self.by_job = ByJob()
+
+    def target_mhz(self) -> float:
+        """Return the graphics clock that the settings allow at most."""
+        return float(_table_clock(self._physics.profile.graphics_clocks_mhz, self.graphics_range_mhz))
+
+    def memory_mhz(self) -> int:
+        """Return the memory clock."""
+        return _table_clock(self._physics.profile.memory_clocks_mhz, self.memory_range_mhz)
+
+    def operate(self, now_s: float) -> None:
+        """Let works and settings hold from `now_s` on, within the power limit."""
+        clock, memory = self.target_mhz(), float(self.memory_mhz())
+        operation = self._physics.operate(self.parts, clock, memory)
+        self._throttled = bool(self.parts) and operation.watts > self.limit_watts
+        if self._throttled:
+            clock = self._clock_for(self.limit_watts, clock, memory)
+            operation = self._physics.operate(self.parts, clock, memory)
+        self.clock_mhz = clock if self.parts else self._idle_mhz()
+        self._memory_share = operation.memory_share
+        self.rates = operation.rates
+        self.by_job.run_at(now_s, gpu_shares(self._physics, self.parts, operation, clock))
+        if self.meter.run_at(now_s, operation.watts):
+            self._remember(now_s)
+
+    def _clock_for(self, watts: float, high_mhz: float, memory_mhz: float) -> float:
+        """Return the highest clock, to 1 kHz, that keeps the GPU at or below `watts`, or the minimum."""
+        low, high = int(self._physics.min_mhz * 1000), int(high_mhz * 1000)
+        if self._physics.operate(self.parts, low / 1000, memory_mhz).watts > watts:
+            return low / 1000
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._physics.operate(self.parts, middle / 1000, memory_mhz).watts <= watts:
+                low = middle
+            else:
+                high = middle
+        return low / 1000
+
+    def _idle_mhz(self) -> float:
+        """Locked clocks hold an idle GPU at the lower end of their range."""
+        if self.graphics_range_mhz is None:
+            return float(self._physics.profile.idle_graphics_mhz)
+        low = self.graphics_range_mhz[0]
+        return float(_table_clock(self._physics.profile.graphics_clocks_mhz, (low, low)))
+
+    def _remember(self, now_s: float) -> None:
+        """Keep the corners of the energy curve that the last second's mean may need."""
+        self._history.append((now_s, self.meter.integral_at(now_s)))
+        while len(self._history) > 1 and self._history[1][0] <= now_s - _AVERAGE_S:
+            self._history.popleft()
+
+    def average_watts(self, now_s: float) -> float:
+        """Return the mean power of the last second (of the time since the start, if shorter)."""
+        begin = max(self._start_s, now_s - _AVERAGE_S)
+        if now_s <= begin:
+            return self.meter.value
+        return (self.meter.integral_at(now_s) - self._joules_at(begin)) / (now_s - begin)
+
+    def _joules_at(self, then_s: float) -> float:
+        """Return the energy at a moment of the last second, between the corners kept."""
+        corners = list(self._history)
+        later_s, later_j = None, 0.0
+        for corner_s, joules in reversed(corners):
+            if corner_s <= then_s:
+                if later_s is None:
+                    return self.meter.integral_at(then_s)
+                return joules + (later_j - joules) * (then_s - corner_s) / (later_s - corner_s)
+            later_s, later_j = corner_s, joules
+        return corners[0][1]
+
+    def state(self, now_s: float) -> GpuState:
+        """Return what NVML shows."""
+        clocks = self._physics.profile.graphics_clocks_mhz
+        shown = next((clock for clock in clocks if clock <= self.clock_mhz), clocks[-1])
+        return GpuState(
+            graphics_clock_mhz=shown,
+            memory_clock_mhz=self.memory_mhz(),
+            utilisation=1.0 if self.parts else 0.0,
+            memory_utilisation=self._memory_share,
+            limit_watts=self.limit_watts,
+            power_watts=self.meter.value,
+            power_average_watts=self.average_watts(now_s),
+            energy_mj=int(self.meter.integral_at(now_s) * 1000),
+            throttle_power_cap=self._throttled,
+            throttle_clocks_setting=bool(self.parts)
+            and not self._throttled
+            and self.target_mhz() < self._physics.max_mhz,
+            idle=not self.parts,
+        )
+
+
+def _table_clock(table: tuple[int, ...], wanted: tuple[int, int] | None) -> int:
+    """Return the highest clock of a falling table that a locked range allows (its nearest, if none)."""
+    if wanted is None:
+        return table[0]
+    return next((clock for clock in table if clock <= max(wanted)), table[-1])

@@ -1,0 +1,400 @@
+"""The model of one node: settings and work go in, frequencies, watts and exact joules come out.
+
+Event-driven: between two events every power is constant, so energies are exact integrals. The clock
+belongs to the caller; nothing here reads a clock, sleeps or does I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+
+from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy_lab.model.cores import Cores
+from slurm_energy_lab.model.cpu import CpuPhysics
+from slurm_energy_lab.model.gpu import GpuPhysics
+from slurm_energy_lab.model.gpu_device import Gpu
+from slurm_energy_lab.model.kernels import kernel_spec
+from slurm_energy_lab.model.occupancy import Occupancy
+from slurm_energy_lab.model.package import Package
+from slurm_energy_lab.model.placement import check_gpu, check_gpu_limit, host_package, placements
+from slurm_energy_lab.model.profile import Profile
+from slurm_energy_lab.model.readings import Readings
+from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
+from slurm_energy_lab.model.sizing import size_of
+from slurm_energy_lab.model.usage import Usage
+from slurm_energy_lab.model.work import Part, Work
+
+
+class NodeModel:
+    """Physics of one emulated node.
+
+    Every method that changes something acts at the time of the last `advance` (or `submit`); call
+    `advance(now_s)` first. Readings are of that time too. Times never go backwards: an earlier `now_s`
+    is taken as the current time.
+    """
+
+    def __init__(self, profile: Profile, start_s: float = 0.0) -> None:
+        """Start with everything idle and the profile's default settings."""
+        self.profile = profile
+        self._now_s = start_s
+        self._cores = Cores(profile)
+        physics = CpuPhysics(profile)
+        self._packages = [Package(profile, physics, index, start_s) for index in range(profile.cpu.packages)]
+        self._gpus: list[Gpu] = []
+        if profile.gpu is not None:
+            gpu_physics = GpuPhysics(profile.gpu)
+            self._gpus = [Gpu(gpu_physics, index, start_s) for index in range(profile.gpu.count)]
+        self._works: dict[int, Work] = {}
+        self._results: dict[int, KernelResult] = {}
+        self._owner: dict[Part, Work] = {}
+        self._last_id = 0
+        self._next_s = math.inf
+        self._stale_packages: set[int] = set()
+        self._stale_gpus: set[int] = set()
+        self._readings = Readings(
+            {
+                "cpu": [package.meter for package in self._packages],
+                "dram": [package.dram_meter for package in self._packages],
+                "gpu": [gpu.meter for gpu in self._gpus],
+            },
+            [package.core_meter for package in self._packages],
+            profile.other,
+            start_s,
+        )
+        self._occupancy = Occupancy(profile.cpu, start_s)
+        books = {
+            "cpu": [package.by_job for package in self._packages],
+            "dram": [package.dram_by_job for package in self._packages],
+            "gpu": [gpu.by_job for gpu in self._gpus],
+        }
+        self._usage = Usage(profile, self._occupancy, books, start_s)
+
+    @property
+    def now_s(self) -> float:
+        """Model time reached."""
+        return self._now_s
+
+    def advance(self, now_s: float) -> None:
+        """Let time pass until `now_s`, through every event in between."""
+        if self._stale_packages or self._stale_gpus:
+            self._operate()
+        while self._next_s <= now_s:
+            self._now_s = max(self._now_s, self._next_s)
+            self._pass_event()
+        if now_s > self._now_s:
+            self._now_s = now_s
+
+    def next_event_s(self) -> float | None:
+        """Return when something changes by itself (work or phase ends, a limit is met); None: never."""
+        self._operate()
+        return None if math.isinf(self._next_s) else self._next_s
+
+    def set_cpufreq(self, cpu: int, request: FrequencyRequest) -> None:
+        """Set one logical CPU's cpufreq settings. A core runs at the higher wish of its two threads.
+
+        Raises:
+            UsageError: unknown CPU or a governor that the driver doesn't have.
+        """
+        if self._cores.set_request(cpu, request):
+            self._stale_packages.add(self.profile.cpu.package_of(cpu))
+
+    def set_cpufreq_all(self, request: FrequencyRequest) -> None:
+        """Set every logical CPU's cpufreq settings in one go.
+
+        Raises:
+            UsageError: a governor that the driver doesn't have.
+        """
+        for cpu in range(self.profile.cpu.cpus):
+            self.set_cpufreq(cpu, request)
+
+    def cpufreq(self, cpu: int) -> FrequencyRequest:
+        """Return the settings of a logical CPU.
+
+        Raises:
+            UsageError: unknown CPU.
+        """
+        return self._cores.request(cpu)
+
+    def effective_khz(self, cpu: int) -> int:
+        """Return the frequency that the CPU's core has now, after governor, turbo bins and limits.
+
+        Raises:
+            UsageError: unknown CPU.
+        """
+        self._operate()
+        wanted = self._cores.wanted_khz(cpu)
+        return min(wanted, self._packages[self.profile.cpu.package_of(cpu)].ceiling_khz)
+
+    def set_package_limit(
+        self,
+        package: int,
+        constraint: str,
+        limit_watts: float,
+        window_s: float,
+        enabled: bool,
+        interface: str = "msr",
+    ) -> None:
+        """Set one RAPL limit; the lower of the limits in force counts.
+
+        Args:
+            package: package number.
+            constraint: `long_term` (running average over the window) or `short_term` (ceiling).
+            limit_watts: at least 0; one that cannot be held leaves the package at its lowest frequency.
+            window_s: above 0.
+            enabled: False takes the limit out of force; its average goes on.
+            interface: `msr`, or `mmio` for the twin of the profiles that have it.
+
+        Raises:
+            UsageError: the package has no such constraint, or the figures are impossible.
+        """
+        limits = self._package(package).limits
+        limit = limits.get((interface, constraint))
+        if limit is None:
+            raise UsageError(f"package {package} has no limit {interface}:{constraint[:40]}")
+        if not (0 <= limit_watts < math.inf and 0 < window_s < math.inf):
+            raise UsageError(f"limit of {limit_watts} W over {window_s} s is not possible")
+        self._operate()
+        limit.settle(self._now_s)
+        limit.limit_watts, limit.window_s, limit.enabled = limit_watts, window_s, enabled
+        self._stale_packages.add(package)
+
+    def package_average_watts(self, package: int, interface: str = "msr") -> float | None:
+        """Return the running average that the long-term limit is compared with; None without one."""
+        self._operate()
+        limit = self._package(package).limits.get((interface, "long_term"))
+        return None if limit is None else limit.average_at(self._now_s)
+
+    def package_throttled_s(self, package: int) -> float:
+        """Return the seconds for which a limit held the package below its wish (MSR 0x613)."""
+        self._operate()
+        return self._package(package).throttle_meter.integral_at(self._now_s)
+
+    def set_gpu(
+        self,
+        index: int,
+        limit_watts: float,
+        graphics_clock_mhz: tuple[int, int] | None = None,
+        memory_clock_mhz: tuple[int, int] | None = None,
+    ) -> None:
+        """Set power limit and locked clock ranges (None: not locked) of one GPU.
+
+        Raises:
+            UsageError: unknown GPU, or a limit outside the profile's bounds.
+        """
+        gpu = self._gpu(index)
+        check_gpu_limit(self.profile, index, limit_watts)
+        self._operate()
+        gpu.limit_watts = limit_watts
+        gpu.graphics_range_mhz, gpu.memory_range_mhz = graphics_clock_mhz, memory_clock_mhz
+        self._stale_gpus.add(index)
+
+    def set_real_load(
+        self, key: str, cpus: Collection[int], busy_cores: float, job_id: int | None = None
+    ) -> None:
+        """Tell that real programs keep `busy_cores` emulated cores of `cpus` busy; 0 removes the key.
+
+        Kernels are not slowed by it: real load only fills what kernels leave idle.
+
+        Args:
+            key: tells loads apart.
+            cpus: where they run; every logical CPU is busy as much as its core.
+            busy_cores: spread evenly over the cores.
+            job_id: Slurm's number of the job that they belong to; None: no job.
+
+        Raises:
+            UsageError: unknown CPU, or a busy figure below 0.
+        """
+        packages, share = self._cores.set_real_load(key, cpus, busy_cores, job_id)
+        self._stale_packages |= packages
+        self._usage.note(job_id, self._now_s)
+        self._occupancy.set_real(self._now_s, key, job_id, cpus, share)
+
+    def submit(self, request: KernelRequest, now_s: float) -> int:
+        """Start a kernel at `now_s` and return its work id.
+
+        Raises:
+            UsageError: unknown kernel, device, CPU, GPU or an impossible size.
+        """
+        spec = kernel_spec(request.kernel)
+        size = size_of(self.profile, request)
+        places = placements(self.profile, request)
+        self.advance(now_s)
+        parts = [Part(spec, request.device, size, self._now_s, request.job_id) for _ in places]
+        self._last_id += 1
+        work = Work(
+            work_id=self._last_id,
+            kernel=request.kernel,
+            device=request.device,
+            size=size,
+            start_s=self._now_s,
+            flops=math.fsum(part.total_flops for part in parts),
+            bytes=math.fsum(part.total_bytes for part in parts),
+            start_joules=self._readings.all_joules(self._now_s),
+            places={part: place.units for part, place in zip(parts, places, strict=True)},
+        )
+        self._works[work.work_id] = work
+        self._usage.note(request.job_id, self._now_s)
+        for part, place in zip(parts, places, strict=True):
+            self._owner[part] = work
+            self._place(part, work)
+            self._occupancy.take(self._now_s, part, place.cpus, computes=request.device == "cpu")
+        return work.work_id
+
+    def result(self, work_id: int) -> KernelResult | None:
+        """Return the result of a finished kernel, None while it runs. Kept until `forget`.
+
+        Raises:
+            NotFoundError: no such work.
+        """
+        if work_id not in self._works and work_id not in self._results:
+            raise NotFoundError(f"work {work_id} is not known")
+        return self._results.get(work_id)
+
+    def running(self) -> tuple[int, ...]:
+        """Return the ids of the kernels in progress."""
+        return tuple(self._works)
+
+    def forget(self, work_id: int) -> None:
+        """Drop a finished kernel's result, or cancel a running kernel. Unknown ids are ignored."""
+        self._results.pop(work_id, None)
+        work = self._works.pop(work_id, None)
+        if work is None:
+            return
+        self._operate()
+        for part in list(work.places):
+            self._remove(part, work)
+
+    def energy_joules(self, component: str) -> float:
+        """Return joules since the start.
+
+        Args:
+            component: `cpu[i]`, `dram[i]`, `gpu[i]`, a sum: `cpu`, `dram`, `gpu`, `other`, `node`, or
+                `core[i]` (the cores inside `cpu[i]`).
+
+        Raises:
+            NotFoundError: the node has no such component.
+        """
+        self._operate()
+        return self._readings.joules(component, self._now_s)
+
+    def power_watts(self, component: str) -> float:
+        """Return the present power of a component (names as in `energy_joules`).
+
+        Raises:
+            NotFoundError: the node has no such component.
+        """
+        self._operate()
+        return self._readings.watts(component)
+
+    def components(self) -> tuple[str, ...]:
+        """Return every component name: parts and sums (`core[i]` left out: it is inside `cpu[i]`)."""
+        return self._readings.names
+
+    def usage(self) -> Usage:
+        """Return what each job has used, to be read at `now_s`."""
+        self._operate()
+        return self._usage
+
+    def cpu_utilisation(self, cpu: int) -> float:
+        """Return how busy the CPU's core is, 0 to 1.
+
+        Raises:
+            UsageError: unknown CPU.
+        """
+        return self._cores.busy(cpu)
+
+    def gpu_state(self, index: int) -> GpuState:
+        """Return clocks, utilisation, power and throttle reasons of one GPU.
+
+        Raises:
+            UsageError: unknown GPU.
+        """
+        self._operate()
+        return self._gpu(index).state(self._now_s)
+
+    def _package(self, index: int) -> Package:
+        if not 0 <= index < len(self._packages):
+            raise UsageError(f"package {index} is not there", todo=f"0 to {len(self._packages) - 1}")
+        return self._packages[index]
+
+    def _gpu(self, index: int) -> Gpu:
+        check_gpu(self.profile, index)
+        return self._gpus[index]
+
+    def _pass_event(self) -> None:
+        """Handle everything that happens at the present moment."""
+        now = self._now_s
+        ended = [part for part in self._owner if part.end_s <= now]
+        for part in ended:
+            self._touch(part)
+            part.settle(now)
+            if not part.next_phase():
+                self._remove(part, self._owner[part])
+        for package in self._packages:
+            if package.next_event_s() <= now:
+                self._stale_packages.add(package.index)
+        self._operate()
+
+    def _touch(self, part: Part) -> None:
+        """Mark where a part runs as in need of a new operating point."""
+        work = self._owner[part]
+        place = work.places[part]
+        if work.device == "gpu":
+            self._stale_gpus.update(place)
+        else:
+            self._stale_packages.update(self._cores.packages_of(place))
+
+    def _place(self, part: Part, work: Work) -> None:
+        """Put a part on its cores or GPU."""
+        if work.device == "gpu":
+            gpu = self._gpus[work.places[part][0]]
+            gpu.parts = (*gpu.parts, part)
+        else:
+            self._cores.add_part(part, work.places[part])
+        self._touch(part)
+
+    def _remove(self, part: Part, work: Work) -> None:
+        """Take a part away; with the last one the work is finished (or cancelled)."""
+        self._touch(part)
+        place = work.places.pop(part)
+        del self._owner[part]
+        self._occupancy.leave(self._now_s, part)
+        if work.device == "gpu":
+            gpu = self._gpus[place[0]]
+            gpu.parts = tuple(other for other in gpu.parts if other is not part)
+        else:
+            self._cores.remove_part(part, place)
+        if not work.places and work.work_id in self._works:
+            del self._works[work.work_id]
+            self._results[work.work_id] = work.finished(self._now_s, self._readings.all_joules(self._now_s))
+
+    def _operate(self) -> None:
+        """Give every place that was touched its new operating point, from the present moment on."""
+        if not (self._stale_packages or self._stale_gpus):
+            return
+        now = self._now_s
+        for index in self._stale_gpus:
+            gpu = self._gpus[index]
+            before = tuple(gpu.rates)
+            gpu.operate(now)
+            self._set_rates(index, gpu.parts, gpu.rates)
+            if before != gpu.parts:
+                self._stale_packages.add(host_package(self.profile, index))
+        self._stale_gpus.clear()
+        for index in self._stale_packages:
+            package = self._packages[index]
+            mine = (gpu for gpu in self._gpus if host_package(self.profile, gpu.index) == index)
+            fed = [gpu.parts for gpu in mine if gpu.parts]
+            host_watts = self.profile.gpu.host_watts if self.profile.gpu else 0.0
+            package.operate(now, self._cores.loads(index), fed, host_watts)
+            self._set_rates(index, package.rates, package.rates)
+        self._stale_packages.clear()
+        ends = [part.end_s for part in self._owner]
+        ends.extend(package.next_event_s() for package in self._packages)
+        self._next_s = min(ends, default=math.inf)
+
+    def _set_rates(self, place: int, parts: Iterable[Part], rates: dict[Part, float]) -> None:
+        for part in parts:
+            part.settle(self._now_s)
+            part.set_rate(place, rates[part])

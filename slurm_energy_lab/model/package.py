@@ -1,0 +1,125 @@
+"""One CPU package in time: its meters, its power limits and what holds at present.
+
+Equations in docs/lab-physics.md, sections 3 and 4. What loads cost is computed in `cpu`, whose they are in
+`shares`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from slurm_energy_lab.model.byjob import ByJob
+from slurm_energy_lab.model.cpu import CoreLoad, CpuPhysics
+from slurm_energy_lab.model.limits import RunningLimit
+from slurm_energy_lab.model.meter import Meter
+from slurm_energy_lab.model.profile import Constraint, Profile
+from slurm_energy_lab.model.shares import cpu_shares
+from slurm_energy_lab.model.work import Part
+
+_HSMP_WINDOW_S = 0.1  # assumed: the firmware's own loop is fast and has no setting
+
+
+class Package:
+    """One package in time: its meters, limits and present operation."""
+
+    def __init__(self, profile: Profile, physics: CpuPhysics, index: int, now_s: float) -> None:
+        self._physics = physics
+        self._memory = profile.memory
+        self.index = index
+        self.meter = Meter(now_s, physics.cpu.idle_watts)
+        self.core_meter = Meter(now_s, 0.0)
+        self.dram_meter = Meter(now_s, profile.memory.idle_watts)
+        self.by_job, self.dram_by_job = ByJob(), ByJob()
+        self.throttle_meter = Meter(now_s, 0.0)
+        self.limits = self._power_on_limits(profile, now_s)
+        self.ceiling_khz = physics.max_khz
+        self.active_cores = 0.0
+        self.rates: dict[Part, float] = {}
+
+    def _power_on_limits(self, profile: Profile, now_s: float) -> dict[tuple[str, str], RunningLimit]:
+        rapl, idle = profile.rapl, profile.cpu.idle_watts
+        constraints = {
+            (interface, constraint.name): constraint
+            for interface in (("msr", "mmio") if rapl.mmio else ("msr",))
+            for constraint in rapl.constraints
+        }
+        if rapl.hsmp_max_watts is not None:
+            limit = Constraint("long_term", profile.cpu.tdp_watts, _HSMP_WINDOW_S, rapl.hsmp_max_watts, True)
+            constraints["hsmp", "long_term"] = limit
+        return {
+            place: RunningLimit(
+                limit_watts=constraint.limit_watts,
+                window_s=constraint.window_s,
+                enabled=constraint.enabled,
+                running=constraint.name == "long_term",
+                average_watts=idle,
+                since_s=now_s,
+                power_watts=idle,
+            )
+            for place, constraint in constraints.items()
+        }
+
+    @property
+    def throttled(self) -> bool:
+        """Return whether a limit holds the package below its wish."""
+        return self.throttle_meter.value > 0
+
+    def operate(
+        self, now_s: float, loads: list[CoreLoad], fed: Sequence[tuple[Part, ...]], host_watts: float
+    ) -> None:
+        """Let these loads hold from `now_s` on, within the limits in force.
+
+        Args:
+            now_s: present moment.
+            loads: the busy cores.
+            fed: what runs on each busy GPU that a thread of this package feeds.
+            host_watts: what feeding one GPU costs.
+        """
+        fed_gpus, feed_watts = len(fed), len(fed) * host_watts
+        bound = math.inf
+        for limit in self.limits.values():
+            limit.settle(now_s)
+            if limit.in_force():
+                bound = min(bound, limit.limit_watts)
+        self.active_cores = sum(load.count * load.busy for load in loads)
+        ceiling = self._physics.turbo_khz(self.active_cores)
+        operation = self._physics.operate(loads, ceiling, fed_gpus, feed_watts)
+        throttled = operation.watts > bound and bool(loads)
+        if throttled:
+            ceiling = self._ceiling_for(bound, loads, fed_gpus, feed_watts)
+            operation = self._physics.operate(loads, ceiling, fed_gpus, feed_watts)
+        self.ceiling_khz = ceiling
+        self.rates = operation.rates
+        self.meter.run_at(now_s, operation.watts)
+        self.core_meter.run_at(now_s, operation.core_watts)
+        dram_watts = self._memory.idle_watts + self._memory.joules_per_byte * operation.bytes_per_s
+        self.dram_meter.run_at(now_s, dram_watts)
+        self.throttle_meter.run_at(now_s, 1.0 if throttled else 0.0)
+        shares = cpu_shares(self._physics, loads, operation, ceiling, fed, host_watts)
+        self.by_job.run_at(now_s, shares.watts)
+        dram = self._memory.joules_per_byte
+        self.dram_by_job.run_at(now_s, {job: dram * rate for job, rate in shares.bytes_per_s.items()})
+        for limit in self.limits.values():
+            limit.run_at(operation.watts)
+
+    def _ceiling_for(self, watts: float, loads: list[CoreLoad], fed_gpus: int, feed_watts: float) -> int:
+        """Return the highest ceiling in kHz that keeps the package at or below `watts`, or the minimum."""
+        low, high = self._physics.min_khz, max(load.khz for load in loads)
+        high = min(high, self._physics.turbo_khz(self.active_cores))
+        if self._physics.operate(loads, low, fed_gpus, feed_watts).watts > watts:
+            return low
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._physics.operate(loads, middle, fed_gpus, feed_watts).watts <= watts:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def next_event_s(self) -> float:
+        """Return when a running average meets its limit; infinity: never at this power."""
+        return min(
+            (limit.crossing_s for limit in self.limits.values() if limit.crossing_s is not None),
+            default=math.inf,
+        )

@@ -1,0 +1,74 @@
+"""Where a kernel runs: cores or GPUs, and the logical CPUs whose time it uses. No state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_energy.errors import UsageError
+from slurm_energy_lab.model.profile import Profile
+from slurm_energy_lab.model.requests import KernelRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Of one part of a work.
+
+    Attributes:
+        units: the cores that share it, or the one GPU.
+        cpus: logical CPUs that it keeps busy.
+    """
+
+    units: tuple[int, ...]
+    cpus: tuple[int, ...]
+
+
+def placements(profile: Profile, request: KernelRequest) -> list[Placement]:
+    """Return where the parts of a kernel go: one for all cores, or one per GPU.
+
+    Raises:
+        UsageError: unknown device, CPU or GPU.
+    """
+    for cpu in request.cpus:
+        check_cpu(profile, cpu)
+    if request.device == "cpu":
+        cpus = request.cpus or tuple(range(profile.cpu.cpus))
+        return [Placement(tuple(sorted({profile.cpu.core_of(cpu) for cpu in cpus})), cpus)]
+    if request.device != "gpu" or not profile.gpu:
+        raise UsageError(f"device '{request.device[:40]}' is not there on {profile.name}")
+    gpus = tuple(dict.fromkeys(request.gpus)) or tuple(range(profile.gpu.count))
+    for gpu in gpus:
+        check_gpu(profile, gpu)
+    return [Placement((gpu,), (_feeding_cpu(profile, gpu, request.cpus),)) for gpu in gpus]
+
+
+def host_package(profile: Profile, gpu: int) -> int:
+    """Return the package whose thread feeds a GPU."""
+    return gpu * profile.cpu.packages // max(1, profile.gpu_count)
+
+
+def check_cpu(profile: Profile, cpu: int) -> None:
+    """Raise UsageError for a logical CPU that the node does not have."""
+    if not 0 <= cpu < profile.cpu.cpus:
+        raise UsageError(f"CPU {cpu} is not there", todo=f"0 to {profile.cpu.cpus - 1}")
+
+
+def check_gpu(profile: Profile, gpu: int) -> None:
+    """Raise UsageError for a GPU that the node does not have."""
+    if not 0 <= gpu < profile.gpu_count:
+        raise UsageError(f"GPU {gpu} is not there", why=f"{profile.name} has {profile.gpu_count}")
+
+
+def check_gpu_limit(profile: Profile, gpu: int, limit_watts: float) -> None:
+    """Raise UsageError for a power limit that a GPU of the node does not take."""
+    bounds = profile.gpu
+    if bounds is not None and not bounds.min_limit_watts <= limit_watts <= bounds.max_limit_watts:
+        raise UsageError(
+            f"GPU {gpu}: limit {limit_watts} W is out of range",
+            todo=f"{bounds.min_limit_watts:g} to {bounds.max_limit_watts:g} W",
+        )
+
+
+def _feeding_cpu(profile: Profile, gpu: int, cpus: tuple[int, ...]) -> int:
+    """Return the CPU whose thread feeds a GPU: one of those given, else one of the GPU's package."""
+    near = cpus or profile.cpu.package_cpus(host_package(profile, gpu))
+    return near[gpu % len(near)]

@@ -1,0 +1,248 @@
+"""Reading of node profiles (TOML) into `Profile`, with every check that a file can fail.
+
+Only this module knows the file format; errors name file and key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import ConfigError
+from slurm_energy_lab.model.profile import (
+    ACTIVE_DRIVERS,
+    CPUFREQ_DRIVERS,
+    CpufreqProfile,
+    CpuProfile,
+    GpuProfile,
+    Profile,
+    RaplProfile,
+)
+
+Rule = tuple[str, bool, str]
+"""Key, whether it is in order, and what is wrong if not."""
+
+_DIRECTORY = Path(__file__).resolve().parent.parent / "profiles"
+_GENERIC_GOVERNOR = "schedutil"
+"""Default governor of current kernels where the driver takes the generic ones."""
+_DRIVER_EPP = "balance_performance"
+
+
+def profile_names() -> tuple[str, ...]:
+    """Return the names of the profiles that come with the package."""
+    return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.toml")))
+
+
+def load_profile(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None) -> Profile:
+    """Read a profile.
+
+    Args:
+        name_or_path: a name of `profile_names()`, or a path ending in `.toml`.
+        overrides: values by dotted key, e.g. `{"cpufreq.driver": "acpi-cpufreq"}`. Another driver
+            brings its own default governor and EPP along, unless these are overridden too.
+
+    Raises:
+        ConfigError: unknown name, unreadable file, unknown, missing or wrong key.
+    """
+    path = _path(name_or_path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"profile {path}", why=str(error)) from None
+    for key, value in (overrides or {}).items():
+        _override(path, data, key, value)
+    _complete_cpufreq(path, data)
+    _complete_gpu(path, data)
+    profile: Profile = _build(path, "", Profile, data)
+    for key, why in _faults(profile):
+        raise ConfigError(f"profile {path}: {key}", why=why)
+    return profile
+
+
+def _path(name_or_path: str | Path) -> Path:
+    path = Path(name_or_path)
+    if path.suffix == ".toml":
+        return path
+    if str(name_or_path) not in profile_names():
+        raise ConfigError(
+            f"profile '{str(name_or_path)[:60]}' is not known",
+            todo=f"one of {', '.join(profile_names())}, or the path of a .toml file",
+        )
+    return _DIRECTORY / f"{name_or_path}.toml"
+
+
+def _override(path: Path, data: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    table: Any = data
+    for section in sections:
+        table = table.get(section) if isinstance(table, dict) else None
+    if not isinstance(table, dict):
+        raise ConfigError(f"profile {path}: override '{key}'", why="no such section")
+    if key == "cpufreq.driver" and value != table.get("driver"):
+        table.pop("governor", None)
+        table.pop("epp", None)
+    table[last] = value
+
+
+def _complete_cpufreq(path: Path, data: dict[str, Any]) -> None:
+    """Fill in what follows from the driver: governor, EPP, frequency table, cpuinfo_max."""
+    cpufreq = data.get("cpufreq")
+    if not isinstance(cpufreq, dict):
+        raise ConfigError(f"profile {path}: cpufreq", why="section missing")
+    driver, table = cpufreq.get("driver"), cpufreq.pop("table_khz", None)
+    if not isinstance(table, list) or not table or not all(isinstance(khz, int) for khz in table):
+        raise ConfigError(f"profile {path}: cpufreq.table_khz", why="not a list of kHz")
+    active = driver in ACTIVE_DRIVERS
+    cpufreq.setdefault("governor", "powersave" if active else _GENERIC_GOVERNOR)
+    cpufreq.setdefault("epp", _DRIVER_EPP if active else None)
+    uses_table = driver == "acpi-cpufreq"
+    cpufreq["available_khz"] = table if uses_table else []
+    cpufreq["cpuinfo_max_khz"] = table[0] if uses_table else cpufreq.get("max_khz")
+
+
+def _complete_gpu(path: Path, data: dict[str, Any]) -> None:
+    """Write out the table of graphics clocks, which the file gives as highest, lowest and step."""
+    gpu = data.get("gpu")
+    if not isinstance(gpu, dict) or "graphics_clocks_mhz" in gpu:
+        return
+    steps = gpu.pop("graphics_clocks", None)
+    keys = ("highest_mhz", "lowest_mhz", "step_mhz")
+    if not (isinstance(steps, dict) and all(isinstance(steps.get(k), int) and steps[k] > 0 for k in keys)):
+        raise ConfigError(
+            f"profile {path}: gpu.graphics_clocks", why=f"needs {', '.join(keys)}, whole numbers"
+        )
+    highest, lowest, step = (steps[key] for key in keys)
+    gpu["graphics_clocks_mhz"] = list(range(highest, lowest - 1, -step))
+
+
+def _build(path: Path, prefix: str, cls: type[Any], data: Any) -> Any:
+    """Make a dataclass from a TOML table, key by key."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"profile {path}: {prefix or 'file'}", why="not a table")
+    hints = typing.get_type_hints(cls)
+    dotted = f"{prefix}." if prefix else ""
+    if unknown := sorted(set(data) - set(hints)):
+        raise ConfigError(f"profile {path}: {dotted}{unknown[0]}", why="unknown key")
+    values = {}
+    for field in dataclasses.fields(cls):
+        if field.name not in data and field.default is not dataclasses.MISSING:
+            continue
+        if field.name not in data and not _optional(hints[field.name]):
+            raise ConfigError(f"profile {path}: {dotted}{field.name}", why="missing")
+        values[field.name] = _convert(path, dotted + field.name, hints[field.name], data.get(field.name))
+    return cls(**values)
+
+
+def _optional(hint: Any) -> bool:
+    return isinstance(hint, types.UnionType) and type(None) in typing.get_args(hint)
+
+
+def _convert(path: Path, key: str, hint: Any, value: Any) -> Any:
+    """Return `value` as the type a field asks for."""
+    if _optional(hint):
+        if value is None:
+            return None
+        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    if dataclasses.is_dataclass(hint):
+        return _build(path, key, typing.cast("type[Any]", hint), value)
+    if typing.get_origin(hint) is tuple:
+        return _convert_tuple(path, key, typing.get_args(hint), value)
+    accepts = {float: (int, float), int: (int,), str: (str,), bool: (bool,)}[hint]
+    if not isinstance(value, accepts) or (isinstance(value, bool) and hint is not bool):
+        raise ConfigError(f"profile {path}: {key}", why=f"{value!r} is not {hint.__name__}")
+    if isinstance(value, (int, float)) and not 0 <= value < math.inf:
+        raise ConfigError(f"profile {path}: {key}", why=f"{value!r} is below 0 or not finite")
+    return hint(value)
+
+
+def _convert_tuple(path: Path, key: str, arguments: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ConfigError(f"profile {path}: {key}", why="not a list")
+    if arguments[-1] is Ellipsis:
+        arguments = (arguments[0],) * len(value)
+    if len(arguments) != len(value):
+        raise ConfigError(f"profile {path}: {key}", why=f"not {len(arguments)} values")
+    pairs = zip(arguments, value, strict=True)
+    return tuple(_convert(path, f"{key}[{index}]", hint, item) for index, (hint, item) in enumerate(pairs))
+
+
+def _faults(profile: Profile) -> list[tuple[str, str]]:
+    """Return (key, why) of figures that contradict each other."""
+    rules = _cpu_rules(profile.cpu, profile.cpufreq) + _rapl_rules(profile.rapl)
+    meters = profile.other.power_meters in (None, "acpi", "grace", "none")
+    rules.append(("other.power_meters", meters, "not acpi, grace or none"))
+    if profile.gpu is not None:
+        rules += _gpu_rules(profile.gpu)
+    return [(key, why) for key, holds, why in rules if not holds]
+
+
+def _cpu_rules(cpu: CpuProfile, cpufreq: CpufreqProfile) -> list[Rule]:
+    return [
+        ("cpu.packages", cpu.cpus > 0 and cpu.packages > 0, "no CPUs"),
+        ("cpu.numa_nodes", 0 < cpu.numa_nodes <= cpu.cores, "not 1 to the number of cores"),
+        ("cpu.turbo_bins", _rising_cores(cpu.turbo_bins, cpu.cores_per_package), "not rising cores"),
+        ("cpu.turbo_bins", all(khz <= cpufreq.max_khz for _, khz in cpu.turbo_bins), "above max_khz"),
+        ("cpu.flops_per_cycle", cpu.flops_per_cycle > 0, "must be above 0"),
+        ("cpu.package_bytes_per_s", cpu.package_bytes_per_s > 0, "must be above 0"),
+        ("cpu.core_bytes_per_s", cpu.core_bytes_per_s > 0, "must be above 0"),
+        ("cpu.core_memory_cycles_share", cpu.core_memory_cycles_share <= 1, "above 1"),
+        ("cpu.voltage_max", 0 < cpu.voltage_floor <= cpu.voltage_max, "below voltage_floor"),
+        ("cpu.voltage_knee_khz", cpu.voltage_knee_khz < cpufreq.max_khz, "not below max_khz"),
+        ("cpu.system_cpus", cpu.system_cpus < cpu.cpus, "not below the number of CPUs"),
+        ("cpufreq.driver", cpufreq.driver in CPUFREQ_DRIVERS, f"one of {', '.join(CPUFREQ_DRIVERS)}"),
+        ("cpufreq.governor", cpufreq.governor in cpufreq.governors, "not offered by the driver"),
+        ("cpufreq.min_khz", 0 < cpufreq.min_khz <= cpufreq.base_khz, "not up to base_khz"),
+        ("cpufreq.base_khz", cpufreq.base_khz <= cpufreq.max_khz, "above max_khz"),
+        ("cpufreq.table_khz", _falling(cpufreq.available_khz), "not falling"),
+    ]
+
+
+def _rapl_rules(rapl: RaplProfile) -> list[Rule]:
+    return [
+        (
+            "rapl.constraints",
+            [c.name for c in rapl.constraints] in ([], ["long_term"], ["long_term", "short_term"]),
+            "not long_term, short_term in this order",
+        ),
+        (
+            "rapl.constraints",
+            all(c.window_s > 0 for c in rapl.constraints),
+            "window_s must be above 0",
+        ),
+        ("rapl.dies", rapl.dies is None or 1 <= rapl.dies <= 16, "not 1 to 16"),
+    ]
+
+
+def _gpu_rules(gpu: GpuProfile) -> list[Rule]:
+    return [
+        ("gpu.count", gpu.count > 0, "no GPUs: leave the section out"),
+        ("gpu.graphics_clocks_mhz", _falling(gpu.graphics_clocks_mhz), "not falling"),
+        ("gpu.graphics_clocks_mhz", len(gpu.graphics_clocks_mhz) > 0, "empty"),
+        ("gpu.memory_clocks_mhz", len(gpu.memory_clocks_mhz) > 0, "empty"),
+        ("gpu.memory_clocks_mhz", _falling(gpu.memory_clocks_mhz), "not falling"),
+        ("gpu.flops_per_s", gpu.flops_per_s > 0, "must be above 0"),
+        ("gpu.bytes_per_s", gpu.bytes_per_s > 0, "must be above 0"),
+        ("gpu.voltage_max", 0 < gpu.voltage_floor <= gpu.voltage_max, "below voltage_floor"),
+        ("gpu.bandwidth_knee_mhz", gpu.bandwidth_knee_mhz > 0, "must be above 0"),
+        (
+            "gpu.default_limit_watts",
+            gpu.min_limit_watts <= gpu.default_limit_watts <= gpu.max_limit_watts,
+            "not between min_limit_watts and max_limit_watts",
+        ),
+    ]
+
+
+def _falling(numbers: tuple[int, ...]) -> bool:
+    return all(left > right for left, right in itertools.pairwise(numbers)) and all(numbers)
+
+
+def _rising_cores(bins: tuple[tuple[int, int], ...], cores: int) -> bool:
+    counts = [count for count, _ in bins]
+    return bool(counts) and counts == sorted(set(counts)) and counts[0] > 0 and counts[-1] >= cores

@@ -1,0 +1,72 @@
+"""Names of the energy components of a node and what each of them reads; nothing is changed here."""
+
+from __future__ import annotations
+
+import math
+
+from slurm_energy.errors import NotFoundError
+from slurm_energy_lab.model.meter import Meter
+from slurm_energy_lab.model.profile import OtherProfile
+
+
+class Readings:
+    """Joules and watts by component name.
+
+    Parts: `cpu[i]`, `dram[i]`, `gpu[i]`. Sums: `cpu`, `dram`, `gpu` (only with GPUs), `other`, `node`.
+    `core[i]`, the cores inside `cpu[i]`, can be read too but is in neither the names nor the sums.
+    `other` follows from the parts: base_watts + loss_share x their sum; `node` is everything.
+    """
+
+    def __init__(
+        self, meters: dict[str, list[Meter]], cores: list[Meter], other: OtherProfile, start_s: float
+    ) -> None:
+        self._cores = {f"core[{i}]": meter for i, meter in enumerate(cores)}
+        self._meters = {kind: group for kind, group in meters.items() if group}
+        self._parts = {f"{kind}[{i}]": m for kind, group in meters.items() for i, m in enumerate(group)}
+        self._other = other
+        self._start_s = start_s
+        self.names = (*self._parts, *self._meters, "other", "node")
+
+    def joules(self, component: str, now_s: float) -> float:
+        """Return the energy of a component from the start to `now_s`.
+
+        Raises:
+            NotFoundError: no such component.
+        """
+        if component in self._parts:
+            return self._parts[component].integral_at(now_s)
+        if component in self._meters:
+            return math.fsum(meter.integral_at(now_s) for meter in self._meters[component])
+        if component in self._cores:
+            return self._cores[component].integral_at(now_s)
+        self._check(component)
+        parts = math.fsum(meter.integral_at(now_s) for meter in self._parts.values())
+        other = self._other.base_watts * (now_s - self._start_s) + self._other.loss_share * parts
+        return other if component == "other" else parts + other
+
+    def watts(self, component: str) -> float:
+        """Return the present power of a component.
+
+        Raises:
+            NotFoundError: no such component.
+        """
+        if component in self._parts:
+            return self._parts[component].value
+        if component in self._meters:
+            return math.fsum(meter.value for meter in self._meters[component])
+        if component in self._cores:
+            return self._cores[component].value
+        self._check(component)
+        parts = math.fsum(meter.value for meter in self._parts.values())
+        other = self._other.base_watts + self._other.loss_share * parts
+        return other if component == "other" else parts + other
+
+    def all_joules(self, now_s: float) -> dict[str, float]:
+        """Return the energy of every component."""
+        return {name: self.joules(name, now_s) for name in self.names}
+
+    def _check(self, component: str) -> None:
+        if component not in ("other", "node"):
+            raise NotFoundError(
+                f"component '{component[:40]}' is not known", todo=f"one of {', '.join(self.names)}"
+            )

@@ -1,0 +1,92 @@
+/*
+ * What the emulated NVIDIA driver and the NVML stub exchange through /dev/nvidiactl and /dev/nvidiaN.
+ *
+ * /dev/nvidiactl: one header at offset 0, the record of GPU i at SNV_RECORD_OFFSET + i * SNV_RECORD_STRIDE.
+ * /dev/nvidiaN:   one command per write, at offset 0; the error number of the write is the answer.
+ * The other side is slurm_energy_lab/tree/nvidia.py; all numbers are little-endian, nothing is padded.
+ *
+ * SPDX-License-Identifier: GPL-2.0-or-later
+ */
+#ifndef SENERGY_NVIDIA_DEVICE_H
+#define SENERGY_NVIDIA_DEVICE_H
+
+#include <stdint.h>
+
+#define SNV_MAGIC "SNRGYNV1"
+#define SNV_RECORD_OFFSET 4096
+#define SNV_RECORD_STRIDE 4096
+#define SNV_UNKNOWN UINT32_MAX
+#define SNV_MAX_GPUS 64
+#define SNV_GRAPHICS_CLOCKS 256
+#define SNV_MEMORY_CLOCKS 8
+
+enum snv_command_code {
+    SNV_SET_POWER_LIMIT = 1, /* first: milliwatts */
+    SNV_LOCK_GRAPHICS,       /* first, second: MHz */
+    SNV_RESET_GRAPHICS,
+    SNV_LOCK_MEMORY, /* first, second: MHz */
+    SNV_RESET_MEMORY,
+    SNV_SET_PERSISTENCE, /* first: 0 or 1 */
+};
+
+#pragma pack(push, 1)
+
+struct snv_header {
+    char magic[8];
+    uint32_t header_bytes;
+    uint32_t record_bytes;
+    uint32_t gpu_count;
+    uint32_t cuda_version;
+    char driver_version[80];
+    char nvml_version[80];
+};
+
+struct snv_gpu {
+    /* changes */
+    uint64_t energy_mj;
+    uint64_t clocks_event_reasons;
+    uint32_t power_mw; /* what nvmlDeviceGetPowerUsage means on this architecture */
+    uint32_t power_instant_mw;
+    uint32_t power_average_mw; /* SNV_UNKNOWN where the architecture has none */
+    uint32_t limit_mw;
+    uint32_t enforced_limit_mw;
+    uint32_t graphics_mhz;
+    uint32_t sm_mhz;
+    uint32_t memory_mhz;
+    uint32_t video_mhz;
+    uint32_t utilisation_percent;
+    uint32_t memory_utilisation_percent;
+    uint32_t persistence;
+    uint32_t memory_used_mib;
+    uint32_t reserved;
+    /* stays */
+    uint64_t memory_bytes;
+    uint32_t default_limit_mw;
+    uint32_t min_limit_mw;
+    uint32_t max_limit_mw;
+    uint32_t max_graphics_mhz;
+    uint32_t max_memory_mhz;
+    uint32_t architecture;
+    uint32_t compute_major;
+    uint32_t compute_minor;
+    uint32_t pci_domain;
+    uint32_t pci_bus;
+    uint32_t pci_device_id;
+    uint32_t minor;
+    uint16_t graphics_clock_count;
+    uint16_t memory_clock_count;
+    uint16_t graphics_clocks_mhz[SNV_GRAPHICS_CLOCKS]; /* falling */
+    uint16_t memory_clocks_mhz[SNV_MEMORY_CLOCKS];     /* falling */
+    char name[96];
+    char uuid[80];
+};
+
+struct snv_command {
+    uint32_t code;
+    uint32_t first;
+    uint32_t second;
+};
+
+#pragma pack(pop)
+
+#endif

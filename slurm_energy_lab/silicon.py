@@ -1,0 +1,89 @@
+"""The one door to a node's model: clock, lock and the notice that something changed.
+
+Readers and writers on any thread use `with silicon.now() as model:`; nothing else touches the model.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from slurm_energy_lab.model import NodeModel, Profile
+
+Clock = Callable[[], float]
+
+
+class Silicon:
+    """A node model in real time.
+
+    Model time is the machine's monotonic clock; `unix_s` gives the wall clock of the same moment.
+    """
+
+    def __init__(self, profile: Profile, clock: Clock = time.monotonic) -> None:
+        self.profile = profile
+        self.clock = clock
+        self._model = NodeModel(profile, clock())
+        self._lock = threading.Lock()
+        self._changed_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    @contextmanager
+    def now(self) -> Iterator[NodeModel]:
+        """Hold the model, advanced to this moment."""
+        with self._lock:
+            self._model.advance(self.clock())
+            yield self._model
+
+    def unix_s(self, moment_s: float) -> float:
+        """Return the wall clock, in Unix seconds, at a moment of the model's clock."""
+        return time.time() - (self.clock() - moment_s)
+
+    @contextmanager
+    def changing(self) -> Iterator[NodeModel]:
+        """Hold the model to change a setting; whoever waits for its next event is woken."""
+        with self.now() as model:
+            yield model
+        os.eventfd_write(self._changed_fd, 1)
+
+    @property
+    def changed_fd(self) -> int:
+        """A file descriptor that becomes readable after a change; `settle` makes it quiet again."""
+        return self._changed_fd
+
+    def settle(self) -> None:
+        """Take note of all changes so far."""
+        try:
+            os.eventfd_read(self._changed_fd)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Give back the file descriptor."""
+        os.close(self._changed_fd)
+
+
+class SteppedCounter:
+    """A counter that hardware refreshes at intervals: reads in between see the old value."""
+
+    __slots__ = ("_due_s", "_interval_s", "_read", "_value")
+
+    def __init__(self, read: Callable[[NodeModel], int], interval_s: float) -> None:
+        """Wrap a reading.
+
+        Args:
+            read: returns the exact value from a model at the present moment.
+            interval_s: shortest time between two values.
+        """
+        self._read = read
+        self._interval_s = interval_s
+        self._due_s = float("-inf")
+        self._value = 0
+
+    def value(self, model: NodeModel) -> int:
+        """Return what the hardware shows at the model's time."""
+        if model.now_s >= self._due_s:
+            self._value = self._read(model)
+            self._due_s = model.now_s + self._interval_s
+        return self._value

@@ -1,0 +1,48 @@
+"""/sys/class/hwmon: AMD's counters as the driver amd_energy shows them, for kernels before powercap had them.
+
+Follows drivers/hwmon/amd_energy.c (upstream until Linux 5.12) and Documentation/hwmon/amd_energy.rst: a
+channel for each core (`EcoreNNN`), then one for each NUMA node although it is called `EsocketN` and shows
+the register of the node's package; microjoules, unwrapped by the driver; mode 0440.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from slurm_energy_lab.silicon import Silicon
+from slurm_energy_lab.tree.entries import File, Tree
+from slurm_energy_lab.tree.hwmon import CLASS, DEVICES
+
+_CHIP = "hwmon8"
+
+
+def add_amd_energy(tree: Tree, silicon: Silicon) -> None:
+    """Add the one chip of the node."""
+    base, cpu = f"{DEVICES}/{_CHIP}", silicon.profile.cpu
+    tree.text(f"{base}/name", "amd_energy")
+    for core in range(cpu.cores):
+        package = core // cpu.cores_per_package
+        _add_channel(
+            tree, base, core + 1, f"Ecore{core:03d}", _joules(silicon, package, cpu.cores_per_package)
+        )
+    for node in range(cpu.numa_nodes):
+        first = next(number for number in range(cpu.cpus) if cpu.numa_node_of(number) == node)
+        channel = cpu.cores + node + 1
+        _add_channel(tree, base, channel, f"Esocket{node}", _joules(silicon, cpu.package_of(first), 1))
+    tree.link(f"{CLASS}/{_CHIP}", f"../../devices/virtual/hwmon/{_CHIP}")
+    tree.link(f"{base}/subsystem", "../../../../class/hwmon")
+
+
+def _add_channel(tree: Tree, base: str, channel: int, label: str, joules: Callable[[], float]) -> None:
+    tree.text(f"{base}/energy{channel}_label", label)
+    tree.add(f"{base}/energy{channel}_input", File(lambda: b"%d\n" % int(joules() * 1e6), 0o440))
+
+
+def _joules(silicon: Silicon, package: int, parts: int) -> Callable[[], float]:
+    """Return what reads a package's energy, divided evenly among so many parts."""
+
+    def read() -> float:
+        with silicon.now() as model:
+            return model.energy_joules(f"cpu[{package}]") / parts
+
+    return read

@@ -1,0 +1,70 @@
+"""/sys/firmware/dmi/tables: the firmware's table of memory modules, as SMBIOS 3 lays it out.
+
+Follows DMTF DSP0134: 5.2.2 (64-bit entry point), 6.1.2 and 6.1.3 (structures and their strings), 7.18
+(type 17); drivers/firmware/dmi_scan.c shows both files to root alone. Only memory modules are in it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from slurm_energy_lab.model.profile import MemoryProfile
+from slurm_energy_lab.tree.entries import File, Tree
+
+FOLDER = "/sys/firmware/dmi/tables"
+_MEMORY_DEVICE, _END_OF_TABLE = 17, 127
+_DIMM_FORM = 9
+_TYPES = {"DDR3": 0x18, "DDR4": 0x1A, "DDR5": 0x22, "HBM2": 0x21, "HBM3": 0x24}
+_UNKNOWN_TYPE = 0x02
+_EXTENDED, _LARGEST_MB = 0x7FFF, 0x7FFE
+
+
+def add_dmi(tree: Tree, memory: MemoryProfile) -> None:
+    """Add entry point and table."""
+    modules = [_module(memory, number) for number in range(memory.dimms)]
+    table = b"".join([*modules, _structure(_END_OF_TABLE, len(modules), b"")])
+    tree.add(f"{FOLDER}/DMI", File(table, 0o400, size=len(table)))
+    entry = _entry_point(len(table))
+    tree.add(f"{FOLDER}/smbios_entry_point", File(entry, 0o400, size=len(entry)))
+
+
+def _module(memory: MemoryProfile, number: int) -> bytes:
+    """Return one occupied slot; from 32 GiB on the size stands in the extended field."""
+    large = memory.dimm_mb > _LARGEST_MB
+    body = struct.pack(
+        "<HHHHHBBBBBHHBBBBBIHHHH",
+        0xFFFE,  # no array structure
+        0xFFFE,  # no error information
+        72,
+        64,
+        _EXTENDED if large else memory.dimm_mb,
+        _DIMM_FORM,
+        0,
+        1,
+        2,
+        _TYPES.get(memory.kind, _UNKNOWN_TYPE),
+        0x80,  # synchronous
+        memory.speed_mts,
+        0,
+        0,
+        0,
+        0,
+        0,
+        memory.dimm_mb if large else 0,
+        memory.speed_mts,
+        1200,
+        1200,
+        1200,
+    )
+    return _structure(_MEMORY_DEVICE, number, body, f"DIMM_{number:02d}", f"BANK {number}")
+
+
+def _structure(kind: int, handle: int, body: bytes, *strings: str) -> bytes:
+    texts = b"".join(text.encode() + b"\0" for text in strings) or b"\0"
+    return struct.pack("<BBH", kind, 4 + len(body), handle) + body + texts + b"\0"
+
+
+def _entry_point(table_bytes: int) -> bytes:
+    """Return the 64-bit entry point; its bytes add up to 0."""
+    fields = struct.pack("<5sBBBBBBBIQ", b"_SM3_", 0, 24, 3, 3, 0, 1, 0, table_bytes, 0)
+    return fields[:5] + bytes([-sum(fields) & 0xFF]) + fields[6:]

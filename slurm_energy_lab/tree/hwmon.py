@@ -1,0 +1,92 @@
+"""/sys/class/hwmon: ACPI power meters, of the whole node or of the rails of NVIDIA Grace.
+
+Follows drivers/hwmon/acpi_power_meter.c and Documentation/hwmon/acpi_power_meter.rst: microwatts averaged
+over `power1_average_interval` milliseconds; `power1_oem_info` is what the firmware says of the meter. The
+labels of Grace and what each includes are from NVIDIA's Grace Performance Tuning Guide; how the socket
+divides into its rails is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from slurm_energy_lab.silicon import Silicon
+from slurm_energy_lab.tree.entries import File, Tree
+
+DEVICES = "/sys/devices/virtual/hwmon"
+CLASS = "/sys/class/hwmon"
+INTERVAL_S = 1.0
+_FIRST_RAIL = 16
+_RAIL_INTERVAL_S = 0.05
+_CORE_SHARE = 0.75
+
+
+class PowerMeter:
+    """Mean power of the node over the last whole interval; whoever keeps time calls `sample`."""
+
+    def __init__(self, silicon: Silicon) -> None:
+        self._silicon = silicon
+        with silicon.now() as model:
+            self._since_s = model.now_s
+            self._energy_joules = model.energy_joules("node")
+            self._watts = model.power_watts("node")
+
+    def sample(self) -> None:
+        """End an interval: what it averaged is shown until the next one ends."""
+        with self._silicon.now() as model:
+            now_s, energy_joules = model.now_s, model.energy_joules("node")
+        if now_s > self._since_s:
+            self._watts = (energy_joules - self._energy_joules) / (now_s - self._since_s)
+            self._since_s, self._energy_joules = now_s, energy_joules
+
+    def microwatts(self) -> int:
+        """Return what `power1_average` shows."""
+        return round(self._watts * 1e6)
+
+
+def add_hwmon(tree: Tree, silicon: Silicon, meter: PowerMeter) -> None:
+    """Add the power meters that the profile has, from hwmon0 or, with several, from hwmon16 on."""
+    kind = silicon.profile.other.power_meters or "acpi"
+    if kind == "acpi":
+        _add_meter(tree, "hwmon0", "node", INTERVAL_S, meter.microwatts)
+    elif kind == "grace":
+        for number, (label, watts) in enumerate(_grace_rails(silicon)):
+            _add_meter(tree, f"hwmon{_FIRST_RAIL + number}", label, _RAIL_INTERVAL_S, watts)
+
+
+def _add_meter(tree: Tree, name: str, label: str, interval_s: float, microwatts: Callable[[], int]) -> None:
+    base = f"{DEVICES}/{name}"
+    tree.text(f"{base}/name", "power_meter")
+    tree.add(f"{base}/power1_average", File(lambda: b"%d\n" % microwatts()))
+    tree.text(f"{base}/power1_average_interval", str(round(interval_s * 1000)))
+    tree.text(f"{base}/power1_is_battery", "0")
+    tree.text(f"{base}/power1_accuracy", "99%")
+    tree.text(f"{base}/power1_oem_info", label)
+    tree.link(f"{CLASS}/{name}", f"../../devices/virtual/hwmon/{name}")
+    tree.link(f"{base}/subsystem", "../../../../class/hwmon")
+
+
+def _grace_rails(silicon: Silicon) -> list[tuple[str, Callable[[], int]]]:
+    """Return (label, microwatts now) of every meter: rails are in `Grace`, which is in `Module`."""
+    profile = silicon.profile
+    found: list[tuple[str, Callable[[], int]]] = []
+    for socket in range(profile.cpu.packages):
+        cpu, dram = (f"cpu[{socket}]", 1.0), (f"dram[{socket}]", 1.0)
+        gpus = range(socket, profile.gpu_count, profile.cpu.packages)
+        rails = {
+            "Grace": (cpu, dram),
+            "CPU": ((cpu[0], _CORE_SHARE),),
+            "SysIO": ((cpu[0], 1 - _CORE_SHARE),),
+            "Module": (cpu, dram, *((f"gpu[{index}]", 1.0) for index in gpus)),
+        }
+        for rail, parts in rails.items():
+            found.append((f"{rail} Power Socket {socket}", _sum_of(silicon, parts)))
+    return found
+
+
+def _sum_of(silicon: Silicon, parts: tuple[tuple[str, float], ...]) -> Callable[[], int]:
+    def microwatts() -> int:
+        with silicon.now() as model:
+            return round(sum(model.power_watts(part) * share for part, share in parts) * 1e6)
+
+    return microwatts

@@ -1,0 +1,79 @@
+"""Text that people write into sysfs files, read the way the kernel reads it. Pure functions.
+
+Each raises OSError with the error number that the kernel's own function gives.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+
+from slurm_energy_lab.tree.entries import refuse
+
+_DECIMAL = re.compile(rb"\+?([0-9]+)\n?")
+_ANY_BASE = re.compile(rb"\+?(0[xX][0-9a-fA-F]+|[0-9]+)\n?")
+_SCANNED = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)")
+
+
+def _until_nul(data: bytes) -> bytes:
+    return data.partition(b"\0")[0]
+
+
+def decimal_u64(data: bytes) -> int:
+    """Read like `kstrtoull(buf, 10)`: digits, an optional sign +, an optional newline; a NUL ends the text.
+
+    Raises:
+        OSError: EINVAL for anything else, ERANGE above 64 bits.
+    """
+    match = _DECIMAL.fullmatch(_until_nul(data))
+    if match is None:
+        refuse(errno.EINVAL)
+    return _bounded(int(match[1]), 64)
+
+
+def any_base_unsigned(data: bytes, bits: int = 64) -> int:
+    """Read like `kstrtoul(buf, 0)`: decimal, 0x hexadecimal, or octal after a leading 0.
+
+    Raises:
+        OSError: EINVAL for anything else, ERANGE above `bits`.
+    """
+    match = _ANY_BASE.fullmatch(_until_nul(data))
+    if match is None:
+        refuse(errno.EINVAL)
+    digits = match[1].decode()
+    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" and len(digits) > 1 else 10
+    if base == 8 and not set(digits) <= set("01234567"):
+        refuse(errno.EINVAL)
+    return _bounded(int(digits, base), bits)
+
+
+def scanned_integer(data: bytes) -> int:
+    """Read like `sscanf(buf, "%d")`: leading blanks, a number, anything after it ignored."""
+    match = _SCANNED.match(_until_nul(data))
+    if match is None:
+        refuse(errno.EINVAL)
+    return int(match[1])
+
+
+def boolean(data: bytes) -> bool:
+    """Read like `kstrtobool`: the first letters of yes, no, true, false, 1, 0, on, off."""
+    text = _until_nul(data)[:2].lower()
+    if text[:1] in (b"y", b"t", b"1") or text == b"on":
+        return True
+    if text[:1] not in (b"n", b"f", b"0") and text != b"of":
+        refuse(errno.EINVAL)
+    return False
+
+
+def word(data: bytes, limit: int) -> str:
+    """Read like `sscanf(buf, "%<limit>s")`: the first word, cut at `limit` bytes."""
+    words = _until_nul(data).split()
+    if not words:
+        refuse(errno.EINVAL)
+    return words[0][:limit].decode("ascii", "replace")
+
+
+def _bounded(value: int, bits: int) -> int:
+    if value >= 1 << bits:
+        refuse(errno.ERANGE)
+    return value

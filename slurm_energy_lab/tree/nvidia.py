@@ -1,0 +1,276 @@
+"""/dev/nvidiactl and /dev/nvidiaN: the state that the NVML stub reads and the commands that it writes.
+
+The layout of both is `native/nvidia_device.h`. /dev/nvidiactl shows one header and one record per GPU;
+a command is three 32-bit numbers written to /dev/nvidiaN by root.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+import uuid
+
+from slurm_energy.errors import EnergyError
+from slurm_energy_lab.model import GpuProfile, GpuState
+from slurm_energy_lab.silicon import Silicon, SteppedCounter
+from slurm_energy_lab.tree.entries import Device, Tree, refuse
+
+HEADER = struct.Struct("<8s4I80s80s")
+DYNAMIC = struct.Struct("<2Q14I")
+STATIC = struct.Struct("<Q12I2H256H8H96s80s")
+COMMAND = struct.Struct("<3I")
+MAGIC = b"SNRGYNV1"
+RECORD_OFFSET = 4096
+RECORD_STRIDE = 4096
+ENERGY_INTERVAL_S = 0.02
+"""Drivers refresh the energy counter every 20 to 100 ms, depending on the GPU."""
+
+SET_POWER_LIMIT, LOCK_GRAPHICS, RESET_GRAPHICS, LOCK_MEMORY, RESET_MEMORY, SET_PERSISTENCE = range(1, 7)
+ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
+UNKNOWN_MW = 0xFFFFFFFF
+_CLOCK_LIMIT_IDS = 0xFFFFFF00
+_REASON_IDLE, _REASON_CLOCKS_SETTING, _REASON_POWER_CAP = 1, 2, 4
+_NVIDIA_VENDOR = 0x10DE
+
+Range = tuple[int, int]
+
+
+class NvidiaGpu(Device):
+    """One GPU: settings in force, its record, and the device file /dev/nvidiaN."""
+
+    __slots__ = (
+        "_energy",
+        "_energy_base_mj",
+        "_index",
+        "_limit_watts",
+        "_locked_graphics",
+        "_locked_memory",
+        "_profile",
+        "_silicon",
+        "_static",
+        "persistent",
+    )
+
+    def __init__(
+        self, silicon: Silicon, profile: GpuProfile, node: str, index: int, persistent: bool
+    ) -> None:
+        super().__init__(0o666)
+        self._silicon, self._profile, self._index = silicon, profile, index
+        self.persistent = persistent
+        self._energy_base_mj = 0
+        self._energy = SteppedCounter(lambda model: model.gpu_state(index).energy_mj, ENERGY_INTERVAL_S)
+        self._static = _static_record(profile, node, index)
+        self._reset_settings()
+
+    def _reset_settings(self) -> None:
+        self._limit_watts = self._profile.default_limit_watts
+        self._locked_graphics: Range | None = None
+        self._locked_memory: Range | None = None
+
+    def reload_driver(self) -> None:
+        """Forget every setting and start the energy counter at 0, as unloading the driver does."""
+        self._reset_settings()
+        with self._silicon.now() as model:
+            self._energy_base_mj = model.gpu_state(self._index).energy_mj
+        self._push()
+
+    def record(self) -> bytes:
+        """Return the present record."""
+        with self._silicon.now() as model:
+            state = model.gpu_state(self._index)
+            energy_mj = self._energy.value(model)
+        return DYNAMIC.pack(*self._dynamic_fields(state, energy_mj)) + self._static
+
+    def _dynamic_fields(self, state: GpuState, energy_mj: int) -> tuple[int, ...]:
+        instant_mw = round(state.power_watts * 1000)
+        average_mw = round(state.power_average_watts * 1000) if _has_average(self._profile) else UNKNOWN_MW
+        reasons = state.idle * _REASON_IDLE | state.throttle_power_cap * _REASON_POWER_CAP
+        reasons |= state.throttle_clocks_setting * _REASON_CLOCKS_SETTING
+        return (
+            max(0, energy_mj - self._energy_base_mj),
+            reasons,
+            instant_mw if average_mw == UNKNOWN_MW else average_mw,
+            instant_mw,
+            average_mw,
+            round(self._limit_watts * 1000),
+            round(state.limit_watts * 1000),
+            state.graphics_clock_mhz,
+            state.graphics_clock_mhz,
+            state.memory_clock_mhz,
+            state.graphics_clock_mhz,
+            round(state.utilisation * 100),
+            round(state.memory_utilisation * 100),
+            int(self.persistent),
+            0,
+            0,
+        )
+
+    def write_at(self, data: bytes, offset: int, uid: int) -> int:
+        """Carry out one command.
+
+        Raises:
+            OSError: EPERM unless root; EINVAL for a bad command or value; EOPNOTSUPP where the GPU has no
+                such setting.
+        """
+        if len(data) != COMMAND.size or offset:
+            refuse(errno.EINVAL)
+        if uid:
+            refuse(errno.EPERM)
+        self._command(*COMMAND.unpack(data))
+        return len(data)
+
+    def _command(self, command: int, first: int, second: int) -> None:
+        if command == SET_POWER_LIMIT:
+            self._set_limit(first / 1000)
+        elif command == LOCK_GRAPHICS:
+            self._locked_graphics = _clock_range(self._profile.graphics_clocks_mhz, first, second)
+        elif command == RESET_GRAPHICS:
+            self._locked_graphics = None
+        elif command == SET_PERSISTENCE and first in (0, 1):
+            self.persistent = bool(first)
+        elif command in (LOCK_MEMORY, RESET_MEMORY):
+            if not _can_lock_memory(self._profile):
+                refuse(errno.EOPNOTSUPP)
+            clocks = self._profile.memory_clocks_mhz
+            self._locked_memory = None if command == RESET_MEMORY else _clock_range(clocks, first, second)
+        else:
+            refuse(errno.EINVAL)
+        self._push()
+
+    def _set_limit(self, watts: float) -> None:
+        if not self._profile.min_limit_watts <= watts <= self._profile.max_limit_watts:
+            refuse(errno.EINVAL)
+        self._limit_watts = watts
+
+    def _push(self) -> None:
+        with self._silicon.changing() as model:
+            try:
+                model.set_gpu(self._index, self._limit_watts, self._locked_graphics, self._locked_memory)
+            except EnergyError:
+                refuse(errno.EINVAL)
+
+
+class NvidiaControl(Device):
+    """/dev/nvidiactl: header and records. The driver stays loaded while a client holds it open."""
+
+    __slots__ = ("_clients", "_gpus", "_header", "_tree")
+
+    def __init__(self, tree: Tree, profile: GpuProfile, gpus: list[NvidiaGpu]) -> None:
+        super().__init__(0o666)
+        self._tree = tree
+        self._gpus = gpus
+        self._clients = 0
+        record_bytes = DYNAMIC.size + STATIC.size
+        self._header = HEADER.pack(
+            MAGIC,
+            HEADER.size,
+            record_bytes,
+            len(gpus),
+            _cuda_number(profile.cuda_version),
+            profile.driver_version.encode(),
+            f"13.{profile.driver_version}".encode(),
+        )
+
+    def opened(self) -> None:
+        """Count a client."""
+        self._clients += 1
+
+    def released(self) -> None:
+        """With the last client gone, GPUs without persistence mode lose their driver."""
+        self._clients -= 1
+        if self._clients == 0:
+            for gpu in self._gpus:
+                if not gpu.persistent:
+                    gpu.reload_driver()
+
+    def read_at(self, size: int, offset: int) -> bytes:
+        """Return the header from offset 0, or record i from RECORD_OFFSET + i * RECORD_STRIDE.
+
+        Raises:
+            OSError: the fault that was set on /dev/nvidia<i>; EIO is NVML's GPU_IS_LOST.
+        """
+        if offset < RECORD_OFFSET:
+            return self._header[offset : offset + size]
+        index, within = divmod(offset - RECORD_OFFSET, RECORD_STRIDE)
+        if index >= len(self._gpus):
+            return b""
+        if code := self._tree.fault(f"/dev/nvidia{index}"):
+            refuse(code)
+        return self._gpus[index].record()[within : within + size]
+
+
+def add_nvidia(tree: Tree, silicon: Silicon, node: str, persistent: bool = True) -> None:
+    """Add the device files; nothing on a node without GPUs.
+
+    Args:
+        tree: where to add.
+        silicon: the node's model.
+        node: node name; the GPUs' UUIDs derive from it.
+        persistent: whether persistence mode is on from the start, as with nvidia-persistenced.
+    """
+    profile = silicon.profile.gpu
+    if profile is None or not profile.count:
+        return
+    gpus = [NvidiaGpu(silicon, profile, node, index, persistent) for index in range(profile.count)]
+    tree.add("/dev/nvidiactl", NvidiaControl(tree, profile, gpus))
+    for index, gpu in enumerate(gpus):
+        tree.add(f"/dev/nvidia{index}", gpu)
+
+
+def gpu_uuid(profile: GpuProfile, node: str, index: int) -> str:
+    """Return the UUID as NVML writes it."""
+    return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{profile.uuid_seed}/{node}/{index}')}"
+
+
+def _static_record(profile: GpuProfile, node: str, index: int) -> bytes:
+    graphics, memory = profile.graphics_clocks_mhz[:256], profile.memory_clocks_mhz[:8]
+    device = profile.pci_device_id
+    if device <= 0xFFFF:
+        device = device << 16 | _NVIDIA_VENDOR
+    return STATIC.pack(
+        profile.memory_mb << 20,
+        round(profile.default_limit_watts * 1000),
+        round(profile.min_limit_watts * 1000),
+        round(profile.max_limit_watts * 1000),
+        max(graphics),
+        max(memory),
+        ARCHITECTURES.get(profile.arch.lower(), 0xFFFFFFFF),
+        *profile.compute_capability,
+        0,
+        0x07 + 0x10 * index,
+        device,
+        index,
+        len(graphics),
+        len(memory),
+        *graphics,
+        *[0] * (256 - len(graphics)),
+        *memory,
+        *[0] * (8 - len(memory)),
+        profile.name.encode(),
+        gpu_uuid(profile, node, index).encode(),
+    )
+
+
+def _has_average(profile: GpuProfile) -> bool:
+    """GA100 and older report instantaneous power only."""
+    return profile.compute_capability >= (8, 6)
+
+
+def _can_lock_memory(profile: GpuProfile) -> bool:
+    return profile.compute_capability >= (8, 0)
+
+
+def _clock_range(clocks: tuple[int, ...], low: int, high: int) -> Range:
+    """Return a range of clocks that the GPU has; NVML's symbolic limits mean the highest clock."""
+    top = max(clocks)
+    low, high = (top if mhz >= _CLOCK_LIMIT_IDS else mhz for mhz in (low, high))
+    if low > high:
+        refuse(errno.EINVAL)
+    floor = min(clocks)
+    return min(max(low, floor), top), min(max(high, floor), top)
+
+
+def _cuda_number(version: str) -> int:
+    """Return `12.4` as 12040, the way CUDA numbers its versions."""
+    major, _, minor = version.partition(".")
+    return int(major) * 1000 + int(minor or 0) * 10

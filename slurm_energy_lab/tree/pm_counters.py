@@ -1,0 +1,75 @@
+"""/sys/cray/pm_counters: what the controller of an HPE Cray blade measures, all files updated together.
+
+Whole joules and watts with a time stamp in microseconds, ten times a second; `freshness` counts the
+updates. Source: HPE Cray EX, "Access the PM counters".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from slurm_energy_lab.silicon import Silicon
+from slurm_energy_lab.tree.entries import File, Tree
+
+FOLDER = "/sys/cray/pm_counters"
+SCAN_HZ = 10
+_NAMES = {"cpu": "cpu", "dram": "memory", "node": ""}
+
+
+class Scan:
+    """The last update: every file that is read before the next one shows the same moment."""
+
+    def __init__(self, silicon: Silicon) -> None:
+        self._silicon = silicon
+        self._born_s = silicon.clock()
+        self.freshness = -1
+        self.stamp_us = 0
+        self.joules: dict[str, float] = {}
+        self.watts: dict[str, float] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take a new update if it is time for one."""
+        due = int((self._silicon.clock() - self._born_s) * SCAN_HZ)
+        if due <= self.freshness:
+            return
+        with self._silicon.now() as model:
+            parts = [*_NAMES, *(f"gpu[{index}]" for index in range(self._silicon.profile.gpu_count))]
+            self.joules = {part: model.energy_joules(part) for part in parts}
+            self.watts = {part: model.power_watts(part) for part in parts}
+            self.freshness, self.stamp_us = due, int(model.now_s * 1e6)
+
+
+def add_pm_counters(tree: Tree, silicon: Silicon) -> None:
+    """Add the counters of the node, its processors, memory and accelerators."""
+    scan = Scan(silicon)
+    for part in scan.joules:
+        stem = _NAMES[part] if part in _NAMES else f"accel{part[4:-1]}"
+        prefix = f"{stem}_" if stem else ""
+        tree.add(f"{FOLDER}/{prefix}energy", File(_shown(scan, part, "J")))
+        tree.add(f"{FOLDER}/{prefix}power", File(_shown(scan, part, "W")))
+    tree.add(f"{FOLDER}/freshness", File(_counter(scan)))
+    for name, value in {
+        "generation": 1,
+        "startup": scan.stamp_us,
+        "version": 3,
+        "raw_scan_hz": SCAN_HZ,
+    }.items():
+        tree.text(f"{FOLDER}/{name}", str(value))
+
+
+def _shown(scan: Scan, part: str, unit: str) -> Callable[[], bytes]:
+    def content() -> bytes:
+        scan.refresh()
+        value = int((scan.joules if unit == "J" else scan.watts)[part])
+        return b"%d %s %d us\n" % (value, unit.encode(), scan.stamp_us)
+
+    return content
+
+
+def _counter(scan: Scan) -> Callable[[], bytes]:
+    def content() -> bytes:
+        scan.refresh()
+        return b"%d\n" % scan.freshness
+
+    return content
