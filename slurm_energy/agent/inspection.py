@@ -15,10 +15,10 @@ from slurm_energy.agent.sampler import longest_interval_s
 from slurm_energy.agent.slurm_side import slurm_side
 from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding
-from slurm_energy.devices import interfaces as catalogue
 from slurm_energy.devices.discovery import Devices, discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
 from slurm_energy.devices.hwmon import chip_names
+from slurm_energy.devices.interfaces import INTERFACES, in_use
 from slurm_energy.devices.node.power_options import node_meter
 from slurm_energy.devices.polled_sensor import NOT_YET
 from slurm_energy.devices.sources import NodeMeter
@@ -110,12 +110,12 @@ def interfaces(root: Path, used: Devices | None = None) -> list[Interface]:
         Interface(
             known.name,
             known.present(root),
-            catalogue.in_use(known, sources, kinds),
+            in_use(known, sources, kinds),
             known.name in expected,
             *_REMEDIES.get(known.name, ("", "")),
             used.unusable.get(known.name, "") if used else "",
         )
-        for known in catalogue.INTERFACES
+        for known in INTERFACES
     ]
 
 

@@ -149,12 +149,12 @@ def _number(value: float | None, unit: str) -> str:
 
 
 def _gather(args: argparse.Namespace) -> int:
-    from slurm_energy.profiling import summary as gathering
+    from slurm_energy.profiling.summary import read_lines, summarise, to_csv
 
-    lines = gathering.read_lines(args.gather)
-    summaries = gathering.summarise(lines)
+    lines = read_lines(args.gather)
+    summaries = summarise(lines)
     if args.csv:
-        sys.stdout.write(gathering.to_csv(lines))
+        sys.stdout.write(to_csv(lines))
     elif args.json:
         emit_json({"sections": [summary.to_json() for summary in summaries], "lines": lines})
     elif args.ranks:

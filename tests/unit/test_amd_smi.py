@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("amdsmi") is None, reason="amdsmi is not installed"),
 ]
 
-BEGIN = "import json\nfrom slurm_energy.devices import amd_smi\nfound = amd_smi.discover()\n"
+BEGIN = "import json\nfrom slurm_energy.devices.gpu import amd_smi\nfound = amd_smi.discover()\n"
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def test_every_driver_that_the_lab_knows_is_on_the_page() -> None:
 
 def test_modules_and_tests_exist() -> None:
     for row in rows("Counters, gauges and knobs"):
-        for module in re.findall(r"`(\w+\.py)`", row[1]):
+        for module in re.findall(r"`([\w/]+\.py)`", row[1]):
             assert (ROOT / "slurm_energy/devices" / module).exists(), module
     tests = set(re.findall(r"`(test_\w+\.py)`", PAGE))
     found = {path.name for path in (ROOT / "tests").glob("*/test_*.py")}

@@ -21,7 +21,7 @@ from hardware_tree import Tree
 
 from slurm_energy.profiling import counter_reader, summary
 
-PATIENT = "from slurm_energy.profiling import source; source._TIMEOUT_S = 20.0\n"
+PATIENT = "from slurm_energy.profiling import energy_reader; energy_reader._TIMEOUT_S = 20.0\n"
 """For answers that come: whoever gives them may have to wait for a core."""
 
 

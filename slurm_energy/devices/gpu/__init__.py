@@ -1,1 +1,1 @@
-"""Gpu."""
+"""Drivers of GPUs: energy, power limits, clocks and throttling."""
