@@ -11,7 +11,7 @@ from slurm_energy import __version__
 from slurm_energy.agent import attribution
 from slurm_energy.agent.session import Session
 from slurm_energy.agent.shares import OTHER
-from slurm_energy.devices.discovery import Devices
+from slurm_energy.devices.discovery import NodeDevices
 
 
 def begun(session: Session) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def energy(session: Session) -> dict[str, Any]:
 
 
 def status(
-    node: str, sessions: Iterable[Session], devices: Devices, reader: int | None = None
+    node: str, sessions: Iterable[Session], devices: NodeDevices, reader: int | None = None
 ) -> dict[str, Any]:
     """Return the part of the answer to `status` that is about node, jobs and devices.
 

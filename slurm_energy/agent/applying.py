@@ -10,9 +10,9 @@ from slurm_energy.agent.keeping import Keeper
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.session import Session
 from slurm_energy.config import Config
-from slurm_energy.control.apply import Outcome
-from slurm_energy.devices.discovery import Devices
-from slurm_energy.policies import Request
+from slurm_energy.control.apply import SettingOutcome
+from slurm_energy.devices.discovery import NodeDevices
+from slurm_energy.policies import PolicyRequest
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,14 @@ class Applying:
     """
 
     def __init__(
-        self, devices: Devices, restoration: Restoration, keeper: Keeper, config: Callable[[], Config]
+        self, devices: NodeDevices, restoration: Restoration, keeper: Keeper, config: Callable[[], Config]
     ) -> None:
         self._devices = devices
         self._restoration = restoration
         self._keeper = keeper
         self._config = config
 
-    def apply(self, session: Session, request: Request) -> list[Outcome]:
+    def apply(self, session: Session, request: PolicyRequest) -> list[SettingOutcome]:
         """Plan and set what a request means here; what only an earlier plan set goes back."""
         journal = self._restoration.journal
         plan, known = planning.plan(session, request, self._devices, journal, self._config())
@@ -70,7 +70,7 @@ class Applying:
 
     def set_caps(self, session: Session, caps: Mapping[str, float | None]) -> dict[str, int]:
         """Change the caps of a running job, see `Engine.set_caps`; return how many were set and failed."""
-        request = Request(
+        request = PolicyRequest(
             policy=planning.capping_policy(session.policy, self._config()),
             cap_watts=caps.get("cap_watts", session.watch.cap_watts),
             gpu_cap_watts=caps.get("gpu_cap_watts", session.watch.gpu_cap_watts),

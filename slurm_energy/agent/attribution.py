@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from slurm_energy.agent.meter import Meter
 from slurm_energy.agent.shares import OTHER
-from slurm_energy.devices.discovery import Devices
-from slurm_energy.devices.hardware import Gpu
+from slurm_energy.devices.discovery import NodeDevices
+from slurm_energy.devices.hardware import GpuInfo
 from slurm_energy.records import ComponentEnergy, Quality
 from slurm_energy.slurm.hook_environment import JobContext
 
@@ -39,7 +39,7 @@ def has_whole_node(context: JobContext, cpu_count: int) -> bool:
     return context.exclusive or (context.cpus is not None and context.cpus >= cpu_count > 0)
 
 
-def job_gpus(context: JobContext, gpus: Iterable[Gpu], whole_node: bool) -> tuple[int, ...]:
+def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> tuple[int, ...]:
     """Return the indices of the job's GPUs.
 
     Slurm counts device files. A job with the whole node whose GPUs Slurm does not name has all of them. Where
@@ -51,12 +51,14 @@ def job_gpus(context: JobContext, gpus: Iterable[Gpu], whole_node: bool) -> tupl
     return tuple(g.index for g in present if (g.index if g.minor is None else g.minor) in context.gpus)
 
 
-def is_on_unknown_gpus(context: JobContext, gpus: Iterable[Gpu], whole_node: bool) -> bool:
+def is_on_unknown_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> bool:
     """Return whether nothing tells on which GPUs a job's instances are: any of the node's may be."""
     return bool(context.gpus) and not whole_node and any(gpu.partitioned for gpu in gpus)
 
 
-def parts(devices: Devices, whole_node: bool, gpus: tuple[int, ...], unknown_gpus: bool) -> tuple[Part, ...]:
+def parts(
+    devices: NodeDevices, whole_node: bool, gpus: tuple[int, ...], unknown_gpus: bool
+) -> tuple[Part, ...]:
     """Return the components that count for a job: of the GPUs its own, all with the whole node.
 
     With `unknown_gpus` all are listed as not known.

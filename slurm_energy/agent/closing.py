@@ -10,7 +10,7 @@ from slurm_energy.agent import recording
 from slurm_energy.agent.keeping import Keeper
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.session import Session
-from slurm_energy.devices.discovery import Devices
+from slurm_energy.devices.discovery import NodeDevices
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Closing:
         sessions: these jobs.
     """
 
-    def __init__(self, devices: Devices, restoration: Restoration, keeper: Keeper) -> None:
+    def __init__(self, devices: NodeDevices, restoration: Restoration, keeper: Keeper) -> None:
         self.sessions: list[Session] = []
         self._devices = devices
         self._restoration = restoration

@@ -21,8 +21,8 @@ from slurm_energy.agent.server import Server, refuse_if_answered
 from slurm_energy.agent.statedir import StateDir, lock_file
 from slurm_energy.agent.worker import Regular, Worker
 from slurm_energy.config import Config
-from slurm_energy.devices.discovery import Devices, discover
-from slurm_energy.devices.node.power_options import node_meter
+from slurm_energy.devices.discovery import NodeDevices, discover
+from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.slurm.hook_environment import this_node
 from slurm_energy.trusted_files import check_folder
@@ -104,8 +104,8 @@ class Daemon:
             self._worker.shutdown()
             os.close(lock)
 
-    def _discover(self) -> Devices:
-        devices = discover(meter=node_meter(self._config.node_power, this_node()))
+    def _discover(self) -> NodeDevices:
+        devices = discover(meter=node_power_options(self._config.node_power, this_node()))
         devices.settle(_FIRST_READING_S)
         return devices
 

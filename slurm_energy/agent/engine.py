@@ -26,7 +26,7 @@ from slurm_energy.agent.statedir import StateDir
 from slurm_energy.agent.trace import TraceBuilder
 from slurm_energy.agent.usage import Moment
 from slurm_energy.config import Config
-from slurm_energy.devices.discovery import Devices
+from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.errors import ForbiddenError
 from slurm_energy.slurm.hook_environment import JobContext, job_context, this_node
 
@@ -55,7 +55,7 @@ class Engine:
     def __init__(
         self,
         config: Config,
-        devices: Devices,
+        devices: NodeDevices,
         state: StateDir,
         clock: Clock | None = None,
         on_change: Callable[[], None] = lambda: None,

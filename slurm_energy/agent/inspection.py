@@ -15,13 +15,13 @@ from slurm_energy.agent.sampler import longest_interval_s
 from slurm_energy.agent.slurm_side import slurm_side
 from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding
-from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
 from slurm_energy.devices.hwmon import chip_names
-from slurm_energy.devices.interfaces import INTERFACES, in_use
-from slurm_energy.devices.node.power_options import node_meter
-from slurm_energy.devices.polled_sensor import NOT_YET
-from slurm_energy.devices.sources import NodeMeter
+from slurm_energy.devices.interfaces import INTERFACES, is_used
+from slurm_energy.devices.node.power_options import node_power_options
+from slurm_energy.devices.polled_sensor import NO_READING_YET
+from slurm_energy.devices.sources import NodePowerOptions
 from slurm_energy.devices.sysfs import read_optional
 from slurm_energy.errors import ConfigError, EnergyError
 from slurm_energy.quantities import counter_delta
@@ -96,7 +96,7 @@ def inspect(
         devices.close()
 
 
-def interfaces(root: Path, used: Devices | None = None) -> list[Interface]:
+def interfaces(root: Path, used: NodeDevices | None = None) -> list[Interface]:
     """Return every hardware interface that we know, and whether this node's kernel shows it.
 
     Args:
@@ -110,7 +110,7 @@ def interfaces(root: Path, used: Devices | None = None) -> list[Interface]:
         Interface(
             known.name,
             known.present(root),
-            in_use(known, sources, kinds),
+            is_used(known, sources, kinds),
             known.name in expected,
             *_REMEDIES.get(known.name, ("", "")),
             used.unusable.get(known.name, "") if used else "",
@@ -153,11 +153,11 @@ def _expected(root: Path) -> set[str]:
     return found
 
 
-def _all_counters(devices: Devices) -> list[EnergyCounter]:
+def _all_counters(devices: NodeDevices) -> list[EnergyCounter]:
     return [*devices.counters, *devices.node_counters]
 
 
-def _counters(devices: Devices) -> list[CounterSeen]:
+def _counters(devices: NodeDevices) -> list[CounterSeen]:
     """Read every counter twice, so that its power shows; sources that are polled need a moment to answer."""
     counters = _all_counters(devices)
     first: dict[str, _Reading] = {}
@@ -175,9 +175,9 @@ def _counters(devices: Devices) -> list[CounterSeen]:
                 errors.pop(counter.key, None)
         waited_s = time.monotonic() - started
         watched = all(_far_apart(first[key], reading) for key, reading in last.items())
-        answered = all(errors[key] != NOT_YET for key in errors)
+        answered = all(errors[key] != NO_READING_YET for key in errors)
         if waited_s > _LONGEST_WAIT_S or (watched and answered):
-            late = {NOT_YET: f"no answer within {waited_s:.0f} s"}
+            late = {NO_READING_YET: f"no answer within {waited_s:.0f} s"}
             told = {key: late.get(why, why) for key, why in errors.items()}
             return [_seen(c, first.get(c.key), last.get(c.key), told.get(c.key, "")) for c in counters]
         time.sleep(_WATCH_S / 4)
@@ -278,12 +278,12 @@ def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ..
     return Config() if checked.errors else checked.config, "", checked.findings
 
 
-def _meter(config: Config, node: str) -> tuple[NodeMeter | None, str]:
+def _meter(config: Config, node: str) -> tuple[NodePowerOptions | None, str]:
     """Return what the site says about the node's power, and what is wrong with that; only root sees a BMC."""
     if os.geteuid() != 0:
         return None, ""
     try:
-        return node_meter(config.node_power, node), ""
+        return node_power_options(config.node_power, node), ""
     except ConfigError as error:
         return None, str(error)
 

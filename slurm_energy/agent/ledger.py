@@ -25,7 +25,7 @@ from slurm_energy.agent.shares import (
     split,
 )
 from slurm_energy.agent.spans import GONE, Occupant, Span, Used, span
-from slurm_energy.devices.discovery import Devices
+from slurm_energy.devices.discovery import NodeDevices
 
 _OTHER_SPAN_S = 10.0
 """Meters of nodes lag and average; over less, what their lag moves about would be split, not energy."""
@@ -45,7 +45,7 @@ class Ledger:
         idle: what its components draw when nothing runs.
     """
 
-    def __init__(self, devices: Devices, idle: IdlePower) -> None:
+    def __init__(self, devices: NodeDevices, idle: IdlePower) -> None:
         self.idle = idle
         self._cpus = devices.hardware.cpu_count
         keys: dict[str, list[str]] = {}

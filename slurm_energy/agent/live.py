@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slurm_energy.agent.sampler import Delta, Interval
 from slurm_energy.agent.shares import OTHER
-from slurm_energy.devices.discovery import Devices
+from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.driver import EnergyCounter
 
 LEAST_WINDOW_S = 0.5
@@ -53,7 +53,7 @@ class _Window:
 class LivePower:
     """Mean watts by component; on a node with a meter of its own also `node`, and `other` besides."""
 
-    def __init__(self, devices: Devices) -> None:
+    def __init__(self, devices: NodeDevices) -> None:
         self._counters = devices.counters
         self._node_counters = devices.node_counters
         self._adds = devices.choice.node_adds

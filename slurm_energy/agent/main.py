@@ -14,7 +14,7 @@ from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.statedir import StateDir
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.node.power_options import node_meter
+from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError
 from slurm_energy.slurm.hook_environment import this_node
 
@@ -80,7 +80,7 @@ async def _run(
 
 def _check(config: Config) -> int:
     """Print what was found; a node without anything to measure or set is a failure."""
-    devices = discover(meter=node_meter(config.node_power, this_node()))
+    devices = discover(meter=node_power_options(config.node_power, this_node()))
     hardware = devices.hardware
     print(f"configuration: {config.path or 'defaults'}")
     print(f"processor: {hardware.cpu_model or 'unknown'}, {hardware.cpu_count} CPUs online")

@@ -14,7 +14,7 @@ from slurm_energy.agent.sampler import Interval, Sampler
 from slurm_energy.agent.session import Session
 from slurm_energy.agent.spans import Used
 from slurm_energy.agent.usage import Moment, Usage
-from slurm_energy.devices.discovery import Devices
+from slurm_energy.devices.discovery import NodeDevices
 
 
 class Measuring:
@@ -30,7 +30,9 @@ class Measuring:
         live: the node's power now.
     """
 
-    def __init__(self, devices: Devices, clock: Clock, node: str, idle_watts: Mapping[str, float]) -> None:
+    def __init__(
+        self, devices: NodeDevices, clock: Clock, node: str, idle_watts: Mapping[str, float]
+    ) -> None:
         self._clock = clock
         self._counters = {c.key: c for c in (*devices.counters, *devices.node_counters)}
         self._sampler = Sampler(list(self._counters.values()), devices.throttles, clock)

@@ -36,7 +36,7 @@ def overdue(sessions: Iterable[Session], root: Path, now: float) -> list[Session
 def _is_over(session: Session, root: Path) -> bool:
     containers = [step for step in session.steps.values() if step.is_container and step.pid is not None]
     pids = [step.pid for step in containers if step.pid is not None]
-    alive = set(process_tree.stepds(root, pids).get(session.job_id, []))
+    alive = set(process_tree.find_slurmstepds(root, pids).get(session.job_id, []))
     over = any(step.seen and step.pid not in alive for step in containers)
     for step in containers:
         step.seen = step.seen or step.pid in alive

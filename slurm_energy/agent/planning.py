@@ -9,14 +9,22 @@ from slurm_energy.agent import attribution
 from slurm_energy.agent.meter import Meter, PowerWatch
 from slurm_energy.agent.session import CLOSING, Session
 from slurm_energy.config import Config
-from slurm_energy.control.arbitration import Tenant
-from slurm_energy.control.journal import Journal
+from slurm_energy.control.arbitration import JobAllocation
+from slurm_energy.control.journal import SettingsJournal
 from slurm_energy.devices.cpu.topology import cpus_of_cores
-from slurm_energy.devices.discovery import Devices, describe
-from slurm_energy.devices.hardware import Hardware
+from slurm_energy.devices.discovery import NodeDevices, with_current_limits
+from slurm_energy.devices.hardware import NodeHardware
 from slurm_energy.errors import EnergyError
-from slurm_energy.policies import WAITING, Plan, Request, Scope, catalogue, make_plan, validate_flags
-from slurm_energy.policies.shapes import LONGEST
+from slurm_energy.policies import (
+    WAITING_FOR_CPUS,
+    JobScope,
+    PolicyRequest,
+    SettingsPlan,
+    catalogue,
+    make_plan,
+    validate_flags,
+)
+from slurm_energy.policies.shapes import MAX_SHAPES_CHARS
 from slurm_energy.quantities import shown
 from slurm_energy.records import JobDevice
 from slurm_energy.slurm.hook_environment import JobContext
@@ -46,7 +54,7 @@ def new_session(
     context: JobContext,
     whole: bool,
     node: str,
-    devices: Devices,
+    devices: NodeDevices,
     config: Config,
     started: tuple[float, float],
 ) -> Session:
@@ -87,7 +95,7 @@ def new_session(
     )
 
 
-def _devices(hardware: Hardware, gpus: Sequence[int]) -> tuple[JobDevice, ...]:
+def _devices(hardware: NodeHardware, gpus: Sequence[int]) -> tuple[JobDevice, ...]:
     """Return what a reader of the record should know of the job's processor and GPUs."""
     found = [JobDevice("cpu", _product(hardware.cpu_model))] if hardware.cpu_model else []
     for gpu in hardware.gpus:
@@ -111,7 +119,7 @@ def mark_unmeasured(session: Session, flags: Mapping[str, str], boot_id: str, en
     session.notes = ["senergyd was away for the whole job: nothing was set, its energy is not known"]
 
 
-def request(session: Session, flags: Mapping[str, str], config: Config) -> Request:
+def request(session: Session, flags: Mapping[str, str], config: Config) -> PolicyRequest:
     """Check a job's flags again and note them in the session.
 
     What cannot be accepted never stops a job: it runs under the default policy, and the record says why.
@@ -133,17 +141,17 @@ def _asked(flags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _shown_max(name: str) -> int:
-    return LONGEST if name == "ENERGY_ALTERNATIVES" else 64
+    return MAX_SHAPES_CHARS if name == "ENERGY_ALTERNATIVES" else 64
 
 
-def _fallback(session: Session, config: Config) -> Request:
+def _fallback(session: Session, config: Config) -> PolicyRequest:
     try:
         return validate_flags({}, config, session.user, session.partition)
     except EnergyError:
-        return Request()
+        return PolicyRequest()
 
 
-def learn_cpus(session: Session, job_cores: str | None, hardware: Hardware) -> bool:
+def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) -> bool:
     """Take the CPUs of a job that shares the node from what a step says.
 
     Args:
@@ -164,11 +172,11 @@ def learn_cpus(session: Session, job_cores: str | None, hardware: Hardware) -> b
     return session.cpu_list is not None
 
 
-def again(session: Session, config: Config) -> Request:
+def again(session: Session, config: Config) -> PolicyRequest:
     """Return what a running job asks for, to plan it again."""
     caps = session.watch.cap_watts, session.watch.gpu_cap_watts
     policy = session.policy if caps == (None, None) else capping_policy(session.policy, config)
-    return Request(policy=policy, cap_watts=caps[0], gpu_cap_watts=caps[1], model=session.model)
+    return PolicyRequest(policy=policy, cap_watts=caps[0], gpu_cap_watts=caps[1], model=session.model)
 
 
 _INSTANCES = (
@@ -176,13 +184,13 @@ _INSTANCES = (
 )
 
 
-def tenant(session: Session, hardware: Hardware) -> Tenant:
+def tenant(session: Session, hardware: NodeHardware) -> JobAllocation:
     """Return what a job has of the node."""
     cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
-    return Tenant(cpus, frozenset(_gpus_to_set(session, hardware)))
+    return JobAllocation(cpus, frozenset(_gpus_to_set(session, hardware)))
 
 
-def _gpus_to_set(session: Session, hardware: Hardware) -> tuple[int, ...]:
+def _gpus_to_set(session: Session, hardware: NodeHardware) -> tuple[int, ...]:
     """Return the GPUs that a job's settings and needs concern.
 
     Where GPUs are partitioned, Slurm numbers instances, and no hook tells which GPU they are on: a job that
@@ -194,8 +202,8 @@ def _gpus_to_set(session: Session, hardware: Hardware) -> tuple[int, ...]:
 
 
 def plan(
-    session: Session, asked: Request, devices: Devices, journal: Journal, config: Config
-) -> tuple[Plan, dict[str, str]]:
+    session: Session, asked: PolicyRequest, devices: NodeDevices, journal: SettingsJournal, config: Config
+) -> tuple[SettingsPlan, dict[str, str]]:
     """Return the settings for a session, with the limits that were in force before any job as bounds.
 
     Returns:
@@ -208,12 +216,12 @@ def plan(
         keys = [key for key, knob in devices.knobs.items() if knob.kind in _LIMIT_KINDS]
         originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
         found = devices.read(key for key in keys if key not in originals)
-        hardware = describe(hardware, found | originals)
+        hardware = with_current_limits(hardware, found | originals)
     cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
-    scope = Scope(session.whole_node, _gpus_to_set(session, hardware), session.gpu_job, cpus)
+    scope = JobScope(session.whole_node, _gpus_to_set(session, hardware), session.gpu_job, cpus)
     made = make_plan(asked, hardware, config, scope)
-    if WAITING in session.notes and WAITING not in made.notes:
-        session.notes.remove(WAITING)
+    if WAITING_FOR_CPUS in session.notes and WAITING_FOR_CPUS not in made.notes:
+        session.notes.remove(WAITING_FOR_CPUS)
         session.note(
             f"CPU settings in force {session.meter.elapsed_s:.1f} s after the begin, from the first step on"
         )

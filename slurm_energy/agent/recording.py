@@ -9,7 +9,7 @@ from typing import Any
 from slurm_energy.agent import attribution, places
 from slurm_energy.agent.session import Session, Step
 from slurm_energy.agent.shares import BY_CPU_TIME, OTHER
-from slurm_energy.control.apply import Outcome, Restored
+from slurm_energy.control.apply import RestoreResult, SettingOutcome
 from slurm_energy.devices.driver import Knob
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
 
@@ -99,7 +99,7 @@ def _mean(components: Iterable[ComponentEnergy], elapsed_s: float) -> float | No
 
 
 def applied_settings(
-    outcomes: Iterable[Outcome], restored: Iterable[Restored], knobs: Mapping[str, Knob]
+    outcomes: Iterable[SettingOutcome], restored: Iterable[RestoreResult], knobs: Mapping[str, Knob]
 ) -> tuple[AppliedSetting, ...]:
     """Return settings for a record; equal ones of several places are joined: `policy0-63`."""
     back = {result.key: result for result in restored}
@@ -113,7 +113,9 @@ def applied_settings(
     )
 
 
-def _setting(outcome: Outcome, back: Mapping[str, Restored], knobs: Mapping[str, Knob]) -> AppliedSetting:
+def _setting(
+    outcome: SettingOutcome, back: Mapping[str, RestoreResult], knobs: Mapping[str, Knob]
+) -> AppliedSetting:
     knob, result = knobs.get(outcome.key), back.get(outcome.key)
     notes = [outcome.note] if outcome.note else []
     if result is not None and result.note:

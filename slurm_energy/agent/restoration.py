@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slurm_energy.agent import places
 from slurm_energy.agent.complaints import Complaints
-from slurm_energy.control.apply import Outcome, Restored, apply, restore, review
-from slurm_energy.control.arbitration import Parts, Tenancy, Tenant
-from slurm_energy.control.journal import Journal
-from slurm_energy.devices.discovery import Devices
+from slurm_energy.control.apply import RestoreResult, SettingOutcome, apply, restore, review
+from slurm_energy.control.arbitration import Arbiter, JobAllocation, KnobDomains
+from slurm_energy.control.journal import SettingsJournal
+from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.hardware import Setting
 
 log = logging.getLogger(__name__)
@@ -34,18 +34,21 @@ class Restoration:
     """
 
     def __init__(
-        self, devices: Devices, journal: Journal, tenants: Callable[[], Mapping[str, Tenant]] | None = None
+        self,
+        devices: NodeDevices,
+        journal: SettingsJournal,
+        tenants: Callable[[], Mapping[str, JobAllocation]] | None = None,
     ) -> None:
         self._devices = devices
         self.journal = journal
         self.failed: set[str] = set()
         self._complaints = Complaints()
         self._tenants = tenants
-        self._parts = Parts.of(devices.hardware)
+        self._parts = KnobDomains.of(devices.hardware)
 
     def set(
         self, owner: str, settings: Sequence[Setting], known: Mapping[str, str] | None = None
-    ) -> list[Outcome]:
+    ) -> list[SettingOutcome]:
         """Set what a job asks for, as far as the other jobs there agree; see `settings.apply`.
 
         A job that asks for nothing still counts: what others asked for may end where it begins.
@@ -56,7 +59,7 @@ class Restoration:
         self._look_at_journal()
         return outcomes
 
-    def of_job(self, owner: str | None, keys: Iterable[str] | None = None) -> list[Restored]:
+    def of_job(self, owner: str | None, keys: Iterable[str] | None = None) -> list[RestoreResult]:
         """Give up what a job (None: any job) set, or some of it. Each failure is logged once."""
         results = restore(self._devices, self.journal, owner, keys, self._jobs())
         self._look_at_journal()
@@ -77,7 +80,7 @@ class Restoration:
         """Return whether something that a job set is not back yet."""
         return bool(self.journal.held_by(owner))
 
-    def look(self, outcomes: Iterable[Outcome]) -> list[Restored]:
+    def look(self, outcomes: Iterable[SettingOutcome]) -> list[RestoreResult]:
         """Say of settings whose entries are closed already whether the original is in force."""
         results = []
         for outcome in outcomes:
@@ -86,14 +89,14 @@ class Restoration:
             if knob is None or not knob.readable or found is None or outcome.original is None:
                 continue
             done = knob.accepts(outcome.original, found)
-            results.append(Restored(outcome.key, done, "" if done else f"now {knob.shown(found)}"))
+            results.append(RestoreResult(outcome.key, done, "" if done else f"now {knob.shown(found)}"))
         return results
 
-    def repair(self, running: Collection[str]) -> list[Restored]:
+    def repair(self, running: Collection[str]) -> list[RestoreResult]:
         """Restore what jobs left that are not among the running ones, and what failed for those that are."""
         if self._tenants is None:
             return self.of_job(None)
-        results: list[Restored] = []
+        results: list[RestoreResult] = []
         for owner in sorted(self.journal.owners() - set(running)):
             results += self.of_job(owner)
         try:
@@ -116,5 +119,5 @@ class Restoration:
         else:
             self._complaints.settle("shared settings", "as the jobs there need them again")
 
-    def _jobs(self) -> Tenancy:
-        return Tenancy(None if self._tenants is None else self._tenants(), self._parts)
+    def _jobs(self) -> Arbiter:
+        return Arbiter(None if self._tenants is None else self._tenants(), self._parts)

@@ -17,8 +17,8 @@ from slurm_energy.agent.shares import BY_CPU_TIME, OTHER
 from slurm_energy.agent.spans import Occupant
 from slurm_energy.agent.trace import TraceBuilder
 from slurm_energy.agent.usage import Worker
-from slurm_energy.control.apply import Outcome, Restored
-from slurm_energy.devices.cpu.cpu_time import JobPlace
+from slurm_energy.control.apply import RestoreResult, SettingOutcome
+from slurm_energy.devices.cpu.cpu_time import JobProcesses
 from slurm_energy.devices.hardware import Setting
 from slurm_energy.records import JobDevice
 
@@ -120,8 +120,8 @@ class Session:
     fingerprint: str | None = None
     devices: tuple[JobDevice, ...] = ()
     plan: tuple[Setting, ...] = ()
-    outcomes: list[Outcome] = field(default_factory=list)
-    restored: list[Restored] = field(default_factory=list)
+    outcomes: list[SettingOutcome] = field(default_factory=list)
+    restored: list[RestoreResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     steps: dict[str, Step] = field(default_factory=dict)
     gpu_job: bool = False
@@ -164,7 +164,7 @@ class Session:
         """How its CPU time is found."""
         pids = tuple(step.pid for step in self.steps.values() if step.pid is not None)
         start = None if self.late else self.meter.start
-        return Worker(self.owner, start, JobPlace(self.job_id, self.sluid, pids))
+        return Worker(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
 
     def unix_at(self, boottime: float) -> float:
         """Return Unix seconds of a moment of the boot clock; not disturbed by jumps of the wall clock."""
@@ -212,7 +212,7 @@ class Session:
         if text not in self.notes and len(self.notes) <= MOST_NOTES:
             self.notes.append(text if len(self.notes) < MOST_NOTES else "further remarks are left out")
 
-    def merge_outcomes(self, outcomes: Iterable[Outcome]) -> None:
+    def merge_outcomes(self, outcomes: Iterable[SettingOutcome]) -> None:
         """Add outcomes; a later one of the same knob keeps the first original."""
         merged = {outcome.key: outcome for outcome in self.outcomes}
         merged |= {outcome.key: outcome for outcome in outcomes}
@@ -245,8 +245,8 @@ class Session:
                 "watch": PowerWatch(**data["watch"]),
                 "devices": tuple(JobDevice(**item) for item in data.get("devices", ())),
                 "plan": tuple(Setting(**item) for item in data["plan"]),
-                "outcomes": [Outcome(**item) for item in data["outcomes"]],
-                "restored": [Restored(**item) for item in data["restored"]],
+                "outcomes": [SettingOutcome(**item) for item in data["outcomes"]],
+                "restored": [RestoreResult(**item) for item in data["restored"]],
                 "steps": {name: Step.load(step) for name, step in data["steps"].items()},
             }
         )

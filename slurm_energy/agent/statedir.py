@@ -14,7 +14,7 @@ from typing import Any
 from slurm_energy import atomic_file
 from slurm_energy.agent.session import CLOSING, Session
 from slurm_energy.agent.trace import TraceBuilder
-from slurm_energy.control.journal import Journal
+from slurm_energy.control.journal import SettingsJournal
 from slurm_energy.errors import AlreadyRunningError, ConfigError, ForbiddenError, UnavailableError
 from slurm_energy.trusted_files import check_folder
 
@@ -48,7 +48,7 @@ class StateDir:
             self._sessions = folder / "sessions"
             self._sessions.mkdir(mode=0o700, exist_ok=True)
             self._lock = lock_file(folder / "lock")
-            self.journal = Journal.load(folder / "journal.json")
+            self.journal = SettingsJournal.load(folder / "journal.json")
         except OSError as error:
             raise UnavailableError(
                 f"agent.state_dir {folder}",

@@ -15,7 +15,7 @@ from typing import Any
 from slurm_energy.agent.complaints import Complaints
 from slurm_energy.agent.shares import node_rest
 from slurm_energy.agent.spans import Used
-from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, CpuTimes, JobPlace, node_busy_ns
+from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, JobCpuTimeReader, JobProcesses, node_busy_ns
 from slurm_energy.devices.driver import DeviceError
 
 _TREE_PAUSE_S = 0.9
@@ -53,7 +53,7 @@ class Worker:
 
     job: str
     start: float | None
-    place: JobPlace
+    place: JobProcesses
 
 
 class Usage:
@@ -67,7 +67,7 @@ class Usage:
 
     def __init__(self, root: Path, node: str, cpus: int) -> None:
         self._root = root
-        self._times = CpuTimes(root, node)
+        self._times = JobCpuTimeReader(root, node)
         self._most_debt_ns = cpus * _MOST_DEBT_NS
         self._last: dict[str, tuple[int, float]] = {}
         self._busy_ns: int | None = None

@@ -101,7 +101,7 @@ def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -
     """Return what is asked of the oracles; flags that would be refused at submission are noted."""
     from slurm_energy.oracle.answer import Question
     from slurm_energy.policies.catalogue import policy_caps
-    from slurm_energy.policies.flags import Request, validate_flags
+    from slurm_energy.policies.flags import PolicyRequest, validate_flags
 
     user = args.user or _login_name()
     caps: dict[str, tuple[float | None, float | None]] = {}
@@ -111,7 +111,7 @@ def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -
         caps = policy_caps(config)
     except EnergyError as error:
         notes.append(str(error))
-        request = Request(policy=script.flags.get("ENERGY_POLICY", "monitor"))
+        request = PolicyRequest(policy=script.flags.get("ENERGY_POLICY", "monitor"))
     cap, gpu_cap = caps.get(request.policy, (None, None))
     return Question(
         user=user,

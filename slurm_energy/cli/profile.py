@@ -75,7 +75,7 @@ def _measure(args: argparse.Namespace, argv: list[str]) -> int:
 
     if args.dir is not None:
         os.environ[process_identity.DIRECTORY_KEY] = str(args.dir.absolute())
-    elif (folder := process_identity.directory(process_identity.here())) is not None:
+    elif (folder := process_identity.profile_directory(process_identity.current_process())) is not None:
         os.environ[process_identity.DIRECTORY_KEY] = str(
             folder.absolute()
         )  # the command's own sections go there too

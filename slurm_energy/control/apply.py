@@ -11,21 +11,21 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_energy.control.arbitration import Tenancy
-from slurm_energy.control.journal import Entry, Journal
-from slurm_energy.control.transaction import Change, Outcome
-from slurm_energy.devices.discovery import Devices
+from slurm_energy.control.arbitration import Arbiter
+from slurm_energy.control.journal import JournalEntry, SettingsJournal
+from slurm_energy.control.transaction import SettingOutcome, SettingsTransaction
+from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.driver import DeviceError, Knob
 from slurm_energy.devices.hardware import Setting
 
-__all__ = ["Outcome", "Restored", "apply", "restore", "review"]
+__all__ = ["RestoreResult", "SettingOutcome", "apply", "restore", "review"]
 
 _FOREIGN = "left: somebody set "
-_ALONE = Tenancy()
+_ALONE = Arbiter()
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreResult:
     """What became of what a job set: `done`, or why its original is not back.
 
     A note although it is done: other jobs need the knob on.
@@ -37,13 +37,13 @@ class Restored:
 
 
 def apply(
-    devices: Devices,
-    journal: Journal,
+    devices: NodeDevices,
+    journal: SettingsJournal,
     owner: str,
     settings: Sequence[Setting],
     known: Mapping[str, str] | None = None,
-    jobs: Tenancy = _ALONE,
-) -> list[Outcome]:
+    jobs: Arbiter = _ALONE,
+) -> list[SettingOutcome]:
     """Claim settings for a job and write what the claims of all jobs come to, in order, reading back.
 
     Args:
@@ -57,7 +57,7 @@ def apply(
     Returns:
         One outcome per setting, in the order given; none for an optional one without a knob.
     """
-    change = Change(devices, journal, jobs, present=dict(known or {}))
+    change = SettingsTransaction(devices, journal, jobs, present=dict(known or {}))
     asked = {setting.key: setting for setting in settings}
     outcomes = {key: failure for key, s in asked.items() if (failure := _claim(change, owner, s)) is not None}
     asked = {key: setting for key, setting in asked.items() if key in change.drafts}
@@ -73,7 +73,8 @@ def apply(
     except OSError as error:
         note = f"left alone: the journal cannot be written: {error.strerror}"
         refused = {
-            key: Outcome(key, change.present[key], s.value, None, True, note=note) for key, s in asked.items()
+            key: SettingOutcome(key, change.present[key], s.value, None, True, note=note)
+            for key, s in asked.items()
         }
         return _in_order(settings, outcomes | refused)
     change.carry_out()
@@ -83,13 +84,13 @@ def apply(
     return _in_order(settings, outcomes | {key: _outcome(change, setting) for key, setting in asked.items()})
 
 
-def review(devices: Devices, journal: Journal, jobs: Tenancy) -> None:
+def review(devices: NodeDevices, journal: SettingsJournal, jobs: Arbiter) -> None:
     """Write what the claims come to where that has changed with the jobs, or failed before.
 
     Raises:
         OSError: the journal cannot be written; the hardware was not touched.
     """
-    change = Change(devices, journal, jobs)
+    change = SettingsTransaction(devices, journal, jobs)
     change.want_what_claims_come_to()
     change.want_again_what_moves(list(change.todo))
     journal.update(change.drafts.values())
@@ -97,43 +98,43 @@ def review(devices: Devices, journal: Journal, jobs: Tenancy) -> None:
     journal.update(change.settled())
 
 
-def _claim(change: Change, owner: str, setting: Setting) -> Outcome | None:
+def _claim(change: SettingsTransaction, owner: str, setting: Setting) -> SettingOutcome | None:
     """Note what a job asks for; returns the failure where that is not possible."""
     key, value = setting.key, setting.value
     knob = change.devices.knobs.get(key)
     if knob is None:
         note = "this node has no such knob"
-        return None if setting.optional else Outcome(key, None, value, failed=True, note=note)
+        return None if setting.optional else SettingOutcome(key, None, value, failed=True, note=note)
     try:
         if key not in change.present:
             change.present[key] = knob.read()
     except DeviceError as error:
-        return Outcome(key, None, value, failed=True, note=f"left alone: {error.why}")
-    entry = change.entry(key) or Entry(key, change.present[key])
+        return SettingOutcome(key, None, value, failed=True, note=f"left alone: {error.why}")
+    entry = change.entry(key) or JournalEntry(key, change.present[key])
     change.drafts[key] = entry.claimed(owner, value)
     return None
 
 
-def _claim_along(change: Change, owner: str, key: str) -> None:
+def _claim_along(change: SettingsTransaction, owner: str, key: str) -> None:
     """Note the original of what may move along with a job's setting."""
     entry, found = change.entry(key), change.read(key)
     if entry is None and found is not None:
-        entry = Entry(key, found)
+        entry = JournalEntry(key, found)
     if entry is not None and owner not in entry.claims:
         change.drafts[key] = entry.claimed(owner, None)
 
 
-def _in_order(settings: Sequence[Setting], outcomes: Mapping[str, Outcome]) -> list[Outcome]:
+def _in_order(settings: Sequence[Setting], outcomes: Mapping[str, SettingOutcome]) -> list[SettingOutcome]:
     return [outcomes[setting.key] for setting in settings if setting.key in outcomes]
 
 
-def _outcome(change: Change, setting: Setting) -> Outcome:
+def _outcome(change: SettingsTransaction, setting: Setting) -> SettingOutcome:
     """Return what became of a job's own wish, which other jobs may have overruled."""
     key, knob = setting.key, change.devices.knobs[setting.key]
     original, found = change.drafts[key].original, change.present[key]
     if key in change.foreign:
         note = f"{_FOREIGN}{knob.shown(found)}"
-        return Outcome(key, original, setting.value, found, True, note=note)
+        return SettingOutcome(key, original, setting.value, found, True, note=note)
     result = change.results[key]
     if not (result.failed or knob.accepts(setting.value, result.asked)):
         result = dataclasses.replace(result, note=f"other jobs there need {knob.shown(result.asked)}")
@@ -141,12 +142,12 @@ def _outcome(change: Change, setting: Setting) -> Outcome:
 
 
 def restore(
-    devices: Devices,
-    journal: Journal,
+    devices: NodeDevices,
+    journal: SettingsJournal,
     owner: str | None = None,
     keys: Iterable[str] | None = None,
-    jobs: Tenancy = _ALONE,
-) -> list[Restored]:
+    jobs: Arbiter = _ALONE,
+) -> list[RestoreResult]:
     """Give up a job's claims: put originals back, or what the claims of the other jobs come to.
 
     Originals go back last written first, each verified; what cannot be is kept for another attempt. A value
@@ -164,7 +165,7 @@ def restore(
     Returns:
         One result per entry.
     """
-    change = Change(devices, journal, jobs)
+    change = SettingsTransaction(devices, journal, jobs)
     held = journal.held_by(owner, keys)
     kept_on = {
         e.key for e in held if owner is not None and any(o != owner and jobs.counts(o) for o in e.claims)
@@ -195,7 +196,7 @@ def restore(
     return [final[entry.key] for entry in held]
 
 
-def _leave_to_others(change: Change, entry: Entry, owner: str) -> None:
+def _leave_to_others(change: SettingsTransaction, entry: JournalEntry, owner: str) -> None:
     """Take a job's claim from a knob on which other jobs have claims."""
     rest = entry.without(owner)
     change.drafts[entry.key] = rest
@@ -206,18 +207,20 @@ def _leave_to_others(change: Change, entry: Entry, owner: str) -> None:
         change.want(rest, target)
 
 
-def _left(change: Change, key: str) -> Restored:
+def _left(change: SettingsTransaction, key: str) -> RestoreResult:
     """Return what became of a knob that other jobs have claims on."""
     knob, result = change.devices.knobs.get(key), change.results.get(key)
     if knob is None:
-        return Restored(key, False, "the device is gone")
+        return RestoreResult(key, False, "the device is gone")
     if result is not None and result.failed:
-        return Restored(key, False, result.note)
+        return RestoreResult(key, False, result.note)
     found = change.read(key)
-    return Restored(key, True, f"other jobs there keep {knob.shown(found)}" if found is not None else "")
+    return RestoreResult(key, True, f"other jobs there keep {knob.shown(found)}" if found is not None else "")
 
 
-def _forget(change: Change, closing: Sequence[Entry], results: Mapping[str, Restored]) -> None:
+def _forget(
+    change: SettingsTransaction, closing: Sequence[JournalEntry], results: Mapping[str, RestoreResult]
+) -> None:
     """Note what is in force, and forget entries whose originals are back or that are not ours any more."""
     foreign = {entry.key for entry in closing if results[entry.key].note.startswith(_FOREIGN)}
     if foreign:  # what only moved along with a setting that somebody changed is no longer ours to move back
@@ -231,31 +234,33 @@ def _forget(change: Change, closing: Sequence[Entry], results: Mapping[str, Rest
     journal.remember([*waiting, *others], gone)
 
 
-def _classify(knob: Knob | None, entry: Entry) -> Restored | None:
+def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
     """Return the result if nothing is to be written, None if the value in force is ours."""
     if knob is None:
-        return Restored(entry.key, False, "the device is gone")
+        return RestoreResult(entry.key, False, "the device is gone")
     if not knob.readable:
         return None
     try:
         present = knob.read()
     except DeviceError as error:
-        return None if entry.written is None else Restored(entry.key, False, error.why)
+        return None if entry.written is None else RestoreResult(entry.key, False, error.why)
     if knob.accepts(entry.original, present):
         # Writing it again costs nothing and removes rounding, if it was we who caused that.
-        return None if present != entry.original and present == entry.written else Restored(entry.key, True)
+        return (
+            None if present != entry.original and present == entry.written else RestoreResult(entry.key, True)
+        )
     if entry.written is None or knob.accepts(entry.written, present):
         return None
-    return Restored(entry.key, False, f"{_FOREIGN}{knob.shown(present)}")
+    return RestoreResult(entry.key, False, f"{_FOREIGN}{knob.shown(present)}")
 
 
-def _put_back(devices: Devices, entries: list[Entry]) -> dict[str, Restored]:
+def _put_back(devices: NodeDevices, entries: list[JournalEntry]) -> dict[str, RestoreResult]:
     """Write originals in reverse order, then once more in order where one write undid or blocked another.
 
     A preference, for example, cannot be written before the governor is back.
     """
     ordered = sorted(entries, key=lambda entry: devices.knobs[entry.key].stage)
-    results: dict[str, Restored] = {}
+    results: dict[str, RestoreResult] = {}
     stale: set[str] = set()
     for entry in reversed(ordered):
         knob = devices.knobs[entry.key]
@@ -267,16 +272,16 @@ def _put_back(devices: Devices, entries: list[Entry]) -> dict[str, Restored]:
     return results
 
 
-def _put_one(knob: Knob, entry: Entry) -> Restored:
+def _put_one(knob: Knob, entry: JournalEntry) -> RestoreResult:
     try:
         if not (knob.readable and _holds(knob, entry.original)):
             knob.write(entry.original)
         found = knob.read() if knob.readable else entry.original
     except DeviceError as error:
-        return Restored(entry.key, False, error.why)
+        return RestoreResult(entry.key, False, error.why)
     if knob.accepts(entry.original, found):
-        return Restored(entry.key, True)
-    return Restored(entry.key, False, f"the hardware keeps {knob.shown(found)}")
+        return RestoreResult(entry.key, True)
+    return RestoreResult(entry.key, False, f"the hardware keeps {knob.shown(found)}")
 
 
 def _holds(knob: Knob, value: str) -> bool:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_energy.devices.hardware import Hardware, read_range
+from slurm_energy.devices.hardware import NodeHardware, parse_range
 
 _PER_CPU = ("cpufreq.governor", "cpufreq.epp", "cpufreq.frequency", "cpufreq.setspeed")
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class JobAllocation:
     """What one job has of the node.
 
     Attributes:
@@ -27,7 +27,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class KnobDomains:
     """Which part of the node each knob sets.
 
     Attributes:
@@ -37,7 +37,7 @@ class Parts:
     cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, hardware: Hardware) -> Parts:
+    def of(cls, hardware: NodeHardware) -> KnobDomains:
         """Return the parts of a node; a package whose CPUs are not known counts as the whole node."""
         found = {policy.name: frozenset(policy.cpus) for policy in hardware.policies}
         for package in hardware.packages:
@@ -45,7 +45,7 @@ class Parts:
                 found |= {place: frozenset(package.cpus) for place in package.places}
         return cls(found)
 
-    def concerns(self, key: str, tenant: Tenant) -> bool:
+    def concerns(self, key: str, tenant: JobAllocation) -> bool:
         """Return whether a knob sets something that a job has.
 
         A job whose CPUs are not known has some on every package. It counts on no single core, as Slurm gives
@@ -61,7 +61,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenancy:
+class Arbiter:
     """The jobs on a node.
 
     Attributes:
@@ -70,8 +70,8 @@ class Tenancy:
         parts: what each knob sets.
     """
 
-    tenants: Mapping[str, Tenant] | None = None
-    parts: Parts = field(default_factory=Parts)
+    tenants: Mapping[str, JobAllocation] | None = None
+    parts: KnobDomains = field(default_factory=KnobDomains)
 
     def counts(self, owner: str) -> bool:
         """Return whether what a job asked for still counts: not if it has ended."""
@@ -84,10 +84,10 @@ class Tenancy:
             return None
         others = {owner: tenant for owner, tenant in (self.tenants or {}).items() if owner not in asked}
         bystanders = any(self.parts.concerns(key, tenant) for tenant in others.values())
-        return combine(key.partition("[")[0], original, list(asked.values()), bystanders)
+        return merge_claims(key.partition("[")[0], original, list(asked.values()), bystanders)
 
 
-def combine(kind: str, original: str, asked: Sequence[str], bystanders: bool) -> str:
+def merge_claims(kind: str, original: str, asked: Sequence[str], bystanders: bool) -> str:
     """Return the value of a knob that suits all jobs which it concerns.
 
     Args:
@@ -118,7 +118,7 @@ def _lowest(original: str, asked: Sequence[str]) -> str:
 def _widest_range(original: str, asked: Sequence[str]) -> str:
     if original in asked:
         return original
-    ranges = [read_range(text) for text in asked]
+    ranges = [parse_range(text) for text in asked]
     return f"{min(low for low, _ in ranges)}-{max(high for _, high in ranges)}"
 
 

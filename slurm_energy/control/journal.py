@@ -20,7 +20,7 @@ _LONGEST_BYTES = 64_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One knob that we changed, are about to change, or that changes along with one.
 
     Attributes:
@@ -46,25 +46,25 @@ class Entry:
 
     # Not dataclasses.replace: a job on a large node has hundreds of entries, and its prolog waits.
 
-    def claimed(self, owner: str, value: str | None) -> Entry:
+    def claimed(self, owner: str, value: str | None) -> JournalEntry:
         """Return the entry with what a job asks for."""
-        return Entry(self.key, self.original, {**self.claims, owner: value}, self.target, self.written)
+        return JournalEntry(self.key, self.original, {**self.claims, owner: value}, self.target, self.written)
 
-    def without(self, owner: str) -> Entry:
+    def without(self, owner: str) -> JournalEntry:
         """Return the entry after a job has given up what it asked for."""
         claims = {other: value for other, value in self.claims.items() if other != owner}
-        return Entry(self.key, self.original, claims, self.target, self.written)
+        return JournalEntry(self.key, self.original, claims, self.target, self.written)
 
-    def aimed(self, target: str | None) -> Entry:
+    def aimed(self, target: str | None) -> JournalEntry:
         """Return the entry with what the claims come to, while it is being written."""
-        return Entry(self.key, self.original, self.claims, target, None)
+        return JournalEntry(self.key, self.original, self.claims, target, None)
 
-    def settled(self, written: str | None) -> Entry:
+    def settled(self, written: str | None) -> JournalEntry:
         """Return the entry with what is in force."""
-        return Entry(self.key, self.original, self.claims, self.target, written)
+        return JournalEntry(self.key, self.original, self.claims, self.target, written)
 
 
-class Journal:
+class SettingsJournal:
     """Entries by key, and their file. An original is never replaced while its entry exists.
 
     Attributes:
@@ -76,12 +76,12 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, JournalEntry] = {}
         self.problem = ""
         self.behind = ""
 
     @classmethod
-    def load(cls, path: Path) -> Journal:
+    def load(cls, path: Path) -> SettingsJournal:
         """Read the journal; a damaged file is kept under another name and named in `problem`.
 
         Raises:
@@ -104,7 +104,7 @@ class Journal:
         journal.entries = {entry.key: entry for entry in entries}
         return journal
 
-    def update(self, changed: Iterable[Entry], gone: Iterable[str] = ()) -> None:
+    def update(self, changed: Iterable[JournalEntry], gone: Iterable[str] = ()) -> None:
         """Replace entries and forget others, on disk when this returns; no change, no writing.
 
         The original of an entry that exists stays, whatever the new one says.
@@ -116,7 +116,7 @@ class Journal:
         if new != self.entries or self.behind:
             self._save(new)
 
-    def remember(self, changed: Iterable[Entry], gone: Iterable[str] = ()) -> None:
+    def remember(self, changed: Iterable[JournalEntry], gone: Iterable[str] = ()) -> None:
         """Do as `update`, but where the file cannot be written, let a later update catch up.
 
         Only for what takes no original from the file that the hardware does not have.
@@ -128,7 +128,7 @@ class Journal:
         except OSError as error:
             self.entries, self.behind = new, error.strerror or str(error)
 
-    def _updated(self, changed: Iterable[Entry], gone: Iterable[str]) -> dict[str, Entry]:
+    def _updated(self, changed: Iterable[JournalEntry], gone: Iterable[str]) -> dict[str, JournalEntry]:
         new = dict(self.entries)
         for entry in changed:
             held = self.entries.get(entry.key)
@@ -139,7 +139,7 @@ class Journal:
             new.pop(key, None)
         return new
 
-    def held_by(self, owner: str | None = None, keys: Iterable[str] | None = None) -> list[Entry]:
+    def held_by(self, owner: str | None = None, keys: Iterable[str] | None = None) -> list[JournalEntry]:
         """Return the entries that a job (None: any) has claims on; of the given keys only, if any."""
         wanted = None if keys is None else set(keys)
         return [
@@ -152,10 +152,12 @@ class Journal:
         """Return the jobs that have claims."""
         return {owner for entry in self.entries.values() for owner in entry.claims}
 
-    def _save(self, entries: dict[str, Entry]) -> None:
+    def _save(self, entries: dict[str, JournalEntry]) -> None:
         if entries:
             # Not asdict: it copies deeply, which costs more than writing hundreds of entries does.
-            items = [{name: getattr(entry, name) for name in Entry.__slots__} for entry in entries.values()]
+            items = [
+                {name: getattr(entry, name) for name in JournalEntry.__slots__} for entry in entries.values()
+            ]
             data = {"version": _VERSION, "entries": items}
             atomic_file.write(self.path, json.dumps(data).encode())
         else:
@@ -164,8 +166,8 @@ class Journal:
         self.entries, self.behind = entries, ""
 
 
-def _entry(item: dict[str, Any]) -> Entry:
-    entry = Entry(**item)
+def _entry(item: dict[str, Any]) -> JournalEntry:
+    entry = JournalEntry(**item)
     claims = [text for claim in entry.claims.items() for text in claim]
     texts = [text for text in (*claims, entry.target, entry.written) if text is not None]
     if not all(isinstance(text, str) for text in (entry.key, entry.original, *texts)):
@@ -173,7 +175,7 @@ def _entry(item: dict[str, Any]) -> Entry:
     return entry
 
 
-def _entry_of_one_owner(item: dict[str, Any]) -> Entry:
+def _entry_of_one_owner(item: dict[str, Any]) -> JournalEntry:
     """Read an entry of version 1, when a knob belonged to one job."""
     claims = {item["owner"]: item["asked"]}
     return _entry(

@@ -9,14 +9,14 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from slurm_energy.control.arbitration import Tenancy
-from slurm_energy.control.journal import Entry, Journal
-from slurm_energy.devices.discovery import Devices
+from slurm_energy.control.arbitration import Arbiter
+from slurm_energy.control.journal import JournalEntry, SettingsJournal
+from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.driver import DeviceError, Knob
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SettingOutcome:
     """What became of one setting.
 
     Attributes:
@@ -39,7 +39,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Change:
+class SettingsTransaction:
     """One change of the hardware, from journaling to settling.
 
     Attributes:
@@ -51,21 +51,21 @@ class Change:
         results: what became of each write.
     """
 
-    devices: Devices
-    journal: Journal
-    jobs: Tenancy
+    devices: NodeDevices
+    journal: SettingsJournal
+    jobs: Arbiter
     present: dict[str, str] = field(default_factory=dict)
     leaving: frozenset[str] = frozenset()
-    drafts: dict[str, Entry] = field(default_factory=dict)
+    drafts: dict[str, JournalEntry] = field(default_factory=dict)
     todo: dict[str, str] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)
-    results: dict[str, Outcome] = field(default_factory=dict)
+    results: dict[str, SettingOutcome] = field(default_factory=dict)
 
-    def entry(self, key: str) -> Entry | None:
+    def entry(self, key: str) -> JournalEntry | None:
         """Return an entry as it will be; None for a knob that nobody set."""
         return self.drafts.get(key) or self.journal.entries.get(key)
 
-    def target(self, entry: Entry) -> str | None:
+    def target(self, entry: JournalEntry) -> str | None:
         """Return what the claims on a knob come to; None if nothing is asked of it."""
         return self.jobs.target(entry.key, entry.original, entry.claims)
 
@@ -75,7 +75,7 @@ class Change:
             self.present |= self.devices.read([key])
         return self.present.get(key)
 
-    def is_foreign(self, entry: Entry) -> bool:
+    def is_foreign(self, entry: JournalEntry) -> bool:
         """Return whether somebody else changed a knob since we did, and note it."""
         knob, found = self.devices.knobs[entry.key], self.read(entry.key)
         known = knob.readable and entry.written is not None and found is not None
@@ -83,7 +83,7 @@ class Change:
             self.foreign.add(entry.key)
         return entry.key in self.foreign
 
-    def want(self, entry: Entry, value: str) -> None:
+    def want(self, entry: JournalEntry, value: str) -> None:
         """Have a value written, unless somebody else changed the knob or it is gone."""
         key = entry.key
         if key not in self.devices.knobs or key in self.leaving or self.read(key) is None:
@@ -122,7 +122,7 @@ class Change:
                 self.present |= self.devices.read([knob.key])
             before = self.present[knob.key]
             original = self.drafts[knob.key].original
-            outcome = write_one(knob, Outcome(knob.key, original, self.todo[knob.key]), before)
+            outcome = write_and_verify(knob, SettingOutcome(knob.key, original, self.todo[knob.key]), before)
             self.results[knob.key] = outcome
             if outcome.applied is None or outcome.applied != before:
                 stale.update((knob.key, *knob.affected(before)))
@@ -131,7 +131,7 @@ class Change:
         unsure = {key for key in stale if key not in results or results[key].failed}
         self.present |= self.devices.read(unsure)
 
-    def settled(self) -> list[Entry]:
+    def settled(self) -> list[JournalEntry]:
         """Return the entries with what is in force now."""
         found = []
         for key, entry in self.drafts.items():
@@ -143,12 +143,12 @@ class Change:
             found.append(entry)
         return found
 
-    def _holds_original(self, entry: Entry) -> bool:
+    def _holds_original(self, entry: JournalEntry) -> bool:
         found = self.present.get(entry.key)
         return found is not None and self.devices.knobs[entry.key].accepts(entry.original, found)
 
 
-def write_one(knob: Knob, outcome: Outcome, before: str) -> Outcome:
+def write_and_verify(knob: Knob, outcome: SettingOutcome, before: str) -> SettingOutcome:
     """Write one value and read it back.
 
     Args:

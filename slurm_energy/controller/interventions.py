@@ -16,7 +16,7 @@ from slurm_energy.accounting.decisions import REQUEUE, SHAPE, Decision
 from slurm_energy.config import Config
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import UnavailableError, UsageError
-from slurm_energy.policies.shapes import Shape
+from slurm_energy.policies.shapes import GpuShape
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.interventions import SPARED_S, Given, InterventionState
 from slurm_energy.priority.offered_shapes import Choice, choices, offer, reason
@@ -148,7 +148,7 @@ class Interventions:
             return
         excluded = given.excluded if given else asked.excluded
         before = given.asked if given else asked.gres
-        shape: Shape | None = choice.shape
+        shape: GpuShape | None = choice.shape
         why = reason(snapshot, choice)
         try:
             fields = self._fields(asked, choice, excluded)
@@ -175,7 +175,7 @@ class Interventions:
                 raise  # without slurmctld each further question would take until its time limit
             return gpu_request.Asked(pending=False)
 
-    def _note(self, job_id: int, given: Given, offered: Sequence[Shape], why: str) -> None:
+    def _note(self, job_id: int, given: Given, offered: Sequence[GpuShape], why: str) -> None:
         self._acted.given[job_id] = given
         details: dict[str, Any] = {
             "offered": [shape.text for shape in offered],

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from slurm_energy.devices import sources
 from slurm_energy.devices.cpu import cpufreq, topology
-from slurm_energy.devices.cpu.topology import Topology
+from slurm_energy.devices.cpu.topology import CpuTopology
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor
-from slurm_energy.devices.hardware import CpuPolicy, Gpu, Hardware, Package, read_range
-from slurm_energy.devices.source_priority import Choice
-from slurm_energy.devices.sources import NodeMeter
+from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, NodeHardware, parse_range
+from slurm_energy.devices.source_priority import SourceSelection
+from slurm_energy.devices.sources import NodePowerOptions
 
 _ZONE = re.compile(r"(?P<kind>package-|socket)(?P<number>\d+)(?:-die-(?P<die>\d+))?")
 
@@ -24,7 +24,7 @@ _PAUSE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class NodeDevices:
     """Everything found on a node.
 
     Attributes:
@@ -40,14 +40,14 @@ class Devices:
         root: where /sys, /proc and /dev were found.
     """
 
-    hardware: Hardware
+    hardware: NodeHardware
     counters: tuple[EnergyCounter, ...]
     knobs: Mapping[str, Knob]
     throttles: tuple[ThrottleSensor, ...]
     notes: tuple[str, ...] = ()
     closers: tuple[Callable[[], None], ...] = ()
     node_counters: tuple[EnergyCounter, ...] = ()
-    choice: Choice = field(default_factory=Choice)
+    choice: SourceSelection = field(default_factory=SourceSelection)
     root: Path = Path("/")
     unusable: Mapping[str, str] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ class Devices:
         return values
 
 
-def discover(root: Path = Path("/"), meter: NodeMeter | None = None) -> Devices:
+def discover(root: Path = Path("/"), meter: NodePowerOptions | None = None) -> NodeDevices:
     """Return the node's devices. Absent interfaces contribute nothing.
 
     Args:
@@ -83,11 +83,11 @@ def discover(root: Path = Path("/"), meter: NodeMeter | None = None) -> Devices:
         meter: what the site says about the node's own power.
     """
     policies, cpu_knobs = cpufreq.discover(root)
-    found = sources.find(root, meter)
+    found = sources.find_sources(root, meter)
     cpus = topology.online_cpus(root)
     places = topology.read_topology(root, cpus)
-    return Devices(
-        hardware=Hardware(
+    return NodeDevices(
+        hardware=NodeHardware(
             cpu_model=topology.cpu_model(root),
             cpu_count=len(cpus),
             policies=tuple(policies),
@@ -108,7 +108,7 @@ def discover(root: Path = Path("/"), meter: NodeMeter | None = None) -> Devices:
     )
 
 
-def _place(package: Package, places: Topology) -> Package:
+def _place(package: CpuPackage, places: CpuTopology) -> CpuPackage:
     """Return a package with its CPUs: zones have the kernel's numbers, HSMP's sockets the same order."""
     match = _ZONE.fullmatch(package.name)
     if match is None:
@@ -132,7 +132,7 @@ def _answers(counter: EnergyCounter) -> bool:
     return True
 
 
-def describe(hardware: Hardware, found: Mapping[str, str]) -> Hardware:
+def with_current_limits(hardware: NodeHardware, found: Mapping[str, str]) -> NodeHardware:
     """Return the hardware with the limits of `found` (values by knob key) as the ones in force."""
     return dataclasses.replace(
         hardware,
@@ -143,12 +143,12 @@ def describe(hardware: Hardware, found: Mapping[str, str]) -> Hardware:
     )
 
 
-def _policy(policy: CpuPolicy, found: Mapping[str, str]) -> CpuPolicy:
+def _policy(policy: CpufreqPolicy, found: Mapping[str, str]) -> CpufreqPolicy:
     text = found.get(f"cpufreq.frequency[{policy.name}]")
-    return dataclasses.replace(policy, found_khz=read_range(text)) if text else policy
+    return dataclasses.replace(policy, found_khz=parse_range(text)) if text else policy
 
 
-def _package(package: Package, found: Mapping[str, str]) -> Package:
+def _package(package: CpuPackage, found: Mapping[str, str]) -> CpuPackage:
     limits = [
         int(text)
         for place in package.places
@@ -157,7 +157,7 @@ def _package(package: Package, found: Mapping[str, str]) -> Package:
     return dataclasses.replace(package, found_watts=min(limits) / 1e6) if limits else package
 
 
-def _gpu(gpu: Gpu, found: Mapping[str, str]) -> Gpu:
+def _gpu(gpu: GpuInfo, found: Mapping[str, str]) -> GpuInfo:
     text = found.get(f"{gpu.interface}.power_limit[gpu{gpu.index}]")
     if not text or int(text) == 0:
         return gpu

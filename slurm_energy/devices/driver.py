@@ -24,7 +24,7 @@ class DeviceGoneError(DeviceError):
     """The device itself is not there now: what comes back at its place may be another one, or start anew."""
 
 
-class Stage(IntEnum):
+class WriteStage(IntEnum):
     """When a knob is written, lowest first; restoring goes the other way.
 
     GPU persistence comes first because a driver that unloads forgets limits; boost comes before the
@@ -99,7 +99,7 @@ class Knob(ABC):
     """
 
     kind: ClassVar[str]
-    stage: ClassVar[Stage]
+    stage: ClassVar[WriteStage]
     readable: ClassVar[bool] = True
 
     def __init__(self, place: str, affects: tuple[str, ...] = ()) -> None:

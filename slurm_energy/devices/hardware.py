@@ -21,7 +21,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class CpuPolicy:
+class CpufreqPolicy:
     """One cpufreq policy: CPUs that share a frequency.
 
     Attributes:
@@ -55,7 +55,7 @@ class CpuPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
+class CpuPackage:
     """A processor package as RAPL sees it.
 
     Attributes:
@@ -78,7 +78,7 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuInfo:
     """A GPU as its driver library sees it.
 
     Attributes:
@@ -104,7 +104,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
+class NodeHardware:
     """The node, for pure decisions.
 
     Attributes:
@@ -117,41 +117,41 @@ class Hardware:
 
     cpu_model: str
     cpu_count: int
-    policies: tuple[CpuPolicy, ...] = ()
-    packages: tuple[Package, ...] = ()
-    gpus: tuple[Gpu, ...] = ()
+    policies: tuple[CpufreqPolicy, ...] = ()
+    packages: tuple[CpuPackage, ...] = ()
+    gpus: tuple[GpuInfo, ...] = ()
     dram_watts: float | None = None
     boost: bool = False
     cores: tuple[tuple[int, ...], ...] = ()
 
 
-def governor(policy: str, name: str) -> Setting:
+def governor_setting(policy: str, name: str) -> Setting:
     """Return the setting of a governor."""
     return Setting(f"cpufreq.governor[{policy}]", name)
 
 
-def preference(policy: str, name: str) -> Setting:
+def epp_setting(policy: str, name: str) -> Setting:
     """Return the setting of an energy_performance_preference."""
     return Setting(f"cpufreq.epp[{policy}]", name)
 
 
-def frequency_range(policy: str, low_khz: int, high_khz: int) -> Setting:
+def frequency_range_setting(policy: str, low_khz: int, high_khz: int) -> Setting:
     """Return the setting of the frequency bounds, in kHz."""
     return Setting(f"cpufreq.frequency[{policy}]", f"{low_khz}-{high_khz}")
 
 
-def no_boost() -> Setting:
+def boost_off_setting() -> Setting:
     """Return the setting that forbids frequencies above the base."""
     return Setting("cpufreq.boost[all]", "0")
 
 
-def read_range(text: str) -> tuple[int, int]:
-    """Read the value of `frequency_range`: (low, high) in the same unit."""
+def parse_range(text: str) -> tuple[int, int]:
+    """Read the value of `frequency_range_setting`: (low, high) in the same unit."""
     low, _, high = text.partition("-")
     return int(low), int(high)
 
 
-def rapl_limit(place: str, watts: float, window_s: float) -> tuple[Setting, Setting, Setting]:
+def rapl_limit_settings(place: str, watts: float, window_s: float) -> tuple[Setting, Setting, Setting]:
     """Return averaging window, limit and enabling of a RAPL package."""
     return (
         Setting(f"powercap.time_window[{place}]", str(round(window_s * 1e6))),
@@ -160,15 +160,15 @@ def rapl_limit(place: str, watts: float, window_s: float) -> tuple[Setting, Sett
     )
 
 
-def package_limit(interface: str, place: str, watts: float, window_s: float) -> tuple[Setting, ...]:
-    """Return the settings of a package's limit; `interface` and `place` as `Package` has them."""
+def package_limit_settings(interface: str, place: str, watts: float, window_s: float) -> tuple[Setting, ...]:
+    """Return the settings of a package's limit; `interface` and `place` as `CpuPackage` has them."""
     if interface == "powercap":
-        return rapl_limit(place, watts, window_s)
+        return rapl_limit_settings(place, watts, window_s)
     return (Setting(f"{interface}.power_limit[{place}]", str(round(watts * 1e6))),)
 
 
-def gpu_limit(index: int, watts: float, interface: str = "nvml") -> tuple[Setting, ...]:
-    """Return the settings of a GPU's power limit, for NVML with persistence; see `Gpu` for `interface`."""
+def gpu_limit_settings(index: int, watts: float, interface: str = "nvml") -> tuple[Setting, ...]:
+    """Return the settings of a GPU's power limit; NVML also needs persistence mode."""
     if interface != "nvml":
         return (Setting(f"{interface}.power_limit[gpu{index}]", str(round(watts * 1e6))),)
     return (
@@ -177,6 +177,6 @@ def gpu_limit(index: int, watts: float, interface: str = "nvml") -> tuple[Settin
     )
 
 
-def gpu_clocks(index: int, low_mhz: int, high_mhz: int) -> Setting:
+def gpu_clocks_setting(index: int, low_mhz: int, high_mhz: int) -> Setting:
     """Return the range that a GPU's graphics clock is locked to."""
     return Setting(f"nvml.locked_clocks[gpu{index}]", f"{low_mhz}-{high_mhz}")

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.power_sensor import PowerGauge, PowerReading, boottime
+from slurm_energy.devices.power_sensor import PowerReading, PowerSensor, boottime_s
 from slurm_energy.devices.sysfs import CounterFile, read_optional
 
 _CLASS = Path("sys/class/hwmon")
 
 
 @dataclass(frozen=True, slots=True)
-class Chip:
+class HwmonChip:
     """One hwmon device.
 
     Attributes:
@@ -61,7 +61,7 @@ class Chip:
         return sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
 
 
-def chips(root: Path, *names: str) -> list[Chip]:
+def find_chips(root: Path, *names: str) -> list[HwmonChip]:
     """Return the chips of these names, ordered by device.
 
     Args:
@@ -76,8 +76,8 @@ def chips(root: Path, *names: str) -> list[Chip]:
     for path in entries:
         name = read_optional(path / "name") or read_optional(path / "device/name") or ""
         if name in names:
-            found.append(Chip(path, name, str(path.resolve())))
-    return sorted(found, key=lambda chip: natural(chip.device))
+            found.append(HwmonChip(path, name, str(path.resolve())))
+    return sorted(found, key=lambda chip: natural_key(chip.device))
 
 
 def chip_names(root: Path) -> frozenset[str]:
@@ -87,16 +87,16 @@ def chip_names(root: Path) -> frozenset[str]:
     return frozenset(name for name in names if name)
 
 
-def natural(text: str) -> list[tuple[int, str]]:
+def natural_key(text: str) -> list[tuple[int, str]]:
     """Return a sort key that orders numbers in a text by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-class ChipPower(PowerGauge):
+class HwmonPowerSensor(PowerSensor):
     """One powerN_input or powerN_average in microwatts, kept open."""
 
     def __init__(self, key: str, component: str, source: str, most_watts: float, path: Path) -> None:
-        """Describe the gauge, see `PowerGauge`; `path` is the attribute's file."""
+        """Describe the gauge, see `PowerSensor`; `path` is the attribute's file."""
         self.key = key
         self.component = component
         self.source = source
@@ -112,7 +112,7 @@ class ChipPower(PowerGauge):
         watts = self._file.read() / 1e6
         if not 0 <= watts <= self.most_watts:
             raise DeviceError(self.key, f"{watts:g} W is not a power of this part")
-        return PowerReading(boottime(), watts)
+        return PowerReading(boottime_s(), watts)
 
     def close(self) -> None:
         """Close the file."""

@@ -13,7 +13,7 @@ from slurm_energy.devices.hwmon import chip_names
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class HardwareInterface:
     """An interface.
 
     Attributes:
@@ -38,16 +38,18 @@ class Known:
 
 
 INTERFACES = (
-    Known("cpufreq", paths=("sys/devices/system/cpu/cpufreq/policy*",), knobs=("cpufreq",)),
-    Known(
+    HardwareInterface("cpufreq", paths=("sys/devices/system/cpu/cpufreq/policy*",), knobs=("cpufreq",)),
+    HardwareInterface(
         "powercap",
         paths=("sys/class/powercap/intel-rapl*",),
         sources=("powercap:intel-rapl", "powercap:intel-rapl-mmio", "powercap:psys"),
         knobs=("powercap",),
     ),
-    Known("perf power events", paths=("sys/bus/event_source/devices/power",), sources=("perf:power",)),
-    Known("hwmon amd_energy", chips=("amd_energy",), sources=("hwmon:amd_energy",)),
-    Known(
+    HardwareInterface(
+        "perf power events", paths=("sys/bus/event_source/devices/power",), sources=("perf:power",)
+    ),
+    HardwareInterface("hwmon amd_energy", chips=("amd_energy",), sources=("hwmon:amd_energy",)),
+    HardwareInterface(
         "hwmon power meter",
         chips=("power_meter",),
         sources=(
@@ -58,22 +60,24 @@ INTERFACES = (
             "power_meter:grace-sysio",
         ),
     ),
-    Known("AMD HSMP", chips=("amd_hsmp_hwmon",), sources=("hsmp:power",), knobs=("hsmp",)),
-    Known("NVML", paths=("dev/nvidiactl",), sources=("nvml:total_energy",), knobs=("nvml",)),
-    Known("AMD SMI", paths=("dev/kfd",), sources=("amdsmi:energy",), knobs=("amdsmi",)),
-    Known("Intel GPU", chips=("i915", "xe"), sources=("hwmon:i915", "hwmon:xe"), knobs=("intel_gpu",)),
-    Known(
+    HardwareInterface("AMD HSMP", chips=("amd_hsmp_hwmon",), sources=("hsmp:power",), knobs=("hsmp",)),
+    HardwareInterface("NVML", paths=("dev/nvidiactl",), sources=("nvml:total_energy",), knobs=("nvml",)),
+    HardwareInterface("AMD SMI", paths=("dev/kfd",), sources=("amdsmi:energy",), knobs=("amdsmi",)),
+    HardwareInterface(
+        "Intel GPU", chips=("i915", "xe"), sources=("hwmon:i915", "hwmon:xe"), knobs=("intel_gpu",)
+    ),
+    HardwareInterface(
         "Cray pm_counters",
         paths=("sys/cray/pm_counters",),
         sources=("pm_counters:node", "pm_counters:cpu", "pm_counters:dram", "pm_counters:accel"),
     ),
-    Known("IPMI", paths=("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"), sources=("ipmi:dcmi",)),
-    Known("Redfish", sources=("redfish:power",)),
-    Known("memory table", paths=("sys/firmware/dmi/tables/DMI",), sources=("model:dram",)),
+    HardwareInterface("IPMI", paths=("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"), sources=("ipmi:dcmi",)),
+    HardwareInterface("Redfish", sources=("redfish:power",)),
+    HardwareInterface("memory table", paths=("sys/firmware/dmi/tables/DMI",), sources=("model:dram",)),
 )
 
 
-def in_use(interface: Known, sources: Iterable[str], kinds: Iterable[str]) -> bool:
+def is_used(interface: HardwareInterface, sources: Iterable[str], kinds: Iterable[str]) -> bool:
     """Return whether counters of these sources or knobs of these kinds come from an interface."""
     families = {kind.partition(".")[0] for kind in kinds}
     return not families.isdisjoint(interface.knobs) or not set(sources).isdisjoint(interface.sources)

@@ -8,18 +8,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.power_sensor import PowerGauge, PowerReading, boottime
+from slurm_energy.devices.power_sensor import PowerReading, PowerSensor, boottime_s
 
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 60.0
 _MOST_UNREAD = 1000
 """Readings that are kept for somebody who asks seldom; he then knows how power went in between."""
-NOT_YET = "no reading yet"
+NO_READING_YET = "no reading yet"
 """Why there is no reading as long as the first one is under way."""
 
 
-class PolledGauge(PowerGauge):
+class PolledPowerSensor(PowerSensor):
     """Calls `measure` every `interval_s` seconds; after failures with growing pauses, up to a minute.
 
     The thread starts with the first `read` and is a daemon: a source that never answers holds nobody up.
@@ -34,10 +34,10 @@ class PolledGauge(PowerGauge):
         interval_s: float,
         measure: Callable[[], float],
         release: Callable[[], None] | None = None,
-        clock: Callable[[], float] = boottime,
+        clock: Callable[[], float] = boottime_s,
         lag_s: float = 0.0,
     ) -> None:
-        """Describe the gauge, see `PowerGauge`.
+        """Describe the gauge, see `PowerSensor`.
 
         `measure` returns watts, may take long and raises DeviceError; `release` is called at the end by
         the thread that measures; `clock` tells seconds since boot; `lag_s` is how far back in time what the
@@ -54,7 +54,7 @@ class PolledGauge(PowerGauge):
         self._lag_s = lag_s
         self._newest: PowerReading | None = None
         self._unread: deque[PowerReading] = deque(maxlen=_MOST_UNREAD)
-        self._why = NOT_YET
+        self._why = NO_READING_YET
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -17,7 +17,7 @@ _LONGEST_GAP_INTERVALS = 3.0
 _LONGEST_GAP_S = 30.0  # more than the longest sampling interval
 
 
-def boottime() -> float:
+def boottime_s() -> float:
     """Return seconds since boot, suspend included, as the sampler's clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -27,7 +27,7 @@ class PowerReading:
     """A power and when it was measured.
 
     Attributes:
-        time_s: seconds since boot, see `boottime`.
+        time_s: seconds since boot, see `boottime_s`.
         watts: power at that time, or the mean that a sensor gave then.
     """
 
@@ -35,7 +35,7 @@ class PowerReading:
     watts: float
 
 
-class PowerGauge(ABC):
+class PowerSensor(ABC):
     """A source of power readings.
 
     Attributes:
@@ -75,7 +75,7 @@ class PowerGauge(ABC):
         return
 
 
-class PowerIntegral:
+class PowerIntegrator:
     """Energy below readings of power: trapezoids, and the last power held until the next reading.
 
     What is told never goes down: where holding the last power was too much, the excess is taken from
@@ -126,7 +126,7 @@ class PowerIntegral:
         self._sum_uj, self._told_uj = data["sum_uj"], int(data["told_uj"])
 
 
-class GaugeCounter(EnergyCounter):
+class IntegratedPowerCounter(EnergyCounter):
     """A gauge as an energy counter, so that whoever samples counters needs to know nothing of gauges.
 
     It counts from its first reading on, over restarts of the agent too, and never wraps.
@@ -134,7 +134,7 @@ class GaugeCounter(EnergyCounter):
 
     range_uj = None
 
-    def __init__(self, gauge: PowerGauge, clock: Callable[[], float] = boottime) -> None:
+    def __init__(self, gauge: PowerSensor, clock: Callable[[], float] = boottime_s) -> None:
         self.key = gauge.key
         self.component = gauge.component
         self.source = gauge.source
@@ -145,7 +145,7 @@ class GaugeCounter(EnergyCounter):
         self._gauge = gauge
         self._clock = clock
         self._longest_gap_s = max(_LONGEST_GAP_S, _LONGEST_GAP_INTERVALS * gauge.interval_s)
-        self._integral = PowerIntegral(self._longest_gap_s)
+        self._integral = PowerIntegrator(self._longest_gap_s)
 
     def read(self) -> int:
         """Return microjoules.

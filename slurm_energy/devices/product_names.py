@@ -25,7 +25,7 @@ def _words(name: str) -> frozenset[str]:
 
 
 @functools.cache
-def is_gpu(wanted: str, name: str) -> bool:
+def matches_gpu(wanted: str, name: str) -> bool:
     """Return whether a GPU is of the product that somebody named.
 
     Args:
@@ -41,7 +41,7 @@ def is_gpu(wanted: str, name: str) -> bool:
 
 
 @functools.cache
-def is_cpu(wanted: str, name: str) -> bool:
+def matches_cpu(wanted: str, name: str) -> bool:
     """Return whether a processor is of the model or series that somebody named.
 
     Args:
@@ -53,6 +53,6 @@ def is_cpu(wanted: str, name: str) -> bool:
     return named <= words and not any(_CPU_REVISION.fullmatch(word) for word in words - named)
 
 
-def product_words(name: str) -> frozenset[str]:
+def gpu_product_words(name: str) -> frozenset[str]:
     """Return the words that tell a GPU from others: without maker and brands, which are often left out."""
     return _words(name) - _MAKERS - _GPU_BRANDS - {"generation"}

@@ -15,7 +15,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 
 
-class Part(StrEnum):
+class NodePart(StrEnum):
     """What a node's energy is made of."""
 
     CPU = "cpu"
@@ -24,11 +24,11 @@ class Part(StrEnum):
     REST = "rest"
 
 
-ALL_PARTS = frozenset(Part)
+ALL_PARTS = frozenset(NodePart)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class EnergySource:
     """A kind of source.
 
     Attributes:
@@ -40,12 +40,12 @@ class Source:
 
     name: str
     component: str
-    parts: frozenset[Part]
+    parts: frozenset[NodePart]
     why: str
 
 
-def _source(name: str, component: str, parts: str, why: str) -> Source:
-    return Source(name, component, frozenset(Part(part) for part in parts.split()), why)
+def _source(name: str, component: str, parts: str, why: str) -> EnergySource:
+    return EnergySource(name, component, frozenset(NodePart(part) for part in parts.split()), why)
 
 
 COMPONENT_SOURCES = (
@@ -90,7 +90,7 @@ _SINGLE = frozenset({"powercap:psys"})
 """Sources of which a node must have one counter: what each of several covers is not documented."""
 
 
-class Counter(Protocol):
+class SourceCounter(Protocol):
     """What the resolution needs to know of a counter."""
 
     @property
@@ -107,7 +107,7 @@ class Counter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SourceSelection:
     """Which counters count.
 
     Attributes:
@@ -120,16 +120,16 @@ class Choice:
 
     components: tuple[str, ...] = ()
     node: tuple[str, ...] = ()
-    node_adds: frozenset[Part] = frozenset()
-    node_lacks: frozenset[Part] = frozenset()
+    node_adds: frozenset[NodePart] = frozenset()
+    node_lacks: frozenset[NodePart] = frozenset()
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose(
-    counters: Iterable[Counter],
+def select_sources(
+    counters: Iterable[SourceCounter],
     node_source: str | None = None,
-    node_excludes: frozenset[Part] = frozenset(),
-) -> Choice:
+    node_excludes: frozenset[NodePart] = frozenset(),
+) -> SourceSelection:
     """Decide which counters count.
 
     Args:
@@ -155,11 +155,11 @@ def choose(
     components, covered = _components(everything, left_out)
     node, included = _node(everything, node_source, left_out)
     included -= node_excludes
-    missing = ALL_PARTS - included if node else frozenset[Part]()
+    missing = ALL_PARTS - included if node else frozenset[NodePart]()
     for counter in everything:
         if counter.key not in left_out and counter.key not in components and counter.key not in node:
             left_out[counter.key] = "a source without a place in the order of preference"
-    return Choice(
+    return SourceSelection(
         components=tuple(components),
         node=tuple(node),
         node_adds=missing & covered,
@@ -168,10 +168,12 @@ def choose(
     )
 
 
-def _components(counters: list[Counter], left_out: dict[str, str]) -> tuple[list[str], frozenset[Part]]:
+def _components(
+    counters: list[SourceCounter], left_out: dict[str, str]
+) -> tuple[list[str], frozenset[NodePart]]:
     """Take sources in order of preference as long as what they include is not counted yet."""
     chosen: list[str] = []
-    covered: dict[Part, str] = {}
+    covered: dict[NodePart, str] = {}
     for source in COMPONENT_SOURCES:
         mine = [c for c in counters if c.source == source.name and _kind(c) == source.component]
         if not mine:
@@ -187,11 +189,11 @@ def _components(counters: list[Counter], left_out: dict[str, str]) -> tuple[list
 
 
 def _node(
-    counters: list[Counter], wanted: str | None, left_out: dict[str, str]
-) -> tuple[list[str], frozenset[Part]]:
+    counters: list[SourceCounter], wanted: str | None, left_out: dict[str, str]
+) -> tuple[list[str], frozenset[NodePart]]:
     """Take the best source of the node's power, or the one that the administrator wants."""
     chosen: list[str] = []
-    parts: frozenset[Part] = frozenset()
+    parts: frozenset[NodePart] = frozenset()
     winner = ""
     for source in NODE_SOURCES:
         mine = [counter for counter in counters if counter.source == source.name]
@@ -212,17 +214,17 @@ def _node(
     return chosen, parts
 
 
-def _kind(counter: Counter) -> str:
+def _kind(counter: SourceCounter) -> str:
     return counter.component.partition("[")[0]
 
 
-def table() -> str:
+def priority_tables() -> str:
     """Return the order of preference as Markdown tables, for the documentation."""
     lines = []
     for title, sources in (("component", COMPONENT_SOURCES), ("node", NODE_SOURCES)):
         lines += [f"| {title} | source | includes | remark |", "|---|---|---|---|"]
         for source in sources:
-            parts = ", ".join(part for part in Part if part in source.parts)
+            parts = ", ".join(part for part in NodePart if part in source.parts)
             lines.append(f"| {source.component} | `{source.name}` | {parts} | {source.why} |")
         lines.append("")
     return "\n".join(lines)

@@ -12,10 +12,10 @@ from pathlib import Path
 from slurm_energy.devices.cpu import amd_energy, amd_hsmp, perf_energy, powercap
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor
 from slurm_energy.devices.gpu import amd_smi, intel_gpu, nvml
-from slurm_energy.devices.hardware import Gpu, Package
+from slurm_energy.devices.hardware import CpuPackage, GpuInfo
 from slurm_energy.devices.node import dram_model, ipmi, pm_counters, power_meter
-from slurm_energy.devices.power_sensor import GaugeCounter, PowerGauge
-from slurm_energy.devices.source_priority import NO_SOURCE, Choice, Part, choose
+from slurm_energy.devices.power_sensor import IntegratedPowerCounter, PowerSensor
+from slurm_energy.devices.source_priority import NO_SOURCE, NodePart, SourceSelection, select_sources
 from slurm_energy.records import Quality
 
 _AMD_GPU_DEVICE = Path("dev/kfd")
@@ -23,7 +23,7 @@ _NVIDIA_DEVICE = Path("dev/nvidiactl")
 
 
 @dataclass(frozen=True, slots=True)
-class NodeMeter:
+class NodePowerOptions:
     """What the site says about the node's own power.
 
     Attributes:
@@ -34,14 +34,14 @@ class NodeMeter:
     """
 
     source: str | None = None
-    excludes: frozenset[Part] = frozenset()
-    gauge: PowerGauge | None = None
+    excludes: frozenset[NodePart] = frozenset()
+    gauge: PowerSensor | None = None
     interval_s: float = ipmi.INTERVAL_S
 
 
 @dataclass(slots=True)
-class Sources:
-    """What `find` found.
+class DiscoveredSources:
+    """What `find_sources` found.
 
     Attributes:
         counters: of components; none counts what another one counts.
@@ -55,9 +55,9 @@ class Sources:
 
     counters: list[EnergyCounter] = field(default_factory=list)
     node_counters: list[EnergyCounter] = field(default_factory=list)
-    choice: Choice = field(default_factory=Choice)
-    packages: list[Package] = field(default_factory=list)
-    gpus: list[Gpu] = field(default_factory=list)
+    choice: SourceSelection = field(default_factory=SourceSelection)
+    packages: list[CpuPackage] = field(default_factory=list)
+    gpus: list[GpuInfo] = field(default_factory=list)
     knobs: list[Knob] = field(default_factory=list)
     throttles: list[ThrottleSensor] = field(default_factory=list)
     dram_watts: float | None = None
@@ -66,20 +66,20 @@ class Sources:
     unusable: dict[str, str] = field(default_factory=dict)
 
 
-def find(root: Path, meter: NodeMeter | None = None) -> Sources:
+def find_sources(root: Path, meter: NodePowerOptions | None = None) -> DiscoveredSources:
     """Return the node's sources. Absent interfaces contribute nothing.
 
     Args:
         root: where /sys, /proc and /dev are found.
         meter: what the site says about the node's own power.
     """
-    wanted = meter or NodeMeter()
-    found = Sources()
+    wanted = meter or NodePowerOptions()
+    found = DiscoveredSources()
     everything = [*_processors(found, root), *_gpus(found, root), *pm_counters.discover(root)]
     everything += _node(found, root, wanted)
     if not any(counter.component == "dram" for counter in everything):
         everything += _modelled_dram(found, root)
-    found.choice = choose(everything, wanted.source, wanted.excludes)
+    found.choice = select_sources(everything, wanted.source, wanted.excludes)
     by_key = {counter.key: counter for counter in everything}
     # In the order of discovery: packages, memory, GPUs.
     found.counters = [counter for key, counter in by_key.items() if key in found.choice.components]
@@ -95,7 +95,7 @@ def find(root: Path, meter: NodeMeter | None = None) -> Sources:
     return found
 
 
-def _processors(found: Sources, root: Path) -> list[EnergyCounter]:
+def _processors(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     rapl = powercap.discover(root)
     sockets = amd_hsmp.discover(root)
     counters: list[EnergyCounter] = [*rapl.counters, *rapl.platform, *amd_energy.discover(root)]
@@ -109,10 +109,10 @@ def _processors(found: Sources, root: Path) -> list[EnergyCounter]:
     found.packages += rapl.packages if limited or not sockets.packages else sockets.packages
     found.dram_watts = rapl.dram_watts
     found.notes += rapl.notes
-    return [*counters, *map(GaugeCounter, sockets.gauges)]
+    return [*counters, *map(IntegratedPowerCounter, sockets.gauges)]
 
 
-def _gpus(found: Sources, root: Path) -> list[EnergyCounter]:
+def _gpus(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     """Return the GPUs of one maker: with several, their numbers would mean different devices."""
     nvidia = nvml.discover()
     found.closers.append(nvidia.close)
@@ -143,23 +143,27 @@ def _gpus(found: Sources, root: Path) -> list[EnergyCounter]:
     return list(intel.counters)
 
 
-def _node(found: Sources, root: Path, meter: NodeMeter) -> list[EnergyCounter]:
+def _node(found: DiscoveredSources, root: Path, meter: NodePowerOptions) -> list[EnergyCounter]:
     meters = power_meter.discover(root)
     found.notes += meters.notes
     gauges = list(meters.gauges)
     if meter.gauge is not None:
         gauges.append(meter.gauge)
     elif meter.source in (None, "ipmi:dcmi") and (transport := ipmi.discover(root)) is not None:
-        gauges.append(ipmi.gauge(transport, meter.interval_s))
-    return [GaugeCounter(gauge) for gauge in gauges if meter.source != NO_SOURCE or gauge.component != "node"]
+        gauges.append(ipmi.power_sensor(transport, meter.interval_s))
+    return [
+        IntegratedPowerCounter(gauge)
+        for gauge in gauges
+        if meter.source != NO_SOURCE or gauge.component != "node"
+    ]
 
 
-def _modelled_dram(found: Sources, root: Path) -> list[EnergyCounter]:
+def _modelled_dram(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     model, why = dram_model.discover(root)
     if model is None:
         found.notes.append(why)
         return []
-    return [GaugeCounter(model)]
+    return [IntegratedPowerCounter(model)]
 
 
 def _dram_watts(counters: Iterable[EnergyCounter]) -> float | None:
@@ -177,7 +181,7 @@ def _readable(counter: EnergyCounter) -> bool:
 
 
 def node_energy_uj(
-    choice: Choice, energy_uj: dict[str, int], components: Iterable[EnergyCounter]
+    choice: SourceSelection, energy_uj: dict[str, int], components: Iterable[EnergyCounter]
 ) -> int | None:
     """Return the node's microjoules in an interval from those of its counters.
 

@@ -34,7 +34,7 @@ def read_text(path: str | Path) -> str:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise DeviceError(str(path), reason(error)) from None
+        raise DeviceError(str(path), error_reason(error)) from None
 
 
 def read_optional(path: str | Path) -> str | None:
@@ -64,23 +64,23 @@ def write_text(path: Path, value: str) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise DeviceError(f"{path}: '{value}'", reason(error)) from None
+        raise DeviceError(f"{path}: '{value}'", error_reason(error)) from None
 
 
-def reason(error: OSError) -> str:
+def error_reason(error: OSError) -> str:
     """Return the system's message and, where it says little, what it means for a driver."""
     text = error.strerror or str(error)
     meaning = _REASONS.get(error.errno or 0)
     return f"{text} ({meaning})" if meaning else text
 
 
-def failure(path: Path, error: OSError) -> DeviceError:
+def read_error(path: Path, error: OSError) -> DeviceError:
     """Return the error for a file that cannot be read: whether its device is gone, and the reason."""
     kind = DeviceGoneError if error.errno in _GONE else DeviceError
-    return kind(str(path), reason(error))
+    return kind(str(path), error_reason(error))
 
 
-def cpu_list(text: str) -> tuple[int, ...]:
+def parse_cpu_list(text: str) -> tuple[int, ...]:
     """Read a kernel CPU list such as `0-3,8` or `0 1 2`.
 
     Raises:
@@ -120,7 +120,7 @@ class CounterFile:
             return int(os.pread(descriptor, 64, 0))
         except OSError as error:
             self.close()
-            raise failure(self.path, error) from None
+            raise read_error(self.path, error) from None
         except ValueError:
             self.close()
             raise DeviceError(str(self.path), "not a number") from None
@@ -140,4 +140,4 @@ class CounterFile:
                 return self._descriptor
             except OSError as error:
                 self._code, self._not_before = error.errno or errno.EIO, now + _REOPEN_PAUSE_S
-        raise failure(self.path, OSError(self._code, os.strerror(self._code)))
+        raise read_error(self.path, OSError(self._code, os.strerror(self._code)))

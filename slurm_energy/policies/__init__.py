@@ -5,16 +5,16 @@ the controller.
 """
 
 from slurm_energy.policies.catalogue import PolicyInfo, catalogue, default_policy
-from slurm_energy.policies.flags import Request, validate_flags
-from slurm_energy.policies.plan import Plan, make_plan
-from slurm_energy.policies.scope import WAITING, Scope
+from slurm_energy.policies.flags import PolicyRequest, validate_flags
+from slurm_energy.policies.plan import SettingsPlan, make_plan
+from slurm_energy.policies.scope import WAITING_FOR_CPUS, JobScope
 
 __all__ = [
-    "WAITING",
-    "Plan",
+    "WAITING_FOR_CPUS",
+    "JobScope",
     "PolicyInfo",
-    "Request",
-    "Scope",
+    "PolicyRequest",
+    "SettingsPlan",
     "catalogue",
     "default_policy",
     "make_plan",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LimitRange:
     """A package or GPU.
 
     Attributes:
@@ -22,7 +22,7 @@ class Part:
     most_watts: float
 
 
-def share(cap_watts: float, parts: Sequence[Part]) -> dict[str, float]:
+def split_cap(cap_watts: float, parts: Sequence[LimitRange]) -> dict[str, float]:
     """Share a cap: every part gets its least, the rest goes in proportion to the parts' ranges.
 
     Every part is so at the same fraction of its own range, and the limits add up to the cap wherever it lies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_energy.config import Config, EdpEntry
-from slurm_energy.devices.product_names import is_cpu, is_gpu
+from slurm_energy.devices.product_names import matches_cpu, matches_gpu
 from slurm_energy.policies.edp_defaults import DEFAULTS
 
 
@@ -20,8 +20,8 @@ def cpu_entry(
         entry
         for entry in _entries(config)
         if (entry.max_frequency_mhz or entry.package_cap_watts)
-        and is_cpu(entry.cpu, cpu_model)
-        and (not entry.gpu or any(is_gpu(entry.gpu, name) for name in gpu_names))
+        and matches_cpu(entry.cpu, cpu_model)
+        and (not entry.gpu or any(matches_gpu(entry.gpu, name) for name in gpu_names))
     ]
     return _most_specific(fitting, workload)
 
@@ -35,8 +35,8 @@ def gpu_entry(config: Config, cpu_model: str, gpu_name: str, workload: str | Non
         entry
         for entry in _entries(config)
         if (entry.gpu_cap_watts or entry.gpu_clock_mhz)
-        and is_gpu(entry.gpu, gpu_name)
-        and is_cpu(entry.cpu, cpu_model)
+        and matches_gpu(entry.gpu, gpu_name)
+        and matches_cpu(entry.cpu, cpu_model)
     ]
     return _most_specific(fitting, workload)
 

@@ -25,7 +25,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.:/+-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PolicyRequest:
     """What a job asks, checked. None means not asked.
 
     Attributes:
@@ -45,7 +45,7 @@ class Request:
 
 def validate_flags(
     raw: Mapping[str, str], config: Config, user: str | None = None, partition: str | None = None
-) -> Request:
+) -> PolicyRequest:
     """Check a job's flags.
 
     Args:
@@ -68,7 +68,7 @@ def validate_flags(
     cap = _watts(given, "ENERGY_CAP", bounds.cap_watts)
     gpu_cap = _watts(given, "ENERGY_GPU_CAP", bounds.gpu_cap_watts)
     parse_shapes(given.get("ENERGY_ALTERNATIVES", ""), FLAGS["ENERGY_ALTERNATIVES"])  # for the queue engine
-    return Request(
+    return PolicyRequest(
         policy=_policy(given, config, user, partition, capped=cap is not None or gpu_cap is not None),
         cap_watts=cap,
         gpu_cap_watts=gpu_cap,

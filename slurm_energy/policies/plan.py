@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from slurm_energy.config import Config, SitePolicy
 from slurm_energy.devices import hardware as words
-from slurm_energy.devices.hardware import CpuPolicy, Gpu, Hardware, Package, Setting
+from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, NodeHardware, Setting
 from slurm_energy.policies import edp
-from slurm_energy.policies.caps import Part, share
+from slurm_energy.policies.caps import LimitRange, split_cap
 from slurm_energy.policies.catalogue import MONITOR, catalogue
-from slurm_energy.policies.flags import Request
-from slurm_energy.policies.scope import WAITING, Scope, own_part
+from slurm_energy.policies.flags import PolicyRequest
+from slurm_energy.policies.scope import WAITING_FOR_CPUS, JobScope, job_hardware
 
 _LEAST_PACKAGE_FRACTION = 0.3
 """Lowest limit of a package as a part of its highest, where the hardware names none: below it, clocks are at
@@ -22,7 +22,7 @@ _LOAD_GOVERNORS = ("schedutil", "ondemand", "conservative")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SettingsPlan:
     """What to set.
 
     Attributes:
@@ -66,7 +66,9 @@ class _Targets:
         self.gpus[index] = min(watts, self.gpus.get(index, watts))
 
 
-def make_plan(request: Request, hardware: Hardware, config: Config, scope: Scope) -> Plan:
+def make_plan(
+    request: PolicyRequest, hardware: NodeHardware, config: Config, scope: JobScope
+) -> SettingsPlan:
     """Return the settings that a request means on this node.
 
     No power limit is ever set above the one found, and nothing outside `scope` is touched.
@@ -80,11 +82,11 @@ def make_plan(request: Request, hardware: Hardware, config: Config, scope: Scope
     info = catalogue(config).get(request.policy)
     if info is None:
         note = f"policy '{request.policy}' is not in the configuration: nothing changed"
-        return Plan(MONITOR, notes=(note,))
+        return SettingsPlan(MONITOR, notes=(note,))
     if info.changes_nothing:
-        return Plan(info.name)
+        return SettingsPlan(info.name)
     site = config.policies.get(info.name, SitePolicy())
-    hardware, notes = own_part(hardware, scope)
+    hardware, notes = job_hardware(hardware, scope)
     targets = _Targets({p.name: _CpuTarget(*p.found_khz) for p in hardware.policies}, notes=list(notes))
     gpus = [gpu for gpu in hardware.gpus if gpu.index in scope.gpus]
     if info.base == "edp":
@@ -104,11 +106,11 @@ def make_plan(request: Request, hardware: Hardware, config: Config, scope: Scope
     if scope.knows_cpus:
         settings += cpu_settings
     elif cpu_settings or cap is not None:
-        targets.notes.append(WAITING)
-    return Plan(info.name, tuple(settings), cap, gpu_cap, tuple(targets.notes))
+        targets.notes.append(WAITING_FOR_CPUS)
+    return SettingsPlan(info.name, tuple(settings), cap, gpu_cap, tuple(targets.notes))
 
 
-def _base(base: str, targets: _Targets, hardware: Hardware) -> None:
+def _base(base: str, targets: _Targets, hardware: NodeHardware) -> None:
     for policy in hardware.policies:
         target = targets.cpus[policy.name]
         if base == "performance":
@@ -121,13 +123,13 @@ def _base(base: str, targets: _Targets, hardware: Hardware) -> None:
         targets.notes.append("this node has no cpufreq: CPU frequency left alone")
 
 
-def _performance(target: _CpuTarget, policy: CpuPolicy) -> None:
+def _performance(target: _CpuTarget, policy: CpufreqPolicy) -> None:
     target.governor = _offered(policy, "performance")
     target.preference = "performance" if "performance" in policy.preferences else None
     target.high_khz = policy.hardware_khz[1]
 
 
-def _powersave(target: _CpuTarget, policy: CpuPolicy) -> None:
+def _powersave(target: _CpuTarget, policy: CpufreqPolicy) -> None:
     target.governor = _offered(policy, "powersave")
     target.low_khz = policy.hardware_khz[0]
     if target.governor and policy.powersave_is_static:
@@ -137,7 +139,7 @@ def _powersave(target: _CpuTarget, policy: CpuPolicy) -> None:
     target.preference = "power" if "power" in policy.preferences else None
 
 
-def _balanced(target: _CpuTarget, policy: CpuPolicy) -> None:
+def _balanced(target: _CpuTarget, policy: CpufreqPolicy) -> None:
     if policy.powersave_is_static:
         target.governor = _offered(policy, *_LOAD_GOVERNORS)
     else:
@@ -145,12 +147,17 @@ def _balanced(target: _CpuTarget, policy: CpuPolicy) -> None:
     target.preference = "balance_performance" if "balance_performance" in policy.preferences else None
 
 
-def _offered(policy: CpuPolicy, *names: str) -> str | None:
+def _offered(policy: CpufreqPolicy, *names: str) -> str | None:
     return next((name for name in names if name in policy.governors), None)
 
 
 def _edp(
-    targets: _Targets, hardware: Hardware, gpus: list[Gpu], config: Config, model: str | None, gpu_job: bool
+    targets: _Targets,
+    hardware: NodeHardware,
+    gpus: list[GpuInfo],
+    config: Config,
+    model: str | None,
+    gpu_job: bool,
 ) -> None:
     """Take the table's values. Those for a processor were measured with the work on it, not on GPUs."""
     found = _edp_gpus(targets, gpus, hardware.cpu_model, config, model)
@@ -160,7 +167,7 @@ def _edp(
         _edp_cpus(targets, hardware, config, model)
 
 
-def _edp_cpus(targets: _Targets, hardware: Hardware, config: Config, model: str | None) -> None:
+def _edp_cpus(targets: _Targets, hardware: NodeHardware, config: Config, model: str | None) -> None:
     gpu_names = [gpu.name for gpu in hardware.gpus]
     entry = edp.cpu_entry(config, hardware.cpu_model, gpu_names, model)
     if entry is None:
@@ -173,7 +180,7 @@ def _edp_cpus(targets: _Targets, hardware: Hardware, config: Config, model: str 
             _cap_package(targets, package, entry.package_cap_watts)
 
 
-def _bound_frequency(targets: _Targets, hardware: Hardware, max_frequency_mhz: float) -> None:
+def _bound_frequency(targets: _Targets, hardware: NodeHardware, max_frequency_mhz: float) -> None:
     """Bound the frequency; where only boost is above the bound, switch boost off.
 
     A table driver's highest entry stands for all of boost, so bounds inside the boost range cannot be held.
@@ -189,7 +196,7 @@ def _bound_frequency(targets: _Targets, hardware: Hardware, max_frequency_mhz: f
 
 
 def _edp_gpus(
-    targets: _Targets, gpus: Iterable[Gpu], cpu_model: str, config: Config, model: str | None
+    targets: _Targets, gpus: Iterable[GpuInfo], cpu_model: str, config: Config, model: str | None
 ) -> bool:
     found = False
     for gpu in gpus:
@@ -206,7 +213,7 @@ def _edp_gpus(
     return found
 
 
-def _site_values(site: SitePolicy, targets: _Targets, hardware: Hardware) -> None:
+def _site_values(site: SitePolicy, targets: _Targets, hardware: NodeHardware) -> None:
     for policy in hardware.policies:
         target = targets.cpus[policy.name]
         if site.governor is not None and site.governor in policy.governors:
@@ -217,7 +224,7 @@ def _site_values(site: SitePolicy, targets: _Targets, hardware: Hardware) -> Non
         _bound_frequency(targets, hardware, site.max_frequency_mhz)
 
 
-def _gpu_caps(targets: _Targets, gpus: Iterable[Gpu], cap_watts: float) -> None:
+def _gpu_caps(targets: _Targets, gpus: Iterable[GpuInfo], cap_watts: float) -> None:
     for gpu in gpus:
         if gpu.found_watts is None:
             targets.notes.append(f"GPU {gpu.index} has no power limit that could be set")
@@ -227,7 +234,9 @@ def _gpu_caps(targets: _Targets, gpus: Iterable[Gpu], cap_watts: float) -> None:
         targets.limit_gpu(gpu.index, max(cap_watts, gpu.least_watts or 0.0))
 
 
-def _node_cap(targets: _Targets, hardware: Hardware, gpus: list[Gpu], cap_watts: float, scope: Scope) -> None:
+def _node_cap(
+    targets: _Targets, hardware: NodeHardware, gpus: list[GpuInfo], cap_watts: float, scope: JobScope
+) -> None:
     """Share the cap, less what memory may draw, among the packages and the job's GPUs.
 
     Of a package that the job has a part of, that part is given watts, and the limit asked for is the one at
@@ -235,7 +244,7 @@ def _node_cap(targets: _Targets, hardware: Hardware, gpus: list[Gpu], cap_watts:
     """
     held = {package.name: scope.fraction(package, hardware.cpu_count) for package in hardware.packages}
     parts = [
-        Part(part.name, part.least_watts * held[part.name], part.most_watts * held[part.name])
+        LimitRange(part.name, part.least_watts * held[part.name], part.most_watts * held[part.name])
         for package in hardware.packages
         if (part := _package_part(package)) is not None
     ]
@@ -244,7 +253,7 @@ def _node_cap(targets: _Targets, hardware: Hardware, gpus: list[Gpu], cap_watts:
     for gpu in gpus:
         if gpu.found_watts is not None:
             most = min(gpu.found_watts, targets.gpus.get(gpu.index, gpu.found_watts))
-            parts.append(Part(f"gpu{gpu.index}", min(gpu.least_watts or 0.0, most), most))
+            parts.append(LimitRange(f"gpu{gpu.index}", min(gpu.least_watts or 0.0, most), most))
     if not parts:
         targets.notes.append("nothing on this node can be limited: the cap does not hold")
         return
@@ -253,7 +262,7 @@ def _node_cap(targets: _Targets, hardware: Hardware, gpus: list[Gpu], cap_watts:
     if rest < least:
         reachable = least + (hardware.dram_watts or 0.0)
         targets.notes.append(f"cap {cap_watts:g} W: the lowest that the limits reach is {reachable:g} W")
-    limits = share(rest, parts)
+    limits = split_cap(rest, parts)
     for package in hardware.packages:
         if package.name in limits:
             _cap_package(targets, package, limits[package.name] / held[package.name])
@@ -262,44 +271,44 @@ def _node_cap(targets: _Targets, hardware: Hardware, gpus: list[Gpu], cap_watts:
             targets.limit_gpu(gpu.index, limits[f"gpu{gpu.index}"])
 
 
-def _package_part(package: Package) -> Part | None:
+def _package_part(package: CpuPackage) -> LimitRange | None:
     most = package.found_watts or package.most_watts
     if not package.places or most is None:
         return None
     # A limit far above the design power means "none"; sharing then starts from the design power.
     most = min(most, package.most_watts) if package.most_watts else most
     least = package.least_watts or _LEAST_PACKAGE_FRACTION * most
-    return Part(package.name, min(least, most), most)
+    return LimitRange(package.name, min(least, most), most)
 
 
-def _cap_package(targets: _Targets, package: Package, watts: float) -> None:
+def _cap_package(targets: _Targets, package: CpuPackage, watts: float) -> None:
     part = _package_part(package)
     if part is not None:
         targets.limit_package(package.name, max(watts, part.least_watts))
 
 
-def _gpu_settings(targets: _Targets, gpus: Iterable[Gpu]) -> Iterable[Setting]:
+def _gpu_settings(targets: _Targets, gpus: Iterable[GpuInfo]) -> Iterable[Setting]:
     for gpu in gpus:
         watts = targets.gpus.get(gpu.index)
         if watts is not None and gpu.found_watts is not None and watts < gpu.found_watts:
-            yield from words.gpu_limit(gpu.index, watts, gpu.interface)
+            yield from words.gpu_limit_settings(gpu.index, watts, gpu.interface)
         if gpu.index in targets.clocks:
-            yield words.gpu_clocks(gpu.index, *targets.clocks[gpu.index])
+            yield words.gpu_clocks_setting(gpu.index, *targets.clocks[gpu.index])
 
 
-def _cpu_settings(targets: _Targets, hardware: Hardware, window_s: float) -> Iterable[Setting]:
+def _cpu_settings(targets: _Targets, hardware: NodeHardware, window_s: float) -> Iterable[Setting]:
     if targets.no_boost:
-        yield words.no_boost()
+        yield words.boost_off_setting()
     for policy in hardware.policies:
         target = targets.cpus[policy.name]
         if target.governor is not None:
-            yield words.governor(policy.name, target.governor)
+            yield words.governor_setting(policy.name, target.governor)
         if target.preference is not None:
-            yield words.preference(policy.name, target.preference)
+            yield words.epp_setting(policy.name, target.preference)
         if (target.low_khz, target.high_khz) != policy.found_khz:
-            yield words.frequency_range(policy.name, target.low_khz, target.high_khz)
+            yield words.frequency_range_setting(policy.name, target.low_khz, target.high_khz)
     for package in hardware.packages:
         watts = targets.packages.get(package.name)
         if watts is not None and (package.found_watts is None or watts < package.found_watts):
             for place in package.places:
-                yield from words.package_limit(package.interface, place, watts, window_s)
+                yield from words.package_limit_settings(package.interface, place, watts, window_s)

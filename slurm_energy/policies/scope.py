@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from slurm_energy.devices.hardware import Hardware, Package
+from slurm_energy.devices.hardware import CpuPackage, NodeHardware
 
-WAITING = "CPU settings left alone: the job shares the node, and no step has told its CPUs yet"
+WAITING_FOR_CPUS = "CPU settings left alone: the job shares the node, and no step has told its CPUs yet"
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class JobScope:
     """The part of the node that is the job's own.
 
     Attributes:
@@ -31,7 +31,7 @@ class Scope:
         """Whether it is known which CPUs are the job's."""
         return self.whole_node or self.cpus is not None
 
-    def fraction(self, package: Package, cpu_count: int) -> float:
+    def fraction(self, package: CpuPackage, cpu_count: int) -> float:
         """Return the job's share of a package's CPUs; of the node's where the package's are not known."""
         if self.whole_node or self.cpus is None:
             return 1.0
@@ -40,7 +40,7 @@ class Scope:
         return len(self.cpus.intersection(package.cpus)) / len(package.cpus)
 
 
-def own_part(hardware: Hardware, scope: Scope) -> tuple[Hardware, tuple[str, ...]]:
+def job_hardware(hardware: NodeHardware, scope: JobScope) -> tuple[NodeHardware, tuple[str, ...]]:
     """Return the hardware that a job's settings may touch, and what a reader of the record should know.
 
     A job that shares the node touches the cpufreq policies whose CPUs are all its own, and the packages that

@@ -9,15 +9,15 @@ from typing import Final
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 
-MOST_SHAPES: Final = 8
+MAX_SHAPES: Final = 8
 _SHAPE: Final = re.compile(r"gpu:([A-Za-z0-9][A-Za-z0-9_.+-]{0,31}):0*([1-9][0-9]{0,3})")
 _RANGE: Final = re.compile(r"(gpu:[^:,]*):([1-9][0-9]{0,3})-([1-9][0-9]{0,3})")
-LONGEST: Final = 335
+MAX_SHAPES_CHARS: Final = 335
 """Characters of the longest list that is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GpuShape:
     """GPUs of one kind on each node of a job, as `--gres` takes them.
 
     Attributes:
@@ -34,7 +34,7 @@ class Shape:
         return f"gpu:{self.gpu_kind}:{self.gpus}"
 
 
-def parse_shapes(text: str, name: str = "shapes") -> tuple[Shape, ...]:
+def parse_shapes(text: str, name: str = "shapes") -> tuple[GpuShape, ...]:
     """Read the value of `--energy-alternatives`, which is the user's own word until it went through here.
 
     Args:
@@ -49,18 +49,18 @@ def parse_shapes(text: str, name: str = "shapes") -> tuple[Shape, ...]:
     """
     if not text:
         return ()
-    parts = text.split(",") if len(text) <= LONGEST else []
+    parts = text.split(",") if len(text) <= MAX_SHAPES_CHARS else []
     found = [_SHAPE.fullmatch(part) for part in parts]
     # Four digits at most, leading zeros counted: as energy.so and the job_submit module read them.
-    if not 1 <= len(parts) <= MOST_SHAPES or not all(m and len(m[0]) - m.end(1) <= 5 for m in found):
+    if not 1 <= len(parts) <= MAX_SHAPES or not all(m and len(m[0]) - m.end(1) <= 5 for m in found):
         raise UsageError(
             f"{name}: '{shown(text)}' is not a list of shapes",
-            todo=f"write 1 to {MOST_SHAPES} as gpu:KIND:COUNT, as in gpu:a100:4,gpu:h100:2",
+            todo=f"write 1 to {MAX_SHAPES} as gpu:KIND:COUNT, as in gpu:a100:4,gpu:h100:2",
         )
-    return tuple(dict.fromkeys(Shape(match[1], int(match[2])) for match in found if match))
+    return tuple(dict.fromkeys(GpuShape(match[1], int(match[2])) for match in found if match))
 
 
-def written_out(text: str) -> str:
+def expand_ranges(text: str) -> str:
     """Write ranges out by doubling: `gpu:a100:1-6` becomes `gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6`.
 
     What is no range stays as it is, for `parse_shapes` to judge.

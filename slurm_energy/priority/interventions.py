@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from slurm_energy.accounting.decisions import REQUEUE, SHAPE, Decision
 from slurm_energy.errors import UsageError
-from slurm_energy.policies.shapes import Shape, parse_shapes
+from slurm_energy.policies.shapes import GpuShape, parse_shapes
 
 K = TypeVar("K")
 SPARED_S: Final = 1800.0
@@ -32,7 +32,7 @@ class Given:
     """
 
     submit_s: float
-    shape: Shape | None
+    shape: GpuShape | None
     since_s: float
     asked: str = ""
     excluded: str = ""
@@ -56,7 +56,7 @@ class InterventionState:
 
     loaded: bool = False
     given: dict[int, Given] = field(default_factory=dict)
-    doubts: dict[tuple[int, Shape], float] = field(default_factory=dict)
+    doubts: dict[tuple[int, GpuShape], float] = field(default_factory=dict)
     spared: dict[int, float] = field(default_factory=dict)
     left: dict[int, float] = field(default_factory=dict)
     waiting: dict[int, float] = field(default_factory=dict)
@@ -123,7 +123,7 @@ def _drop(until: dict[K, float], now_s: float, back_s: float) -> None:
             del until[key]
 
 
-def _shape(text: object) -> Shape | None:
+def _shape(text: object) -> GpuShape | None:
     try:
         found = parse_shapes(text) if isinstance(text, str) else ()
     except UsageError:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from slurm_energy.errors import UsageError
-from slurm_energy.policies.shapes import Shape, parse_shapes
+from slurm_energy.policies.shapes import GpuShape, parse_shapes
 from slurm_energy.priority import scaling_model
 from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.prediction import Predicted, Predictor
@@ -29,7 +29,7 @@ from slurm_energy.slurm.queue.node_resources import Node
 ENDLESS: Final = np.iinfo(np.int64).max // 4
 """Free units of what is not counted here: Slurm decides about it."""
 
-Doubt = tuple[int, Shape]
+Doubt = tuple[int, GpuShape]
 """A job and a shape that did not let it start although it seemed to fit."""
 
 
@@ -44,9 +44,9 @@ class Offered(Shapes):
         gpus_free: free GPUs by kind, as they were when this was made.
     """
 
-    shape: list[Shape | None] = field(default_factory=list)
+    shape: list[GpuShape | None] = field(default_factory=list)
     fits: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
-    offers: Mapping[int, tuple[Shape, ...]] = field(default_factory=dict)
+    offers: Mapping[int, tuple[GpuShape, ...]] = field(default_factory=dict)
     gpus_free: Mapping[str, int] = field(default_factory=dict)
 
     def text(self, row: int) -> str:
@@ -78,8 +78,8 @@ class Choice:
     name: str
     submit_s: float
     partitions: tuple[str, ...]
-    shape: Shape
-    offered: tuple[Shape, ...]
+    shape: GpuShape
+    offered: tuple[GpuShape, ...]
     turn: bool
     place: int
 
@@ -120,7 +120,7 @@ class Alternatives:
         if nodes is None:
             return as_asked
         space = _Space(nodes)
-        offers: dict[int, tuple[Shape, ...]] = {}
+        offers: dict[int, tuple[GpuShape, ...]] = {}
         for place, shapes in wanted.items():
             need = _need(queue, int(rows[place]))
             if could := tuple(shape for shape in shapes if space.could(need, shape)):
@@ -135,7 +135,7 @@ class Alternatives:
         queue: QueueColumns,
         rows: Ints,
         as_asked: Shapes,
-        offers: Mapping[int, tuple[Shape, ...]],
+        offers: Mapping[int, tuple[GpuShape, ...]],
         space: _Space,
     ) -> Shapes:
         counts = np.ones(len(rows), np.int64)
@@ -144,7 +144,7 @@ class Alternatives:
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         at = np.repeat(np.arange(len(rows)), counts)
         gpus, kinds = as_asked.table.gpus[at], [as_asked.gpu_kind[place] for place in at.tolist()]
-        shape: list[Shape | None] = [None] * len(at)
+        shape: list[GpuShape | None] = [None] * len(at)
         fits = np.ones(len(at), np.bool_)
         for place, shapes in offers.items():
             row, need = int(rows[place]), _need(queue, int(rows[place]))
@@ -173,7 +173,7 @@ class Alternatives:
         at: Ints,
         gpus: Ints,
         kinds: list[str],
-        shape: list[Shape | None],
+        shape: list[GpuShape | None],
     ) -> Predicted:
         """Return the figures by row: new ones for offered shapes, those of the jobs as they asked else."""
         offered = np.array([row for row, one in enumerate(shape) if one is not None], np.int64)
@@ -246,19 +246,19 @@ class _Space:
         """Return whether some partition has so many of these nodes: a job runs in one of its partitions."""
         return any(np.count_nonzero(able & self._members(name)) >= need.nodes for name in need.partitions)
 
-    def _could(self, need: _Need, shape: Shape) -> bool:
+    def _could(self, need: _Need, shape: GpuShape) -> bool:
         """Return whether the partition has such nodes at all."""
         gpus, _ = self._of_kind(shape.gpu_kind)
         return self._suffice((gpus >= shape.gpus) & (self._cpus >= need.cpus_per_node), need)
 
-    def _fits(self, need: _Need, shape: Shape) -> bool:
+    def _fits(self, need: _Need, shape: GpuShape) -> bool:
         """Return whether enough is free now."""
         _, free = self._of_kind(shape.gpu_kind)
         able = (free >= shape.gpus) & (self._cpus_free >= need.cpus_per_node)
         return self._suffice(able & self._usable, need)
 
 
-def offer(queue: QueueColumns, row: int) -> tuple[Shape, ...]:
+def offer(queue: QueueColumns, row: int) -> tuple[GpuShape, ...]:
     """Return the shapes that a job offers; none for what is not a good list.
 
     Records of several array tasks and components of heterogeneous jobs keep what they asked for: one
@@ -271,7 +271,7 @@ def offer(queue: QueueColumns, row: int) -> tuple[Shape, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> tuple[Shape, ...]:
+def _parsed(text: str) -> tuple[GpuShape, ...]:
     try:
         return parse_shapes(text)
     except UsageError:

@@ -21,7 +21,7 @@ from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
 from slurm_energy.oracle.prediction import TrainingOracle
 from slurm_energy.oracle.site import read_site
 from slurm_energy.policies.catalogue import policy_caps
-from slurm_energy.policies.flags import Request, validate_flags
+from slurm_energy.policies.flags import PolicyRequest, validate_flags
 from slurm_energy.priority.guard import PredictionGuard
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.queue.columns import QueueColumns
@@ -112,7 +112,7 @@ class Predictor:
     ) -> None:
         self._config, self._history, self._guard = config, history, guard
         self._policy_caps = policy_caps(config)
-        self._requests: dict[Any, Request] = {}
+        self._requests: dict[Any, PolicyRequest] = {}
         self._models: dict[Any, tuple[float, float] | None] = {}
         self._plates: dict[Any, tuple[float, float]] = {}
         site, _ = read_site(config.oracle.calibrations, config.oracle.hardware)
@@ -220,7 +220,7 @@ class Predictor:
 
     def _requests_of(
         self, flags: Iterable[Mapping[str, str]], users: Iterable[str], partitions: Iterable[str]
-    ) -> list[Request]:
+    ) -> list[PolicyRequest]:
         known, found = _bounded(self._requests), []
         for given, user, partition in zip(flags, users, partitions, strict=True):
             key = (tuple(item for item in given.items() if item[0] != FINGERPRINT), user, partition)
@@ -230,12 +230,12 @@ class Predictor:
             found.append(request)
         return found
 
-    def _request(self, flags: Mapping[str, str], user: str, partition: str) -> Request:
+    def _request(self, flags: Mapping[str, str], user: str, partition: str) -> PolicyRequest:
         """Return a job's request with its policy's caps; flags that would be refused count as not given."""
         try:
             request = validate_flags(flags, self._config, user or None, partition or None)
         except EnergyError:
-            request = Request()
+            request = PolicyRequest()
         cap, gpu_cap = self._policy_caps.get(request.policy, (None, None))
         return replace(
             request,

@@ -5,6 +5,6 @@ Nothing in here may stop or slow the program that is measured: what is not known
 
 from slurm_energy.profiling.profiler import flush, profile, results
 from slurm_energy.profiling.section import Section
-from slurm_energy.profiling.summary import Summary, frame, read_lines, summarise
+from slurm_energy.profiling.summary import SectionSummary, frame, read_lines, summarise
 
-__all__ = ["Section", "Summary", "flush", "frame", "profile", "read_lines", "results", "summarise"]
+__all__ = ["Section", "SectionSummary", "flush", "frame", "profile", "read_lines", "results", "summarise"]

@@ -7,16 +7,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter
-from slurm_energy.profiling.energy_reader import Reading, Source
+from slurm_energy.profiling.energy_reader import EnergyReader, EnergyReading
 from slurm_energy.quantities import counter_delta
 
 _SAFE_PART_OF_RANGE = 0.9
 _READS_PER_WRAP = 3
 
 
-class CounterSource(Source):
+class CounterEnergyReader(EnergyReader):
     """Sums of all counters by component; a thread reads often enough to see every wrap.
 
     A component in which a wrap or reset may have been missed is None ever after, rather than wrong.
@@ -24,7 +24,7 @@ class CounterSource(Source):
 
     name = "devices"
 
-    def __init__(self, devices: Devices) -> None:
+    def __init__(self, devices: NodeDevices) -> None:
         self._devices = devices
         self._lock = threading.Lock()
         self._last: dict[str, tuple[float, int]] = {}
@@ -37,12 +37,12 @@ class CounterSource(Source):
             arguments = (min(wraps_s) / _READS_PER_WRAP,)
             threading.Thread(target=self._watch, args=arguments, daemon=True, name="senergy-wraps").start()
 
-    def read(self) -> Reading | None:
+    def read(self) -> EnergyReading | None:
         """Read all counters."""
         with self._lock:
             for counter in self._devices.counters:
                 self._add(counter)
-            return Reading(self._joules(self._devices.counters))
+            return EnergyReading(self._joules(self._devices.counters))
 
     def close(self) -> None:
         """Stop the thread and close the counters."""
@@ -82,7 +82,7 @@ class CounterSource(Source):
             self.read()
 
 
-def open_counters(root: Path = Path("/")) -> CounterSource | None:
+def open_counter_reader(root: Path = Path("/")) -> CounterEnergyReader | None:
     """Return the node's counters, or None if there is none that this process may read.
 
     Args:
@@ -94,6 +94,6 @@ def open_counters(root: Path = Path("/")) -> CounterSource | None:
             counter.read()
         except DeviceError:
             continue
-        return CounterSource(devices)
+        return CounterEnergyReader(devices)
     devices.close()
     return None

@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EnergyReading:
     """Energy so far.
 
     Attributes:
@@ -52,10 +52,10 @@ class _Question:
 
     asked_s: float = field(default_factory=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
     done: bool = False
-    reading: Reading | None = None
+    reading: EnergyReading | None = None
 
 
-class Source(ABC):
+class EnergyReader(ABC):
     """Gives readings of energy so far; only their differences mean anything.
 
     Attributes:
@@ -65,10 +65,10 @@ class Source(ABC):
     name: str
 
     @abstractmethod
-    def read(self) -> Reading | None:
+    def read(self) -> EnergyReading | None:
         """Return the energy so far; None if it cannot be known now."""
 
-    def begin(self) -> Callable[[], Reading | None]:
+    def begin(self) -> Callable[[], EnergyReading | None]:
         """Take a reading now, and return what gives it later."""
         reading = self.read()
         return lambda: reading
@@ -78,17 +78,17 @@ class Source(ABC):
         return
 
 
-class NoSource(Source):
+class NullEnergyReader(EnergyReader):
     """Where nothing can be measured."""
 
     name = "none"
 
-    def read(self) -> Reading | None:
+    def read(self) -> EnergyReading | None:
         """Return None."""
         return None
 
 
-class AgentSource(Source):
+class AgentEnergyReader(EnergyReader):
     """The `energy` message of this node's senergyd, over one connection that stays open.
 
     The job id only names the job: the agent looks at who asks. Answers come in the order of the questions, so
@@ -108,17 +108,17 @@ class AgentSource(Source):
         self._used_s = 0.0
         self._not_before = 0.0
 
-    def begin(self) -> Callable[[], Reading | None]:
+    def begin(self) -> Callable[[], EnergyReading | None]:
         """Ask, and return what waits for the answer: the program need not stand still until it comes."""
         question = _Question()
         self._guarded(lambda: self._put(question))
         return lambda: question.reading if question.done else self._guarded(lambda: self._collect(question))
 
-    def read(self) -> Reading | None:
+    def read(self) -> EnergyReading | None:
         """Ask the agent; after a failure nobody waits for it again for some seconds."""
         return self._guarded(self.ask)
 
-    def ask(self) -> Reading:
+    def ask(self) -> EnergyReading:
         """Return what the agent answers.
 
         Raises:
@@ -157,7 +157,7 @@ class AgentSource(Source):
         finally:
             self._lock.release()
 
-    def _exchange(self) -> Reading:
+    def _exchange(self) -> EnergyReading:
         question = _Question()
         self._send(question)
         reading = self._collect(question)
@@ -211,7 +211,7 @@ class AgentSource(Source):
         self._used_s = time.monotonic()
         self._asked.append(question)
 
-    def _collect(self, wanted: _Question) -> Reading | None:
+    def _collect(self, wanted: _Question) -> EnergyReading | None:
         """Read answers up to the one that is wanted."""
         try:
             while not wanted.done and self._asked and self._connection is not None:
@@ -230,7 +230,7 @@ class AgentSource(Source):
         question.done = True
         question.reading = self._reading(answer, question.asked_s)
 
-    def _reading(self, answer: Any, asked_s: float) -> Reading:
+    def _reading(self, answer: Any, asked_s: float) -> EnergyReading:
         if not isinstance(answer, dict):
             raise ValueError("not an object")
         if not answer.get("ok") or not isinstance(answer.get("components"), dict):
@@ -238,7 +238,7 @@ class AgentSource(Source):
         age_s, sampled_s = float(answer.get("age_s") or 0.0), answer.get("sampled_s")
         if isinstance(sampled_s, (int, float)) and abs(sampled_s - asked_s) < _SAME_CLOCK_S:
             age_s = abs(sampled_s - asked_s)  # an agent that was busy took its sample later
-        return Reading(answer["components"], age_s)
+        return EnergyReading(answer["components"], age_s)
 
     def _line(self, connection: socket.socket) -> bytes:
         while b"\n" not in self._rest:

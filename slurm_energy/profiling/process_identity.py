@@ -15,7 +15,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessIdentity:
     """A process of a job.
 
     Attributes:
@@ -41,10 +41,10 @@ class Place:
         return _UNSAFE.sub("_", "-".join([*parts, self.node, str(self.pid)])) + ".jsonl"
 
 
-def here(environment: Mapping[str, str] = os.environ) -> Place:
+def current_process(environment: Mapping[str, str] = os.environ) -> ProcessIdentity:
     """Return this process's place from what Slurm and MPI say in the environment."""
     ranks = (_number(environment.get(key)) for key in _RANK_KEYS)
-    return Place(
+    return ProcessIdentity(
         job_id=_number(environment.get("SLURM_JOB_ID")),
         step=environment.get("SLURM_STEP_ID") or None,
         node=environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0],
@@ -53,7 +53,7 @@ def here(environment: Mapping[str, str] = os.environ) -> Place:
     )
 
 
-def directory(place: Place, environment: Mapping[str, str] = os.environ) -> Path | None:
+def profile_directory(place: ProcessIdentity, environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return where lines are written: $SENERGY_PROFILE_DIR (empty: nowhere), in a job else its own folder."""
     named = environment.get(DIRECTORY_KEY)
     if named is not None:

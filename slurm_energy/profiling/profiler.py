@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from slurm_energy.errors import UsageError
-from slurm_energy.profiling.energy_reader import Source
-from slurm_energy.profiling.finding import find
-from slurm_energy.profiling.process_identity import Place, directory, here
-from slurm_energy.profiling.recorder import Recorder
+from slurm_energy.profiling.energy_reader import EnergyReader
+from slurm_energy.profiling.finding import find_energy_reader
+from slurm_energy.profiling.process_identity import ProcessIdentity, current_process, profile_directory
+from slurm_energy.profiling.recorder import SectionRecorder
 from slurm_energy.profiling.section import Section
 
 _LONGEST_NAME = 200
@@ -33,17 +33,17 @@ class _Process:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.source: Source | None = None
-        self.recorder: Recorder | None = None
+        self.source: EnergyReader | None = None
+        self.recorder: SectionRecorder | None = None
         self.is_fork = False
 
-    def opened(self) -> Source:
+    def opened(self) -> EnergyReader:
         if self.source is None:
             with self.lock:
                 if self.source is None:
-                    place = here()
-                    self.recorder = Recorder(place, directory(place), eager=self.is_fork)
-                    self.source = find(place.job_id)
+                    place = current_process()
+                    self.recorder = SectionRecorder(place, profile_directory(place), eager=self.is_fork)
+                    self.source = find_energy_reader(place.job_id)
         return self.source
 
     def forked(self) -> None:
@@ -149,6 +149,6 @@ def flush() -> None:
         _process.recorder.flush()
 
 
-def place_of_process() -> Place:
+def process_identity() -> ProcessIdentity:
     """Return the place that this process's lines name."""
-    return here() if _process.recorder is None else _process.recorder.place
+    return current_process() if _process.recorder is None else _process.recorder.place

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.profiling.process_identity import Place
+from slurm_energy.profiling.process_identity import ProcessIdentity
 from slurm_energy.profiling.section import Section
 
 log = logging.getLogger("slurm_energy")
 
-MOST_KEPT = 10_000
+MAX_LINES = 10_000
 _MOST_WAITING = 256
 _FLUSH_AFTER_S = 1.0
 
@@ -33,7 +33,7 @@ class _Over:
     thread: str
 
 
-def _line(over: _Over, place: Place) -> dict[str, Any]:
+def _line(over: _Over, place: ProcessIdentity) -> dict[str, Any]:
     """Return a section as JSON-ready data; null: not known. Waits for its joules."""
     section = over.section
     return {
@@ -56,7 +56,7 @@ def _line(over: _Over, place: Place) -> dict[str, Any]:
     }
 
 
-class Recorder:
+class SectionRecorder:
     """Keeps a process's lines and writes them a little later, so that sections do not wait for a disk.
 
     Args:
@@ -65,13 +65,13 @@ class Recorder:
         eager: write every line at once, for forked processes, which mostly end without running atexit.
     """
 
-    def __init__(self, place: Place, directory: Path | None, *, eager: bool = False) -> None:
+    def __init__(self, place: ProcessIdentity, directory: Path | None, *, eager: bool = False) -> None:
         self._eager = eager
         self.place = place
         # Not where the program may go to later.
         self._path = None if directory is None else directory.absolute() / place.file_name
         self._over: collections.deque[_Over] = collections.deque()
-        self._kept: collections.deque[dict[str, Any]] = collections.deque(maxlen=MOST_KEPT)
+        self._kept: collections.deque[dict[str, Any]] = collections.deque(maxlen=MAX_LINES)
         self._lock = threading.Lock()
         self._flushed_s = time.monotonic()
         atexit.register(self.flush)
@@ -85,7 +85,7 @@ class Recorder:
             self._flush(leave=1)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the last `MOST_KEPT` lines."""
+        """Return the last `MAX_LINES` lines."""
         self.flush()
         return list(self._kept)
 

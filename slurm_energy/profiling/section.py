@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from slurm_energy.profiling.energy_reader import Reading
+from slurm_energy.profiling.energy_reader import EnergyReading
 
 
 @dataclass(slots=True)
@@ -26,8 +26,8 @@ class Section:
     failed: str | None = None
     _owner: int = 0
     _pid: int = 0
-    _begin: Callable[[], Reading | None] | None = None
-    _end: Callable[[], Reading | None] | None = None
+    _begin: Callable[[], EnergyReading | None] | None = None
+    _end: Callable[[], EnergyReading | None] | None = None
     _begin_s: float = 0.0
     _joules: dict[str, float | None] = field(default_factory=dict)
     _age_s: float | None = None
@@ -55,7 +55,7 @@ class Section:
     @property
     def total_joules(self) -> float | None:
         """All components together; None if nothing or not everything is known."""
-        return total(self.energy_joules)
+        return total_joules(self.energy_joules)
 
     @property
     def mean_watts(self) -> float | None:
@@ -73,7 +73,7 @@ class Section:
         self._end = None
 
 
-def total(joules: Mapping[str, float | None]) -> float | None:
+def total_joules(joules: Mapping[str, float | None]) -> float | None:
     """Return the sum of components; a meter of the whole node, where there is one, includes them."""
     if "node" in joules:
         return joules["node"]
@@ -81,7 +81,7 @@ def total(joules: Mapping[str, float | None]) -> float | None:
     return math.fsum(known) if known and len(known) == len(joules) else None
 
 
-def _moved(begin: Reading, end: Reading) -> dict[str, float | None]:
+def _moved(begin: EnergyReading, end: EnergyReading) -> dict[str, float | None]:
     joules: dict[str, float | None] = {}
     for name, after in end.joules.items():
         before = begin.joules.get(name)

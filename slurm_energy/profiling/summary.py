@@ -26,7 +26,7 @@ SEPARATOR = "/"
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class SectionSummary:
     """One section over all processes of a job.
 
     Attributes:
@@ -90,7 +90,7 @@ def _number_or_none(value: Any) -> bool:
     return value is None or is_number(value)
 
 
-def summarise(lines: Iterable[dict[str, Any]]) -> list[Summary]:
+def summarise(lines: Iterable[dict[str, Any]]) -> list[SectionSummary]:
     """Return one summary per section, in the order of first appearance.
 
     On each node, runs of a section that overlap in time are counted once: as the process that measured most
@@ -103,7 +103,7 @@ def summarise(lines: Iterable[dict[str, Any]]) -> list[Summary]:
     return [_summary(path, own) for path, own in sections.items()]
 
 
-def _summary(path: tuple[str, ...], lines: list[dict[str, Any]]) -> Summary:
+def _summary(path: tuple[str, ...], lines: list[dict[str, Any]]) -> SectionSummary:
     nodes: dict[str, list[dict[str, Any]]] = {}
     seconds: dict[tuple[Any, ...], float] = {}
     for line in lines:
@@ -113,7 +113,7 @@ def _summary(path: tuple[str, ...], lines: list[dict[str, Any]]) -> Summary:
     parts = [group for own in nodes.values() for group in _overlapping(own)]
     names = dict.fromkeys(name for line in lines for name in line["energy_joules"])
     energy = {name: _sum(_most(group, name) for group in parts) for name in names}
-    return Summary(
+    return SectionSummary(
         path=path,
         calls=len(lines),
         processes=len(seconds),

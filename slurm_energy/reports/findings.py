@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from slurm_energy.config.findings import Finding
-from slurm_energy.devices.hardware import Hardware
+from slurm_energy.devices.hardware import NodeHardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Findings:
     version: str
     time: float
     root: bool
-    hardware: Hardware
+    hardware: NodeHardware
     counters: tuple[CounterSeen, ...] = ()
     knobs: tuple[KnobSeen, ...] = ()
     interfaces: tuple[Interface, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from slurm_energy.errors import UsageError
-from slurm_energy.policies.shapes import written_out
+from slurm_energy.policies.shapes import expand_ranges
 from slurm_energy.quantities import shown
 
 _FORMS: Final[dict[str, tuple[str, str]]] = {
@@ -45,7 +45,7 @@ def check(kind: str, name: str, value: str) -> str:
         UsageError: names the key, the value and the form.
     """
     if kind == "alternatives":
-        return written_out(value)
+        return expand_ranges(value)
     if kind in ENERGY_KINDS:
         return value
     form, words = _FORMS[kind]

@@ -15,10 +15,10 @@ from test_sampler import HandClock
 from slurm_energy.agent.engine import Engine
 from slurm_energy.agent.statedir import StateDir
 from slurm_energy.config import AgentConfig, Config
-from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCounter
-from slurm_energy.devices.hardware import Gpu
-from slurm_energy.devices.source_priority import Choice, Part
+from slurm_energy.devices.hardware import GpuInfo
+from slurm_energy.devices.source_priority import NodePart, SourceSelection
 from slurm_energy.records import EnergyRecord
 
 CPUS = 8
@@ -71,7 +71,7 @@ class SharedNode:
         folder: Path,
         components: tuple[str, ...] = ("cpu", "dram", "node"),
         idle_watts: Mapping[str, float] | None = None,
-        adds: frozenset[Part] = frozenset(),
+        adds: frozenset[NodePart] = frozenset(),
         slow: Mapping[str, float] | None = None,
     ) -> None:
         self.folder = folder
@@ -97,11 +97,11 @@ class SharedNode:
         engine.start()
         return engine
 
-    def _devices(self) -> Devices:
+    def _devices(self) -> NodeDevices:
         found = discover(self.tree.root)
         self._open.callback(found.close)
         gpus = tuple(
-            Gpu(index, index, "A100", None, None, None, None)
+            GpuInfo(index, index, "A100", None, None, None, None)
             for index in range(2)
             if f"gpu[{index}]" in self.counters
         )
@@ -112,7 +112,7 @@ class SharedNode:
             hardware=dataclasses.replace(found.hardware, gpus=gpus),
             counters=parts,
             node_counters=node,
-            choice=Choice(node=tuple(counter.key for counter in node), node_adds=self._adds),
+            choice=SourceSelection(node=tuple(counter.key for counter in node), node_adds=self._adds),
         )
 
     def die(self) -> None:

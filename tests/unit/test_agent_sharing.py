@@ -16,12 +16,12 @@ from slurm_energy.agent.engine import Engine
 from slurm_energy.agent.restoration import Restoration
 from slurm_energy.agent.statedir import StateDir
 from slurm_energy.config import Config
-from slurm_energy.devices.cpu.powercap import PowerLimit
-from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.devices.cpu.powercap import RaplPowerLimit
+from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.gpu import nvml
-from slurm_energy.devices.gpu.nvml import GpuLimit
-from slurm_energy.devices.hardware import Gpu, Hardware
-from slurm_energy.policies import WAITING
+from slurm_energy.devices.gpu.nvml import NvmlPowerLimit
+from slurm_energy.devices.hardware import GpuInfo, NodeHardware
+from slurm_energy.policies import WAITING_FOR_CPUS
 from slurm_energy.records import EnergyRecord, JobDevice
 
 
@@ -74,7 +74,7 @@ def test_each_job_s_cores_have_its_own_settings_once_a_step_told_them(node: Shar
     node.engine.end(env(6, cpus="2"))
     assert node.tree.snapshot() == node.original
     first = node.job_record(5)
-    assert WAITING not in first.notes
+    assert WAITING_FOR_CPUS not in first.notes
     assert "CPU settings in force 2.0 s after the begin, from the first step on" in first.notes
     assert all(setting.restored for setting in first.applied)
 
@@ -118,7 +118,7 @@ def test_cores_that_do_not_fit_change_nothing(node: SharedNode, cores: str | Non
     assert node.tree.snapshot() == node.original
     node.engine.end(env(5, cpus="3"))
     record = node.job_record(5)
-    assert WAITING in record.notes
+    assert WAITING_FOR_CPUS in record.notes
     assert any("core numbers do not fit" in note for note in record.notes) == (cores is not None)
 
 
@@ -144,7 +144,7 @@ def test_a_failed_write_of_a_shared_limit_is_told_and_tried_again(
     node.begin(5, 1, cap="110")
     node.step(5, "0")
     with monkeypatch.context() as patch:
-        patch.setattr(PowerLimit, "write", lambda _knob, _value: None)
+        patch.setattr(RaplPowerLimit, "write", lambda _knob, _value: None)
         node.begin(6, 1)
         node.engine.housekeeping()
     assert node.limits() == [220, 250]
@@ -167,7 +167,7 @@ def test_everything_is_put_back_without_an_agent(node: SharedNode) -> None:
     assert node.tree.snapshot() == node.original
 
 
-class Limit(GpuLimit):
+class Limit(NvmlPowerLimit):
     """A GPU's power limit that is only a number."""
 
     def __init__(self, index: int) -> None:
@@ -183,10 +183,12 @@ class Limit(GpuLimit):
 @pytest.fixture
 def gpu_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Engine, list[Limit]]]:
     """An engine on a node of two GPUs that are partitioned or not, and their limits."""
-    gpus = tuple(Gpu(i, i, "A100", 400.0, 100.0, 400.0, None, partitioned=request.param) for i in range(2))
+    gpus = tuple(
+        GpuInfo(i, i, "A100", 400.0, 100.0, 400.0, None, partitioned=request.param) for i in range(2)
+    )
     limits = [Limit(index) for index in range(2)]
-    hardware = Hardware("", 8, gpus=gpus)
-    devices = Devices(hardware, (), {limit.key: limit for limit in limits}, ())
+    hardware = NodeHardware("", 8, gpus=gpus)
+    devices = NodeDevices(hardware, (), {limit.key: limit for limit in limits}, ())
     engine = Engine(Config(), devices, StateDir(tmp_path / "state"), HandClock())
     yield engine, limits
     engine.stop()
@@ -214,11 +216,11 @@ def test_a_job_with_an_instance_gets_no_figure_of_the_gpu_with_its_number(
     library = test_mig.Node(int(partitioned))
     library.nvmlDeviceGetTotalEnergyConsumption = lambda handle: next(millijoules)  # type: ignore[attr-defined]
     millijoules = itertools.count(0, 50_000)
-    monkeypatch.setattr(nvml.Nvml, "open", lambda: nvml.Nvml(library))
+    monkeypatch.setattr(nvml.NvmlLibrary, "open", lambda: nvml.NvmlLibrary(library))
     found = nvml.discover()
-    hardware = Hardware("", 8, gpus=tuple(found.gpus))
+    hardware = NodeHardware("", 8, gpus=tuple(found.gpus))
     clock = HandClock()
-    devices = Devices(hardware, tuple(found.counters), {}, ())
+    devices = NodeDevices(hardware, tuple(found.counters), {}, ())
     engine = Engine(Config(), devices, StateDir(tmp_path / "state"), clock)
     for job_id, whole in ((5, {}), (6, {"SLURM_JOB_EXCLUSIVE": "node"})):
         engine.begin(env(job_id, cpus="2") | {"SLURM_JOB_GPUS": "0"} | whole)

@@ -15,10 +15,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from slurm_energy import atomic_file
 from slurm_energy.control.apply import apply, restore, review
-from slurm_energy.control.arbitration import Parts, Tenancy, Tenant, combine
-from slurm_energy.control.journal import Journal
-from slurm_energy.devices.discovery import Devices, discover
-from slurm_energy.devices.hardware import Setting, frequency_range, governor, no_boost, preference, rapl_limit
+from slurm_energy.control.arbitration import Arbiter, JobAllocation, KnobDomains, merge_claims
+from slurm_energy.control.journal import SettingsJournal
+from slurm_energy.devices.discovery import NodeDevices, discover
+from slurm_energy.devices.hardware import (
+    Setting,
+    boost_off_setting,
+    epp_setting,
+    frequency_range_setting,
+    governor_setting,
+    rapl_limit_settings,
+)
 
 LIMIT = "powercap.power_limit[package-0]"
 LIMIT_FILE = "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
@@ -44,9 +51,9 @@ LIMIT_FILE = "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
     ],
 )
 def test_the_least_restrictive_counts(kind: str, original: str, asked: list[str], expected: str) -> None:
-    assert combine(kind, original, asked, bystanders=False) == expected
-    assert combine(kind, original, asked[::-1], bystanders=False) == expected
-    assert combine(kind, original, asked, bystanders=True) == original
+    assert merge_claims(kind, original, asked, bystanders=False) == expected
+    assert merge_claims(kind, original, asked[::-1], bystanders=False) == expected
+    assert merge_claims(kind, original, asked, bystanders=True) == original
 
 
 class Node:
@@ -66,16 +73,16 @@ class Node:
         self.cpus, self.near = frozenset(range(cpus)), frozenset(range(cpus // packages))
         self.tree.put("sys/devices/system/cpu/cpufreq/boost", 1)
         self.before = self.tree.snapshot()
-        self.devices: Devices = discover(self.tree.root)
+        self.devices: NodeDevices = discover(self.tree.root)
         self.path = folder / "state/journal.json"
-        self.journal = Journal.load(self.path)
-        self.tenants: dict[str, Tenant] = {}
+        self.journal = SettingsJournal.load(self.path)
+        self.tenants: dict[str, JobAllocation] = {}
 
     @property
-    def jobs(self) -> Tenancy:
-        return Tenancy(self.tenants, Parts.of(self.devices.hardware))
+    def jobs(self) -> Arbiter:
+        return Arbiter(self.tenants, KnobDomains.of(self.devices.hardware))
 
-    def begin(self, owner: str, tenant: Tenant, *wishes: Setting):
+    def begin(self, owner: str, tenant: JobAllocation, *wishes: Setting):
         self.tenants[owner] = tenant
         return apply(self.devices, self.journal, owner, wishes, None, self.jobs)
 
@@ -95,12 +102,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def watts(value: float) -> tuple[Setting, ...]:
-    return rapl_limit("package-0", value, 1.0)
+    return rapl_limit_settings("package-0", value, 1.0)
 
 
 def test_the_highest_cap_holds_and_each_job_takes_its_own_along(node: Node) -> None:
-    node.begin("1.0", Tenant(frozenset({0})), *watts(150))
-    outcomes = {o.key: o for o in node.begin("2.0", Tenant(frozenset({1})), *watts(120))}
+    node.begin("1.0", JobAllocation(frozenset({0})), *watts(150))
+    outcomes = {o.key: o for o in node.begin("2.0", JobAllocation(frozenset({1})), *watts(120))}
     assert (outcomes[LIMIT].failed, outcomes[LIMIT].applied) == (False, "150000000")
     assert outcomes[LIMIT].note == "other jobs there need 150 W"
     (kept,) = [result for result in node.end("1.0") if result.key == LIMIT]
@@ -111,15 +118,15 @@ def test_the_highest_cap_holds_and_each_job_takes_its_own_along(node: Node) -> N
 
 
 def test_a_job_that_asks_for_nothing_lifts_others_caps_on_its_packages(node: Node) -> None:
-    node.begin("1.0", Tenant(frozenset({0})), *watts(150))
-    node.begin("2.0", Tenant(frozenset({2, 3})))
+    node.begin("1.0", JobAllocation(frozenset({0})), *watts(150))
+    node.begin("2.0", JobAllocation(frozenset({2, 3})))
     assert node.limit() == 150
-    node.begin("3.0", Tenant(None))  # CPUs not known yet: may be anywhere
+    node.begin("3.0", JobAllocation(None))  # CPUs not known yet: may be anywhere
     assert node.limit() == 250
     assert node.tree.get("sys/class/powercap/intel-rapl:1/enabled") == "0"
-    node.begin("3.0", Tenant(frozenset({3})))
+    node.begin("3.0", JobAllocation(frozenset({3})))
     assert node.limit() == 150
-    node.begin("4.0", Tenant(frozenset({1})))
+    node.begin("4.0", JobAllocation(frozenset({1})))
     assert node.limit() == 250
     node.end("4.0")
     assert node.limit() == 150
@@ -136,10 +143,15 @@ def test_boost_is_off_only_if_all_want_it_off_and_others_bounds_survive_it(node:
             node.tree.put(path, 3400000 if value == "1" else 2600000)
 
     monkeypatch.setattr(boost, "write", overwriting)
-    node.begin("1.0", Tenant(frozenset({0})), no_boost())
-    node.begin("2.0", Tenant(frozenset({1})), no_boost(), frequency_range("policy1", 800000, 2100000))
+    node.begin("1.0", JobAllocation(frozenset({0})), boost_off_setting())
+    node.begin(
+        "2.0",
+        JobAllocation(frozenset({1})),
+        boost_off_setting(),
+        frequency_range_setting("policy1", 800000, 2100000),
+    )
     assert node.tree.get("sys/devices/system/cpu/cpufreq/boost") == "0"
-    node.begin("3.0", Tenant(frozenset({2})))
+    node.begin("3.0", JobAllocation(frozenset({2})))
     assert node.tree.get("sys/devices/system/cpu/cpufreq/boost") == "1"
     assert [node.tree.policy(n, "scaling_max_freq") for n in range(3)] == ["3400000", "2100000", "3400000"]
     node.end("3.0")
@@ -151,9 +163,9 @@ def test_boost_is_off_only_if_all_want_it_off_and_others_bounds_survive_it(node:
 
 
 def test_a_limit_that_somebody_else_changed_is_not_touched_by_later_jobs(node: Node) -> None:
-    node.begin("1.0", Tenant(frozenset({0})), *watts(150))
+    node.begin("1.0", JobAllocation(frozenset({0})), *watts(150))
     node.tree.put(LIMIT_FILE, 100_000_000)
-    outcomes = {o.key: o for o in node.begin("2.0", Tenant(frozenset({1})), *watts(180))}
+    outcomes = {o.key: o for o in node.begin("2.0", JobAllocation(frozenset({1})), *watts(180))}
     assert (outcomes[LIMIT].failed, outcomes[LIMIT].note) == (True, "left: somebody set 100 W")
     node.end("1.0")
     node.end("2.0")
@@ -162,9 +174,9 @@ def test_a_limit_that_somebody_else_changed_is_not_touched_by_later_jobs(node: N
 
 
 def test_a_leaving_job_does_not_take_over_what_somebody_else_set(node: Node) -> None:
-    node.begin("1.0", Tenant(None))
-    node.begin("2.0", Tenant(frozenset({0})), *watts(150))
-    node.begin("3.0", Tenant(frozenset({1})), *watts(150))
+    node.begin("1.0", JobAllocation(None))
+    node.begin("2.0", JobAllocation(frozenset({0})), *watts(150))
+    node.begin("3.0", JobAllocation(frozenset({1})), *watts(150))
     node.tree.put(LIMIT_FILE, 100_000_000)
     for owner in ("2.0", "1.0", "3.0"):
         node.end(owner)
@@ -172,33 +184,33 @@ def test_a_leaving_job_does_not_take_over_what_somebody_else_set(node: Node) -> 
 
 
 def test_a_lower_cap_that_failed_for_one_job_is_raised_again_later(node: Node, monkeypatch) -> None:
-    node.begin("1.0", Tenant(frozenset({0})), *watts(150))
+    node.begin("1.0", JobAllocation(frozenset({0})), *watts(150))
     knob = node.devices.knobs[LIMIT]
     with monkeypatch.context() as patch:
         patch.setattr(knob, "write", lambda _value: None)
-        node.begin("2.0", Tenant(frozenset({1})))
+        node.begin("2.0", JobAllocation(frozenset({1})))
     assert node.limit() == 150
     review(node.devices, node.journal, node.jobs)
     assert node.limit() == 250
 
 
 def test_one_write_of_the_journal_before_and_one_after(node: Node, monkeypatch) -> None:
-    node.begin("1.0", Tenant(frozenset({0})), *watts(150), governor("policy0", "performance"))
+    node.begin("1.0", JobAllocation(frozenset({0})), *watts(150), governor_setting("policy0", "performance"))
     count = []
     write = atomic_file.write
     monkeypatch.setattr(atomic_file, "write", lambda *a, **k: (count.append(1), write(*a, **k)))
-    node.begin("2.0", Tenant(frozenset({1})), *watts(180), governor("policy1", "performance"))
+    node.begin("2.0", JobAllocation(frozenset({1})), *watts(180), governor_setting("policy1", "performance"))
     assert len(count) == 2
-    node.begin("3.0", Tenant(frozenset({2, 3})))
+    node.begin("3.0", JobAllocation(frozenset({2, 3})))
     assert len(count) == 2  # it changes nothing for the others
     node.end("2.0")
     assert len(count) == 4
 
 
 def test_a_dead_job_s_claim_does_not_count(node: Node) -> None:
-    node.begin("1.0", Tenant(frozenset({0})), *watts(200))
+    node.begin("1.0", JobAllocation(frozenset({0})), *watts(200))
     del node.tenants["1.0"]  # its epilog never came, and it could not be restored
-    node.begin("2.0", Tenant(frozenset({1})), *watts(150))
+    node.begin("2.0", JobAllocation(frozenset({1})), *watts(150))
     assert node.limit() == 150
     node.end("2.0")
     assert node.tree.snapshot() == node.before
@@ -252,11 +264,11 @@ class Jobs(RuleBasedStateMachine):
         wishes = [*watts(cap)] if cap is not None and cpus and cpus & self.node.near else []
         for number, members in enumerate(self.node.policies):
             if cpus and cpus.issuperset(members):
-                wishes.append(governor(f"policy{number}", name))
+                wishes.append(governor_setting(f"policy{number}", name))
                 if f"cpufreq.epp[policy{number}]" in self.node.devices.knobs:
-                    wishes.append(preference(f"policy{number}", name[:5]))
+                    wishes.append(epp_setting(f"policy{number}", name[:5]))
         self.wishes[owner] = wishes
-        outcomes = self.node.begin(owner, Tenant(cpus), *wishes)
+        outcomes = self.node.begin(owner, JobAllocation(cpus), *wishes)
         assert {outcome.key for outcome in outcomes} == {wish.key for wish in wishes}
 
     def killed(self, writes: int, function, *arguments) -> bool:
@@ -280,7 +292,7 @@ class Jobs(RuleBasedStateMachine):
             try:
                 function(*arguments)
             except Killed:
-                self.node.journal = Journal.load(self.node.path)
+                self.node.journal = SettingsJournal.load(self.node.path)
                 return True
         return False
 
@@ -316,7 +328,7 @@ class Jobs(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.node.journal = Journal.load(self.node.path)
+        self.node.journal = SettingsJournal.load(self.node.path)
         assert not self.node.journal.problem
         review(self.node.devices, self.node.journal, self.node.jobs)
 

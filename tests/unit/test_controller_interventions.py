@@ -15,7 +15,7 @@ from slurm_energy.accounting import database, decisions
 from slurm_energy.accounting.decisions import Decision
 from slurm_energy.controller.interventions import DOUBT_AFTER_S, MOST_SHAPES, Interventions
 from slurm_energy.errors import UnavailableError, UsageError
-from slurm_energy.policies.shapes import Shape
+from slurm_energy.policies.shapes import GpuShape
 from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.interventions import AWAY_S, SPARED_S, Given, InterventionState
 from slurm_energy.priority.offered_shapes import Alternatives
@@ -23,7 +23,7 @@ from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
 from slurm_energy.slurm.queue.job_update import Outcome
 
-A4, H2 = Shape("a100", 4), Shape("h100", 2)
+A4, H2 = GpuShape("a100", 4), GpuShape("h100", 2)
 NODES = """\
 NodeName=a1 CPUTot=64 CPUAlloc=0 Gres=gpu:a100:4 GresUsed=gpu:a100:{a} State=MIXED Partitions=gpu
 NodeName=h1 CPUTot=64 CPUAlloc=0 Gres=gpu:h100:8 GresUsed=gpu:h100:{h} State=MIXED Partitions=gpu

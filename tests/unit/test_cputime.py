@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.devices.cpu import process_tree
-from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, CpuTimes, JobPlace, node_busy_ns
-from slurm_energy.devices.cpu.process_tree import NS_PER_TICK, JobTime, combine, parse_stat
+from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, JobCpuTimeReader, JobProcesses, node_busy_ns
+from slurm_energy.devices.cpu.process_tree import NS_PER_TICK, JobCpuTime, accumulate, parse_stat
 from slurm_energy.devices.driver import DeviceError
 
 CG = "sys/fs/cgroup"
@@ -56,8 +56,8 @@ LAYOUTS = {
 def test_a_job_s_group_is_found(tree: Tree, path: str) -> None:
     usage = STAT.format(usec=1_500) if path.endswith("cpu.stat") else "1500000"
     tree.put(path, usage)
-    times = CpuTimes(tree.root, "n1")
-    assert times.read([JobPlace(12, SLUID)]) == {12: 1_500_000}
+    times = JobCpuTimeReader(tree.root, "n1")
+    assert times.read([JobProcesses(12, SLUID)]) == {12: 1_500_000}
     assert times.source(12) == str(tree.root / path)
     times.close()
 
@@ -66,21 +66,21 @@ def test_other_jobs_and_other_nodes_groups_do_not_count(tree: Tree) -> None:
     tree.put(f"{CG}/cpuacct/slurm_n2/uid_1001/job_12/cpuacct.usage", 5)
     v2(tree, f"{SCOPE}/job_123", 6)
     v2(tree, f"{SCOPE}/{SLUID}", 7)
-    assert CpuTimes(tree.root, "n1").read([JobPlace(12)]) == {12: None}
+    assert JobCpuTimeReader(tree.root, "n1").read([JobProcesses(12)]) == {12: None}
 
 
 def test_a_sluid_that_nobody_told_is_found_through_a_process(tree: Tree) -> None:
     v2(tree, f"{SCOPE}/{SLUID}", 9)
     tree.put("proc/4711/cgroup", f"0::/system.slice/slurmstepd.scope/{SLUID}/step_0/slurm")
-    times = CpuTimes(tree.root, "n1")
-    assert times.read([JobPlace(12, pids=(4711,))]) == {12: 9_000}
+    times = JobCpuTimeReader(tree.root, "n1")
+    assert times.read([JobProcesses(12, pids=(4711,))]) == {12: 9_000}
     times.close()
 
 
 def test_the_scope_s_own_process_is_no_job(tree: Tree) -> None:
     v2(tree, f"{SCOPE}/system", 9)
     tree.put("proc/4711/cgroup", "0::/system.slice/slurmstepd.scope/system")
-    assert CpuTimes(tree.root, "n1").read([JobPlace(12, pids=(4711,))]) == {12: None}
+    assert JobCpuTimeReader(tree.root, "n1").read([JobProcesses(12, pids=(4711,))]) == {12: None}
 
 
 def test_a_group_that_somebody_else_made_for_the_job_is_found_through_a_process(tree: Tree) -> None:
@@ -88,14 +88,14 @@ def test_a_group_that_somebody_else_made_for_the_job_is_found_through_a_process(
     tree.put(
         "proc/4711/cgroup", "9:cpuset:/x\n4:cpuacct:/site/n1/job_12/step_0\n1:name=systemd:/job_12\n0::/"
     )
-    times = CpuTimes(tree.root, "n1")
-    assert times.read([JobPlace(12, pids=(4711,))]) == {12: 77}
+    times = JobCpuTimeReader(tree.root, "n1")
+    assert times.read([JobProcesses(12, pids=(4711,))]) == {12: 77}
     times.close()
 
 
 def test_reading_is_one_pread_on_a_kept_descriptor_and_never_goes_down(tree: Tree) -> None:
     file = tree.put(f"{SCOPE}/job_12/cpu.stat", STAT.format(usec=100))
-    times, job = CpuTimes(tree.root, "n1"), JobPlace(12)
+    times, job = JobCpuTimeReader(tree.root, "n1"), JobProcesses(12)
     assert times.read([job]) == {12: 100_000}
     assert tree.open_files() == 1
     file.write_text(STAT.format(usec=250))
@@ -110,7 +110,7 @@ def test_reading_is_one_pread_on_a_kept_descriptor_and_never_goes_down(tree: Tre
 
 def test_the_last_figure_stays_when_the_group_is_gone(tree: Tree) -> None:
     file = tree.put(f"{SCOPE}/job_12/cpu.stat", STAT.format(usec=100))
-    times, job = CpuTimes(tree.root, "n1"), JobPlace(12)
+    times, job = JobCpuTimeReader(tree.root, "n1"), JobProcesses(12)
     times.read([job])
     file.write_text("")  # what a removed group's descriptor gives is an error; here: nothing
     file.unlink()
@@ -131,7 +131,7 @@ def test_a_real_control_group_counts(tmp_path: Path) -> None:
     worker = subprocess.Popen([sys.executable, "-c", "import time\nwhile time.process_time() < 30: pass"])
     try:
         (group / "cgroup.procs").write_text(str(worker.pid))
-        times, job = CpuTimes(Path("/"), "n1"), JobPlace(os.getpid())
+        times, job = JobCpuTimeReader(Path("/"), "n1"), JobProcesses(os.getpid())
         first = times.read([job])[job.job_id]
         deadline = time.monotonic() + 30
         later = first
@@ -174,8 +174,8 @@ def test_without_groups_the_stepd_s_tree_is_added_up(tree: Tree) -> None:
     process(tree, 200, 1, 5, title="slurmstepd: [12.0]")
     process(tree, 300, 1, 500, title="slurmstepd: [123.0]")
     process(tree, 301, 1, 400, title="bash slurmstepd: [12.0]")
-    times = CpuTimes(tree.root, "n1")
-    assert times.read([JobPlace(12), JobPlace(123), JobPlace(5)]) == {
+    times = JobCpuTimeReader(tree.root, "n1")
+    assert times.read([JobProcesses(12), JobProcesses(123), JobProcesses(5)]) == {
         12: 45 * NS_PER_TICK,
         123: 500 * NS_PER_TICK,
         5: None,
@@ -186,14 +186,14 @@ def test_without_groups_the_stepd_s_tree_is_added_up(tree: Tree) -> None:
 def test_known_processes_count_without_a_stepd(tree: Tree) -> None:
     process(tree, 50, 1, 4)
     process(tree, 51, 50, 6)
-    assert CpuTimes(tree.root, "n1").read([JobPlace(12, pids=(50,))]) == {12: 10 * NS_PER_TICK}
+    assert JobCpuTimeReader(tree.root, "n1").read([JobProcesses(12, pids=(50,))]) == {12: 10 * NS_PER_TICK}
 
 
 def test_what_a_process_used_is_kept_when_it_ends(tree: Tree) -> None:
     process(tree, 100, 1, 0, title="slurmstepd: [12.0]")
     process(tree, 101, 100, 40)
     process(tree, 102, 100, 60)
-    times, job = CpuTimes(tree.root, "n1"), JobPlace(12)
+    times, job = JobCpuTimeReader(tree.root, "n1"), JobProcesses(12)
     assert times.read([job]) == {12: 100 * NS_PER_TICK}
     for file in (tree.root / "proc/101").iterdir():
         file.unlink()
@@ -208,8 +208,8 @@ def test_what_a_process_used_is_kept_when_it_ends(tree: Tree) -> None:
 
 
 def test_a_process_id_used_again_is_another_process() -> None:
-    earlier = JobTime(100, {(7, 1): 100}, 0)
-    assert combine(earlier, JobTime(30, {(7, 2): 30}, 0)) == JobTime(130, {(7, 2): 30}, 0)
+    earlier = JobCpuTime(100, {(7, 1): 100}, 0)
+    assert accumulate(earlier, JobCpuTime(30, {(7, 2): 30}, 0)) == JobCpuTime(130, {(7, 2): 30}, 0)
 
 
 LIVING = st.dictionaries(st.tuples(st.integers(1, 9), st.integers(0, 2)), st.integers(0, 1000))
@@ -217,10 +217,10 @@ LIVING = st.dictionaries(st.tuples(st.integers(1, 9), st.integers(0, 2)), st.int
 
 @given(st.lists(st.tuples(LIVING, st.integers(0, 1000)), min_size=1, max_size=8))
 def test_the_sum_never_goes_down(readings: list[tuple[dict[tuple[int, int], int], int]]) -> None:
-    total: JobTime | None = None
+    total: JobCpuTime | None = None
     for living, waited in readings:
         before = total.ticks if total else 0
-        total = combine(total, JobTime(sum(living.values()) + waited, living, waited))
+        total = accumulate(total, JobCpuTime(sum(living.values()) + waited, living, waited))
         assert total is not None and total.ticks >= before
 
 
@@ -231,7 +231,7 @@ def test_damaged_stat_lines_are_refused(content: bytes) -> None:
 
 
 def test_own_processes_are_seen() -> None:
-    mine = process_tree.processes(Path("/"))[os.getpid()]
+    mine = process_tree.read_processes(Path("/"))[os.getpid()]
     assert mine.parent == os.getppid()
     assert abs(mine.ticks * NS_PER_TICK - time.process_time_ns()) < 1e9
 
@@ -251,4 +251,4 @@ def test_a_user_s_process_that_calls_itself_slurmstepd_counts_for_nobody(tree: T
     if os.geteuid() != 0:
         pytest.skip("needs root to give a file to another user")
     os.chown(tree.root / "proc/200", 1001, 1001)
-    assert CpuTimes(tree.root, "n1").read([JobPlace(12)]) == {12: 3 * NS_PER_TICK}
+    assert JobCpuTimeReader(tree.root, "n1").read([JobProcesses(12)]) == {12: 3 * NS_PER_TICK}

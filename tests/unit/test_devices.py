@@ -261,16 +261,17 @@ class FakeLibrary:
         self.limit = limit
 
 
-def nvml_counters(library: FakeLibrary, now: list[float]) -> list[nvml.GpuEnergy]:
-    opened = nvml.Nvml(library, lambda: now[0])
+def nvml_counters(library: FakeLibrary, now: list[float]) -> list[nvml.NvmlEnergyCounter]:
+    opened = nvml.NvmlLibrary(library, lambda: now[0])
     for index in range(2):
         opened.remember(index)
     return [
-        nvml.GpuEnergy(opened, nvml.Gpu(index, 0, "A100", 400.0, 100.0, 400.0, None)) for index in range(2)
+        nvml.NvmlEnergyCounter(opened, nvml.Gpu(index, 0, "A100", 400.0, 100.0, 400.0, None))
+        for index in range(2)
     ]
 
 
-def settled(counter: nvml.GpuEnergy) -> int:
+def settled(counter: nvml.NvmlEnergyCounter) -> int:
     """Read until the library is open again."""
     deadline = time.time() + 20
     while time.time() < deadline:
@@ -321,7 +322,7 @@ def test_a_gpu_that_falls_off_the_bus_leaves_the_others_alone() -> None:
 
 
 def test_a_gpu_limit_out_of_range_is_refused() -> None:
-    knob = nvml.GpuLimit(nvml.Nvml(FakeLibrary()), 0)
+    knob = nvml.NvmlPowerLimit(nvml.NvmlLibrary(FakeLibrary()), 0)
     knob.write("300000")
     assert (knob.read(), knob.shown(knob.read())) == ("300000", "300 W")
     with pytest.raises(DeviceError, match="error 2"):

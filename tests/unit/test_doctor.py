@@ -23,11 +23,11 @@ from slurm_energy.agent.slurm_side import slurm_side
 from slurm_energy.cli import connection, doctor
 from slurm_energy.cli.main import main
 from slurm_energy.devices import interfaces
-from slurm_energy.devices.cpu.powercap import ZoneCounter
+from slurm_energy.devices.cpu.powercap import RaplEnergyCounter
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
-from slurm_energy.devices.gpu.nvml import Nvml
-from slurm_energy.devices.hardware import Hardware
+from slurm_energy.devices.gpu.nvml import NvmlLibrary
+from slurm_energy.devices.hardware import NodeHardware
 from slurm_energy.devices.source_priority import COMPONENT_SOURCES, NODE_SOURCES
 from slurm_energy.errors import UnavailableError
 from slurm_energy.reports import health, healthpage
@@ -51,7 +51,7 @@ WELL = Findings(
     version=__version__,
     time=1.0,
     root=True,
-    hardware=Hardware("Xeon", 4),
+    hardware=NodeHardware("Xeon", 4),
     counters=(COUNTER,),
     knobs=(KnobSeen("cpufreq.governor[policy0]", "cpufreq.governor", "powersave", True),),
     agent=AGENT,
@@ -236,7 +236,7 @@ def test_power_is_right_though_the_machine_stood_still_in_readings(
             clock.now_s += 0.06
         return shown_uj
 
-    monkeypatch.setattr(ZoneCounter, "read", read)
+    monkeypatch.setattr(RaplEnergyCounter, "read", read)
     monkeypatch.setattr(inspection, "time", clock)
     found = inspection.inspect(None, lambda _: AGENT, lambda _: {}, tmp_path)
     watts = {counter.key: counter.watts for counter in found.counters}
@@ -508,10 +508,10 @@ def test_files_that_are_no_plugins_have_no_release(tmp_path: Path) -> None:
 def test_a_library_of_gpus_that_cannot_be_opened_is_a_fault_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse() -> Nvml:
+    def refuse() -> NvmlLibrary:
         raise DeviceError("NVML", "NVML Shared Library Not Found")
 
-    monkeypatch.setattr(Nvml, "open", refuse)
+    monkeypatch.setattr(NvmlLibrary, "open", refuse)
     tree = Tree(tmp_path).cpus(2)
     devices = discover(tmp_path)
     assert not any("NVML" in note for note in devices.notes)  # no NVIDIA device: nothing to say

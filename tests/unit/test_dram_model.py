@@ -58,7 +58,7 @@ TABLE = (
 
 
 def test_occupied_slots_are_read_with_size_and_type() -> None:
-    assert smbios.parse(TABLE) == [
+    assert smbios.parse_table(TABLE) == [
         smbios.MemoryModule("DIMM_A1", 16 * GIB, "DDR4"),
         smbios.MemoryModule("DIMM_B1", 64 * GIB, "DDR5"),
         smbios.MemoryModule("DIMM_B2", 512 << 10, "DDR4"),
@@ -68,11 +68,11 @@ def test_occupied_slots_are_read_with_size_and_type() -> None:
 
 @given(st.binary(max_size=300), st.integers(0, 400), st.integers(0, 255))
 def test_damaged_tables_are_read_as_far_as_they_go(noise: bytes, at: int, byte: int) -> None:
-    smbios.parse(noise)
-    smbios.parse(TABLE[:at])
+    smbios.parse_table(noise)
+    smbios.parse_table(TABLE[:at])
     damaged = bytearray(TABLE)
     damaged[at % len(TABLE)] = byte
-    assert len(smbios.parse(bytes(damaged))) <= 6
+    assert len(smbios.parse_table(bytes(damaged))) <= 6
 
 
 @pytest.mark.parametrize(

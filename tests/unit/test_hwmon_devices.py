@@ -14,10 +14,10 @@ from hardware_tree import Tree
 
 from slurm_energy.devices import hwmon
 from slurm_energy.devices.cpu import amd_energy, amd_hsmp
-from slurm_energy.devices.discovery import describe, discover
+from slurm_energy.devices.discovery import discover, with_current_limits
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.gpu import intel_gpu
-from slurm_energy.devices.hardware import Hardware, Setting, gpu_limit, package_limit
+from slurm_energy.devices.hardware import NodeHardware, Setting, gpu_limit_settings, package_limit_settings
 from slurm_energy.devices.node import power_meter
 from slurm_energy.devices.power_sensor import PowerReading
 
@@ -93,10 +93,10 @@ def test_hsmp_takes_the_limits_that_amd_s_powercap_zones_lack(tree: Tree) -> Non
     assert [c.source for c in devices.counters] == ["powercap:intel-rapl"]  # energy beats HSMP's power
     package = devices.hardware.packages[0]
     assert (package.interface, package.places, package.found_watts) == ("hsmp", ("socket0",), 200.0)
-    wanted = package_limit(package.interface, package.places[0], 150.0, 1.0)
+    wanted = package_limit_settings(package.interface, package.places[0], 150.0, 1.0)
     assert wanted == (Setting("hsmp.power_limit[socket0]", "150000000"),)
     assert wanted[0].key in devices.knobs
-    now = describe(devices.hardware, {wanted[0].key: "150000000"})
+    now = with_current_limits(devices.hardware, {wanted[0].key: "150000000"})
     assert now.packages[0].found_watts == 150.0
     devices.close()
 
@@ -239,13 +239,13 @@ def test_the_limit_of_a_gpu_is_written_through_its_own_interface(tree: Tree) -> 
     xe(tree, 0, "0000:4d:00.0", {"energy1_input": 1, "power1_max": 300_000_000})
     devices = discover(tree.root)
     (gpu,) = devices.hardware.gpus
-    (setting,) = gpu_limit(gpu.index, 200.0, gpu.interface)
+    (setting,) = gpu_limit_settings(gpu.index, 200.0, gpu.interface)
     assert setting == Setting("intel_gpu.power_limit[gpu0]", "200000000")
     assert setting.key in devices.knobs
-    assert describe(devices.hardware, {setting.key: "200000000"}).gpus[0].found_watts == 200.0
-    assert describe(devices.hardware, {setting.key: "0"}).gpus[0].found_watts == 300.0
+    assert with_current_limits(devices.hardware, {setting.key: "200000000"}).gpus[0].found_watts == 200.0
+    assert with_current_limits(devices.hardware, {setting.key: "0"}).gpus[0].found_watts == 300.0
 
 
 def test_absent_hwmon_has_nothing(tmp_path: Path) -> None:
-    assert hwmon.chips(tmp_path, "xe") == []
-    assert discover(tmp_path).hardware == Hardware("", 0)
+    assert hwmon.find_chips(tmp_path, "xe") == []
+    assert discover(tmp_path).hardware == NodeHardware("", 0)

@@ -31,7 +31,7 @@ ANSWER = bytes.fromhex("dc b501 6400 5802 a401 78563412 e8030000 40")
 
 
 def test_an_answer_is_read_as_the_specification_lays_it_out() -> None:
-    statistics = ipmi.decode(ANSWER)
+    statistics = ipmi.decode_power_reading(ANSWER)
     assert (statistics.present, statistics.least, statistics.most, statistics.mean) == (437, 100, 600, 420)
     assert (statistics.period_ms, statistics.active) == (1000, True)
 
@@ -39,7 +39,7 @@ def test_an_answer_is_read_as_the_specification_lays_it_out() -> None:
 @given(st.binary(max_size=40))
 def test_any_other_bytes_are_an_answer_or_an_error(data: bytes) -> None:
     try:
-        statistics = ipmi.decode(data)
+        statistics = ipmi.decode_power_reading(data)
     except DeviceError:
         assert len(data) < 18 or data[0] != 0xDC
     else:
@@ -120,8 +120,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     made.close()
 
 
-def device(driver: Driver) -> ipmi.DeviceFile:
-    return ipmi.DeviceFile(Path("/dev/ipmi0"), driver.ioctl)
+def device(driver: Driver) -> ipmi.IpmiDevice:
+    return ipmi.IpmiDevice(Path("/dev/ipmi0"), driver.ioctl)
 
 
 def test_the_local_bmc_is_asked_through_the_driver(driver: Driver) -> None:
@@ -163,7 +163,7 @@ def test_silence_ends(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failed_driver_is_opened_again(driver: Driver) -> None:
     bmc = device(driver)
     work, driver.ioctl = driver.ioctl, _broken  # type: ignore[method-assign]
-    failing = ipmi.DeviceFile(Path("/dev/ipmi0"), driver.ioctl)
+    failing = ipmi.IpmiDevice(Path("/dev/ipmi0"), driver.ioctl)
     with pytest.raises(DeviceError, match="No such device"):
         ipmi.power_watts(failing)
     failing._ioctl = work

@@ -16,11 +16,17 @@ from hardware_tree import Tree
 
 from slurm_energy import atomic_file
 from slurm_energy.control.apply import apply, restore, review
-from slurm_energy.control.arbitration import Tenancy, Tenant
-from slurm_energy.control.journal import Journal
-from slurm_energy.devices.discovery import Devices, discover
+from slurm_energy.control.arbitration import Arbiter, JobAllocation
+from slurm_energy.control.journal import SettingsJournal
+from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.hardware import Setting, frequency_range, governor, preference, rapl_limit
+from slurm_energy.devices.hardware import (
+    Setting,
+    epp_setting,
+    frequency_range_setting,
+    governor_setting,
+    rapl_limit_settings,
+)
 
 JOB = "7.0"
 
@@ -32,15 +38,15 @@ def tree(tmp_path: Path) -> Tree:
 
 
 @pytest.fixture
-def devices(tree: Tree) -> Iterator[Devices]:
+def devices(tree: Tree) -> Iterator[NodeDevices]:
     devices = discover(tree.root)
     yield devices
     devices.close()
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal.load(tmp_path / "state/journal.json")
+def journal(tmp_path: Path) -> SettingsJournal:
+    return SettingsJournal.load(tmp_path / "state/journal.json")
 
 
 def disk_full(*_arguments: object, **_options: object) -> None:
@@ -48,14 +54,16 @@ def disk_full(*_arguments: object, **_options: object) -> None:
 
 
 def wanted() -> list[Setting]:
-    settings = [*rapl_limit("package-0", 150, 1.0), *rapl_limit("package-1", 150, 1.0)]
+    settings = [*rapl_limit_settings("package-0", 150, 1.0), *rapl_limit_settings("package-1", 150, 1.0)]
     for name in ("policy0", "policy1"):
-        settings += [frequency_range(name, 800000, 2100000), preference(name, "power")]
-        settings.append(governor(name, "performance"))
+        settings += [frequency_range_setting(name, 800000, 2100000), epp_setting(name, "power")]
+        settings.append(governor_setting(name, "performance"))
     return settings
 
 
-def test_all_is_written_read_back_and_put_back(tree: Tree, devices: Devices, journal: Journal) -> None:
+def test_all_is_written_read_back_and_put_back(
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal
+) -> None:
     before = tree.snapshot()
     outcomes = apply(devices, journal, JOB, wanted())
     assert [outcome.failed for outcome in outcomes] == [False] * 12
@@ -70,7 +78,7 @@ def test_all_is_written_read_back_and_put_back(tree: Tree, devices: Devices, jou
 
 
 def test_the_journal_is_on_disk_before_the_first_write(
-    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda _descriptor: events.append("fsync"))
@@ -82,7 +90,7 @@ def test_the_journal_is_on_disk_before_the_first_write(
 
 
 def test_settings_are_written_in_the_order_of_their_stages(
-    devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
     for key, knob in devices.knobs.items():
@@ -100,16 +108,16 @@ def test_settings_are_written_in_the_order_of_their_stages(
 
 
 def test_what_holds_already_is_not_written_again(
-    devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     knob = devices.knobs["cpufreq.governor[policy0]"]
     monkeypatch.setattr(knob, "write", lambda _value: pytest.fail("written"))
-    outcome = apply(devices, journal, JOB, [governor("policy0", "powersave")])[0]
+    outcome = apply(devices, journal, JOB, [governor_setting("policy0", "powersave")])[0]
     assert (outcome.original, outcome.applied, outcome.failed) == ("powersave", "powersave", False)
 
 
 def test_nothing_is_set_if_the_journal_cannot_be_written(
-    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree.snapshot()
 
@@ -120,11 +128,11 @@ def test_nothing_is_set_if_the_journal_cannot_be_written(
 
 
 def test_originals_come_back_although_the_journal_cannot_be_written(
-    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree.snapshot()
-    apply(devices, journal, JOB, [governor("policy0", "performance")])
-    apply(devices, journal, "8.0", [governor("policy1", "performance")])
+    apply(devices, journal, JOB, [governor_setting("policy0", "performance")])
+    apply(devices, journal, "8.0", [governor_setting("policy1", "performance")])
     on_disk = journal.path.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(atomic_file, "write", disk_full)
@@ -134,39 +142,41 @@ def test_originals_come_back_although_the_journal_cannot_be_written(
             "performance",
         )
         assert journal.behind == "No space left on device"
-        outcomes = apply(devices, journal, JOB, [governor("policy0", "performance")])
+        outcomes = apply(devices, journal, JOB, [governor_setting("policy0", "performance")])
         assert [outcome.failed for outcome in outcomes] == [True]
     assert journal.path.read_bytes() == on_disk
-    again = Journal.load(journal.path)  # as after a death
+    again = SettingsJournal.load(journal.path)  # as after a death
     assert all(result.done for result in restore(devices, again))
     assert tree.snapshot() == before
     journal.update([])
     assert journal.behind == ""
-    assert Journal.load(journal.path).owners() == {"8.0"}
+    assert SettingsJournal.load(journal.path).owners() == {"8.0"}
 
 
 def test_what_other_jobs_want_waits_for_the_journal(
-    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree.snapshot()
     limit = "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
-    jobs = Tenancy({JOB: Tenant(frozenset({0, 1})), "8.0": Tenant(frozenset({0, 1}))})
-    apply(devices, journal, JOB, rapl_limit("package-0", 150, 1.0), jobs=jobs)
-    apply(devices, journal, "8.0", rapl_limit("package-0", 100, 1.0), jobs=jobs)
+    jobs = Arbiter({JOB: JobAllocation(frozenset({0, 1})), "8.0": JobAllocation(frozenset({0, 1}))})
+    apply(devices, journal, JOB, rapl_limit_settings("package-0", 150, 1.0), jobs=jobs)
+    apply(devices, journal, "8.0", rapl_limit_settings("package-0", 100, 1.0), jobs=jobs)
     assert tree.get(limit) == "150000000"
-    left = Tenancy({"8.0": Tenant(frozenset({0, 1}))})
+    left = Arbiter({"8.0": JobAllocation(frozenset({0, 1}))})
     with monkeypatch.context() as patch:
         patch.setattr(atomic_file, "write", disk_full)
         restore(devices, journal, JOB, jobs=left)
         assert tree.get(limit) == "150000000"
     review(devices, journal, left)
     assert tree.get(limit) == "100000000"
-    restore(devices, journal, "8.0", jobs=Tenancy({}))
+    restore(devices, journal, "8.0", jobs=Arbiter({}))
     assert tree.snapshot() == before
     assert not journal.path.exists()
 
 
-def test_a_value_that_somebody_else_changed_stays(tree: Tree, devices: Devices, journal: Journal) -> None:
+def test_a_value_that_somebody_else_changed_stays(
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal
+) -> None:
     apply(devices, journal, JOB, wanted())
     tree.put("sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw", 120_000_000)
     results = {result.key: result for result in restore(devices, journal, JOB)}
@@ -178,18 +188,18 @@ def test_a_value_that_somebody_else_changed_stays(tree: Tree, devices: Devices, 
 
 
 def test_originals_survive_further_settings_of_the_same_job(
-    tree: Tree, devices: Devices, journal: Journal
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal
 ) -> None:
     before = tree.snapshot()
-    apply(devices, journal, JOB, [governor("policy0", "performance")])
-    outcome = apply(devices, journal, JOB, [governor("policy0", "powersave")])[0]
+    apply(devices, journal, JOB, [governor_setting("policy0", "performance")])
+    outcome = apply(devices, journal, JOB, [governor_setting("policy0", "powersave")])[0]
     assert outcome.original == "powersave"
-    apply(devices, journal, JOB, [governor("policy0", "performance")])
+    apply(devices, journal, JOB, [governor_setting("policy0", "performance")])
     restore(devices, journal, JOB)
     assert tree.snapshot() == before
 
 
-def test_a_journal_of_an_older_agent_is_restored(tree: Tree, devices: Devices, tmp_path: Path) -> None:
+def test_a_journal_of_an_older_agent_is_restored(tree: Tree, devices: NodeDevices, tmp_path: Path) -> None:
     tree.put("sys/devices/system/cpu/cpufreq/policy0/scaling_governor", "performance")
     entry = {"key": "cpufreq.governor[policy0]", "owner": "7.0", "original": "powersave"}
     along = {**entry, "key": "cpufreq.epp[policy0]", "original": "balance_performance"}
@@ -197,7 +207,7 @@ def test_a_journal_of_an_older_agent_is_restored(tree: Tree, devices: Devices, t
     entries += [{**along, "asked": None, "written": "balance_performance"}]
     path = tmp_path / "state/journal.json"
     path.write_text(json.dumps({"version": 1, "entries": entries}))
-    journal = Journal.load(path)
+    journal = SettingsJournal.load(path)
     assert (journal.problem, journal.owners()) == ("", {"7.0"})
     assert all(result.done for result in restore(devices, journal))
     assert tree.policy(0, "scaling_governor") == "powersave"
@@ -205,7 +215,7 @@ def test_a_journal_of_an_older_agent_is_restored(tree: Tree, devices: Devices, t
 
 
 def test_one_refused_write_does_not_stop_the_others(
-    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def locked(_value: str) -> None:
         raise DeviceError("x", "No data available (locked)")
@@ -218,17 +228,17 @@ def test_one_refused_write_does_not_stop_the_others(
 
 
 def test_a_write_that_has_no_effect_is_a_failure(
-    devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices.knobs["powercap.power_limit[package-0]"], "write", lambda _value: None)
-    outcomes = {o.key: o for o in apply(devices, journal, JOB, rapl_limit("package-0", 150, 1.0))}
+    outcomes = {o.key: o for o in apply(devices, journal, JOB, rapl_limit_settings("package-0", 150, 1.0))}
     outcome = outcomes["powercap.power_limit[package-0]"]
     assert (outcome.failed, outcome.applied) == (True, "250000000")
     assert outcome.note == "the hardware keeps 250 W"
 
 
 def test_a_restore_that_fails_is_tried_again(
-    tree: Tree, devices: Devices, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree.snapshot()
     apply(devices, journal, JOB, wanted())
@@ -242,7 +252,7 @@ def test_a_restore_that_fails_is_tried_again(
     assert [(r.key, r.note) for r in results if not r.done] == [
         ("cpufreq.governor[policy0]", "Device or resource busy")
     ]
-    again = Journal.load(journal.path)
+    again = SettingsJournal.load(journal.path)
     assert list(again.entries) == ["cpufreq.governor[policy0]"]
     assert all(result.done for result in restore(devices, again))
     assert tree.snapshot() == before
@@ -254,7 +264,7 @@ class ActiveDriver:
     Source: kernel, drivers/cpufreq/intel_pstate.c, intel_pstate_set_energy_pref_index (EBUSY).
     """
 
-    def __init__(self, tree: Tree, devices: Devices, patch: pytest.MonkeyPatch, *, forgets: bool) -> None:
+    def __init__(self, tree: Tree, devices: NodeDevices, patch: pytest.MonkeyPatch, *, forgets: bool) -> None:
         self.tree, self.forgets = tree, forgets
         self.saved = "balance_performance"
         self.governor_write = devices.knobs["cpufreq.governor[policy0]"].write
@@ -280,16 +290,16 @@ class ActiveDriver:
 @pytest.mark.parametrize("with_preference", [False, True])
 def test_the_preference_comes_back_although_it_depends_on_the_governor(
     tree: Tree,
-    devices: Devices,
-    journal: Journal,
+    devices: NodeDevices,
+    journal: SettingsJournal,
     monkeypatch: pytest.MonkeyPatch,
     forgets: bool,
     with_preference: bool,
 ) -> None:
     before = tree.snapshot()
     ActiveDriver(tree, devices, monkeypatch, forgets=forgets)
-    settings = [governor("policy0", "performance")]
-    settings += [preference("policy0", "performance")] if with_preference else []
+    settings = [governor_setting("policy0", "performance")]
+    settings += [epp_setting("policy0", "performance")] if with_preference else []
     assert not any(outcome.failed for outcome in apply(devices, journal, JOB, settings))
     assert tree.policy(0, "energy_performance_preference") == "performance"
     assert all(result.done for result in restore(devices, journal, JOB))
@@ -301,7 +311,7 @@ def test_the_speed_that_was_set_comes_back_with_the_userspace_governor(
 ) -> None:
     (tmp_path / "state").mkdir()
     tree = Tree(tmp_path / "node").cpus(1).cpufreq(1, "acpi-cpufreq", "userspace")
-    devices, journal = discover(tree.root), Journal(tmp_path / "state/journal.json")
+    devices, journal = discover(tree.root), SettingsJournal(tmp_path / "state/journal.json")
     knob = devices.knobs["cpufreq.governor[policy0]"]
     write = knob.write
 
@@ -311,13 +321,13 @@ def test_the_speed_that_was_set_comes_back_with_the_userspace_governor(
 
     with monkeypatch.context() as patch:
         patch.setattr(knob, "write", forgetting)
-        apply(devices, journal, JOB, [governor("policy0", "performance")])
+        apply(devices, journal, JOB, [governor_setting("policy0", "performance")])
     assert all(result.done for result in restore(devices, journal, JOB))
     assert tree.policy(0, "scaling_setspeed") == "2000000"
 
 
 def test_boost_is_restored_before_the_bounds_that_it_overwrites(
-    tree: Tree, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.put("sys/devices/system/cpu/cpufreq/boost", 1)
     tree.put("sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq", 3000000)
@@ -337,7 +347,7 @@ def test_boost_is_restored_before_the_bounds_that_it_overwrites(
         devices,
         journal,
         JOB,
-        [Setting("cpufreq.boost[all]", "0"), frequency_range("policy0", 800000, 2000000)],
+        [Setting("cpufreq.boost[all]", "0"), frequency_range_setting("policy0", 800000, 2000000)],
     )
     assert tree.policy(0, "scaling_max_freq") == "2000000"
     assert all(result.done for result in restore(devices, journal, JOB))
@@ -345,8 +355,10 @@ def test_boost_is_restored_before_the_bounds_that_it_overwrites(
     devices.close()
 
 
-def test_a_device_that_is_gone_keeps_its_entry(tree: Tree, devices: Devices, journal: Journal) -> None:
-    apply(devices, journal, JOB, [governor("policy1", "performance")])
+def test_a_device_that_is_gone_keeps_its_entry(
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal
+) -> None:
+    apply(devices, journal, JOB, [governor_setting("policy1", "performance")])
     for file in (tree.root / "sys/devices/system/cpu/cpufreq/policy1").iterdir():
         file.unlink()
     found = discover(tree.root)
@@ -359,7 +371,7 @@ def test_a_device_that_is_gone_keeps_its_entry(tree: Tree, devices: Devices, jou
 def test_a_damaged_journal_is_kept_aside_and_said(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     path.write_text('{"version": 1, "entries": [{"key": 5}]}')
-    journal = Journal.load(path)
+    journal = SettingsJournal.load(path)
     assert (journal.entries, path.exists()) == ({}, False)
     assert (tmp_path / "journal.json.damaged").exists()
     assert "not a settings journal" in journal.problem
@@ -371,9 +383,9 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from test_journal import JOB, wanted
 from slurm_energy.devices.discovery import discover
-from slurm_energy.control.journal import Journal
+from slurm_energy.control.journal import SettingsJournal
 from slurm_energy.control.apply import apply, restore
-devices, journal = discover(Path(sys.argv[1])), Journal.load(Path(sys.argv[2]))
+devices, journal = discover(Path(sys.argv[1])), SettingsJournal.load(Path(sys.argv[2]))
 restore(devices, journal)
 print("ready", flush=True)
 while True:
@@ -382,7 +394,7 @@ while True:
 """
 
 
-def test_kill_9_at_any_instant_loses_no_original(tree: Tree, devices: Devices, tmp_path: Path) -> None:
+def test_kill_9_at_any_instant_loses_no_original(tree: Tree, devices: NodeDevices, tmp_path: Path) -> None:
     before = tree.snapshot()
     path = tmp_path / "state/journal.json"
     chance = random.Random(4711)
@@ -404,7 +416,7 @@ def test_kill_9_at_any_instant_loses_no_original(tree: Tree, devices: Devices, t
             assert process.stdout is not None
             process.stdout.close()
         changed += tree.snapshot() != before
-        journal = Journal.load(path)
+        journal = SettingsJournal.load(path)
         assert not journal.problem
         assert all(result.done for result in restore(devices, journal))
         assert tree.snapshot() == before

@@ -17,7 +17,7 @@ from test_sampler import decode
 
 from slurm_energy.agent.line import Line
 from slurm_energy.agent.sampler import Delta, Interval
-from slurm_energy.devices.source_priority import Part
+from slurm_energy.devices.source_priority import NodePart
 from slurm_energy.reports.live import node_watts
 
 LOAD = {"cpu": 300.0, "dram": 40.0, "other": 160.0}
@@ -60,7 +60,7 @@ def test_a_meter_that_comes_late_makes_no_peak(make: Callable[..., SharedNode]) 
 
 
 def test_what_the_node_s_meter_lacks_is_added_and_not_counted_twice(make: Callable[..., SharedNode]) -> None:
-    node = make(("cpu", "gpu[0]", "node"), adds=frozenset({Part.GPU}))
+    node = make(("cpu", "gpu[0]", "node"), adds=frozenset({NodePart.GPU}))
     node.begin(5, 8)
     node.use(10, {"cpu": 300.0, "gpu[0]": 250.0, "other": 50.0})
     node.end(5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slurm_energy.devices.gpu import nvml
-from slurm_energy.devices.gpu.nvml import Nvml, is_partitioned
+from slurm_energy.devices.gpu.nvml import NvmlLibrary, is_partitioned
 
 NOT_SUPPORTED = 3
 
@@ -54,12 +54,12 @@ class Node:
 
 @pytest.mark.parametrize("mode", [None, 0, 1])
 def test_a_gpu_is_partitioned_only_while_mig_mode_is_on(mode: int | None) -> None:
-    assert is_partitioned(Nvml(Node(mode)), 0) is (mode == 1)
+    assert is_partitioned(NvmlLibrary(Node(mode)), 0) is (mode == 1)
 
 
 @pytest.mark.parametrize("mode", [None, 0, 1])
 def test_discovery_notes_a_partitioned_gpu(monkeypatch: pytest.MonkeyPatch, mode: int | None) -> None:
-    monkeypatch.setattr(nvml.Nvml, "open", lambda: Nvml(Node(mode)))
+    monkeypatch.setattr(nvml.NvmlLibrary, "open", lambda: NvmlLibrary(Node(mode)))
     found = nvml.discover()
     found.close()
     assert [gpu.index for gpu in found.gpus] == [0]

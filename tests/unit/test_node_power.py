@@ -13,8 +13,8 @@ from slurm_energy.config import NodePowerConfig, parse
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.node import ipmi
-from slurm_energy.devices.node.power_options import check_private, node_meter
-from slurm_energy.devices.source_priority import NODE_SOURCES, Choice, Part
+from slurm_energy.devices.node.power_options import check_private_file, node_power_options
+from slurm_energy.devices.source_priority import NODE_SOURCES, NodePart, SourceSelection
 from slurm_energy.devices.sources import node_energy_uj
 from slurm_energy.errors import ConfigError
 
@@ -29,14 +29,14 @@ def password(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("word", ["pm_counters", "power_meter", "ipmi", "redfish", "psys", "grace-module"])
 def test_every_word_of_the_configuration_is_a_source(word: str) -> None:
-    source = node_meter(NodePowerConfig(source=word), "n1").source
+    source = node_power_options(NodePowerConfig(source=word), "n1").source
     assert source in {known.name for known in NODE_SOURCES}
 
 
 def test_the_section_is_read_and_its_mistakes_are_named() -> None:
     config = parse('[node_power]\nsource = "ipmi"\nexcludes = ["gpu"]\ninterval_s = 10\n').node_power
-    meter = node_meter(config, "n1")
-    assert (meter.source, meter.excludes, meter.interval_s) == ("ipmi:dcmi", {Part.GPU}, 10)
+    meter = node_power_options(config, "n1")
+    assert (meter.source, meter.excludes, meter.interval_s) == ("ipmi:dcmi", {NodePart.GPU}, 10)
     for line, why in {
         'source = "bmc"': "must be one of auto, none",
         'excludes = ["fans"]': "'fans' is not one of cpu, dram, gpu, rest",
@@ -49,7 +49,7 @@ def test_the_section_is_read_and_its_mistakes_are_named() -> None:
 
 def test_the_node_s_name_is_put_into_the_address(password: Path) -> None:
     config = NodePowerConfig(bmc="ipmi://{node}-bmc:6230", bmc_user="monitor", bmc_password_file=password)
-    gauge = node_meter(config, "n7").gauge
+    gauge = node_power_options(config, "n7").gauge
     assert gauge is not None
     transport = gauge._release.__self__  # type: ignore[attr-defined]
     assert (transport.host, transport.user) == ("n7-bmc:6230", "monitor")
@@ -58,12 +58,12 @@ def test_the_node_s_name_is_put_into_the_address(password: Path) -> None:
 
 def test_a_bmc_needs_an_account_and_a_private_password(password: Path) -> None:
     with pytest.raises(ConfigError, match="needs an account"):
-        node_meter(NodePowerConfig(bmc="https://bmc"), "n1")
+        node_power_options(NodePowerConfig(bmc="https://bmc"), "n1")
     config = NodePowerConfig(bmc="https://bmc", bmc_user="monitor", bmc_password_file=password)
     password.chmod(0o640)
     with pytest.raises(ConfigError, match=r"mode 0640: expected .*nobody else may read it: chmod 0600"):
-        node_meter(config, "n1")
-    assert node_meter(NodePowerConfig(source="none", bmc="https://bmc"), "n1").gauge is None
+        node_power_options(config, "n1")
+    assert node_power_options(NodePowerConfig(source="none", bmc="https://bmc"), "n1").gauge is None
 
 
 def test_certificates_that_others_could_exchange_are_refused(password: Path) -> None:
@@ -75,19 +75,19 @@ def test_certificates_that_others_could_exchange_are_refused(password: Path) -> 
     config = NodePowerConfig(
         bmc="https://bmc", bmc_user="monitor", bmc_password_file=password, bmc_certificates=link
     )
-    assert node_meter(config, "n1").gauge is not None
+    assert node_power_options(config, "n1").gauge is not None
     bundle.chmod(0o666)
     with pytest.raises(ConfigError, match=r"ca\.pem: .*mode 0666"):
-        node_meter(config, "n1")
+        node_power_options(config, "n1")
 
 
 def test_a_link_or_nothing_is_no_password_file(tmp_path: Path, password: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(password)
     with pytest.raises(ConfigError, match="symbolic link"):
-        check_private(link)
+        check_private_file(link)
     with pytest.raises(ConfigError, match="No such file"):
-        check_private(tmp_path / "absent")
+        check_private_file(tmp_path / "absent")
 
 
 @pytest.mark.root
@@ -95,7 +95,7 @@ def test_a_link_or_nothing_is_no_password_file(tmp_path: Path, password: Path) -
 def test_somebody_else_s_file_is_no_password_file(password: Path) -> None:
     os.chown(password, 65534, 65534)
     with pytest.raises(ConfigError, match="owner uid 65534"):
-        check_private(password)
+        check_private_file(password)
 
 
 def test_a_bmc_s_watts_become_the_node_s_joules(tmp_path: Path, password: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_bmc_s_watts_become_the_node_s_joules(tmp_path: Path, password: Path) 
     url = f"http://127.0.0.1:{server.server_port}"
     config = NodePowerConfig(bmc=url, bmc_user="monitor", bmc_password_file=password, interval_s=1.0)
     tree = Tree(tmp_path / "node").two_packages().zone("intel-rapl:2", "psys")
-    devices = discover(tree.root, node_meter(config, "n1"))
+    devices = discover(tree.root, node_power_options(config, "n1"))
     try:
         (node,) = devices.node_counters
         assert node.key == "redfish"
@@ -133,9 +133,9 @@ def test_the_node_s_energy_is_its_counters_and_what_they_lack(tmp_path: Path) ->
     devices = discover(Tree(tmp_path).two_packages().zone("intel-rapl:2", "psys").root)
     energy = {counter.key: 10 for counter in devices.counters} | {"powercap:psys": 100}
     assert node_energy_uj(devices.choice, energy, devices.counters) == 100
-    lacking = Choice(node=("powercap:psys",), node_adds=frozenset({Part.DRAM}))
+    lacking = SourceSelection(node=("powercap:psys",), node_adds=frozenset({NodePart.DRAM}))
     assert node_energy_uj(lacking, energy, devices.counters) == 120
     del energy["powercap:dram@package-0"]
     assert node_energy_uj(lacking, energy, devices.counters) is None
-    assert node_energy_uj(Choice(), energy, devices.counters) is None
+    assert node_energy_uj(SourceSelection(), energy, devices.counters) is None
     devices.close()

@@ -14,7 +14,7 @@ import pytest
 from hardware_tree import Tree
 
 from slurm_energy.devices.cpu import perf_energy
-from slurm_energy.devices.cpu.perf_energy import PerfEnergy, open_event, read_count
+from slurm_energy.devices.cpu.perf_energy import PerfEnergyCounter, open_event, read_count
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError
 
@@ -58,7 +58,7 @@ class Kernel:
 
 
 def test_a_count_is_worth_exactly_two_to_the_minus_32_joules(tree: Tree) -> None:
-    worth = {name: microjoules for name, _, microjoules in perf_energy.events(pmu(tree).root)}
+    worth = {name: microjoules for name, _, microjoules in perf_energy.energy_events(pmu(tree).root)}
     assert worth == {"energy-pkg": Fraction(10**6, 2**32), "energy-ram": Fraction(10**6, 2**32)}
 
 
@@ -81,13 +81,13 @@ def test_packages_and_memory_are_counted_on_each_cpu_of_the_mask(
 
 def test_an_event_in_another_unit_is_not_energy(tree: Tree) -> None:
     pmu(tree).put("sys/bus/event_source/devices/power/events/energy-pkg.unit", "Volts")
-    assert [name for name, _, _ in perf_energy.events(tree.root)] == ["energy-ram"]
+    assert [name for name, _, _ in perf_energy.energy_events(tree.root)] == ["energy-ram"]
 
 
 @pytest.mark.parametrize("text", ["", "event=zwei", "umask=2", "event=0x02,umask=1"])
 def test_an_event_of_unknown_form_is_left_out(tree: Tree, text: str) -> None:
     pmu(tree).put("sys/bus/event_source/devices/power/events/energy-pkg", text)
-    assert [name for name, _, _ in perf_energy.events(tree.root)] == ["energy-ram"]
+    assert [name for name, _, _ in perf_energy.energy_events(tree.root)] == ["energy-ram"]
 
 
 def test_refused_events_are_said_and_cost_nothing(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,4 +129,4 @@ def test_the_kernel_s_refusal_is_told() -> None:
     with pytest.raises(OSError):
         open_event(PERF_TYPE_SOFTWARE, 999, 0)
     with pytest.raises(DeviceError, match="perf:energy-pkg@cpu0"):
-        PerfEnergy("energy-pkg", PERF_TYPE_SOFTWARE, 999, 0, Fraction(1))
+        PerfEnergyCounter("energy-pkg", PERF_TYPE_SOFTWARE, 999, 0, Fraction(1))

@@ -68,13 +68,13 @@ class Updating:
 
     def __init__(self, tree: Tree, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         self.tree, self.left, self.energy = tree, times, 1000
-        self.read = pm_counters.Group._read
-        monkeypatch.setattr(pm_counters.Group, "_read", self)
+        self.read = pm_counters.CounterFileGroup._read
+        monkeypatch.setattr(pm_counters.CounterFileGroup, "_read", self)
 
     def __get__(self, group: object, kind: object = None) -> object:
         return lambda name: self.spied(group, name)
 
-    def spied(self, group: pm_counters.Group, name: str) -> int:
+    def spied(self, group: pm_counters.CounterFileGroup, name: str) -> int:
         if name == "energy" and self.left:
             self.left -= 1
             self.energy += 10

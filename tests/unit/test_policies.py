@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.config import BoundsConfig, Config, DefaultsConfig, EdpEntry, SitePolicy
-from slurm_energy.devices.hardware import CpuPolicy, Gpu, Hardware, Package
+from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, NodeHardware
 from slurm_energy.errors import EnergyError, ForbiddenError, UsageError
 from slurm_energy.policies import (
-    WAITING,
-    Plan,
-    Request,
-    Scope,
+    WAITING_FOR_CPUS,
+    JobScope,
+    PolicyRequest,
+    SettingsPlan,
     catalogue,
     default_policy,
     make_plan,
     validate_flags,
 )
-from slurm_energy.policies.caps import Part, share
+from slurm_energy.policies.caps import LimitRange, split_cap
 from slurm_energy.policies.edp_defaults import DEFAULTS
 
 GENERIC = ("conservative", "ondemand", "userspace", "powersave", "performance", "schedutil")
@@ -32,9 +32,9 @@ ACTIVE = ("intel_pstate", "amd-pstate-epp")
 PASSIVE = ("acpi-cpufreq", "intel_cpufreq", "amd-pstate", "cppc_cpufreq")
 
 
-def cpu(driver: str, found: tuple[int, int] = (800_000, 3_400_000)) -> CpuPolicy:
+def cpu(driver: str, found: tuple[int, int] = (800_000, 3_400_000)) -> CpufreqPolicy:
     active = driver in ACTIVE
-    return CpuPolicy(
+    return CpufreqPolicy(
         name="policy0",
         cpus=(0,),
         driver=driver,
@@ -45,35 +45,42 @@ def cpu(driver: str, found: tuple[int, int] = (800_000, 3_400_000)) -> CpuPolicy
     )
 
 
-def node(driver: str = "intel_pstate", gpus: int = 0, **changes: object) -> Hardware:
-    hardware = Hardware(
+def node(driver: str = "intel_pstate", gpus: int = 0, **changes: object) -> NodeHardware:
+    hardware = NodeHardware(
         cpu_model="Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz",
         cpu_count=64,
         policies=(cpu(driver),),
-        packages=tuple(Package(f"package-{i}", (f"package-{i}",), 250.0, 250.0, None) for i in range(2)),
-        gpus=tuple(Gpu(i, i, "NVIDIA A100-SXM4-40GB", 400.0, 100.0, 400.0, (210, 1410)) for i in range(gpus)),
+        packages=tuple(CpuPackage(f"package-{i}", (f"package-{i}",), 250.0, 250.0, None) for i in range(2)),
+        gpus=tuple(
+            GpuInfo(i, i, "NVIDIA A100-SXM4-40GB", 400.0, 100.0, 400.0, (210, 1410)) for i in range(gpus)
+        ),
     )
     return dataclasses.replace(hardware, **changes)  # type: ignore[arg-type]
 
 
 def plan(
-    request: Request, hardware: Hardware, config: Config | None = None, scope: Scope | None = None
-) -> Plan:
-    everything = Scope(True, tuple(gpu.index for gpu in hardware.gpus))
+    request: PolicyRequest,
+    hardware: NodeHardware,
+    config: Config | None = None,
+    scope: JobScope | None = None,
+) -> SettingsPlan:
+    everything = JobScope(True, tuple(gpu.index for gpu in hardware.gpus))
     return make_plan(request, hardware, config or Config(), scope or everything)
 
 
-def values(made: Plan) -> dict[str, str]:
+def values(made: SettingsPlan) -> dict[str, str]:
     return {setting.key: setting.value for setting in made.settings}
 
 
 def test_monitor_changes_nothing() -> None:
-    assert plan(Request("monitor"), node(gpus=4)).settings == ()
+    assert plan(PolicyRequest("monitor"), node(gpus=4)).settings == ()
 
 
 @pytest.mark.parametrize("driver", ACTIVE + PASSIVE)
 def test_performance(driver: str) -> None:
-    found = values(plan(Request("performance"), node(driver, policies=(cpu(driver, (800_000, 2_000_000)),))))
+    found = values(
+        plan(PolicyRequest("performance"), node(driver, policies=(cpu(driver, (800_000, 2_000_000)),)))
+    )
     expected = {
         "cpufreq.governor[policy0]": "performance",
         "cpufreq.frequency[policy0]": "800000-3400000",
@@ -85,7 +92,7 @@ def test_performance(driver: str) -> None:
 
 @pytest.mark.parametrize("driver", ACTIVE)
 def test_powersave_where_the_hardware_chooses_is_held_by_the_bounds(driver: str) -> None:
-    assert values(plan(Request("powersave"), node(driver))) == {
+    assert values(plan(PolicyRequest("powersave"), node(driver))) == {
         "cpufreq.governor[policy0]": "powersave",
         "cpufreq.epp[policy0]": "power",
         "cpufreq.frequency[policy0]": "800000-800000",
@@ -94,9 +101,11 @@ def test_powersave_where_the_hardware_chooses_is_held_by_the_bounds(driver: str)
 
 @pytest.mark.parametrize("driver", PASSIVE)
 def test_powersave_where_the_governor_pins_the_minimum(driver: str) -> None:
-    assert values(plan(Request("powersave"), node(driver))) == {"cpufreq.governor[policy0]": "powersave"}
+    assert values(plan(PolicyRequest("powersave"), node(driver))) == {
+        "cpufreq.governor[policy0]": "powersave"
+    }
     raised = node(driver, policies=(cpu(driver, (1_500_000, 3_400_000)),))
-    assert values(plan(Request("powersave"), raised)) == {
+    assert values(plan(PolicyRequest("powersave"), raised)) == {
         "cpufreq.governor[policy0]": "powersave",
         "cpufreq.frequency[policy0]": "800000-3400000",
     }
@@ -104,7 +113,7 @@ def test_powersave_where_the_governor_pins_the_minimum(driver: str) -> None:
 
 @pytest.mark.parametrize("driver", ACTIVE)
 def test_balanced_where_the_hardware_chooses(driver: str) -> None:
-    assert values(plan(Request("balanced"), node(driver))) == {
+    assert values(plan(PolicyRequest("balanced"), node(driver))) == {
         "cpufreq.governor[policy0]": "powersave",
         "cpufreq.epp[policy0]": "balance_performance",
     }
@@ -112,9 +121,9 @@ def test_balanced_where_the_hardware_chooses(driver: str) -> None:
 
 @pytest.mark.parametrize("driver", PASSIVE)
 def test_balanced_elsewhere_follows_the_load(driver: str) -> None:
-    assert values(plan(Request("balanced"), node(driver))) == {"cpufreq.governor[policy0]": "schedutil"}
+    assert values(plan(PolicyRequest("balanced"), node(driver))) == {"cpufreq.governor[policy0]": "schedutil"}
     old = dataclasses.replace(cpu(driver), governors=("ondemand", "performance"))
-    assert values(plan(Request("balanced"), node(driver, policies=(old,)))) == {
+    assert values(plan(PolicyRequest("balanced"), node(driver, policies=(old,)))) == {
         "cpufreq.governor[policy0]": "ondemand"
     }
 
@@ -123,18 +132,18 @@ def test_a_site_s_preference_is_set_only_where_the_driver_offers_it() -> None:
     site = Config(policies={"quiet": SitePolicy(epp="balance_power")})
     wide, narrow = cpu("intel_pstate"), dataclasses.replace(cpu("intel_pstate"), preferences=("performance",))
     for policy, preference in ((wide, "balance_power"), (narrow, None)):
-        made = values(plan(Request("quiet"), node("intel_pstate", policies=(policy,)), site))
+        made = values(plan(PolicyRequest("quiet"), node("intel_pstate", policies=(policy,)), site))
         assert made.get("cpufreq.epp[policy0]") == preference
 
 
 def test_a_node_without_cpufreq_is_left_alone_and_told() -> None:
-    made = plan(Request("powersave"), node(policies=()))
+    made = plan(PolicyRequest("powersave"), node(policies=()))
     assert made.settings == ()
     assert "no cpufreq" in made.notes[0]
 
 
 def test_a_node_cap_is_shared_by_the_parts_ranges() -> None:
-    found = values(plan(Request("cap", cap_watts=400), node(dram_watts=80.0)))
+    found = values(plan(PolicyRequest("cap", cap_watts=400), node(dram_watts=80.0)))
     # 400 W less 80 W for memory; both packages alike.
     assert found["powercap.power_limit[package-0]"] == found["powercap.power_limit[package-1]"] == "160000000"
     assert found["powercap.time_window[package-0]"] == "1000000"
@@ -142,7 +151,7 @@ def test_a_node_cap_is_shared_by_the_parts_ranges() -> None:
 
 
 def test_a_node_cap_includes_the_gpus() -> None:
-    found = values(plan(Request("cap", cap_watts=1200), node(gpus=4)))
+    found = values(plan(PolicyRequest("cap", cap_watts=1200), node(gpus=4)))
     packages = [int(found[f"powercap.power_limit[package-{i}]"]) / 1e6 for i in range(2)]
     gpus = [int(found[f"nvml.power_limit[gpu{i}]"]) / 1e3 for i in range(4)]
     assert math.fsum(packages) + math.fsum(gpus) == pytest.approx(1200, abs=0.01)
@@ -152,19 +161,19 @@ def test_a_node_cap_includes_the_gpus() -> None:
 
 
 def test_a_gpu_cap_bounds_the_gpus_share_of_a_node_cap() -> None:
-    found = values(plan(Request("cap", cap_watts=2000, gpu_cap_watts=150), node(gpus=4)))
+    found = values(plan(PolicyRequest("cap", cap_watts=2000, gpu_cap_watts=150), node(gpus=4)))
     assert {found[f"nvml.power_limit[gpu{i}]"] for i in range(4)} == {"150000"}
     assert "powercap.power_limit[package-0]" not in found  # 1400 W are enough for the packages
 
 
 def test_a_cap_that_cannot_be_reached_is_told() -> None:
-    made = plan(Request("cap", cap_watts=120), node())
+    made = plan(PolicyRequest("cap", cap_watts=120), node())
     assert values(made)["powercap.power_limit[package-0]"] == "75000000"
     assert "the lowest that the limits reach is 150 W" in made.notes[0]
 
 
 def test_a_cap_above_what_is_in_force_changes_nothing() -> None:
-    made = plan(Request("cap", cap_watts=5000), node(gpus=2))
+    made = plan(PolicyRequest("cap", cap_watts=5000), node(gpus=2))
     assert made.settings == ()
     assert made.cap_watts == 5000
 
@@ -173,7 +182,7 @@ def test_no_limit_rises_above_what_was_found() -> None:
     hardware = node(gpus=2)
     lowered = tuple(dataclasses.replace(gpu, found_watts=250.0) for gpu in hardware.gpus)
     hardware = dataclasses.replace(hardware, gpus=lowered)
-    assert plan(Request("cap", gpu_cap_watts=350), hardware).settings == ()
+    assert plan(PolicyRequest("cap", gpu_cap_watts=350), hardware).settings == ()
 
 
 @given(
@@ -182,9 +191,9 @@ def test_no_limit_rises_above_what_was_found() -> None:
     dram=st.one_of(st.none(), st.floats(1, 200)),
 )
 def test_limits_stay_within_hardware_and_cap(cap: float, found: list[float], dram: float | None) -> None:
-    gpus = tuple(Gpu(i, i, "g", watts, 50.0, 700.0, None) for i, watts in enumerate(found))
-    hardware = Hardware("x", 4, gpus=gpus, dram_watts=dram)
-    made = plan(Request("cap", cap_watts=cap), hardware)
+    gpus = tuple(GpuInfo(i, i, "g", watts, 50.0, 700.0, None) for i, watts in enumerate(found))
+    hardware = NodeHardware("x", 4, gpus=gpus, dram_watts=dram)
+    made = plan(PolicyRequest("cap", cap_watts=cap), hardware)
     limits = [int(value) / 1e3 for key, value in values(made).items() if key.startswith("nvml.power_limit")]
     for gpu in gpus:
         value = values(made).get(f"nvml.power_limit[gpu{gpu.index}]")
@@ -200,8 +209,8 @@ def test_limits_stay_within_hardware_and_cap(cap: float, found: list[float], dra
 def test_shares_add_up_to_the_cap_between_least_and_most(
     cap: float, ranges: list[tuple[float, float]]
 ) -> None:
-    parts = [Part(str(i), least, least + extra) for i, (least, extra) in enumerate(ranges)]
-    given_ = share(cap, parts)
+    parts = [LimitRange(str(i), least, least + extra) for i, (least, extra) in enumerate(ranges)]
+    given_ = split_cap(cap, parts)
     least, most = sum(p.least_watts for p in parts), sum(p.most_watts for p in parts)
     assert math.fsum(given_.values()) == pytest.approx(min(max(cap, least), most), rel=1e-9, abs=1e-6)
     for part in parts:
@@ -209,14 +218,14 @@ def test_shares_add_up_to_the_cap_between_least_and_most(
 
 
 def test_both_twins_of_a_package_are_limited() -> None:
-    twin = Package("package-0", ("package-0", "package-0:mmio"), 250.0, 250.0, None)
-    found = values(plan(Request("cap", cap_watts=150), node(packages=(twin,))))
+    twin = CpuPackage("package-0", ("package-0", "package-0:mmio"), 250.0, 250.0, None)
+    found = values(plan(PolicyRequest("cap", cap_watts=150), node(packages=(twin,))))
     assert found["powercap.power_limit[package-0:mmio]"] == "150000000"
 
 
 def test_packages_without_limits_are_told() -> None:
-    amd = Package("package-0", (), None, None, None)
-    made = plan(Request("cap", cap_watts=300), node(packages=(amd,)))
+    amd = CpuPackage("package-0", (), None, None, None)
+    made = plan(PolicyRequest("cap", cap_watts=300), node(packages=(amd,)))
     assert made.settings == ()
     assert [note.partition(":")[0] for note in made.notes] == [
         "package power cannot be limited on this node",
@@ -225,13 +234,13 @@ def test_packages_without_limits_are_told() -> None:
 
 
 def test_a_gpu_cap_without_a_gpu_is_told() -> None:
-    made = plan(Request("cap", gpu_cap_watts=200), node())
+    made = plan(PolicyRequest("cap", gpu_cap_watts=200), node())
     assert made.settings == ()
     assert made.notes == ("cap of 200 W per GPU not set: the job has no GPU on this node",)
 
 
 def test_extra_caps_go_with_any_policy() -> None:
-    found = values(plan(Request("powersave", gpu_cap_watts=200), node(gpus=1)))
+    found = values(plan(PolicyRequest("powersave", gpu_cap_watts=200), node(gpus=1)))
     assert found["nvml.power_limit[gpu0]"] == "200000"
     assert found["cpufreq.governor[policy0]"] == "powersave"
 
@@ -241,13 +250,13 @@ def test_extra_caps_go_with_any_policy() -> None:
     [(None, "2100000", "300000"), ("gemm", "2100000", "300000"), ("triad", "800000", "200000")],
 )
 def test_edp_takes_the_most_specific_entry(model: str | None, frequency: str, gpu: str) -> None:
-    found = values(plan(Request("edp", model=model), node(gpus=1)))
+    found = values(plan(PolicyRequest("edp", model=model), node(gpus=1)))
     assert found["cpufreq.frequency[policy0]"] == f"800000-{frequency}"
     assert found["nvml.power_limit[gpu0]"] == gpu
 
 
 def test_edp_leaves_the_cpus_of_a_gpu_job_alone() -> None:
-    made = plan(Request("edp", model="triad"), node(gpus=2), None, Scope(True, (0, 1), gpu_job=True))
+    made = plan(PolicyRequest("edp", model="triad"), node(gpus=2), None, JobScope(True, (0, 1), gpu_job=True))
     assert {key.partition("[")[0] for key in values(made)} == {"nvml.persistence", "nvml.power_limit"}
     assert made.notes == ("the job's work is on GPUs: CPU left alone",)
 
@@ -259,7 +268,7 @@ def test_the_site_s_edp_table_goes_first() -> None:
             EdpEntry(gpu="A100", gpu_clock_mhz=1005),
         )
     )
-    found = values(plan(Request("edp"), node(gpus=1), site))
+    found = values(plan(PolicyRequest("edp"), node(gpus=1), site))
     assert found["cpufreq.frequency[policy0]"] == "800000-1900000"
     assert found["powercap.power_limit[package-1]"] == "180000000"
     assert found["nvml.locked_clocks[gpu0]"] == "210-1005"
@@ -275,15 +284,15 @@ def test_a_bound_at_the_base_of_a_table_driver_switches_boost_off() -> None:
         found_khz=(1_500_000, 2_600_000),
     )
     epyc = node(cpu_model="AMD EPYC 7513 32-Core Processor", policies=(acpi,), boost=True)
-    assert values(plan(Request("edp"), epyc)) == {"cpufreq.boost[all]": "0"}  # 2700 MHz
-    assert values(plan(Request("edp", model="gemm"), epyc)) == {}  # 3300 MHz is inside the boost range
-    assert values(plan(Request("edp", model="triad"), epyc)) == {
+    assert values(plan(PolicyRequest("edp"), epyc)) == {"cpufreq.boost[all]": "0"}  # 2700 MHz
+    assert values(plan(PolicyRequest("edp", model="gemm"), epyc)) == {}  # 3300 MHz is inside the boost range
+    assert values(plan(PolicyRequest("edp", model="triad"), epyc)) == {
         "cpufreq.frequency[policy0]": "1500000-1500000"
     }
 
 
 def test_edp_without_an_entry_leaves_the_part_alone_and_says_so() -> None:
-    made = plan(Request("edp"), node(cpu_model="Some CPU"))
+    made = plan(PolicyRequest("edp"), node(cpu_model="Some CPU"))
     assert made.settings == ()
     assert made.notes == ("no EDP entry for CPU 'Some CPU': CPU left alone",)
 
@@ -295,42 +304,48 @@ def test_a_site_policy_refines_its_base() -> None:
             "office": SitePolicy(max_frequency_mhz=2000, governor="ondemand", cap_watts=300),
         }
     )
-    assert values(plan(Request("night"), node(gpus=1), site))["nvml.power_limit[gpu0]"] == "180000"
-    found = values(plan(Request("office"), node("acpi-cpufreq"), site))
+    assert values(plan(PolicyRequest("night"), node(gpus=1), site))["nvml.power_limit[gpu0]"] == "180000"
+    found = values(plan(PolicyRequest("office"), node("acpi-cpufreq"), site))
     assert found["cpufreq.governor[policy0]"] == "ondemand"
     assert found["cpufreq.frequency[policy0]"] == "800000-2000000"
     assert found["powercap.power_limit[package-0]"] == "150000000"
-    own = values(plan(Request("office", cap_watts=350), node("acpi-cpufreq"), site))
+    own = values(plan(PolicyRequest("office", cap_watts=350), node("acpi-cpufreq"), site))
     assert own["powercap.power_limit[package-0]"] == "175000000"
 
 
 def test_a_job_whose_cpus_are_not_known_only_sets_its_own_gpus() -> None:
     made = plan(
-        Request("powersave", cap_watts=900, gpu_cap_watts=150), node(gpus=2), None, Scope(False, (1,))
+        PolicyRequest("powersave", cap_watts=900, gpu_cap_watts=150),
+        node(gpus=2),
+        None,
+        JobScope(False, (1,)),
     )
     assert values(made) == {"nvml.persistence[gpu1]": "1", "nvml.power_limit[gpu1]": "150000"}
-    assert (made.cap_watts, made.notes) == (900, (WAITING,))
-    assert plan(Request("edp"), node("acpi-cpufreq", cpu_model="x"), None, Scope(False)).notes[-1] != WAITING
+    assert (made.cap_watts, made.notes) == (900, (WAITING_FOR_CPUS,))
+    assert (
+        plan(PolicyRequest("edp"), node("acpi-cpufreq", cpu_model="x"), None, JobScope(False)).notes[-1]
+        != WAITING_FOR_CPUS
+    )
 
 
-def shared_node(gpus: int = 0, **changes: object) -> Hardware:
+def shared_node(gpus: int = 0, **changes: object) -> NodeHardware:
     """8 CPUs: four cpufreq policies of two, two packages of four."""
     policies = tuple(
         dataclasses.replace(cpu("acpi-cpufreq"), name=f"policy{n}", cpus=(n, n + 1)) for n in (0, 2, 4, 6)
     )
     packages = tuple(
-        Package(f"package-{i}", (f"package-{i}",), 250.0, 250.0, 50.0, cpus=tuple(range(4 * i, 4 * i + 4)))
+        CpuPackage(f"package-{i}", (f"package-{i}",), 250.0, 250.0, 50.0, cpus=tuple(range(4 * i, 4 * i + 4)))
         for i in range(2)
     )
     return node("acpi-cpufreq", gpus, cpu_count=8, policies=policies, packages=packages, **changes)
 
 
-def shares(cpus: set[int], *gpus: int) -> Scope:
-    return Scope(False, gpus, cpus=frozenset(cpus))
+def shares(cpus: set[int], *gpus: int) -> JobScope:
+    return JobScope(False, gpus, cpus=frozenset(cpus))
 
 
 def test_a_job_on_a_part_of_the_node_sets_the_frequency_of_cores_that_are_its_own() -> None:
-    made = plan(Request("powersave"), shared_node(), None, shares({0, 1, 2, 4, 5}))
+    made = plan(PolicyRequest("powersave"), shared_node(), None, shares({0, 1, 2, 4, 5}))
     assert {key for key in values(made) if "governor" in key} == {
         "cpufreq.governor[policy0]",
         "cpufreq.governor[policy4]",
@@ -340,7 +355,7 @@ def test_a_job_on_a_part_of_the_node_sets_the_frequency_of_cores_that_are_its_ow
 
 def test_a_cap_is_for_the_job_s_part_of_its_packages_and_its_gpus() -> None:
     # The part: half of package-0 (25 to 125 W) and one GPU (100 to 400 W): 125 W and 400 W of range.
-    made = plan(Request("cap", cap_watts=325), shared_node(2), None, shares({0, 1}, 1))
+    made = plan(PolicyRequest("cap", cap_watts=325), shared_node(2), None, shares({0, 1}, 1))
     assert values(made)["nvml.power_limit[gpu1]"] == "250000"  # half of its range, as the package's part
     assert values(made)["powercap.power_limit[package-0]"] == "150000000"  # 75 W for half of it
     assert "powercap.power_limit[package-1]" not in values(made)
@@ -348,7 +363,7 @@ def test_a_cap_is_for_the_job_s_part_of_its_packages_and_its_gpus() -> None:
 
 
 def test_what_memory_may_draw_is_put_aside_by_the_job_s_share() -> None:
-    made = plan(Request("cap", cap_watts=110), shared_node(dram_watts=80.0), None, shares({4, 5}))
+    made = plan(PolicyRequest("cap", cap_watts=110), shared_node(dram_watts=80.0), None, shares({4, 5}))
     assert values(made)["powercap.power_limit[package-1]"] == "180000000"  # 110 - 20 for half of it
 
 
@@ -362,7 +377,9 @@ def test_a_plan_on_a_shared_node_touches_nothing_of_others(
     cpus: frozenset[int], gpus: frozenset[int], cap: float, policy: str
 ) -> None:
     hardware = shared_node(2)
-    made = plan(Request(policy, cap_watts=cap), hardware, None, Scope(False, tuple(gpus), False, cpus))
+    made = plan(
+        PolicyRequest(policy, cap_watts=cap), hardware, None, JobScope(False, tuple(gpus), False, cpus)
+    )
     of_policy = {policy.name: set(policy.cpus) for policy in hardware.policies}
     of_package = {package.name: set(package.cpus) for package in hardware.packages}
     for key, value in values(made).items():
@@ -380,7 +397,7 @@ FLAGS = {"ENERGY_POLICY": "performance", "ENERGY_CAP": "400", "ENERGY_TAG": "a/b
 
 
 def test_good_flags() -> None:
-    assert validate_flags(FLAGS, Config()) == Request("performance", 400.0, None, None, "a/b")
+    assert validate_flags(FLAGS, Config()) == PolicyRequest("performance", 400.0, None, None, "a/b")
 
 
 @pytest.mark.parametrize(
@@ -468,15 +485,17 @@ def test_the_documented_edp_table_is_the_shipped_one() -> None:
 
 
 def test_the_documented_example_of_a_shared_cap() -> None:
-    parts = [Part(f"p{i}", 75, 250) for i in range(2)] + [Part(f"g{i}", 100, 400) for i in range(4)]
-    limits = share(1200, parts)
+    parts = [LimitRange(f"p{i}", 75, 250) for i in range(2)] + [
+        LimitRange(f"g{i}", 100, 400) for i in range(4)
+    ]
+    limits = split_cap(1200, parts)
     assert (round(limits["p0"], 1), round(limits["g0"], 1)) == (148.4, 225.8)
 
 
 def test_the_documented_example_of_a_shared_job_s_cap() -> None:
-    package = Package("package-0", ("package-0",), 250.0, 250.0, 75.0, cpus=tuple(range(32)))
+    package = CpuPackage("package-0", ("package-0",), 250.0, 250.0, 75.0, cpus=tuple(range(32)))
     hardware = node(packages=(package,), cpu_count=32, policies=())
-    made = plan(Request("cap", cap_watts=100), hardware, None, shares(set(range(16))))
+    made = plan(PolicyRequest("cap", cap_watts=100), hardware, None, shares(set(range(16))))
     assert values(made)["powercap.power_limit[package-0]"] == "200000000"
 
 

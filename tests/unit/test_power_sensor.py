@@ -11,13 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.polled_sensor import PolledGauge
-from slurm_energy.devices.power_sensor import GaugeCounter, PowerGauge, PowerIntegral, PowerReading
+from slurm_energy.devices.polled_sensor import PolledPowerSensor
+from slurm_energy.devices.power_sensor import (
+    IntegratedPowerCounter,
+    PowerIntegrator,
+    PowerReading,
+    PowerSensor,
+)
 
 STEPS = st.lists(st.tuples(st.floats(0.01, 20), st.floats(0, 2000)), min_size=1, max_size=30)
 
 
-class Fixed(PowerGauge):
+class Fixed(PowerSensor):
     key, component, source, most_watts = "fixed", "node", "test", 3000.0
 
     def __init__(self, interval_s: float = 0.0) -> None:
@@ -49,7 +54,7 @@ def hands() -> Hands:
 
 def test_power_that_rises_evenly_is_integrated_exactly(hands: Hands) -> None:
     gauge = Fixed()
-    counter = GaugeCounter(gauge, hands)
+    counter = IntegratedPowerCounter(gauge, hands)
     told = []
     for watts in (100, 200, 300):
         gauge.reading = PowerReading(hands.now, watts)
@@ -60,7 +65,7 @@ def test_power_that_rises_evenly_is_integrated_exactly(hands: Hands) -> None:
 
 def test_the_last_power_is_held_until_the_next_reading(hands: Hands) -> None:
     gauge = Fixed(interval_s=5.0)
-    counter = GaugeCounter(gauge, hands)
+    counter = IntegratedPowerCounter(gauge, hands)
     gauge.reading = PowerReading(100, 200)
     hands.now = 103
     assert counter.read() == 600_000_000
@@ -71,7 +76,7 @@ def test_the_last_power_is_held_until_the_next_reading(hands: Hands) -> None:
 
 def test_a_count_never_goes_down_and_pays_back_what_was_too_much(hands: Hands) -> None:
     gauge = Fixed(interval_s=5.0)
-    counter = GaugeCounter(gauge, hands)
+    counter = IntegratedPowerCounter(gauge, hands)
     gauge.reading = PowerReading(100, 1000)
     hands.now = 105
     assert counter.read() == 5000 * 10**6
@@ -87,7 +92,7 @@ def test_a_count_never_goes_down_and_pays_back_what_was_too_much(hands: Hands) -
 
 @given(STEPS)
 def test_the_integral_is_the_sum_of_trapezoids(steps: list[tuple[float, float]]) -> None:
-    integral, now, expected = PowerIntegral(60.0), 0.0, 0.0
+    integral, now, expected = PowerIntegrator(60.0), 0.0, 0.0
     last: PowerReading | None = None
     told = []
     for length, watts in steps:
@@ -104,7 +109,7 @@ def test_the_integral_is_the_sum_of_trapezoids(steps: list[tuple[float, float]])
 
 def test_a_gap_is_not_filled_and_said(hands: Hands) -> None:
     gauge = Fixed()
-    counter = GaugeCounter(gauge, hands)
+    counter = IntegratedPowerCounter(gauge, hands)
     gauge.reading = PowerReading(100, 500)
     assert counter.read() == 0
     hands.now = 3700  # suspended for an hour
@@ -118,7 +123,7 @@ def test_a_gap_is_not_filled_and_said(hands: Hands) -> None:
 
 def test_an_old_reading_is_not_held_for_ever(hands: Hands) -> None:
     gauge = Fixed(interval_s=5.0)
-    counter = GaugeCounter(gauge, hands)
+    counter = IntegratedPowerCounter(gauge, hands)
     gauge.reading = PowerReading(100, 500)
     counter.read()
     hands.now = 131
@@ -128,7 +133,7 @@ def test_an_old_reading_is_not_held_for_ever(hands: Hands) -> None:
 
 def test_closing_the_counter_closes_the_gauge() -> None:
     gauge = Fixed()
-    GaugeCounter(gauge).close()
+    IntegratedPowerCounter(gauge).close()
     assert gauge.closed
 
 
@@ -150,8 +155,8 @@ class Measuring:
         return answer
 
 
-def polled(measure: Measuring, interval_s: float = 0.001) -> PolledGauge:
-    return PolledGauge("bmc", "node", "test", 3000, interval_s, measure, measure.released.set)
+def polled(measure: Measuring, interval_s: float = 0.001) -> PolledPowerSensor:
+    return PolledPowerSensor("bmc", "node", "test", 3000, interval_s, measure, measure.released.set)
 
 
 def until(read: Callable[[], object], wanted: Callable[[object], bool]) -> object:
@@ -166,7 +171,7 @@ def until(read: Callable[[], object], wanted: Callable[[object], bool]) -> objec
     raise AssertionError(f"still {value!r}")
 
 
-def stop(gauge: PolledGauge, measure: Measuring) -> None:
+def stop(gauge: PolledPowerSensor, measure: Measuring) -> None:
     gauge.close()
     measure.answers += [0.0] * 5
     for _ in range(5):
@@ -210,7 +215,7 @@ def test_a_closed_gauge_starts_no_thread() -> None:
 
 
 def test_an_integral_goes_on_in_another_process_and_a_long_gap_is_told() -> None:
-    first, second, third = (PowerIntegral(longest_gap_s=30.0) for _ in range(3))
+    first, second, third = (PowerIntegrator(longest_gap_s=30.0) for _ in range(3))
     first.add(PowerReading(0.0, 100.0))
     first.add(PowerReading(10.0, 100.0))
     told = first.energy_uj(12.0)
@@ -222,7 +227,7 @@ def test_an_integral_goes_on_in_another_process_and_a_long_gap_is_told() -> None
     third.load(data)
     assert third.add(PowerReading(60.0, 200.0)) == 50.0
     assert third.energy_uj(60.0) == told
-    assert PowerIntegral(30.0).dump() is None
+    assert PowerIntegrator(30.0).dump() is None
 
 
 def test_who_asks_seldom_learns_what_happened_in_between() -> None:

@@ -14,7 +14,7 @@ from slurm_energy import config as configuration
 from slurm_energy import scheduling
 from slurm_energy.oracle.history import History, Run
 from slurm_energy.oracle.history.columns import predict_many
-from slurm_energy.policies.shapes import Shape
+from slurm_energy.policies.shapes import GpuShape
 from slurm_energy.priority import explanation, offered_shapes
 from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.interventions import Given, InterventionState
@@ -23,7 +23,7 @@ from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
 from slurm_energy.slurm.queue.node_resources import Node
 
-A4, A2, H2, H1 = Shape("a100", 4), Shape("a100", 2), Shape("h100", 2), Shape("h100", 1)
+A4, A2, H2, H1 = GpuShape("a100", 4), GpuShape("a100", 2), GpuShape("h100", 2), GpuShape("h100", 1)
 BOTH = "gpu:a100:4,gpu:h100:2"
 
 
@@ -239,7 +239,7 @@ def test_those_whose_turn_has_come_are_first():
 
 
 KINDS = st.sampled_from(["a100", "h100", "v100", ""])
-SHAPE = st.tuples(st.sampled_from(["a100", "h100", "v100"]), st.integers(1, 9)).map(lambda s: Shape(*s))
+SHAPE = st.tuples(st.sampled_from(["a100", "h100", "v100"]), st.integers(1, 9)).map(lambda s: GpuShape(*s))
 JOB = st.builds(
     lambda shapes, limit, gpus, kind, nodes: offering(
         ",".join(shape.text for shape in shapes), time_limit_s=limit, gpus=gpus, gpu_kind=kind, nodes=nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_energy.config import Config, EdpEntry
-from slurm_energy.devices.product_names import is_cpu, is_gpu, product_words
+from slurm_energy.devices.product_names import gpu_product_words, matches_cpu, matches_gpu
 from slurm_energy.errors import NotFoundError
 from slurm_energy.oracle.hardware.loading import find_hardware
 from slurm_energy.policies.edp import cpu_entry, gpu_entry
@@ -112,12 +112,12 @@ SAME = {
 
 @pytest.mark.parametrize("wanted", SAME)
 def test_a_product_is_matched_by_words(wanted: str) -> None:
-    assert {name for name in GPUS if is_gpu(wanted, name)} == SAME[wanted]
+    assert {name for name in GPUS if matches_gpu(wanted, name)} == SAME[wanted]
 
 
 def test_every_product_is_itself() -> None:
     for name in GPUS:
-        assert is_gpu(name, name) and is_gpu(name.lower().replace(" ", "_"), name)
+        assert matches_gpu(name, name) and matches_gpu(name.lower().replace(" ", "_"), name)
 
 
 def test_the_shipped_table_gives_its_figures_to_the_measured_products_alone() -> None:
@@ -154,7 +154,7 @@ CPUS = (
     ],
 )
 def test_a_processor_is_matched_by_words(wanted: str, names: set[str]) -> None:
-    assert {name for name in CPUS if is_cpu(wanted, name)} == names
+    assert {name for name in CPUS if matches_cpu(wanted, name)} == names
 
 
 def test_the_table_of_another_processor_is_not_used() -> None:
@@ -204,5 +204,5 @@ def test_kinds_of_the_oracle_by_the_names_of_drivers_and_slurm(written: str, nam
 
 
 def test_words_of_a_product() -> None:
-    assert product_words("NVIDIA RTX 6000 Ada Generation") == {"6000", "ada"}
-    assert product_words("Tesla") == frozenset()
+    assert gpu_product_words("NVIDIA RTX 6000 Ada Generation") == {"6000", "ada"}
+    assert gpu_product_words("Tesla") == frozenset()

@@ -437,7 +437,7 @@ def test_what_our_caller_ignores_the_command_ignores(agent: FakeAgent) -> None:
 
 def test_counters_are_read_directly_outside_slurm(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpus(4).two_packages()
-    source = counter_reader.open_counters(tmp_path)
+    source = counter_reader.open_counter_reader(tmp_path)
     assert source is not None
     highest = 262143328850
     first = source.read()
@@ -453,7 +453,7 @@ def test_counters_are_read_directly_outside_slurm(tmp_path: Path) -> None:
 
 def test_a_counter_that_cannot_be_read_is_unknown_ever_after(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpus(4).two_packages()
-    source = counter_reader.open_counters(tmp_path)
+    source = counter_reader.open_counter_reader(tmp_path)
     assert source is not None
     tree.put("sys/class/powercap/intel-rapl:1/energy_uj", "x")
     source.read()
@@ -465,4 +465,4 @@ def test_a_counter_that_cannot_be_read_is_unknown_ever_after(tmp_path: Path) -> 
 
 
 def test_without_counters_there_is_no_source(tmp_path: Path) -> None:
-    assert counter_reader.open_counters(tmp_path) is None
+    assert counter_reader.open_counter_reader(tmp_path) is None

@@ -24,7 +24,7 @@ from slurm_energy.cli import reference
 from slurm_energy.cli.subcommands import BUILT_IN
 from slurm_energy.config.schema import SECTIONS, Config, EdpEntry, SitePolicy
 from slurm_energy.controller import main as controller_main
-from slurm_energy.policies.flags import FLAGS, Request
+from slurm_energy.policies.flags import FLAGS, PolicyRequest
 from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.fields import FIELDS
 
@@ -235,7 +235,7 @@ def test_every_flag_has_an_effect() -> None:
 
 def test_every_part_of_a_request_has_a_reader() -> None:
     text = "".join(ast.unparse(tree) for name, tree in modules().items() if name != "policies/flags.py")
-    for field in dataclasses.fields(Request):
+    for field in dataclasses.fields(PolicyRequest):
         assert re.search(rf"\b(request|asked|found)\.{field.name}\b", text), field.name
 
 

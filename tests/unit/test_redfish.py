@@ -13,7 +13,7 @@ import pytest
 
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.node import redfish
-from slurm_energy.devices.node.redfish import Redfish
+from slurm_energy.devices.node.redfish import RedfishClient
 
 lab = pytest.importorskip("slurm_energy_lab.bmc", reason="pyghmi is not installed")
 CHASSIS = "/redfish/v1/Chassis/1"
@@ -43,13 +43,13 @@ def server() -> Iterator[Any]:
 
 
 @pytest.fixture
-def bmc(server: Any, password: Path) -> Iterator[Redfish]:
-    made = Redfish(f"http://127.0.0.1:{server.server_port}", "operator", password)
+def bmc(server: Any, password: Path) -> Iterator[RedfishClient]:
+    made = RedfishClient(f"http://127.0.0.1:{server.server_port}", "operator", password)
     yield made
     made.close()
 
 
-def test_the_node_s_chassis_is_found_once_and_then_asked(server: Any, bmc: Redfish) -> None:
+def test_the_node_s_chassis_is_found_once_and_then_asked(server: Any, bmc: RedfishClient) -> None:
     assert bmc.power_watts() == 437.0
     before = server.requests
     assert bmc.power_watts() == 437.0
@@ -57,14 +57,14 @@ def test_the_node_s_chassis_is_found_once_and_then_asked(server: Any, bmc: Redfi
 
 
 def test_a_service_without_environment_metrics_has_the_older_power_resource(
-    server: Any, bmc: Redfish
+    server: Any, bmc: RedfishClient
 ) -> None:
     del server.resources[f"{CHASSIS}/EnvironmentMetrics"]
     assert bmc.power_watts() == 437.0
     assert bmc._resource == f"{CHASSIS}/Power"
 
 
-def test_gpu_boards_that_have_their_own_power_are_not_the_node(server: Any, bmc: Redfish) -> None:
+def test_gpu_boards_that_have_their_own_power_are_not_the_node(server: Any, bmc: RedfishClient) -> None:
     """A GPU baseboard lists one chassis per GPU; only the computer system's own counts."""
     gpu = "/redfish/v1/Chassis/HGX_GPU_0"
     server.resources["/redfish/v1/Chassis"] = lambda: {
@@ -83,19 +83,19 @@ def enclosure(server: Any) -> None:
     server.resources[f"{other}/Power"] = lambda: {"PowerControl": [{"PowerConsumedWatts": 1800}]}
 
 
-def test_two_chassis_with_a_power_are_not_guessed_at(server: Any, bmc: Redfish) -> None:
+def test_two_chassis_with_a_power_are_not_guessed_at(server: Any, bmc: RedfishClient) -> None:
     enclosure(server)
     with pytest.raises(DeviceError, match="2 chassis tell a power"):
         bmc.power_watts()
 
 
-def test_the_administrator_can_name_the_chassis(server: Any, bmc: Redfish) -> None:
+def test_the_administrator_can_name_the_chassis(server: Any, bmc: RedfishClient) -> None:
     enclosure(server)
     bmc.chassis = "/redfish/v1/Chassis/Enclosure"
     assert bmc.power_watts() == 1800.0
 
 
-def test_a_reading_that_is_null_is_unknown(server: Any, bmc: Redfish) -> None:
+def test_a_reading_that_is_null_is_unknown(server: Any, bmc: RedfishClient) -> None:
     bmc.power_watts()
     server.resources[f"{CHASSIS}/EnvironmentMetrics"] = lambda: {"PowerWatts": {"Reading": None}}
     with pytest.raises(DeviceError, match="no reading now"):
@@ -116,14 +116,14 @@ def test_a_reading_that_is_null_is_unknown(server: Any, bmc: Redfish) -> None:
         {"PowerControl": [{"PowerConsumedWatts": 1e9}]},
     ],
 )
-def test_odd_resources_tell_no_power(server: Any, bmc: Redfish, data: dict[str, Any]) -> None:
+def test_odd_resources_tell_no_power(server: Any, bmc: RedfishClient, data: dict[str, Any]) -> None:
     server.resources[f"{CHASSIS}/EnvironmentMetrics"] = lambda: data
     server.resources[f"{CHASSIS}/Power"] = lambda: data
     with pytest.raises(DeviceError, match="no chassis of a computer system tells its power"):
         bmc.power_watts()
 
 
-def test_a_wrong_password_is_said_and_a_new_one_is_taken(bmc: Redfish, password: Path) -> None:
+def test_a_wrong_password_is_said_and_a_new_one_is_taken(bmc: RedfishClient, password: Path) -> None:
     password.write_text("wrong\n")
     with pytest.raises(DeviceError, match="user or password is wrong"):
         bmc.power_watts()
@@ -131,7 +131,7 @@ def test_a_wrong_password_is_said_and_a_new_one_is_taken(bmc: Redfish, password:
     assert bmc.power_watts() == 437.0
 
 
-def test_a_connection_that_the_bmc_closed_is_made_anew(server: Any, bmc: Redfish) -> None:
+def test_a_connection_that_the_bmc_closed_is_made_anew(server: Any, bmc: RedfishClient) -> None:
     bmc.power_watts()
     assert bmc._connection is not None and bmc._connection.sock is not None
     bmc._connection.sock.shutdown(2)
@@ -141,12 +141,12 @@ def test_a_connection_that_the_bmc_closed_is_made_anew(server: Any, bmc: Redfish
 @pytest.mark.parametrize("url", ["ftp://bmc7", "bmc7", "https://"])
 def test_an_address_that_is_none_is_said(url: str, password: Path) -> None:
     with pytest.raises(DeviceError, match="not an address"):
-        Redfish(url, "operator", password).power_watts()
+        RedfishClient(url, "operator", password).power_watts()
 
 
 def test_a_bmc_that_is_not_there_is_said(password: Path) -> None:
     with pytest.raises(DeviceError, match="refused"):
-        Redfish("http://127.0.0.1:9", "operator", password).power_watts()
+        RedfishClient("http://127.0.0.1:9", "operator", password).power_watts()
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -170,11 +170,11 @@ def test_the_bmc_s_certificate_is_checked(tmp_path: Path, password: Path) -> Non
     server = lab.RedfishServer(lambda: 250.0, "operator", "secret", ("127.0.0.1", 0), pem)
     thread = serve(server)
     url = f"https://127.0.0.1:{server.server_port}"
-    trusting = Redfish(url, "operator", password, authority=certificate)
+    trusting = RedfishClient(url, "operator", password, authority=certificate)
     try:
         assert trusting.power_watts() == 250.0
         with pytest.raises(DeviceError, match="CERTIFICATE_VERIFY_FAILED"):
-            Redfish(url, "operator", password).power_watts()
+            RedfishClient(url, "operator", password).power_watts()
     finally:
         trusting.close()
         server.shutdown()
@@ -182,8 +182,8 @@ def test_the_bmc_s_certificate_is_checked(tmp_path: Path, password: Path) -> Non
         server.server_close()
 
 
-def test_the_gauge_closes_its_connection(server: Any, bmc: Redfish) -> None:
-    gauge = redfish.gauge(bmc, interval_s=0.01)
+def test_the_gauge_closes_its_connection(server: Any, bmc: RedfishClient) -> None:
+    gauge = redfish.power_sensor(bmc, interval_s=0.01)
     for _ in range(2000):
         try:
             assert gauge.read().watts == 437.0

@@ -14,10 +14,10 @@ from slurm_energy.devices.source_priority import (
     ALL_PARTS,
     COMPONENT_SOURCES,
     NODE_SOURCES,
-    Choice,
-    Part,
-    choose,
-    table,
+    NodePart,
+    SourceSelection,
+    priority_tables,
+    select_sources,
 )
 from slurm_energy.errors import UsageError
 
@@ -47,12 +47,12 @@ def found(*names: str) -> list[Found]:
     return counters
 
 
-def sources(choice: Choice, keys: Sequence[str]) -> list[str]:
+def sources(choice: SourceSelection, keys: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(key.partition(".")[0] for key in keys))
 
 
 def test_a_usual_server_counts_rapl_and_nvml_and_takes_the_bmc_for_the_node() -> None:
-    choice = choose(
+    choice = select_sources(
         found(
             "powercap:intel-rapl/cpu/2", "powercap:intel-rapl/dram/2", "nvml:total_energy/gpu/8", "ipmi:dcmi"
         )
@@ -63,51 +63,51 @@ def test_a_usual_server_counts_rapl_and_nvml_and_takes_the_bmc_for_the_node() ->
 
 
 def test_psys_never_counts_beside_its_packages() -> None:
-    choice = choose(found("powercap:intel-rapl/cpu/2", "powercap:psys"))
+    choice = select_sources(found("powercap:intel-rapl/cpu/2", "powercap:psys"))
     assert choice.node == ("powercap:psys.node.0",)
     assert choice.node_adds == frozenset()  # the packages are in it
 
 
 def test_several_psys_zones_are_left_out() -> None:
-    choice = choose(found("powercap:psys/node/2"))
+    choice = select_sources(found("powercap:psys/node/2"))
     assert choice.node == ()
     assert set(choice.left_out.values()) == {"2 of them: what each covers is not known"}
 
 
 def test_the_bmc_wins_over_psys_and_loses_to_the_blade_controller() -> None:
-    assert choose(found("powercap:psys", "redfish:power")).node == ("redfish:power.node.0",)
-    choice = choose(found("powercap:psys", "redfish:power", "pm_counters:node"))
+    assert select_sources(found("powercap:psys", "redfish:power")).node == ("redfish:power.node.0",)
+    choice = select_sources(found("powercap:psys", "redfish:power", "pm_counters:node"))
     assert choice.node == ("pm_counters:node.node.0",)
     assert set(choice.left_out.values()) == {"the node is counted by pm_counters:node"}
 
 
 def test_gpus_in_a_box_of_their_own_are_added_to_the_bmc_s_figure() -> None:
     counters = found("powercap:intel-rapl/cpu", "nvml:total_energy/gpu/4", "ipmi:dcmi")
-    assert choose(counters, node_excludes=frozenset({Part.GPU})).node_adds == {Part.GPU}
-    without = choose(found("ipmi:dcmi"), node_excludes=frozenset({Part.GPU}))
-    assert (without.node_adds, without.node_lacks) == (frozenset(), {Part.GPU})
+    assert select_sources(counters, node_excludes=frozenset({NodePart.GPU})).node_adds == {NodePart.GPU}
+    without = select_sources(found("ipmi:dcmi"), node_excludes=frozenset({NodePart.GPU}))
+    assert (without.node_adds, without.node_lacks) == (frozenset(), {NodePart.GPU})
 
 
 def test_the_administrator_may_choose_the_node_s_source_or_none() -> None:
     counters = found("ipmi:dcmi", "power_meter:acpi")
-    assert choose(counters).node == ("power_meter:acpi.node.0",)
-    assert choose(counters, "ipmi:dcmi").node == ("ipmi:dcmi.node.0",)
-    none = choose(counters, "none")
+    assert select_sources(counters).node == ("power_meter:acpi.node.0",)
+    assert select_sources(counters, "ipmi:dcmi").node == ("ipmi:dcmi.node.0",)
+    none = select_sources(counters, "none")
     assert (none.node, none.node_lacks) == ((), frozenset())
     with pytest.raises(UsageError, match="node source 'bmc' is not known: one of pm_counters:node"):
-        choose(counters, "bmc")
+        select_sources(counters, "bmc")
 
 
 def test_measured_memory_wins_over_the_model() -> None:
-    choice = choose(found("powercap:intel-rapl/dram", "model:dram"))
+    choice = select_sources(found("powercap:intel-rapl/dram", "model:dram"))
     assert sources(choice, choice.components) == ["powercap:intel-rapl"]
 
 
 def test_a_grace_socket_includes_its_memory_and_its_rails() -> None:
     names = ("power_meter:grace-grace", "power_meter:grace-cpu", "power_meter:grace-sysio", "model:dram")
-    choice = choose(found(*names))
+    choice = select_sources(found(*names))
     assert sources(choice, choice.components) == ["power_meter:grace-grace"]
-    rails = choose(found(*names[1:]))
+    rails = select_sources(found(*names[1:]))
     assert sources(rails, rails.components) == [
         "model:dram",
         "power_meter:grace-cpu",
@@ -116,8 +116,10 @@ def test_a_grace_socket_includes_its_memory_and_its_rails() -> None:
 
 
 def test_a_source_that_nobody_knows_does_not_count() -> None:
-    choice = choose([Found("mystery", "cpu", "some:thing")])
-    assert choice == Choice(left_out={"mystery": "a source without a place in the order of preference"})
+    choice = select_sources([Found("mystery", "cpu", "some:thing")])
+    assert choice == SourceSelection(
+        left_out={"mystery": "a source without a place in the order of preference"}
+    )
 
 
 EVERYTHING = [(source.name, source.component) for source in (*COMPONENT_SOURCES, *NODE_SOURCES)]
@@ -127,16 +129,16 @@ EVERYTHING = [(source.name, source.component) for source in (*COMPONENT_SOURCES,
     st.sets(st.sampled_from(EVERYTHING)),
     st.integers(1, 4),
     st.randoms(),
-    st.sets(st.sampled_from(list(Part))),
+    st.sets(st.sampled_from(list(NodePart))),
 )
 def test_no_part_is_ever_counted_twice(
-    present: set[tuple[str, str]], count: int, random: object, excluded: set[Part]
+    present: set[tuple[str, str]], count: int, random: object, excluded: set[NodePart]
 ) -> None:
     counters = found(*(f"{name}/{component}/{count}" for name, component in sorted(present)))
-    choice = choose(counters, node_excludes=frozenset(excluded))
+    choice = select_sources(counters, node_excludes=frozenset(excluded))
     parts = {(s.name, s.component): s.parts for s in (*COMPONENT_SOURCES, *NODE_SOURCES)}
     used = {(c.source, c.component.partition("[")[0]) for c in counters if c.key in choice.components}
-    for part in Part:
+    for part in NodePart:
         holders = [name for name, component in used if part in parts[name, component]]
         assert len(holders) <= 1 or set(holders) == TOGETHER
     node = {(c.source, "node") for c in counters if c.key in choice.node}
@@ -150,19 +152,19 @@ def test_no_part_is_ever_counted_twice(
     assert chosen | set(choice.left_out) == {c.key for c in counters}
     assert not chosen & set(choice.left_out)
     random.shuffle(counters)  # type: ignore[attr-defined]
-    assert choose(counters, node_excludes=frozenset(excluded)) == choice
+    assert select_sources(counters, node_excludes=frozenset(excluded)) == choice
 
 
 @given(st.sets(st.sampled_from(EVERYTHING), min_size=1))
 def test_without_the_winner_the_next_takes_its_place(present: set[tuple[str, str]]) -> None:
     counters = found(*(f"{name}/{component}" for name, component in sorted(present)))
-    choice = choose(counters)
+    choice = select_sources(counters)
     order = [source.name for source in NODE_SOURCES]
     others = [c for c in counters if c.key not in choice.node]
     if choice.node:
-        first, then = choice.node[0].partition(".")[0], choose(others).node
+        first, then = choice.node[0].partition(".")[0], select_sources(others).node
         assert not then or order.index(then[0].partition(".")[0]) > order.index(first)
 
 
 def test_the_document_shows_the_table() -> None:
-    assert table() in DOCUMENT.read_text()
+    assert priority_tables() in DOCUMENT.read_text()

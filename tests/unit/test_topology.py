@@ -14,7 +14,7 @@ from hardware_tree import Tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.devices.cpu.topology import Topology, cpus_of_cores, read_topology, slurm_order
+from slurm_energy.devices.cpu.topology import CpuTopology, cpus_of_cores, read_topology, slurm_order
 from slurm_energy.devices.discovery import discover
 
 Place = tuple[int, int]
@@ -88,7 +88,7 @@ def numa(tree: Tree, *nodes: set[int]) -> Tree:
     return tree
 
 
-def topology(tree: Tree) -> Topology:
+def topology(tree: Tree) -> CpuTopology:
     hardware = discover(tree.root).hardware
     found = read_topology(tree.root, tuple(cpu for core in hardware.cores for cpu in core))
     assert found.cores == hardware.cores

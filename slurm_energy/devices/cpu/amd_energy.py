@@ -11,15 +11,15 @@ import re
 from pathlib import Path
 
 from slurm_energy.devices.driver import EnergyCounter
-from slurm_energy.devices.hwmon import Chip, chips
-from slurm_energy.devices.sysfs import CounterFile, cpu_list, read_number, read_optional
+from slurm_energy.devices.hwmon import HwmonChip, find_chips
+from slurm_energy.devices.sysfs import CounterFile, parse_cpu_list, read_number, read_optional
 
 _NAME = "amd_energy"
 _SOCKET = re.compile(r"Esocket(\d+)")
 _MOST_WATTS = 1000.0
 
 
-class SocketEnergy(EnergyCounter):
+class AmdEnergyCounter(EnergyCounter):
     """energyN_input of a socket, kept open. The driver unwraps the register, so it only grows.
 
     Its own arithmetic overflows at 2^64 register units x 10^6, 281 MJ; that looks like a reset and costs
@@ -48,17 +48,17 @@ def discover(root: Path) -> list[EnergyCounter]:
     """Return one counter per socket; empty on a node without the driver."""
     packages = _package_by_node(root)
     counters: list[EnergyCounter] = []
-    for chip in chips(root, _NAME):
+    for chip in find_chips(root, _NAME):
         entries = _entries(chip)
         if len(entries) > len(set(packages.values())) > 0:
             # One entry per NUMA node: keep the first of each package.
             first = {package: node for node, package in reversed(packages.items())}
             entries = [(number, path) for number, path in entries if number in first.values()]
-        counters += [SocketEnergy(len(counters) + index, path) for index, (_, path) in enumerate(entries)]
+        counters += [AmdEnergyCounter(len(counters) + index, path) for index, (_, path) in enumerate(entries)]
     return counters
 
 
-def _entries(chip: Chip) -> list[tuple[int, Path]]:
+def _entries(chip: HwmonChip) -> list[tuple[int, Path]]:
     """Return (number in the label, file) of the socket channels."""
     found = []
     for channel in chip.channels("energy", "input"):
@@ -75,7 +75,7 @@ def _package_by_node(root: Path) -> dict[int, int]:
     packages: dict[int, int] = {}
     for node in sorted(int(path.name[4:]) for path in folder.glob("node[0-9]*")):
         try:
-            cpus = cpu_list(read_optional(folder / f"node{node}/cpulist") or "")
+            cpus = parse_cpu_list(read_optional(folder / f"node{node}/cpulist") or "")
         except ValueError:
             continue
         if not cpus:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.devices.driver import Knob, Stage
-from slurm_energy.devices.hardware import Package
-from slurm_energy.devices.hwmon import Chip, ChipPower, chips
+from slurm_energy.devices.driver import Knob, WriteStage
+from slurm_energy.devices.hardware import CpuPackage
+from slurm_energy.devices.hwmon import HwmonChip, HwmonPowerSensor, find_chips
 from slurm_energy.devices.sysfs import read_text, write_text
 
 _NAME = "amd_hsmp_hwmon"
@@ -21,11 +21,11 @@ _DEFAULT_MOST_WATTS = 1000.0
 _HEADROOM = 1.5
 
 
-class SocketLimit(Knob):
+class HsmpPowerLimit(Knob):
     """Power limit of a socket in microwatts. The firmware lowers a too high one to its own maximum."""
 
     kind = "hsmp.power_limit"
-    stage = Stage.RAPL_LIMIT
+    stage = WriteStage.RAPL_LIMIT
 
     def __init__(self, place: str, path: Path) -> None:
         super().__init__(place)
@@ -62,30 +62,30 @@ class HsmpDevices:
         packages: the sockets; `places` are those of `hsmp.power_limit`.
     """
 
-    gauges: list[ChipPower]
+    gauges: list[HwmonPowerSensor]
     knobs: list[Knob]
-    packages: list[Package]
+    packages: list[CpuPackage]
 
 
 def discover(root: Path) -> HsmpDevices:
     """Find the sockets, in the order of their devices, which is the order of the sockets."""
     found = HsmpDevices([], [], [])
-    for number, chip in enumerate(chips(root, _NAME)):
+    for number, chip in enumerate(find_chips(root, _NAME)):
         _add(found, chip, f"socket{number}")
     return found
 
 
-def _add(found: HsmpDevices, chip: Chip, place: str) -> None:
+def _add(found: HsmpDevices, chip: HwmonChip, place: str) -> None:
     most = _watts(chip, "power1_cap_max")
     if (power := chip.file("power1_input")) is not None:
         bound = most * _HEADROOM if most else _DEFAULT_MOST_WATTS
-        found.gauges.append(ChipPower(f"hsmp:{place}", "cpu", "hsmp:power", bound, power))
+        found.gauges.append(HwmonPowerSensor(f"hsmp:{place}", "cpu", "hsmp:power", bound, power))
     limit = _watts(chip, "power1_cap")
     path = chip.file("power1_cap")
     if limit is not None and path is not None:
-        found.knobs.append(SocketLimit(place, path))
+        found.knobs.append(HsmpPowerLimit(place, path))
     found.packages.append(
-        Package(
+        CpuPackage(
             name=place,
             places=(place,) if limit is not None else (),
             found_watts=limit,
@@ -96,6 +96,6 @@ def _add(found: HsmpDevices, chip: Chip, place: str) -> None:
     )
 
 
-def _watts(chip: Chip, attribute: str) -> float | None:
+def _watts(chip: HwmonChip, attribute: str) -> float | None:
     value = chip.number(attribute)
     return value / 1e6 if value else None

@@ -30,7 +30,7 @@ PROCESS_TREE = "process tree"
 
 
 @dataclass(frozen=True, slots=True)
-class JobPlace:
+class JobProcesses:
     """What is known of a job.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Group:
 
 
 @dataclass(slots=True)
-class CpuTimes:
+class JobCpuTimeReader:
     """Reads the CPU time of jobs; keeps one descriptor per job.
 
     Attributes:
@@ -71,15 +71,15 @@ class CpuTimes:
     root: Path
     node: str
     _groups: dict[int, _Group] = field(default_factory=dict)
-    _trees: dict[int, process_tree.JobTime] = field(default_factory=dict)
+    _trees: dict[int, process_tree.JobCpuTime] = field(default_factory=dict)
 
-    def read(self, jobs: Iterable[JobPlace]) -> dict[int, int | None]:
+    def read(self, jobs: Iterable[JobProcesses]) -> dict[int, int | None]:
         """Return nanoseconds of CPU time by job id; None for a job of which nothing is found.
 
         A job's figure never goes down; after its group is gone the last one stays.
         """
         result: dict[int, int | None] = {}
-        rest: list[JobPlace] = []
+        rest: list[JobProcesses] = []
         for job in jobs:
             time_ns = self._from_group(job)
             result[job.job_id] = time_ns
@@ -89,12 +89,12 @@ class CpuTimes:
             result.update(self._from_processes(rest))
         return result
 
-    def read_open(self, jobs: Iterable[JobPlace]) -> dict[int, int]:
+    def read_open(self, jobs: Iterable[JobProcesses]) -> dict[int, int]:
         """Return nanoseconds of CPU time by job id, of jobs whose group is known; searches nothing."""
         found = {job.job_id: self._from_group(job) for job in jobs if job.job_id in self._groups}
         return {job_id: time_ns for job_id, time_ns in found.items() if time_ns is not None}
 
-    def find(self, job: JobPlace) -> bool:
+    def find(self, job: JobProcesses) -> bool:
         """Look for a job's group by its known processes, which is quick; return whether it is known now."""
         if job.job_id in self._groups:
             return True
@@ -121,7 +121,7 @@ class CpuTimes:
             self.forget(job_id)
         self._trees.clear()
 
-    def _from_group(self, job: JobPlace) -> int | None:
+    def _from_group(self, job: JobProcesses) -> int | None:
         group = self._groups.get(job.job_id)
         if group is None:
             path = self._find(job)
@@ -136,7 +136,7 @@ class CpuTimes:
         group.highest_ns = max(group.highest_ns, time_ns)
         return group.highest_ns
 
-    def _opened(self, job: JobPlace, path: str) -> _Group | None:
+    def _opened(self, job: JobProcesses, path: str) -> _Group | None:
         descriptor = _open(path)
         if descriptor < 0:
             return None
@@ -150,7 +150,7 @@ class CpuTimes:
             group.descriptor = descriptor
         return group.highest_ns
 
-    def _find(self, job: JobPlace) -> str | None:
+    def _find(self, job: JobProcesses) -> str | None:
         """Return the file with a job's CPU time."""
         names = job.directory_names
         for pid in job.pids:
@@ -184,11 +184,11 @@ class CpuTimes:
                     return path
         return None
 
-    def _from_processes(self, jobs: list[JobPlace]) -> dict[int, int | None]:
-        found = process_tree.job_times(self.root, {job.job_id: job.pids for job in jobs})
+    def _from_processes(self, jobs: list[JobProcesses]) -> dict[int, int | None]:
+        found = process_tree.read_job_cpu_times(self.root, {job.job_id: job.pids for job in jobs})
         result: dict[int, int | None] = {}
         for job_id, time in found.items():
-            total = process_tree.combine(self._trees.get(job_id), time)
+            total = process_tree.accumulate(self._trees.get(job_id), time)
             if total is not None:
                 self._trees[job_id] = total
             result[job_id] = total.nanoseconds if total else None

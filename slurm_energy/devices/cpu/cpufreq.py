@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from slurm_energy.devices.driver import DeviceError, Knob, Stage
-from slurm_energy.devices.hardware import CpuPolicy, read_range
-from slurm_energy.devices.sysfs import cpu_list, read_number, read_optional, read_text, write_text
+from slurm_energy.devices.driver import DeviceError, Knob, WriteStage
+from slurm_energy.devices.hardware import CpufreqPolicy, parse_range
+from slurm_energy.devices.sysfs import parse_cpu_list, read_number, read_optional, read_text, write_text
 
 _CPU = Path("sys/devices/system/cpu")
 _POLICY = re.compile(r"policy(\d+)")
@@ -37,29 +37,33 @@ class _FileKnob(Knob):
         write_text(self.path, value)
 
 
-class Governor(_FileKnob):
+class CpufreqGovernor(_FileKnob):
     """scaling_governor of one policy; active drivers change the preference with it."""
 
     kind = "cpufreq.governor"
-    stage = Stage.GOVERNOR
+    stage = WriteStage.GOVERNOR
 
     def affected(self, present: str) -> tuple[str, ...]:
         """Leaving the userspace governor loses the speed that was set."""
-        return (*self.affects, f"{SetSpeed.kind}[{self.place}]") if present == "userspace" else self.affects
+        return (
+            (*self.affects, f"{UserspaceSpeed.kind}[{self.place}]")
+            if present == "userspace"
+            else self.affects
+        )
 
 
-class Preference(_FileKnob):
+class EnergyPerformancePreference(_FileKnob):
     """energy_performance_preference of one policy."""
 
     kind = "cpufreq.epp"
-    stage = Stage.PREFERENCE
+    stage = WriteStage.PREFERENCE
 
 
-class SetSpeed(_FileKnob):
+class UserspaceSpeed(_FileKnob):
     """scaling_setspeed: meaningful, and readable as a number, only under the userspace governor."""
 
     kind = "cpufreq.setspeed"
-    stage = Stage.SETSPEED
+    stage = WriteStage.SETSPEED
 
     def write(self, value: str) -> None:
         """Set the speed in kHz; there is nothing to set outside the userspace governor."""
@@ -67,11 +71,11 @@ class SetSpeed(_FileKnob):
             super().write(value)
 
 
-class Boost(_FileKnob):
+class CpufreqBoost(_FileKnob):
     """Frequencies above the base: `1` allowed, `0` not, for all CPUs."""
 
     kind = "cpufreq.boost"
-    stage = Stage.BOOST
+    stage = WriteStage.BOOST
 
     def __init__(self, path: Path, inverted: bool, affects: tuple[str, ...]) -> None:
         super().__init__("all", path, affects)
@@ -87,11 +91,11 @@ class Boost(_FileKnob):
         super().write({"0": "1", "1": "0"}[value] if self.inverted else value)
 
 
-class FrequencyRange(Knob):
+class CpufreqRange(Knob):
     """scaling_min_freq and scaling_max_freq of one policy, written `LOW-HIGH` in kHz."""
 
     kind = "cpufreq.frequency"
-    stage = Stage.FREQUENCY
+    stage = WriteStage.FREQUENCY
 
     def __init__(self, place: str, folder: Path) -> None:
         super().__init__(place)
@@ -111,9 +115,9 @@ class FrequencyRange(Knob):
 
     def write(self, value: str) -> None:
         """Write both bounds so that minimum <= maximum holds at every moment (kernels before 5.3)."""
-        low, high = read_range(value)
+        low, high = parse_range(value)
         try:
-            low_now, high_now = read_range(self.read())
+            low_now, high_now = parse_range(self.read())
         except DeviceError:
             low_now, high_now = 0, 0
         parts = [(self._low, low, low_now), (self._high, high, high_now)]
@@ -123,27 +127,27 @@ class FrequencyRange(Knob):
 
     def accepts(self, asked: str, found: str) -> bool:
         """Drivers round to steps of up to 100 MHz."""
-        (low, high), (low_now, high_now) = read_range(asked), read_range(found)
+        (low, high), (low_now, high_now) = parse_range(asked), parse_range(found)
         return abs(low - low_now) <= _ROUNDING_KHZ and abs(high - high_now) <= _ROUNDING_KHZ
 
     def settled(self, asked: str, found: str) -> bool:
         """Table drivers round to a frequency they have: the bound asked for must still hold."""
-        return read_range(found)[1] <= read_range(asked)[1] + _ROUNDING_KHZ
+        return parse_range(found)[1] <= parse_range(asked)[1] + _ROUNDING_KHZ
 
     def shown(self, value: str) -> str:
         """Return the bounds in MHz."""
-        low, high = read_range(value)
+        low, high = parse_range(value)
         return f"{low / 1000:g}-{high / 1000:g} MHz"
 
 
-def discover(root: Path) -> tuple[list[CpuPolicy], list[Knob]]:
+def discover(root: Path) -> tuple[list[CpufreqPolicy], list[Knob]]:
     """Return the policies of the node (with the bounds found) and their knobs; both empty without cpufreq."""
     folder = root / _CPU / "cpufreq"
     try:
         names = [entry.name for entry in folder.iterdir() if _POLICY.fullmatch(entry.name)]
     except OSError:
         return [], []
-    policies: list[CpuPolicy] = []
+    policies: list[CpufreqPolicy] = []
     knobs: list[Knob] = []
     for name in sorted(names, key=lambda text: int(text[6:])):
         try:
@@ -151,13 +155,13 @@ def discover(root: Path) -> tuple[list[CpuPolicy], list[Knob]]:
         except (DeviceError, ValueError):
             continue  # all CPUs of the policy are offline
         knobs += _policy_knobs(folder / name)
-    return policies, _boost(root, [knob.key for knob in knobs if knob.kind == FrequencyRange.kind]) + knobs
+    return policies, _boost(root, [knob.key for knob in knobs if knob.kind == CpufreqRange.kind]) + knobs
 
 
-def _policy(folder: Path) -> CpuPolicy:
-    return CpuPolicy(
+def _policy(folder: Path) -> CpufreqPolicy:
+    return CpufreqPolicy(
         name=folder.name,
-        cpus=cpu_list(read_text(folder / "affected_cpus")),
+        cpus=parse_cpu_list(read_text(folder / "affected_cpus")),
         driver=read_optional(folder / "scaling_driver") or "",
         governors=tuple((read_optional(folder / "scaling_available_governors") or "").split()),
         preferences=_preferences(folder),
@@ -185,21 +189,21 @@ def _preferences(folder: Path) -> tuple[str, ...]:
 
 
 def _policy_knobs(folder: Path) -> list[Knob]:
-    knobs: list[Knob] = [FrequencyRange(folder.name, folder)]
+    knobs: list[Knob] = [CpufreqRange(folder.name, folder)]
     affected: list[str] = []
     epp = folder / "energy_performance_preference"
     if read_optional(epp) is not None:
-        knobs.append(Preference(folder.name, epp))
+        knobs.append(EnergyPerformancePreference(folder.name, epp))
         affected.append(knobs[-1].key)
     if read_optional(folder / "scaling_setspeed") is not None:
-        knobs.append(SetSpeed(folder.name, folder / "scaling_setspeed"))
+        knobs.append(UserspaceSpeed(folder.name, folder / "scaling_setspeed"))
     if read_optional(folder / "scaling_governor") is not None:
-        knobs.append(Governor(folder.name, folder / "scaling_governor", tuple(affected)))
+        knobs.append(CpufreqGovernor(folder.name, folder / "scaling_governor", tuple(affected)))
     return knobs
 
 
 def _boost(root: Path, ranges: list[str]) -> list[Knob]:
     for path, inverted in (("cpufreq/boost", False), ("intel_pstate/no_turbo", True)):
         if read_number(root / _CPU / path) is not None:
-            return [Boost(root / _CPU / path, inverted, tuple(ranges))]
+            return [CpufreqBoost(root / _CPU / path, inverted, tuple(ranges))]
     return []

@@ -16,7 +16,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from slurm_energy.devices.driver import DeviceError, EnergyCounter
-from slurm_energy.devices.sysfs import cpu_list, read_number, read_optional, reason
+from slurm_energy.devices.sysfs import error_reason, parse_cpu_list, read_number, read_optional
 
 _PMU = Path("sys/bus/event_source/devices/power")
 _EVENTS = {"energy-pkg": "cpu", "energy-ram": "dram"}
@@ -70,7 +70,7 @@ def read_count(descriptor: int) -> int:
     return int.from_bytes(os.read(descriptor, 8), "little")
 
 
-class PerfEnergy(EnergyCounter):
+class PerfEnergyCounter(EnergyCounter):
     """One energy event on one CPU; opened at once, since it counts from then on."""
 
     range_uj = None
@@ -96,14 +96,14 @@ class PerfEnergy(EnergyCounter):
         try:
             self._descriptor = open_event(kind, config, cpu)
         except OSError as error:
-            raise DeviceError(self.key, reason(error)) from None
+            raise DeviceError(self.key, error_reason(error)) from None
 
     def read(self) -> int:
         """Return microjoules since the event was opened."""
         try:
             return int(read_count(self._descriptor) * self._microjoules)
         except OSError as error:
-            raise DeviceError(self.key, reason(error)) from None
+            raise DeviceError(self.key, error_reason(error)) from None
 
     def close(self) -> None:
         """Close the event."""
@@ -112,7 +112,7 @@ class PerfEnergy(EnergyCounter):
             self._descriptor = -1
 
 
-def events(root: Path) -> list[tuple[str, int, Fraction]]:
+def energy_events(root: Path) -> list[tuple[str, int, Fraction]]:
     """Return (name, config, microjoules per count) of the energy events that the node has."""
     found = []
     for name in _EVENTS:
@@ -137,15 +137,15 @@ def discover(root: Path) -> tuple[list[EnergyCounter], list[str]]:
     """
     kind = read_number(root / _PMU / "type")
     try:
-        cpus = cpu_list(read_optional(root / _PMU / "cpumask") or "")
+        cpus = parse_cpu_list(read_optional(root / _PMU / "cpumask") or "")
     except ValueError:
         cpus = ()
     counters: list[EnergyCounter] = []
     notes: list[str] = []
-    for name, config, worth in events(root) if kind is not None else []:
+    for name, config, worth in energy_events(root) if kind is not None else []:
         for cpu in cpus:
             try:
-                counters.append(PerfEnergy(name, kind or 0, config, cpu, worth))
+                counters.append(PerfEnergyCounter(name, kind or 0, config, cpu, worth))
             except DeviceError as error:
                 notes.append(f"perf: {error.what} cannot be opened: {error.why}")
     return counters, notes

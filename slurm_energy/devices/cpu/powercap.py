@@ -15,8 +15,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, Stage
-from slurm_energy.devices.hardware import Package
+from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, WriteStage
+from slurm_energy.devices.hardware import CpuPackage
 from slurm_energy.devices.sysfs import CounterFile, read_number, read_optional, read_text, write_text
 
 _CLASS = Path("sys/class/powercap")
@@ -31,7 +31,7 @@ _DEFAULT_MOST_WATTS = {"cpu": 1000.0, "dram": 250.0, "node": 30_000.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Zone:
+class RaplZone:
     """One RAPL zone: where it is, who provides it, and its name with its package's for sub-zones."""
 
     path: Path
@@ -45,10 +45,10 @@ class Zone:
         return self.name if not self.package else f"{self.name}@{self.package}"
 
 
-class ZoneCounter(CounterFile, EnergyCounter):
+class RaplEnergyCounter(CounterFile, EnergyCounter):
     """energy_uj of a zone, kept open."""
 
-    def __init__(self, zone: Zone, component: str) -> None:
+    def __init__(self, zone: RaplZone, component: str) -> None:
         super().__init__(zone.path / "energy_uj")
         self.key = f"powercap:{zone.label}"
         self.component = component
@@ -81,11 +81,11 @@ class _NumberKnob(Knob):
         write_text(self.path, value)
 
 
-class PowerLimit(_NumberKnob):
+class RaplPowerLimit(_NumberKnob):
     """Long-term power limit in microwatts; the register counts in units of typically 1/8 W."""
 
     kind = "powercap.power_limit"
-    stage = Stage.RAPL_LIMIT
+    stage = WriteStage.RAPL_LIMIT
 
     def accepts(self, asked: str, found: str) -> bool:
         """Allow for the register's unit."""
@@ -96,11 +96,11 @@ class PowerLimit(_NumberKnob):
         return f"{int(value) / 1e6:g} W"
 
 
-class TimeWindow(_NumberKnob):
+class RaplTimeWindow(_NumberKnob):
     """Averaging window of the long-term limit in microseconds; rounded to 2^Y (1 + Z/4) register units."""
 
     kind = "powercap.time_window"
-    stage = Stage.RAPL_WINDOW
+    stage = WriteStage.RAPL_WINDOW
 
     def accepts(self, asked: str, found: str) -> bool:
         """Allow for the register's grid."""
@@ -112,11 +112,11 @@ class TimeWindow(_NumberKnob):
         return f"{int(value) / 1e6:g} s"
 
 
-class Enabled(_NumberKnob):
+class RaplEnable(_NumberKnob):
     """Whether a zone's limits count."""
 
     kind = "powercap.enabled"
-    stage = Stage.RAPL_ENABLE
+    stage = WriteStage.RAPL_ENABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class PowercapDevices:
     counters: list[EnergyCounter]
     platform: list[EnergyCounter]
     knobs: list[Knob]
-    packages: list[Package]
+    packages: list[CpuPackage]
     dram_watts: float | None
     notes: list[str]
 
@@ -152,9 +152,9 @@ def discover(root: Path) -> PowercapDevices:
         if component is None:
             continue
         if component == "node":
-            platform.setdefault(zone.label, ZoneCounter(zone, component))
+            platform.setdefault(zone.label, RaplEnergyCounter(zone, component))
             continue
-        counters.setdefault(f"powercap:{zone.label}", ZoneCounter(zone, component))
+        counters.setdefault(f"powercap:{zone.label}", RaplEnergyCounter(zone, component))
         if component == "cpu":
             place = zone.label if zone.provider == "intel-rapl" else f"{zone.label}:mmio"
             found = _limit_knobs(zone, place)
@@ -180,9 +180,9 @@ def is_amd(root: Path) -> bool:
     return bool(re.search(r"^vendor_id\s*:\s*(AuthenticAMD|HygonGenuine)\s*$", text, re.MULTILINE))
 
 
-def _without_mirrors(zones: list[Zone], amd: bool) -> tuple[list[Zone], list[str]]:
+def _without_mirrors(zones: list[RaplZone], amd: bool) -> tuple[list[RaplZone], list[str]]:
     """Leave out dies that show their whole socket's counter once more. Returns zones and notes."""
-    kept: list[Zone] = []
+    kept: list[RaplZone] = []
     sockets: set[tuple[str, str]] = set()
     mirrored: list[str] = []
     for zone in zones:
@@ -198,7 +198,7 @@ def _without_mirrors(zones: list[Zone], amd: bool) -> tuple[list[Zone], list[str
     return kept, [f"powercap: {name} repeats its socket's counter and is left out" for name in mirrored]
 
 
-def _zones(folder: Path) -> list[Zone]:
+def _zones(folder: Path) -> list[RaplZone]:
     """Return all zones, the register-based provider before its memory-mapped twin, packages by number."""
     try:
         entries = {entry.name: entry for entry in folder.iterdir() if _ZONE.fullmatch(entry.name)}
@@ -210,7 +210,7 @@ def _zones(folder: Path) -> list[Zone]:
         parent = name.rpartition(":")[0]
         package = (names.get(parent) or "") if parent in entries else ""
         if label := names[name]:
-            zones.append(Zone(path, name.partition(":")[0], label, package))
+            zones.append(RaplZone(path, name.partition(":")[0], label, package))
     return sorted(zones, key=lambda zone: (zone.provider != "intel-rapl", _natural(zone.label)))
 
 
@@ -218,7 +218,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def _component(zone: Zone) -> str | None:
+def _component(zone: RaplZone) -> str | None:
     """Return the record's component, None for zones inside others (core, uncore)."""
     if _PACKAGE.fullmatch(zone.name) and not zone.package:
         return "cpu"
@@ -227,7 +227,7 @@ def _component(zone: Zone) -> str | None:
     return "dram" if zone.name == "dram" else None
 
 
-def _long_term(zone: Zone) -> str | None:
+def _long_term(zone: RaplZone) -> str | None:
     """Return the prefix of the long-term constraint's files, None if the zone cannot be limited."""
     for index in range(3):
         if read_optional(zone.path / f"constraint_{index}_name") == "long_term":
@@ -236,28 +236,28 @@ def _long_term(zone: Zone) -> str | None:
     return "constraint_0" if exists else None
 
 
-def _constraint(zone: Zone, file: str) -> int | None:
+def _constraint(zone: RaplZone, file: str) -> int | None:
     prefix = _long_term(zone)
     return read_number(zone.path / f"{prefix}_{file}") if prefix else None
 
 
-def _limit_knobs(zone: Zone, place: str) -> list[Knob]:
+def _limit_knobs(zone: RaplZone, place: str) -> list[Knob]:
     prefix = _long_term(zone)
     if prefix is None:
         return []
-    knobs: list[Knob] = [PowerLimit(place, zone.path / f"{prefix}_power_limit_uw")]
+    knobs: list[Knob] = [RaplPowerLimit(place, zone.path / f"{prefix}_power_limit_uw")]
     window, enabled = zone.path / f"{prefix}_time_window_us", zone.path / "enabled"
     if read_number(window) is not None:
-        knobs.append(TimeWindow(place, window))
+        knobs.append(RaplTimeWindow(place, window))
     if read_number(enabled) is not None:
-        knobs.append(Enabled(place, enabled))
+        knobs.append(RaplEnable(place, enabled))
     return knobs
 
 
-def _package(zone: Zone, places: tuple[str, ...]) -> Package:
+def _package(zone: RaplZone, places: tuple[str, ...]) -> CpuPackage:
     limit = _constraint(zone, "power_limit_uw")
     most, least = _constraint(zone, "max_power_uw"), _constraint(zone, "min_power_uw")
-    return Package(
+    return CpuPackage(
         name=zone.label,
         places=places,
         found_watts=limit / 1e6 if limit else None,
@@ -266,7 +266,7 @@ def _package(zone: Zone, places: tuple[str, ...]) -> Package:
     )
 
 
-def _most_watts(zone: Zone, component: str) -> float:
+def _most_watts(zone: RaplZone, component: str) -> float:
     """Return a power that the zone never exceeds: its highest named limit with headroom for short peaks."""
     named = [read_number(zone.path / f"constraint_{index}_max_power_uw") or 0 for index in range(2)]
     named += [read_number(zone.path / f"constraint_{index}_power_limit_uw") or 0 for index in range(2)]

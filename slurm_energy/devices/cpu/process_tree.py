@@ -19,7 +19,7 @@ _TITLE_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessStat:
     """A line of /proc/PID/stat.
 
     Attributes:
@@ -36,7 +36,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class JobTime:
+class JobCpuTime:
     """CPU time of a job's processes, in ticks.
 
     Attributes:
@@ -55,7 +55,7 @@ class JobTime:
         return self.ticks * NS_PER_TICK
 
 
-def parse_stat(content: bytes) -> Process:
+def parse_stat(content: bytes) -> ProcessStat:
     """Read /proc/PID/stat. The command's name may hold blanks and brackets.
 
     Raises:
@@ -65,12 +65,12 @@ def parse_stat(content: bytes) -> Process:
     if len(fields) < 20:
         raise ValueError("too few fields")
     numbers = [int(word) for word in (fields[1], *fields[11:15], fields[19])]
-    return Process(numbers[0], numbers[1] + numbers[2], numbers[3] + numbers[4], numbers[5])
+    return ProcessStat(numbers[0], numbers[1] + numbers[2], numbers[3] + numbers[4], numbers[5])
 
 
-def processes(root: Path) -> dict[int, Process]:
+def read_processes(root: Path) -> dict[int, ProcessStat]:
     """Return all processes of the node."""
-    found: dict[int, Process] = {}
+    found: dict[int, ProcessStat] = {}
     for name in os.listdir(root / "proc"):
         if name.isdecimal() and (content := _head(os.path.join(root, f"proc/{name}/stat"), _STAT_BYTES)):
             try:
@@ -80,7 +80,7 @@ def processes(root: Path) -> dict[int, Process]:
     return found
 
 
-def stepds(root: Path, pids: Iterable[int]) -> dict[int, list[int]]:
+def find_slurmstepds(root: Path, pids: Iterable[int]) -> dict[int, list[int]]:
     """Return the slurmstepd processes among `pids` by job id; they carry it in their title.
 
     Anybody can give a process that title, so it counts only for those of slurmd's user.
@@ -93,7 +93,7 @@ def stepds(root: Path, pids: Iterable[int]) -> dict[int, list[int]]:
     return found
 
 
-def job_times(root: Path, jobs: Mapping[int, tuple[int, ...]]) -> dict[int, JobTime | None]:
+def read_job_cpu_times(root: Path, jobs: Mapping[int, tuple[int, ...]]) -> dict[int, JobCpuTime | None]:
     """Return the present CPU time of jobs' processes.
 
     Args:
@@ -103,8 +103,8 @@ def job_times(root: Path, jobs: Mapping[int, tuple[int, ...]]) -> dict[int, JobT
     Returns:
         By job id; None for a job without a living process.
     """
-    everything = processes(root)
-    titled = stepds(root, everything)
+    everything = read_processes(root)
+    titled = find_slurmstepds(root, everything)
     children: dict[int, list[int]] = {}
     for pid, process in everything.items():
         children.setdefault(process.parent, []).append(pid)
@@ -114,7 +114,9 @@ def job_times(root: Path, jobs: Mapping[int, tuple[int, ...]]) -> dict[int, JobT
     }
 
 
-def _below(children: Mapping[int, list[int]], roots: Iterable[int], known: Mapping[int, Process]) -> set[int]:
+def _below(
+    children: Mapping[int, list[int]], roots: Iterable[int], known: Mapping[int, ProcessStat]
+) -> set[int]:
     found: set[int] = set()
     todo = [pid for pid in roots if pid in known]
     while todo:
@@ -125,15 +127,15 @@ def _below(children: Mapping[int, list[int]], roots: Iterable[int], known: Mappi
     return found
 
 
-def _sum(everything: Mapping[int, Process], pids: set[int]) -> JobTime | None:
+def _sum(everything: Mapping[int, ProcessStat], pids: set[int]) -> JobCpuTime | None:
     if not pids:
         return None
     living = {(pid, everything[pid].started): everything[pid].ticks for pid in pids}
     waited = sum(everything[pid].waited_ticks for pid in pids)
-    return JobTime(sum(living.values()) + waited, living, waited)
+    return JobCpuTime(sum(living.values()) + waited, living, waited)
 
 
-def combine(earlier: JobTime | None, later: JobTime | None) -> JobTime | None:
+def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTime | None:
     """Return the job's time so far.
 
     A process that vanished and was waited for shows up in `waited`, with what was counted of it already;
@@ -144,7 +146,7 @@ def combine(earlier: JobTime | None, later: JobTime | None) -> JobTime | None:
     grown = sum(ticks - earlier.living.get(key, 0) for key, ticks in later.living.items())
     vanished = sum(ticks for key, ticks in earlier.living.items() if key not in later.living)
     ended = max(0, later.waited - earlier.waited - vanished)
-    return JobTime(earlier.ticks + max(0, grown) + ended, later.living, later.waited)
+    return JobCpuTime(earlier.ticks + max(0, grown) + ended, later.living, later.waited)
 
 
 def _is_slurmd_s(folder: Path) -> bool:

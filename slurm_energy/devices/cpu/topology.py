@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_energy.devices.driver import DeviceError, ThrottleSensor
-from slurm_energy.devices.sysfs import CounterFile, cpu_list, read_number, read_optional
+from slurm_energy.devices.sysfs import CounterFile, parse_cpu_list, read_number, read_optional
 
 _CPU = Path("sys/devices/system/cpu")
 _NUMA = Path("sys/devices/system/node")
@@ -19,7 +19,7 @@ _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class CpuTopology:
     """Which logical CPUs are together. Everything is empty where the kernel does not tell.
 
     Attributes:
@@ -33,7 +33,7 @@ class Topology:
     dies: Mapping[tuple[int, int], frozenset[int]] = field(default_factory=dict)
 
 
-def read_topology(root: Path, cpus: Iterable[int]) -> Topology:
+def read_topology(root: Path, cpus: Iterable[int]) -> CpuTopology:
     """Read where the given CPUs, those online, sit."""
     online = frozenset(cpus)
     cores: list[frozenset[int]] = []
@@ -47,13 +47,13 @@ def read_topology(root: Path, cpus: Iterable[int]) -> Topology:
         core = (_cpus(folder / "thread_siblings_list") & online) | {cpu}
         package, die = read_number(folder / "physical_package_id"), read_number(folder / "die_id") or 0
         if package is None:
-            return Topology()
+            return CpuTopology()
         cores.append(core)
         seen |= core
         packages[package] = packages.get(package, frozenset()) | core
         dies[package, die] = dies.get((package, die), frozenset()) | core
     groups = [*packages.values(), *dies.values(), *_numa_nodes(root), *_last_level_caches(root, cores)]
-    return Topology(slurm_order(cores, groups), packages, dies)
+    return CpuTopology(slurm_order(cores, groups), packages, dies)
 
 
 def slurm_order(
@@ -87,7 +87,7 @@ def cpus_of_cores(text: str, cores: Sequence[tuple[int, ...]], count: int | None
 
     Args:
         text: the list, as SPANK's S_JOB_ALLOC_CORES has it.
-        cores: `Topology.cores`.
+        cores: `CpuTopology.cores`.
         count: CPUs that the job has on the node as Slurm counts; None if not known.
     """
     numbers = _core_numbers(text, len(cores))
@@ -112,7 +112,7 @@ def _core_numbers(text: str, most: int) -> set[int]:
 
 def _cpus(path: Path) -> frozenset[int]:
     try:
-        return frozenset(cpu_list(read_optional(path) or ""))
+        return frozenset(parse_cpu_list(read_optional(path) or ""))
     except ValueError:
         return frozenset()
 
@@ -147,12 +147,12 @@ def online_cpus(root: Path) -> tuple[int, ...]:
     """Return the logical CPUs that are online, empty if the kernel does not tell."""
     text = read_optional(root / _CPU / "online") or ""
     try:
-        return cpu_list(text)
+        return parse_cpu_list(text)
     except ValueError:
         return ()
 
 
-class ThermalThrottle(ThrottleSensor):
+class CpuThermalThrottle(ThrottleSensor):
     """Time that processor packages were throttled by heat: package_throttle_total_time_ms, kernel 5.9 on."""
 
     component = "cpu"
@@ -181,6 +181,6 @@ def throttle_sensors(root: Path, cpus: tuple[int, ...]) -> list[ThrottleSensor]:
         if package not in files and path.exists():
             files[package] = CounterFile(path)
     try:
-        return [ThermalThrottle(list(files.values()))] if files else []
+        return [CpuThermalThrottle(list(files.values()))] if files else []
     except DeviceError:
         return []

@@ -14,9 +14,9 @@ import io
 from fractions import Fraction
 from typing import Any
 
-from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, Stage, ThrottleSensor
+from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor, WriteStage
 from slurm_energy.devices.gpu.inventory import GpuDevices
-from slurm_energy.devices.hardware import Gpu
+from slurm_energy.devices.hardware import GpuInfo
 
 _LIMIT_ROUNDING_UW = 1_000_000
 _DEFAULT_MOST_WATTS = 1500.0
@@ -24,7 +24,7 @@ _SENSOR = 0
 _NOT_AVAILABLE = 2**64 - 1
 
 
-class AmdSmi:
+class AmdSmiLibrary:
     """The open library; every call names a GPU by index."""
 
     def __init__(self, library: Any) -> None:
@@ -34,7 +34,7 @@ class AmdSmi:
             self._handles = list(library.amdsmi_get_processor_handles())
 
     @classmethod
-    def open(cls) -> AmdSmi | None:
+    def open(cls) -> AmdSmiLibrary | None:
         """Return the library, or None where package, library or driver are missing."""
         try:
             # Without the library the package prints advice for its own users and then fails in one of
@@ -81,13 +81,13 @@ def _reason(error: Any) -> str:
     return " ".join(str(getattr(error, "err_info", "") or error).split())
 
 
-class GpuEnergy(EnergyCounter):
+class AmdSmiEnergyCounter(EnergyCounter):
     """Energy accumulator of a GPU."""
 
     range_uj = None
     source = "amdsmi:energy"
 
-    def __init__(self, smi: AmdSmi, gpu: Gpu) -> None:
+    def __init__(self, smi: AmdSmiLibrary, gpu: GpuInfo) -> None:
         self.key = f"amdsmi:gpu{gpu.index}"
         self.component = f"gpu[{gpu.index}]"
         self.most_watts = 2 * gpu.most_watts if gpu.most_watts else _DEFAULT_MOST_WATTS
@@ -102,13 +102,13 @@ class GpuEnergy(EnergyCounter):
         return int(count * Fraction(found["counter_resolution"]))
 
 
-class GpuLimit(Knob):
+class AmdSmiPowerLimit(Knob):
     """Power cap of a GPU in microwatts; the driver takes whole watts."""
 
     kind = "amdsmi.power_limit"
-    stage = Stage.GPU_LIMIT
+    stage = WriteStage.GPU_LIMIT
 
-    def __init__(self, smi: AmdSmi, index: int) -> None:
+    def __init__(self, smi: AmdSmiLibrary, index: int) -> None:
         super().__init__(f"gpu{index}")
         self._smi, self._index = smi, index
 
@@ -129,7 +129,7 @@ class GpuLimit(Knob):
         return f"{int(value) / 1e6:g} W"
 
 
-class GpuThrottle(ThrottleSensor):
+class AmdSmiThrottleSensor(ThrottleSensor):
     """Part of the time in which a GPU was slowed down by its power limit or by heat (MI300 and newer).
 
     The firmware counts its samples, and those in which each reason held.
@@ -144,7 +144,7 @@ class GpuThrottle(ThrottleSensor):
         "hbm_thm_residency_acc",
     )
 
-    def __init__(self, smi: AmdSmi, index: int) -> None:
+    def __init__(self, smi: AmdSmiLibrary, index: int) -> None:
         """Read the counts to start from.
 
         Raises:
@@ -174,7 +174,7 @@ class GpuThrottle(ThrottleSensor):
 
 def discover() -> GpuDevices:
     """Open AMD SMI and find the GPUs with what each supports."""
-    smi = AmdSmi.open()
+    smi = AmdSmiLibrary.open()
     found = GpuDevices([], [], [], [], smi.close if smi else lambda: None)
     for index in range(smi.count() if smi else 0):
         assert smi is not None
@@ -182,23 +182,23 @@ def discover() -> GpuDevices:
     return found
 
 
-def _add(found: GpuDevices, smi: AmdSmi, index: int) -> None:
+def _add(found: GpuDevices, smi: AmdSmiLibrary, index: int) -> None:
     gpu = _gpu(smi, index)
     found.gpus.append(gpu)
     if smi.optional("amdsmi_get_energy_count", index) is not None:
-        found.counters.append(GpuEnergy(smi, gpu))
+        found.counters.append(AmdSmiEnergyCounter(smi, gpu))
     if gpu.found_watts is not None:
-        found.knobs.append(GpuLimit(smi, index))
+        found.knobs.append(AmdSmiPowerLimit(smi, index))
     with contextlib.suppress(DeviceError):
-        found.throttles.append(GpuThrottle(smi, index))
+        found.throttles.append(AmdSmiThrottleSensor(smi, index))
 
 
-def _gpu(smi: AmdSmi, index: int) -> Gpu:
+def _gpu(smi: AmdSmiLibrary, index: int) -> GpuInfo:
     asic = smi.optional("amdsmi_get_gpu_asic_info", index) or {}
     place = smi.optional("amdsmi_get_gpu_enumeration_info", index) or {}
     cap = smi.optional("amdsmi_get_power_cap_info", index) or {}
     minor = place.get("drm_render")
-    return Gpu(
+    return GpuInfo(
         index=index,
         minor=minor if isinstance(minor, int) else None,
         name=str(asic.get("market_name") or "AMD GPU"),

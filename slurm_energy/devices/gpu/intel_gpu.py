@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.devices.driver import EnergyCounter, Knob, Stage
-from slurm_energy.devices.hardware import Gpu
-from slurm_energy.devices.hwmon import Chip, chips
+from slurm_energy.devices.driver import EnergyCounter, Knob, WriteStage
+from slurm_energy.devices.hardware import GpuInfo
+from slurm_energy.devices.hwmon import HwmonChip, find_chips
 from slurm_energy.devices.sysfs import CounterFile, read_text, write_text
 
 # The chips of single tiles (`i915_gtN`) are inside the card and left out.
@@ -23,7 +23,7 @@ _LIMIT_ROUNDING_UW = 250_000
 _DEFAULT_MOST_WATTS = 1000.0
 
 
-class CardEnergy(EnergyCounter):
+class IntelGpuEnergyCounter(EnergyCounter):
     """Energy of a card, kept open."""
 
     range_uj = None
@@ -45,11 +45,11 @@ class CardEnergy(EnergyCounter):
         self._file.close()
 
 
-class CardLimit(Knob):
+class IntelGpuPowerLimit(Knob):
     """Sustained power limit of a card in microwatts; 0 means that there is none."""
 
     kind = "intel_gpu.power_limit"
-    stage = Stage.GPU_LIMIT
+    stage = WriteStage.GPU_LIMIT
 
     def __init__(self, index: int, path: Path) -> None:
         super().__init__(f"gpu{index}")
@@ -82,7 +82,7 @@ class CardLimit(Knob):
 class IntelGpuDevices:
     """What `discover` found; everything empty on a node without Intel GPUs."""
 
-    gpus: list[Gpu]
+    gpus: list[GpuInfo]
     counters: list[EnergyCounter]
     knobs: list[Knob]
 
@@ -90,7 +90,7 @@ class IntelGpuDevices:
 def discover(root: Path) -> IntelGpuDevices:
     """Find the cards, ordered by PCI address."""
     found = IntelGpuDevices([], [], [])
-    for chip in chips(root, *_NAMES):
+    for chip in find_chips(root, *_NAMES):
         channels = chip.channels("energy", "input")
         channel = next((number for number in (_CARD, _PACKAGE) if number in channels), None)
         if channel is not None and (path := chip.file(f"energy{channel}_input")) is not None:
@@ -98,13 +98,13 @@ def discover(root: Path) -> IntelGpuDevices:
     return found
 
 
-def _add(found: IntelGpuDevices, chip: Chip, channel: int, energy: Path) -> None:
+def _add(found: IntelGpuDevices, chip: HwmonChip, channel: int, energy: Path) -> None:
     index = len(found.gpus)
     rated_uw = chip.number(f"power{channel}_rated_max")
     limit_uw = chip.number(f"power{channel}_max")
     most = rated_uw / 1e6 if rated_uw else None
     found.gpus.append(
-        Gpu(
+        GpuInfo(
             index=index,
             minor=None,
             name=f"Intel GPU ({chip.name})",
@@ -115,7 +115,9 @@ def _add(found: IntelGpuDevices, chip: Chip, channel: int, energy: Path) -> None
             interface="intel_gpu",
         )
     )
-    found.counters.append(CardEnergy(index, chip.name, 2 * most if most else _DEFAULT_MOST_WATTS, energy))
+    found.counters.append(
+        IntelGpuEnergyCounter(index, chip.name, 2 * most if most else _DEFAULT_MOST_WATTS, energy)
+    )
     limit = chip.file(f"power{channel}_max")
     if limit is not None and limit_uw is not None:
-        found.knobs.append(CardLimit(index, limit))
+        found.knobs.append(IntelGpuPowerLimit(index, limit))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slurm_energy.devices.driver import EnergyCounter, Knob, ThrottleSensor
-from slurm_energy.devices.hardware import Gpu
+from slurm_energy.devices.hardware import GpuInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class GpuDevices:
     `notes` are oddities, one line each; `reason` says why the library cannot be used, empty if it can.
     """
 
-    gpus: list[Gpu]
+    gpus: list[GpuInfo]
     counters: list[EnergyCounter]
     knobs: list[Knob]
     throttles: list[ThrottleSensor]

@@ -18,19 +18,19 @@ from slurm_energy.devices.driver import (
     DeviceGoneError,
     EnergyCounter,
     Knob,
-    Stage,
     ThrottleSensor,
+    WriteStage,
 )
 from slurm_energy.devices.gpu.inventory import GpuDevices
-from slurm_energy.devices.hardware import Gpu, read_range
+from slurm_energy.devices.hardware import GpuInfo, parse_range
 
 _LIMIT_ROUNDING_MW = 100
 _DEFAULT_MOST_WATTS = 1500.0
 _LEAST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
-RESET = "default"
+UNLOCKED = "default"
 
 
-class Nvml:
+class NvmlLibrary:
     """The open library. Every call names a GPU by index.
 
     A GPU that does not answer is asked for again every few seconds, by its UUID, since indices move when one
@@ -55,7 +55,7 @@ class Nvml:
         self._pause_s = _LEAST_PAUSE_S
 
     @classmethod
-    def open(cls) -> Nvml:
+    def open(cls) -> NvmlLibrary:
         """Return the open library.
 
         Raises:
@@ -187,13 +187,13 @@ def _reason(error: Any) -> str:
     return str(error)
 
 
-class GpuEnergy(EnergyCounter):
+class NvmlEnergyCounter(EnergyCounter):
     """Energy since the driver was loaded (Volta and newer); NVML counts millijoules."""
 
     range_uj = None
     source = "nvml:total_energy"
 
-    def __init__(self, nvml: Nvml, gpu: Gpu) -> None:
+    def __init__(self, nvml: NvmlLibrary, gpu: GpuInfo) -> None:
         self.key = f"nvml:gpu{gpu.index}"
         self.component = f"gpu[{gpu.index}]"
         self.most_watts = 2 * gpu.most_watts if gpu.most_watts else _DEFAULT_MOST_WATTS
@@ -205,16 +205,16 @@ class GpuEnergy(EnergyCounter):
 
 
 class _GpuKnob(Knob):
-    def __init__(self, nvml: Nvml, index: int) -> None:
+    def __init__(self, nvml: NvmlLibrary, index: int) -> None:
         super().__init__(f"gpu{index}")
         self._nvml, self._index = nvml, index
 
 
-class Persistence(_GpuKnob):
+class NvmlPersistence(_GpuKnob):
     """Whether the driver stays loaded without clients: `1` or `0`."""
 
     kind = "nvml.persistence"
-    stage = Stage.PERSISTENCE
+    stage = WriteStage.PERSISTENCE
 
     def read(self) -> str:
         """Return `1` if persistence mode is on."""
@@ -225,11 +225,11 @@ class Persistence(_GpuKnob):
         self._nvml.call("nvmlDeviceSetPersistenceMode", self._index, int(value))
 
 
-class GpuLimit(_GpuKnob):
+class NvmlPowerLimit(_GpuKnob):
     """Power limit in milliwatts."""
 
     kind = "nvml.power_limit"
-    stage = Stage.GPU_LIMIT
+    stage = WriteStage.GPU_LIMIT
 
     def read(self) -> str:
         """Return the limit that was set, in mW; the enforced one may be lower."""
@@ -248,33 +248,33 @@ class GpuLimit(_GpuKnob):
         return f"{int(value) / 1e3:g} W"
 
 
-class LockedClocks(_GpuKnob):
+class NvmlLockedClocks(_GpuKnob):
     """Range of the graphics clock in MHz, or `default`. NVML has no way to ask: restoring is a reset."""
 
     kind = "nvml.locked_clocks"
-    stage = Stage.GPU_CLOCK
+    stage = WriteStage.GPU_CLOCK
     readable = False
 
     def read(self) -> str:
         """Return `default`: what is restored."""
-        return RESET
+        return UNLOCKED
 
     def write(self, value: str) -> None:
         """Lock the graphics clock to LOW-HIGH MHz, or unlock it."""
-        if value == RESET:
+        if value == UNLOCKED:
             self._nvml.call("nvmlDeviceResetGpuLockedClocks", self._index)
         else:
-            self._nvml.call("nvmlDeviceSetGpuLockedClocks", self._index, *read_range(value))
+            self._nvml.call("nvmlDeviceSetGpuLockedClocks", self._index, *parse_range(value))
 
     def shown(self, value: str) -> str:
         """Return the range in MHz."""
-        return value if value == RESET else f"{value} MHz"
+        return value if value == UNLOCKED else f"{value} MHz"
 
 
-class GpuThrottle(ThrottleSensor):
+class NvmlThrottleSensor(ThrottleSensor):
     """Clock event reasons of a GPU that mean slower than asked: a power limit, heat or the power brake."""
 
-    def __init__(self, nvml: Nvml, index: int, reasons: int) -> None:
+    def __init__(self, nvml: NvmlLibrary, index: int, reasons: int) -> None:
         self.component = f"gpu[{index}]"
         self._nvml, self._index, self._reasons = nvml, index, reasons
 
@@ -287,7 +287,7 @@ class GpuThrottle(ThrottleSensor):
 def discover() -> GpuDevices:
     """Open NVML and find the GPUs with what each supports."""
     try:
-        nvml = Nvml.open()
+        nvml = NvmlLibrary.open()
     except DeviceError as error:
         return GpuDevices([], [], [], [], lambda: None, reason=error.why)
     found = GpuDevices([], [], [], [], nvml.close)
@@ -296,37 +296,37 @@ def discover() -> GpuDevices:
     return found if found.gpus else replace(found, reason="the driver shows no GPU")
 
 
-def _add(found: GpuDevices, nvml: Nvml, index: int) -> None:
+def _add(found: GpuDevices, nvml: NvmlLibrary, index: int) -> None:
     nvml.remember(index)
     gpu = _gpu(nvml, index)
     found.gpus.append(gpu)
     if nvml.optional("nvmlDeviceGetTotalEnergyConsumption", index) is not None:
-        found.counters.append(GpuEnergy(nvml, gpu))
+        found.counters.append(NvmlEnergyCounter(nvml, gpu))
     if nvml.optional("nvmlDeviceGetPersistenceMode", index) is not None:
-        found.knobs.append(Persistence(nvml, index))
+        found.knobs.append(NvmlPersistence(nvml, index))
     if gpu.found_watts is not None:
-        found.knobs.append(GpuLimit(nvml, index))
+        found.knobs.append(NvmlPowerLimit(nvml, index))
     if gpu.clocks_mhz is not None:
-        found.knobs.append(LockedClocks(nvml, index))
+        found.knobs.append(NvmlLockedClocks(nvml, index))
     if nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", index) is not None:
-        found.throttles.append(GpuThrottle(nvml, index, _slow_reasons()))
+        found.throttles.append(NvmlThrottleSensor(nvml, index, _slow_reasons()))
     if gpu.partitioned:
         found.notes.append(
             f"nvml:gpu{index} is partitioned (MIG): energy and limits are those of the whole GPU"
         )
 
 
-def is_partitioned(nvml: Nvml, index: int) -> bool:
+def is_partitioned(nvml: NvmlLibrary, index: int) -> bool:
     """Return whether MIG mode is on now; False for GPUs that do not have it."""
     mode = nvml.optional("nvmlDeviceGetMigMode", index)
     return bool(mode) and mode[0] == 1
 
 
-def _gpu(nvml: Nvml, index: int) -> Gpu:
+def _gpu(nvml: NvmlLibrary, index: int) -> GpuInfo:
     name = nvml.optional("nvmlDeviceGetName", index) or "NVIDIA GPU"
     limit = nvml.optional("nvmlDeviceGetPowerManagementLimit", index)
     bounds = nvml.optional("nvmlDeviceGetPowerManagementLimitConstraints", index)
-    return Gpu(
+    return GpuInfo(
         index=index,
         minor=nvml.optional("nvmlDeviceGetMinorNumber", index),
         name=name.decode() if isinstance(name, bytes) else str(name),
@@ -338,7 +338,7 @@ def _gpu(nvml: Nvml, index: int) -> Gpu:
     )
 
 
-def _clocks(nvml: Nvml, index: int) -> tuple[int, int] | None:
+def _clocks(nvml: NvmlLibrary, index: int) -> tuple[int, int] | None:
     memory = nvml.optional("nvmlDeviceGetSupportedMemoryClocks", index)
     clocks = nvml.optional("nvmlDeviceGetSupportedGraphicsClocks", index, max(memory)) if memory else None
     return (min(clocks), max(clocks)) if clocks else None

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.node.smbios import MemoryModule, memory_modules
-from slurm_energy.devices.power_sensor import PowerGauge, PowerReading, boottime
-from slurm_energy.devices.sysfs import reason
+from slurm_energy.devices.power_sensor import PowerReading, PowerSensor, boottime_s
+from slurm_energy.devices.sysfs import error_reason
 from slurm_energy.records import Quality
 
 MODULE_WATTS = ((16, 4.0), (32, 5.0), (64, 6.0), (128, 8.0), (256, 10.0))
@@ -66,7 +66,7 @@ def used_share(meminfo: bytes) -> float:
     return min(1.0, max(0.0, 1 - values[b"MemAvailable"] / values[b"MemTotal"]))
 
 
-class DramModel(PowerGauge):
+class DramModel(PowerSensor):
     """The model with the node's modules and its present use of memory."""
 
     key = "dram_model"
@@ -95,10 +95,10 @@ class DramModel(PowerGauge):
             share = used_share(os.pread(self._descriptor, _MEMINFO_BYTES, 0))
         except OSError as error:
             self.close()
-            raise DeviceError(str(self._path), reason(error)) from None
+            raise DeviceError(str(self._path), error_reason(error)) from None
         except (ValueError, IndexError) as error:
             raise DeviceError(str(self._path), str(error)) from None
-        return PowerReading(boottime(), model_watts(self._sizes, share))
+        return PowerReading(boottime_s(), model_watts(self._sizes, share))
 
     def close(self) -> None:
         """Close /proc/meminfo."""

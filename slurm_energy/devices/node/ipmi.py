@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.polled_sensor import PolledGauge
-from slurm_energy.devices.sysfs import reason
+from slurm_energy.devices.polled_sensor import PolledPowerSensor
+from slurm_energy.devices.sysfs import error_reason
 
 _GROUP_NETFN = 0x2C
 _GET_POWER_READING = 0x02
@@ -41,7 +41,7 @@ _COMPLETION = {
 }
 
 
-class Transport(Protocol):
+class IpmiTransport(Protocol):
     """Sends one request to the BMC."""
 
     def command(self, netfn: int, command: int, data: bytes) -> bytes:
@@ -56,7 +56,7 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PowerStatistics:
+class DcmiPowerReading:
     """Answer of DCMI Get Power Reading, in watts.
 
     Attributes:
@@ -73,7 +73,7 @@ class PowerStatistics:
     active: bool
 
 
-def decode(answer: bytes) -> PowerStatistics:
+def decode_power_reading(answer: bytes) -> DcmiPowerReading:
     """Read the answer of DCMI Get Power Reading.
 
     Raises:
@@ -83,25 +83,25 @@ def decode(answer: bytes) -> PowerStatistics:
         raise DeviceError("ipmi:dcmi", f"unexpected answer of {len(answer)} bytes")
     present, least, most, mean = (int.from_bytes(answer[at : at + 2], "little") for at in (1, 3, 5, 7))
     period_ms = int.from_bytes(answer[13:17], "little")
-    return PowerStatistics(present, least, most, mean, period_ms, bool(answer[17] & _ACTIVE))
+    return DcmiPowerReading(present, least, most, mean, period_ms, bool(answer[17] & _ACTIVE))
 
 
-def power_watts(transport: Transport) -> float:
+def power_watts(transport: IpmiTransport) -> float:
     """Ask the BMC for the node's present power.
 
     Raises:
         DeviceError: no answer, no such feature, or measuring is switched off.
     """
     answer = transport.command(_GROUP_NETFN, _GET_POWER_READING, bytes((_DCMI, _SYSTEM_POWER, 0, 0)))
-    statistics = decode(answer)
+    statistics = decode_power_reading(answer)
     if not statistics.active:
         raise DeviceError("ipmi:dcmi", "power measurement is switched off in the BMC")
     return float(statistics.present)
 
 
-def gauge(transport: Transport, interval_s: float = INTERVAL_S) -> PolledGauge:
+def power_sensor(transport: IpmiTransport, interval_s: float = INTERVAL_S) -> PolledPowerSensor:
     """Return the node's gauge behind a transport; it takes the transport over."""
-    return PolledGauge(
+    return PolledPowerSensor(
         "ipmi:dcmi",
         "node",
         "ipmi:dcmi",
@@ -112,15 +112,15 @@ def gauge(transport: Transport, interval_s: float = INTERVAL_S) -> PolledGauge:
     )
 
 
-def discover(root: Path) -> DeviceFile | None:
+def discover(root: Path) -> IpmiDevice | None:
     """Return the local BMC's transport, or None where there is no IPMI device."""
     for name in ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"):
         if (root / name).exists():
-            return DeviceFile(root / name)
+            return IpmiDevice(root / name)
     return None
 
 
-def checked(code: int, data: bytes) -> bytes:
+def check_completion(code: int, data: bytes) -> bytes:
     """Return the data of an answer.
 
     Raises:
@@ -185,7 +185,7 @@ _ANSWER_BYTES = 272
 _ANSWER_TIMEOUT_S = 10.0
 
 
-class DeviceFile:
+class IpmiDevice:
     """The BMC of this node through the kernel's IPMI driver."""
 
     def __init__(self, path: Path, ioctl: Callable[[int, int, Any], int] = fcntl.ioctl) -> None:
@@ -210,7 +210,7 @@ class DeviceFile:
             return self._receive(self._descriptor)
         except OSError as error:
             self.close()
-            raise DeviceError(str(self.path), reason(error)) from None
+            raise DeviceError(str(self.path), error_reason(error)) from None
 
     def close(self) -> None:
         """Close the device."""
@@ -238,7 +238,7 @@ class DeviceFile:
             self._ioctl(descriptor, RECEIVE_TRUNCATED, received)
             answer = body.raw[: received.msg.data_len]
             if received.msgid == self._number and answer:
-                return checked(answer[0], answer[1:])
+                return check_completion(answer[0], answer[1:])
         raise DeviceError(str(self.path), f"no answer within {_ANSWER_TIMEOUT_S:.0f} s")
 
 
@@ -275,7 +275,7 @@ class Ipmitool:
         except subprocess.TimeoutExpired:
             raise DeviceError(self.host, f"no answer within {self.timeout_s:.0f} s") from None
         except OSError as error:
-            raise DeviceError(self.program, reason(error)) from None
+            raise DeviceError(self.program, error_reason(error)) from None
         if done.returncode:
             raise DeviceError(self.host, _complaint(done.stderr))
         try:

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 from slurm_energy.devices.driver import DeviceError, EnergyCounter
-from slurm_energy.devices.sysfs import failure
+from slurm_energy.devices.sysfs import read_error
 
 _FOLDER = Path("sys/cray/pm_counters")
 _ACCELERATOR = re.compile(r"accel(\d+)_energy")
@@ -24,7 +24,7 @@ _ATTEMPTS = 5
 _NUMBER = re.compile(rb"\s*(\d+)")
 
 
-class Group:
+class CounterFileGroup:
     """The counter files, kept open and read together.
 
     Each counter of the group asks for its own number; the files are read anew when one asks a second time,
@@ -69,7 +69,7 @@ class Group:
                     return numbers
         except OSError as error:
             self.close()
-            raise failure(self._folder, error) from None
+            raise read_error(self._folder, error) from None
         raise DeviceError(str(self._folder), "counters change while they are read")
 
     def _read(self, name: str) -> int:
@@ -81,12 +81,12 @@ class Group:
         return int(match[1])
 
 
-class PmCounter(EnergyCounter):
+class PmEnergyCounter(EnergyCounter):
     """One energy file; it counts whole joules and does not wrap."""
 
     range_uj = None
 
-    def __init__(self, group: Group, file: str, component: str) -> None:
+    def __init__(self, group: CounterFileGroup, file: str, component: str) -> None:
         """Describe the counter of one file of the group."""
         self.key = f"pm_counters:{file.removesuffix('_energy')}"
         self.component = component
@@ -111,8 +111,8 @@ def discover(root: Path) -> list[EnergyCounter]:
     except OSError:
         return []
     wanted = {file: component for file in files if (component := _component(file, files))}
-    group = Group(folder, list(wanted))
-    return [PmCounter(group, file, component) for file, component in wanted.items()]
+    group = CounterFileGroup(folder, list(wanted))
+    return [PmEnergyCounter(group, file, component) for file, component in wanted.items()]
 
 
 def _component(file: str, files: list[str]) -> str | None:

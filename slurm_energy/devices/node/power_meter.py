@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.devices.hwmon import Chip, ChipPower, chips
-from slurm_energy.devices.polled_sensor import PolledGauge
-from slurm_energy.devices.power_sensor import PowerGauge
+from slurm_energy.devices.hwmon import HwmonChip, HwmonPowerSensor, find_chips
+from slurm_energy.devices.polled_sensor import PolledPowerSensor
+from slurm_energy.devices.power_sensor import PowerSensor
 
 _NAME = "power_meter"
 _GRACE = re.compile(r"(Module|Grace|CPU|SysIO) Power Socket (\d+)")
@@ -24,7 +24,7 @@ _SHORTEST_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class PowerMeters:
+class AcpiPowerMeters:
     """What `discover` found; everything empty on a node without a power meter.
 
     Attributes:
@@ -32,15 +32,15 @@ class PowerMeters:
         notes: what was left out, one line each.
     """
 
-    gauges: list[PowerGauge]
+    gauges: list[PowerSensor]
     notes: list[str]
 
 
-def discover(root: Path) -> PowerMeters:
+def discover(root: Path) -> AcpiPowerMeters:
     """Find the meters. Several without a known label cannot be told apart, so that none is used."""
-    found = PowerMeters([], [])
-    unlabelled: list[tuple[Chip, Path]] = []
-    for chip in chips(root, _NAME):
+    found = AcpiPowerMeters([], [])
+    unlabelled: list[tuple[HwmonChip, Path]] = []
+    for chip in find_chips(root, _NAME):
         path = chip.file("power1_average")
         if path is None or chip.number("power1_is_battery") == 1:
             continue
@@ -50,7 +50,9 @@ def discover(root: Path) -> PowerMeters:
             continue
         rail, socket, component = match[1], match[2], _GRACE_COMPONENTS[match[1]]
         source = f"power_meter:grace-{rail.lower()}"
-        found.gauges.append(ChipPower(f"{source}{socket}", component, source, _MOST_WATTS[component], path))
+        found.gauges.append(
+            HwmonPowerSensor(f"{source}{socket}", component, source, _MOST_WATTS[component], path)
+        )
     if len(unlabelled) == 1:
         found.gauges.append(_node_gauge(*unlabelled[0]))
     elif unlabelled:
@@ -58,13 +60,13 @@ def discover(root: Path) -> PowerMeters:
     return found
 
 
-def _node_gauge(chip: Chip, path: Path) -> PowerGauge:
+def _node_gauge(chip: HwmonChip, path: Path) -> PowerSensor:
     """Return the node's meter; the firmware may ask the BMC for every reading, so it is polled aside."""
     # A mean of the last interval lies half of it back, and what is shown is on average half an interval old.
     average_s = (chip.number("power1_average_interval") or 0) / 1000
-    direct = ChipPower("power_meter", "node", "power_meter:acpi", _MOST_WATTS["node"], path)
+    direct = HwmonPowerSensor("power_meter", "node", "power_meter:acpi", _MOST_WATTS["node"], path)
     interval_s = max(_SHORTEST_INTERVAL_S, average_s)
-    return PolledGauge(
+    return PolledPowerSensor(
         direct.key,
         direct.component,
         direct.source,

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from slurm_energy.config import NodePowerConfig
 from slurm_energy.devices.node import ipmi, redfish
-from slurm_energy.devices.power_sensor import PowerGauge
-from slurm_energy.devices.source_priority import NO_SOURCE, Part
-from slurm_energy.devices.sources import NodeMeter
+from slurm_energy.devices.power_sensor import PowerSensor
+from slurm_energy.devices.source_priority import NO_SOURCE, NodePart
+from slurm_energy.devices.sources import NodePowerOptions
 from slurm_energy.errors import ConfigError
 from slurm_energy.trusted_files import check_folder, read_trusted
 
@@ -25,7 +25,7 @@ _SOURCES = {
 }
 
 
-def node_meter(config: NodePowerConfig, node: str) -> NodeMeter:
+def node_power_options(config: NodePowerConfig, node: str) -> NodePowerOptions:
     """Return what the site says about the power of a node.
 
     Args:
@@ -35,35 +35,35 @@ def node_meter(config: NodePowerConfig, node: str) -> NodeMeter:
     Raises:
         ConfigError: a BMC without account, or with a password that others can read.
     """
-    return NodeMeter(
+    return NodePowerOptions(
         source=_SOURCES[config.source],
-        excludes=frozenset(Part(part) for part in config.excludes),
+        excludes=frozenset(NodePart(part) for part in config.excludes),
         gauge=_gauge(config, node) if config.bmc and config.source != "none" else None,
         interval_s=config.interval_s,
     )
 
 
-def _gauge(config: NodePowerConfig, node: str) -> PowerGauge:
+def _gauge(config: NodePowerConfig, node: str) -> PowerSensor:
     address = config.bmc.replace("{node}", node)
     if not config.bmc_user or config.bmc_password_file is None:
         raise ConfigError("node_power.bmc", "needs an account", "set bmc_user and bmc_password_file")
-    check_private(config.bmc_password_file)
+    check_private_file(config.bmc_password_file)
     if config.bmc_certificates is not None:
         _check_certificates(config.bmc_certificates)
     if address.startswith("ipmi://"):
         transport = ipmi.Ipmitool(urlsplit(address).netloc, config.bmc_user, config.bmc_password_file)
-        return ipmi.gauge(transport, config.interval_s)
-    service = redfish.Redfish(
+        return ipmi.power_sensor(transport, config.interval_s)
+    service = redfish.RedfishClient(
         address.rstrip("/"),
         config.bmc_user,
         config.bmc_password_file,
         config.bmc_certificates,
         config.bmc_chassis or None,
     )
-    return redfish.gauge(service, config.interval_s)
+    return redfish.power_sensor(service, config.interval_s)
 
 
-def check_private(path: Path) -> None:
+def check_private_file(path: Path) -> None:
     """Refuse a file with a secret that somebody else could read or write.
 
     Raises:

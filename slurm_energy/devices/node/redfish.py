@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.polled_sensor import PolledGauge
+from slurm_energy.devices.polled_sensor import PolledPowerSensor
 
 _MOST_WATTS = 30_000.0
 _MOST_BYTES = 4 << 20
@@ -26,7 +26,7 @@ INTERVAL_S = 5.0
 
 
 @dataclass(slots=True)
-class Redfish:
+class RedfishClient:
     """A BMC.
 
     Attributes:
@@ -183,8 +183,8 @@ def _references(items: Any) -> list[str]:
     return [path for path in paths if isinstance(path, str) and path.startswith("/")]
 
 
-def gauge(bmc: Redfish, interval_s: float = INTERVAL_S) -> PolledGauge:
+def power_sensor(bmc: RedfishClient, interval_s: float = INTERVAL_S) -> PolledPowerSensor:
     """Return the node's gauge; it takes the BMC's connection over."""
-    return PolledGauge(
+    return PolledPowerSensor(
         "redfish", "node", "redfish:power", _MOST_WATTS, interval_s, bmc.power_watts, bmc.close
     )

@@ -59,12 +59,12 @@ def memory_modules(root: Path) -> list[MemoryModule]:
     """
     try:
         with (root / _TABLE).open("rb") as file:
-            return parse(file.read(_MOST_BYTES))
+            return parse_table(file.read(_MOST_BYTES))
     except OSError:
         return []
 
 
-def parse(table: bytes) -> list[MemoryModule]:
+def parse_table(table: bytes) -> list[MemoryModule]:
     """Return the occupied slots of a table; what is cut off or malformed is left out."""
     modules = []
     for kind, body, strings in _structures(table):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from slurm_energy.devices.product_names import product_words
+from slurm_energy.devices.product_names import gpu_product_words
 from slurm_energy.errors import ConfigError, NotFoundError
 from slurm_energy.oracle.hardware.kind import Hardware
 from slurm_energy.quantities import shown
@@ -88,8 +88,8 @@ def _by_words(wanted: str, names: dict[str, str]) -> str:
 
     `nvidia_a100-sxm4-80gb` is `a100-sxm4-80gb`, and `NVIDIA H100 PCIe` is none that comes with the package.
     """
-    words = product_words(wanted)
-    return next((name for name in names if words and product_words(name) == words), wanted)
+    words = gpu_product_words(wanted)
+    return next((name for name in names if words and gpu_product_words(name) == words), wanted)
 
 
 def load_hardware(path: Path) -> Hardware:
