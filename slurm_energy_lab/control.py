@@ -1,7 +1,7 @@
 """The control socket of an emulated node: runs kernels, tells the truth, registers jobs, keeps time.
 
 One thread serves all connections. It also drives what needs a clock: the end of kernels, the throttle's
-ticks and the power meter's intervals. The protocol is in docs/architecture.md, section "Lab".
+ticks and the power meter's intervals. The protocol is in docs/reference/protocol.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
  * The energy flags as pure rules: how values are written, which are allowed, what a refusal says.
  *
  * No Slurm, no files, no memory of its own: everything here can be tested and fuzzed alone. The same rules in
- * Lua are in prolog_epilog/senergy_submit.lua; docs/architecture.md, section 4, is the contract of both.
+ * Lua are in prolog_epilog/senergy_submit.lua; docs/reference/protocol.md, is the contract of both.
  */
 #ifndef SENERGY_FLAGS_H
 #define SENERGY_FLAGS_H

@@ -1,7 +1,7 @@
 /*
  * The policy file that senergyctld writes: which policies exist, who may ask for them, bounds of numbers.
  *
- * Its format is in docs/architecture.md, section 4. The text is kept as read and scanned on each question, so
+ * Its format is in docs/reference/protocol.md. The text is kept as read and scanned on each question, so
  * that there is nothing to allocate; lines that are not understood are passed over, they are for newer
  * readers.
  */

@@ -1,4 +1,4 @@
-"""The check that a delivered power trace is what docs/architecture.md says, before it is kept as it came.
+"""The check that a delivered power trace is what docs/reference/protocol.md says, before it is kept as it came.
 
 Packing and unpacking for use is in `reports/trace.py`.
 """

@@ -1,4 +1,4 @@
-"""What the agent answers over its socket, from its state. Pure; docs/architecture.md, section 4."""
+"""What the agent answers over its socket, from its state. Pure; docs/reference/protocol.md."""
 
 from __future__ import annotations
 

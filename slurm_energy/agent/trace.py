@@ -63,7 +63,7 @@ class TraceBuilder:
         return self._points > 1
 
     def encode(self, start_unix: float) -> dict[str, Any]:
-        """Return the trace as docs/architecture.md defines it."""
+        """Return the trace as docs/reference/protocol.md defines it."""
         columns = {}
         for name, column in self.watts().items():
             if sys.byteorder == "big":

@@ -1,4 +1,4 @@
-"""The text of the policy file, which submission checks read. Contract: docs/architecture.md, section 4."""
+"""The text of the policy file, which submission checks read. Contract: docs/reference/protocol.md."""
 
 from __future__ import annotations
 
