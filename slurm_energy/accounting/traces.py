@@ -1,4 +1,4 @@
-"""The check that a delivered power trace is what docs/reference/protocol.md says, before it is kept as it came.
+"""Check that a delivered power trace has the form of docs/reference/protocol.md before it is stored as received.
 
 Packing and unpacking for use is in `reports/trace.py`.
 """
