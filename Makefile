@@ -1,7 +1,7 @@
 # make demo   a real Slurm cluster with emulated power hardware runs jobs under energy policies
 # make test   everything: unit tests, emulated nodes, real Slurm cluster (root, Debian); TEST_WORKERS at once
 # make soak   300 rounds of kill -9 of senergyd at random instants and before every change of a file, then new examples for the property tests
-# make lint   ruff, mypy --strict, clang-format
+# make lint   ruff, mypy --strict, layers of imports, clang-format
 # make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
 # make plugins  slurmctld's plugin, against the source of the installed Slurm (fetched with apt)
 # make install-hooks, uninstall-hooks   the C and Lua parts in PREFIX/lib/slurm-energy (docs/install.md)
@@ -85,6 +85,7 @@ lint: deps-build deps-lint $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
 	clang-format --dry-run --Werror $(C_SOURCES)
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir clean all CFLAGS_EXTRA='-Wall -Wextra -Werror' || exit 1; done
 	@CFLAGS_EXTRA='-Wall -Wextra -Werror' $(BIN)/senergy build-plugins || { \

@@ -1,4 +1,4 @@
-"""Check that a delivered power trace has the form of docs/reference/protocol.md before it is stored as received.
+"""Check that a delivered power trace has the form of docs/reference/protocol.md before it is stored.
 
 Packing and unpacking for use is in `reports/trace.py`.
 """
