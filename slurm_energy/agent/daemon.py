@@ -26,7 +26,7 @@ from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.log_once import Complaints
 from slurm_energy.slurm.hook_environment import this_node
 from slurm_energy.trusted_files import check_folder
-from slurm_energy.validation import Role, load_for_daemon
+from slurm_energy.validation import DaemonRole, load_for_daemon
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def load_config(argument: str | None) -> Config:
     Raises:
         ConfigError: see `validation.load_for_daemon`.
     """
-    return load_for_daemon(argument, Role.NODE, log)
+    return load_for_daemon(argument, DaemonRole.NODE, log)
 
 
 class Daemon:

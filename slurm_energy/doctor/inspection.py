@@ -92,7 +92,7 @@ def inspect(
             clock_offset_s=_offset_s(controller, (before + after) / 2),
             clock_uncertainty_s=(after - before) / 2,
             munge_error=_munge_error(config),
-            slurm=slurm_side(slurm_conf or conf_files.locate()),
+            slurm=slurm_side(slurm_conf or conf_files.locate_slurm_conf()),
         )
     finally:
         devices.close()

@@ -41,11 +41,11 @@ def slurm_side(conf: Path | None, names: Iterable[str] | None = None) -> SlurmSi
     if conf is None:
         return SlurmSide()
     try:
-        settings = conf_files.settings(conf)
+        settings = conf_files.read_settings(conf)
     except OSError as error:
         return SlurmSide(str(conf), error.strerror or str(error))
     called = set(names) if names is not None else _own_names()
-    lines = conf_files.spank_lines(conf, settings)
+    lines = conf_files.plugstack_lines(conf, settings)
     flags, hooks = (_line_of(lines, name) for name in (FLAGS_PLUGIN, HOOKS_PLUGIN))
     prologs, epilogs = (_programs(conf, settings, key) for key in ("prolog", "epilog"))
     directories = _plugin_directories(settings)
@@ -120,7 +120,7 @@ def _program_faults(programs: Iterable[Path], use: FileUse) -> Iterator[FileFaul
 
 
 def _plugin_faults(
-    line: conf_files.SpankLine, directories: Iterable[Path], release: Release | None
+    line: conf_files.PlugstackLine, directories: Iterable[Path], release: Release | None
 ) -> Iterator[FileFault]:
     path = Path(line.plugin)
     ours = path.name in (FLAGS_PLUGIN, HOOKS_PLUGIN)
@@ -215,7 +215,7 @@ def _plugin_directories(settings: Settings) -> list[Path]:
     return [directory for directory in named if directory.is_dir()]
 
 
-def _line_of(lines: Iterable[conf_files.SpankLine], name: str) -> conf_files.SpankLine | None:
+def _line_of(lines: Iterable[conf_files.PlugstackLine], name: str) -> conf_files.PlugstackLine | None:
     return next((line for line in lines if Path(line.plugin).name == name), None)
 
 

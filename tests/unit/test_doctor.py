@@ -328,7 +328,10 @@ def test_slurm_s_files_are_read_through_their_includes(tmp_path: Path) -> None:
     assert (side.spank, side.spank_required) == (f"{tmp_path}/energy.so", False)
     assert (side.policy_file, side.policy_file_missing) == (f"{tmp_path}/policies", True)
     assert side.faults == ()
-    assert [line.plugin for line in conf_files.spank_lines(conf, {})] == [f"{tmp_path}/energy.so", "other.so"]
+    assert [line.plugin for line in conf_files.plugstack_lines(conf, {})] == [
+        f"{tmp_path}/energy.so",
+        "other.so",
+    ]
 
 
 def faults(conf: Path) -> list[tuple[str, str, FileUse]]:
@@ -526,7 +529,7 @@ def test_a_library_of_gpus_that_cannot_be_opened_is_a_fault_with_its_reason(
 def test_an_include_of_itself_ends(tmp_path: Path) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text("include slurm.conf\nProlog=/x\n")
-    assert "/x" in conf_files.settings(conf)["prolog"]
+    assert "/x" in conf_files.read_settings(conf)["prolog"]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.slurm.script_fingerprint import FORM
+from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
 
 _STEP_NAME = re.compile(r"[A-Za-z0-9_+.-]{1,32}")
 _CORE_LIST = re.compile(r"[0-9,-]{1,4096}")
@@ -114,7 +114,7 @@ def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | N
     if pid is not None and (not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31):
         raise UsageError(f"message: pid {_shown(pid)} is not a process id")
     script = message.get("fingerprint")
-    if script is not None and not (isinstance(script, str) and FORM.fullmatch(script)):
+    if script is not None and not (isinstance(script, str) and FINGERPRINT_FORM.fullmatch(script)):
         raise UsageError(f"message: fingerprint {_shown(script)} is not 16 hexadecimal digits")
     return event, job_id(message), name, cores, pid, script
 

@@ -47,7 +47,7 @@ Work = Callable[..., Awaitable[Any]]
 
 def root_door(path: Path) -> Path:
     """Return the second socket, which only root can connect to: users cannot fill its queue."""
-    return path.with_name(path.name + ROOT_DOOR)
+    return path.with_name(path.name + ROOT_SOCKET_SUFFIX)
 
 
 class Server:

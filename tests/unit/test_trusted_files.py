@@ -9,7 +9,7 @@ import pytest
 
 from slurm_energy.config import load
 from slurm_energy.errors import ConfigError
-from slurm_energy.trusted_files import LONGEST_FILE_BYTES, check_folder, read_trusted
+from slurm_energy.trusted_files import MAX_FILE_BYTES, check_folder, read_trusted
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
 NOBODY = 65534
@@ -110,8 +110,8 @@ def test_a_fifo_does_not_stop_the_reader(tmp_path: Path) -> None:
 
 
 def test_a_huge_file_is_refused(file: Path) -> None:
-    os.truncate(file, LONGEST_FILE_BYTES + 1)
-    assert f"longer than {LONGEST_FILE_BYTES} bytes" in refusal(file)
+    os.truncate(file, MAX_FILE_BYTES + 1)
+    assert f"longer than {MAX_FILE_BYTES} bytes" in refusal(file)
 
 
 def test_only_daemons_ask_who_wrote_the_configuration(file: Path) -> None:

@@ -11,30 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.profiling import summary
-from slurm_energy.safe_text import columns_of, csv_value, printable
+from slurm_energy.safe_text import display_width, escape_controls, escape_csv
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\r\n\x08"
 
 
 def test_no_character_acts_on_a_terminal() -> None:
-    assert printable(ESCAPES) == r"\x1b[2J\x1b]0;title\x07\x9b31m\u202e\r\n\x08"
-    assert printable("train-résumé 東京 +1") == "train-résumé 東京 +1"
-    assert printable("\ud800") == r"\ud800"
+    assert escape_controls(ESCAPES) == r"\x1b[2J\x1b]0;title\x07\x9b31m\u202e\r\n\x08"
+    assert escape_controls("train-résumé 東京 +1") == "train-résumé 東京 +1"
+    assert escape_controls("\ud800") == r"\ud800"
 
 
 @given(st.text())
 def test_printable_text_stays_as_it_is(text: str) -> None:
-    assert printable(text).isprintable()
-    assert printable(printable(text)) == printable(text)
+    assert escape_controls(text).isprintable()
+    assert escape_controls(escape_controls(text)) == escape_controls(text)
     if text.isprintable():
-        assert printable(text) == text
+        assert escape_controls(text) == text
 
 
 @pytest.mark.parametrize(
     ("text", "columns"), [("", 0), ("abc", 3), ("東京", 4), ("e\u0301", 1), ("résumé", 6)]
 )
 def test_the_columns_that_a_terminal_uses(text: str, columns: int) -> None:
-    assert columns_of(text) == columns
+    assert display_width(text) == columns
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_columns_that_a_terminal_uses(text: str, columns: int) -> None:
     ],
 )
 def test_a_spreadsheet_takes_no_text_for_a_formula(value: Any, expected: Any) -> None:
-    assert csv_value(value) == expected
+    assert escape_csv(value) == expected
 
 
 def test_the_csv_of_sections_has_no_formula() -> None:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from slurm_answers import fixed_width_text
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy.slurm.fair_share import Association, Share, Shares, ShareSource, normalised, read_shares
+from slurm_energy.slurm.fair_share import (
+    Association,
+    FairShare,
+    ShareCache,
+    ShareTree,
+    normalise_shares,
+    read_shares,
+)
 
 RECORDED = Path(__file__).parent / "slurm_outputs" / "sacctmgr-assoc-22.05.8.txt"
 
@@ -26,26 +33,26 @@ def test_recorded_tree():
     calls = []
     shares = read_shares(lambda argv: calls.append(argv) or as_asked(argv, RECORDED.read_text()), "lab")
     assert len(calls) == 1 and "cluster=lab" in calls[0]
-    assert shares.accounts["bio"] == Share(10, pytest.approx(10 / 42))
-    assert shares.users["bio", "games"] == Share(1, pytest.approx(10 / 42))
-    assert shares.users["phys", "daemon"] == Share(3, pytest.approx(30 / 42 * 3 / 4))
-    assert shares.users["sub", "bin"] == Share(
+    assert shares.accounts["bio"] == FairShare(10, pytest.approx(10 / 42))
+    assert shares.users["bio", "games"] == FairShare(1, pytest.approx(10 / 42))
+    assert shares.users["phys", "daemon"] == FairShare(3, pytest.approx(30 / 42 * 3 / 4))
+    assert shares.users["sub", "bin"] == FairShare(
         1, pytest.approx(30 / 42 / 4)
     )  # beside daemon: sub has `parent`
-    assert shares.users["sub", "sys"] == Share(None, pytest.approx(30 / 42))
-    assert shares.accounts["sub"] == Share(None, pytest.approx(30 / 42))
+    assert shares.users["sub", "sys"] == FairShare(None, pytest.approx(30 / 42))
+    assert shares.accounts["sub"] == FairShare(None, pytest.approx(30 / 42))
 
 
 def test_associations_of_partitions_count_together():
     rows = [Association("root"), *(Association("root", "a", name, shares=2) for name in ("p", "q"))]
-    assert normalised([*rows, Association("root", "b", shares=4)]).users == {
-        ("root", "a"): Share(4, 0.5),
-        ("root", "b"): Share(4, 0.5),
+    assert normalise_shares([*rows, Association("root", "b", shares=4)]).users == {
+        ("root", "a"): FairShare(4, 0.5),
+        ("root", "b"): FairShare(4, 0.5),
     }
 
 
 def test_nobody_has_a_share_where_all_have_zero():
-    shares = normalised([Association("root"), Association("root", "a", shares=0)])
+    shares = normalise_shares([Association("root"), Association("root", "a", shares=0)])
     assert shares.users["root", "a"].norm == 0
 
 
@@ -67,7 +74,7 @@ def trees(draw):
 
 @given(trees())
 def test_parts_of_the_users_never_exceed_the_cluster(rows):
-    shares = normalised(rows)
+    shares = normalise_shares(rows)
     assert len(shares.accounts) + len(shares.users) == len(rows)
     own = [share.norm for share in shares.users.values() if share.raw is not None]
     assert all(0 <= norm <= 1 for norm in own)
@@ -78,7 +85,7 @@ def test_parts_of_the_users_never_exceed_the_cluster(rows):
     st.lists(st.builds(Association, st.sampled_from("abcr"), parent=st.sampled_from("abcr"), shares=SHARES))
 )
 def test_loops_and_doubles_come_to_an_end(rows):
-    shares = normalised(rows)
+    shares = normalise_shares(rows)
     assert all(len(shares.upwards(account)) <= 4 for account in "abcr")
 
 
@@ -104,7 +111,7 @@ def test_no_account_name_forges_a_share(name):
     rows = [("root", "", "", "", "1"), ("phys", "", "", "root", "30"), ("phys", "alice", "", "", "1")]
     rows += [(f"x{name}"[:255], "", "", "phys", "1"), ("bio", "", "", "root", "10")]
     shares = read_shares(lambda argv: fixed_width_text(argv, rows))
-    assert shares.users == {("phys", "alice"): Share(1, pytest.approx(30 / 40 / 2))}
+    assert shares.users == {("phys", "alice"): FairShare(1, pytest.approx(30 / 40 / 2))}
     assert len(shares.accounts) == 4 and shares.accounts["bio"].raw == 10
 
 
@@ -122,10 +129,10 @@ class TestShareSource:
                 raise answer
             return answer
 
-        return ShareSource(read, 100.0, lambda: self.now)
+        return ShareCache(read, 100.0, lambda: self.now)
 
     def test_once_in_its_time_or_when_told(self):
-        source = self.make([Shares()])
+        source = self.make([ShareTree()])
         for self.now in (0.0, 50.0, 99.0):
             source.current()
         assert self.count == 1
@@ -137,7 +144,7 @@ class TestShareSource:
         assert self.count == 3
 
     def test_a_failure_is_told_once_and_the_last_shares_stay(self):
-        known = Shares({"a": Share(1, 1.0)})
+        known = ShareTree({"a": FairShare(1, 1.0)})
         source = self.make([known, UnavailableError("slurmdbd"), known])
         assert source.current() is known
         self.now = 100.0
@@ -149,8 +156,8 @@ class TestShareSource:
         assert self.count == 3
 
     def test_somebody_unknown_has_them_read_again_but_not_in_every_cycle(self):
-        known = Shares(users={("lab", "alice"): Share(1, 1.0)})
-        source = self.make([Shares(), known])
+        known = ShareTree(users={("lab", "alice"): FairShare(1, 1.0)})
+        source = self.make([ShareTree(), known])
         alice, bob = ("lab", "alice"), ("lab", "bob")
         counts = []
         for self.now in (0.0, 1.0, 2.0, 3.0, 5.0, 50.0):
@@ -162,7 +169,7 @@ class TestShareSource:
         assert self.count == 3
 
     def test_who_has_no_association_is_asked_about_less_and_less(self):
-        source = self.make([Shares(users={("lab", "alice"): Share(1, 1.0)})])
+        source = self.make([ShareTree(users={("lab", "alice"): FairShare(1, 1.0)})])
         for self.now in range(100):
             source.current([("lab", "alice"), ("", "root")])
         assert self.count == 6

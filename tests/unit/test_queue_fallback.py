@@ -7,8 +7,8 @@ from queue_examples import queue
 from queue_files import journal, snapshot
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy.slurm.queue.fallback_source import LAST_QUEUE_S, RecoveringSource
-from slurm_energy.slurm.queue.table_source import TableSource, journal_path
+from slurm_energy.slurm.queue.fallback_source import MAX_SNAPSHOT_AGE_S, FallbackQueueSource
+from slurm_energy.slurm.queue.table_source import QueueTableSource, journal_path
 
 TAKEN_S = 1_795_000_000.0
 
@@ -32,7 +32,7 @@ def lost(tmp_path):
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"
     squeue = Squeue()
-    source = RecoveringSource(TableSource(path), squeue, lambda: source.now)
+    source = FallbackQueueSource(QueueTableSource(path), squeue, lambda: source.now)
     source.now, source.path, source.squeue = TAKEN_S + 10, path, squeue
     write(path)
     return source
@@ -82,7 +82,7 @@ def test_squeue_is_asked_when_there_is_no_last_queue_or_an_old_one(lost):
     lost.path.unlink()
     put(journal_path(lost.path), journal([{"job_id": 4}], 5))
     assert jobs(lost) == [1, 2, 4]
-    lost.now = TAKEN_S + LAST_QUEUE_S + 1
+    lost.now = TAKEN_S + MAX_SNAPSHOT_AGE_S + 1
     assert jobs(lost) == [99]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.slurm.queue.node_resources import Node, parse_nodes, read_nodes
+from slurm_energy.slurm.queue.node_resources import NodeResources, parse_nodes, read_nodes
 
 A1 = (
     "NodeName=a1 Arch=x86_64 CoresPerSocket=32  CPUAlloc=2 CPUEfctv=64 CPUTot=64 CPULoad=2.15 "
@@ -18,8 +18,8 @@ def test_nodes_as_22_05_tells_them():
     asked = []
     nodes = read_nodes(lambda argv: asked.append(argv) or "\n".join([A1, C1, "", "Node x not found"]))
     assert nodes == [
-        Node("a1", frozenset({"all", "gpu"}), True, 64, 62, {"a100": 4}, {"a100": 2}),
-        Node("c1", frozenset(), True, 64, 0, {}, {}),
+        NodeResources("a1", frozenset({"all", "gpu"}), True, 64, 62, {"a100": 4}, {"a100": 2}),
+        NodeResources("c1", frozenset(), True, 64, 0, {}, {}),
     ]
     assert len(asked) == 1
 
@@ -58,7 +58,7 @@ FORGED = "NodeName=h9 State=IDLE Partitions=gpu CPUTot=64 Gres=gpu:h100:8"
 def test_free_text_of_a_node_says_nothing_of_it_or_of_another_one(key, text):
     words = text.replace("\n", " ").replace("\0", "")
     line = f"NodeName=a State=DOWN CPUTot=4 {key}={words} Partitions=all CPUAlloc=0 {FORGED}"
-    assert parse_nodes(line) == [Node("a", usable=False, cpus=4, cpus_free=4)]
+    assert parse_nodes(line) == [NodeResources("a", usable=False, cpus=4, cpus_free=4)]
 
 
 def test_a_node_with_two_lines_is_not_usable():

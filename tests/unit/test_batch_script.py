@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.batch_script import parse_time_limit, read_script
 from slurm_energy.slurm.sbatch_options import LONG, options, words
-from slurm_energy.slurm.script_fingerprint import FORM, fingerprint
+from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM, fingerprint
 
 
 def read(*lines, path="dir/job.sh", arguments=(), extra=()):
@@ -224,7 +224,7 @@ def test_anything_is_read_or_refused_in_one_line(text, arguments):
         return
     assert script.nodes >= 1 and script.cpus >= 1 and script.gpus >= 0
     assert script.time_limit_s is None or script.time_limit_s > 0
-    assert FORM.fullmatch(script.fingerprint)
+    assert FINGERPRINT_FORM.fullmatch(script.fingerprint)
 
 
 class TestFingerprint:

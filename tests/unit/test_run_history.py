@@ -13,7 +13,7 @@ import pytest
 from store_examples import NOW, Accounting, item, job
 
 from slurm_energy.accounting import database, run_history, start_predictions
-from slurm_energy.slurm.tres import Requested, requested
+from slurm_energy.slurm.tres import RequestedResources, parse_tres
 
 TRES = "cpu=4,mem=1G,node=2,gres/gpu:a100=2"
 
@@ -25,12 +25,12 @@ def store(tmp_path):
 
 def learn(store, now=NOW):
     with database.connect(store.path) as connection:
-        return run_history.learn(connection, now)[0]
+        return run_history.store_finished_runs(connection, now)[0]
 
 
 def remembered(store):
     with database.connect(store.path, read_only=True) as connection:
-        return list(run_history.remembered(connection))
+        return list(run_history.read_runs(connection))
 
 
 def test_a_run_is_learned_once_with_all_that_is_known(store):
@@ -131,19 +131,19 @@ def test_few_runs_of_a_kind_are_kept_and_old_ones_forgotten(store):
     assert Counter(run.name for run in kept) == {"same": run_history.RUNS_PER_KIND, "other": 1}
     assert min(run.end for run in kept if run.name == "same") == 1100.0 + 37
     with database.connect(store.path) as connection:
-        assert run_history.forget(connection, 1150.0) == 14
+        assert run_history.delete_old_runs(connection, 1150.0) == 14
     assert min(run.end for run in remembered(store)) >= 1150.0
 
 
 def test_all_kinds_together_are_bounded(store, monkeypatch):
-    monkeypatch.setattr(run_history, "MOST_RUNS", 20)
+    monkeypatch.setattr(run_history, "MAX_RUNS", 20)
     for number in range(1, 31):
         store.deliver(item(job_id=number, end=1100.0 + number))
         store.learn(job(number, end=1100.0 + number))
     learn(store)
     with database.connect(store.path) as connection:
-        assert run_history.forget(connection, 0.0) == 10
-        assert run_history.forget(connection, 0.0) == 0
+        assert run_history.delete_old_runs(connection, 0.0) == 10
+        assert run_history.delete_old_runs(connection, 0.0) == 0
     assert min(run.end for run in remembered(store)) == 1111.0
 
 
@@ -208,15 +208,15 @@ def test_kill_9_while_learning_neither_loses_nor_repeats(store, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (TRES, Requested(2, 4, 2, "a100")),
-        ("cpu=1,gres/gpu=3,gres/gpu:h100=3", Requested(None, 1, 3, "h100")),
-        ("billing=1,cpu=x,node=1", Requested(1, None, None, None)),
-        ("", Requested()),
-        (None, Requested()),
+        (TRES, RequestedResources(2, 4, 2, "a100")),
+        ("cpu=1,gres/gpu=3,gres/gpu:h100=3", RequestedResources(None, 1, 3, "h100")),
+        ("billing=1,cpu=x,node=1", RequestedResources(1, None, None, None)),
+        ("", RequestedResources()),
+        (None, RequestedResources()),
     ],
 )
 def test_lists_of_resources(text, found):
-    assert requested(text) == found
+    assert parse_tres(text) == found
 
 
 def test_the_row_of_a_run_has_only_what_is_known(store):
@@ -253,18 +253,18 @@ def test_caps_of_a_sites_policy_count_where_the_job_asked_for_none(store):
     )
     store.learn(job(7), job(8))
     with database.connect(store.path) as connection:
-        runs, _ = run_history.learn(connection, NOW, {"night": (None, 150.0)})
+        runs, _ = run_history.store_finished_runs(connection, NOW, {"night": (None, 150.0)})
     assert sorted(run.gpu_cap_watts for run in runs) == [90.0, 150.0]
 
 
 def test_one_user_cannot_displace_the_runs_of_others(store, monkeypatch):
-    monkeypatch.setattr(run_history, "MOST_RUNS", 20)
+    monkeypatch.setattr(run_history, "MAX_RUNS", 20)
     for number in range(1, 61):
         store.deliver(item(job_id=number, start=number, end=number + 1.0))
         store.learn(job(number, user="alice" if number <= 5 else "mallory", start=number, end=number + 1.0))
     learn(store)
     with database.connect(store.path) as connection:
-        while run_history.forget(connection, 0.0):
+        while run_history.delete_old_runs(connection, 0.0):
             pass
     assert Counter(run.user for run in remembered(store)) == {"alice": 5, "mallory": 15}
     assert max(run.end for run in remembered(store)) == 61.0
@@ -273,5 +273,5 @@ def test_one_user_cannot_displace_the_runs_of_others(store, monkeypatch):
 def test_old_predictions_are_deleted(store):
     with database.connect(store.path) as connection:
         start_predictions.save(connection, "c1", [(7, 1000.0, 40.0), (8, 3000.0, 2.0)])
-        run_history.forget(connection, 2000.0)
+        run_history.delete_old_runs(connection, 2000.0)
         assert start_predictions.since(connection, "c1", 0.0) == [(8, 3000.0, 2.0)]

@@ -15,7 +15,7 @@ from slurm_answers import RECORDED_DELIMITER, fixed_width_text, recorded_rows, s
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.command import Command, CommandRunner
 from slurm_energy.slurm.command_output import parse_rows
-from slurm_energy.slurm.job_accounting import IDS_PER_QUERY, JobFacts, choose_run, job_facts
+from slurm_energy.slurm.job_accounting import IDS_PER_QUERY, JobFacts, choose_run, read_job_facts
 from slurm_energy.slurm.release import release
 
 RECORDED = Path(__file__).parent / "slurm_outputs"
@@ -53,7 +53,7 @@ def squeue():
 
 
 def test_plain_job(sacct):
-    (facts,) = job_facts({1}, sacct)[1]
+    (facts,) = read_job_facts({1}, sacct)[1]
     assert facts == JobFacts(
         job_id=1,
         display_id="1",
@@ -76,7 +76,7 @@ def test_plain_job(sacct):
 
 @pytest.mark.parametrize("source", ["sacct", "squeue"])
 def test_awkward_names_survive(source, request):
-    answer = job_facts({2, 3}, request.getfixturevalue(source))
+    answer = read_job_facts({2, 3}, request.getfixturevalue(source))
     assert answer[2][0].name == "a|b|c"
     assert answer[3][0].name.startswith("line\nbreak\x1f100% ")
     assert answer[3][0].name.endswith(" ünï")
@@ -84,7 +84,9 @@ def test_awkward_names_survive(source, request):
 
 @pytest.mark.parametrize("source", ["sacct", "squeue"])
 def test_arrays_and_components(source, request):
-    facts = [f for runs in job_facts(range(1, 16), request.getfixturevalue(source)).values() for f in runs]
+    facts = [
+        f for runs in read_job_facts(range(1, 16), request.getfixturevalue(source)).values() for f in runs
+    ]
     tasks = {f.array_task_id: (f.display_id, f.array_job_id) for f in facts if f.name == "arr"}
     assert tasks == {3: ("4_3", 4), 4: ("4_4", 4), 5: ("4_5", 4)}
     components = {f.het_offset: (f.display_id, f.het_job_id, f.job_id) for f in facts if f.name == "het"}
@@ -94,14 +96,16 @@ def test_arrays_and_components(source, request):
 
 @pytest.mark.parametrize("source", ["sacct", "squeue"])
 def test_what_is_not_known_is_none(source, request):
-    facts = [f for runs in job_facts(range(1, 16), request.getfixturevalue(source)).values() for f in runs]
+    facts = [
+        f for runs in read_job_facts(range(1, 16), request.getfixturevalue(source)).values() for f in runs
+    ]
     assert all(f.account != "(null)" for f in facts)
     for cancelled in (f for f in facts if f.state.startswith("CANCELLED")):
         assert cancelled.finished
 
 
 def test_pending_jobs_have_neither_start_nor_end(sacct):
-    (pending,) = job_facts({13}, sacct)[13]
+    (pending,) = read_job_facts({13}, sacct)[13]
     assert (pending.state, pending.start, pending.end, pending.finished) == ("PENDING", None, None, False)
 
 
@@ -125,12 +129,12 @@ def test_a_run_without_a_start_has_no_known_length():
         "wrap",
     ]
     row = "".join(column + RECORDED_DELIMITER for column in columns)
-    (facts,) = job_facts({3}, FakeSlurm(sacct=row))[3]
+    (facts,) = read_job_facts({3}, FakeSlurm(sacct=row))[3]
     assert (facts.start, facts.end, facts.elapsed_s, facts.finished) == (None, 102, None, True)
 
 
 def test_running_job_of_squeue_has_no_end_but_elapsed_time(squeue):
-    (facts,) = job_facts({7}, squeue)[7]
+    (facts,) = read_job_facts({7}, squeue)[7]
     assert (facts.state, facts.end, facts.nodes, facts.finished) == ("RUNNING", None, 1, False)
     assert (facts.elapsed_s, facts.start - facts.submit) == (14, 27)
     assert facts.cluster is None  # squeue does not print it
@@ -156,45 +160,45 @@ def test_squeue_tells_no_start_for_a_pending_job():
     )
     row = "".join(column + RECORDED_DELIMITER for column in columns)
     off = UnavailableError("sacct", "Slurm accounting storage is disabled")
-    (facts,) = job_facts({5}, FakeSlurm(sacct=off, squeue=row))[5]
+    (facts,) = read_job_facts({5}, FakeSlurm(sacct=off, squeue=row))[5]
     assert (facts.submit, facts.start, facts.end) == (100, None, None)
     assert (facts.time_limit_s, facts.requested) == (86400, None)
 
 
 def test_runs_of_a_requeued_job_by_time(sacct):
-    runs = job_facts({11}, sacct)[11]
+    runs = read_job_facts({11}, sacct)[11]
     assert [facts.state for facts in runs] == ["REQUEUED", "COMPLETED"]
     assert choose_run(runs, 0, 1795236373.5) is runs[0]
     assert choose_run(runs, 1, 1795236401.2) is runs[1]
 
 
 def test_only_what_was_asked_for_is_returned(sacct):
-    assert set(job_facts({14, 999}, sacct)) == {14}
+    assert set(read_job_facts({14, 999}, sacct)) == {14}
 
 
 def test_one_command_however_many_jobs(sacct):
-    job_facts(range(1, IDS_PER_QUERY + 1), sacct)
+    read_job_facts(range(1, IDS_PER_QUERY + 1), sacct)
     assert len(sacct.calls) == 1
-    job_facts(range(1, IDS_PER_QUERY + 2), sacct)
+    read_job_facts(range(1, IDS_PER_QUERY + 2), sacct)
     assert len(sacct.calls) == 3
     assert all(len(argument) < 128 << 10 for call in sacct.calls for argument in call)
 
 
 def test_no_job_no_command(sacct):
-    assert job_facts(set(), sacct) == {}
+    assert read_job_facts(set(), sacct) == {}
     assert sacct.calls == []
 
 
 def test_a_database_that_is_down_is_not_answered_by_squeue():
     slurm = FakeSlurm(sacct=UnavailableError("sacct", "error: Problem talking to the database: refused"))
     with pytest.raises(UnavailableError, match="talking to the database"):
-        job_facts({1}, slurm)
+        read_job_facts({1}, slurm)
 
 
 @pytest.mark.parametrize("cut", [2, 30, 400])
 def test_torn_output_is_an_error(cut, sacct):
     with pytest.raises(UnavailableError):
-        job_facts({1}, lambda argv: sacct(argv)[:-cut])
+        read_job_facts({1}, lambda argv: sacct(argv)[:-cut])
 
 
 HOSTILE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200) | (
@@ -215,7 +219,7 @@ def test_no_job_name_changes_what_is_said_of_any_job(source, names):
     if any(RECORDED_DELIMITER in name for name in names):
         return
     slurm = FakeSlurm(sacct=text) if source == "sacct" else FakeSlurm(sacct=off, squeue=text)
-    facts = job_facts(range(7, 12), slurm)
+    facts = read_job_facts(range(7, 12), slurm)
     assert list(facts) == [7 + number for number in range(len(names))]
     for (one,), name in zip(facts.values(), names, strict=True):
         assert (one.user, one.account, one.partition, one.state) == ("alice", "physics", "gpu", "RUNNING")
@@ -227,7 +231,7 @@ def test_a_request_that_sacct_cuts_off_is_not_known(sacct):
     long = "gres/gpu:" + "a" * 1200 + "=1"
     row = ["1", "1", "c", "a", "p", "u", "COMPLETED", "1", "2", "3", "1", "1", "10", long, "x"]
     text = "".join(column + RECORDED_DELIMITER for column in row)
-    assert job_facts({1}, FakeSlurm(sacct=text))[1][0].requested is None
+    assert read_job_facts({1}, FakeSlurm(sacct=text))[1][0].requested is None
 
 
 @given(st.lists(st.lists(st.text(), min_size=3, max_size=3), max_size=5))

@@ -21,7 +21,7 @@ def test_lines_as_slurm_reads_them(conf):
         "d=last\nD=really\n"
         "not a pair\n"
     )
-    assert conf_files.settings(conf) == {
+    assert conf_files.read_settings(conf) == {
         "a": ["1"],
         "b": ["two words"],
         "prolog": ["/a/b"],
@@ -33,19 +33,19 @@ def test_lines_as_slurm_reads_them(conf):
 
 def test_an_included_file_that_cannot_be_read(conf):
     conf.write_text("A=1\nInclude gone.conf\nB=2\n")
-    assert conf_files.settings(conf) == {"a": ["1"], "b": ["2"]}
+    assert conf_files.read_settings(conf) == {"a": ["1"], "b": ["2"]}
     with pytest.raises(FileNotFoundError):
-        conf_files.settings(conf, strict=True)
+        conf_files.read_settings(conf, strict=True)
     conf.write_text("Include slurm.conf\n")
     with pytest.raises(OSError, match="more than 64 included files"):
-        conf_files.settings(conf, strict=True)
+        conf_files.read_settings(conf, strict=True)
 
 
 @given(st.text(alphabet='Aa=" \\#\n\tinclude%c./', max_size=80) | st.text(max_size=80))
 def test_any_text_is_read(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("conf") / "slurm.conf"
     path.write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")
-    conf_files.settings(path)
+    conf_files.read_settings(path)
 
 
 def test_slurm_conf_is_looked_for_as_slurm_does(tmp_path):
@@ -56,5 +56,5 @@ def test_slurm_conf_is_looked_for_as_slurm_does(tmp_path):
     conf = tmp_path / "etc/slurm.conf"
     conf.parent.mkdir()
     conf.touch()
-    assert conf_files.locate({"PATH": str(program.parent)}) == conf
-    assert conf_files.locate({"PATH": str(program.parent), "SLURM_CONF": "/x"}).as_posix() == "/x"
+    assert conf_files.locate_slurm_conf({"PATH": str(program.parent)}) == conf
+    assert conf_files.locate_slurm_conf({"PATH": str(program.parent), "SLURM_CONF": "/x"}).as_posix() == "/x"
