@@ -43,7 +43,7 @@ log = logging.getLogger("senergyctld")
 
 
 class Changer(Protocol):
-    """Changes jobs, see `slurm.queue.update.Updater`."""
+    """Changes jobs, see `slurm.queue.job_update.JobUpdater`."""
 
     def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> UpdateResult:
         """Change a pending job as its owner."""

@@ -115,7 +115,7 @@ def test_no_account_name_forges_a_share(name):
     assert len(shares.accounts) == 4 and shares.accounts["bio"].raw == 10
 
 
-class TestShareSource:
+class TestShareCache:
     """Read once an hour; an administrator's change can be taken up at once."""
 
     def make(self, answers):

@@ -166,11 +166,11 @@ def test_history_begins_with_what_an_older_release_collected(tmp_path, monkeypat
 CHILD = """
 import sys, time
 from pathlib import Path
-from slurm_energy.accounting import database, learning
+from slurm_energy.accounting import database, run_history
 with database.connect(Path(sys.argv[1])) as connection:
     print("ready", flush=True)
     while True:
-        if not learning.learn(connection, time.time())[0]:
+        if not run_history.store_finished_runs(connection, time.time())[0]:
             time.sleep(0.001)
 """
 

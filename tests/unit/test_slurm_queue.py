@@ -543,8 +543,8 @@ def test_a_stopped_updater_leaves_nothing_running(scontrol):
 
 def test_scontrol_ends_with_a_killed_senergyctld(scontrol):
     changes = "dict.fromkeys(range(1, 90), 1)"
-    code = f"from {JobUpdater.__module__} import Updater\n"
-    code += f"Updater(0.01, batch_s=1e9, command=[{str(scontrol.path)!r}]).set_site_factors({changes})"
+    code = f"from {JobUpdater.__module__} import JobUpdater\n"
+    code += f"JobUpdater(0.01, batch_s=1e9, command=[{str(scontrol.path)!r}]).set_site_factors({changes})"
     with subprocess.Popen([sys.executable, "-c", code]) as child:
         until(lambda: len(scontrol.lines) == 1)
         child.kill()
