@@ -25,7 +25,7 @@ from slurm_energy.agent.sockets.connections import (
     privileged,
     refusal,
 )
-from slurm_energy.config.value_checks import ROOT_DOOR
+from slurm_energy.config.value_checks import ROOT_SOCKET_SUFFIX
 from slurm_energy.errors import (
     EXIT_FAILURE,
     AlreadyRunningError,
