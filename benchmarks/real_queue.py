@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.protocol.controller_client import ControllerClient
-from slurm_energy_lab import layout, lifecycle, nodesfile
-from slurm_energy_lab.cluster import Lab
-from slurm_energy_lab.spec import LabSpec
+from slurm_energy_lab.cluster import layout, lifecycle, nodes_file
+from slurm_energy_lab.cluster.lab import Lab
+from slurm_energy_lab.cluster.specification import LabSpec
 
 MOST_JOBS = 220_000
 MOST_SINGLE, MOST_TASKS = 20_000, 100_000
@@ -120,7 +120,7 @@ class RealQueue:
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Change slurm.conf and have slurmctld read it again."""
-        from slurm_energy_lab.conf import with_settings
+        from slurm_energy_lab.cluster.configuration import with_settings
 
         path = self.lab.layout.slurm_conf
         path.write_text(
@@ -151,7 +151,7 @@ def _lab_with_tables(place: layout.Layout, folder: Path, settings: tuple[str, ..
     parameters = f"PrioritySiteFactorParameters=table={table},queue={queue_table}"
     lines = (f"MaxJobCount={MOST_JOBS}", "MaxArraySize=100002", parameters, *settings)
     energy = {"priority": {"interval_s": 15.0, "table": str(table), "queue_table": str(queue_table)}}
-    spec = LabSpec(nodesfile.from_profiles(("xeon-8358",)), lines, energy, priority="plugin")
+    spec = LabSpec(nodes_file.from_profiles(("xeon-8358",)), lines, energy, priority="plugin")
     try:
         lab = lifecycle.up(place, spec)
         _with_timer(lab)

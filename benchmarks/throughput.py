@@ -22,9 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from claims import Claim, at_least, tell
 
-from slurm_energy_lab import layout, lifecycle
-from slurm_energy_lab.cluster import Lab
-from slurm_energy_lab.spec import LabSpec
+from slurm_energy_lab.cluster import layout, lifecycle
+from slurm_energy_lab.cluster.lab import Lab
+from slurm_energy_lab.cluster.specification import LabSpec
 
 TARGET = 0.9
 BATCH_TIMEOUT_S = 240

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from slurm_energy.errors import EXIT_OK, ForbiddenError, UsageError
 
 if TYPE_CHECKING:
-    from slurm_energy_lab.cluster import Lab
-    from slurm_energy_lab.layout import Layout
-    from slurm_energy_lab.spec import LabSpec
+    from slurm_energy_lab.cluster.lab import Lab
+    from slurm_energy_lab.cluster.layout import Layout
+    from slurm_energy_lab.cluster.specification import LabSpec
 
 HELP = "a real Slurm cluster with emulated power hardware on this machine"
 _DIRECTORY_HELP = "the lab's directory (default: $SENERGY_LAB_DIR or /var/tmp/senergy-lab)"
@@ -169,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _layout(args: argparse.Namespace) -> Layout:
-    from slurm_energy_lab.layout import locate
+    from slurm_energy_lab.cluster.layout import locate
 
     return locate(args.dir)
 
@@ -182,8 +182,8 @@ def _require_root() -> None:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from slurm_energy_lab import lifecycle, nodesfile
-    from slurm_energy_lab.spec import LabSpec
+    from slurm_energy_lab.cluster import lifecycle, nodes_file
+    from slurm_energy_lab.cluster.specification import LabSpec
 
     _require_root()
     if args.cpu_share is not None and not 0 < args.cpu_share <= 1024:
@@ -192,7 +192,7 @@ def _up(args: argparse.Namespace) -> int:
     if lab := lifecycle.existing(layout):
         print(f"The lab is up in {layout.root}: nodes {' '.join(lab.nodes)}.")
         return EXIT_OK
-    chosen: dict[str, Any] = {"nodes": nodesfile.read(args.nodes)} if args.nodes else {}
+    chosen: dict[str, Any] = {"nodes": nodes_file.read(args.nodes)} if args.nodes else {}
     if args.user:
         chosen["users"] = dict(args.user)
     spec = LabSpec(
@@ -228,15 +228,15 @@ def _command(args: argparse.Namespace, name: str) -> str:
 def _bring_up(layout: Layout, spec: LabSpec) -> Lab:
     """Bring a lab up with a line per step; on failure print the end of the failed step's log."""
     from slurm_energy.slurm import plugin_build
-    from slurm_energy_lab import lifecycle
-    from slurm_energy_lab.cluster import parts_for
-    from slurm_energy_lab.startup import StepError
+    from slurm_energy_lab.cluster import lifecycle
+    from slurm_energy_lab.cluster.lab import parts_for
+    from slurm_energy_lab.cluster.startup import StepError
 
     if spec.product and (absent := parts_for(spec).absent):
         print(f"Not built, left out: {', '.join(absent)} (make build)")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if spec.priority == "plugin":
-        plugin_build.ensure_built(lambda text: print(text, flush=True))
+        plugin_build.built(lambda text: print(text, flush=True))
     start = time.monotonic()
     size = f"{len(spec.nodes)} node{'s' if len(spec.nodes) > 1 else ''}"
     print(f"Bringing up a lab of {size} in {layout.root}", flush=True)
@@ -252,9 +252,9 @@ def _bring_up(layout: Layout, spec: LabSpec) -> Lab:
 
 def _demo(args: argparse.Namespace) -> int:
     """Run the demonstration on a lab that ends with this process unless it is to be kept."""
-    from slurm_energy_lab import lifecycle
+    from slurm_energy_lab.cluster import lifecycle
+    from slurm_energy_lab.cluster.specification import LabSpec
     from slurm_energy_lab.demo import run_demo
-    from slurm_energy_lab.spec import LabSpec
 
     if not args.html.resolve().parent.is_dir():
         raise UsageError(
@@ -280,7 +280,7 @@ def _demo(args: argparse.Namespace) -> int:
 def _energy_settings(settings: list[str]) -> dict[str, Any]:
     import tomllib  # here, for `run` must start fast
 
-    from slurm_energy_lab.conf import merged
+    from slurm_energy_lab.cluster.configuration import merged
 
     tables: dict[str, Any] = {}
     for setting in settings:
@@ -300,7 +300,7 @@ def _user(text: str) -> tuple[str, int]:
 
 
 def _down(args: argparse.Namespace) -> int:
-    from slurm_energy_lab import lifecycle
+    from slurm_energy_lab.cluster import lifecycle
 
     _require_root()
     layout = _layout(args)
@@ -310,7 +310,7 @@ def _down(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from slurm_energy_lab.cluster import find
+    from slurm_energy_lab.cluster.lab import find
 
     _require_root()
     status = find(_layout(args)).status()
@@ -334,7 +334,7 @@ def _running(pid: int | None) -> str:
 
 
 def _exec(args: argparse.Namespace) -> int:
-    from slurm_energy_lab.cluster import find
+    from slurm_energy_lab.cluster.lab import find
 
     _require_root()
     argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
@@ -346,7 +346,7 @@ def _exec(args: argparse.Namespace) -> int:
 
 
 def _shell(args: argparse.Namespace) -> int:
-    from slurm_energy_lab.cluster import find
+    from slurm_energy_lab.cluster.lab import find
 
     lab = find(_layout(args))
     shell = os.environ.get("SHELL") or "/bin/sh"
@@ -360,7 +360,7 @@ def _shell(args: argparse.Namespace) -> int:
 
 
 def _env(args: argparse.Namespace) -> int:
-    from slurm_energy_lab.cluster import find
+    from slurm_energy_lab.cluster.lab import find
 
     for key, value in find(_layout(args)).environment().items():
         print(f"export {key}={shlex.quote(value)}")

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from live import workload
-from slurm_energy_lab import client, conf, layout, lifecycle
-from slurm_energy_lab.cluster import Lab
-from slurm_energy_lab.spec import LabSpec
+from slurm_energy_lab import client
+from slurm_energy_lab.cluster import configuration, layout, lifecycle
+from slurm_energy_lab.cluster.lab import Lab
+from slurm_energy_lab.cluster.specification import LabSpec
 
 Json = dict[str, Any]
 Progress = Callable[[str], None]
@@ -88,14 +89,16 @@ class Cluster:
         weights = [f"PriorityWeight{item.partition('=')[0] if ours else item}" for item in USUAL]
         settings = [f"{weight}=0" for weight in weights] if ours else weights
         path = self.lab.layout.slurm_conf
-        path.write_text(conf.with_settings(path.read_text(), settings))
+        path.write_text(configuration.with_settings(path.read_text(), settings))
         self.call("scontrol", "reconfigure")
         for node, weight in _WEIGHTS.items():  # a job that names no kind gets the faster one if it is free
             self.call("scontrol", "update", f"NodeName={node}", f"Weight={weight}")
         path = self.lab.layout.energy_toml
         table = {"mode": "portable", "policy": policy} if ours else {"mode": "off"}
         more = {"priority": {**table, "interval_s": CYCLE_S, "age_weight": 0.01}}
-        path.write_text(conf.toml_document(conf.merged(tomllib.loads(path.read_text()), more)))
+        path.write_text(
+            configuration.toml_document(configuration.merged(tomllib.loads(path.read_text()), more))
+        )
         pid = self.lab.daemon_pid("senergyctld")
         assert pid is not None
         os.kill(pid, signal.SIGHUP)

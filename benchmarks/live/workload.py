@@ -21,10 +21,10 @@ import numpy as np
 from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator.generator import generate
 from slurm_energy.simulator.oracle import predict
+from slurm_energy_lab.cluster.nodes_file import NodeSpec
 from slurm_energy_lab.model import load_profile
-from slurm_energy_lab.model.gpu import GpuPhysics
+from slurm_energy_lab.model.gpu_physics import GpuPhysics
 from slurm_energy_lab.model.kernels import kernel_spec
-from slurm_energy_lab.nodesfile import NodeSpec
 
 SPEEDUP = 80.0
 """The thesis' experiment in so many times less time: ten hours become 7.5 minutes."""

@@ -4,8 +4,10 @@ Files, sockets, processes and clocks stay outside; only `profile_load` opens the
 The equations are in docs/lab-physics.md.
 """
 
+from slurm_energy_lab.model.job_usage import Usage
 from slurm_energy_lab.model.kernels import kernel_names
 from slurm_energy_lab.model.node import NodeModel
+from slurm_energy_lab.model.problem_size import default_size
 from slurm_energy_lab.model.profile import (
     CacheLevel,
     Constraint,
@@ -17,10 +19,8 @@ from slurm_energy_lab.model.profile import (
     Profile,
     RaplProfile,
 )
-from slurm_energy_lab.model.profile_load import load_profile, profile_names
+from slurm_energy_lab.model.profile_file import load_profile, profile_names
 from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
-from slurm_energy_lab.model.sizing import default_size
-from slurm_energy_lab.model.usage import Usage
 
 __all__ = [
     "CacheLevel",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from slurm_energy_lab.model.node import NodeModel
 from slurm_energy_lab.model.profile import Profile
-from slurm_energy_lab.model.profile_load import load_profile
+from slurm_energy_lab.model.profile_file import load_profile
 from slurm_energy_lab.model.requests import FrequencyRequest, KernelRequest, KernelResult
 
 XEON, EPYC, RTX, H100 = "xeon-8358", "epyc-7513-a100", "xeon-4210-rtx6000", "xeon-h100"

@@ -1,90 +1,133 @@
-"""The pure part of a GPU: from its works and clocks to watts and progress.
+"""One GPU in time: its meter, power limit, locked clocks and what holds at present.
 
-Equations in docs/lab-physics.md, section 5. Limits and time are in `gpu_device`.
+What works cost is computed in `gpu`, whose they are in `shares`. The power limit acts at once: the control
+loop of real devices (about 100 ms) is not modelled.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections import deque
 
-from slurm_energy_lab.model.kernels import KernelSpec, roofline
-from slurm_energy_lab.model.profile import GpuProfile
-from slurm_energy_lab.model.work import Part, Task
+from slurm_energy_lab.model.gpu_physics import GpuPhysics
+from slurm_energy_lab.model.integrator import Meter
+from slurm_energy_lab.model.job_integrals import ByJob
+from slurm_energy_lab.model.job_power import gpu_shares
+from slurm_energy_lab.model.kernel_run import Part
+from slurm_energy_lab.model.requests import GpuState
 
-
-@dataclass(frozen=True, slots=True)
-class GpuOperation:
-    """How a GPU runs at one clock: watts, share of peak bandwidth, phases per second of each work."""
-
-    watts: float
-    memory_share: float
-    rates: dict[Part, float]
+_AVERAGE_S = 1.0
 
 
-class GpuPhysics:
-    """Power and rates of one GPU of a profile."""
+class Gpu:
+    """One GPU in time: its meter, settings and present operation."""
 
-    def __init__(self, profile: GpuProfile) -> None:
-        self.profile = profile
-        self.min_mhz = float(profile.graphics_clocks_mhz[-1])
-        self.max_mhz = float(profile.graphics_clocks_mhz[0])
+    def __init__(self, physics: GpuPhysics, index: int, now_s: float) -> None:
+        self._physics = physics
+        self._memory_share = 0.0
+        self._throttled = False
+        self._history: deque[tuple[float, float]] = deque([(now_s, 0.0)])
+        self._start_s = now_s
+        self.index = index
+        self.meter = Meter(now_s, physics.profile.idle_watts)
+        self.limit_watts = physics.profile.default_limit_watts
+        self.graphics_range_mhz: tuple[int, int] | None = None
+        self.memory_range_mhz: tuple[int, int] | None = None
+        self.parts: tuple[Part, ...] = ()
+        self.clock_mhz = float(physics.profile.idle_graphics_mhz)
+        self.rates: dict[Part, float] = {}
+        self.by_job = ByJob()
 
-    def voltage_square(self, mhz: float) -> float:
-        """Return (V / V_max)^2: flat up to the knee, then straight up to the maximum."""
-        gpu = self.profile
-        volts = gpu.voltage_floor
-        if mhz > gpu.voltage_knee_mhz:
-            part = (mhz - gpu.voltage_knee_mhz) / (self.max_mhz - gpu.voltage_knee_mhz)
-            volts += (gpu.voltage_max - gpu.voltage_floor) * part
-        return (volts / gpu.voltage_max) ** 2
+    def target_mhz(self) -> float:
+        """Return the graphics clock that the settings allow at most."""
+        return float(_table_clock(self._physics.profile.graphics_clocks_mhz, self.graphics_range_mhz))
 
-    def bandwidth(self, mhz: float, memory_mhz: float) -> float:
-        """Return bytes per second at a graphics and a memory clock."""
-        gpu = self.profile
-        share = min(1.0, mhz / gpu.bandwidth_knee_mhz)
-        return gpu.bytes_per_s * share * memory_mhz / gpu.memory_clocks_mhz[0]
+    def memory_mhz(self) -> int:
+        """Return the memory clock."""
+        return _table_clock(self._physics.profile.memory_clocks_mhz, self.memory_range_mhz)
 
-    def operate(self, parts: tuple[Part, ...], mhz: float, memory_mhz: float) -> GpuOperation:
-        """Return power and progress with `parts` sharing the GPU's time equally."""
-        gpu = self.profile
-        if not parts:
-            return GpuOperation(gpu.idle_watts, 0.0, {})
-        bandwidth = self.bandwidth(mhz, memory_mhz)
-        rates: dict[Part, float] = {}
-        bytes_per_s = activity = 0.0
-        for part in parts:
-            task = part.task
-            period_s = roofline(self._compute_s(task, mhz), task.bytes / bandwidth, task.overlap)
-            rates[part] = 1.0 / period_s / len(parts)
-            bytes_per_s += task.bytes * rates[part]
-            activity += self.activity(task, period_s, mhz) / len(parts)
-        watts = gpu.idle_watts + self.core_watts(activity, mhz) + gpu.joules_per_byte * bytes_per_s
-        return GpuOperation(watts, bytes_per_s / gpu.bytes_per_s, rates)
+    def operate(self, now_s: float) -> None:
+        """Let works and settings hold from `now_s` on, within the power limit."""
+        clock, memory = self.target_mhz(), float(self.memory_mhz())
+        operation = self._physics.operate(self.parts, clock, memory)
+        self._throttled = bool(self.parts) and operation.watts > self.limit_watts
+        if self._throttled:
+            clock = self._clock_for(self.limit_watts, clock, memory)
+            operation = self._physics.operate(self.parts, clock, memory)
+        self.clock_mhz = clock if self.parts else self._idle_mhz()
+        self._memory_share = operation.memory_share
+        self.rates = operation.rates
+        self.by_job.run_at(now_s, gpu_shares(self._physics, self.parts, operation, clock))
+        if self.meter.run_at(now_s, operation.watts):
+            self._remember(now_s)
 
-    def _compute_s(self, task: Task, mhz: float) -> float:
-        return task.flops / (self.profile.flops_per_s * task.factors.efficiency * mhz / self.max_mhz)
+    def _clock_for(self, watts: float, high_mhz: float, memory_mhz: float) -> float:
+        """Return the highest clock, to 1 kHz, that keeps the GPU at or below `watts`, or the minimum."""
+        low, high = int(self._physics.min_mhz * 1000), int(high_mhz * 1000)
+        if self._physics.operate(self.parts, low / 1000, memory_mhz).watts > watts:
+            return low / 1000
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._physics.operate(self.parts, middle / 1000, memory_mhz).watts <= watts:
+                low = middle
+            else:
+                high = middle
+        return low / 1000
 
-    def activity(self, task: Task, period_s: float, mhz: float) -> float:
-        """Return the switching activity while a phase runs alone and takes `period_s`."""
-        span = task.factors.busy - task.factors.stall
-        return task.factors.stall + span * self._compute_s(task, mhz) / period_s
+    def _idle_mhz(self) -> float:
+        """Locked clocks hold an idle GPU at the lower end of their range."""
+        if self.graphics_range_mhz is None:
+            return float(self._physics.profile.idle_graphics_mhz)
+        low = self.graphics_range_mhz[0]
+        return float(_table_clock(self._physics.profile.graphics_clocks_mhz, (low, low)))
 
-    def core_watts(self, activity: float, mhz: float) -> float:
-        """Return the power of a busy GPU beyond idle without that of its memory traffic."""
-        gpu = self.profile
-        dynamic = gpu.dynamic_watts * activity * mhz / self.max_mhz
-        return self.voltage_square(mhz) * (gpu.awake_watts + dynamic)
+    def _remember(self, now_s: float) -> None:
+        """Keep the corners of the energy curve that the last second's mean may need."""
+        self._history.append((now_s, self.meter.integral_at(now_s)))
+        while len(self._history) > 1 and self._history[1][0] <= now_s - _AVERAGE_S:
+            self._history.popleft()
 
-    def full_speed_s(self, spec: KernelSpec) -> float:
-        """Return the seconds that size 1 takes at the highest clocks without a limit."""
-        gpu = self.profile
-        bandwidth = self.bandwidth(self.max_mhz, gpu.memory_clocks_mhz[0])
-        return math.fsum(
-            roofline(
-                phase.flops / (gpu.flops_per_s * phase.gpu.efficiency),
-                phase.bytes / bandwidth,
-                phase.overlap,
-            )
-            for phase in spec.phases
+    def average_watts(self, now_s: float) -> float:
+        """Return the mean power of the last second (of the time since the start, if shorter)."""
+        begin = max(self._start_s, now_s - _AVERAGE_S)
+        if now_s <= begin:
+            return self.meter.value
+        return (self.meter.integral_at(now_s) - self._joules_at(begin)) / (now_s - begin)
+
+    def _joules_at(self, then_s: float) -> float:
+        """Return the energy at a moment of the last second, between the corners kept."""
+        corners = list(self._history)
+        later_s, later_j = None, 0.0
+        for corner_s, joules in reversed(corners):
+            if corner_s <= then_s:
+                if later_s is None:
+                    return self.meter.integral_at(then_s)
+                return joules + (later_j - joules) * (then_s - corner_s) / (later_s - corner_s)
+            later_s, later_j = corner_s, joules
+        return corners[0][1]
+
+    def state(self, now_s: float) -> GpuState:
+        """Return what NVML shows."""
+        clocks = self._physics.profile.graphics_clocks_mhz
+        shown = next((clock for clock in clocks if clock <= self.clock_mhz), clocks[-1])
+        return GpuState(
+            graphics_clock_mhz=shown,
+            memory_clock_mhz=self.memory_mhz(),
+            utilisation=1.0 if self.parts else 0.0,
+            memory_utilisation=self._memory_share,
+            limit_watts=self.limit_watts,
+            power_watts=self.meter.value,
+            power_average_watts=self.average_watts(now_s),
+            energy_mj=int(self.meter.integral_at(now_s) * 1000),
+            throttle_power_cap=self._throttled,
+            throttle_clocks_setting=bool(self.parts)
+            and not self._throttled
+            and self.target_mhz() < self._physics.max_mhz,
+            idle=not self.parts,
         )
+
+
+def _table_clock(table: tuple[int, ...], wanted: tuple[int, int] | None) -> int:
+    """Return the highest clock of a falling table that a locked range allows (its nearest, if none)."""
+    if wanted is None:
+        return table[0]
+    return next((clock for clock in table if clock <= max(wanted)), table[-1])

@@ -10,20 +10,20 @@ import math
 from collections.abc import Collection, Iterable
 
 from slurm_energy.errors import NotFoundError, UsageError
-from slurm_energy_lab.model.cores import Cores
-from slurm_energy_lab.model.cpu import CpuPhysics
-from slurm_energy_lab.model.gpu import GpuPhysics
-from slurm_energy_lab.model.gpu_device import Gpu
+from slurm_energy_lab.model.core_loads import Cores
+from slurm_energy_lab.model.cpu_physics import CpuPhysics
+from slurm_energy_lab.model.gpu import Gpu
+from slurm_energy_lab.model.gpu_physics import GpuPhysics
+from slurm_energy_lab.model.job_usage import Usage
+from slurm_energy_lab.model.kernel_run import Part, Work
 from slurm_energy_lab.model.kernels import kernel_spec
 from slurm_energy_lab.model.occupancy import Occupancy
 from slurm_energy_lab.model.package import Package
 from slurm_energy_lab.model.placement import check_gpu, check_gpu_limit, host_package, placements
+from slurm_energy_lab.model.problem_size import size_of
 from slurm_energy_lab.model.profile import Profile
 from slurm_energy_lab.model.readings import Readings
 from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
-from slurm_energy_lab.model.sizing import size_of
-from slurm_energy_lab.model.usage import Usage
-from slurm_energy_lab.model.work import Part, Work
 
 
 class NodeModel:

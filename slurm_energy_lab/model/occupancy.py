@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from slurm_energy_lab.model.byjob import Job
-from slurm_energy_lab.model.meter import Meter
+from slurm_energy_lab.model.integrator import Meter
+from slurm_energy_lab.model.job_integrals import Job
+from slurm_energy_lab.model.kernel_run import Part
 from slurm_energy_lab.model.profile import CpuProfile
-from slurm_energy_lab.model.work import Part
 
 
 @dataclass(slots=True)

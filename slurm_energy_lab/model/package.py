@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from slurm_energy_lab.model.byjob import ByJob
-from slurm_energy_lab.model.cpu import CoreLoad, CpuPhysics
-from slurm_energy_lab.model.limits import RunningLimit
-from slurm_energy_lab.model.meter import Meter
+from slurm_energy_lab.model.cpu_physics import CoreLoad, CpuPhysics
+from slurm_energy_lab.model.integrator import Meter
+from slurm_energy_lab.model.job_integrals import ByJob
+from slurm_energy_lab.model.job_power import cpu_shares
+from slurm_energy_lab.model.kernel_run import Part
+from slurm_energy_lab.model.power_limits import RunningLimit
 from slurm_energy_lab.model.profile import Constraint, Profile
-from slurm_energy_lab.model.shares import cpu_shares
-from slurm_energy_lab.model.work import Part
 
 _HSMP_WINDOW_S = 0.1  # assumed: the firmware's own loop is fast and has no setting
 

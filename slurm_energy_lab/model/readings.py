@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from slurm_energy.errors import NotFoundError
-from slurm_energy_lab.model.meter import Meter
+from slurm_energy_lab.model.integrator import Meter
 from slurm_energy_lab.model.profile import OtherProfile
 
 

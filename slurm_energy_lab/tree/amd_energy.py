@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slurm_energy_lab.silicon import Silicon
+from slurm_energy_lab.realtime_model import Silicon
 from slurm_energy_lab.tree.entries import File, Tree
 from slurm_energy_lab.tree.hwmon import CLASS, DEVICES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from slurm_energy_lab.silicon import Silicon
-from slurm_energy_lab.tree import numbers
+from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.tree import kernel_parsers
 from slurm_energy_lab.tree.cpufreq_state import CpufreqState, Policy
 from slurm_energy_lab.tree.entries import File, Store, Tree, refuse
 from slurm_energy_lab.tree.topology import CPU_ROOT
@@ -118,12 +118,16 @@ class CpufreqFiles:
         self._file(
             f"{base}/max_perf_pct",
             lambda: state.max_perf_pct,
-            lambda data: self._store_global(lambda: state.set_perf_pct(high=numbers.scanned_integer(data))),
+            lambda data: self._store_global(
+                lambda: state.set_perf_pct(high=kernel_parsers.scanned_integer(data))
+            ),
         )
         self._file(
             f"{base}/min_perf_pct",
             lambda: state.min_perf_pct,
-            lambda data: self._store_global(lambda: state.set_perf_pct(low=numbers.scanned_integer(data))),
+            lambda data: self._store_global(
+                lambda: state.set_perf_pct(low=kernel_parsers.scanned_integer(data))
+            ),
         )
         steps = (profile.max_khz - profile.min_khz) // 100_000 + 1
         turbo = (profile.max_khz - profile.base_khz) // 100_000
@@ -135,31 +139,31 @@ class CpufreqFiles:
             return model.effective_khz(policy.cpu)
 
     def _store_governor(self, policy: Policy, data: bytes) -> None:
-        word = numbers.word(data, 15)
+        word = kernel_parsers.word(data, 15)
         with self._silicon.changing() as model:
             self.state.set_governor(policy, word, model.effective_khz(policy.cpu))
             model.set_cpufreq(policy.cpu, self.state.request(policy))
 
     def _store_khz(self, policy: Policy, data: bytes, take: Callable[[Policy, int], None]) -> None:
-        khz = numbers.any_base_unsigned(data)
+        khz = kernel_parsers.any_base_unsigned(data)
         with self._silicon.changing() as model:
             take(policy, khz)
             model.set_cpufreq(policy.cpu, self.state.request(policy))
 
     def _store_epp(self, policy: Policy, data: bytes) -> None:
-        word = numbers.word(data, 20)
+        word = kernel_parsers.word(data, 20)
         with self._silicon.changing() as model:
             self.state.set_epp(policy, word)
             model.set_cpufreq(policy.cpu, self.state.request(policy))
 
     def _store_boost(self, data: bytes) -> None:
-        value = numbers.scanned_integer(data)
+        value = kernel_parsers.scanned_integer(data)
         if value not in (0, 1):
             refuse(errno.EINVAL)
         self._store_global(lambda: self.state.set_boost(bool(value)))
 
     def _store_no_turbo(self, data: bytes) -> None:
-        value = numbers.scanned_integer(data)
+        value = kernel_parsers.scanned_integer(data)
         self._store_global(lambda: self.state.set_boost(not value))
 
     def _store_mode(self, data: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_energy_lab.model import CpuProfile
-from slurm_energy_lab.silicon import Silicon
+from slurm_energy_lab.realtime_model import Silicon
 from slurm_energy_lab.tree.entries import File, Tree
 
 PATH = "/proc/cpuinfo"

@@ -1,7 +1,7 @@
 """What an emulated tree is made of: files, devices and links by absolute path, as sysfs and devtmpfs behave.
 
 Only the data structure; what a particular file says or does is decided in the other modules of this
-package, how it is served in `slurm_energy_lab.fuse`.
+package, how it is served in `slurm_energy_lab.emulator.fuse`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import errno
 
-from slurm_energy_lab.silicon import Silicon
-from slurm_energy_lab.tree import numbers
+from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.tree import kernel_parsers
 from slurm_energy_lab.tree.entries import File, Tree, refuse
 from slurm_energy_lab.tree.hwmon import CLASS, DEVICES
 
@@ -43,7 +43,7 @@ class Socket:
         """Take what is written to `power1_cap`."""
         if data.lstrip().startswith(b"-"):
             refuse(errno.EINVAL)
-        self._limit_mw = min(numbers.decimal_u64(data) // _UW_PER_MW, self.most_mw)
+        self._limit_mw = min(kernel_parsers.decimal_u64(data) // _UW_PER_MW, self.most_mw)
         self._push()
 
     def _push(self) -> None:

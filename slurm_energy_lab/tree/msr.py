@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 
 from slurm_energy_lab.tree.entries import Device, Tree, refuse
-from slurm_energy_lab.tree.rapl import LIMIT_MASK, RaplRegisters
+from slurm_energy_lab.tree.rapl_registers import LIMIT_MASK, RaplRegisters
 
 RAPL_POWER_UNIT = 0x606
 PKG_POWER_LIMIT = 0x610

@@ -12,7 +12,7 @@ import uuid
 
 from slurm_energy.errors import EnergyError
 from slurm_energy_lab.model import GpuProfile, GpuState
-from slurm_energy_lab.silicon import Silicon, SteppedCounter
+from slurm_energy_lab.realtime_model import Silicon, SteppedCounter
 from slurm_energy_lab.tree.entries import Device, Tree, refuse
 
 HEADER = struct.Struct("<8s4I80s80s")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slurm_energy_lab.silicon import Silicon
+from slurm_energy_lab.realtime_model import Silicon
 from slurm_energy_lab.tree.entries import File, Tree
 
 FOLDER = "/sys/cray/pm_counters"

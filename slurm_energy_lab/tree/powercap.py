@@ -13,9 +13,9 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slurm_energy_lab.tree import numbers
+from slurm_energy_lab.tree import kernel_parsers
 from slurm_energy_lab.tree.entries import File, Store, Tree, refuse
-from slurm_energy_lab.tree.rapl import LimitRegister, RaplRegisters
+from slurm_energy_lab.tree.rapl_registers import LimitRegister, RaplRegisters
 
 DEVICES = "/sys/devices/virtual/powercap"
 CLASS = "/sys/class/powercap"
@@ -96,7 +96,7 @@ def _add_class_links(tree: Tree, base: str) -> None:
 
 
 def _refuse_enabled(data: bytes) -> None:
-    numbers.boolean(data)
+    kernel_parsers.boolean(data)
     refuse(errno.ENOSYS)
 
 
@@ -156,7 +156,7 @@ def _add_number(tree: Tree, path: str, show: Callable[[], int], store: Store) ->
 
 def _parse(data: bytes) -> int:
     try:
-        return numbers.decimal_u64(data)
+        return kernel_parsers.decimal_u64(data)
     except OSError:
         refuse(errno.EINVAL)
 
@@ -174,7 +174,7 @@ def _store_number(limits: LimitRegister, data: bytes, take: Callable[[int], None
 
 
 def _store_enabled(limits: LimitRegister, data: bytes) -> None:
-    enabled = numbers.boolean(data)
+    enabled = kernel_parsers.boolean(data)
     if limits.locked:
         refuse(errno.ENOSYS)
     limits.set_enabled(enabled)

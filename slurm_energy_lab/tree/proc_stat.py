@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurm_energy_lab.silicon import Silicon
+from slurm_energy_lab.realtime_model import Silicon
 from slurm_energy_lab.tree.entries import File, Tree
 
 STAT = "/proc/stat"

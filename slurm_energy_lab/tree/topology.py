@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 
 from slurm_energy_lab.model import CacheLevel, CpuProfile, Profile
-from slurm_energy_lab.tree import numbers
-from slurm_energy_lab.tree.cpusets import format_list, format_mask
+from slurm_energy_lab.tree import kernel_parsers
+from slurm_energy_lab.tree.cpu_lists import format_list, format_mask
 from slurm_energy_lab.tree.entries import File, Tree, refuse
 
 CPU_ROOT = "/sys/devices/system/cpu"
@@ -30,7 +30,7 @@ def add_topology(tree: Tree, profile: Profile) -> None:
 
 
 def _store_online(data: bytes) -> None:
-    if not numbers.boolean(data):
+    if not kernel_parsers.boolean(data):
         refuse(errno.EBUSY)
 
 

@@ -14,8 +14,8 @@ from own_controller import controller, munged, place  # noqa: F401  fixtures
 
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.slurm import plugin_build
-from slurm_energy_lab.parts import require_machine
-from slurm_energy_lab.startup import StepError
+from slurm_energy_lab.cluster.artifacts import require_machine
+from slurm_energy_lab.cluster.startup import StepError
 
 
 def pytest_configure(config):
@@ -52,7 +52,7 @@ def machine():
 
 def _build_plugin() -> None:
     try:
-        plugin_build.ensure_built()
+        plugin_build.built()
     except UnavailableError as error:
         pytest.skip(f"slurmctld's plugin cannot be built here: {error}")
 

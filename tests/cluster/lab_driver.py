@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import EnergyError
-from slurm_energy_lab import client, layout, lifecycle, nodesfile, processes
-from slurm_energy_lab.cluster import Lab
-from slurm_energy_lab.spec import LabSpec
+from slurm_energy_lab import client
+from slurm_energy_lab.cluster import layout, lifecycle, nodes_file, processes
+from slurm_energy_lab.cluster.lab import Lab
+from slurm_energy_lab.cluster.specification import LabSpec
 
 UNFINISHED = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING,STAGE_OUT,SIGNALING,STOPPED,REQUEUED"
 FORGOTTEN = "Invalid job id"
@@ -32,7 +33,7 @@ class LabWish:
     `overrides` (dotted keys of the profile) go for every node; the others are as in `LabSpec`.
     """
 
-    profiles: tuple[str, ...] = nodesfile.DEFAULT_PROFILES
+    profiles: tuple[str, ...] = nodes_file.DEFAULT_PROFILES
     overrides: Mapping[str, Any] = field(default_factory=dict)
     slurm: tuple[str, ...] = ()
     energy: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class LabWish:
         return cls(**{**arguments, **lists})
 
     def spec(self) -> LabSpec:
-        nodes = tuple(replace(n, overrides=self.overrides) for n in nodesfile.from_profiles(self.profiles))
+        nodes = tuple(replace(n, overrides=self.overrides) for n in nodes_file.from_profiles(self.profiles))
         more = {"users": self.users, "priority": self.priority}
         return LabSpec(nodes, self.slurm, self.energy, self.accounting, self.product, **more)
 

@@ -19,7 +19,7 @@ from small_cluster import reserve_ports
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.records import ComponentEnergy, EnergyRecord
-from slurm_energy_lab import processes
+from slurm_energy_lab.cluster import processes
 
 TIMEOUT_S = 30.0
 NOBODY = 65534

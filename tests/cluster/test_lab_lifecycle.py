@@ -20,12 +20,12 @@ import pytest
 from lab_driver import PARENT, LabDriver, LabWish, traces_of
 
 from slurm_energy.errors import AlreadyRunningError, ConfigError, UsageError
-from slurm_energy_lab import layout, lifecycle, processes
-from slurm_energy_lab.cluster import Lab
-from slurm_energy_lab.nodesfile import from_profiles
-from slurm_energy_lab.parts import SYSTEM_PATH
-from slurm_energy_lab.spec import LabSpec
-from slurm_energy_lab.startup import StepError
+from slurm_energy_lab.cluster import layout, lifecycle, processes
+from slurm_energy_lab.cluster.artifacts import SYSTEM_PATH
+from slurm_energy_lab.cluster.lab import Lab
+from slurm_energy_lab.cluster.nodes_file import from_profiles
+from slurm_energy_lab.cluster.specification import LabSpec
+from slurm_energy_lab.cluster.startup import StepError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.usefixtures("machine")]
 

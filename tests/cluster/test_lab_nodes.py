@@ -15,7 +15,7 @@ import pytest
 from lab_driver import LabDriver
 
 from slurm_energy_lab import client
-from slurm_energy_lab.nodesfile import DEFAULT_PROFILES
+from slurm_energy_lab.cluster.nodes_file import DEFAULT_PROFILES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.lab(product=False)]
 

@@ -18,7 +18,7 @@ from lab_node import INSIDE, LabNode
 
 from slurm_energy.records import EnergyRecord
 from slurm_energy_lab import client
-from slurm_energy_lab.native import build_nvml
+from slurm_energy_lab.nvml_library import build_nvml
 
 CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 

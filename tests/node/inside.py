@@ -6,15 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-from slurm_energy_lab import namespace
+from slurm_energy_lab.cluster import namespaces
 
 
 def main() -> int:
     tree, stage, uid, *command = sys.argv[1:]
-    namespace.unshare()
+    namespaces.unshare()
     child = os.fork()
     if child == 0:
-        namespace.enter_node(Path(tree), {Path("/run/senergy-lab"): Path(stage).parent}, Path(stage))
+        namespaces.enter_node(Path(tree), {Path("/run/senergy-lab"): Path(stage).parent}, Path(stage))
         if int(uid):
             os.setgroups([])
             os.setgid(int(uid))

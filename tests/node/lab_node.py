@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurm_energy_lab.native import build_nvml
+from slurm_energy_lab.nvml_library import build_nvml
 
 START_TIMEOUT_S = 30
 COMMAND_TIMEOUT_S = 60
@@ -33,7 +33,15 @@ class LabNode:
 
     def start(self) -> LabNode:
         profile, *rest = self.arguments
-        command = [sys.executable, "-m", "slurm_energy_lab.emulator", "--name", "n1", "--profile", profile]
+        command = [
+            sys.executable,
+            "-m",
+            "slurm_energy_lab.emulator.main",
+            "--name",
+            "n1",
+            "--profile",
+            profile,
+        ]
         command += ["--mount", str(self.tree), "--socket", str(self.socket), *rest]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout and self.process.stderr

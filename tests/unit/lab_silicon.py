@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_energy_lab.model import load_profile
-from slurm_energy_lab.silicon import Silicon
-from slurm_energy_lab.tree.build import Firmware, NodeTree, build_tree
+from slurm_energy_lab.realtime_model import Silicon
 from slurm_energy_lab.tree.entries import Device, File
+from slurm_energy_lab.tree.node_tree import Firmware, NodeTree, build_tree
 
 CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 INTEL = "/sys/devices/system/cpu/intel_pstate"

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from slurm_energy.devices.gpu import amd_smi
-from slurm_energy_lab import amdsmi as lab
+from slurm_energy_lab import amdsmi_library as lab
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler for the lab's library"),

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from slurm_energy import config
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EXIT_USAGE, ConfigError, ForbiddenError, UsageError
-from slurm_energy_lab import conf, layout, lifecycle, parts
-from slurm_energy_lab.conf import SlurmNode
-from slurm_energy_lab.parts import Parts
-from slurm_energy_lab.spec import LabRecord, LabSpec, read_record
+from slurm_energy_lab.cluster import artifacts, configuration, layout, lifecycle
+from slurm_energy_lab.cluster.artifacts import Parts
+from slurm_energy_lab.cluster.configuration import SlurmNode
+from slurm_energy_lab.cluster.specification import LabRecord, LabSpec, read_record
 
 PORTS = {"slurmctld": 1, "slurmdbd": 2, "senergyctld": 3}
 NODES = [
@@ -25,7 +25,7 @@ NODES = [
 
 def rendered(spec: LabSpec | None = None, found: Parts | None = None, nodes=None) -> dict[str, str]:
     place = layout.locate("/srv/lab")
-    texts = conf.render(place, spec or LabSpec(), found or Parts(), PORTS, nodes or NODES)
+    texts = configuration.render(place, spec or LabSpec(), found or Parts(), PORTS, nodes or NODES)
     return {str(path.relative_to(place.root)): text for path, text in texts.items()}
 
 
@@ -116,12 +116,12 @@ def test_a_wrong_key_for_energy_toml_is_refused_before_anything_begins(tmp_path,
     ],
 )
 def test_gpu_types(name: str, kind: str):
-    assert conf.gpu_type(name) == kind
+    assert configuration.gpu_type(name) == kind
 
 
 def test_settings_replace_known_keys_and_add_others():
     text = "KillWait=5\n# KillWait\nMinJobAge=6\nNodeName=a CPUs=1\n"
-    changed = conf.with_settings(text, ["killwait=9", "Licenses=watts:100", "NodeName=b CPUs=2"])
+    changed = configuration.with_settings(text, ["killwait=9", "Licenses=watts:100", "NodeName=b CPUs=2"])
     assert changed.splitlines() == [
         "# KillWait",
         "MinJobAge=6",
@@ -135,7 +135,7 @@ def test_settings_replace_known_keys_and_add_others():
 @pytest.mark.parametrize("setting", ["KillWait", "=5", "Kill Wait=5", "A=1\nB=2", "", "SlurmctldPort=1"])
 def test_settings_that_are_none_are_refused(setting: str):
     with pytest.raises(UsageError, match="--set"):
-        conf.with_settings("", [setting])
+        configuration.with_settings("", [setting])
 
 
 TABLES = st.dictionaries(
@@ -146,12 +146,12 @@ TABLES = st.dictionaries(
 
 @given(TABLES)
 def test_toml_documents_read_back_the_same(tables):
-    assert tomllib.loads(conf.toml_document(tables)) == tables
+    assert tomllib.loads(configuration.toml_document(tables)) == tables
 
 
 @given(TABLES, TABLES)
 def test_merging_keeps_every_value_and_the_second_wins(first, second):
-    both = conf.merged(first, second)
+    both = configuration.merged(first, second)
     for name in first.keys() | second.keys():
         assert both[name] == {**first.get(name, {}), **second.get(name, {})}
 
@@ -182,17 +182,17 @@ def test_a_record_reads_back_the_same(tmp_path):
 
 
 def test_missing_packages_are_named_for_apt(monkeypatch):
-    names = parts.missing_packages("/nonexistent")
+    names = artifacts.missing_packages("/nonexistent")
     assert {"slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge", "mariadb-server", "fuse3"} <= set(
         names
     )
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(parts, "missing_packages", lambda: ["munge", "slurmd"])
+    monkeypatch.setattr(artifacts, "missing_packages", lambda: ["munge", "slurmd"])
     with pytest.raises(Exception, match=r"missing packages munge slurmd: apt-get install .* munge slurmd"):
-        parts.require_machine()
+        artifacts.require_machine()
 
 
 def test_who_is_not_root_cannot_have_a_lab(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(ForbiddenError, match="need root"):
-        parts.require_machine()
+        artifacts.require_machine()

@@ -17,14 +17,14 @@ import pytest
 
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
 from slurm_energy_lab import client
-from slurm_energy_lab.control import ControlServer
+from slurm_energy_lab.emulator.control_server import ControlServer
+from slurm_energy_lab.emulator.cpu_throttle import Throttle
+from slurm_energy_lab.emulator.request_handler import Requests
 from slurm_energy_lab.model import load_profile
-from slurm_energy_lab.requests import Requests
-from slurm_energy_lab.silicon import Silicon
-from slurm_energy_lab.throttle import Throttle
+from slurm_energy_lab.realtime_model import Silicon
 from slurm_energy_lab.tree.entries import Tree
 from slurm_energy_lab.tree.hwmon import PowerMeter
-from slurm_energy_lab.tree.job_groups import JobGroups
+from slurm_energy_lab.tree.job_cgroups import JobGroups
 
 WAIT_S = 20.0
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_energy_lab.model import FrequencyRequest, KernelRequest, NodeModel, kernel_names, load_profile
-from slurm_energy_lab.model.usage import KEPT_JOBS
+from slurm_energy_lab.model.job_usage import KEPT_JOBS
 
 XEON = load_profile("xeon-8358", {"cpufreq.driver": "intel_cpufreq"})
 A100 = load_profile("epyc-7513-a100")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy_lab import namespace
+from slurm_energy_lab.cluster import namespaces
 
 
 def test_what_goes_away_while_it_is_shown_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -26,9 +26,9 @@ def test_what_goes_away_while_it_is_shown_is_left_out(tmp_path: Path, monkeypatc
         source.lstat()
         shown.append(target.relative_to(stage).as_posix())
 
-    monkeypatch.setattr(namespace, "mount", mount)
+    monkeypatch.setattr(namespaces, "mount", mount)
     for name in ("file", "goes", "link", "never", "stays"):
-        namespace._show(host / name, stage / name)
+        namespaces._show(host / name, stage / name)
     assert shown == ["file", "stays"]
     assert (stage / "link").readlink() == Path("file")
 
@@ -49,9 +49,9 @@ def test_what_a_node_has_of_its_own_survives_that_the_host_renames_a_file_over_i
     if child == 0:
         code = 1
         try:
-            namespace.unshare()
+            namespaces.unshare()
             binds = {etc / "cache": tmp_path / "own", etc / "added": tmp_path / "own"}
-            namespace._bind_all(binds, stage)
+            namespaces._bind_all(binds, stage)
             theirs.send(b"mounted")
             theirs.recv(10)
             names = ("cache", "added", "passwd", "link", "folder/file")

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import ConfigError
-from slurm_energy_lab import nodesfile
-from slurm_energy_lab.nodesfile import NodeSpec
+from slurm_energy_lab.cluster import nodes_file
+from slurm_energy_lab.cluster.nodes_file import NodeSpec
 
 TWO = """
 [[node]]
@@ -21,7 +21,7 @@ overrides = { cpufreq.driver = "acpi-cpufreq", memory.total_mb = 1024 }
 
 
 def test_nodes_with_profiles_and_overrides():
-    first, second = nodesfile.parse(TWO)
+    first, second = nodes_file.parse(TWO)
     assert first == NodeSpec("cpu-1", "xeon-8358")
     assert second.overrides == {"cpufreq.driver": "acpi-cpufreq", "memory.total_mb": 1024}
 
@@ -29,7 +29,7 @@ def test_nodes_with_profiles_and_overrides():
 def test_quoted_and_nested_overrides_mean_the_same():
     text = '[[node]]\nname="a"\nprofile="p"\n[node.overrides]\n"rapl.psys" = true\n'
     text += "[node.overrides.cpu]\npackages = 1\n"
-    assert nodesfile.parse(text)[0].overrides == {"rapl.psys": True, "cpu.packages": 1}
+    assert nodes_file.parse(text)[0].overrides == {"rapl.psys": True, "cpu.packages": 1}
 
 
 @pytest.mark.parametrize(
@@ -54,24 +54,24 @@ def test_quoted_and_nested_overrides_mean_the_same():
 )
 def test_what_is_wrong_is_named_in_one_line(text: str, message: str):
     with pytest.raises(ConfigError, match=message) as caught:
-        nodesfile.parse(text)
+        nodes_file.parse(text)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 3
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"absent\.toml: No such file"):
-        nodesfile.read(tmp_path / "absent.toml")
+        nodes_file.read(tmp_path / "absent.toml")
 
 
 @given(st.text(max_size=60))
 def test_any_text_gives_nodes_or_one_line(text: str):
     try:
-        assert nodesfile.parse(text)
+        assert nodes_file.parse(text)
     except ConfigError as error:
         assert "\n" not in str(error)
 
 
 def test_default_nodes_are_numbered_in_the_order_of_the_profiles():
-    names = [(node.name, node.profile) for node in nodesfile.from_profiles(["a", "b"])]
+    names = [(node.name, node.profile) for node in nodes_file.from_profiles(["a", "b"])]
     assert names == [("n1", "a"), ("n2", "b")]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy_lab import keeper, processes
-from slurm_energy_lab.processes import KeeperClient
-from slurm_energy_lab.startup import Startup, Step, StepError
+from slurm_energy_lab.cluster import processes, supervisor
+from slurm_energy_lab.cluster.processes import KeeperClient
+from slurm_energy_lab.cluster.startup import Startup, Step, StepError
 
 
 def test_listening_and_taken_ports():
@@ -58,7 +58,7 @@ def test_only_a_served_socket_accepts(tmp_path):
 
 
 def test_marked_processes_are_found_and_ended(tmp_path):
-    environment = {**os.environ, keeper.MARK: str(tmp_path)}
+    environment = {**os.environ, supervisor.MARK: str(tmp_path)}
     with subprocess.Popen(["sleep", "60"], env=environment) as process:
         assert processes.marked(tmp_path) == [process.pid]
         assert processes.marked(tmp_path.parent) == []
@@ -74,7 +74,7 @@ def test_a_process_is_found_that_is_just_changing_its_program(tmp_path, monkeypa
     for name, text in (("environ", ""), ("cmdline", ""), ("stat", "4711 (sleep) R 1 1 1 0 -1 4194560 0")):
         (folder / name).write_text(text)
     monkeypatch.setattr(processes, "_PROC", tmp_path)
-    mark = f"A=1\0{keeper.MARK}=/lab\0"
+    mark = f"A=1\0{supervisor.MARK}=/lab\0"
     later = threading.Timer(0.05, lambda: (folder / "environ").write_text(mark))
     later.start()
     assert processes.marked(Path("/lab")) == [4711]
@@ -111,8 +111,8 @@ def served(tmp_path):
     """A keeper's service without namespaces, in this process."""
     path = tmp_path / "keeper.sock"
     code = (
-        "import pathlib, sys; from slurm_energy_lab import keeper;"
-        "keeper.Keeper(keeper._listen(pathlib.Path(sys.argv[1])), None).serve()"
+        "import pathlib, sys; from slurm_energy_lab.cluster import supervisor;"
+        "supervisor.Keeper(supervisor._listen(pathlib.Path(sys.argv[1])), None).serve()"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)]) as process:
         deadline = time.monotonic() + 30
@@ -200,8 +200,8 @@ def test_a_keeper_ends_when_its_starter_does(tmp_path):
     path = tmp_path / "tied.sock"
     reader, writer = os.pipe()
     code = (
-        "import pathlib, sys; from slurm_energy_lab import keeper;"
-        "keeper.Keeper(keeper._listen(pathlib.Path(sys.argv[1])), int(sys.argv[2])).serve()"
+        "import pathlib, sys; from slurm_energy_lab.cluster import supervisor;"
+        "supervisor.Keeper(supervisor._listen(pathlib.Path(sys.argv[1])), int(sys.argv[2])).serve()"
     )
     argv = [sys.executable, "-c", code, str(path), str(reader)]
     with subprocess.Popen(argv, pass_fds=(reader,)) as process:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab_silicon import Clock
 
-from slurm_energy_lab.cgroups import find_groups
+from slurm_energy_lab.emulator.cpu_cgroups import find_groups
+from slurm_energy_lab.emulator.cpu_throttle import EMPTY_GRACE_S, MIN_QUOTA_US, PERIODS_US, Throttle, quota_us
 from slurm_energy_lab.model import FrequencyRequest, load_profile
-from slurm_energy_lab.silicon import Silicon
-from slurm_energy_lab.throttle import EMPTY_GRACE_S, MIN_QUOTA_US, PERIODS_US, Throttle, quota_us
+from slurm_energy_lab.realtime_model import Silicon
 
 
 @given(st.floats(0.0, 4.0))

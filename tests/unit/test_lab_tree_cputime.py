@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lab_silicon import Bench
 
 from slurm_energy_lab.model import KernelRequest
-from slurm_energy_lab.tree.job_groups import KEPT_S
+from slurm_energy_lab.tree.job_cgroups import KEPT_S
 from slurm_energy_lab.tree.proc_stat import USER_HZ, ProcessorTimes
 
 SCOPE = "/sys/fs/cgroup/system.slice/n1_slurmstepd.scope"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
-from slurm_energy_lab.tree import numbers
-from slurm_energy_lab.tree.cpusets import format_list, format_mask, parse_list
+from slurm_energy_lab.tree import kernel_parsers
+from slurm_energy_lab.tree.cpu_lists import format_list, format_mask, parse_list
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_bad_lists_are_refused(text):
     [(b"0", 0), (b"150000000\n", 150000000), (b"+7", 7), (b"125\0", 125), (b"5\n\0junk", 5)],
 )
 def test_decimal_numbers(data, value):
-    assert numbers.decimal_u64(data) == value
+    assert kernel_parsers.decimal_u64(data) == value
 
 
 @pytest.mark.parametrize(
@@ -58,26 +58,26 @@ def test_decimal_numbers(data, value):
 )
 def test_decimal_refuses(data):
     with pytest.raises(OSError) as caught:
-        numbers.decimal_u64(data)
+        kernel_parsers.decimal_u64(data)
     assert caught.value.errno == errno.EINVAL
 
 
 def test_decimal_range():
-    assert numbers.decimal_u64(b"18446744073709551615") == 2**64 - 1
+    assert kernel_parsers.decimal_u64(b"18446744073709551615") == 2**64 - 1
     with pytest.raises(OSError) as caught:
-        numbers.decimal_u64(b"18446744073709551616")
+        kernel_parsers.decimal_u64(b"18446744073709551616")
     assert caught.value.errno == errno.ERANGE
 
 
 @pytest.mark.parametrize(("data", "value"), [(b"0x10", 16), (b"010\n", 8), (b"10", 10), (b"0", 0)])
 def test_numbers_of_any_base(data, value):
-    assert numbers.any_base_unsigned(data) == value
+    assert kernel_parsers.any_base_unsigned(data) == value
 
 
 @pytest.mark.parametrize("data", [b"08", b"0xg", b"", b"-1", b"10 20"])
 def test_any_base_refuses(data):
     with pytest.raises(OSError) as caught:
-        numbers.any_base_unsigned(data)
+        kernel_parsers.any_base_unsigned(data)
     assert caught.value.errno == errno.EINVAL
 
 
@@ -86,17 +86,17 @@ def test_any_base_refuses(data):
     [(b"1", True), (b"Y\n", True), (b"on", True), (b"off", False), (b"0\n", False), (b"n", False)],
 )
 def test_booleans(data, value):
-    assert numbers.boolean(data) is value
+    assert kernel_parsers.boolean(data) is value
 
 
 @pytest.mark.parametrize("data", [b"", b"2", b"o", b" 1"])
 def test_booleans_refuse(data):
     with pytest.raises(OSError):
-        numbers.boolean(data)
+        kernel_parsers.boolean(data)
 
 
 def test_words_are_cut_like_scanf():
-    assert numbers.word(b"  powersave and more\n", 15) == "powersave"
-    assert numbers.word(b"a" * 40, 15) == "a" * 15
+    assert kernel_parsers.word(b"  powersave and more\n", 15) == "powersave"
+    assert kernel_parsers.word(b"a" * 40, 15) == "a" * 15
     with pytest.raises(OSError):
-        numbers.word(b" \n", 15)
+        kernel_parsers.word(b" \n", 15)

@@ -11,8 +11,8 @@ from lab_silicon import Bench
 from slurm_energy.devices.cpu import amd_energy, amd_hsmp, powercap
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.node import pm_counters, smbios
-from slurm_energy_lab.tree.build import Firmware
 from slurm_energy_lab.tree.entries import Directory, File, Link, Tree
+from slurm_energy_lab.tree.node_tree import Firmware
 
 CHIP = "/sys/devices/virtual/hwmon/hwmon1"
 CRAY = "/sys/cray/pm_counters"

@@ -13,9 +13,9 @@ import pytest
 from lab_silicon import Bench
 
 from slurm_energy_lab.model import KernelRequest
-from slurm_energy_lab.native import SOURCES, build_nvml
+from slurm_energy_lab.nvml_library import SOURCES, build_nvml
 from slurm_energy_lab.tree import nvidia
-from slurm_energy_lab.tree.build import Firmware
+from slurm_energy_lab.tree.node_tree import Firmware
 
 CONTROL = "/dev/nvidiactl"
 GPU = "/dev/nvidia0"

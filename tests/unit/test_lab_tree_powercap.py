@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab_silicon import Bench
 
-from slurm_energy_lab.tree.build import Firmware
-from slurm_energy_lab.tree.rapl import window_from_raw, window_to_raw
+from slurm_energy_lab.tree.node_tree import Firmware
+from slurm_energy_lab.tree.rapl_registers import window_from_raw, window_to_raw
 
 RAPL = "/sys/devices/virtual/powercap/intel-rapl"
 PACKAGE = f"{RAPL}/intel-rapl:0"

@@ -1,1 +1,0 @@
-"""The agent's Unix sockets: bounded connections, messages in JSON lines, responses."""

@@ -1,1 +1,0 @@
-"""Files that survive a crash of the agent: sessions, checkpoints, hook messages, spooled records."""

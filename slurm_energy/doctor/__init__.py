@@ -1,1 +1,0 @@
-"""`senergy doctor`: inspect a host, diagnose the findings, report them. Reads only, changes nothing."""

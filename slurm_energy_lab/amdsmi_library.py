@@ -1,0 +1,171 @@
+"""libamd_smi.so for the lab: made from the installed `amdsmi` package, and the state of its GPUs.
+
+The package binds every symbol of the library at import. The list of symbols comes from its own source and
+the layout of structures from its own ctypes declarations, so that any release of it can be served.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import mmap
+import os
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy_lab.nvml_library import FLAGS, SOURCES
+
+LIBRARY = "libamd_smi.so"
+STATE_VARIABLE = "SENERGY_LAB_AMDSMI"
+_BOUND = re.compile(r"_libraries\['libamd_smi\.so'\]\.(\w+)")
+_BODY = re.compile(r"^EXPORT int (\w+)\(", re.MULTILINE)
+_FIELDS = {
+    "amdsmi_power_cap_info_t": ("power_cap", "default_power_cap", "min_power_cap", "max_power_cap"),
+    "amdsmi_asic_info_t": ("market_name",),
+    "amdsmi_enumeration_info_t": ("drm_render",),
+    "amdsmi_gpu_metrics_t": ("accumulation_counter", "ppt_residency_acc", "socket_thm_residency_acc"),
+}
+_MAGIC = 0x31534D41
+_HEADER = struct.Struct("<II")
+_GPU = struct.Struct("<QfI4Q3Q64s")
+_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """What one GPU shows; powers in microwatts, energy as accumulator x resolution in microjoules."""
+
+    accumulator: int = 0
+    resolution_uj: float = 15.3
+    drm_render: int = 128
+    cap_uw: int = 550_000_000
+    default_cap_uw: int = 550_000_000
+    least_cap_uw: int = 100_000_000
+    most_cap_uw: int = 750_000_000
+    samples: int = 0
+    power_samples: int = 0
+    heat_samples: int = 0
+    name: str = "AMD Instinct MI300X"
+
+
+def build(directory: Path, compiler: str = "gcc") -> Path:
+    """Make the library in `directory`/lib; set ROCM_PATH to `directory` for whoever shall load it.
+
+    Args:
+        directory: made if absent.
+        compiler: C compiler to call.
+
+    Returns:
+        Path of the library.
+
+    Raises:
+        UnavailableError: no package, no compiler, or one of them failed.
+    """
+    wrapper = _wrapper()
+    names = sorted(set(_BOUND.findall(wrapper.read_text())))
+    library = directory / "lib" / LIBRARY
+    library.parent.mkdir(parents=True, exist_ok=True)
+    everything = "".join(f"int {name}(void) {{ return 2; }}\n" for name in names)
+    bare = directory / "amdsmi_symbols.c"
+    bare.write_text(everything)
+    _run([compiler, "-shared", "-fPIC", "-o", str(library), str(bare)])
+    layout = json.loads(_run([sys.executable, "-c", _LAYOUT_SCRIPT, json.dumps(_FIELDS)], directory))
+    (directory / "amdsmi_layout.h").write_text("".join(f"#define {n} {v}\n" for n, v in layout.items()))
+    source = SOURCES / "amdsmi_stub.c"
+    bodies = set(_BODY.findall(source.read_text()))
+    rest = "".join(f"ABSENT({name})\n" for name in names if name not in bodies)
+    (directory / "amdsmi_rest.h").write_text(rest)
+    _run([compiler, *FLAGS, f"-I{directory}", f"-Wl,-soname,{LIBRARY}", "-o", str(library), str(source)])
+    return library
+
+
+_LAYOUT_SCRIPT = """
+import ctypes, json, sys
+from amdsmi import amdsmi_wrapper
+layout = {}
+for name, fields in json.loads(sys.argv[1]).items():
+    kind = getattr(amdsmi_wrapper, name)
+    short = name.removeprefix("amdsmi_").removesuffix("_t").upper()
+    layout["SIZE_" + short] = ctypes.sizeof(kind)
+    for field in fields:
+        layout["AT_" + short + "_" + field.upper()] = getattr(kind, field).offset
+print(json.dumps(layout))
+"""
+
+
+class SharedGpus:
+    """The state file: what the library shows to every process, and what it was told."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a file that `write` made."""
+        self.path = path
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 0)
+
+    @classmethod
+    def write(cls, path: Path, gpus: Sequence[GpuState]) -> SharedGpus:
+        """Make the file.
+
+        Args:
+            path: name it in SENERGY_LAB_AMDSMI.
+            gpus: the first state of each GPU.
+        """
+        path.write_bytes(_HEADER.pack(_MAGIC, len(gpus)) + b"".join(map(_pack, gpus)))
+        path.chmod(0o644)
+        return cls(path)
+
+    def get(self, index: int) -> GpuState:
+        """Return the present state of a GPU."""
+        *numbers, name = _GPU.unpack_from(self._memory, self._offset(index))
+        values = dict(zip(_NUMBERS, numbers, strict=True))
+        return GpuState(**values, name=name.rstrip(b"\0").decode())
+
+    def put(self, index: int, gpu: GpuState) -> None:
+        """Replace the state of a GPU."""
+        _GPU.pack_into(self._memory, self._offset(index), *_values(gpu))
+
+    def close(self) -> None:
+        """Unmap the file; it stays."""
+        self._memory.close()
+
+    def _offset(self, index: int) -> int:
+        return _HEADER.size + index * _GPU.size
+
+
+_NUMBERS = tuple(spec.name for spec in fields(GpuState) if spec.name != "name")
+
+
+def _values(gpu: GpuState) -> tuple[int | float | bytes, ...]:
+    return (*(getattr(gpu, name) for name in _NUMBERS), gpu.name.encode())
+
+
+def _pack(gpu: GpuState) -> bytes:
+    return _GPU.pack(*_values(gpu))
+
+
+def _wrapper() -> Path:
+    spec = importlib.util.find_spec("amdsmi")
+    if spec is None or not spec.submodule_search_locations:
+        raise UnavailableError("amdsmi: the Python package is not installed", todo="pip install amdsmi")
+    return Path(next(iter(spec.submodule_search_locations))) / "amdsmi_wrapper.py"
+
+
+def _run(command: list[str], rocm: Path | None = None) -> str:
+    environment = {**os.environ, **({"ROCM_PATH": str(rocm), "ROCM_HOME": str(rocm)} if rocm else {})}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, env=environment
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnavailableError(command[0], str(error)) from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        first = next((line for line in lines if "error" in line), lines[-1] if lines else "")
+        raise UnavailableError(f"{command[0]} failed", first)
+    return done.stdout

@@ -1,0 +1,178 @@
+"""Writes the configuration of every daemon of a lab from the templates in `etc/`."""
+
+from __future__ import annotations
+
+import pwd
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from slurm_energy import config
+from slurm_energy.config.schema_document import toml
+from slurm_energy.errors import UsageError
+from slurm_energy.slurm import installation
+from slurm_energy_lab.cluster.artifacts import Parts
+from slurm_energy_lab.cluster.layout import Layout
+from slurm_energy_lab.cluster.namespaces import GRES_DIRECTORY
+from slurm_energy_lab.cluster.specification import LabSpec
+from slurm_energy_lab.model import Profile
+
+CLUSTER = "lab"
+_SETTING = re.compile(r"(?P<key>[A-Za-z]\w*)=[^\n\r]*")
+_OWN = re.compile(
+    "clustername|slurmctld(host|port)|statesavelocation|slurmdspooldir|slurmd?user|authinfo"
+    "|accountingstorage(host|port|pass)"
+)
+_REPEATED = frozenset({"nodename", "partitionname", "nodeset", "downnodes"})
+_GPU_TYPE = re.compile(r"(rtx|gtx)? ?([a-z]{0,3}\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """A node as slurm.conf describes it."""
+
+    name: str
+    port: int
+    sockets: int
+    cores: int
+    threads: int
+    memory_mb: int
+    gpus: int
+    gpu_type: str
+
+
+def slurm_node(name: str, port: int, profile: Profile) -> SlurmNode:
+    """Describe a profile's hardware to Slurm."""
+    cpu, gpu = profile.cpu, profile.gpu
+    return SlurmNode(
+        name=name,
+        port=port,
+        sockets=cpu.packages,
+        cores=cpu.cores_per_package,
+        threads=cpu.threads_per_core,
+        memory_mb=profile.memory.total_mb,
+        gpus=profile.gpu_count,
+        gpu_type=gpu_type(gpu.name) if gpu else "",
+    )
+
+
+def gpu_type(name: str) -> str:
+    """Return Slurm's short type for a GPU's name: `a100` for `NVIDIA A100-SXM4-40GB`."""
+    match = _GPU_TYPE.search(name.lower())
+    return "".join(part or "" for part in match.groups()) if match else "gpu"
+
+
+def with_settings(text: str, settings: Iterable[str]) -> str:
+    """Return slurm.conf with `Key=Value` lines replaced, or added where the key is new.
+
+    Raises:
+        UsageError: a setting that is not `Key=Value`, or of a key that makes the lab what it is.
+    """
+    lines = text.splitlines()
+    for setting in settings:
+        match = _SETTING.fullmatch(setting)
+        if not match:
+            raise UsageError(f"--set {setting!r}", "is no line of slurm.conf", "write it as Key=Value")
+        key = match["key"].lower()
+        if _OWN.fullmatch(key):
+            raise UsageError(f"--set {setting!r}", "the lab needs its own value of this key")
+        if key not in _REPEATED:
+            lines = [line for line in lines if line.partition("=")[0].strip().lower() != key]
+        lines.append(setting)
+    return "\n".join(lines) + "\n"
+
+
+def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with tables of `extra` merged in and other values replaced."""
+    result = dict(base)
+    for key, value in extra.items():
+        old = result.get(key)
+        tables = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(result[key], value) if tables else value
+    return result
+
+
+def toml_document(data: Mapping[str, Any]) -> str:
+    """Write tables and, before them, plain values and lists of tables."""
+    lines = [f"{name} = {toml(value)}" for name, value in data.items() if not isinstance(value, Mapping)]
+    for name, table in data.items():
+        if isinstance(table, Mapping):
+            lines.append(f"[{name}]")
+            lines += [f"{key} = {toml(value)}" for key, value in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def render(
+    layout: Layout, spec: LabSpec, parts: Parts, ports: Mapping[str, int], nodes: Iterable[SlurmNode]
+) -> dict[Path, str]:
+    """Return the text of every configuration file by path; writes nothing.
+
+    Raises:
+        UsageError: a setting for slurm.conf that is not `Key=Value`.
+        ConfigError: a table for energy.toml that the product does not know.
+    """
+    nodes = list(nodes)
+    values = {
+        "cluster": CLUSTER,
+        "layout": layout,
+        "parts": parts,
+        "ports": ports,
+        "accounting": spec.accounting,
+        "priority": spec.priority,
+        "slurm_plugins": installation.find().plugin_directory() if spec.priority == "plugin" else None,
+        "nodes": nodes,
+        "gres_directory": GRES_DIRECTORY,
+        "partitions": {
+            "cpu": [node for node in nodes if not node.gpus],
+            "gpu": [node for node in nodes if node.gpus],
+        },
+        "users": {user: shares for user, shares in spec.users.items() if _is_user(user)},
+        "host_lines": Path("/etc/hosts").read_text() if Path("/etc/hosts").exists() else "",
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("slurm_energy_lab", "etc"),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    etc = layout.etc
+    names = {
+        layout.slurm_conf: "slurm.conf",
+        layout.daemon_conf: "daemon-slurm.conf",
+        etc / "daemon" / "gres.conf": "gres.conf",
+        etc / "plugstack.conf": "plugstack.conf",
+        layout.hosts: "hosts",
+        layout.energy_toml: "energy.toml",
+    }
+    if parts.submit_module:
+        names[etc / "daemon" / "job_submit.lua"] = "job_submit.lua"
+    if spec.accounting:
+        names |= {etc / "daemon" / "slurmdbd.conf": "slurmdbd.conf", etc / "accounts": "accounts"}
+    texts = {path: environment.get_template(f"{name}.j2").render(values) for path, name in names.items()}
+    texts[layout.slurm_conf] = with_settings(texts[layout.slurm_conf], spec.slurm)
+    energy = merged(tomllib.loads(texts[layout.energy_toml]), spec.energy)
+    texts[layout.energy_toml] = toml_document(energy)
+    config.parse(texts[layout.energy_toml], layout.energy_toml)
+    return texts
+
+
+def write(texts: Mapping[Path, str]) -> None:
+    """Write configuration files; those with secrets or for root alone are not readable by others."""
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        private = path.name == "slurmdbd.conf"
+        path.touch(0o600)
+        path.write_text(text)
+        path.chmod(0o600 if private else 0o644)
+
+
+def _is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True

@@ -1,0 +1,284 @@
+"""Every daemon and task of a lab, declared: command, namespace, what it needs, when it is ready."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.config.schema_document import toml
+from slurm_energy.slurm.plugin_build import PLUGIN, plugin_sources
+from slurm_energy_lab.cluster import processes
+from slurm_energy_lab.cluster.artifacts import Parts
+from slurm_energy_lab.cluster.layout import Layout
+from slurm_energy_lab.cluster.nodes_file import NodeSpec
+from slurm_energy_lab.cluster.specification import LabSpec
+from slurm_energy_lab.cluster.startup import Step
+from slurm_energy_lab.cluster.supervisor import MARK
+from slurm_energy_lab.nvml_library import SOURCES
+
+_DATABASE_OPTIONS = (
+    "--user=root",
+    "--skip-networking",
+    "--skip-name-resolve",
+    "--innodb-buffer-pool-size=16M",
+    "--innodb-log-file-size=16M",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-doublewrite=0",
+    "--performance-schema=0",
+    "--max-connections=40",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the declarations are made from."""
+
+    layout: Layout
+    spec: LabSpec
+    parts: Parts
+    ports: Mapping[str, int]
+
+    def log(self, name: str) -> Path:
+        """Return the log file of a step."""
+        return self.layout.log / f"{name.replace(' ', '-')}.log"
+
+
+def steps(plan: Plan) -> list[Step]:
+    """Return all steps of this lab, in an order fit for reading."""
+    found = [_munge(plan), _nvml(plan), _linker_cache(plan), _task_plugin(plan)]
+    if plan.spec.accounting:
+        found += _accounting(plan)
+    if plan.spec.priority == "plugin":
+        found.append(_priority_plugin(plan))
+    found.append(_slurmctld(plan))
+    if plan.parts.controller:
+        found.append(_senergyctld(plan, plan.parts.controller))
+    for node in plan.spec.nodes:
+        found += _node(plan, node)
+    return found
+
+
+def _munge(plan: Plan) -> Step:
+    layout = plan.layout
+    argv = ["munged", "--foreground", "--force", "--num-threads=4", f"--socket={layout.munge_socket}"]
+    argv += [f"--key-file={layout.etc}/munge.key", f"--seed-file={layout.state}/munge.seed"]
+    argv += [f"--pid-file={layout.munge_socket.parent}/munged.pid"]
+    return Step("munged", plan.log("munged"), argv, ready=lambda: processes.accepts(layout.munge_socket))
+
+
+def _nvml(plan: Plan) -> Step:
+    imports = "import pathlib, sys; from slurm_energy_lab.nvml_library import build_nvml"
+    code = f"{imports}; build_nvml(pathlib.Path(sys.argv[1]))"
+    argv = [sys.executable, "-c", code, str(plan.layout.lib)]
+    return Step("NVML library", plan.log("nvml"), argv, env=_compiling(plan), timeout_s=60)
+
+
+def _task_plugin(plan: Plan) -> Step:
+    source = SOURCES / "lab_tasks.c"
+    argv = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra"]
+    argv += ["-o", f"{plan.layout.lib}/lab_tasks.so", str(source)]
+    return Step("task plugin", plan.log("lab_tasks"), argv, env=_compiling(plan), timeout_s=60)
+
+
+def _compiling(plan: Plan) -> dict[str, str]:
+    """Keep a compiler's own files in the lab's directory: one that is killed leaves them behind."""
+    return {"TMPDIR": str(plan.layout.lib)}
+
+
+def _linker_cache(plan: Plan) -> Step:
+    layout = plan.layout
+    argv = ["ldconfig", "-X", "-f", f"{layout.etc}/ld.so.conf", "-C", str(layout.linker_cache)]
+    return Step("linker cache", plan.log("ldconfig"), argv, needs=("NVML library",))
+
+
+def _accounting(plan: Plan) -> list[Step]:
+    layout, socket = plan.layout, plan.layout.database_socket
+    database = ["--no-defaults", f"--datadir={layout.state}/mysql", *_DATABASE_OPTIONS]
+    # In a shared one a server that starts deletes the temporary tables of all others.
+    database.append(f"--tmpdir={socket.parent}")
+    install = ["--auth-root-authentication-method=socket", "--skip-test-db"]
+    serve = [f"--socket={socket}", f"--pid-file={socket.parent}/mariadbd.pid"]
+    return [
+        Step(
+            "database files",
+            plan.log("mariadb-install-db"),
+            ["mariadb-install-db", *database, *install],
+            timeout_s=60,
+        ),
+        Step(
+            "mariadbd",
+            plan.log("mariadbd"),
+            ["mariadbd", *database, *serve],
+            needs=("database files",),
+            ready=lambda: processes.accepts(socket),
+        ),
+        Step(
+            "slurmdbd",
+            plan.log("slurmdbd"),
+            ["slurmdbd", "-D"],
+            needs=("mariadbd", "munged"),
+            env={"MYSQL_UNIX_PORT": str(socket)},
+            ready=lambda: processes.listens(plan.ports["slurmdbd"]),
+        ),
+        Step(
+            "accounts",
+            plan.log("accounts"),
+            ["sacctmgr", "-i", "load", f"file={layout.etc}/accounts"],
+            needs=("slurmctld",),
+            env={"SLURM_CONF": str(layout.slurm_conf)},
+        ),
+    ]
+
+
+def _priority_plugin(plan: Plan) -> Step:
+    """Everybody reads slurm.conf, so the plugin's directory must be one that everybody may read."""
+    target = plan.layout.slurm_plugins / PLUGIN
+    argv = ["install", "-D", "-m", "0755", str(plugin_sources() / PLUGIN), str(target)]
+    return Step("priority plugin", plan.log("priority-plugin"), argv)
+
+
+def _slurmctld(plan: Plan) -> Step:
+    """The cluster registers itself with slurmdbd, which must be there first."""
+    needs = ["munged", "task plugin"]
+    needs += ["slurmdbd"] if plan.spec.accounting else []
+    needs += ["priority plugin"] if plan.spec.priority == "plugin" else []
+    return Step(
+        "slurmctld",
+        plan.log("slurmctld"),
+        ["slurmctld", "-D"],
+        needs=tuple(needs),
+        ready=lambda: processes.listens(plan.ports["slurmctld"]),
+    )
+
+
+def _senergyctld(plan: Plan, command: Sequence[str]) -> Step:
+    layout = plan.layout
+    return Step(
+        "senergyctld",
+        plan.log("senergyctld"),
+        [*command, "--config", str(layout.energy_toml)],
+        needs=("munged", "accounts") if plan.spec.accounting else ("munged",),  # it reads shares at its start
+        env={"SLURM_CONF": str(layout.slurm_conf)},
+        ready=lambda: layout.policies.exists() and processes.listens(plan.ports["senergyctld"]),
+    )
+
+
+def _node(plan: Plan, node: NodeSpec) -> list[Step]:
+    found = [_emulator(plan, node), _keeper(plan, node.name)]
+    if plan.parts.agent:
+        found.append(_senergyd(plan, node.name, plan.parts.agent))
+    found.append(_slurmd(plan, node.name))
+    return found
+
+
+def _emulator(plan: Plan, node: NodeSpec) -> Step:
+    layout, name = plan.layout, node.name
+    log = plan.log(f"{name} emulator")
+    argv = [
+        sys.executable,
+        "-m",
+        "slurm_energy_lab.emulator.main",
+        "--name",
+        name,
+        "--profile",
+        node.profile,
+    ]
+    argv += ["--mount", str(layout.tree(name)), "--socket", str(layout.emulator_socket(name))]
+    argv += ["--cgroup", f"{layout.cgroup}/{name}"]
+    if plan.spec.cpu_share is not None:
+        argv += ["--cpu-share", f"{plan.spec.cpu_share:g}"]
+    for key, value in node.overrides.items():
+        argv += ["--set", f"{key}={toml(value)}"]
+    return Step(f"{name} emulator", log, argv, ready=lambda: _says_ready(log))
+
+
+def _says_ready(log: Path) -> bool:
+    try:
+        return b"ready" in log.read_bytes().split()
+    except OSError:
+        return False
+
+
+def _keeper(plan: Plan, name: str) -> Step:
+    layout = plan.layout
+    argv = [
+        sys.executable,
+        "-m",
+        "slurm_energy_lab.cluster.supervisor",
+        "--socket",
+        str(layout.keeper_socket(name)),
+    ]
+    argv += ["--host-name", name, "--view", str(layout.view(name))]
+    return Step(name, plan.log(f"{name} keeper"), argv, needs=(f"{name} emulator", "linker cache"))
+
+
+def _senergyd(plan: Plan, name: str, command: Sequence[str]) -> Step:
+    socket = plan.layout.node_run(name) / "senergy" / "agent.sock"
+    return Step(
+        f"{name} senergyd",
+        plan.log(f"{name} senergyd"),
+        [*command, "--config", str(plan.layout.energy_toml)],
+        node=name,
+        needs=(name,),
+        ready=lambda: processes.accepts(socket),
+    )
+
+
+def _slurmd(plan: Plan, name: str) -> Step:
+    """The variable keeps hwloc from asking the real processor. slurmd has a log of its own besides."""
+    return Step(
+        f"{name} slurmd",
+        plan.log(f"{name} slurmd").with_suffix(".out"),
+        ["slurmd", "-D", "-N", name],
+        node=name,
+        needs=(name, "slurmctld"),
+        env={"HWLOC_COMPONENTS": "-x86"},
+        ready=lambda: processes.listens(plan.ports[f"slurmd.{name}"]),
+    )
+
+
+def lab_view(layout: Layout) -> dict[str, object]:
+    """Return what the lab's own daemons see, for their keeper."""
+    return {
+        "tree": None,
+        "stage": str(layout.stage),
+        "binds": {"/etc/hosts": str(layout.hosts)},
+        "hidden": [],
+    }
+
+
+def node_view(layout: Layout, name: str, spec: LabSpec) -> dict[str, object]:
+    """Return what a node's processes see, for its keeper."""
+    own = layout.node(name)
+    binds = {
+        "/run/senergy": own / "run" / "senergy",
+        "/run/senergy-lab": own / "run" / "senergy-lab",
+        "/run/munge": layout.munge_socket.parent,
+        "/etc/slurm": layout.etc,
+        "/etc/hosts": layout.hosts,
+        "/etc/hostname": own / "hostname",
+        "/etc/ld.so.cache": layout.linker_cache,
+        str(layout.agent_state): own / "state",
+    }
+    return {
+        "tree": str(layout.tree(name)),
+        "stage": str(own / "stage"),
+        "binds": {target: str(source) for target, source in binds.items()},
+        "hidden": [str(layout.tree(other.name)) for other in spec.nodes],
+    }
+
+
+def daemon_environment(layout: Layout) -> dict[str, str]:
+    """Return the environment of every process that keepers start."""
+    return {
+        MARK: str(layout.root),
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        "SLURM_CONF": str(layout.daemon_conf),
+        "SENERGY_CONFIG": str(layout.energy_toml),
+        **{key: os.environ[key] for key in ("TZ",) if key in os.environ},
+    }

@@ -1,0 +1,179 @@
+"""A lab that is up: its nodes, daemons and environment, and how to run something in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import NotFoundError, UnavailableError
+from slurm_energy_lab.cluster import processes
+from slurm_energy_lab.cluster.artifacts import SYSTEM_PATH, Parts, find_parts
+from slurm_energy_lab.cluster.daemons import Plan, daemon_environment, steps
+from slurm_energy_lab.cluster.layout import ENVIRONMENT_KEY, Layout
+from slurm_energy_lab.cluster.processes import KeeperClient
+from slurm_energy_lab.cluster.specification import LabRecord, LabSpec, read_record
+from slurm_energy_lab.cluster.startup import Report, Startup, Step, ignore
+from slurm_energy_lab.cluster.supervisor import SETTLED
+
+_IN_DIRECTORY = 'cd -- "$1" 2>/dev/null || cd /; shift; exec "$@"'
+
+
+class Lab:
+    """A lab that is up.
+
+    Attributes:
+        layout: where it is.
+        record: what it is.
+    """
+
+    def __init__(self, layout: Layout, record: LabRecord, tie_fd: int | None = None) -> None:
+        self.layout = layout
+        self.record = record
+        self._tie_fd = tie_fd
+        plan = Plan(layout, record.spec, parts_for(record.spec), record.ports)
+        self._steps = {step.name: step for step in steps(plan)}
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names of the nodes."""
+        return [node.name for node in self.record.spec.nodes]
+
+    def settle(self) -> None:
+        """Let the lab outlive this process; until then its processes end with this one."""
+        if self._tie_fd is not None:
+            os.write(self._tie_fd, SETTLED)
+            os.close(self._tie_fd)
+            self._tie_fd = None
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that make a shell the lab's login node, to add to its own."""
+        path = [str(Path(sys.executable).parent)]
+        path += [*os.environ.get("PATH", "").split(":"), *SYSTEM_PATH.split(":")]
+        return {
+            ENVIRONMENT_KEY: str(self.layout.root),
+            "SLURM_CONF": str(self.layout.slurm_conf),
+            "SENERGY_CONFIG": str(self.layout.energy_toml),
+            "PATH": ":".join(dict.fromkeys(entry for entry in path if entry)),
+        }
+
+    def exec_argv(self, node: str, argv: list[str], directory: Path | None = None) -> list[str]:
+        """Return the command that runs `argv` inside a node, in `directory` or else the caller's.
+
+        Raises:
+            NotFoundError: the lab has no such node.
+            UnavailableError: the node is gone.
+        """
+        if node not in self.nodes:
+            raise NotFoundError(f"node '{node}'", "not in this lab", f"nodes: {' '.join(self.nodes)}")
+        pid = KeeperClient(self.layout.keeper_socket(node)).pid()
+        if pid is None:
+            raise UnavailableError(f"node '{node}'", "its first process is gone", "senergy lab down, then up")
+        inner = ["/bin/sh", "-c", _IN_DIRECTORY, "sh", str(directory or Path.cwd()), *argv]
+        return ["nsenter", "-t", str(pid), "-m", "-u", "-p", "--", *inner]
+
+    def daemon_pid(self, daemon: str, node: str | None = None) -> int | None:
+        """Return the PID of a daemon as the caller sees it, e.g. `slurmd` of node `n1`; None: not running.
+
+        Raises:
+            NotFoundError: the lab has no such daemon.
+        """
+        step = self._step(daemon, node)
+        client = KeeperClient(self.layout.keeper_socket(step.node))
+        keeper_pid = client.pid()
+        if keeper_pid is None:
+            return None
+        child = client.children().get(step.name)
+        if child is None or child["exit"] is not None:
+            return None
+        return processes.host_pid(keeper_pid, child["pid"])
+
+    def start_daemon(self, daemon: str, node: str | None = None) -> None:
+        """Start a daemon again that has ended, and wait until it serves.
+
+        Raises:
+            NotFoundError: the lab has no such daemon.
+            StepError: it does not start, e.g. because it still runs.
+        """
+        self.startup([replace(self._step(daemon, node), needs=())]).run()
+
+    def startup(self, chosen: list[Step], report: Report = ignore) -> Startup:
+        """Prepare a start of these steps in this lab."""
+        environment = daemon_environment(self.layout)
+        return Startup(chosen, self._keeper, environment, report)
+
+    def steps(self) -> list[Step]:
+        """Return all daemons and tasks of this lab."""
+        return list(self._steps.values())
+
+    def node_states(self) -> dict[str, str]:
+        """Return Slurm's state per node (`idle`, `allocated`, ...); empty if slurmctld does not answer."""
+        result = subprocess.run(
+            ["sinfo", "-h", "-N", "-p", "all", "-o", "%N %T"],
+            env={**os.environ, **self.environment()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        pairs = (line.split() for line in result.stdout.splitlines())
+        return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+    def status(self) -> dict[str, Any]:
+        """Return directory, ports, daemons with PIDs (None: not running), and nodes with Slurm's state."""
+        pids = {step.name: self.daemon_pid(step.name) for step in self.steps() if step.argv and step.ready}
+        states = self.node_states() if pids["slurmctld"] else {}
+        nodes = {}
+        for node in self.record.spec.nodes:
+            keeper_pid = KeeperClient(self.layout.keeper_socket(node.name)).pid()
+            own = {name: pid for name, pid in pids.items() if name.startswith(f"{node.name} ")}
+            nodes[node.name] = {
+                "profile": node.profile,
+                "state": states.get(node.name),
+                "daemons": {"keeper": keeper_pid, **{name.split()[1]: pid for name, pid in own.items()}},
+            }
+        return {
+            "directory": str(self.layout.root),
+            "started": self.record.started,
+            "ports": dict(self.record.ports),
+            "daemons": {name: pid for name, pid in pids.items() if " " not in name},
+            "nodes": nodes,
+        }
+
+    def _keeper(self, node: str | None) -> KeeperClient:
+        return KeeperClient(self.layout.keeper_socket(node))
+
+    def _step(self, daemon: str, node: str | None) -> Step:
+        name = f"{node} {daemon}" if node else daemon
+        if name not in self._steps:
+            raise NotFoundError(f"daemon '{name}'", "not in this lab")
+        return self._steps[name]
+
+
+def parts_for(spec: LabSpec) -> Parts:
+    """Return the product's parts that this lab runs."""
+    return find_parts() if spec.product else Parts()
+
+
+def is_up(layout: Layout, record: LabRecord) -> bool:
+    """Return whether a lab came up and is still there; only root can ask its keeper, others take its word."""
+    socket = layout.keeper_socket(None)
+    return record.complete and (
+        KeeperClient(socket).pid() is not None if os.geteuid() == 0 else socket.exists()
+    )
+
+
+def find(layout: Layout) -> Lab:
+    """Return the lab in a directory.
+
+    Raises:
+        UnavailableError: none is up there.
+    """
+    record = read_record(layout.record)
+    if record is None or not is_up(layout, record):
+        raise UnavailableError(f"no lab is up in {layout.root}", todo="senergy lab up")
+    return Lab(layout, record)

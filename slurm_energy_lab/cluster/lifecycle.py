@@ -1,0 +1,225 @@
+"""Brings a lab up and takes it down, each under the lock of its directory."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from slurm_energy.errors import AlreadyRunningError, UsageError
+from slurm_energy.slurm import plugin_build
+from slurm_energy_lab.cluster import configuration, processes
+from slurm_energy_lab.cluster.artifacts import require_machine
+from slurm_energy_lab.cluster.daemons import daemon_environment, lab_view, node_view
+from slurm_energy_lab.cluster.lab import Lab, is_up, parts_for
+from slurm_energy_lab.cluster.layout import ENVIRONMENT_KEY, Layout
+from slurm_energy_lab.cluster.specification import LabRecord, LabSpec, read_record
+from slurm_energy_lab.cluster.startup import Report, Step, StepError, ignore
+from slurm_energy_lab.cluster.teardown import teardown
+from slurm_energy_lab.model import load_profile
+
+_PRIVATE, _PUBLIC = 0o700, 0o755
+_BASHRC = """[ -f ~/.bashrc ] && . ~/.bashrc
+PATH=$SENERGY_LAB_PATH
+PS1='(lab) \\w\\$ '
+"""
+_FIRST_PORT, _PORT_SPREAD = 17000, 12000
+
+
+def up(layout: Layout, spec: LabSpec, report: Report = ignore) -> Lab:
+    """Bring a lab up; on failure take away what was begun.
+
+    Args:
+        layout: where.
+        spec: what.
+        report: called with each step and the seconds it took.
+
+    Returns:
+        The lab, tied to this process until `Lab.settle()`.
+
+    Raises:
+        AlreadyRunningError: a lab is up there already, or just being changed.
+        StepError: a daemon failed; has the last lines of its log.
+        UnavailableError: the plugin is wanted and cannot be built.
+    """
+    require_machine()
+    if spec.priority == "plugin":
+        plugin_build.built()
+    profiles = {node.name: load_profile(node.profile, node.overrides) for node in spec.nodes}
+    with _locked(layout), _ports(layout, spec) as ports:
+        _clear(layout)
+        try:
+            nodes = [
+                configuration.slurm_node(n, ports[f"slurmd.{n}"], profile) for n, profile in profiles.items()
+            ]
+            texts = configuration.render(layout, spec, parts_for(spec), ports, nodes)
+            record = LabRecord(spec, ports, time.time(), os.getpid())
+            record.write(layout.record)
+            _make_directories(layout, spec)
+            configuration.write(texts)
+            return _start(Lab(layout, record, _start_keeper(layout)), report)
+        except BaseException:
+            teardown(layout)
+            raise
+
+
+def _start(lab: Lab, report: Report) -> Lab:
+    steps = lab.steps()
+    lab.startup([*steps, _all_idle(lab, steps)], report).run()
+    lab.record = replace(lab.record, complete=True)
+    lab.record.write(lab.layout.record)
+    return lab
+
+
+def existing(layout: Layout) -> Lab | None:
+    """Return the lab that is up in a directory, if any."""
+    record = read_record(layout.record)
+    return Lab(layout, record) if record and is_up(layout, record) else None
+
+
+def down(layout: Layout) -> bool:
+    """Take a lab away, complete or not; return whether there was one.
+
+    Raises:
+        AlreadyRunningError: another `up` or `down` is at work.
+        UsageError: the directory is not a lab's.
+    """
+    if not layout.root.exists() and not processes.marked(layout.root):
+        return False
+    with _locked(layout):
+        _refuse_foreign(layout)
+        teardown(layout)
+    return True
+
+
+def _clear(layout: Layout) -> None:
+    """Make place for a new lab: leftovers of one that was not taken down go."""
+    record = read_record(layout.record)
+    if record and is_up(layout, record):
+        names = " ".join(node.name for node in record.spec.nodes)
+        raise AlreadyRunningError(f"a lab is up in {layout.root}", f"nodes {names}", "senergy lab down")
+    _refuse_foreign(layout)
+    teardown(layout, keep_directory=True)
+    layout.root.chmod(_PUBLIC)
+
+
+def _refuse_foreign(layout: Layout) -> None:
+    if not layout.record.exists() and any(layout.root.iterdir()):
+        raise UsageError(f"{layout.root}", "not empty and not a lab's", f"choose another ${ENVIRONMENT_KEY}")
+
+
+@contextmanager
+def _locked(layout: Layout) -> Iterator[None]:
+    """Hold a lock on the directory itself, so that no lock file is left."""
+    layout.root.mkdir(parents=True, exist_ok=True)
+    handle = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise AlreadyRunningError(
+            f"{layout.root}", "another senergy lab up or down is at work there"
+        ) from None
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _ports(layout: Layout, spec: LabSpec) -> Iterator[dict[str, int]]:
+    """Choose a port for each daemon, by name, and keep others away from them meanwhile."""
+    names = ["slurmctld", "senergyctld", *(f"slurmd.{node.name}" for node in spec.nodes)]
+    if spec.accounting:
+        names.append("slurmdbd")
+    start = _FIRST_PORT + zlib.crc32(str(layout.root).encode()) % _PORT_SPREAD
+    held = processes.reserve_ports(len(names), start)
+    try:
+        yield {name: probe.getsockname()[1] for name, probe in zip(names, held, strict=True)}
+    finally:
+        processes.release(held)
+
+
+def _make_directories(layout: Layout, spec: LabSpec) -> None:
+    modes = {
+        layout.etc: _PUBLIC,
+        layout.lib: _PUBLIC,
+        layout.log: _PUBLIC,
+        layout.keeper_socket(None).parent: _PUBLIC,
+        layout.stage: _PRIVATE,
+        layout.munge_socket.parent: _PUBLIC,
+        layout.database_socket.parent: _PRIVATE,
+        layout.state: _PRIVATE,
+        layout.state / "slurmctld": _PRIVATE,
+        layout.state / "senergyctld": _PRIVATE,
+        layout.agent_state: _PRIVATE,
+        layout.slurm_plugins: _PUBLIC,
+        layout.priority_table.parent: _PUBLIC,
+        layout.queue_table.parent: _PUBLIC,
+        layout.root / "nodes": _PUBLIC,
+    }
+    for node in spec.nodes:
+        own = layout.node(node.name)
+        modes |= {own: _PUBLIC, own / "state": _PRIVATE, own / "stage": _PRIVATE, own / "spool": _PUBLIC}
+        modes |= {layout.tree(node.name): _PUBLIC, layout.node_run(node.name): _PUBLIC}
+        modes |= {layout.node_run(node.name) / name: _PUBLIC for name in ("senergy", "senergy-lab")}
+    for path, mode in modes.items():
+        path.mkdir()
+        path.chmod(mode)
+    for node in spec.nodes:
+        (layout.node(node.name) / "hostname").write_text(f"{node.name}\n")
+        layout.view(node.name).write_text(json.dumps(node_view(layout, node.name, spec)))
+    layout.view(None).write_text(json.dumps(lab_view(layout)))
+    (layout.etc / "bashrc").write_text(_BASHRC)
+    key = layout.etc / "munge.key"
+    key.touch(0o400)
+    key.write_bytes(os.urandom(1024))
+    (layout.etc / "ld.so.conf").write_text(f"{layout.lib}\ninclude /etc/ld.so.conf\n")
+
+
+def _start_keeper(layout: Layout) -> int:
+    """Start the lab's first process; return the tie: while it is open and unsettled, closing ends the lab."""
+    reader, writer = os.pipe()
+    log = layout.log / "keeper.log"
+    argv = [
+        sys.executable,
+        "-m",
+        "slurm_energy_lab.cluster.supervisor",
+        "--socket",
+        str(layout.keeper_socket(None)),
+    ]
+    argv += ["--host-name", "controller", "--view", str(layout.view(None)), "--tie-fd", str(reader)]
+    try:
+        with log.open("ab") as output:
+            result = subprocess.run(
+                argv,
+                env=daemon_environment(layout),
+                pass_fds=(reader,),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                timeout=30,
+                check=False,
+            )
+    finally:
+        os.close(reader)
+    if result.returncode != 0:
+        os.close(writer)
+        raise StepError(Step("keeper", log), f"ended with exit code {result.returncode}")
+    return writer
+
+
+def _all_idle(lab: Lab, steps: list[Step]) -> Step:
+    wanted = dict.fromkeys(lab.nodes, "idle")
+    return Step(
+        "nodes idle",
+        lab.layout.log / "slurmctld.log",
+        needs=tuple(step.name for step in steps),
+        ready=lambda: lab.node_states() == wanted,
+    )

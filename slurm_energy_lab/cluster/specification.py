@@ -1,0 +1,88 @@
+"""What a lab is to be, and its record on disk (lab.json). Plain data; starts nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import UsageError
+from slurm_energy_lab.cluster.nodes_file import DEFAULT_PROFILES, NodeSpec, from_profiles
+
+PRIORITIES = ("off", "plugin", "portable")
+
+
+@dataclass(frozen=True)
+class LabSpec:
+    """What the user asks for.
+
+    Attributes:
+        nodes: the nodes to emulate.
+        slurm: lines `Key=Value` for slurm.conf; a known key is replaced.
+        energy: tables to merge into energy.toml, e.g. `{"agent": {"sampling_hz": 10.0}}`.
+        accounting: whether slurmdbd and its database run.
+        priority: who orders the queue: `off`: Slurm; `plugin`: slurmctld's plugin by our table;
+            `portable`: senergyctld through scontrol.
+        product: whether slurm-energy's own parts run; without them it is Slurm on emulated hardware.
+        cpu_share: real cores that all emulated CPUs of a node together are worth; None: the emulator's own.
+        users: users of this machine, besides root, with an account of their own, and their raw shares.
+    """
+
+    nodes: tuple[NodeSpec, ...] = field(default_factory=lambda: from_profiles(DEFAULT_PROFILES))
+    slurm: tuple[str, ...] = ()
+    energy: Mapping[str, Any] = field(default_factory=dict)
+    accounting: bool = True
+    product: bool = True
+    priority: str = "off"
+    cpu_share: float | None = None
+    users: Mapping[str, int] = field(default_factory=lambda: {"nobody": 1})
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work.
+
+        Raises:
+            UsageError: an unknown way to order the queue, or the plugin without accounting.
+        """
+        if self.priority not in PRIORITIES:
+            raise UsageError(f"priority '{self.priority}'", "unknown", f"one of {', '.join(PRIORITIES)}")
+        if self.priority == "plugin" and not self.accounting:
+            raise UsageError("priority 'plugin'", "slurmctld updates site factors only with slurmdbd")
+
+
+@dataclass(frozen=True)
+class LabRecord:
+    """lab.json: a lab as it is or was meant to be.
+
+    Attributes:
+        ports: TCP port by daemon; a node's slurmd has `slurmd.NAME`.
+        complete: whether `up` came to its end.
+        started: Unix time of `up`.
+        starter: PID of `up`.
+    """
+
+    spec: LabSpec
+    ports: Mapping[str, int]
+    started: float
+    starter: int
+    complete: bool = False
+
+    def write(self, path: Path) -> None:
+        """Replace the file atomically."""
+        aside = path.with_suffix(".new")
+        aside.write_text(json.dumps(asdict(self), indent=1, default=str) + "\n")
+        os.replace(aside, path)  # noqa: PTH105
+
+
+def read_record(path: Path) -> LabRecord | None:
+    """Return the record of a lab; None if the file is absent or no record."""
+    try:
+        data = json.loads(path.read_text())
+        spec = data.pop("spec")
+        nodes = tuple(NodeSpec(**node) for node in spec.pop("nodes"))
+        spec["slurm"] = tuple(spec["slurm"])
+        return LabRecord(spec=LabSpec(nodes=nodes, **spec), **data)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

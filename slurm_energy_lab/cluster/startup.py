@@ -1,0 +1,152 @@
+"""Runs the steps of bringing a lab up: each as soon as what it needs is ready, many at a time.
+
+Knows no daemon by name; those are declared in `daemons`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy_lab.cluster.processes import KeeperClient
+
+POLL_S = 0.02
+LOG_TAIL_LINES = 12
+
+
+@dataclass(frozen=True)
+class Step:
+    """A daemon to start, a task to run, or (without `argv`) something to wait for.
+
+    Attributes:
+        name: unique; `n1 slurmd` for a node's.
+        node: in which node's namespaces; None: in the lab's own.
+        needs: steps that must be ready first.
+        log: where its output goes.
+        ready: tells when a daemon serves. A task (None) is ready when it has ended with 0.
+    """
+
+    name: str
+    log: Path
+    argv: Sequence[str] = ()
+    node: str | None = None
+    needs: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready: Callable[[], bool] | None = None
+    timeout_s: float = 30.0
+
+
+Report = Callable[[Step, float], None]
+"""Receives a step that got ready and the seconds it took."""
+
+
+def ignore(step: Step, took_s: float) -> None:
+    """Report nothing."""
+
+
+class StepError(UnavailableError):
+    """A step failed.
+
+    Attributes:
+        log_tail: the last lines of its log.
+    """
+
+    def __init__(self, step: Step, why: str) -> None:
+        super().__init__(step.name, why)
+        self.step = step
+        self.log_tail = tail(step.log)
+
+
+def tail(path: Path, lines: int = LOG_TAIL_LINES) -> list[str]:
+    """Return the last lines of a file, none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 16384))
+            return file.read().decode(errors="replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+class Startup:
+    """State of one start: which steps wait, run and are ready.
+
+    Args:
+        keeper: gives the keeper of a node (None: of the lab).
+        environment: of every process; a step's own is added.
+        report: called with a step and the seconds it took.
+    """
+
+    def __init__(
+        self,
+        steps: Iterable[Step],
+        keeper: Callable[[str | None], KeeperClient],
+        environment: Mapping[str, str],
+        report: Report = ignore,
+    ) -> None:
+        self._waiting = {step.name: step for step in steps}
+        self._running: dict[str, tuple[Step, float]] = {}
+        self._ready: dict[str, Step] = {}
+        self._keeper = keeper
+        self._environment = dict(environment)
+        self._report = report
+
+    def run(self) -> None:
+        """Run all steps.
+
+        Raises:
+            StepError: one ended, did not get ready in time, or could not be started.
+        """
+        while self._waiting or self._running:
+            self._start_possible()
+            self._look()
+            time.sleep(POLL_S)
+
+    def _start_possible(self) -> None:
+        for step in list(self._waiting.values()):
+            if all(name in self._ready for name in step.needs):
+                del self._waiting[step.name]
+                self._running[step.name] = (step, time.monotonic())
+                if step.argv:
+                    self._spawn(step)
+
+    def _spawn(self, step: Step) -> None:
+        try:
+            self._keeper(step.node).spawn(
+                step.name, list(step.argv), {**self._environment, **step.env}, step.log
+            )
+        except EnergyError as error:
+            raise StepError(step, error.why or str(error)) from None
+
+    def _look(self) -> None:
+        exits = self._exits()
+        for name, (step, since) in list(self._running.items()):
+            code = exits.get((step.node, name))
+            if code is not None and (step.ready or code != 0):
+                raise StepError(step, f"ended with {_ending(code)}")
+            is_ready = step.ready() if step.ready else code == 0
+            took_s = time.monotonic() - since
+            if is_ready:
+                del self._running[name]
+                self._ready[name] = step
+                self._report(step, took_s)
+            elif took_s > step.timeout_s:
+                raise StepError(step, f"not ready after {step.timeout_s:.0f} s")
+        for name, step in self._ready.items():
+            code = exits.get((step.node, name))
+            if code is not None and step.ready:
+                raise StepError(step, f"ended with {_ending(code)}")
+
+    def _exits(self) -> dict[tuple[str | None, str], int | None]:
+        steps = [*self._ready.values(), *(step for step, _ in self._running.values())]
+        exits: dict[tuple[str | None, str], int | None] = {}
+        for node in {step.node for step in steps if step.argv}:
+            for name, child in self._keeper(node).children().items():
+                exits[node, name] = child["exit"]
+        return exits
+
+
+def _ending(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

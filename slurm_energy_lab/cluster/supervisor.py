@@ -1,0 +1,173 @@
+"""The first process (PID 1) of the lab's or of a node's namespaces: starts processes on request, reaps all.
+
+When a keeper ends, for whatever reason, the kernel ends every process and undoes every mount of its
+namespaces; that is what `senergy lab down` relies on. It knows nothing of Slurm.
+
+A keeper's socket carries JSON lines: `{"op":"spawn","name":...,"argv":[...],"env":{...},"log":PATH}`
+answers `{"ok":true,"pid":N}` (N as seen inside), `{"op":"list"}` answers
+`{"ok":true,"processes":[{"name":...,"pid":N,"exit":CODE|null}]}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_energy_lab.cluster import namespaces
+
+MARK = "SENERGY_LAB_KEEPER"
+"""Environment variable of every process that a keeper starts; its value is the lab's directory."""
+SETTLED = b"s"
+"""What the starter writes into its tie once the lab shall outlive it."""
+_REQUEST_LIMIT = 1 << 20
+
+
+@dataclass
+class _Child:
+    name: str
+    pid: int
+    exit: int | None = None
+
+
+class Keeper:
+    """Serves requests on a listening socket until the tie to its starter breaks."""
+
+    def __init__(self, listener: socket.socket, tie_fd: int | None) -> None:
+        self._listener = listener
+        self._children: dict[str, _Child] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        reader, writer = socket.socketpair()
+        reader.setblocking(False)
+        writer.setblocking(False)
+        self._wakeups = (reader, writer)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(reader, selectors.EVENT_READ, self._reap)
+        if tie_fd is not None:
+            self._selector.register(tie_fd, selectors.EVENT_READ, self._tie)
+
+    def serve(self) -> None:
+        """Answer requests for ever."""
+        while True:
+            for key, _ in self._selector.select():
+                key.data(key.fileobj)
+
+    def _tie(self, tie_fd: int) -> None:
+        if os.read(tie_fd, 1) != SETTLED:
+            os._exit(1)
+        self._selector.unregister(tie_fd)
+        os.close(tie_fd)
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection = listener.accept()[0]
+        connection.settimeout(5)
+        try:
+            with connection:
+                self._converse(connection)
+        except OSError:
+            return  # the other side left; most only look who serves here
+
+    def _converse(self, connection: socket.socket) -> None:
+        with connection.makefile("rb") as stream:
+            line = stream.readline(_REQUEST_LIMIT)
+        if not line:
+            return
+        try:
+            answer = self._answer(json.loads(line))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            answer = {"ok": False, "error": str(error) or type(error).__name__, "code": 1}
+        connection.sendall(json.dumps(answer).encode() + b"\n")
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["op"] == "list":
+            return {"ok": True, "processes": [vars(child) for child in self._children.values()]}
+        if request["op"] != "spawn":
+            return {"ok": False, "error": f"unknown op {request['op']!r}", "code": 2}
+        known = self._children.get(request["name"])
+        if known and known.exit is None:
+            return {"ok": False, "error": f"{known.name} runs already", "code": 7}
+        with Path(request["log"]).open("ab") as log:
+            process = subprocess.Popen(
+                request["argv"],
+                env=request["env"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
+        process.returncode = 0  # reaped below, together with everybody's orphans
+        self._children[request["name"]] = _Child(request["name"], process.pid)
+        return {"ok": True, "pid": process.pid}
+
+    def _reap(self, wakeups: socket.socket) -> None:
+        wakeups.recv(4096)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for child in self._children.values():
+                if child.pid == pid and child.exit is None:
+                    child.exit = os.waitstatus_to_exitcode(status)
+
+
+def _listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(16)
+    return listener
+
+
+def _enter(arguments: argparse.Namespace) -> None:
+    namespaces.set_host_name(arguments.host_name)
+    view = json.loads(arguments.view.read_text())
+    binds = {Path(target): Path(source) for target, source in view["binds"].items()}
+    if view["tree"] is None:
+        namespaces.enter_lab(binds, Path(view["stage"]))
+    else:
+        namespaces.enter_node(Path(view["tree"]), binds, Path(view["stage"]))
+    for path in view["hidden"]:
+        namespaces.detach(Path(path))
+
+
+def main() -> int:
+    """Enter new namespaces; return in the starter's process once the keeper in there serves."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--host-name", required=True)
+    parser.add_argument("--view", type=Path, required=True, help="JSON file: tree, binds, stage, hidden")
+    parser.add_argument("--tie-fd", type=int, help="end when this pipe closes before it says settled")
+    arguments = parser.parse_args()
+    if arguments.tie_fd is not None:
+        os.set_inheritable(arguments.tie_fd, False)
+    namespaces.unshare()
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        return 0 if os.read(reader, 1) else 1
+    os.close(reader)
+    os.setsid()
+    _enter(arguments)
+    keeper = Keeper(_listen(arguments.socket), arguments.tie_fd)
+    os.write(writer, b"r")
+    os.close(writer)
+    keeper.serve()
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Takes a lab away: its processes, mounts, control groups and files, in whatever state they are."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from slurm_energy.errors import EnergyError
+from slurm_energy_lab.cluster import namespaces, processes
+from slurm_energy_lab.cluster.layout import Layout
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_TIMEOUT_S = 10.0
+_PAUSE_S = 0.05
+
+
+def teardown(layout: Layout, *, keep_directory: bool = False) -> None:
+    """Leave nothing of a lab behind, but for its empty directory on demand; harmless where there is none.
+
+    Raises:
+        EnergyError: a process cannot be ended, or a directory not be removed.
+    """
+    processes.end(processes.clients(layout.slurm_conf), signal.SIGTERM)
+    if left := processes.wait_gone(lambda: processes.marked(layout.root), _TIMEOUT_S):
+        raise EnergyError("lab", f"processes {left} do not end", "see why with: ps -o pid,stat,wchan,args")
+    processes.wait_gone(lambda: processes.clients(layout.slurm_conf), _TIMEOUT_S)
+    for target in _mounts_below(layout.root):
+        namespaces.detach(target)
+    for group in _groups(layout.cgroup):
+        _remove_group(group)
+    if layout.root.is_dir():
+        _empty(layout)
+        if not keep_directory:
+            layout.root.rmdir()
+
+
+def _mounts_below(root: Path) -> list[Path]:
+    """Return mount points of the caller's namespace, deepest first; normally none is visible here."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    targets = [Path(line.split()[4].encode().decode("unicode_escape")) for line in lines]
+    return sorted((path for path in targets if path.is_relative_to(root)), reverse=True)
+
+
+def _groups(name: str) -> list[Path]:
+    """Return this lab's group in the v2 tree and in each v1 controller's."""
+    return [path for path in (_CGROUPS / name, *_CGROUPS.glob(f"*/{name}")) if path.is_dir()]
+
+
+def _remove_group(group: Path) -> None:
+    for folder, _, _ in os.walk(group, topdown=False):
+        try:
+            _remove_idle(Path(folder))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise EnergyError(
+                f"control group {folder}", error.strerror or "", "something runs in it"
+            ) from None
+
+
+def _remove_idle(group: Path) -> None:
+    """Remove one control group; processes that are just ending keep it busy for a moment."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            return group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE_S)
+
+
+def _empty(layout: Layout) -> None:
+    """Remove every file; the record goes last, so that an interrupted removal can be taken up again."""
+    for entry in layout.root.iterdir():
+        if entry == layout.record:
+            continue
+        try:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        except OSError as error:
+            raise EnergyError(str(entry), error.strerror or str(error)) from None
+    layout.record.unlink(missing_ok=True)

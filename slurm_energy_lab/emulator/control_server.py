@@ -1,0 +1,259 @@
+"""The control socket of an emulated node: runs kernels, tells the truth, registers jobs, keeps time.
+
+One thread serves all connections. It also drives what needs a clock: the end of kernels, the throttle's
+ticks and the power meter's intervals. The protocol is in docs/reference/protocol.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import EXIT_FAILURE, EXIT_USAGE, AlreadyRunningError, EnergyError, UsageError
+from slurm_energy_lab.emulator.cpu_throttle import TICK_S, Throttle
+from slurm_energy_lab.emulator.request_handler import Requests
+from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.tree.hwmon import INTERVAL_S, PowerMeter
+
+MAX_LINE_BYTES = 64 * 1024
+_READ_BYTES = 16 * 1024
+_BACKLOG = 64
+_CREDENTIALS = struct.Struct("3i")
+_TIDY_S = 10.0
+
+
+class _Connection:
+    """One client: bytes not yet understood, and the kernel that it waits for."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self.peer = peer
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        self.uid: int = _CREDENTIALS.unpack(credentials)[1]
+        self.buffer = b""
+        self.work_id: int | None = None
+
+    def next_line(self) -> bytes | None:
+        """Return the next whole line, None if there is none yet.
+
+        Raises:
+            UsageError: the line is too long.
+        """
+        line, newline, rest = self.buffer.partition(b"\n")
+        if len(line) > MAX_LINE_BYTES:
+            raise UsageError("message: longer than 64 KiB")
+        if not newline:
+            return None
+        self.buffer = rest
+        return line
+
+
+class _Timer:
+    """Something that is due at intervals while `wanted`."""
+
+    def __init__(self, interval_s: float, act: Callable[[], None], wanted: Callable[[], bool]) -> None:
+        self.interval_s = interval_s
+        self._act = act
+        self._wanted = wanted
+        self._due_s = time.monotonic() + interval_s
+
+    def run(self) -> float | None:
+        """Act if due; return seconds until it is due again, None if it is not wanted."""
+        if not self._wanted():
+            self._due_s = time.monotonic() + self.interval_s
+            return None
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            self._act()
+            self._due_s = max(self._due_s + self.interval_s, time.monotonic())
+        return max(0.0, self._due_s - time.monotonic())
+
+
+class ControlServer:
+    """Serves the socket from `start` to `stop`."""
+
+    def __init__(
+        self, path: Path, silicon: Silicon, requests: Requests, throttle: Throttle, meter: PowerMeter
+    ) -> None:
+        self._path = path
+        self._silicon = silicon
+        self._requests = requests
+        self._throttle = throttle
+        self._timers = [
+            _Timer(TICK_S, throttle.tick, lambda: throttle.busy),
+            _Timer(INTERVAL_S, meter.sample, lambda: True),
+            _Timer(_TIDY_S, requests.tidy, lambda: True),
+        ]
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[int, _Connection] = {}
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._listener = _listen(path)
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve on a thread of its own."""
+        self._listener.setblocking(False)
+        for source in (self._listener, self._silicon.changed_fd, self._stop_fd):
+            self._selector.register(source, selectors.EVENT_READ)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, close every connection, undo the throttling and remove the socket."""
+        if self._thread.is_alive():
+            os.eventfd_write(self._stop_fd, 1)
+            self._thread.join(timeout=5)
+        for connection in list(self._connections.values()):
+            self._hang_up(connection)
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+        self._throttle.close()
+        self._selector.close()
+        os.close(self._stop_fd)
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while True:
+            for key, _ in self._selector.select(wait_s):
+                if key.fd == self._stop_fd:
+                    return
+                self._dispatch(key)
+            wait_s = self._do_what_is_due()
+
+    def _dispatch(self, key: selectors.SelectorKey) -> None:
+        if key.fileobj is self._listener:
+            self._accept()
+        elif key.fd == self._silicon.changed_fd:
+            self._silicon.settle()
+        elif key.fd in self._connections:
+            self._receive(self._connections[key.fd])
+
+    def _do_what_is_due(self) -> float:
+        """Answer finished kernels and run timers; return how long nothing else will be due."""
+        waits = [wait for timer in self._timers if (wait := timer.run()) is not None]
+        waiting = [item for item in self._connections.values() if item.work_id is not None]
+        if waiting:
+            self._answer_finished(waiting)
+            with self._silicon.now() as model:
+                next_s, now_s = model.next_event_s(), model.now_s
+            if next_s is not None:
+                waits.append(max(0.0, next_s - now_s))
+        return min(waits)
+
+    def _answer_finished(self, waiting: list[_Connection]) -> None:
+        for connection in waiting:
+            if connection.work_id is None:
+                continue
+            try:
+                answer = self._requests.finished_kernel(connection.work_id)
+            except EnergyError as error:
+                answer = _refusal(error)
+            if answer is not None:
+                connection.work_id = None
+                self._send(connection, answer)
+                self._serve_lines(connection)
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:
+            return
+        peer.setblocking(False)
+        connection = _Connection(peer)
+        self._connections[peer.fileno()] = connection
+        self._selector.register(peer, selectors.EVENT_READ)
+
+    def _receive(self, connection: _Connection) -> None:
+        try:
+            data = connection.peer.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or len(connection.buffer) > 2 * MAX_LINE_BYTES:
+            self._hang_up(connection)
+            return
+        connection.buffer += data
+        self._serve_lines(connection)
+
+    def _serve_lines(self, connection: _Connection) -> None:
+        """Answer whole lines; while a kernel runs, the client's next lines wait."""
+        while connection.work_id is None and connection.peer.fileno() >= 0:
+            try:
+                line = connection.next_line()
+                if line is None:
+                    return
+                answer = self._answer(connection, line)
+            except EnergyError as error:
+                answer = _refusal(error)
+                if len(connection.buffer) > MAX_LINE_BYTES:
+                    self._send(connection, answer)
+                    self._hang_up(connection)
+                    return
+            if answer is not None:
+                self._send(connection, answer)
+
+    def _answer(self, connection: _Connection, line: bytes) -> dict[str, Any] | None:
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            raise UsageError("message: not JSON") from None
+        if not isinstance(message, dict):
+            raise UsageError("message: not a JSON object")
+        if message.get("op") == "kernel":
+            connection.work_id = self._requests.start_kernel(message)
+            return None
+        return self._requests.answer(message, connection.uid)
+
+    def _send(self, connection: _Connection, answer: dict[str, Any]) -> None:
+        """Send one line; a client that does not read loses the connection."""
+        try:
+            connection.peer.setblocking(True)
+            connection.peer.settimeout(1.0)
+            connection.peer.sendall(json.dumps(answer).encode() + b"\n")
+            connection.peer.setblocking(False)
+        except OSError:
+            self._hang_up(connection)
+
+    def _hang_up(self, connection: _Connection) -> None:
+        """Close; a kernel that nobody waits for any more is cancelled, as if its process had died."""
+        if connection.work_id is not None:
+            self._requests.cancel_kernel(connection.work_id)
+            connection.work_id = None
+        descriptor = connection.peer.fileno()
+        if descriptor >= 0:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(connection.peer)
+            self._connections.pop(descriptor, None)
+            connection.peer.close()
+
+
+def _refusal(error: EnergyError) -> dict[str, Any]:
+    code = error.exit_code if error.exit_code != EXIT_FAILURE else EXIT_USAGE
+    return {"ok": False, "error": str(error), "code": code}
+
+
+def _listen(path: Path) -> socket.socket:
+    """Bind the socket, world-writable; replace one that nobody answers.
+
+    Raises:
+        AlreadyRunningError: somebody does.
+    """
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+            probe.connect(str(path))
+            raise AlreadyRunningError(f"{path}: an emulator answers there")
+        path.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o666)
+    listener.listen(_BACKLOG)
+    return listener

@@ -1,0 +1,224 @@
+"""Real programs on emulated cores: CPU quotas that follow the effective frequency, and utilisation.
+
+The CPU time that a job uses of its quota is the utilisation that the model sees. An emulated core is a
+stated fraction of a real one. Kernels of `senergy lab run` do not pass through here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy_lab.emulator.cpu_cgroups import Groups
+from slurm_energy_lab.realtime_model import Silicon
+
+DEFAULT_SHARE_CORES = 0.45
+TICK_S = 0.1
+MIN_QUOTA_US = 1000
+PERIODS_US = (20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
+EMPTY_GRACE_S = 10.0
+_RELATIVE_CHANGE = 0.01
+
+
+def quota_us(real_cores: float) -> tuple[int, int]:
+    """Return (quota, period) in microseconds for a share of real CPU time.
+
+    The kernel refuses quotas below a millisecond, so a small share gets a long period. Short periods hold
+    the share more exactly and stall programs less.
+
+    Args:
+        real_cores: CPU seconds per second; shares below 0.001 get 0.001.
+    """
+    for period in PERIODS_US:
+        if real_cores * period >= MIN_QUOTA_US:
+            return round(real_cores * period), period
+    return MIN_QUOTA_US, PERIODS_US[-1]
+
+
+@dataclass(slots=True)
+class _Job:
+    """One job's group: where it may run, what it was allowed and had used at the last look.
+
+    Attributes:
+        cpus: logical CPUs.
+        cores: of each core (by the number of its first CPU) the count of these.
+        told: the utilisation that the model knows of; None: of other CPUs.
+    """
+
+    cpus: tuple[int, ...]
+    cores: dict[int, int]
+    asked_s: float
+    allowed_cores: float = 0.0
+    looked_s: float = 0.0
+    used_s: float = 0.0
+    measured: float = 0.0
+    told: float | None = 0.0
+
+
+class Throttle:
+    """Quotas and utilisation of the real programs of one node. Used from one thread."""
+
+    def __init__(
+        self,
+        silicon: Silicon,
+        groups: Groups | None,
+        reason: str = "",
+        share_cores: float = DEFAULT_SHARE_CORES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            silicon: the node's model.
+            groups: where job groups are made; None: programs run as fast as the host lets them.
+            reason: why there are no groups.
+            share_cores: real cores that all emulated CPUs together are worth at full frequency.
+            clock: seconds that only rise.
+        """
+        self._silicon = silicon
+        self._groups = groups
+        self._reason = reason
+        self._share_per_cpu = share_cores / silicon.profile.cpu.cpus
+        self._clock = clock
+        self._jobs: dict[int, _Job] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do at the next tick."""
+        return bool(self._jobs)
+
+    def status(self) -> dict[str, object]:
+        """Return mode, share and jobs for the `status` message."""
+        return {
+            "mode": self._groups.kind if self._groups else "none",
+            "reason": self._reason,
+            "share_cores": self._share_per_cpu * self._silicon.profile.cpu.cpus,
+            "jobs": {str(number): job.measured for number, job in self._jobs.items()},
+        }
+
+    def knows(self, job_id: int) -> bool:
+        """Return whether a job's real programs have a group."""
+        return job_id in self._jobs
+
+    def register(self, job_id: int, cpus: tuple[int, ...] | None) -> list[str]:
+        """Make the group of a job.
+
+        Args:
+            job_id: Slurm's job number.
+            cpus: the job's logical CPUs; None: all of the node.
+
+        Returns:
+            Files to which the ids of its processes must be written; empty without throttling.
+
+        Raises:
+            UnavailableError: the group cannot be made.
+        """
+        if self._groups is None:
+            return []
+        known = self._jobs.get(job_id)
+        everything = tuple(range(self._silicon.profile.cpu.cpus))
+        wanted = cpus or (known.cpus if known else everything)
+        try:
+            files = self._groups.create(_name(job_id))
+            used_s = self._groups.cpu_seconds(_name(job_id))
+        except OSError as error:
+            raise _unavailable(job_id, error) from None
+        now_s = self._clock()
+        cores = dict(Counter(self._silicon.profile.cpu.core_of(cpu) for cpu in wanted))
+        if known:
+            known.told = known.told if known.cpus == wanted else None
+            known.cpus, known.cores, known.asked_s = wanted, cores, now_s
+        else:
+            self._jobs[job_id] = _Job(wanted, cores, now_s, looked_s=now_s, used_s=used_s)
+        try:
+            self._limit(job_id, self._allowances()[job_id])
+        except OSError as error:
+            raise _unavailable(job_id, error) from None
+        return [str(path) for path in files]
+
+    def tick(self) -> None:
+        """Measure every job, tell the model, follow the frequency, drop groups that are empty."""
+        measured = [job_id for job_id in list(self._jobs) if self._try(self._measure, job_id)]
+        if measured:
+            with self._silicon.changing() as model:
+                for job_id in measured:
+                    job = self._jobs[job_id]
+                    model.set_real_load(_name(job_id), job.cpus, job.measured * len(job.cores), job_id)
+                    job.told = job.measured
+        for job_id, allowed_cores in self._allowances().items():
+            self._try(self._limit, job_id, allowed_cores)
+        now_s = self._clock()
+        for job_id, job in list(self._jobs.items()):
+            if now_s - job.asked_s > EMPTY_GRACE_S and job.measured == 0:
+                self._remove_if_empty(job_id)
+
+    def close(self) -> None:
+        """Give every process its full speed back and remove all groups."""
+        for job_id in list(self._jobs):
+            self._drop(job_id)
+        if self._groups:
+            self._groups.close()
+
+    def _try(self, act: Callable[..., bool], job_id: int, *arguments: float) -> bool:
+        """Act on a job's group and return what that says; a job whose group is gone is dropped."""
+        try:
+            return act(job_id, *arguments)
+        except OSError:
+            self._drop(job_id)
+            return False
+
+    def _measure(self, job_id: int) -> bool:
+        """See what a job has used of its quota; return whether the model has to be told."""
+        assert self._groups is not None
+        job, now_s = self._jobs[job_id], self._clock()
+        _, period_us = quota_us(job.allowed_cores)
+        if now_s - job.looked_s < max(TICK_S / 2, 2e-6 * period_us):
+            return False
+        used_s = self._groups.cpu_seconds(_name(job_id))
+        real_cores = (used_s - job.used_s) / (now_s - job.looked_s)
+        job.used_s, job.looked_s = used_s, now_s
+        job.measured = min(1.0, real_cores / job.allowed_cores) if job.allowed_cores else 0.0
+        if job.measured < 1e-4:
+            job.measured = 0.0
+        return job.measured != job.told
+
+    def _allowances(self) -> dict[int, float]:
+        """Return the real cores that each job may use at its present frequencies."""
+        max_khz = self._silicon.profile.cpufreq.max_khz
+        with self._silicon.now() as model:
+            cycles = {
+                job_id: sum(count * model.effective_khz(core) for core, count in job.cores.items())
+                for job_id, job in self._jobs.items()
+            }
+        return {job_id: max(1e-3, self._share_per_cpu * khz / max_khz) for job_id, khz in cycles.items()}
+
+    def _limit(self, job_id: int, allowed_cores: float) -> bool:
+        """Set a job's quota; small changes are left, for a write refills it."""
+        assert self._groups is not None
+        job = self._jobs[job_id]
+        if abs(allowed_cores - job.allowed_cores) <= _RELATIVE_CHANGE * job.allowed_cores:
+            return False
+        self._groups.limit(_name(job_id), *quota_us(allowed_cores))
+        job.allowed_cores = allowed_cores
+        return True
+
+    def _remove_if_empty(self, job_id: int) -> None:
+        if self._groups and self._groups.remove(_name(job_id)):
+            self._drop(job_id)
+
+    def _drop(self, job_id: int) -> None:
+        job = self._jobs.pop(job_id)
+        with self._silicon.changing() as model:
+            model.set_real_load(_name(job_id), job.cpus, 0.0)
+
+
+def _unavailable(job_id: int, error: OSError) -> UnavailableError:
+    return UnavailableError(f"job {job_id}: control group", error.strerror or "")
+
+
+def _name(job_id: int) -> str:
+    """Name the group unlike Slurm's own, for it counts the machine's CPU time and not the emulated one."""
+    return f"tasks_of_{job_id}"

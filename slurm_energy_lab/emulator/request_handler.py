@@ -1,0 +1,232 @@
+"""What a message on the control socket does to the node; no sockets in here."""
+
+from __future__ import annotations
+
+import errno
+import math
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+from slurm_energy.errors import ForbiddenError, UsageError
+from slurm_energy_lab.emulator.cpu_throttle import Throttle
+from slurm_energy_lab.model import KernelRequest, KernelResult, NodeModel, Usage
+from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.tree.cpu_lists import parse_list
+from slurm_energy_lab.tree.job_cgroups import JobGroups
+
+Message = dict[str, Any]
+
+
+class Requests:
+    """Carries out messages against one node."""
+
+    def __init__(
+        self,
+        node: str,
+        silicon: Silicon,
+        throttle: Throttle,
+        groups: JobGroups,
+        faults: MutableMapping[str, int],
+    ) -> None:
+        self._node = node
+        self._silicon = silicon
+        self._throttle = throttle
+        self._groups = groups
+        self._faults = faults
+        self._started = time.time()
+        self._running: set[int] = set()
+
+    def answer(self, message: Message, uid: int) -> Message:
+        """Carry out any message but `kernel`.
+
+        Raises:
+            UsageError: unknown operation or bad argument.
+            ForbiddenError: an operation for root, asked by somebody else.
+        """
+        operation = message.get("op")
+        if operation == "truth":
+            return self._truth(message.get("jobs") is True)
+        if operation == "status":
+            return self._status()
+        if operation in ("job", "fault"):
+            if uid:
+                raise ForbiddenError(f"op {operation}: for root only")
+            return self._job(message) if operation == "job" else self._fault(message)
+        raise UsageError(f"op: unknown operation {str(operation)[:40]!r}")
+
+    def start_kernel(self, message: Message) -> int:
+        """Start a kernel and return its work id.
+
+        Raises:
+            UsageError: unknown kernel or device, bad size or numbers.
+        """
+        request = _kernel_request(message)
+        with self._silicon.changing() as model:
+            work_id = model.submit(request, model.now_s)
+        self._running.add(work_id)
+        if request.job_id is not None:
+            self._groups.appear(request.job_id)
+        return work_id
+
+    def finished_kernel(self, work_id: int) -> Message | None:
+        """Return the answer to a kernel that is done, None while it runs."""
+        with self._silicon.now() as model:
+            result = model.result(work_id)
+            if result is None:
+                return None
+            model.forget(work_id)
+            unix_s = self._silicon.unix_s(result.end_s)
+        self._running.discard(work_id)
+        return _kernel_answer(result, unix_s)
+
+    def cancel_kernel(self, work_id: int) -> None:
+        """Stop a kernel that nobody waits for."""
+        self._running.discard(work_id)
+        with self._silicon.changing() as model:
+            model.forget(work_id)
+
+    def tidy(self) -> None:
+        """Take away what is left of jobs that ended long ago."""
+        if self._groups.any:
+            self._groups.tidy(self._throttle.knows)
+
+    def _truth(self, with_jobs: bool) -> Message:
+        with self._silicon.now() as model:
+            names = model.components()
+            answer = {
+                "ok": True,
+                "time": self._silicon.unix_s(model.now_s),
+                "energy_joules": {name: model.energy_joules(name) for name in names},
+                "power_watts": {name: model.power_watts(name) for name in names},
+            }
+            return answer | _truth_by_job(model) if with_jobs else answer
+
+    def _status(self) -> Message:
+        profile = self._silicon.profile
+        with self._silicon.now() as model:
+            state = _model_state(model, profile.cpu.packages, profile.gpu_count)
+        return {
+            "ok": True,
+            "node": self._node,
+            "profile": profile.name,
+            "description": profile.description,
+            "cpus": profile.cpu.cpus,
+            "gpus": profile.gpu_count,
+            "started": self._started,
+            "kernels": len(self._running),
+            "throttle": self._throttle.status(),
+            "model": state,
+        }
+
+    def _job(self, message: Message) -> Message:
+        job_id, cpus = _job_id(message), message.get("cpus")
+        if job_id is None:
+            raise UsageError("job_id: missing")
+        if cpus is not None and not isinstance(cpus, str):
+            raise UsageError("cpus: not a CPU list such as 0-3")
+        numbers = parse_list(cpus) if cpus else None
+        if numbers and numbers[-1] >= self._silicon.profile.cpu.cpus:
+            raise UsageError(f"cpus: the node has no CPU {numbers[-1]}")
+        procs = self._throttle.register(job_id, numbers)
+        with self._silicon.now() as model:
+            model.usage().note(job_id, model.now_s)
+        self._groups.appear(job_id)
+        return {"ok": True, "procs": procs}
+
+    def _fault(self, message: Message) -> Message:
+        path, name = message.get("path"), message.get("errno")
+        if not isinstance(path, str) or not path.startswith("/"):
+            raise UsageError("path: not an absolute path")
+        if name is None:
+            self._faults.pop(path, None)
+            return {"ok": True}
+        code = getattr(errno, name, None) if isinstance(name, str) and name.startswith("E") else None
+        if not isinstance(code, int):
+            raise UsageError(f"errno: {str(name)[:40]!r} is not the name of an error, such as EIO")
+        self._faults[path] = code
+        return {"ok": True}
+
+
+def _kernel_request(message: Message) -> KernelRequest:
+    kernel, device = message.get("kernel"), message.get("device", "cpu")
+    if not isinstance(kernel, str) or not isinstance(device, str):
+        raise UsageError("kernel: name and device are texts")
+    return KernelRequest(
+        kernel=kernel,
+        device=device,
+        size=_positive(message, "size"),
+        cpus=_indices(message, "cpus"),
+        gpus=_indices(message, "gpus"),
+        full_speed_s=_positive(message, "full_speed_s"),
+        job_id=_job_id(message),
+    )
+
+
+def _job_id(message: Message) -> int | None:
+    job_id = message.get("job_id")
+    if job_id is not None and (type(job_id) is not int or job_id <= 0):
+        raise UsageError(f"job_id: {str(job_id)[:40]!r} is not a job number")
+    return job_id
+
+
+def _positive(message: Message, key: str) -> float | None:
+    value = message.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise UsageError(f"{key}: {str(value)[:40]!r} is not a positive number")
+    return float(value)
+
+
+def _indices(message: Message, key: str) -> tuple[int, ...]:
+    values = message.get(key) or []
+    if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
+        raise UsageError(f"{key}: not a list of numbers")
+    return tuple(values)
+
+
+def _kernel_answer(result: KernelResult, end_unix_s: float) -> Message:
+    return {
+        "ok": True,
+        "kernel": result.kernel,
+        "device": result.device,
+        "size": result.size,
+        "seconds": result.seconds,
+        "start": end_unix_s - result.seconds,
+        "end": end_unix_s,
+        "flops": result.flops,
+        "bytes": result.bytes,
+        "energy_joules": result.energy_joules,
+    }
+
+
+def _truth_by_job(model: NodeModel) -> Message:
+    usage, now_s = model.usage(), model.now_s
+    return {
+        "jobs": {str(job): _used(usage, job, now_s) for job in usage.jobs()},
+        "no_job": _used(usage, None, now_s),
+        "idle_joules": usage.idle_joules(now_s),
+        "system_cpu_seconds": usage.system_cpu_seconds(now_s),
+    }
+
+
+def _used(usage: Usage, job: int | None, now_s: float) -> Message:
+    return {
+        "cpu_seconds": usage.cpu_seconds(job, now_s),
+        "dynamic_joules": usage.dynamic_joules(job, now_s),
+    }
+
+
+def _model_state(model: NodeModel, packages: int, gpus: int) -> Message:
+    return {
+        "power_watts": model.power_watts("node"),
+        "packages": [
+            {"average_watts": model.package_average_watts(i), "throttled_s": model.package_throttled_s(i)}
+            for i in range(packages)
+        ],
+        "gpus": [
+            {"graphics_clock_mhz": state.graphics_clock_mhz, "power_watts": state.power_watts}
+            for state in (model.gpu_state(i) for i in range(gpus))
+        ],
+    }

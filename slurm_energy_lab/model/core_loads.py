@@ -1,0 +1,193 @@
+"""The cores of a node: who runs on them, what their settings ask for, and groups of equal cores.
+
+Book-keeping of occupancy; power and progress are computed elsewhere from the groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from slurm_energy.errors import UsageError
+from slurm_energy_lab.model.cpu_physics import CoreLoad
+from slurm_energy_lab.model.cpufreq import check_request, default_request, target_khz
+from slurm_energy_lab.model.job_integrals import Job
+from slurm_energy_lab.model.kernel_run import Part
+from slurm_energy_lab.model.placement import check_cpu
+from slurm_energy_lab.model.profile import Profile
+from slurm_energy_lab.model.requests import FrequencyRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _RealLoad:
+    """What real programs under one key do: the busy share of each of their cores."""
+
+    cpus: Collection[int]
+    cores: tuple[int, ...]
+    packages: frozenset[int]
+    share: float
+    job: Job
+
+
+class Cores:
+    """Occupancy and frequency settings of every core; logical CPUs in, core numbers out."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._cpu = profile.cpu
+        self._cpufreq = profile.cpufreq
+        default = default_request(profile.cpufreq)
+        self._known = {default: default}
+        self._requests = [default] * profile.cpu.cpus
+        self._parts: list[tuple[Part, ...]] = [()] * profile.cpu.cores
+        self._real_keys: list[tuple[str, ...]] = [()] * profile.cpu.cores
+        self._real_loads: dict[str, _RealLoad] = {}
+        self._real_busy: dict[tuple[str, ...], float] = {}
+        self._targets: dict[tuple[int, float], int] = {}
+
+    def _check(self, cpu: int) -> int:
+        check_cpu(self._profile, cpu)
+        return self._cpu.core_of(cpu)
+
+    def cores_of(self, cpus: Iterable[int]) -> tuple[int, ...]:
+        """Return the cores of some logical CPUs, each once, rising.
+
+        Raises:
+            UsageError: unknown CPU.
+        """
+        return tuple(sorted({self._check(cpu) for cpu in cpus}))
+
+    def packages_of(self, cores: Iterable[int]) -> set[int]:
+        """Return the packages of some cores."""
+        return {core // self._cpu.cores_per_package for core in cores}
+
+    def request(self, cpu: int) -> FrequencyRequest:
+        """Return the settings of a logical CPU."""
+        self._check(cpu)
+        return self._requests[cpu]
+
+    def set_request(self, cpu: int, request: FrequencyRequest) -> bool:
+        """Keep new settings; return whether a busy core has got other ones."""
+        core = self._check(cpu)
+        if request == self._requests[cpu]:
+            return False
+        if request not in self._known:
+            check_request(self._cpufreq, request)
+            self._known[request] = request
+        self._requests[cpu] = self._known[request]
+        return bool(self._parts[core]) or self._real(core) > 0
+
+    def wanted_khz(self, cpu: int) -> int:
+        """Return what the settings of the CPU's core ask for: the higher wish of its threads."""
+        return self._wanted_khz(self._check(cpu))
+
+    def _wanted_khz(self, core: int) -> int:
+        busy = 1.0 if self._parts[core] else self._real(core)
+        return max(
+            self._target_khz(self._requests[cpu], busy)
+            for cpu in range(core, self._cpu.cpus, self._cpu.cores)
+        )
+
+    def _target_khz(self, request: FrequencyRequest, busy: float) -> int:
+        """Look up the governor's decision; settings are few, and identity is cheaper than equality."""
+        key = (id(request), busy)
+        target = self._targets.get(key)
+        if target is None:
+            if len(self._targets) > 4096:
+                self._targets.clear()
+            target = self._targets[key] = target_khz(self._cpufreq, request, busy)
+        return target
+
+    def add_part(self, part: Part, cores: Iterable[int]) -> None:
+        """Put a work's part on cores."""
+        for core in cores:
+            self._parts[core] = (*self._parts[core], part)
+
+    def remove_part(self, part: Part, cores: Iterable[int]) -> None:
+        """Take a work's part off its cores."""
+        for core in cores:
+            self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
+
+    def set_real_load(
+        self, key: str, cpus: Collection[int], busy_cores: float, job: Job = None
+    ) -> tuple[set[int], float]:
+        """Spread a real program's load evenly over its cores.
+
+        Returns:
+            The packages whose load changed, and how busy each of the cores is.
+
+        Raises:
+            UsageError: unknown CPU, or a busy figure below 0.
+        """
+        if not 0 <= busy_cores < math.inf:
+            raise UsageError(f"real load '{key[:40]}': {busy_cores} busy cores are not possible")
+        old = self._real_loads.get(key)
+        new = self._real_load(cpus, busy_cores, job, old)
+        if new == old:
+            return set(), new.share if new else 0.0
+        self._real_busy.clear()
+        if new:
+            self._real_loads[key] = new
+        else:
+            del self._real_loads[key]
+        touched: set[int] = set()
+        for load in filter(None, (old, new)):
+            touched.update(load.packages)
+        if (old.cores if old else ()) != (new.cores if new else ()):
+            self._rename(key, old.cores if old else (), new.cores if new else ())
+        return touched, new.share if new else 0.0
+
+    def _real_load(
+        self, cpus: Collection[int], busy_cores: float, job: Job, like: _RealLoad | None
+    ) -> _RealLoad | None:
+        """Describe a load; the same CPUs as of one `like` it need not be looked at again."""
+        if not busy_cores:
+            return None
+        if like and like.cpus is cpus:
+            share = min(1.0, busy_cores / len(like.cores))
+            return replace(like, share=share, job=job) if share else None
+        cores = self.cores_of(cpus)
+        share = min(1.0, busy_cores / len(cores)) if cores else 0.0
+        return _RealLoad(cpus, cores, frozenset(self.packages_of(cores)), share, job) if share else None
+
+    def _rename(self, key: str, old_cores: Iterable[int], new_cores: Iterable[int]) -> None:
+        for core in old_cores:
+            self._real_keys[core] = tuple(name for name in self._real_keys[core] if name != key)
+        for core in new_cores:
+            self._real_keys[core] = (*self._real_keys[core], key)
+
+    def _real(self, core: int) -> float:
+        """Return the share of time that real programs want of a core, at most 1."""
+        keys = self._real_keys[core]
+        busy = self._real_busy.get(keys)
+        if busy is None:
+            busy = min(1.0, sum(self._real_loads[key].share for key in keys))
+            self._real_busy[keys] = busy
+        return busy
+
+    def busy(self, cpu: int) -> float:
+        """Return the busy share of a CPU's core."""
+        core = self._check(cpu)
+        return 1.0 if self._parts[core] else self._real(core)
+
+    def loads(self, package: int) -> list[CoreLoad]:
+        """Return the busy cores of a package, equal ones together."""
+        per_package = self._cpu.cores_per_package
+        groups: dict[tuple[int, tuple[Part, ...], tuple[str, ...]], int] = {}
+        for core in range(package * per_package, (package + 1) * per_package):
+            parts, keys = self._parts[core], self._real_keys[core]
+            if parts or keys:
+                group = (self._wanted_khz(core), parts, () if parts else keys)
+                groups[group] = groups.get(group, 0) + 1
+        return [
+            CoreLoad(count, khz, parts, *self._real_shares(keys))
+            for (khz, parts, keys), count in groups.items()
+        ]
+
+    def _real_shares(self, keys: tuple[str, ...]) -> tuple[float, tuple[tuple[Job, float], ...]]:
+        """Return how busy these loads keep a core, and each one's part of that."""
+        wishes = [(load.job, load.share) for load in (self._real_loads[key] for key in keys)]
+        total = sum(share for _, share in wishes)
+        scale = min(1.0, total) / total if keys else 0.0
+        return min(1.0, total), tuple((job, share * scale) for job, share in wishes)

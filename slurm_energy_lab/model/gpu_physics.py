@@ -1,0 +1,90 @@
+"""The pure part of a GPU: from its works and clocks to watts and progress.
+
+Equations in docs/lab-physics.md, section 5. Limits and time are in `gpu_device`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from slurm_energy_lab.model.kernel_run import Part, Task
+from slurm_energy_lab.model.kernels import KernelSpec, roofline
+from slurm_energy_lab.model.profile import GpuProfile
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOperation:
+    """How a GPU runs at one clock: watts, share of peak bandwidth, phases per second of each work."""
+
+    watts: float
+    memory_share: float
+    rates: dict[Part, float]
+
+
+class GpuPhysics:
+    """Power and rates of one GPU of a profile."""
+
+    def __init__(self, profile: GpuProfile) -> None:
+        self.profile = profile
+        self.min_mhz = float(profile.graphics_clocks_mhz[-1])
+        self.max_mhz = float(profile.graphics_clocks_mhz[0])
+
+    def voltage_square(self, mhz: float) -> float:
+        """Return (V / V_max)^2: flat up to the knee, then straight up to the maximum."""
+        gpu = self.profile
+        volts = gpu.voltage_floor
+        if mhz > gpu.voltage_knee_mhz:
+            part = (mhz - gpu.voltage_knee_mhz) / (self.max_mhz - gpu.voltage_knee_mhz)
+            volts += (gpu.voltage_max - gpu.voltage_floor) * part
+        return (volts / gpu.voltage_max) ** 2
+
+    def bandwidth(self, mhz: float, memory_mhz: float) -> float:
+        """Return bytes per second at a graphics and a memory clock."""
+        gpu = self.profile
+        share = min(1.0, mhz / gpu.bandwidth_knee_mhz)
+        return gpu.bytes_per_s * share * memory_mhz / gpu.memory_clocks_mhz[0]
+
+    def operate(self, parts: tuple[Part, ...], mhz: float, memory_mhz: float) -> GpuOperation:
+        """Return power and progress with `parts` sharing the GPU's time equally."""
+        gpu = self.profile
+        if not parts:
+            return GpuOperation(gpu.idle_watts, 0.0, {})
+        bandwidth = self.bandwidth(mhz, memory_mhz)
+        rates: dict[Part, float] = {}
+        bytes_per_s = activity = 0.0
+        for part in parts:
+            task = part.task
+            period_s = roofline(self._compute_s(task, mhz), task.bytes / bandwidth, task.overlap)
+            rates[part] = 1.0 / period_s / len(parts)
+            bytes_per_s += task.bytes * rates[part]
+            activity += self.activity(task, period_s, mhz) / len(parts)
+        watts = gpu.idle_watts + self.core_watts(activity, mhz) + gpu.joules_per_byte * bytes_per_s
+        return GpuOperation(watts, bytes_per_s / gpu.bytes_per_s, rates)
+
+    def _compute_s(self, task: Task, mhz: float) -> float:
+        return task.flops / (self.profile.flops_per_s * task.factors.efficiency * mhz / self.max_mhz)
+
+    def activity(self, task: Task, period_s: float, mhz: float) -> float:
+        """Return the switching activity while a phase runs alone and takes `period_s`."""
+        span = task.factors.busy - task.factors.stall
+        return task.factors.stall + span * self._compute_s(task, mhz) / period_s
+
+    def core_watts(self, activity: float, mhz: float) -> float:
+        """Return the power of a busy GPU beyond idle without that of its memory traffic."""
+        gpu = self.profile
+        dynamic = gpu.dynamic_watts * activity * mhz / self.max_mhz
+        return self.voltage_square(mhz) * (gpu.awake_watts + dynamic)
+
+    def full_speed_s(self, spec: KernelSpec) -> float:
+        """Return the seconds that size 1 takes at the highest clocks without a limit."""
+        gpu = self.profile
+        bandwidth = self.bandwidth(self.max_mhz, gpu.memory_clocks_mhz[0])
+        return math.fsum(
+            roofline(
+                phase.flops / (gpu.flops_per_s * phase.gpu.efficiency),
+                phase.bytes / bandwidth,
+                phase.overlap,
+            )
+            for phase in spec.phases
+        )

@@ -1,0 +1,57 @@
+"""Exact integrals of a quantity that several jobs share; nothing about what is shared or by which rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from slurm_energy_lab.model.integrator import Meter
+
+Job = int | None
+"""Slurm's job number; None: work that belongs to no job."""
+
+
+class ByJob:
+    """Rates by job in (watts, busy CPUs), integrals by job out (joules, CPU seconds)."""
+
+    __slots__ = ("_closed", "_rates", "_running")
+
+    def __init__(self) -> None:
+        self._rates: Mapping[Job, float] = {}
+        self._running: dict[Job, Meter] = {}
+        self._closed: dict[Job, float] = {}
+
+    def run_at(self, now_s: float, rates: Mapping[Job, float]) -> None:
+        """Let these rates hold from `now_s` on; who is not named has none."""
+        if rates == self._rates:
+            return
+        self._rates = rates
+        for job in [job for job in self._running if job not in rates]:
+            total = self._closed.get(job, 0.0) + self._running.pop(job).integral_at(now_s)
+            self._closed[job] = total
+        for job, rate in rates.items():
+            meter = self._running.get(job)
+            if meter is None:
+                self._running[job] = Meter(now_s, rate)
+            else:
+                meter.run_at(now_s, rate)
+
+    def rate(self, job: Job) -> float:
+        """Return the present rate of a job."""
+        return self._rates.get(job, 0.0)
+
+    def integral_at(self, job: Job, now_s: float) -> float:
+        """Return what a job has had up to `now_s`, which is not before the last change."""
+        meter = self._running.get(job)
+        running = meter.integral_at(now_s) if meter else 0.0
+        return self._closed.get(job, 0.0) + running
+
+    def total_at(self, now_s: float) -> float:
+        """Return what all jobs have had together."""
+        running = math.fsum(meter.integral_at(now_s) for meter in self._running.values())
+        return math.fsum(self._closed.values()) + running
+
+    def merge(self, job: Job, now_s: float) -> None:
+        """Book what a job without a present rate has had under no job."""
+        if job not in self._running and job in self._closed:
+            self._closed[None] = self._closed.get(None, 0.0) + self._closed.pop(job)

@@ -1,0 +1,124 @@
+"""Whose watts they are: the dynamic power of a package, its memory and a GPU by job.
+
+The judge of every attribution from outside, so it follows the physics alone and knows no CPU time.
+The rule is in docs/lab-physics.md, section 10; all shares of a component add up to its power beyond idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from slurm_energy_lab.model.cpu_physics import CoreLoad, CpuPhysics, Operation
+from slurm_energy_lab.model.gpu_physics import GpuOperation, GpuPhysics
+from slurm_energy_lab.model.job_integrals import Job
+from slurm_energy_lab.model.kernel_run import Part
+from slurm_energy_lab.model.kernels import REAL_ACTIVITY, REAL_BYTES_PER_CYCLE
+
+
+@dataclass(slots=True)
+class CpuShares:
+    """Of one package: watts and bytes per second by job."""
+
+    watts: dict[Job, float] = field(default_factory=dict)
+    bytes_per_s: dict[Job, float] = field(default_factory=dict)
+
+
+def cpu_shares(
+    physics: CpuPhysics,
+    loads: Sequence[CoreLoad],
+    operation: Operation,
+    ceiling_khz: int,
+    fed: Sequence[tuple[Part, ...]],
+    host_watts: float,
+) -> CpuShares:
+    """Divide what a package draws beyond idle.
+
+    Args:
+        physics: of the package.
+        loads: its busy cores.
+        operation: how it runs them.
+        ceiling_khz: no core runs faster.
+        fed: what runs on each busy GPU that a thread of this package feeds.
+        host_watts: what feeding one GPU costs.
+    """
+    idle_watts = physics.cpu.idle_watts
+    jobs = _jobs(loads, fed)
+    if len(jobs) <= 1:
+        return CpuShares(
+            dict.fromkeys(jobs, operation.watts - idle_watts), dict.fromkeys(jobs, operation.bytes_per_s)
+        )
+    own = dict.fromkeys(jobs, 0.0)
+    traffic = dict.fromkeys(jobs, 0.0)
+    for load in loads:
+        _add_cores(own, traffic, physics, load, operation, min(load.khz, ceiling_khz))
+    for part, demand in operation.demands.items():
+        traffic[part.job] += part.task.bytes / demand.period_s
+    for parts in fed:
+        for part in parts:
+            own[part.job] += host_watts / len(parts)
+    active = len(fed) + sum(load.count * load.busy for load in loads)
+    awake_watts = physics.cpu.awake_watts * min(1.0, active)
+    return CpuShares(_with_the_shared(own, traffic, physics, awake_watts), traffic)
+
+
+def _jobs(loads: Iterable[CoreLoad], fed: Iterable[tuple[Part, ...]]) -> set[Job]:
+    found: set[Job] = {part.job for parts in fed for part in parts}
+    for load in loads:
+        found.update(part.job for part in load.parts)
+        found.update(job for job, _ in load.real_jobs)
+    return found
+
+
+def _add_cores(
+    own: dict[Job, float],
+    traffic: dict[Job, float],
+    physics: CpuPhysics,
+    load: CoreLoad,
+    operation: Operation,
+    khz: int,
+) -> None:
+    """Add what some cores draw to who uses them, and the traffic of real programs."""
+    for part in load.parts:
+        watts = physics.active_watts(operation.demands[part].activity, khz)
+        own[part.job] += load.count * watts / len(load.parts)
+    for job, share in load.real_jobs:
+        own[job] += load.count * share * physics.active_watts(REAL_ACTIVITY, khz)
+        traffic[job] += load.count * share * REAL_BYTES_PER_CYCLE * khz * 1e3
+
+
+def _with_the_shared(
+    own: dict[Job, float], traffic: dict[Job, float], physics: CpuPhysics, awake_watts: float
+) -> dict[Job, float]:
+    """Add uncore power by bytes, and what all need together by what each draws itself."""
+    per_byte = physics.cpu.uncore_joules_per_byte
+    weights = own if sum(own.values()) > 0 else dict.fromkeys(own, 1.0)
+    total = sum(weights.values())
+    return {
+        job: watts + per_byte * traffic[job] + awake_watts * weights[job] / total
+        for job, watts in own.items()
+    }
+
+
+def gpu_shares(
+    physics: GpuPhysics, parts: tuple[Part, ...], operation: GpuOperation, mhz: float
+) -> dict[Job, float]:
+    """Divide what a GPU draws beyond idle among the jobs whose works share its time.
+
+    Args:
+        physics: of the GPU.
+        parts: what runs on it.
+        operation: how it runs them.
+        mhz: its clock.
+    """
+    jobs = {part.job for part in parts}
+    gpu = physics.profile
+    if len(jobs) <= 1:
+        return dict.fromkeys(jobs, operation.watts - gpu.idle_watts)
+    watts: dict[Job, float] = dict.fromkeys(jobs, 0.0)
+    for part in parts:
+        rate = operation.rates[part]
+        activity = physics.activity(part.task, 1.0 / (rate * len(parts)), mhz)
+        core = physics.core_watts(activity, mhz) / len(parts)
+        watts[part.job] += core + gpu.joules_per_byte * part.task.bytes * rate
+    return watts

@@ -1,0 +1,45 @@
+"""Problem sizes from seconds at full speed; the inverse of the roofline of an idle device."""
+
+from __future__ import annotations
+
+import math
+
+from slurm_energy.errors import UsageError
+from slurm_energy_lab.model.cpu_physics import CpuPhysics
+from slurm_energy_lab.model.gpu_physics import GpuPhysics
+from slurm_energy_lab.model.kernels import DEFAULT_SECONDS, kernel_spec
+from slurm_energy_lab.model.profile import Profile
+from slurm_energy_lab.model.requests import KernelRequest
+
+
+def size_of(profile: Profile, request: KernelRequest) -> float:
+    """Return the problem size of a request, worked out where it gives none.
+
+    Raises:
+        UsageError: see `default_size`.
+    """
+    if request.size is not None:
+        return request.size
+    seconds = {} if request.full_speed_s is None else {"full_speed_s": request.full_speed_s}
+    return default_size(profile, request.kernel, request.device, **seconds)
+
+
+def default_size(profile: Profile, kernel: str, device: str, full_speed_s: float = DEFAULT_SECONDS) -> float:
+    """Return the problem size that takes `full_speed_s` on the whole idle device at full speed.
+
+    Full speed: highest frequency for the number of cores, no power limit. The device is all packages
+    of the node, or one GPU. A size below one step makes a shorter step.
+
+    Raises:
+        UsageError: unknown kernel or device, seconds not positive, or the profile has no such device.
+    """
+    spec = kernel_spec(kernel)
+    if not (math.isfinite(full_speed_s) and full_speed_s > 0):
+        raise UsageError(f"{kernel}: {full_speed_s!r} seconds are not possible")
+    if device == "cpu":
+        unit_s = CpuPhysics(profile).full_speed_s(spec)
+    elif device == "gpu" and profile.gpu is not None:
+        unit_s = GpuPhysics(profile.gpu).full_speed_s(spec)
+    else:
+        raise UsageError(f"device '{device[:40]}' is not there on {profile.name}", todo="cpu or gpu")
+    return float((full_speed_s / unit_s) ** (1.0 / spec.exponent))

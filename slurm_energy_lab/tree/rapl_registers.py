@@ -1,0 +1,238 @@
+"""RAPL registers of a node: counters and limit registers that the powercap files and the MSRs share.
+
+Raw values and units only; what files make of them is in `powercap`, what /dev/cpu/N/msr does in `msr`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from slurm_energy_lab.model import Constraint, NodeModel, Profile
+from slurm_energy_lab.realtime_model import Silicon, SteppedCounter
+
+COUNTER_MASK = 0xFFFFFFFF
+COUNTER_INTERVAL_S = 0.001
+LIMIT_MASK = 0x7FFF
+WINDOW_MASK = 0x7F
+INTEL_SERVER_DRAM_UNIT_NJ = 15_300
+"""Fixed DRAM unit that the kernel assumes on Intel servers instead of 2**-16 J."""
+
+_SHIFTS = {"long_term": 0, "short_term": 32}
+_ENABLE_BIT, _CLAMP_BIT, _WINDOW_SHIFT, _LOCK_BIT = 15, 16, 17, 63
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """What one raw step is worth, in the integers that the kernel calculates with."""
+
+    power_uw: int
+    energy_nj: int
+    dram_energy_nj: int
+    time_us: int
+
+    @classmethod
+    def of(cls, profile: Profile) -> Units:
+        """Return the units of a profile."""
+        rapl = profile.rapl
+        dram = rapl.dram_energy_unit_exponent
+        dram_nj = 10**9 >> (rapl.energy_unit_exponent if dram is None else dram)
+        if dram == 16 and profile.cpu.vendor == "GenuineIntel":
+            dram_nj = INTEL_SERVER_DRAM_UNIT_NJ
+        return cls(
+            power_uw=10**6 >> rapl.power_unit_exponent,
+            energy_nj=10**9 >> rapl.energy_unit_exponent,
+            dram_energy_nj=dram_nj,
+            time_us=10**6 >> rapl.time_unit_exponent,
+        )
+
+
+def window_to_raw(window_us: int, time_unit_us: int) -> int:
+    """Return the 7-bit field 2^Y (1 + Z/4) for a time window, rounded down as the kernel does."""
+    if window_us < time_unit_us:
+        return 0
+    steps = window_us // time_unit_us
+    exponent = steps.bit_length() - 1
+    if exponent > 0x1F:
+        return WINDOW_MASK
+    fraction = 4 * (steps - (1 << exponent)) >> exponent
+    return exponent | (fraction & 3) << 5
+
+
+def window_from_raw(raw: int, time_unit_us: int) -> int:
+    """Return the microseconds of a 7-bit time window field."""
+    exponent, fraction = raw & 0x1F, raw >> 5 & 3
+    return (1 << exponent) * (4 + fraction) * time_unit_us // 4
+
+
+class LimitRegister:
+    """Power limit register (MSR 0x610 or its mmio twin) of a package or of one die, wired to the model.
+
+    Dies of a package have a register each; the package as a whole is held to the sum of their limits.
+    """
+
+    def __init__(self, silicon: Silicon, package: int, interface: str, locked: bool, dies: int = 1) -> None:
+        """Power on.
+
+        Args:
+            silicon: the node's model.
+            package: package number.
+            interface: `msr` or `mmio`.
+            locked: whether the firmware has locked it.
+            dies: how many registers the package's limits are divided among.
+        """
+        self.together = [self]
+        self._silicon = silicon
+        self._package = package
+        self._interface = interface
+        self._units = Units.of(silicon.profile)
+        self.constraints: tuple[Constraint, ...] = silicon.profile.rapl.constraints
+        self.value = int(locked) << _LOCK_BIT
+        for constraint in self.constraints:
+            shift = _SHIFTS[constraint.name]
+            window = window_to_raw(round(constraint.window_s * 1e6), self._units.time_us)
+            raw = round(constraint.limit_watts / dies * 1e6) // self._units.power_uw & LIMIT_MASK
+            fields = raw | window << _WINDOW_SHIFT | int(constraint.enabled) * 3 << _ENABLE_BIT
+            self.value |= fields << shift
+        self._push()
+
+    @property
+    def locked(self) -> bool:
+        """Whether the firmware has locked the register until the next reset."""
+        return bool(self.value >> _LOCK_BIT & 1)
+
+    def limit_uw(self, name: str) -> int:
+        """Return the limit of a constraint in microwatts."""
+        return self._field(name, 0, LIMIT_MASK) * self._units.power_uw
+
+    def set_limit_uw(self, name: str, limit_uw: int) -> None:
+        """Set a limit: rounded down to the unit, and cut to 15 bits without a word."""
+        self._set_field(name, 0, LIMIT_MASK, limit_uw // self._units.power_uw)
+
+    def window_us(self, name: str) -> int:
+        """Return the time window of a constraint in microseconds."""
+        return window_from_raw(self._field(name, _WINDOW_SHIFT, WINDOW_MASK), self._units.time_us)
+
+    def set_window_us(self, name: str, window_us: int) -> None:
+        """Set a time window, rounded down to the grid."""
+        raw = window_to_raw(window_us, self._units.time_us)
+        self._set_field(name, _WINDOW_SHIFT, WINDOW_MASK, raw)
+
+    def enabled(self, name: str = "long_term") -> bool:
+        """Return whether a constraint is in force."""
+        return bool(self._field(name, _ENABLE_BIT, 1))
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Switch the long-term limit, and its clamping bit with it."""
+        self._set_field("long_term", _ENABLE_BIT, 3, 3 if enabled else 0)
+
+    def write(self, value: int) -> None:
+        """Replace the whole register, as a write to the MSR does."""
+        self.value = value & (1 << 64) - 1
+        self._push()
+
+    def _field(self, name: str, offset: int, mask: int) -> int:
+        return self.value >> _SHIFTS[name] + offset & mask
+
+    def _set_field(self, name: str, offset: int, mask: int, raw: int) -> None:
+        shift = _SHIFTS[name] + offset
+        self.value = self.value & ~(mask << shift) | (raw & mask) << shift
+        self._push()
+
+    def _push(self) -> None:
+        """Tell the model; a limit that is off or 0 does not bind."""
+        with self._silicon.changing() as model:
+            for constraint in self.constraints:
+                name = constraint.name
+                watts = sum(register.limit_uw(name) for register in self.together) / 1e6
+                window_s = min(register.window_us(name) for register in self.together) / 1e6
+                enabled = all(register.enabled(name) for register in self.together) and watts > 0
+                model.set_package_limit(self._package, name, watts, window_s, enabled, self._interface)
+
+
+def die_registers(
+    silicon: Silicon, package: int, interface: str, locked: bool, dies: int
+) -> list[LimitRegister]:
+    """Return the limit registers of a package, one for each die."""
+    registers = [LimitRegister(silicon, package, interface, locked, dies) for _ in range(dies)]
+    for register in registers:
+        register.together = registers
+        register.write(register.value)
+    return registers
+
+
+class RaplRegisters:
+    """Counters and limits of all packages of a node."""
+
+    def __init__(
+        self,
+        silicon: Silicon,
+        energy_offset_joules: float = 0.0,
+        locked: bool = False,
+        range_joules: float | None = None,
+    ) -> None:
+        """Power on.
+
+        Args:
+            silicon: the node's model.
+            energy_offset_joules: what every counter stands at in the beginning.
+            locked: whether the firmware has locked the package limits.
+            range_joules: after how much counters wrap, to the next whole nanojoule of their unit; None:
+                as the profile's units have it.
+        """
+        self.silicon = silicon
+        self.units = Units.of(silicon.profile)
+        if range_joules is not None:
+            unit_nj = max(1, round(range_joules * 1e9 / (COUNTER_MASK + 1)))
+            self.units = dataclasses.replace(self.units, energy_nj=unit_nj, dram_energy_nj=unit_nj)
+        self._offset_joules = energy_offset_joules
+        self._born_s = silicon.clock()
+        self._counters: dict[str, SteppedCounter] = {}
+        profile = silicon.profile
+        packages = range(profile.cpu.packages) if profile.rapl.constraints else ()
+        dies = profile.rapl.dies or 1
+        self.die_limits = [die_registers(silicon, package, "msr", locked, dies) for package in packages]
+        self.limits = [registers[0] for registers in self.die_limits]
+        self.mmio_limits = [
+            LimitRegister(silicon, package, "mmio", locked) for package in packages if profile.rapl.mmio
+        ]
+
+    def raw_energy(self, domain: str) -> int:
+        """Return the 32-bit counter of `cpu[i]`, `dram[i]`, `core[i]` or `node` (psys).
+
+        `cpu[0]/2` is that of one of two dies of package 0, which use the same.
+        """
+        counter = self._counters.get(domain)
+        if counter is None:
+            unit_j = (self.units.dram_energy_nj if domain[0] == "d" else self.units.energy_nj) * 1e-9
+            counter = SteppedCounter(
+                lambda model: int((self._offset_joules + self._joules(model, domain)) / unit_j),
+                COUNTER_INTERVAL_S,
+            )
+            self._counters[domain] = counter
+        with self.silicon.now() as model:
+            return counter.value(model) & COUNTER_MASK
+
+    def energy_uj(self, domain: str) -> int:
+        """Return a counter as `energy_uj` shows it."""
+        return self.raw_energy(domain) * self._unit_nj(domain) // 1000
+
+    def energy_range_uj(self, domain: str) -> int:
+        """Return `max_energy_range_uj` of a counter."""
+        return COUNTER_MASK * self._unit_nj(domain) // 1000
+
+    def throttled_raw(self, package: int) -> int:
+        """Return the time for which limits held the package back, in raw time units (MSR 0x613)."""
+        with self.silicon.now() as model:
+            return int(model.package_throttled_s(package) * 1e6 / self.units.time_us) & COUNTER_MASK
+
+    def _unit_nj(self, domain: str) -> int:
+        return self.units.dram_energy_nj if domain[0] == "d" else self.units.energy_nj
+
+    def _joules(self, model: NodeModel, domain: str) -> float:
+        """Return joules; `core[i]` is what the package uses above its deep sleep power."""
+        if not domain.startswith("core"):
+            part, _, dies = domain.partition("/")
+            return model.energy_joules(part) / int(dies or 1)
+        idle_joules = self.silicon.profile.cpu.idle_watts * (model.now_s - self._born_s)
+        return max(0.0, model.energy_joules(f"cpu{domain[4:]}") - idle_joules)
