@@ -331,8 +331,8 @@ class Ours(Tool):
     distribution = "slurm-energy"
 
     def prepare(self) -> None:
-        from slurm_energy.agent.clock import Clock
-        from slurm_energy.agent.sampler import Sampler
+        from slurm_energy.agent.metering.clock import Clock
+        from slurm_energy.agent.metering.sampler import Sampler
         from slurm_energy.devices.discovery import discover
 
         self.devices = discover()

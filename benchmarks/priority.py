@@ -210,7 +210,7 @@ def with_slurmctld(sizes: tuple[int, ...]) -> Iterator[Claim]:
 
 def portable(queue: RealQueue, count: int) -> Claim:
     """Read the queue as portable mode does, change some site factors, and see what it cost slurmctld."""
-    from slurm_energy.slurm.queue.job_update import Updater
+    from slurm_energy.slurm.queue.job_update import JobUpdater
     from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
     os.environ |= queue.lab.environment()
@@ -221,7 +221,7 @@ def portable(queue: RealQueue, count: int) -> Claim:
     # The number of an array stands for all of its tasks.
     tasks = columns.job_id[columns.job_id != columns.array_job_id].tolist()
     changes = {job: 1000 * place for place, job in enumerate(tasks[: round(CHANGED_SHARE * count)], 1)}
-    outcome = Updater(updates_per_s=1e4, batch_s=120).set_site_factors(changes)
+    outcome = JobUpdater(updates_per_s=1e4, batch_s=120).set_site_factors(changes)
     seconds = time.perf_counter() - begin
     after = queue.rpcs()
     cost = {

@@ -8,7 +8,7 @@ from typing import Any
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return `text` without characters that act on a terminal: control and format characters are escaped.
 
     Text from users, such as a job's name, could otherwise move the cursor or reverse the line.
@@ -18,7 +18,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def columns_of(text: str) -> int:
+def display_width(text: str) -> int:
     """Return how many columns of a terminal `text` takes: East Asian wide characters take two, marks none."""
     if text.isascii():
         return len(text)
@@ -31,7 +31,7 @@ def _columns_of_one(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
-def csv_value(value: Any) -> Any:
+def escape_csv(value: Any) -> Any:
     """Return a value for a CSV file; text that a spreadsheet would take for a formula gets a quote before it.
 
     Numbers stay as they are. Source: OWASP, "CSV Injection".

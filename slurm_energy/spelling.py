@@ -29,12 +29,12 @@ def suggestion(word: str, known: Collection[str]) -> str:
 def _mistyped(word: str, known: Collection[str]) -> list[str]:
     """Return the known word with the fewest mistakes, if those are at most a third of its letters."""
     counted = min(
-        ((edits(word, name), name) for name in known if abs(len(name) - len(word)) < 3), default=None
+        ((edit_distance(word, name), name) for name in known if abs(len(name) - len(word)) < 3), default=None
     )
     return [counted[1]] if counted is not None and counted[0] <= max(1, len(counted[1]) // 3) else []
 
 
-def edits(wanted: Sequence[object], name: Sequence[object]) -> int:
+def edit_distance(wanted: Sequence[object], name: Sequence[object]) -> int:
     """Return how many letters were left out, added, mistaken or swapped with their neighbour.
 
     Source: the optimal string alignment distance, Damerau 1964.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from slurm_energy.errors import ConfigError
 
-LONGEST_FILE_BYTES = 16 * 1024 * 1024
+MAX_FILE_BYTES = 16 * 1024 * 1024
 _MOST_LINKS = 40
 _WRITE_BY_OTHERS = 0o022
 _ANY_BY_OTHERS = 0o077
@@ -33,7 +33,7 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes:
         secret: also refuse what group or others may read.
 
     Raises:
-        ConfigError: not trustworthy, or longer than `LONGEST_FILE_BYTES`.
+        ConfigError: not trustworthy, or longer than `MAX_FILE_BYTES`.
         OSError: it cannot be read.
     """
     descriptor = _open(path)
@@ -44,11 +44,11 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes:
         _check(path, status, _ANY_BY_OTHERS if secret else _WRITE_BY_OTHERS, "0600" if secret else "go-w")
         check_folder(path.parent)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(LONGEST_FILE_BYTES + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     finally:
         os.close(descriptor)
-    if len(data) > LONGEST_FILE_BYTES:
-        raise ConfigError(str(path), f"is longer than {LONGEST_FILE_BYTES} bytes")
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(str(path), f"is longer than {MAX_FILE_BYTES} bytes")
     return data
 
 

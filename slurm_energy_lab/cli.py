@@ -236,7 +236,7 @@ def _bring_up(layout: Layout, spec: LabSpec) -> Lab:
         print(f"Not built, left out: {', '.join(absent)} (make build)")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if spec.priority == "plugin":
-        plugin_build.built(lambda text: print(text, flush=True))
+        plugin_build.ensure_built(lambda text: print(text, flush=True))
     start = time.monotonic()
     size = f"{len(spec.nodes)} node{'s' if len(spec.nodes) > 1 else ''}"
     print(f"Bringing up a lab of {size} in {layout.root}", flush=True)

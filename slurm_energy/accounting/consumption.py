@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 CHUNK: Final = 20_000
-MOST_IDS: Final = 500
+MAX_IDS: Final = 500
 
 _COLUMNS: Final = """
     SELECT r.id, coalesce(r.user, cast(r.uid AS TEXT)), coalesce(r.account, ''), r.start, r."end",
@@ -20,7 +20,7 @@ _COLUMNS: Final = """
 """
 
 
-class Consumed(NamedTuple):
+class ConsumptionRecord(NamedTuple):
     """What one job used on one node.
 
     Attributes:
@@ -47,7 +47,7 @@ class Consumed(NamedTuple):
     settled: bool
 
 
-def consumed(connection: sqlite3.Connection, after: int, since: float) -> list[Consumed]:
+def read_consumption(connection: sqlite3.Connection, after: int, since: float) -> list[ConsumptionRecord]:
     """Return records of whole jobs that arrived after a row and ended after a Unix second.
 
     At most `CHUNK`, the oldest rows first; ask again from the last one's row on until fewer come.
@@ -59,11 +59,11 @@ def consumed(connection: sqlite3.Connection, after: int, since: float) -> list[C
     return [_consumed(row) for row in rows]
 
 
-def consumed_again(connection: sqlite3.Connection, rows: Sequence[int]) -> list[Consumed]:
-    """Return these records as they are now, `MOST_IDS` at most; those that are deleted are left out."""
+def reread_consumption(connection: sqlite3.Connection, rows: Sequence[int]) -> list[ConsumptionRecord]:
+    """Return these records as they are now, `MAX_IDS` at most; those that are deleted are left out."""
     marks = ",".join("?" * len(rows))
     return [_consumed(row) for row in connection.execute(f"{_COLUMNS} WHERE r.id IN ({marks})", list(rows))]
 
 
-def _consumed(row: tuple[int, str, str, float, float, float | None, int, int, int, int]) -> Consumed:
-    return Consumed(*row[:9], settled=bool(row[9]))
+def _consumed(row: tuple[int, str, str, float, float, float | None, int, int, int, int]) -> ConsumptionRecord:
+    return ConsumptionRecord(*row[:9], settled=bool(row[9]))

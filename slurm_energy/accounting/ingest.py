@@ -58,7 +58,7 @@ _NOTE_NODE = """
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class DeliveredRecord:
     """A record fit to be stored, its own JSON text, and its trace if there is one.
 
     `index` is its place in the request. `body` keeps the record as delivered: what the table has no columns
@@ -73,7 +73,7 @@ class Item:
     trace_end: float | None = None
 
 
-class Outcome(StrEnum):
+class RefusalOutcome(StrEnum):
     """What becomes of an item that is not stored as it came.
 
     Attributes:
@@ -101,12 +101,12 @@ class Refusal:
     index: int
     record_id: str | None
     error: str
-    outcome: Outcome = Outcome.REJECTED
+    outcome: RefusalOutcome = RefusalOutcome.REJECTED
 
 
 def read_items(
     data: Any, check: PlausibilityCheck | None = None, now: float | None = None
-) -> tuple[list[Item], list[Refusal]]:
+) -> tuple[list[DeliveredRecord], list[Refusal]]:
     """Check the `items` of a delivery.
 
     One bad item does not hold up the others. A record with a bad trace is kept without it.
@@ -124,7 +124,7 @@ def read_items(
     if len(data) > MAX_ITEMS:
         raise UsageError(f"delivery: more than {MAX_ITEMS} items", todo="send fewer at a time")
     check, now = check or PlausibilityCheck(), time.time() if now is None else now
-    items: list[Item] = []
+    items: list[DeliveredRecord] = []
     refusals: list[Refusal] = []
     budget = MAX_DELIVERY_VALUES
     for index, entry in enumerate(data):
@@ -133,7 +133,7 @@ def read_items(
             record, body = _read_record(raw)
             check.check(record, now)
         except (NewerSchemaError, ClockAheadError) as error:
-            refusals.append(Refusal(index, _id_of(raw), str(error), Outcome.RETRY))
+            refusals.append(Refusal(index, _id_of(raw), str(error), RefusalOutcome.RETRY))
             continue
         except (RecursionError, UsageError) as error:
             deep = isinstance(error, RecursionError)
@@ -144,20 +144,20 @@ def read_items(
         end: float | None = None
         if budget <= 0:
             reason = f"delivery: more than {MAX_DELIVERY_VALUES} values of power traces: send fewer at a time"
-            refusals.append(Refusal(index, record.record_id, reason, Outcome.RETRY))
+            refusals.append(Refusal(index, record.record_id, reason, RefusalOutcome.RETRY))
             continue
         try:
             trace, end, values = _read_trace(entry.get("trace"), record)
             budget -= values
         except UsageError as error:
             budget -= error.values if isinstance(error, traces.TraceError) else 0
-            refusals.append(Refusal(index, record.record_id, str(error), Outcome.TRACE_REJECTED))
-        items.append(Item(index, record, body, record.energy_joules, trace, end))
+            refusals.append(Refusal(index, record.record_id, str(error), RefusalOutcome.TRACE_REJECTED))
+        items.append(DeliveredRecord(index, record, body, record.energy_joules, trace, end))
     return items, refusals
 
 
 def store(
-    connection: sqlite3.Connection, items: Sequence[Item], received: float
+    connection: sqlite3.Connection, items: Sequence[DeliveredRecord], received: float
 ) -> tuple[list[str], list[Refusal]]:
     """Store items in one transaction; those that the database refuses are left out and named.
 
@@ -175,7 +175,9 @@ def store(
     return [item.record.record_id for item in items if item.index not in refused], refusals
 
 
-def _insert(connection: sqlite3.Connection, items: Sequence[Item], received: float) -> list[Refusal]:
+def _insert(
+    connection: sqlite3.Connection, items: Sequence[DeliveredRecord], received: float
+) -> list[Refusal]:
     """Insert all items at once; one by one if the database refuses some value of theirs."""
     try:
         with _savepoint(connection):
@@ -188,7 +190,7 @@ def _insert(connection: sqlite3.Connection, items: Sequence[Item], received: flo
     return []
 
 
-def _insert_rows(connection: sqlite3.Connection, items: Sequence[Item], received: float) -> None:
+def _insert_rows(connection: sqlite3.Connection, items: Sequence[DeliveredRecord], received: float) -> None:
     newest: dict[tuple[str, str], float] = {}
     for item in items:
         key = (item.record.cluster, item.record.node)
@@ -240,7 +242,7 @@ def _read_trace(raw: Any, record: EnergyRecord) -> tuple[str | None, float | Non
     """Return a trace's text, its end and the number of its values."""
     if raw is None:
         return None, None, 0
-    extent = traces.extent_of(raw, record.elapsed_s, MAX_TRACE_VALUES)
+    extent = traces.check_trace(raw, record.elapsed_s, MAX_TRACE_VALUES)
     try:
         body = json.dumps(raw, separators=(",", ":"), allow_nan=False)
     except (ValueError, RecursionError) as error:
@@ -253,7 +255,7 @@ def _id_of(raw: Any) -> str | None:
     return record_id[:256] if isinstance(record_id, str) else None
 
 
-def _row(item: Item, received: float) -> tuple[Any, ...]:
+def _row(item: DeliveredRecord, received: float) -> tuple[Any, ...]:
     record = item.record
     return (
         record.record_id,

@@ -33,7 +33,7 @@ SETTLED_AFTER_S = 10.0
 its own, named `allocation`. Facts are final only if they were asked for this long after the job's end."""
 
 
-class OpenJob(NamedTuple):
+class JobLookup(NamedTuple):
     """A job that Slurm must be asked about.
 
     `new` is True while it has records without facts, False if its facts are known but not final.
@@ -44,7 +44,7 @@ class OpenJob(NamedTuple):
     new: bool
 
 
-class Outcome(NamedTuple):
+class StoredFacts(NamedTuple):
     """What storing an answer of Slurm changed.
 
     Attributes:
@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
     other_clusters: frozenset[str]
 
 
-def open_jobs(connection: sqlite3.Connection, since: float) -> list[OpenJob]:
+def pending_lookups(connection: sqlite3.Connection, since: float) -> list[JobLookup]:
     """Return jobs with records without facts, and jobs whose state is not final.
 
     Args:
@@ -66,20 +66,20 @@ def open_jobs(connection: sqlite3.Connection, since: float) -> list[OpenJob]:
     new = connection.execute(
         "SELECT DISTINCT cluster, job_id, 1 FROM records WHERE job IS NULL AND received >= ?", [since]
     )
-    found = [OpenJob(cluster, job_id, True) for cluster, job_id, _ in new]
+    found = [JobLookup(cluster, job_id, True) for cluster, job_id, _ in new]
     known = {(job.cluster, job.job_id) for job in found}
     unfinished = connection.execute(
         "SELECT DISTINCT cluster, job_id FROM jobs WHERE NOT finished AND updated >= ?", [since]
     )
-    return found + [OpenJob(row[0], row[1], False) for row in unfinished if row not in known]
+    return found + [JobLookup(row[0], row[1], False) for row in unfinished if row not in known]
 
 
 def store(
     connection: sqlite3.Connection,
     answer: Mapping[int, Sequence[JobFacts]],
-    jobs: Sequence[OpenJob],
+    jobs: Sequence[JobLookup],
     now: float,
-) -> Outcome:
+) -> StoredFacts:
     """Store Slurm's answer about `jobs` and link their records to it, in one transaction.
 
     Args:
@@ -97,10 +97,10 @@ def store(
             if fitting:
                 linked += _link(connection, job, fitting, now)
                 _refresh(connection, job, fitting, now)
-    return Outcome(linked, frozenset(name for name in others if name))
+    return StoredFacts(linked, frozenset(name for name in others if name))
 
 
-def _link(connection: sqlite3.Connection, job: OpenJob, runs: Sequence[JobFacts], now: float) -> int:
+def _link(connection: sqlite3.Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> int:
     rows = connection.execute(
         "SELECT id, restart_count, start FROM records WHERE cluster = ? AND job_id = ? AND job IS NULL",
         [job.cluster, job.job_id],
@@ -116,7 +116,7 @@ def _link(connection: sqlite3.Connection, job: OpenJob, runs: Sequence[JobFacts]
     return linked
 
 
-def _refresh(connection: sqlite3.Connection, job: OpenJob, runs: Sequence[JobFacts], now: float) -> None:
+def _refresh(connection: sqlite3.Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> None:
     rows = connection.execute(
         "SELECT submit FROM jobs WHERE cluster = ? AND job_id = ? AND NOT finished", [job.cluster, job.job_id]
     ).fetchall()

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from slurm_energy.accounting.record_selection import JobSelector, Selection, Visibility
+from slurm_energy.accounting.record_selection import JobSelector, RecordSelection, Visibility
 from slurm_energy.errors import ForbiddenError, NotFoundError
 from slurm_energy.quantities import shown
 
@@ -40,7 +40,7 @@ _NAMES = """WITH RECURSIVE uids (uid) AS (
         (SELECT user FROM records r WHERE r.uid = uids.uid ORDER BY "end" DESC LIMIT 1) FROM uids"""
 
 
-def find(connection: sqlite3.Connection, selection: Selection) -> array[int]:
+def find_records(connection: sqlite3.Connection, selection: RecordSelection) -> array[int]:
     """Return row ids of the selected records, ordered by job id, start, node and step."""
     condition, values = selection.condition()
     # The plus sign keeps SQLite from walking the whole index of job ids for the sake of the order.
@@ -68,7 +68,7 @@ def records_json(
     return [texts[row_id] for row_id in ids if row_id in texts]
 
 
-def refuse_jobs_of_others(connection: sqlite3.Connection, selection: Selection) -> None:
+def refuse_jobs_of_others(connection: sqlite3.Connection, selection: RecordSelection) -> None:
     """Check that no job was asked for that exists but belongs to somebody else only.
 
     Raises:
@@ -83,7 +83,7 @@ def refuse_jobs_of_others(connection: sqlite3.Connection, selection: Selection) 
             )
 
 
-def refuse_unknown_users(connection: sqlite3.Connection, selection: Selection) -> None:
+def refuse_unknown_users(connection: sqlite3.Connection, selection: RecordSelection) -> None:
     """Check that each user name asked for is in some record.
 
     That is in one of the selection, or in the first or the last one of a uid.
@@ -93,7 +93,9 @@ def refuse_unknown_users(connection: sqlite3.Connection, selection: Selection) -
     """
     known = {name for pair in connection.execute(_NAMES) for name in pair}
     for name in selection.users:
-        if name not in known and not find(connection, dataclasses.replace(selection, users=(name,), uids=())):
+        if name not in known and not find_records(
+            connection, dataclasses.replace(selection, users=(name,), uids=())
+        ):
             why = "the controller does not know this user, and no energy record has the name"
             raise NotFoundError(f"user {shown(name)}", why, "is it spelt right?")
 
@@ -113,14 +115,14 @@ def recorded_names(connection: sqlite3.Connection, kind: str, names: Collection[
 
 
 def _exists(connection: sqlite3.Connection, job: JobSelector, visible: Visibility | None) -> bool:
-    wanted = Selection(
+    wanted = RecordSelection(
         jobs=(dataclasses.replace(job, step=None),), steps=True, duplicates=True, visible=visible
     )
     condition, values = wanted.condition()
     return bool(connection.execute(f"SELECT 1 FROM records r WHERE {condition} LIMIT 1", values).fetchone())
 
 
-def figures(connection: sqlite3.Connection) -> dict[str, Any]:
+def database_figures(connection: sqlite3.Connection) -> dict[str, Any]:
     """Return what `senergy status` shows of the database: counts, sizes and the last record of each node."""
     (records,) = connection.execute("SELECT count(*) FROM records").fetchone()
     (traces,) = connection.execute("SELECT count(*) FROM traces").fetchone()

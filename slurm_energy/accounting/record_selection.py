@@ -70,7 +70,7 @@ class Visibility:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RecordSelection:
     """What to look for; empty tuples and None mean no condition.
 
     Attributes:
@@ -95,7 +95,7 @@ class Selection:
     visible: Visibility | None = None
 
     @classmethod
-    def from_query(cls, query: Mapping[str, str]) -> Selection:
+    def from_query(cls, query: Mapping[str, str]) -> RecordSelection:
         """Read the parameters of `GET /v1/records`; numbers among the users are taken as uids.
 
         Raises:
@@ -143,7 +143,7 @@ class Selection:
             parts.append((_LAST_RUN, []))
         return " AND ".join(text for text, _ in parts), [value for _, values in parts for value in values]
 
-    def for_job(self, job: JobSelector) -> Selection:
+    def for_job(self, job: JobSelector) -> RecordSelection:
         """Return the same selection for one job only."""
         return dataclasses.replace(self, jobs=(job,))
 

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from slurm_energy.accounting.database import transaction
-from slurm_energy.slurm.tres import requested
+from slurm_energy.slurm.tres import parse_tres
 from slurm_energy.user_quota import fair_quota
 
 RUNS_PER_KIND: Final = 64
 """Newest runs kept of each kind: user, name, script, resources, limit, policy and caps all equal."""
 
-MOST_RUNS: Final = 200_000
+MAX_RUNS: Final = 200_000
 """Newest runs kept of all kinds together: about 100 MB. The users with most runs lose their oldest ones."""
 
 SAME_START_S: Final = 2.0
@@ -85,7 +85,7 @@ PolicyCaps = Mapping[str, tuple[float | None, float | None]]
 """Caps per node and per GPU of policies that have some, in watts, for jobs that ask for none."""
 
 
-def learn(
+def store_finished_runs(
     connection: sqlite3.Connection, now: float, policy_caps: PolicyCaps | None = None
 ) -> tuple[list[FinishedRun], bool]:
     """Take the finished runs that were not learned yet into the history, in one transaction.
@@ -117,7 +117,7 @@ def learn(
     return runs, len(rows) == BATCH
 
 
-def remembered(connection: sqlite3.Connection) -> Iterator[FinishedRun]:
+def read_runs(connection: sqlite3.Connection) -> Iterator[FinishedRun]:
     """Yield all runs of the history in the order of their ends."""
     rows = connection.execute('SELECT body FROM history ORDER BY "end", id')
     while some := rows.fetchmany(_CHUNK):
@@ -125,7 +125,7 @@ def remembered(connection: sqlite3.Connection) -> Iterator[FinishedRun]:
             yield FinishedRun(**json.loads(body))
 
 
-def forget(connection: sqlite3.Connection, before: float) -> int:
+def delete_old_runs(connection: sqlite3.Connection, before: float) -> int:
     """Delete some runs that ended before a Unix second, and some that are too many.
 
     Returns:
@@ -141,11 +141,11 @@ def forget(connection: sqlite3.Connection, before: float) -> int:
 
 
 def _forget_excess(connection: sqlite3.Connection) -> int:
-    """Delete the oldest runs of the users who have more than their share of `MOST_RUNS`; return how many."""
+    """Delete the oldest runs of the users who have more than their share of `MAX_RUNS`; return how many."""
     counts = connection.execute("SELECT user, count(*) FROM history GROUP BY user").fetchall()
-    if sum(count for _, count in counts) <= MOST_RUNS:
+    if sum(count for _, count in counts) <= MAX_RUNS:
         return 0
-    quota, deleted = fair_quota((count for _, count in counts), MOST_RUNS), 0
+    quota, deleted = fair_quota((count for _, count in counts), MAX_RUNS), 0
     for user, count in counts:
         excess = min(count - quota, BATCH - deleted)
         if excess > 0:
@@ -179,7 +179,7 @@ def _kind(run: FinishedRun) -> bytes:
 def _run(row: tuple[Any, ...], policy_caps: PolicyCaps, missing: bool) -> FinishedRun:
     _, user, account, partition, name, state, start, end, elapsed_s, nodes, limit_s, tres = row[:12]
     _, known, joules, first, last, policy, cap, gpu_cap, script, gpus, predicted_s = row[12:]
-    asked, (policy_cap, policy_gpu_cap) = requested(tres), policy_caps.get(policy, (None, None))
+    asked, (policy_cap, policy_gpu_cap) = parse_tres(tres), policy_caps.get(policy, (None, None))
     complete = not missing and known == row[12]
     return FinishedRun(
         end=end or last,

@@ -35,7 +35,7 @@ class TraceError(UsageError):
         self.values = values
 
 
-class Extent(NamedTuple):
+class TraceExtent(NamedTuple):
     """How far a trace goes.
 
     Attributes:
@@ -47,7 +47,7 @@ class Extent(NamedTuple):
     values: int
 
 
-def extent_of(trace: Any, elapsed_s: float, max_values: int) -> Extent:
+def check_trace(trace: Any, elapsed_s: float, max_values: int) -> TraceExtent:
     """Check a trace and return its extent. Keys that this release does not know are left as they are.
 
     Nothing is unpacked beyond what a trace of its length can hold, whatever a few packed bytes claim to be.
@@ -81,7 +81,7 @@ def extent_of(trace: Any, elapsed_s: float, max_values: int) -> Extent:
         length = found
         if found * len(columns) > max_values:
             raise TraceError(f"power trace: more than {max_values} values", unpacked + found)
-    return Extent(start + (length or 0) * interval_s, (length or 0) * len(columns))
+    return TraceExtent(start + (length or 0) * interval_s, (length or 0) * len(columns))
 
 
 def _number(trace: Mapping[str, Any], key: str) -> float:

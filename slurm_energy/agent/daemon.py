@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy import atomic_file, service_manager
-from slurm_energy.agent.complaints import Complaints
-from slurm_energy.agent.delivery import Delivery
-from slurm_energy.agent.engine import Engine
-from slurm_energy.agent.missed import Missed
-from slurm_energy.agent.server import Server, refuse_if_answered
-from slurm_energy.agent.statedir import StateDir, lock_file
-from slurm_energy.agent.worker import Regular, Worker
+from slurm_energy.agent.jobs.job_manager import Engine
+from slurm_energy.agent.sockets.server import Server, refuse_if_answered
+from slurm_energy.agent.state.deferred_messages import Missed
+from slurm_energy.agent.state.delivery import Delivery
+from slurm_energy.agent.state.state_directory import StateDir, lock_file
+from slurm_energy.agent.worker_thread import Regular, Worker
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.log_once import Complaints
 from slurm_energy.slurm.hook_environment import this_node
 from slurm_energy.trusted_files import check_folder
-from slurm_energy.validation import Role, load_for_daemon
+from slurm_energy.validation import DaemonRole, load_for_daemon
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def load_config(argument: str | None) -> Config:
     Raises:
         ConfigError: see `validation.load_for_daemon`.
     """
-    return load_for_daemon(argument, Role.NODE, log)
+    return load_for_daemon(argument, DaemonRole.NODE, log)
 
 
 class Daemon:

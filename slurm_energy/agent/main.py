@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from slurm_energy import __version__, service_manager
 from slurm_energy.agent.daemon import Daemon, load_config
-from slurm_energy.agent.restoration import Restoration
-from slurm_energy.agent.statedir import StateDir
+from slurm_energy.agent.state.state_directory import StateDir
 from slurm_energy.config import Config
+from slurm_energy.control.settings_manager import Restoration
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError

@@ -50,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.action == "example":
         emit_verbatim(
-            (schema_document.reference() if args.reference else schema_document.example()).splitlines()
+            (
+                schema_document.reference_page() if args.reference else schema_document.example_file()
+            ).splitlines()
         )
         return EXIT_OK
     args.config = args.file or args.config
@@ -58,10 +60,10 @@ def run(args: argparse.Namespace) -> int:
         return _check(args)
     config = connection.configuration(args)
     if args.json:
-        emit_json(schema_document.values(config))
+        emit_json(schema_document.plain_values(config))
         return EXIT_OK
     origin = config.path or "built-in defaults; there is no file"
-    emit_verbatim([f"# In force: {origin}", *schema_document.example(config).splitlines()[2:]])
+    emit_verbatim([f"# In force: {origin}", *schema_document.example_file(config).splitlines()[2:]])
     return EXIT_OK
 
 

@@ -80,9 +80,9 @@ def _connected(path: Path) -> socket.socket:
     Raises:
         OSError: nobody answers at `path`.
     """
-    from slurm_energy.config.value_checks import ROOT_DOOR
+    from slurm_energy.config.value_checks import ROOT_SOCKET_SUFFIX
 
-    door = [path.with_name(path.name + ROOT_DOOR)] if os.geteuid() == 0 else []
+    door = [path.with_name(path.name + ROOT_SOCKET_SUFFIX)] if os.geteuid() == 0 else []
     for place in (*door, path):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # With a time-out of Python's own, a full queue would be an error at once.

@@ -40,18 +40,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Inspect the node, print the report; the exit code says whether it is healthy."""
-    from slurm_energy.agent.inspection import inspect
-    from slurm_energy.reports import health, healthpage
+    from slurm_energy.doctor import diagnosis, report
+    from slurm_energy.doctor.inspection import inspect
 
     found = inspect(args.config, _ask_agent, _ask_controller)
-    checks = health.judge(found)
-    code = EXIT_OK if health.healthy(checks) else EXIT_FAILURE
+    checks = diagnosis.judge(found)
+    code = EXIT_OK if diagnosis.healthy(checks) else EXIT_FAILURE
     if args.json:
-        emit_json(healthpage.document(found, checks))
+        emit_json(report.document(found, checks))
     elif args.quiet:
-        emit(healthpage.faults(checks))
+        emit(report.faults(checks))
     else:
-        emit(healthpage.lines(found, checks))
+        emit(report.lines(found, checks))
     return code
 
 

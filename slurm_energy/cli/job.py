@@ -146,9 +146,9 @@ def _print_labels(
 
 def _explained(job_id: str, error: NotFoundError) -> NotFoundError:
     """Return the error with what Slurm knows of a job without a record; as it is if Slurm does not answer."""
-    from slurm_energy.slurm.job_state import PENDING, RUNNING, state_of
+    from slurm_energy.slurm.job_state import PENDING, RUNNING, read_job_state
 
-    what, state = f"job {job_id}", state_of(job_id)
+    what, state = f"job {job_id}", read_job_state(job_id)
     if state is None:
         return error
     if not state:

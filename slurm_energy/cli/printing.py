@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from slurm_energy.errors import EnergyError
-from slurm_energy.safe_text import printable
+from slurm_energy.safe_text import escape_controls
 
 _LISTED: Final = 5
 
@@ -21,7 +21,7 @@ def emit(lines: Iterable[str]) -> None:
     Control characters, newlines among them, are escaped: no name can act on the terminal or look like
     another line. Characters that the terminal's encoding lacks become `?`.
     """
-    emit_verbatim(map(printable, lines))
+    emit_verbatim(map(escape_controls, lines))
 
 
 def emit_verbatim(lines: Iterable[str]) -> None:
@@ -52,7 +52,7 @@ def _finite(value: Any) -> Any:
 def complain(error: EnergyError) -> None:
     """Print an error on standard error, as every command does that it ends."""
     for line in error.lines:
-        text = f"senergy: error: {printable(line)}"
+        text = f"senergy: error: {escape_controls(line)}"
         print(encodable(text, sys.stderr.encoding), file=sys.stderr)
 
 
@@ -72,7 +72,7 @@ def note_scope(answer: Mapping[str, Any]) -> None:
 
 def note(text: str) -> None:
     """Print a note on standard error."""
-    print(encodable(f"senergy: note: {printable(text)}", sys.stderr.encoding), file=sys.stderr)
+    print(encodable(f"senergy: note: {escape_controls(text)}", sys.stderr.encoding), file=sys.stderr)
 
 
 def add_parsable_options(group: argparse._ArgumentGroup) -> None:

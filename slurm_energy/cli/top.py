@@ -12,7 +12,7 @@ from typing import Any
 from slurm_energy.cli import connection
 from slurm_energy.cli.printing import emit, emit_verbatim
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
-from slurm_energy.safe_text import printable
+from slurm_energy.safe_text import escape_controls
 
 HELP = "live watts of this node, its jobs and components"
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.5, 60.0
@@ -96,6 +96,6 @@ def _show(args: argparse.Namespace, status: dict[str, Any], highest_watts: float
         emit([*lines, ""])
     else:
         columns, rows = os.get_terminal_size()
-        shown = [printable(line)[:columns] for line in lines[: rows - 1]]
+        shown = [escape_controls(line)[:columns] for line in lines[: rows - 1]]
         emit_verbatim(["\x1b[H\x1b[J" + shown[0], *shown[1:]])
     sys.stdout.flush()

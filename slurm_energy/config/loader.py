@@ -51,12 +51,12 @@ def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config
         ConfigError: not readable, or not trustworthy.
     """
     path = locate(argument)
-    if not is_named(argument) and not path.exists():
+    if not is_explicit(argument) and not path.exists():
         return Config()
     return parse(read_text(path, trusted=trusted), path)
 
 
-def is_named(argument: Path | str | None) -> bool:
+def is_explicit(argument: Path | str | None) -> bool:
     """Return whether the user named a file, which must then exist."""
     return argument is not None or bool(os.environ.get(ENVIRONMENT_KEY))
 
@@ -80,13 +80,13 @@ def parse(text: str, path: Path | None = None) -> Config:
     Raises:
         InvalidConfigError: not TOML, unknown keys, wrong types or values: all of them.
     """
-    source = examine(text, path)
+    source = parse_source(text, path)
     require_valid(source.findings)
     return source.config
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConfigSource:
     """A configuration file as far as it could be read.
 
     Attributes:
@@ -102,7 +102,7 @@ class Source:
     given: frozenset[tuple[str, str]]
 
 
-def examine(text: str, path: Path | None = None) -> Source:
+def parse_source(text: str, path: Path | None = None) -> ConfigSource:
     """Read a text and collect all faults of form instead of stopping at the first."""
     reader = TableReader(path, text)
     try:
@@ -116,37 +116,37 @@ def examine(text: str, path: Path | None = None) -> Source:
             file=str(path or ""),
             line=int(line[1]) if line else None,
         )
-        return Source(Config(path=path), (finding,), reader, frozenset())
+        return ConfigSource(Config(path=path), (finding,), reader, frozenset())
     config, findings = _config(reader, data)
     given = frozenset((name, key) for name, table in _tables(data) for key in table)
-    return Source(config, tuple(findings), reader, given)
+    return ConfigSource(config, tuple(findings), reader, given)
 
 
 def _tables(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each table with its section; the tables of a list are `numbered`."""
+    """Yield each table with its section; the tables of a list are `table_label`."""
     for name, value in data.items():
         if isinstance(value, dict):
             yield name, value
         elif isinstance(value, list):
             yield from (
-                (numbered(name, i), table) for i, table in enumerate(value) if isinstance(table, dict)
+                (table_label(name, i), table) for i, table in enumerate(value) if isinstance(table, dict)
             )
 
 
-def numbered(section: str, place: int) -> str:
+def table_label(section: str, place: int) -> str:
     """Return what the table at a place, from 0, of a list of tables is called: `edp`, `edp[2]`, `edp[3]`."""
     return f"{section}[{place + 1}]" if place else section
 
 
 def _line_index(text: str) -> dict[tuple[str, str], int]:
-    """Map (section, key) and (section, '') to line numbers; the tables of a list are `numbered`."""
+    """Map (section, key) and (section, '') to line numbers; the tables of a list are `table_label`."""
     index: dict[tuple[str, str], int] = {}
     section, seen = "", collections.Counter[str]()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
             section = table = header[1].replace('"', "")
             if line.lstrip().startswith("[["):
-                section = numbered(table, seen[table])
+                section = table_label(table, seen[table])
                 seen[table] += 1
             index.setdefault((section, ""), number)
         elif assignment := _ASSIGNMENT.match(line):
@@ -199,7 +199,7 @@ class TableReader:
 
     def sections(self, cls: type[Any], name: str, tables: list[Any]) -> tuple[Any, ...]:
         """Return each table of a list (`[[name]]`); errors as in `section`."""
-        return tuple(self.section(cls, numbered(name, place), table) for place, table in enumerate(tables))
+        return tuple(self.section(cls, table_label(name, place), table) for place, table in enumerate(tables))
 
     def collect(self, cls: type[Any], name: str, table: Any) -> tuple[Any, list[Finding]]:
         """Return a table as an instance of `cls`, with defaults for faulty keys, and the faults."""
@@ -210,7 +210,7 @@ class TableReader:
         values, findings = {}, []
         for key, raw in table.items():
             if key not in fields:
-                findings.append(self.finding(name, key, "unknown key", nearest(key, list(fields))))
+                findings.append(self.finding(name, key, "unknown key", suggest_name(key, list(fields))))
                 continue
             try:
                 value = _convert(raw, hints[key])
@@ -228,7 +228,7 @@ class TableReader:
 def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Finding]]:
     known = [*SECTIONS, "policies", "edp"]
     findings = [
-        reader.finding(name, "", "unknown section", nearest(name, known))
+        reader.finding(name, "", "unknown section", suggest_name(name, known))
         for name in data
         if name not in known
     ]
@@ -253,7 +253,7 @@ def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Fin
     config = Config(
         **values,
         policies={n: collect(SitePolicy, f"policies.{n}", t) for n, t in policies.items()},
-        edp=tuple(collect(EdpEntry, numbered("edp", place), t) for place, t in enumerate(entries)),
+        edp=tuple(collect(EdpEntry, table_label("edp", place), t) for place, t in enumerate(entries)),
         path=reader.path,
     )
     return config, findings
@@ -265,7 +265,7 @@ def _quoted(raw: Any) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def suggest_name(name: str, known: Sequence[str]) -> str:
     """Return the advice for an unknown name: the most similar known one, else all of them."""
     folded = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name.lower(), folded, 1)

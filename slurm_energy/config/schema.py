@@ -13,7 +13,7 @@ from typing import Any
 from slurm_energy.config.addresses import parse_listen, parse_url
 from slurm_energy.config.value_checks import (
     LOG_LEVELS,
-    ROOT_DOOR,
+    ROOT_SOCKET_SUFFIX,
     ascending,
     at_least_one_user,
     between,
@@ -23,8 +23,8 @@ from slurm_energy.config.value_checks import (
     idle_watts,
     key,
     keyed_words,
-    known_parts,
     model_name,
+    node_parts,
     one_line,
     one_of,
     parsed_by,
@@ -69,7 +69,7 @@ class AgentConfig:
     socket: Path = key(
         Path("/run/senergy/agent.sock"),
         "Unix socket for hooks, steps and local tools.",
-        socket_path(ROOT_DOOR),
+        socket_path(ROOT_SOCKET_SUFFIX),
     )
     state_dir: Path = key(
         Path("/var/lib/senergy/agent"),
@@ -186,7 +186,7 @@ class NodePowerConfig:
         "auto", "Source of the node's power; auto: the best that is there.", one_of(*NODE_POWER_SOURCES)
     )
     excludes: list[str] = key(
-        [], "Parts that are known not to be in it: cpu, dram, gpu, rest.", known_parts, show=["gpu"]
+        [], "Parts that are known not to be in it: cpu, dram, gpu, rest.", node_parts, show=["gpu"]
     )
     bmc: str = key(
         "",

@@ -12,7 +12,7 @@ Check = Callable[[Any], str | None]
 GROUP_MARK = "%"
 """Stands before the name of a group among `controller.operators`, as in sudoers."""
 
-ROOT_DOOR = ".root"
+ROOT_SOCKET_SUFFIX = ".root"
 """Ends the name of the agent's second socket, beside `agent.socket`, that only root can connect to."""
 
 
@@ -57,13 +57,13 @@ def one_of(*words: str) -> Check:
     return lambda value: None if value in words else f"must be one of {', '.join(words)}"
 
 
-SOCKET_PATH_BYTES = 107
+MAX_SOCKET_PATH_BYTES = 107
 """Bytes of the longest path of a Unix socket (sun_path in unix(7), less the final NUL)."""
 
 
 def socket_path(extra: str) -> Check:
     """Accept the path of a Unix socket that has room for the suffix `extra`."""
-    longest = SOCKET_PATH_BYTES - len(extra)
+    longest = MAX_SOCKET_PATH_BYTES - len(extra)
     return lambda value: (
         None
         if len(str(value).encode()) <= longest
@@ -135,7 +135,7 @@ def idle_watts(value: dict[str, float]) -> str | None:
     return None if all(0 <= watts <= 1e5 for watts in value.values()) else "must be from 0 to 100000 watts"
 
 
-def known_parts(value: list[str]) -> str | None:
+def node_parts(value: list[str]) -> str | None:
     """Accept parts of a node."""
     wrong = [part for part in value if part not in NODE_PARTS]
     return f"'{wrong[0]}' is not one of {', '.join(NODE_PARTS)}" if wrong else None

@@ -36,7 +36,7 @@ from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableErr
 from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.slurm.command import CommandRunner
-from slurm_energy.validation import Role, load_for_daemon
+from slurm_energy.validation import DaemonRole, load_for_daemon
 
 RETENTION_INTERVAL_S: Final = 3600.0
 SHUTDOWN_TIMEOUT_S: Final = 5.0
@@ -264,7 +264,7 @@ class _Daemon:
 
     def _take_new_configuration(self) -> None:
         try:
-            config = load_for_daemon(self._argument, Role.CONTROLLER, log)
+            config = load_for_daemon(self._argument, DaemonRole.CONTROLLER, log)
             priority = self._priority.prepared(config)
             self._write_policies(config)
             model = training_model(config)

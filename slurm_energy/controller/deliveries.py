@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from slurm_energy import __version__
 from slurm_energy.accounting import ingest
-from slurm_energy.accounting.ingest import Item, Outcome, Refusal
+from slurm_energy.accounting.ingest import DeliveredRecord, Refusal, RefusalOutcome
 from slurm_energy.accounting.plausibility import PlausibilityCheck
 from slurm_energy.config import Config
 from slurm_energy.controller.node_hosts import OFF, STRICT, NodeHosts, Sender, Verdict
@@ -40,7 +40,7 @@ class _Delivery:
         counts: records that this node still keeps, by `spooled` and `rejected`.
     """
 
-    items: Sequence[Item]
+    items: Sequence[DeliveredRecord]
     refusals: Sequence[Refusal]
     node: str | None
     counts: Mapping[str, int]
@@ -91,7 +91,9 @@ class Deliveries:
         self._note(delivery, sender, refusals)
         return _answer(accepted, refusals)
 
-    async def _of_sender(self, items: Sequence[Item], sender: Sender) -> tuple[list[Item], list[Refusal]]:
+    async def _of_sender(
+        self, items: Sequence[DeliveredRecord], sender: Sender
+    ) -> tuple[list[DeliveredRecord], list[Refusal]]:
         """Leave out records of nodes that the sender may not speak for."""
         mode = self._config().controller.record_hosts
         if self._hosts is None or mode == OFF:
@@ -105,7 +107,7 @@ class Deliveries:
             elif verdict is Verdict.ABSENT or (verdict is Verdict.UNKNOWN and mode == STRICT):
                 what = "has no node" if verdict is Verdict.ABSENT else "does not tell the addresses of node"
                 why = f"energy record: Slurm {what} {shown(item.record.node)} (controller.record_hosts)"
-                refusals.append(Refusal(item.index, item.record.record_id, why, Outcome.RETRY))
+                refusals.append(Refusal(item.index, item.record.record_id, why, RefusalOutcome.RETRY))
             else:
                 kept.append(item)
         return kept, refusals
@@ -127,7 +129,9 @@ def _read(body: bytes, check: PlausibilityCheck) -> _Delivery:
     return _Delivery(items, refusals, node if _is_name(node) else None, counts)
 
 
-def _store(connection: sqlite3.Connection, items: Sequence[Item]) -> tuple[list[str], list[Refusal]]:
+def _store(
+    connection: sqlite3.Connection, items: Sequence[DeliveredRecord]
+) -> tuple[list[str], list[Refusal]]:
     return ingest.store(connection, items, time.time())
 
 
@@ -158,7 +162,7 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= 256 and value.isprintable()
 
 
-def _foreign(item: Item, sender: Sender, mode: str) -> Refusal:
+def _foreign(item: DeliveredRecord, sender: Sender, mode: str) -> Refusal:
     why = f"energy record: {sender.peer} is not an address of node {shown(item.record.node)}"
     if sender.origin is not None and mode != STRICT:
         why += f", nor is {sender.origin}, which munge names"
@@ -167,7 +171,7 @@ def _foreign(item: Item, sender: Sender, mode: str) -> Refusal:
 
 
 def _answer(accepted: Sequence[str], refusals: Sequence[Refusal]) -> dict[str, Any]:
-    lists: dict[str, list[dict[str, Any]]] = {str(outcome): [] for outcome in Outcome}
+    lists: dict[str, list[dict[str, Any]]] = {str(outcome): [] for outcome in RefusalOutcome}
     for refusal in refusals:
         entry = {"index": refusal.index, "record_id": refusal.record_id, "error": refusal.error}
         lists[refusal.outcome].append(entry)

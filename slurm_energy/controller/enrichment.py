@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from slurm_energy.accounting import job_facts as facts
-from slurm_energy.accounting.job_facts import OpenJob
+from slurm_energy.accounting import job_facts
+from slurm_energy.accounting.job_facts import JobLookup
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError
 from slurm_energy.slurm.command import CommandRunner
-from slurm_energy.slurm.job_accounting import IDS_PER_QUERY, JobFacts, job_facts
+from slurm_energy.slurm.job_accounting import IDS_PER_QUERY, JobFacts, read_job_facts
 from slurm_energy.slurm.release import Release, release
 
 GIVE_UP_AFTER_S: Final = 7 * 86400.0
@@ -31,9 +31,9 @@ class Schedule:
     """
 
     interval_s: float
-    _asked: dict[OpenJob, tuple[int, float]] = field(default_factory=dict)
+    _asked: dict[JobLookup, tuple[int, float]] = field(default_factory=dict)
 
-    def due(self, jobs: Sequence[OpenJob], now: float) -> list[OpenJob]:
+    def due(self, jobs: Sequence[JobLookup], now: float) -> list[JobLookup]:
         """Return the jobs to ask about at `now`; forget those that are not open any more.
 
         Seconds of a clock that nobody sets: else a step back would be a pause as long.
@@ -42,7 +42,7 @@ class Schedule:
         self._asked = {job: entry for job, entry in self._asked.items() if job in still_open}
         return [job for job in jobs if self._asked.get(job, (0, now))[1] <= now]
 
-    def asked(self, jobs: Sequence[OpenJob], now: float) -> None:
+    def asked(self, jobs: Sequence[JobLookup], now: float) -> None:
         """Note that Slurm answered about these jobs; those that stay open are asked for again later."""
         for job in jobs:
             times = self._asked.get(job, (0, 0.0))[0]
@@ -84,13 +84,13 @@ class Enrichment:
             EnergyError: Slurm or the database cannot be asked; the next cycle tries again.
         """
         now = time.time()
-        jobs = await self._store.read(facts.open_jobs, now - GIVE_UP_AFTER_S)
+        jobs = await self._store.read(job_facts.pending_lookups, now - GIVE_UP_AFTER_S)
         self._open = len(jobs)
         due = self.schedule.due(jobs, time.monotonic())[:IDS_PER_QUERY]
         if not due:
             return 0
         answer = await asyncio.to_thread(self._ask, {job.job_id for job in due})
-        outcome = await self._store.write(facts.store, answer, due, now)
+        outcome = await self._store.write(job_facts.store, answer, due, now)
         self.schedule.asked(due, time.monotonic())
         self._last_answer, self._last_error = now, None
         self._check_clusters(outcome.other_clusters)
@@ -109,7 +109,7 @@ class Enrichment:
     def _ask(self, job_ids: set[int]) -> dict[int, tuple[JobFacts, ...]]:
         if self._release is None:
             self._release = release(self._run)
-        return job_facts(job_ids, self._run)
+        return read_job_facts(job_ids, self._run)
 
     def _check_clusters(self, others: frozenset[str]) -> None:
         if not others:

@@ -77,7 +77,7 @@ class Memory:
 
     async def load(self) -> None:
         """Take over what the database remembers."""
-        runs = await self._store.read(lambda connection: list(run_history.remembered(connection)))
+        runs = await self._store.read(lambda connection: list(run_history.read_runs(connection)))
         for first in range(0, len(runs), _LOADED_AT_ONCE):
             await self._do(self._take, runs[first : first + _LOADED_AT_ONCE])
         self.loaded = True
@@ -90,7 +90,9 @@ class Memory:
         """
         total, more = 0, True
         while more:
-            runs, more = await self._store.write(run_history.learn, time.time(), self.policy_caps)
+            runs, more = await self._store.write(
+                run_history.store_finished_runs, time.time(), self.policy_caps
+            )
             # Committed: from here on the memory must not lose them, even if this task is cancelled.
             self._thread.submit(self._take, runs)
             total += len(runs)
@@ -124,7 +126,7 @@ class Memory:
             return
         self._forget_at = time.monotonic() + _FORGET_INTERVAL_S
         before = time.time() - self.keep_days * 86400
-        while await self._store.write(run_history.forget, before) >= run_history.BATCH:
+        while await self._store.write(run_history.delete_old_runs, before) >= run_history.BATCH:
             await asyncio.sleep(0)
         await self._do(self._history.forget, before)
 

@@ -25,9 +25,9 @@ from slurm_energy.scheduling import Policy
 from slurm_energy.slurm.command import Runner
 from slurm_energy.slurm.hostlist import expanded, folded
 from slurm_energy.slurm.queue import gpu_request
-from slurm_energy.slurm.queue.job_update import Outcome
-from slurm_energy.slurm.queue.node_resources import Node, read_nodes
-from slurm_energy.slurm.queue.running_jobs import forbidding_partitions, read_places
+from slurm_energy.slurm.queue.job_update import UpdateResult
+from slurm_energy.slurm.queue.node_resources import NodeResources, read_nodes
+from slurm_energy.slurm.queue.running_jobs import non_preemptible_partitions, read_job_nodes
 from slurm_energy.slurm.release import Release, release
 
 MOST_SHAPES: Final = 8
@@ -43,13 +43,13 @@ log = logging.getLogger("senergyctld")
 
 
 class Changer(Protocol):
-    """Changes jobs, see `slurm.queue.update.Updater`."""
+    """Changes jobs, see `slurm.queue.job_update.JobUpdater`."""
 
-    def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> Outcome:
+    def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> UpdateResult:
         """Change a pending job as its owner."""
         ...
 
-    def requeue(self, names: Mapping[int, str]) -> Outcome:
+    def requeue(self, names: Mapping[int, str]) -> UpdateResult:
         """Put running jobs back into the queue."""
         ...
 
@@ -75,7 +75,7 @@ class Interventions:
     ) -> None:
         self._settings, self._changer, self._run, self._acted = config.priority, changer, run, acted
         self._clock = clock
-        self._nodes: list[Node] | None = None
+        self._nodes: list[NodeResources] | None = None
         self._asked = False
         self._recurring = Recurring(log)
         self._release: Release | None = None
@@ -85,7 +85,7 @@ class Interventions:
         """Begin a cycle: what nodes have is asked anew, if anybody wants to know."""
         self._nodes, self._asked = None, False
 
-    def nodes(self) -> list[Node] | None:
+    def nodes(self) -> list[NodeResources] | None:
         """Return what nodes have, asked at most once a cycle; None: slurmctld does not tell."""
         if not self._asked:
             self._asked = True
@@ -152,13 +152,13 @@ class Interventions:
         why = reason(snapshot, choice)
         try:
             fields = self._fields(asked, choice, excluded)
-            outcome = Outcome((choice.job_id,))
+            outcome = UpdateResult((choice.job_id,))
             if fields:
                 uid = int(snapshot.queue.uid[snapshot.rows[choice.place]])
                 outcome = self._changer.set_fields(choice.job_id, fields, uid, choice.name)
             refusal = outcome.refused.get(choice.job_id)
         except UsageError as error:
-            outcome, refusal = Outcome(), str(error)
+            outcome, refusal = UpdateResult(), str(error)
         if refusal is not None:
             shape, why = None, refusal
         elif not outcome.done:  # it started in what it had
@@ -166,14 +166,14 @@ class Interventions:
         log.info("job %d %s: %s", choice.job_id, f"gets {shape.text}" if shape else "keeps its shape", why)
         self._note(choice.job_id, Given(choice.submit_s, shape, now, before, excluded), choice.offered, why)
 
-    def _ask(self, name: str) -> gpu_request.Asked:
+    def _ask(self, name: str) -> gpu_request.GpuRequest:
         """Return what slurmctld says of a job now; one that is gone does not wait."""
         try:
-            return gpu_request.ask(name, self._run)
+            return gpu_request.read_gpu_request(name, self._run)
         except UnavailableError as error:
             if _GONE not in str(error):
                 raise  # without slurmctld each further question would take until its time limit
-            return gpu_request.Asked(pending=False)
+            return gpu_request.GpuRequest(pending=False)
 
     def _note(self, job_id: int, given: Given, offered: Sequence[GpuShape], why: str) -> None:
         self._acted.given[job_id] = given
@@ -185,7 +185,7 @@ class Interventions:
         }
         self._acted.unsaved.append(Decision(job_id, given.submit_s, given.since_s, SHAPE, why, details))
 
-    def _fields(self, asked: gpu_request.Asked, choice: Choice, excluded: str) -> dict[str, str]:
+    def _fields(self, asked: gpu_request.GpuRequest, choice: Choice, excluded: str) -> dict[str, str]:
         """Return what is to be changed; nothing where the job has this shape."""
         if self._release is None:
             self._release = release(self._run)
@@ -195,7 +195,9 @@ class Interventions:
             for node in self._nodes or ()
             if node.in_any(choice.partitions) and any(node.gpus.get(k, 0) for k in node.gpus if k != kind)
         )
-        fields = gpu_request.changes(asked, kind, choice.shape.gpus, self._release, folded(others), excluded)
+        fields = gpu_request.scontrol_fields(
+            asked, kind, choice.shape.gpus, self._release, folded(others), excluded
+        )
         nodes = fields.get("ExcNodeList", asked.excluded)
         same = fields["Gres"] == asked.gres and gpu_request.same_nodes(nodes, asked.excluded)
         return {} if same else fields
@@ -239,9 +241,9 @@ class Interventions:
         if nodes is None:
             return
         if abs(now - self._modes[0]) > _MODES_KEPT_S:
-            self._modes = (now, forbidding_partitions(self._run))
+            self._modes = (now, non_preemptible_partitions(self._run))
         rules = replace(rules, spared_partitions=self._modes[1])
-        for rescue in rescues(snapshot, nodes, read_places(self._run), rules):
+        for rescue in rescues(snapshot, nodes, read_job_nodes(self._run), rules):
             if self._helps(snapshot, rescue):
                 self._requeue(snapshot, rescue, now)
             else:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from slurm_energy import __version__, service_manager
 from slurm_energy.errors import EXIT_OK, EnergyError
-from slurm_energy.validation import Role, load_for_daemon
+from slurm_energy.validation import DaemonRole, load_for_daemon
 
 EPILOG = """examples:
   senergyctld                           with $SENERGY_CONFIG, else /etc/slurm/energy.toml
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     manager = service_manager.ServiceManager.from_environment()
     service_manager.start_log("senergyctld", arguments.log_level or "info")
     try:
-        config = load_for_daemon(arguments.config, Role.CONTROLLER, logging.getLogger("senergyctld"))
+        config = load_for_daemon(arguments.config, DaemonRole.CONTROLLER, logging.getLogger("senergyctld"))
         service_manager.set_log_level(arguments.log_level or config.controller.log_level)
         if arguments.check:
             daemon.check(config)

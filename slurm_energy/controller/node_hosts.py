@@ -20,7 +20,7 @@ from typing import Final
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import EnergyError
 from slurm_energy.slurm.command import Runner
-from slurm_energy.slurm.node_addresses import node_addresses
+from slurm_energy.slurm.node_addresses import read_node_addresses
 
 OFF, CHECK, STRICT = "off", "check", "strict"
 MAX_AGE_S: Final = 600.0
@@ -151,7 +151,7 @@ class NodeHosts:
     def _read_names(self) -> None:
         self._names_time_s = time.monotonic()
         try:
-            self._names = node_addresses(self._run)
+            self._names = read_node_addresses(self._run)
         except EnergyError as error:
             self._recurring.failed(_SUBJECT, f"not known, senders are not checked: {error}")
             return

@@ -197,12 +197,14 @@ class PriorityLoop:
         self._mind_the_clock(parts.kept)
         usage, run = parts.kept.usage, asyncio.get_running_loop().run_in_executor
         while True:
-            records = await self._store.read(consumption.consumed, usage.last_row, now - usage.since_s)
+            records = await self._store.read(
+                consumption.read_consumption, usage.last_row, now - usage.since_s
+            )
             await run(self._thread, usage.take, records, now)
             if len(records) < consumption.CHUNK:
                 break
         if again := usage.unsettled():
-            usage.take(await self._store.read(consumption.consumed_again, again), now)
+            usage.take(await self._store.read(consumption.reread_consumption, again), now)
         # Before the queue is read: what is written from here on is a reason to rank again.
         self._signature = parts.signature()
         self.snapshot = await run(self._thread, parts.rank)

@@ -22,13 +22,13 @@ from slurm_energy.priority.prediction import HistoryPredictor, Predictor
 from slurm_energy.priority.publisher import NullPublisher, ScontrolPublisher, Table, Target
 from slurm_energy.priority.usage import Usage
 from slurm_energy.slurm.command import CommandRunner, Runner
-from slurm_energy.slurm.fair_share import Shares, ShareSource, read_shares
+from slurm_energy.slurm.fair_share import ShareCache, ShareTree, read_shares
 from slurm_energy.slurm.queue.columns import QueueSource
-from slurm_energy.slurm.queue.fallback_source import RecoveringSource
-from slurm_energy.slurm.queue.job_update import Updater
+from slurm_energy.slurm.queue.fallback_source import FallbackQueueSource
+from slurm_energy.slurm.queue.job_update import JobUpdater
 from slurm_energy.slurm.queue.priority_weights import check_weights
 from slurm_energy.slurm.queue.squeue_source import SqueueSource
-from slurm_energy.slurm.queue.table_source import TableSource
+from slurm_energy.slurm.queue.table_source import QueueTableSource
 from slurm_energy.trusted_files import read_trusted
 
 _QUEUE_AGE_S: Final = 900.0  # three of Slurm's own PriorityCalcPeriod
@@ -54,20 +54,20 @@ class Parts:
     source: QueueSource
     target: Target
     kept: Kept
-    read_shares: Callable[[], Shares]
+    read_shares: Callable[[], ShareTree]
     interventions: Interventions
     changes: bool = True
     stops: Sequence[Callable[[], None]] = ()
     share_error: str | None = None
-    _shares: ShareSource = field(init=False)
+    _shares: ShareCache = field(init=False)
 
     def __post_init__(self) -> None:
-        self._shares = ShareSource(self._read_shares)
+        self._shares = ShareCache(self._read_shares)
 
     @property
     def source_name(self) -> str:
         """The source of the queue, for people."""
-        return self.source.name if isinstance(self.source, RecoveringSource) else "squeue"
+        return self.source.name if isinstance(self.source, FallbackQueueSource) else "squeue"
 
     def rank(self) -> Snapshot:
         """Read the queue and rank it."""
@@ -82,7 +82,7 @@ class Parts:
                 self.kept.told = told
         return self.engine.cycle(queue, time.time())
 
-    def _read_shares(self) -> Shares:
+    def _read_shares(self) -> ShareTree:
         found = self.read_shares()
         self.share_error = None  # not before: between tries the last known ones come without an error
         return found
@@ -90,7 +90,7 @@ class Parts:
     def hand_over(self, snapshot: Snapshot) -> str | None:
         """Give the order to slurmctld; see `Target.take`. Also report a queue.table that is lost or old."""
         problem, age_s = self.target.take(snapshot), snapshot.computed - snapshot.queue.taken_unix_s
-        if problem is not None or not isinstance(self.source, RecoveringSource):
+        if problem is not None or not isinstance(self.source, FallbackQueueSource):
             return problem
         if self.source.problem is not None or abs(age_s) <= _QUEUE_AGE_S:
             return self.source.problem
@@ -107,7 +107,7 @@ class Parts:
 
     def signature(self) -> tuple[int, ...] | None:
         """Return what changes when slurmctld tells of new jobs; None where it does not."""
-        return self.source.signature() if isinstance(self.source, RecoveringSource) else None
+        return self.source.signature() if isinstance(self.source, FallbackQueueSource) else None
 
     def leave(self, following: Parts | None) -> None:
         """Give way to other parts after a reload, or to none."""
@@ -142,7 +142,7 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         run, history = CommandRunner(), _forecaster(memory)
         guard = PredictionGuard(kept.mispredictions, _bounds_source(memory))
         taken = kept.taken if settings.mode == "portable" else None
-        updater = Updater(settings.updates_per_s, settings.interval_s, taken)
+        updater = JobUpdater(settings.updates_per_s, settings.interval_s, taken)
         interventions = Interventions(config, updater, run, kept.acted)
         acted = kept.acted
         shaper = Alternatives(
@@ -176,7 +176,7 @@ def _source(config: Config, kept: Kept, run: Runner) -> QueueSource:
     settings = config.priority
     table = settings.mode == "plugin" or (settings.mode == "shadow" and _exists(settings.queue_table))
     if table:
-        return RecoveringSource(TableSource(settings.queue_table), SqueueSource(run))
+        return FallbackQueueSource(QueueTableSource(settings.queue_table), SqueueSource(run))
     return SqueueSource(run, kept.taken)
 
 

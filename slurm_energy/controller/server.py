@@ -16,7 +16,7 @@ from aiohttp import web
 
 from slurm_energy import __version__
 from slurm_energy.accounting import decisions, record_queries
-from slurm_energy.accounting.record_selection import JobSelector, Selection
+from slurm_energy.accounting.record_selection import JobSelector, RecordSelection
 from slurm_energy.config import Config
 from slurm_energy.controller import priority_routes
 from slurm_energy.controller.connection_admission import ConnectionAdmission
@@ -142,7 +142,7 @@ class Server:
         return {"scope": "all" if operator else "own", "answers": answers}
 
     async def _get_records(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
-        wanted = Selection.from_query(await _query(request, body))
+        wanted = RecordSelection.from_query(await _query(request, body))
         selection = await asyncio.to_thread(self._scoped, caller, wanted)
         ids = await self._read(caller, _find, selection)
         if selection.users and not selection.jobs and selection.visible is None:
@@ -154,8 +154,8 @@ class Server:
 
     async def _get_job(self, request: web.Request, caller: Caller, _: bytes) -> Answer:
         job = JobSelector.parse(request.match_info["id"])
-        duplicates = Selection.from_query(dict(request.query)).duplicates
-        wanted = Selection(jobs=(job,), steps=True, duplicates=duplicates)
+        duplicates = RecordSelection.from_query(dict(request.query)).duplicates
+        wanted = RecordSelection(jobs=(job,), steps=True, duplicates=duplicates)
         selection = await asyncio.to_thread(self._scoped, caller, wanted)
         ids = await self._read(caller, _find, selection)
         if not len(ids):
@@ -203,7 +203,7 @@ class Server:
         """Return the database's figures; requests that come together share one query."""
         now_s = time.monotonic()
         if self._figures is None or (self._figures[1].done() and now_s > self._figures[0] + _FIGURES_AGE_S):
-            self._figures = now_s, asyncio.create_task(self._store.read(record_queries.figures))
+            self._figures = now_s, asyncio.create_task(self._store.read(record_queries.database_figures))
         _, task = self._figures
         try:
             return await asyncio.shield(task)
@@ -211,7 +211,7 @@ class Server:
             self._figures = None
             raise
 
-    def _scoped(self, caller: Caller, selection: Selection) -> Selection:
+    def _scoped(self, caller: Caller, selection: RecordSelection) -> RecordSelection:
         """Limit a selection to what the caller may see, with uids for user names; asks a directory service.
 
         Raises:
@@ -280,9 +280,9 @@ def _sender(request: web.Request, caller: Caller) -> Sender:
     return Sender(request.remote, own[0] if isinstance(own, tuple) else None, caller.origin)
 
 
-def _find(connection: sqlite3.Connection, selection: Selection) -> Sequence[int]:
+def _find(connection: sqlite3.Connection, selection: RecordSelection) -> Sequence[int]:
     record_queries.refuse_jobs_of_others(connection, selection)
-    return record_queries.find(connection, selection)
+    return record_queries.find_records(connection, selection)
 
 
 def _why_not_found(job: JobSelector) -> str:
@@ -291,7 +291,7 @@ def _why_not_found(job: JobSelector) -> str:
     return "a record arrives when its job ends"
 
 
-def _with_uids(selection: Selection) -> Selection:
+def _with_uids(selection: RecordSelection) -> RecordSelection:
     """Look names up, which may ask a directory service; those it does not know are sought in the records."""
     known = {name: uid for name in selection.users if (uid := uid_of(name)) is not None}
     unknown = tuple(name for name in selection.users if name not in known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurm_energy.spelling import edits
+from slurm_energy.spelling import edit_distance
 
 _LONGEST = 32
 
@@ -36,5 +36,5 @@ def _bytes(text: str) -> bytes:
 
 def _distance(wanted: bytes, name: bytes) -> int:
     """Count the edits; an abbreviation, the first letters of a name, counts as one."""
-    counted = edits(wanted, name)
+    counted = edit_distance(wanted, name)
     return min(counted, 1) if len(wanted) >= 2 and name.startswith(wanted) else counted

@@ -31,9 +31,9 @@ from slurm_energy.priority.scheduling_tables import (
 from slurm_energy.priority.usage import Association, Usage, shares_of, users_table, weight
 from slurm_energy.scheduling import Options, Policy, Queue, Ranking, Users, check_weights, load_file, policy
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
-from slurm_energy.slurm.fair_share import Shares
+from slurm_energy.slurm.fair_share import ShareTree
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
-from slurm_energy.slurm.queue.squeue_source import addresses
+from slurm_energy.slurm.queue.squeue_source import group_job_ids
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Kept:
     """
 
     usage: Usage
-    told: Shares = field(default_factory=Shares)
+    told: ShareTree = field(default_factory=ShareTree)
     seen: dict[Association, float] = field(default_factory=dict)
     numbers: dict[int, int] | None = None
     taken: dict[int, int] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class Snapshot:
 
 def _addresses(queue: QueueColumns, rows: Ints) -> list[int]:
     """Return the numbers by which scontrol takes what these rows belong to."""
-    found: list[int] = addresses(queue.job_id, queue.array_job_id, queue.het_job_id)[rows].tolist()
+    found: list[int] = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)[rows].tolist()
     return found
 
 

@@ -20,7 +20,7 @@ from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.fairness import fair_share_factor, usage_to_share_ratio
 from slurm_energy.scheduling.queue import Bools
 from slurm_energy.scheduling.ranking import AGED, URGENT
-from slurm_energy.slurm.fair_share import Share
+from slurm_energy.slurm.fair_share import FairShare
 from slurm_energy.slurm.queue.columns import PENDING
 
 _SHOWN_RATIO: Final = 1.01
@@ -261,7 +261,7 @@ def state(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _account(name: str, own: Sequence[dict[str, Any]], told: Share | None) -> dict[str, Any]:
+def _account(name: str, own: Sequence[dict[str, Any]], told: FairShare | None) -> dict[str, Any]:
     """Return an account's row: what its users had, and its own part of the cluster or, unknown, theirs."""
     known = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
     share = told.norm if told else sum(known) if known else None
@@ -279,7 +279,7 @@ def _account(name: str, own: Sequence[dict[str, Any]], told: Share | None) -> di
     }
 
 
-def _raw(share: Share | None) -> int | None:
+def _raw(share: FairShare | None) -> int | None:
     return None if share is None else share.raw
 
 

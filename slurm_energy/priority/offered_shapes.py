@@ -24,7 +24,7 @@ from slurm_energy.scheduling.queue import Bools, Ints, alternatives
 from slurm_energy.scheduling.ranking import NORMAL, Ranking
 from slurm_energy.scheduling.registry import Rank
 from slurm_energy.slurm.queue.columns import QueueColumns
-from slurm_energy.slurm.queue.node_resources import Node
+from slurm_energy.slurm.queue.node_resources import NodeResources
 
 ENDLESS: Final = np.iinfo(np.int64).max // 4
 """Free units of what is not counted here: Slurm decides about it."""
@@ -98,7 +98,7 @@ class Alternatives:
     def __init__(
         self,
         predictor: Predictor,
-        nodes: Callable[[], Sequence[Node] | None],
+        nodes: Callable[[], Sequence[NodeResources] | None],
         doubts: Collection[Doubt] = (),
         keeps: Callable[[int, float, int], bool] = lambda job_id, submit_s, restarts: False,
     ) -> None:
@@ -218,7 +218,7 @@ class _Space:
     In columns, for users can make every job's question another one.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[NodeResources]) -> None:
         self._nodes = nodes
         usable = [node.usable for node in nodes]
         self._usable = np.array(usable, np.bool_)

@@ -25,7 +25,7 @@ from slurm_energy.policies.flags import PolicyRequest, validate_flags
 from slurm_energy.priority.guard import PredictionGuard
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.queue.columns import QueueColumns
-from slurm_energy.slurm.script_fingerprint import FORM
+from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
 
 FINGERPRINT: Final = "ENERGY_FINGERPRINT"
 """Name of the digest among a job's flags."""
@@ -303,7 +303,7 @@ def _most_watts(asked: Mapping[str, list[Any]]) -> Floats:
 def _fingerprint(flags: Mapping[str, str]) -> str | None:
     """Return the digest of a job's script as the job_submit module noted it."""
     text = flags.get(FINGERPRINT, "")
-    return text if FORM.fullmatch(text) else None
+    return text if FINGERPRINT_FORM.fullmatch(text) else None
 
 
 def _means(answer: Answer | None) -> tuple[float, float] | None:

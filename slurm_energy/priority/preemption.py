@@ -15,7 +15,7 @@ from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.preemption import Running, victims
 from slurm_energy.scheduling.ranking import AGED
 from slurm_energy.slurm.queue.columns import RUNNING
-from slurm_energy.slurm.queue.node_resources import Node
+from slurm_energy.slurm.queue.node_resources import NodeResources
 
 MARGIN_S: Final = 60.0
 """A job with less slack than this, and a cycle, is at risk: Slurm needs time to end and start jobs."""
@@ -85,7 +85,7 @@ def urgent_rows(snapshot: Snapshot, rules: Rules) -> list[int]:
 
 
 def rescues(
-    snapshot: Snapshot, nodes: Sequence[Node], places_of: Mapping[int, Collection[str]], rules: Rules
+    snapshot: Snapshot, nodes: Sequence[NodeResources], places_of: Mapping[int, Collection[str]], rules: Rules
 ) -> list[Rescue]:
     """Return who makes way for whom, in the order of the queue; together at most `rules.most` victims.
 
@@ -144,7 +144,7 @@ class _Way:
     names: tuple[str, ...]
 
 
-def _free(node: Node) -> dict[str, int]:
+def _free(node: NodeResources) -> dict[str, int]:
     if not node.usable:
         return {}
     return {_CPUS: node.cpus_free} | {kind: count for kind, count in node.gpus_free.items() if kind}
@@ -177,7 +177,10 @@ def _wants(snapshot: Snapshot, place: int) -> set[tuple[str, str]]:
 
 
 def _waited_for(
-    snapshot: Snapshot, nodes: Sequence[Node], places_of: Collection[int], free: Mapping[str, dict[str, int]]
+    snapshot: Snapshot,
+    nodes: Sequence[NodeResources],
+    places_of: Collection[int],
+    free: Mapping[str, dict[str, int]],
 ) -> set[tuple[str, str]]:
     """Return what jobs beyond the bound on waiting wait for; those that fit take what they need of `free`."""
     queue, found = snapshot.queue, set[tuple[str, str]]()
@@ -192,7 +195,9 @@ def _waited_for(
     return found
 
 
-def _takes(snapshot: Snapshot, place: int, nodes: Sequence[Node], free: Mapping[str, dict[str, int]]) -> bool:
+def _takes(
+    snapshot: Snapshot, place: int, nodes: Sequence[NodeResources], free: Mapping[str, dict[str, int]]
+) -> bool:
     """Let the job have what it needs of what is free, if that is enough; return whether it was."""
     partitions = snapshot.queue.partition[int(snapshot.rows[place])].split(",")
     for (kind, units, count), partition in product(_needs(snapshot, place), partitions):
@@ -235,7 +240,7 @@ def _interruptible(
 def _cheapest(
     snapshot: Snapshot,
     place: int,
-    nodes: Sequence[Node],
+    nodes: Sequence[NodeResources],
     free: Mapping[str, Mapping[str, int]],
     guests: Mapping[str, list[_Guest]],
     most: int,

@@ -38,7 +38,7 @@ class Target(Protocol):
 
 
 class Applier(Protocol):
-    """Sets site factors job by job, see `slurm.queue.update.Updater`."""
+    """Sets site factors job by job, see `slurm.queue.job_update.JobUpdater`."""
 
     def set_site_factors(self, changes: Mapping[int, int]) -> Any:
         """Set them in the order given, as many as time allows; the answer has `refused` and `left`."""

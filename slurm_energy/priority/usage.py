@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from slurm_energy.accounting.consumption import MOST_IDS, Consumed
+from slurm_energy.accounting.consumption import MAX_IDS, ConsumptionRecord
 from slurm_energy.scheduling import Users
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.slurm.queue.columns import QueueColumns
@@ -64,8 +64,8 @@ class Usage:
     _places: dict[Association, int] = field(default_factory=dict)
     _joules: Floats = field(default_factory=lambda: np.zeros(0))
     _gpu_seconds: Floats = field(default_factory=lambda: np.zeros(0))
-    _unsettled: dict[int, Consumed] = field(default_factory=dict)
-    _ended: dict[int, Consumed] = field(default_factory=dict)
+    _unsettled: dict[int, ConsumptionRecord] = field(default_factory=dict)
+    _ended: dict[int, ConsumptionRecord] = field(default_factory=dict)
 
     @property
     def since_s(self) -> float:
@@ -77,13 +77,13 @@ class Usage:
         return Usage(self.half_life_s)
 
     def unsettled(self) -> list[int]:
-        """Return rows to read again, as Slurm had not told whose they are; `MOST_IDS` at most, in turns."""
-        rows = list(self._unsettled)[:MOST_IDS]
+        """Return rows to read again, as Slurm had not told whose they are; `MAX_IDS` at most, in turns."""
+        rows = list(self._unsettled)[:MAX_IDS]
         for row in rows:
             self._unsettled[row] = self._unsettled.pop(row)  # to the end: the others' turn next time
         return rows
 
-    def take(self, records: Iterable[Consumed], now_s: float) -> None:
+    def take(self, records: Iterable[ConsumptionRecord], now_s: float) -> None:
         """Count records, new ones or such as were not settled."""
         self._fade(now_s)
         final = []
@@ -135,7 +135,7 @@ class Usage:
         self._joules, self._gpu_seconds = self._joules * factor, self._gpu_seconds * factor
         self._at_s = now_s  # also where the clock was set back: else nothing would fade until it is caught up
 
-    def _counted(self, records: list[Consumed], now_s: float) -> tuple[Floats, Floats]:
+    def _counted(self, records: list[ConsumptionRecord], now_s: float) -> tuple[Floats, Floats]:
         """Return joules and GPU seconds of some records as they count now; make room for new rows."""
         rows = self.places(self._owners(records))
         missing = np.zeros(len(self._places) - len(self._joules))
@@ -151,7 +151,7 @@ class Usage:
         np.add.at(gpu_seconds, rows, gpus * np.maximum(0.0, end - start) * counted)
         return joules, gpu_seconds
 
-    def _owners(self, records: list[Consumed]) -> list[Association]:
+    def _owners(self, records: list[ConsumptionRecord]) -> list[Association]:
         """Return each record's association; without an account it is the user's only one, if there is one.
 
         Slurm tells the account some seconds after the end. Until then a job would be nobody's, and

@@ -18,7 +18,7 @@ from typing import Any
 
 from slurm_energy.errors import NotFoundError
 from slurm_energy.quantities import is_number
-from slurm_energy.safe_text import csv_value
+from slurm_energy.safe_text import escape_csv
 
 _KEYS = ("job_id", "step", "node", "rank", "pid", "thread", "start", "seconds", "total_joules", "mean_watts")
 _TAIL = ("source", "age_s", "failed")
@@ -172,7 +172,7 @@ def to_csv(lines: Iterable[dict[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: csv_value(value) for key, value in row.items()} for row in rows)
+    writer.writerows({key: escape_csv(value) for key, value in row.items()} for row in rows)
     return text.getvalue()
 
 

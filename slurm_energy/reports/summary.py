@@ -14,7 +14,7 @@ from typing import Any
 
 from slurm_energy.quantities import JOULES_PER_KWH
 from slurm_energy.reports.usage import Usage
-from slurm_energy.slurm.tres import requested
+from slurm_energy.slurm.tres import parse_tres
 
 COMPLETED, DEADLINE = "COMPLETED", "DEADLINE"
 UNKNOWN = "unknown"
@@ -221,7 +221,7 @@ def user_of(job: WholeJob) -> str:
 
 def gpu_of(job: WholeJob) -> str | None:
     """Return Slurm's type of the GPUs that it asked for; `any` if it named none, None without GPUs."""
-    kind = requested(job.last.job.requested).gpu_kind
+    kind = parse_tres(job.last.job.requested).gpu_kind
     return kind or ("any" if any(record.gpus for record in job.last.records) else None)
 
 

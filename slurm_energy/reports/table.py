@@ -14,7 +14,7 @@ from slurm_energy.quantities import shown
 from slurm_energy.records import Quality
 from slurm_energy.reports.fields import FIELDS, LISTING, Field, Row, Style, find_in
 from slurm_energy.reports.usage import Usage, worst_quality
-from slurm_energy.safe_text import columns_of, printable
+from slurm_energy.safe_text import display_width, escape_controls
 
 MAX_WIDTH = 4096
 ALL = "all"
@@ -150,7 +150,7 @@ def _line(values: Sequence[str], columns: Sequence[Column[Row]], layout: Layout)
     if layout.delimiter is not None:
         return delimited(values, layout.delimiter) + (layout.delimiter if layout.trailing else "")
     cells = (
-        fit(value, column.width or columns_of(printable(value)), column.left)
+        fit(value, column.width or display_width(escape_controls(value)), column.left)
         for value, column in zip(values, columns, strict=True)
     )
     return " ".join(cells).rstrip()
@@ -162,16 +162,16 @@ def delimited(values: Sequence[str], delimiter: str) -> str:
     A job's name may contain the delimiter, which would otherwise move the columns of the row.
     """
     escape = "".join(f"\\x{ord(character):02x}" for character in delimiter)
-    return delimiter.join(printable(value).replace(delimiter, escape) for value in values)
+    return delimiter.join(escape_controls(value).replace(delimiter, escape) for value in values)
 
 
 def fit(text: str, width: int, left: bool) -> str:
     """Pad `text` to `width` terminal columns, or cut it and end it with `+` as sacct does."""
-    text = printable(text)
-    taken = columns_of(text)
+    text = escape_controls(text)
+    taken = display_width(text)
     if taken > width:
         while taken > width - 1:
-            taken -= columns_of(text[-1])
+            taken -= display_width(text[-1])
             text = text[:-1]
         return text + "+" if taken == width - 1 else text + "+".rjust(width - taken)
     return text + " " * (width - taken) if left else " " * (width - taken) + text

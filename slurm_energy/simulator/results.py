@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from slurm_energy.errors import UnavailableError, install_extra
-from slurm_energy.safe_text import csv_value
+from slurm_energy.safe_text import escape_csv
 from slurm_energy.simulator.outcome import Fate, Outcome
 
 FORMATS = ("csv", "parquet", "json")
@@ -71,7 +71,7 @@ def write(columns: Mapping[str, Sequence[Any]], path: Path, form: str) -> None:
             with path.open("w", newline="") as file:
                 writer = csv.writer(file)
                 writer.writerow(columns)
-                writer.writerows(map(csv_value, row) for row in zip(*columns.values(), strict=True))
+                writer.writerows(map(escape_csv, row) for row in zip(*columns.values(), strict=True))
     except OSError as error:
         raise UnavailableError(f"{path}", error.strerror or "cannot be written") from None
 

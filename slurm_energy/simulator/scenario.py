@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.config.loader import TableReader, numbered
+from slurm_energy.config.loader import TableReader, table_label
 from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.ranking import Options
@@ -199,7 +199,7 @@ def _check(scenario: Scenario, reader: TableReader) -> None:
     if not scenario.workload.file and not scenario.models:
         raise reader.fail("workload", "", "jobs come from a file or from [[model]] tables", "give one")
     for place, model in enumerate(scenario.models):
-        table = numbered("model", place)
+        table = table_label("model", place)
         if not model.profile:
             raise reader.fail(table, "profile", "is needed")
         if not model.gpus or not model.batches or min(*model.gpus, *model.batches) < 1:

@@ -31,7 +31,7 @@ _CLUSTER_NAME: Final = re.compile(r"^\s*clustername\s*=\s*\"?(\S+?)\"?(?:\s|$)",
 
 
 @dataclass(frozen=True, slots=True)
-class SpankLine:
+class PlugstackLine:
     """A line of plugstack.conf.
 
     Attributes:
@@ -45,7 +45,7 @@ class SpankLine:
     arguments: tuple[str, ...]
 
 
-def locate(environment: Mapping[str, str] = os.environ) -> Path | None:
+def locate_slurm_conf(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of slurm.conf; None: there is none where Slurm or a usual package would look.
 
     The order is Slurm's own: $SLURM_CONF, the path that the commands were built with, which is `etc` of a
@@ -59,7 +59,7 @@ def locate(environment: Mapping[str, str] = os.environ) -> Path | None:
     return next((path for path in (*own, *_PLACES) if path.exists()), None)
 
 
-def settings(path: Path, *, strict: bool = False) -> dict[str, list[str]]:
+def read_settings(path: Path, *, strict: bool = False) -> dict[str, list[str]]:
     """Return the values of slurm.conf and of the files that it includes, by key in lower case.
 
     Where a key is given several times Slurm uses the last value. Lines of nodes, partitions and the like are
@@ -92,7 +92,7 @@ def _pairs(line: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def spank_lines(slurm_conf: Path, found: Mapping[str, list[str]]) -> list[SpankLine]:
+def plugstack_lines(slurm_conf: Path, found: Mapping[str, list[str]]) -> list[PlugstackLine]:
     """Return the plugins of plugstack.conf: of the one that slurm.conf names, else beside slurm.conf."""
     named = found.get("plugstackconfig")
     path = Path(named[-1]) if named else slurm_conf.with_name("plugstack.conf")
@@ -102,7 +102,7 @@ def spank_lines(slurm_conf: Path, found: Mapping[str, list[str]]) -> list[SpankL
         return []
     words = [line.split() for line in lines]
     return [
-        SpankLine(parts[0].lower() == "required", parts[1], tuple(parts[2:]))
+        PlugstackLine(parts[0].lower() == "required", parts[1], tuple(parts[2:]))
         for parts in words
         if len(parts) > 1 and parts[0].lower() in ("required", "optional")
     ]

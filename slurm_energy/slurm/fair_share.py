@@ -36,7 +36,7 @@ class Association:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class FairShare:
     """What an account or user is entitled to.
 
     Attributes:
@@ -50,11 +50,11 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class ShareTree:
     """Shares by account and by (account, user), and the account above each account that has one."""
 
-    accounts: Mapping[str, Share] = field(default_factory=dict)
-    users: Mapping[tuple[str, str], Share] = field(default_factory=dict)
+    accounts: Mapping[str, FairShare] = field(default_factory=dict)
+    users: Mapping[tuple[str, str], FairShare] = field(default_factory=dict)
     parents: Mapping[str, str] = field(default_factory=dict)
 
     def upwards(self, account: str) -> list[str]:
@@ -65,7 +65,7 @@ class Shares:
         return found
 
 
-def read_shares(run: Runner = run_command, cluster: str = "") -> Shares:
+def read_shares(run: Runner = run_command, cluster: str = "") -> ShareTree:
     """Ask slurmdbd for the shares of a cluster; slurmctld is not asked.
 
     Args:
@@ -77,10 +77,10 @@ def read_shares(run: Runner = run_command, cluster: str = "") -> Shares:
     """
     where = [f"cluster={cluster}"] if cluster else []
     command = _COLUMNS.command(["sacctmgr", "-n", "show", "assoc", *where, f"format={_COLUMNS.format}"])
-    return normalised(_associations(run(command)))
+    return normalise_shares(_associations(run(command)))
 
 
-class ShareSource:
+class ShareCache:
     """Reads shares now and then: they change when an administrator changes them.
 
     Args:
@@ -91,7 +91,7 @@ class ShareSource:
 
     def __init__(
         self,
-        read: Callable[[], Shares],
+        read: Callable[[], ShareTree],
         max_age_s: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -99,11 +99,11 @@ class ShareSource:
         self._max_age_s = max_age_s
         self._clock = clock
         self._next_s = self._soonest_s = -float("inf")
-        self._known = Shares()
+        self._known = ShareTree()
         self._missing: frozenset[tuple[str, str]] = frozenset()
         self._wait_s = max_age_s / 60
 
-    def current(self, wanted: Iterable[tuple[str, str]] = ()) -> Shares:
+    def current(self, wanted: Iterable[tuple[str, str]] = ()) -> ShareTree:
         """Return the shares, at most `max_age_s` old.
 
         Args:
@@ -133,7 +133,7 @@ class ShareSource:
         return pairs <= self._known.users.keys()
 
 
-def normalised(associations: Iterable[Association]) -> Shares:
+def normalise_shares(associations: Iterable[Association]) -> ShareTree:
     """Return each association's part of the cluster.
 
     On every level shares count in relation to the sum of all that stand beside each other, users and
@@ -142,18 +142,18 @@ def normalised(associations: Iterable[Association]) -> Shares:
     """
     rows = list(associations)
     tree = _Tree(rows)
-    accounts: dict[str, Share] = {}
-    users: dict[tuple[str, str], Share] = {}
+    accounts: dict[str, FairShare] = {}
+    users: dict[tuple[str, str], FairShare] = {}
     for row, norm in tree.parts():
         if not row.user:
-            accounts[row.account] = Share(row.shares, norm)
+            accounts[row.account] = FairShare(row.shares, norm)
         elif (row.account, row.user) in users and row.shares is not None:
             before = users[row.account, row.user]
-            users[row.account, row.user] = Share((before.raw or 0) + row.shares, before.norm + norm)
+            users[row.account, row.user] = FairShare((before.raw or 0) + row.shares, before.norm + norm)
         else:
-            users.setdefault((row.account, row.user), Share(row.shares, norm))
+            users.setdefault((row.account, row.user), FairShare(row.shares, norm))
     parents = {row.account: row.parent for row in rows if not row.user and row.parent}
-    return Shares(accounts, users, parents)
+    return ShareTree(accounts, users, parents)
 
 
 class _Tree:

@@ -67,9 +67,9 @@ class Installation:
 
     def _plugin_directories(self, run: Runner | None) -> Iterator[Path]:
         search = f"{self.prefix}/bin:{self.prefix}/sbin"
-        conf = conf_files.locate({**os.environ, "PATH": search})
+        conf = conf_files.locate_slurm_conf({**os.environ, "PATH": search})
         try:
-            named = conf_files.settings(conf).get("plugindir", []) if conf else []
+            named = conf_files.read_settings(conf).get("plugindir", []) if conf else []
         except OSError:
             named = []
         yield from _paths(named[-1] if named else "")

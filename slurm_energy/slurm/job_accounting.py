@@ -100,7 +100,7 @@ class JobFacts:
         return self._part("base") if self._part(name) is not None else None
 
 
-def job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[int, tuple[JobFacts, ...]]:
+def read_job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[int, tuple[JobFacts, ...]]:
     """Ask Slurm for many jobs at once.
 
     Args:

@@ -24,7 +24,7 @@ RUNNING: Final = (
 )
 
 
-def state_of(job_id: str, run: Runner | None = None) -> str | None:
+def read_job_state(job_id: str, run: Runner | None = None) -> str | None:
     """Return the state of a job in Slurm's words (`RUNNING`); empty if Slurm does not know the job.
 
     Of an array or a heterogeneous job it is the state of the first part that has not ended.

@@ -9,16 +9,16 @@ from slurm_energy.slurm.command import Runner
 _COMMAND = ("sinfo", "--all", "--noheader", "--Node", "--format=%N|%n|%o")
 
 
-def node_addresses(run: Runner) -> Mapping[str, frozenset[str]]:
+def read_node_addresses(run: Runner) -> Mapping[str, frozenset[str]]:
     """Return NodeHostName and NodeAddr by node name, as slurm.conf or slurmd gave them.
 
     Raises:
         UnavailableError: sinfo is missing or slurmctld does not answer.
     """
-    return parse(run(_COMMAND))
+    return parse_node_addresses(run(_COMMAND))
 
 
-def parse(text: str) -> Mapping[str, frozenset[str]]:
+def parse_node_addresses(text: str) -> Mapping[str, frozenset[str]]:
     """Read what sinfo prints: a line per node and partition; a line of another form is passed over.
 
     Only administrators choose these names, and none of them holds a vertical bar.

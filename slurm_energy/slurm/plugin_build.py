@@ -60,7 +60,7 @@ def source_release(source: Path) -> Release:
     return Release(int(found["Major"]), int(found["Minor"]), int(found["Micro"]))
 
 
-def built_for(plugin: Path) -> Release | None:
+def built_release(plugin: Path) -> Release | None:
     """Return the release that a built plugin is for; None: it is absent or not ours."""
     try:
         match = _BUILT_FOR.search(plugin.read_bytes())
@@ -118,7 +118,7 @@ def build(
     return _made(plugins, tree, target, release), release
 
 
-def built(say: Say = lambda text: None) -> Path:
+def ensure_built(say: Say = lambda text: None) -> Path:
     """Return the plugin in plugins/, built first if it is older than its sources or of another release.
 
     Raises:
@@ -126,7 +126,7 @@ def built(say: Say = lambda text: None) -> Path:
     """
     plugins = plugin_sources()
     plugin = plugins / PLUGIN
-    if built_for(plugin) == installation.find().release():
+    if built_release(plugin) == installation.find().release():
         newest = max(path.stat().st_mtime for path in plugins.glob("*.[ch]"))
         if plugin.stat().st_mtime >= newest:
             return plugin
@@ -153,7 +153,7 @@ def _made(plugins: Path, tree: Path, target: Path, release: Release) -> Path:
         command = ["make", "--no-print-directory", f"SLURM_SRC={tree}", f"OUTPUT={folder}"]
         run_tool(command, plugins, PLUGIN, EnergyError)
         made = Path(folder) / PLUGIN
-        if built_for(made) != release:
+        if built_release(made) != release:
             raise EnergyError(str(target / PLUGIN), f"would not say that it is for Slurm {release}")
         return made.replace(target / PLUGIN)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 DIRECTIVE: Final = b"#SBATCH"
 _BASIS, _PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
-FORM: Final = re.compile(r"[0-9a-f]{16}")
+FINGERPRINT_FORM: Final = re.compile(r"[0-9a-f]{16}")
 
 
 def fingerprint(script: bytes, arguments: Sequence[bytes] = ()) -> str:

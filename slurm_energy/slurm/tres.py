@@ -11,12 +11,12 @@ _GPUS: Final = re.compile(
     r"(?:gres[:/])?gpu(?::(?P<kind>(?!\d+(?:[(:=]|$))[^:=,()]{1,64}))?(?:[:=](?P<count>\d{1,7}))?(?:\(.*\))?",
     re.ASCII,
 )
-MOST_GPUS: Final = 1 << 31
+MAX_GPUS: Final = 1 << 31
 """No job has more; what a user makes of counts times nodes stays a number that can be reckoned with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Requested:
+class RequestedResources:
     """Resources of a job on all its nodes together. None: the list does not say.
 
     `gpus` is None also for a job without GPUs where Slurm does not account for them (AccountingStorageTRES).
@@ -28,7 +28,7 @@ class Requested:
     gpu_kind: str | None = None
 
 
-def requested(text: str | None) -> Requested:
+def parse_tres(text: str | None) -> RequestedResources:
     """Read a list; what cannot be read is left out."""
     counts: dict[str, int] = {}
     for item in (text or "").split(","):
@@ -37,14 +37,14 @@ def requested(text: str | None) -> Requested:
             counts[name] = int(value)
     kinds = {name.removeprefix("gres/gpu:"): count for name, count in counts.items() if ":" in name}
     gpus = counts.get("gres/gpu", sum(kinds.values()) if kinds else None)
-    return Requested(counts.get("node"), counts.get("cpu"), gpus, min(kinds, default=None))
+    return RequestedResources(counts.get("node"), counts.get("cpu"), gpus, min(kinds, default=None))
 
 
-def gpus_of(text: str) -> Requested:
+def parse_gpu_request(text: str) -> RequestedResources:
     """Read the GPUs of a request per job, node, socket or task; `gpus` is 0 where it names none.
 
     The type is the first that was named.
     """
     found = [match for part in text.split(",") if (match := _GPUS.fullmatch(part))]
     kind = next((match["kind"] for match in found if match["kind"]), None)
-    return Requested(gpus=sum(int(match["count"] or 1) for match in found), gpu_kind=kind)
+    return RequestedResources(gpus=sum(int(match["count"] or 1) for match in found), gpu_kind=kind)

@@ -33,7 +33,7 @@ _KEY = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class TemplateVariable:
     """One value that a template takes.
 
     Attributes:
@@ -67,7 +67,7 @@ class Template:
     name: str
     group: str
     summary: str
-    variables: tuple[Variable, ...]
+    variables: tuple[TemplateVariable, ...]
     source: str
     path: Path
 
@@ -146,7 +146,7 @@ def _shared() -> dict[str, dict[str, Any]]:
     return tomllib.loads((_FOLDER / _BASE / "variables.toml").read_text(encoding="utf-8"))
 
 
-def _variables(head: Mapping[str, Any], path: Path) -> list[Variable]:
+def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
     """Return a head's variables.
 
     Raises:
@@ -163,7 +163,7 @@ def _variables(head: Mapping[str, Any], path: Path) -> list[Variable]:
         if wrong:
             raise ConfigError(f"{path}: {shown(name)}", wrong)
     return [
-        Variable(name, table["kind"], table["doc"], table.get("default"), table.get("option", ""))
+        TemplateVariable(name, table["kind"], table["doc"], table.get("default"), table.get("option", ""))
         for name, table in tables.items()
     ]
 
@@ -208,7 +208,7 @@ def render(template: Template, given: Mapping[str, str], energy_check: value_kin
     return _filled(template, {**values, "options": [option for option in options if option]})
 
 
-def _option(variable: Variable, value: str) -> str:
+def _option(variable: TemplateVariable, value: str) -> str:
     """Return the sbatch option of a value, without dashes; empty for a `no`."""
     if variable.kind == "yesno":
         return variable.option if value == "yes" else ""

@@ -4,7 +4,7 @@
 host and Slurm. A check is a generator of findings that is listed in `checker.CHECKS`.
 """
 
-from slurm_energy.validation.check_context import Role
-from slurm_energy.validation.checker import Checked, check_file, load_for_daemon
+from slurm_energy.validation.check_context import DaemonRole
+from slurm_energy.validation.checker import CheckedConfig, check_file, load_for_daemon
 
-__all__ = ["Checked", "Role", "check_file", "load_for_daemon"]
+__all__ = ["CheckedConfig", "DaemonRole", "check_file", "load_for_daemon"]

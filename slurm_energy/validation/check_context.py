@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding, Severity
-from slurm_energy.config.loader import Source
+from slurm_energy.config.loader import ConfigSource
 from slurm_energy.validation.host import Host
 
 
-class Role(StrEnum):
+class DaemonRole(StrEnum):
     """Daemon for which the configuration is checked."""
 
     CONTROLLER = "controller"
@@ -20,7 +20,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CheckContext:
     """A configuration under examination.
 
     Attributes:
@@ -30,9 +30,9 @@ class Subject:
         trusted: nobody but root or this user could have written the file, so that code it names may be run.
     """
 
-    source: Source
+    source: ConfigSource
     host: Host
-    role: Role | None = None
+    role: DaemonRole | None = None
     trusted: bool = True
 
     @property
@@ -59,4 +59,4 @@ class Subject:
         return self.source.reader.finding(section, key, why, todo, Severity.UNCHECKED)
 
 
-Check = Callable[[Subject], Iterator[Finding]]
+Check = Callable[[CheckContext], Iterator[Finding]]

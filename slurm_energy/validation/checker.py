@@ -9,9 +9,9 @@ from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding, Severity, errors, require_valid, warnings
-from slurm_energy.config.loader import Source, examine, is_named, locate, read_text
+from slurm_energy.config.loader import ConfigSource, is_explicit, locate, parse_source, read_text
 from slurm_energy.errors import ConfigError
-from slurm_energy.trusted_files import LONGEST_FILE_BYTES
+from slurm_energy.trusted_files import MAX_FILE_BYTES
 from slurm_energy.validation import (
     controller_address,
     node_power,
@@ -21,14 +21,14 @@ from slurm_energy.validation import (
     priority,
     slurm_settings,
 )
-from slurm_energy.validation.check_context import Check, Role, Subject
+from slurm_energy.validation.check_context import Check, CheckContext, DaemonRole
 from slurm_energy.validation.host import Host, this_host
 
-_BOTH = frozenset(Role)
-_CONTROLLER = frozenset({Role.CONTROLLER})
-_NODE = frozenset({Role.NODE})
+_BOTH = frozenset(DaemonRole)
+_CONTROLLER = frozenset({DaemonRole.CONTROLLER})
+_NODE = frozenset({DaemonRole.NODE})
 
-CHECKS: tuple[tuple[Check, frozenset[Role]], ...] = (
+CHECKS: tuple[tuple[Check, frozenset[DaemonRole]], ...] = (
     (controller_address.check, _CONTROLLER),
     (policies.check_policies, _BOTH),
     (policies.check_defaults, _BOTH),
@@ -47,7 +47,7 @@ CHECKS: tuple[tuple[Check, frozenset[Role]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedConfig:
     """A checked configuration.
 
     Attributes:
@@ -72,8 +72,8 @@ class Checked:
 
 
 def check_file(
-    argument: Path | str | None = None, role: Role | None = None, host: Host | None = None
-) -> Checked:
+    argument: Path | str | None = None, role: DaemonRole | None = None, host: Host | None = None
+) -> CheckedConfig:
     """Check the configuration file as completely as this host allows.
 
     Args:
@@ -85,9 +85,9 @@ def check_file(
         ConfigError: the file cannot be read at all.
     """
     path = locate(argument)
-    if not is_named(argument) and not path.exists():
-        source = Source(Config(), (), examine("").reader, frozenset())
-        return _checked(None, source, [], Subject(source, host or this_host(), role))
+    if not is_explicit(argument) and not path.exists():
+        source = ConfigSource(Config(), (), parse_source("").reader, frozenset())
+        return _checked(None, source, [], CheckContext(source, host or this_host(), role))
     trust: list[Finding] = []
     try:
         text = read_text(path, trusted=True)
@@ -96,20 +96,20 @@ def check_file(
             raise
         text = read_text(path)
         trust.append(Finding(Severity.ERROR, "", error.why, error.todo, str(path)))
-    source = examine(text, path)
-    subject = Subject(source, host or this_host(), role, trusted=not trust)
-    return _checked(path, source, trust, subject)
+    source = parse_source(text, path)
+    context = CheckContext(source, host or this_host(), role, trusted=not trust)
+    return _checked(path, source, trust, context)
 
 
 def _is_readable(path: Path) -> bool:
     """Return whether an untrusted file can be read without waiting for a writer or filling the memory."""
     try:
-        return path.is_file() and path.stat().st_size <= LONGEST_FILE_BYTES
+        return path.is_file() and path.stat().st_size <= MAX_FILE_BYTES
     except OSError:
         return False
 
 
-def load_for_daemon(argument: Path | str | None, role: Role, log: logging.Logger) -> Config:
+def load_for_daemon(argument: Path | str | None, role: DaemonRole, log: logging.Logger) -> Config:
     """Return the configuration of a daemon that is about to start or reload; warnings go to its log.
 
     Raises:
@@ -123,12 +123,14 @@ def load_for_daemon(argument: Path | str | None, role: Role, log: logging.Logger
     return checked.config
 
 
-def _checked(path: Path | None, source: Source, trust: Iterable[Finding], subject: Subject) -> Checked:
+def _checked(
+    path: Path | None, source: ConfigSource, trust: Iterable[Finding], context: CheckContext
+) -> CheckedConfig:
     findings = [*trust, *source.findings]
     if all(finding.key for finding in source.findings):  # a finding about the file says that it is not TOML
         for check, roles in CHECKS:
-            if subject.role is None or subject.role in roles:
-                findings += check(subject)
+            if context.role is None or context.role in roles:
+                findings += check(context)
     order = list(Severity)
     findings.sort(key=lambda finding: (order.index(finding.severity), finding.line or 0))
-    return Checked(path, source.config, tuple(findings))
+    return CheckedConfig(path, source.config, tuple(findings))

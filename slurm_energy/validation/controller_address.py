@@ -6,23 +6,23 @@ from collections.abc import Iterator
 
 from slurm_energy.config.addresses import is_loopback, parse_listen, parse_url
 from slurm_energy.config.findings import Finding
-from slurm_energy.validation.check_context import Subject
+from slurm_energy.validation.check_context import CheckContext
 
 
-def check(subject: Subject) -> Iterator[Finding]:
+def check(context: CheckContext) -> Iterator[Finding]:
     """Compare `controller.listen` with `cluster.controller_url`."""
-    listen, url = subject.config.controller.listen, subject.config.cluster.controller_url
+    listen, url = context.config.controller.listen, context.config.cluster.controller_url
     listen_host, listen_port = parse_listen(listen)
     url_host, url_port = parse_url(url)
     if is_loopback(listen_host) and not is_loopback(url_host):
-        yield subject.error(
+        yield context.error(
             "controller",
             "listen",
             f"'{listen}' is reachable from the controller alone, but cluster.controller_url is '{url}'",
             f"listen on an address of the cluster network, or on 0.0.0.0:{url_port}",
         )
     if is_loopback(url_host) and not is_loopback(listen_host):
-        yield subject.warning(
+        yield context.warning(
             "cluster",
             "controller_url",
             f"'{url}' is each node's own address, but senergyctld listens on '{listen}'",
@@ -30,15 +30,15 @@ def check(subject: Subject) -> Iterator[Finding]:
         )
     # Port 0 is any free port, which only whoever reads the log knows.
     if listen_port == 0:
-        yield subject.warning(
+        yield context.warning(
             "controller", "listen", f"'{listen}' is a different port at each start", "name a port"
         )
     elif listen_port != url_port:
-        both = subject.given("controller", "listen") and subject.given("cluster", "controller_url")
-        found = subject.error if both else subject.warning
+        both = context.given("controller", "listen") and context.given("cluster", "controller_url")
+        found = context.error if both else context.warning
         yield found(
-            "controller" if subject.given("controller", "listen") else "cluster",
-            "listen" if subject.given("controller", "listen") else "controller_url",
+            "controller" if context.given("controller", "listen") else "cluster",
+            "listen" if context.given("controller", "listen") else "controller_url",
             f"senergyctld listens on port {listen_port}, but cluster.controller_url is '{url}'",
             "use the same port in both",
         )

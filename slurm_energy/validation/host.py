@@ -95,10 +95,10 @@ def _has_account(name: str) -> bool:
 
 
 def _slurm_conf() -> SlurmConf:
-    path = conf_files.locate()
+    path = conf_files.locate_slurm_conf()
     if path is None:
         return SlurmConf()
     try:
-        return SlurmConf(path, settings=conf_files.settings(path))
+        return SlurmConf(path, settings=conf_files.read_settings(path))
     except OSError as error:
         return SlurmConf(path, error.strerror or str(error))

@@ -6,37 +6,37 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from slurm_energy.config.findings import Finding
-from slurm_energy.validation.check_context import Subject
+from slurm_energy.validation.check_context import CheckContext
 
 _SCHEMES = {"ipmi": ("ipmi",), "redfish": ("https", "http")}
 _BMC_KEYS = ("bmc_user", "bmc_password_file", "bmc_certificates", "bmc_chassis")
 
 
-def check(subject: Subject) -> Iterator[Finding]:
+def check(context: CheckContext) -> Iterator[Finding]:
     """Check that source, BMC and account go together."""
-    settings = subject.config.node_power
+    settings = context.config.node_power
     if not settings.bmc:
         for key in _BMC_KEYS:
             if getattr(settings, key):
-                yield subject.warning("node_power", key, "has no effect without node_power.bmc")
+                yield context.warning("node_power", key, "has no effect without node_power.bmc")
         return
     url = urlsplit(settings.bmc.replace("{node}", "node"))
     if not url.hostname:
-        yield subject.error("node_power", "bmc", f"'{settings.bmc}' names no host")
+        yield context.error("node_power", "bmc", f"'{settings.bmc}' names no host")
     elif "{node}" not in settings.bmc:
-        yield subject.warning(
+        yield context.warning(
             "node_power",
             "bmc",
             f"'{settings.bmc}' is the same controller for every node",
             "put {node} where the node's name belongs",
         )
     if not settings.bmc_user or settings.bmc_password_file is None:
-        yield subject.error("node_power", "bmc", "needs an account", "set bmc_user and bmc_password_file")
+        yield context.error("node_power", "bmc", "needs an account", "set bmc_user and bmc_password_file")
     schemes = _SCHEMES.get(settings.source)
     if settings.source not in ("auto", *_SCHEMES):
-        yield subject.warning("node_power", "bmc", f"has no effect: node_power.source is '{settings.source}'")
+        yield context.warning("node_power", "bmc", f"has no effect: node_power.source is '{settings.source}'")
     elif schemes and url.scheme not in schemes:
-        yield subject.error(
+        yield context.error(
             "node_power",
             "bmc",
             f"'{settings.bmc}' cannot be asked by node_power.source '{settings.source}'",

@@ -7,14 +7,14 @@ from typing import Final
 
 from slurm_energy.config.findings import Finding
 from slurm_energy.errors import ConfigError, install_extra
-from slurm_energy.validation.check_context import Role, Subject
+from slurm_energy.validation.check_context import CheckContext, DaemonRole
 
 _KEYS: Final = ("calibrations", "hardware")
 
 
-def check(subject: Subject) -> Iterator[Finding]:
+def check(context: CheckContext) -> Iterator[Finding]:
     """Check that the files are there, are in order, and go together."""
-    settings = subject.config.oracle
+    settings = context.config.oracle
     files = [(key, path) for key in _KEYS for path in getattr(settings, key)]
     if not files:
         return
@@ -24,23 +24,23 @@ def check(subject: Subject) -> Iterator[Finding]:
         from slurm_energy.oracle.site import read_site
     except ImportError as error:
         why = f"{error.name or error} is not installed"
-        yield subject.unchecked("oracle", files[0][0], why, install_extra("predict"))
+        yield context.unchecked("oracle", files[0][0], why, install_extra("predict"))
         return
     whole = True
     for key, path in files:
-        if not path.exists() and subject.role is not Role.CONTROLLER:
+        if not path.exists() and context.role is not DaemonRole.CONTROLLER:
             whole = False
             why = f"{path} does not exist on this host; the controller needs it"
-            yield subject.warning("oracle", key, why)
+            yield context.warning("oracle", key, why)
             continue
         try:
             load_calibration(path) if key == "calibrations" else load_hardware(path)
         except ConfigError as error:
             whole = False
-            yield subject.error("oracle", key, f"{error.what}: {error.why}", error.todo)
+            yield context.error("oracle", key, f"{error.what}: {error.why}", error.todo)
     if whole:
         try:
             read_site(settings.calibrations, settings.hardware)
         except ConfigError as error:
             key = "hardware" if error.what in map(str, settings.hardware) else "calibrations"
-            yield subject.error("oracle", key, f"{error.what}: {error.why}", error.todo)
+            yield context.error("oracle", key, f"{error.what}: {error.why}", error.todo)

@@ -15,7 +15,7 @@ from slurm_energy.config.findings import Finding
 from slurm_energy.config.schema import TemplatesConfig
 from slurm_energy.errors import ConfigError
 from slurm_energy.trusted_files import check_folder, read_trusted
-from slurm_energy.validation.check_context import Role, Subject
+from slurm_energy.validation.check_context import CheckContext, DaemonRole
 
 _CONTROLLER_FILES: Final = (
     ("controller", "database"),
@@ -26,127 +26,129 @@ _CONTROLLER_FILES: Final = (
 _MADE_BY_UNIT: Final = ControllerConfig().database.parent
 
 
-def check_controller(subject: Subject) -> Iterator[Finding]:
+def check_controller(context: CheckContext) -> Iterator[Finding]:
     """Check that the files of senergyctld are different ones, and that their directories can be used."""
-    yield from _check_distinct(subject)
-    reason = _not_the_controller(subject)
+    yield from _check_distinct(context)
+    reason = _not_the_controller(context)
     if reason:
-        yield subject.unchecked("controller", "database", reason, "run this on the controller")
+        yield context.unchecked("controller", "database", reason, "run this on the controller")
         return
-    yield from _as_readable(subject, "controller", "database", _check_database(subject))
-    places = [("controller", "policy_file", subject.config.controller.policy_file)]
-    if subject.config.priority.mode == "plugin":
-        places.append(("priority", "table", subject.config.priority.table))
+    yield from _as_readable(context, "controller", "database", _check_database(context))
+    places = [("controller", "policy_file", context.config.controller.policy_file)]
+    if context.config.priority.mode == "plugin":
+        places.append(("priority", "table", context.config.priority.table))
     for section, key, path in places:
-        yield from _as_readable(subject, section, key, _check_written_file(subject, section, key, path))
-    yield from _as_readable(subject, "templates", "folder", _check_templates(subject))
+        yield from _as_readable(context, section, key, _check_written_file(context, section, key, path))
+    yield from _as_readable(context, "templates", "folder", _check_templates(context))
 
 
-def check_node(subject: Subject) -> Iterator[Finding]:
+def check_node(context: CheckContext) -> Iterator[Finding]:
     """Check the files of senergyd that this host has. The daemon itself checks them as it opens them."""
-    if subject.role is not None:
+    if context.role is not None:
         return
-    agent, bmc = subject.config.agent, subject.config.node_power
-    yield from _as_readable(subject, "agent", "socket", _check_socket(subject))
+    agent, bmc = context.config.agent, context.config.node_power
+    yield from _as_readable(context, "agent", "socket", _check_socket(context))
     for key, folder in (("state_dir", agent.state_dir), ("socket", agent.socket.parent)):
-        yield from _as_readable(subject, "agent", key, _check_agent_folder(subject, key, folder))
+        yield from _as_readable(context, "agent", key, _check_agent_folder(context, key, folder))
     for key, path, secret in (
         ("bmc_password_file", bmc.bmc_password_file, True),
         ("bmc_certificates", bmc.bmc_certificates, False),
     ):
         if bmc.bmc and path is not None:
-            found = _check_file(subject, key, path if secret else path.resolve(), secret=secret)
-            yield from _as_readable(subject, "node_power", key, found)
+            found = _check_file(context, key, path if secret else path.resolve(), secret=secret)
+            yield from _as_readable(context, "node_power", key, found)
 
 
-def _as_readable(subject: Subject, section: str, key: str, found: Iterator[Finding]) -> Iterator[Finding]:
+def _as_readable(
+    context: CheckContext, section: str, key: str, found: Iterator[Finding]
+) -> Iterator[Finding]:
     """Turn what this user may not look at into a note."""
     try:
         yield from found
     except OSError as error:
         why = f"{error.filename}: {error.strerror or error}"
-        yield subject.unchecked(section, key, why, "run this as root")
+        yield context.unchecked(section, key, why, "run this as root")
 
 
-def _check_written_file(subject: Subject, section: str, key: str, path: Path) -> Iterator[Finding]:
+def _check_written_file(context: CheckContext, section: str, key: str, path: Path) -> Iterator[Finding]:
     """Check the directory of a file that senergyctld writes; it makes the last part of the path itself."""
     if path.is_dir():
-        yield subject.error(section, key, f"{path} is a directory", "name a file in it")
+        yield context.error(section, key, f"{path} is a directory", "name a file in it")
     elif path.parent.is_dir():
-        yield from _check_folder(subject, section, key, path.parent)
+        yield from _check_folder(context, section, key, path.parent)
     elif not path.parent.parent.is_dir():
-        yield _missing(subject, section, key, path.parent.parent)
+        yield _missing(context, section, key, path.parent.parent)
 
 
-def _check_templates(subject: Subject) -> Iterator[Finding]:
+def _check_templates(context: CheckContext) -> Iterator[Finding]:
     """Check a named folder of templates; the default one need not exist."""
-    folder = subject.config.templates.folder
-    if subject.role is not None or folder == TemplatesConfig().folder:
+    folder = context.config.templates.folder
+    if context.role is not None or folder == TemplatesConfig().folder:
         return
     if folder.is_dir():
         try:
             check_folder(folder)
         except ConfigError as error:
             why = f"others could exchange files in {error.what}: {error.why}"
-            yield subject.warning("templates", "folder", why, error.todo)
+            yield context.warning("templates", "folder", why, error.todo)
     else:
         fault = "is not a directory" if folder.exists() else "does not exist on this host"
-        yield subject.warning(
+        yield context.warning(
             "templates", "folder", f"{folder} {fault}", "no template of the site is offered"
         )
 
 
-def _check_socket(subject: Subject) -> Iterator[Finding]:
-    agent = subject.config.agent
+def _check_socket(context: CheckContext) -> Iterator[Finding]:
+    agent = context.config.agent
     if agent.socket == agent.state_dir or agent.socket.is_dir():
-        yield subject.error("agent", "socket", f"{agent.socket} is a directory", "name a socket in it")
+        yield context.error("agent", "socket", f"{agent.socket} is a directory", "name a socket in it")
 
 
-def _check_agent_folder(subject: Subject, key: str, folder: Path) -> Iterator[Finding]:
+def _check_agent_folder(context: CheckContext, key: str, folder: Path) -> Iterator[Finding]:
     if folder.is_dir():
-        yield from _check_folder(subject, "agent", key, folder)
+        yield from _check_folder(context, "agent", key, folder)
     elif folder.exists():
-        yield subject.error("agent", key, f"{folder} is not a directory")
+        yield context.error("agent", key, f"{folder} is not a directory")
 
 
-def _check_distinct(subject: Subject) -> Iterator[Finding]:
+def _check_distinct(context: CheckContext) -> Iterator[Finding]:
     first: dict[Path, str] = {}
     for section, key in _CONTROLLER_FILES:
-        path: Path = getattr(getattr(subject.config, section), key)
+        path: Path = getattr(getattr(context.config, section), key)
         if path in first:
-            yield subject.error(section, key, f"'{path}' is {first[path]} too", "name another file")
+            yield context.error(section, key, f"'{path}' is {first[path]} too", "name another file")
         first.setdefault(path, f"{section}.{key}")
 
 
-def _not_the_controller(subject: Subject) -> str:
+def _not_the_controller(context: CheckContext) -> str:
     """Return why this host is not the controller; empty if it is."""
-    if subject.role is Role.CONTROLLER:
+    if context.role is DaemonRole.CONTROLLER:
         return ""
-    host, _ = parse_url(subject.config.cluster.controller_url)
-    named = subject.host.slurm.controllers
-    if subject.host.is_called(host) or any(map(subject.host.is_called, named)):
+    host, _ = parse_url(context.config.cluster.controller_url)
+    named = context.host.slurm.controllers
+    if context.host.is_called(host) or any(map(context.host.is_called, named)):
         return ""
     if not is_loopback(host):
         return f"this host is not the controller '{host}'"
     return f"this host is not the controller '{', '.join(sorted(named))}'" if named else ""
 
 
-def _check_database(subject: Subject) -> Iterator[Finding]:
-    path = subject.config.controller.database
+def _check_database(context: CheckContext) -> Iterator[Finding]:
+    path = context.config.controller.database
     folder = path.parent
     if path.is_dir():
-        yield subject.error("controller", "database", f"{path} is a directory", "name a file in it")
+        yield context.error("controller", "database", f"{path} is a directory", "name a file in it")
     elif folder.is_dir():
-        yield from _check_folder(subject, "controller", "database", folder, refused_by_daemon=False)
-    elif folder == _MADE_BY_UNIT and subject.role is None:
+        yield from _check_folder(context, "controller", "database", folder, refused_by_daemon=False)
+    elif folder == _MADE_BY_UNIT and context.role is None:
         why = f"{folder} does not exist; senergyctld.service makes it when it starts"
-        yield subject.unchecked("controller", "database", why)
+        yield context.unchecked("controller", "database", why)
     else:
-        yield _missing(subject, "controller", "database", folder)
+        yield _missing(context, "controller", "database", folder)
 
 
-def _missing(subject: Subject, section: str, key: str, folder: Path) -> Finding:
-    return subject.error(
+def _missing(context: CheckContext, section: str, key: str, folder: Path) -> Finding:
+    return context.error(
         section,
         key,
         f"directory {folder} does not exist",
@@ -156,37 +158,37 @@ def _missing(subject: Subject, section: str, key: str, folder: Path) -> Finding:
 
 
 def _check_folder(
-    subject: Subject, section: str, key: str, folder: Path, *, refused_by_daemon: bool = True
+    context: CheckContext, section: str, key: str, folder: Path, *, refused_by_daemon: bool = True
 ) -> Iterator[Finding]:
     """Report a directory in which others could exchange files."""
     try:
-        check_folder(folder, also=_daemon_uids(subject))
+        check_folder(folder, also=_daemon_uids(context))
     except ConfigError as error:
         why = f"others could exchange files in {error.what}: {error.why}"
         severe = refused_by_daemon or folder.stat().st_mode & stat.S_IWOTH
-        yield (subject.error if severe else subject.warning)(section, key, why, error.todo)
+        yield (context.error if severe else context.warning)(section, key, why, error.todo)
 
 
-def _check_file(subject: Subject, key: str, path: Path, *, secret: bool) -> Iterator[Finding]:
+def _check_file(context: CheckContext, key: str, path: Path, *, secret: bool) -> Iterator[Finding]:
     try:
         read_trusted(path, secret=secret)
     except ConfigError as error:
-        yield subject.error("node_power", key, f"{error.what} {error.why}", error.todo)
+        yield context.error("node_power", key, f"{error.what} {error.why}", error.todo)
     except FileNotFoundError:
         why = f"{path} does not exist on this host; every compute node needs it"
-        yield subject.warning("node_power", key, why)
+        yield context.warning("node_power", key, why)
 
 
-def _daemon_uids(subject: Subject) -> frozenset[int]:
+def _daemon_uids(context: CheckContext) -> frozenset[int]:
     """Return the accounts under which senergyctld may run: it shares slurmctld's.
 
     The daemon knows its account, unless root checks on behalf of the service (`senergyctld --check`). Root's
     own daemon still refuses such a directory when it writes there.
     """
-    if subject.role is not None and os.geteuid() != 0:
+    if context.role is not None and os.geteuid() != 0:
         return frozenset()
     found = set()
-    for name in {subject.host.slurm.last("SlurmUser") or "root", "slurm"}:
+    for name in {context.host.slurm.last("SlurmUser") or "root", "slurm"}:
         try:
             found.add(pwd.getpwnam(name.partition("(")[0]).pw_uid)
         except (KeyError, ValueError):

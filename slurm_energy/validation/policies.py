@@ -6,45 +6,45 @@ from collections.abc import Iterator
 
 from slurm_energy.config import SitePolicy
 from slurm_energy.config.findings import Finding
-from slurm_energy.config.loader import nearest, numbered
+from slurm_energy.config.loader import suggest_name, table_label
 from slurm_energy.errors import ConfigError
 from slurm_energy.policies import catalogue
 from slurm_energy.policies.catalogue import BUILT_IN, MONITOR
 from slurm_energy.policies.policy_file import policy_file_text
-from slurm_energy.validation.check_context import Subject
+from slurm_energy.validation.check_context import CheckContext
 
 _VALUES = ("cap_watts", "gpu_cap_watts", "max_frequency_mhz", "governor", "epp")
 _EDP_VALUES = ("max_frequency_mhz", "package_cap_watts", "gpu_cap_watts", "gpu_clock_mhz")
 
 
-def check_policies(subject: Subject) -> Iterator[Finding]:
+def check_policies(context: CheckContext) -> Iterator[Finding]:
     """Check each [policies.NAME]: base, values without effect, caps beyond the bounds."""
-    for name, site in subject.config.policies.items():
+    for name, site in context.config.policies.items():
         section = f"policies.{name}"
         if site.base not in BUILT_IN:
-            advice = nearest(site.base, list(BUILT_IN))
-            yield subject.error(section, "base", f"'{site.base}' is not a built-in policy", advice)
+            advice = suggest_name(site.base, list(BUILT_IN))
+            yield context.error(section, "base", f"'{site.base}' is not a built-in policy", advice)
             continue
         values = _values(site)
         if name == site.base == MONITOR and values:
-            yield subject.error(
+            yield context.error(
                 section, values[0], "has no effect: policy 'monitor' changes nothing", "use another name"
             )
         elif name not in BUILT_IN and site.base == MONITOR and not values:
             why = "changes nothing: it has neither a base nor a value"
-            yield subject.warning(section, "", why, f"give base (one of {', '.join(BUILT_IN)}) or a value")
-        yield from _check_bounds(subject, section, site)
+            yield context.warning(section, "", why, f"give base (one of {', '.join(BUILT_IN)}) or a value")
+        yield from _check_bounds(context, section, site)
 
 
 def _values(site: SitePolicy) -> list[str]:
     return [key for key in _VALUES if getattr(site, key) is not None]
 
 
-def _check_bounds(subject: Subject, section: str, site: SitePolicy) -> Iterator[Finding]:
+def _check_bounds(context: CheckContext, section: str, site: SitePolicy) -> Iterator[Finding]:
     for key in ("cap_watts", "gpu_cap_watts"):
-        value, (low, high) = getattr(site, key), getattr(subject.config.bounds, key)
+        value, (low, high) = getattr(site, key), getattr(context.config.bounds, key)
         if value is not None and not low <= value <= high:
-            yield subject.warning(
+            yield context.warning(
                 section,
                 key,
                 f"{value:g} W is outside bounds.{key}, {low:g} to {high:g} W: no user may ask for it",
@@ -52,19 +52,21 @@ def _check_bounds(subject: Subject, section: str, site: SitePolicy) -> Iterator[
             )
 
 
-def check_defaults(subject: Subject) -> Iterator[Finding]:
+def check_defaults(context: CheckContext) -> Iterator[Finding]:
     """Check that each default policy exists and can work without a flag of the job."""
-    defaults = subject.config.defaults
+    defaults = context.config.defaults
     named = {"policy": defaults.policy}
     named |= {f"partition.{name}": policy for name, policy in defaults.partition.items()}
     named |= {f"user.{name}": policy for name, policy in defaults.user.items()}
-    policies = catalogue(subject.config)
+    policies = catalogue(context.config)
     for key, name in named.items():
         policy = policies.get(name)
         if policy is None:
-            yield subject.error("defaults", key, f"'{name}' is not a policy", nearest(name, list(policies)))
+            yield context.error(
+                "defaults", key, f"'{name}' is not a policy", suggest_name(name, list(policies))
+            )
         elif policy.needs_cap:
-            yield subject.error(
+            yield context.error(
                 "defaults",
                 key,
                 f"policy '{name}' needs a cap, which a job that asks for nothing does not give",
@@ -74,7 +76,7 @@ def check_defaults(subject: Subject) -> Iterator[Finding]:
             who = key.removeprefix("user.") if key.startswith("user.") else None
             if who is None or not policy.allows(who):
                 others = f"'{who}'" if who else "everybody"
-                yield subject.warning(
+                yield context.warning(
                     "defaults",
                     key,
                     f"policy '{name}' is for {', '.join(policy.users)} alone, but is the default of {others}",
@@ -82,33 +84,33 @@ def check_defaults(subject: Subject) -> Iterator[Finding]:
                 )
 
 
-def check_edp(subject: Subject) -> Iterator[Finding]:
+def check_edp(context: CheckContext) -> Iterator[Finding]:
     """Check each [[edp]]: it must set something, and not be hidden by an earlier one."""
     first: dict[tuple[str, str, str], str] = {}
-    for index, entry in enumerate(subject.config.edp):
-        section = numbered("edp", index)
+    for index, entry in enumerate(context.config.edp):
+        section = table_label("edp", index)
         settings = [key for key in _EDP_VALUES if getattr(entry, key) is not None]
-        if not settings and not _has_faults(subject, section):
-            yield subject.error(section, "", "sets nothing", f"give one of {', '.join(_EDP_VALUES)}")
+        if not settings and not _has_faults(context, section):
+            yield context.error(section, "", "sets nothing", f"give one of {', '.join(_EDP_VALUES)}")
         for kind, keys in (("cpu", _EDP_VALUES[:2]), ("gpu", _EDP_VALUES[2:])):
             if not any(key in keys for key in settings):
                 continue
             identity = (kind, f"{entry.cpu}|{entry.gpu}".lower(), entry.model.lower())
             if identity in first:
-                yield subject.warning(
+                yield context.warning(
                     section, "", f"is never used: [[{first[identity]}]] has the same cpu, gpu and model"
                 )
             first.setdefault(identity, section)
 
 
-def _has_faults(subject: Subject, section: str) -> bool:
+def _has_faults(context: CheckContext, section: str) -> bool:
     """Return whether a key of the section was refused already: it may be the missing value."""
-    return any(finding.key.startswith(f"{section}.") for finding in subject.source.findings)
+    return any(finding.key.startswith(f"{section}.") for finding in context.source.findings)
 
 
-def check_submission_file(subject: Subject) -> Iterator[Finding]:
+def check_submission_file(context: CheckContext) -> Iterator[Finding]:
     """Check that the policy file can be read by energy.so and job_submit.lua."""
     try:
-        policy_file_text(subject.config)
+        policy_file_text(context.config)
     except ConfigError as error:
-        yield subject.error("policies", "", error.why, error.todo)
+        yield context.error("policies", "", error.why, error.todo)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from slurm_energy.config.findings import Finding
 from slurm_energy.errors import EnergyError, install_extra
 from slurm_energy.trusted_files import read_trusted
-from slurm_energy.validation.check_context import Role, Subject
+from slurm_energy.validation.check_context import CheckContext, DaemonRole
 
 if TYPE_CHECKING:
     from slurm_energy.scheduling import Policy
@@ -16,60 +16,60 @@ if TYPE_CHECKING:
 _STALE_CYCLES: Final = 3.0
 
 
-def check(subject: Subject) -> Iterator[Finding]:
+def check(context: CheckContext) -> Iterator[Finding]:
     """Check what section priority asks for; also where the mode is off, since it will be turned on."""
-    yield from _check_intervals(subject)
+    yield from _check_intervals(context)
     try:
         from slurm_energy import scheduling
     except ImportError as error:
         why = f"{error.name or error} is not installed"
-        if subject.config.priority.mode != "off" and subject.role is Role.CONTROLLER:
-            yield subject.error("priority", "mode", why, f'{install_extra("scheduling")}, or mode = "off"')
+        if context.config.priority.mode != "off" and context.role is DaemonRole.CONTROLLER:
+            yield context.error("priority", "mode", why, f'{install_extra("scheduling")}, or mode = "off"')
         else:
-            yield subject.unchecked("priority", "policy", why, install_extra("scheduling"))
+            yield context.unchecked("priority", "policy", why, install_extra("scheduling"))
         return
-    settings = subject.config.priority
+    settings = context.config.priority
     if settings.policy_file is not None:
-        if not subject.trusted:
+        if not context.trusted:
             why = f"{settings.policy_file} is not run: others could have written the configuration"
-            yield subject.unchecked("priority", "policy", why)
+            yield context.unchecked("priority", "policy", why)
             return
         try:
             read_trusted(settings.policy_file)  # it is run in the next line
             scheduling.load_file(settings.policy_file)
         except (OSError, EnergyError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            yield subject.error("priority", "policy_file", f"{settings.policy_file}: {reason}")
+            yield context.error("priority", "policy_file", f"{settings.policy_file}: {reason}")
             return
     try:
         policy = scheduling.policy(settings.policy)
     except EnergyError as error:
-        yield subject.error("priority", "policy", error.what, error.todo)
+        yield context.error("priority", "policy", error.what, error.todo)
         return
     try:
         scheduling.check_weights(settings.weights)
     except EnergyError as error:
-        yield subject.error("priority", "weights", error.what.removeprefix("weights: "), error.todo)
+        yield context.error("priority", "weights", error.what.removeprefix("weights: "), error.todo)
     else:
-        yield from _check_weights(subject, policy)
+        yield from _check_weights(context, policy)
     if settings.preempt and not policy.preempts:
-        yield subject.warning(
+        yield context.warning(
             "priority", "preempt", f"has no effect: policy '{policy.name}' does not preempt"
         )
 
 
-def _check_intervals(subject: Subject) -> Iterator[Finding]:
-    settings = subject.config.priority
+def _check_intervals(context: CheckContext) -> Iterator[Finding]:
+    settings = context.config.priority
     least_s = _STALE_CYCLES * settings.interval_s
     if settings.mode == "plugin" and settings.stale_s < least_s:
-        yield subject.error(
+        yield context.error(
             "priority",
             "stale_s",
             f"the table is written every {settings.interval_s:g} s and would often count as stale",
             f"write {least_s:g} or more",
         )
     if 0 < settings.look_first_s < settings.interval_s:
-        yield subject.warning(
+        yield context.warning(
             "priority",
             "look_first_s",
             f"{settings.look_first_s:g} s are over before a ranking, every {settings.interval_s:g} s",
@@ -77,22 +77,22 @@ def _check_intervals(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _check_weights(subject: Subject, policy: Policy) -> Iterator[Finding]:
-    weights = subject.config.priority.weights
+def _check_weights(context: CheckContext, policy: Policy) -> Iterator[Finding]:
+    weights = context.config.priority.weights
     if any(weight < 0 for weight in weights.values()):
         name = next(name for name, weight in weights.items() if weight < 0)
-        yield subject.error("priority", f"weights.{name}", "must not be negative")
+        yield context.error("priority", f"weights.{name}", "must not be negative")
     if policy.weights is None:
         return
     unused = sorted(set(weights) - policy.weights)
     if unused:
-        yield subject.warning(
+        yield context.warning(
             "priority",
             f"weights.{unused[0]}",
             f"has no effect: policy '{policy.name}' does not look at it",
             f"it looks at {', '.join(sorted(policy.weights))}",
         )
     if policy.weights <= set(weights) and not any(weights[name] for name in policy.weights):
-        yield subject.error(
+        yield context.error(
             "priority", "weights", f"all are 0: policy '{policy.name}' would rank all jobs alike"
         )

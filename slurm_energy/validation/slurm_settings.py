@@ -6,61 +6,61 @@ import os
 from collections.abc import Iterator
 
 from slurm_energy.config.findings import Finding
-from slurm_energy.config.loader import nearest
+from slurm_energy.config.loader import suggest_name
 from slurm_energy.config.value_checks import GROUP_MARK
 from slurm_energy.user_lookup import name_of, uids_of
-from slurm_energy.validation.check_context import Role, Subject
+from slurm_energy.validation.check_context import CheckContext, DaemonRole
 
 _PLUGIN = "site_factor/energy"
 
 
-def check(subject: Subject) -> Iterator[Finding]:
+def check(context: CheckContext) -> Iterator[Finding]:
     """Compare cluster name, partitions and the priority plugin with slurm.conf."""
-    slurm = subject.host.slurm
+    slurm = context.host.slurm
     if slurm.missing:
-        if subject.role is None:
-            yield subject.unchecked(
+        if context.role is None:
+            yield context.unchecked(
                 "cluster", "name", slurm.missing, "set SLURM_CONF, or run this on the controller"
             )
         return
-    yield from _check_name(subject)
-    yield from _check_partitions(subject)
-    if subject.config.priority.mode == "plugin":
-        yield from _check_plugin(subject)
+    yield from _check_name(context)
+    yield from _check_partitions(context)
+    if context.config.priority.mode == "plugin":
+        yield from _check_plugin(context)
 
 
-def _check_name(subject: Subject) -> Iterator[Finding]:
-    slurm, name = subject.host.slurm, subject.config.cluster.name
+def _check_name(context: CheckContext) -> Iterator[Finding]:
+    slurm, name = context.host.slurm, context.config.cluster.name
     actual = slurm.last("ClusterName")
     # Slurm maps upper-case letters of its own name to lower case (slurm.conf(5)).
     if actual is not None and name != actual.lower():
         why = f"'{name}', but ClusterName in {slurm.path} is '{actual.lower()}'"
         todo = f'write name = "{actual.lower()}"'
-        if subject.given("cluster", "name") or subject.role is None:
-            yield subject.error("cluster", "name", why, todo)
+        if context.given("cluster", "name") or context.role is None:
+            yield context.error("cluster", "name", why, todo)
         else:
-            yield subject.warning("cluster", "name", why, todo)
+            yield context.warning("cluster", "name", why, todo)
 
 
-def _check_partitions(subject: Subject) -> Iterator[Finding]:
-    known = sorted(subject.host.slurm.partitions)
+def _check_partitions(context: CheckContext) -> Iterator[Finding]:
+    known = sorted(context.host.slurm.partitions)
     if not known:
         return
-    config = subject.config
+    config = context.config
     wanted = [("defaults", f"partition.{name}", name) for name in config.defaults.partition]
     wanted += [("priority", "partitions", name) for name in config.priority.partitions]
     for section, key, name in wanted:
         if name not in known:
-            why = f"partition '{name}' is not in {subject.host.slurm.path}"
-            yield subject.warning(section, key, why, nearest(name, known))
+            why = f"partition '{name}' is not in {context.host.slurm.path}"
+            yield context.warning(section, key, why, suggest_name(name, known))
 
 
-def _check_plugin(subject: Subject) -> Iterator[Finding]:
-    slurm, settings = subject.host.slurm, subject.config.priority
+def _check_plugin(context: CheckContext) -> Iterator[Finding]:
+    slurm, settings = context.host.slurm, context.config.priority
     plugin = slurm.last("PrioritySiteFactorPlugin")
     if plugin != _PLUGIN:
         said = f"is '{plugin}'" if plugin else "is missing"
-        yield subject.warning(
+        yield context.warning(
             "priority",
             "mode",
             f"PrioritySiteFactorPlugin {said} in {slurm.path}, so the order is not used",
@@ -75,39 +75,39 @@ def _check_plugin(subject: Subject) -> Iterator[Finding]:
     ):
         if parameters.get(word) != str(ours):
             theirs = f"{word}={parameters.get(word, '')} in PrioritySiteFactorParameters of {slurm.path}"
-            yield subject.warning(
+            yield context.warning(
                 "priority", key, f"'{ours}', but slurmctld has {theirs}", "use the same path in both"
             )
 
 
-def check_users(subject: Subject) -> Iterator[Finding]:
+def check_users(context: CheckContext) -> Iterator[Finding]:
     """Look up the users that the file names. Not for a daemon's start, which must not wait for LDAP."""
-    if subject.role is not None:
+    if context.role is not None:
         return
-    config = subject.config
+    config = context.config
     wanted = [("controller", "agent_users", config.controller.agent_users)]
-    if subject.given("cluster", "controller_users"):
+    if context.given("cluster", "controller_users"):
         wanted.append(("cluster", "controller_users", config.cluster.controller_users))
-    if subject.given("controller", "operators"):
+    if context.given("controller", "operators"):
         wanted.append(("controller", "operators", config.controller.operators))
     wanted += [("defaults", f"user.{name}", [name]) for name in config.defaults.user]
     wanted += [(f"policies.{name}", "users", policy.users) for name, policy in config.policies.items()]
     for section, key, names in wanted:
         for name in names:
             if name.startswith(GROUP_MARK):
-                if not subject.host.knows_group(name.removeprefix(GROUP_MARK)):
-                    yield subject.warning(section, key, f"this host does not know group '{name[1:]}'")
-            elif not subject.host.knows_user(name):
-                yield subject.warning(section, key, f"this host does not know user '{name}'")
+                if not context.host.knows_group(name.removeprefix(GROUP_MARK)):
+                    yield context.warning(section, key, f"this host does not know group '{name[1:]}'")
+            elif not context.host.knows_user(name):
+                yield context.warning(section, key, f"this host does not know user '{name}'")
 
 
-def check_access(subject: Subject) -> Iterator[Finding]:
+def check_access(context: CheckContext) -> Iterator[Finding]:
     """Check that agents may deliver records at all, and that they will believe this senergyctld."""
-    if not subject.config.controller.agent_users:
+    if not context.config.controller.agent_users:
         why, todo = "is empty: no agent may deliver records", 'write ["root"]'
-        yield subject.error("controller", "agent_users", why, todo)
-    believed = subject.config.cluster.controller_users
-    if subject.role is Role.CONTROLLER and os.geteuid() not in uids_of(believed):
+        yield context.error("controller", "agent_users", why, todo)
+    believed = context.config.cluster.controller_users
+    if context.role is DaemonRole.CONTROLLER and os.geteuid() not in uids_of(believed):
         name = name_of(os.geteuid()) or str(os.geteuid())
         why = f"names {', '.join(believed)}, but senergyctld runs as {name}: no agent will believe it"
-        yield subject.warning("cluster", "controller_users", why, f"add '{name}'")
+        yield context.warning("cluster", "controller_users", why, f"add '{name}'")

@@ -51,7 +51,7 @@ def up(layout: Layout, spec: LabSpec, report: Report = ignore) -> Lab:
     """
     require_machine()
     if spec.priority == "plugin":
-        plugin_build.built()
+        plugin_build.ensure_built()
     profiles = {node.name: load_profile(node.profile, node.overrides) for node in spec.nodes}
     with _locked(layout), _ports(layout, spec) as ports:
         _clear(layout)

@@ -52,7 +52,7 @@ def machine():
 
 def _build_plugin() -> None:
     try:
-        plugin_build.built()
+        plugin_build.ensure_built()
     except UnavailableError as error:
         pytest.skip(f"slurmctld's plugin cannot be built here: {error}")
 

@@ -19,7 +19,7 @@ from slurm_energy import scheduling
 from slurm_energy.priority import table_file
 from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.scheduling import queue as tables
-from slurm_energy.slurm.queue.table_source import TableSource
+from slurm_energy.slurm.queue.table_source import QueueTableSource
 from slurm_energy.trusted_files import replace_public
 from slurm_energy_lab.cluster.configuration import merged, toml_document
 
@@ -107,7 +107,7 @@ class OrderedQueue:
         text = ",".join(map(str, jobs))
         self.lab.run("scontrol", "hold", text)
         self.lab.run("scontrol", "release", text)
-        queue = TableSource(self.lab.layout.queue_table).read()
+        queue = QueueTableSource(self.lab.layout.queue_table).read()
         given = dict(zip(queue.job_id.tolist(), queue.site_factor.tolist(), strict=True))
         return all(given.get(job) == wanted[job] for job in jobs)
 

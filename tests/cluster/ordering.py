@@ -10,7 +10,7 @@ from lab_driver import LabDriver
 
 from slurm_energy.priority import table_file
 from slurm_energy.slurm.queue.columns import QueueColumns
-from slurm_energy.slurm.queue.table_source import TableSource
+from slurm_energy.slurm.queue.table_source import QueueTableSource
 
 WISH: dict[str, Any] = {
     "profiles": ["xeon-8358"],
@@ -72,7 +72,7 @@ def priorities(lab: LabDriver) -> dict[int, int]:
 
 def queue(lab: LabDriver) -> QueueColumns:
     """Read what the plugin wrote."""
-    return TableSource(lab.layout.queue_table).read()
+    return QueueTableSource(lab.layout.queue_table).read()
 
 
 def complaints(lab: LabDriver) -> list[str]:

@@ -15,8 +15,8 @@ import impostor
 import pytest
 from own_controller import RUNS_AS, Controller, reserved_port, wait_for
 
-from slurm_energy.agent import delivery
-from slurm_energy.agent.spool import Spool
+from slurm_energy.agent.state import delivery
+from slurm_energy.agent.state.spool import Spool
 from slurm_energy.cli import main as cli
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import UnavailableError

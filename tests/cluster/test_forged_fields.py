@@ -8,8 +8,8 @@ import time
 import pytest
 
 from slurm_energy.slurm.fair_share import read_shares
-from slurm_energy.slurm.job_accounting import job_facts
-from slurm_energy.slurm.queue.gpu_request import Asked, ask
+from slurm_energy.slurm.job_accounting import read_job_facts
+from slurm_energy.slurm.queue.gpu_request import GpuRequest, read_gpu_request
 from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
 WAIT_S = 120.0
@@ -90,11 +90,11 @@ def login(lab, monkeypatch):
 def test_every_reader_reads_what_slurm_has_stored(lab, name):
     options = ("--hold", "--gres=gpu:2", "--exclude=n2")
     job_id = lab.sbatch("true", "-J", HOSTILE[name], *options, user="nobody")
-    assert ask(str(job_id)) == Asked(True, "", 2, (), "n2")
+    assert read_gpu_request(str(job_id)) == GpuRequest(True, "", 2, (), "n2")
     queue = SqueueSource().read()
     assert queue.job_id.tolist() == [job_id]
     assert (queue.name, queue.user, queue.gpus.tolist()) == ([HOSTILE[name]], ["nobody"], [2])
-    (facts,) = until(lambda: job_facts([job_id]).get(job_id), lambda: lab.log("slurmdbd"))
+    (facts,) = until(lambda: read_job_facts([job_id]).get(job_id), lambda: lab.log("slurmdbd"))
     assert (facts.user, facts.state, facts.nodes) == ("nobody", "PENDING", 1)
     stored = HOSTILE[name].replace('"', "`").encode()[:255].decode().rstrip(" ")  # slurmdbd's own doing
     assert facts.name == stored or facts.name.endswith("+")

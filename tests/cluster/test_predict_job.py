@@ -12,7 +12,7 @@ import pytest
 from lab_driver import LabDriver
 
 from slurm_energy.slurm.batch_script import parse_time_limit, read_script
-from slurm_energy.slurm.tres import requested
+from slurm_energy.slurm.tres import parse_tres
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.timeout(600)]
 
@@ -122,7 +122,7 @@ def test_scripts_are_read_as_sbatch_reads_them(lab: LabDriver):
         finally:
             lab.run("scancel", job.stdout.strip())
         facts = dict(re.findall(r"(\w+)=(.*?)(?=\s+\w+(?:/\w+)?[=:]|\n|$)", shown))
-        asked = requested(facts.get("ReqTRES") or facts["TRES"])
+        asked = parse_tres(facts.get("ReqTRES") or facts["TRES"])
         limit = parse_time_limit(facts["TimeLimit"])
         found = (script.name, script.nodes, script.cpus, script.gpus)
         wish = (facts["JobName"], asked.nodes, asked.cpus, asked.gpus or 0)

@@ -20,8 +20,8 @@ from slurm_energy import config as configuration
 from slurm_energy.controller import priority_pipeline
 from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.slurm.command import CommandRunner
-from slurm_energy.slurm.queue.gpu_request import ask
-from slurm_energy.slurm.queue.job_update import Updater
+from slurm_energy.slurm.queue.gpu_request import read_gpu_request
+from slurm_energy.slurm.queue.job_update import JobUpdater
 from slurm_energy.slurm.queue.squeue_source import SqueueSource
 from slurm_energy.trusted_files import replace_public
 
@@ -195,7 +195,7 @@ def test_requeue_takes_running_jobs_only(cluster, sbatch):
     wait_until(
         lambda: "COMPLETED" in cluster.run("scontrol", "show", "job", str(over)).stdout, "end", cluster
     )
-    updater = Updater(100.0)
+    updater = JobUpdater(100.0)
     updater.set_site_factors({runs: 5000})
     outcome = updater.requeue({job: str(job) for job in (runs, stays, over, 4_000_000)})
     assert outcome.done[:1] == (runs,)
@@ -225,7 +225,7 @@ def test_requests_to_slurmctld(cluster, sbatch, busy):
 
     assert requests(SqueueSource().read) == {"REQUEST_JOB_INFO": 1, "REQUEST_PARTITION_INFO": 1}
     changes = dict.fromkeys(jobs, 5000)
-    assert requests(lambda: Updater(100.0).set_site_factors(changes)) == {"REQUEST_UPDATE_JOB": 3}
+    assert requests(lambda: JobUpdater(100.0).set_site_factors(changes)) == {"REQUEST_UPDATE_JOB": 3}
 
 
 def test_other_weights_are_refused(cluster, sbatch, busy):
@@ -264,15 +264,18 @@ def test_a_site_factor_plugin_is_refused_though_slurmctld_does_not_tell(cluster,
 def test_one_job_is_asked_about_whatever_its_name(cluster, sbatch, busy):
     name = "x JobState=RUNNING ReqNodeList=n3 ExcNodeList=n3 TresPerNode=gpu:9\nFeatures=f|" + AWKWARD
     job = sbatch("--exclude=n2", "-n4", "-w", "n1", "-J", name)
-    asked = ask(str(job))
+    asked = read_gpu_request(str(job))
     assert (asked.pending, asked.excluded, asked.places, asked.gpus) == (True, "n2", True, 0)
     array = sbatch("--exclude=n[2-3]", "-n4", "--array=3-5", "--hold", "-J", name)
-    assert ask(str(array)) == replace(
-        asked, excluded="n[2-3]", places=False, obstacle=ask(str(array)).obstacle
+    assert read_gpu_request(str(array)) == replace(
+        asked, excluded="n[2-3]", places=False, obstacle=read_gpu_request(str(array)).obstacle
     )
-    assert "all of its tasks" in ask(str(array)).obstacle
+    assert "all of its tasks" in read_gpu_request(str(array)).obstacle
     cluster.run("scontrol", "update", f"JobId={array}_4", "Comment=split")
-    assert (ask(f"{array}_4").obstacle, ask(f"{array}_4").excluded) == ("", "n[2-3]")
+    assert (read_gpu_request(f"{array}_4").obstacle, read_gpu_request(f"{array}_4").excluded) == (
+        "",
+        "n[2-3]",
+    )
 
 
 def test_without_slurmctld_nothing_is_lost(cluster, sbatch, busy, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from small_cluster import SmallCluster, marks
 
 from slurm_energy.slurm import munge
 from slurm_energy.slurm.command import CommandRunner
-from slurm_energy.slurm.node_addresses import node_addresses
+from slurm_energy.slurm.node_addresses import read_node_addresses
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ELSEWHERE = "192.0.2.7"  # TEST-NET-1: nobody's address
@@ -48,7 +48,7 @@ def of_node(node, job_id):
 
 
 def test_slurm_names_the_addresses_of_all_nodes(cluster):
-    known = node_addresses(CommandRunner())
+    known = read_node_addresses(CommandRunner())
     assert set(known) == {"n1", "n2", "n3"}
     assert "127.0.0.1" in known["n1"] and ELSEWHERE in known["n3"]
 

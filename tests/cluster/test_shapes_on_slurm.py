@@ -15,7 +15,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.slurm.hostlist import expanded
 from slurm_energy.slurm.queue import gpu_request
-from slurm_energy.slurm.queue.job_update import Updater
+from slurm_energy.slurm.queue.job_update import JobUpdater
 from slurm_energy.slurm.queue.node_resources import read_nodes
 from slurm_energy.slurm.release import release
 
@@ -90,10 +90,10 @@ def give(job_id, kind, count, excluded="", uid=0):
 
 
 def change(job_id, kind, count, excluded="", uid=0):
-    asked = gpu_request.ask(str(job_id), CommandRunner())
+    asked = gpu_request.read_gpu_request(str(job_id), CommandRunner())
     other = {"a100": "n2", "h100": "n1"}[kind]
-    fields = gpu_request.changes(asked, kind, count, release(), other, excluded)
-    return Updater(50.0).set_fields(job_id, fields, uid)
+    fields = gpu_request.scontrol_fields(asked, kind, count, release(), other, excluded)
+    return JobUpdater(50.0).set_fields(job_id, fields, uid)
 
 
 def test_nodes_tell_kinds_and_what_is_free(cluster):
@@ -116,7 +116,7 @@ def test_a_job_that_names_no_kind_gets_any(submit):
 def test_a_job_that_named_a_kind_gets_another_where_slurm_can(submit):
     held, ran = submit
     job_id = held("--gpus-per-node=a100:4")
-    if release() >= gpu_request.KINDS_CHANGE:
+    if release() >= gpu_request.GPU_TYPE_CHANGE_RELEASE:
         give(job_id, "h100", 2)
         give(job_id, "a100", 3)
         give(job_id, "h100", 1)
@@ -135,7 +135,7 @@ def test_a_shape_is_given_as_the_owner_under_the_sites_rules(cluster, submit):
     assert (cluster.directory / "modified").read_text().splitlines()[-1] == f"{job_id} {NOBODY}"
     outcome = change(job_id, "h100", 7, uid=NOBODY)
     assert list(outcome.refused) == [job_id] and not outcome.done
-    assert gpu_request.ask(str(job_id), CommandRunner()).gpus == 2
+    assert gpu_request.read_gpu_request(str(job_id), CommandRunner()).gpus == 2
 
 
 def test_nobody_changes_a_job_of_somebody_else(cluster, submit):
@@ -151,7 +151,7 @@ def test_nodes_that_the_owner_excluded_stay_excluded(cluster, submit):
     held, ran = submit
     job_id = held("--gres=gpu:1", "--exclude=n3")
     give(job_id, "h100", 2, "n3")
-    assert "n3" in expanded(gpu_request.ask(str(job_id), CommandRunner()).excluded)
+    assert "n3" in expanded(gpu_request.read_gpu_request(str(job_id), CommandRunner()).excluded)
     assert ran(job_id) == ["n2", "2"]
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["slurm_energy"]):
-    from slurm_energy.agent import messages
-    from slurm_energy.agent.server import Server
+    from slurm_energy.agent.sockets import messages
+    from slurm_energy.agent.sockets.server import Server
     from slurm_energy.config import Config
     from slurm_energy.errors import EnergyError, ForbiddenError
     from slurm_energy.policies import validate_flags

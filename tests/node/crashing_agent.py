@@ -20,7 +20,7 @@ from agent_node import NodeAgent
 from counting_controller import CountingController
 from lab_node import INSIDE, LabNode
 
-from slurm_energy.agent.missed import SUFFIX
+from slurm_energy.agent.state.deferred_messages import SUFFIX
 
 HERE = Path(__file__).parent
 HOOK = HERE.parents[1] / "prolog_epilog/senergy-hook"

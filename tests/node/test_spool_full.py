@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.agent.spool import Spool
+from slurm_energy.agent.state.spool import Spool
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 
 

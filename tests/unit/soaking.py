@@ -12,8 +12,8 @@ from pathlib import Path
 from hardware_tree import KERNEL_RANGE_UJ, Tree
 from test_sampler import HandClock
 
-from slurm_energy.agent.engine import Engine
-from slurm_energy.agent.statedir import StateDir
+from slurm_energy.agent.jobs.job_manager import Engine
+from slurm_energy.agent.state.state_directory import StateDir
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.devices.discovery import discover
 

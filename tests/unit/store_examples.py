@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 from slurm_energy.accounting import database, ingest, job_facts, record_queries
-from slurm_energy.accounting.record_selection import Selection
+from slurm_energy.accounting.record_selection import RecordSelection
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy.slurm.job_accounting import JobFacts
 
@@ -72,13 +72,13 @@ class Accounting:
         for one in known:
             answer.setdefault(one.job_id, []).append(one)
         with database.connect(self.path) as connection:
-            return job_facts.store(connection, answer, job_facts.open_jobs(connection, 0.0), now)
+            return job_facts.store(connection, answer, job_facts.pending_lookups(connection, 0.0), now)
 
     def find(self, selection=None, *, with_traces=False, **query):
-        selection = selection or Selection.from_query(query)
+        selection = selection or RecordSelection.from_query(query)
         with database.connect(self.path, read_only=True) as connection:
             record_queries.refuse_jobs_of_others(connection, selection)
-            ids = record_queries.find(connection, selection)
+            ids = record_queries.find_records(connection, selection)
             return [
                 json.loads(text)
                 for text in record_queries.records_json(connection, ids, with_traces=with_traces)

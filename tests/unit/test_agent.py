@@ -14,11 +14,11 @@ from test_sampler import HandClock, decode
 
 from slurm_energy import atomic_file
 from slurm_energy import config as configuration
-from slurm_energy.agent import statedir
-from slurm_energy.agent.engine import Engine
-from slurm_energy.agent.restoration import Restoration
-from slurm_energy.agent.statedir import StateDir
+from slurm_energy.agent.jobs.job_manager import Engine
+from slurm_energy.agent.state import state_directory
+from slurm_energy.agent.state.state_directory import StateDir
 from slurm_energy.config import AgentConfig, Config, DefaultsConfig
+from slurm_energy.control.settings_manager import Restoration
 from slurm_energy.devices.discovery import discover
 from slurm_energy.errors import AlreadyRunningError, ForbiddenError, NotFoundError, UsageError
 from slurm_energy.records import EnergyRecord
@@ -616,7 +616,7 @@ def test_a_record_that_is_not_json_does_not_block_the_others(node: Node) -> None
 
 
 def test_damaged_state_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statedir, "_MAX_DAMAGED", 3)
+    monkeypatch.setattr(state_directory, "_MAX_DAMAGED", 3)
     node.die()
     sessions = node.folder / "state/sessions"
     for number in range(10):

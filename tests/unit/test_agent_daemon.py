@@ -22,10 +22,11 @@ from typing import Any
 import pytest
 from test_agent import env
 
-from slurm_energy.agent import daemon, delivery
-from slurm_energy.agent.engine import Engine
-from slurm_energy.agent.server import LINE_LIMIT, Server
-from slurm_energy.agent.spool import Spool
+from slurm_energy.agent import daemon
+from slurm_energy.agent.jobs.job_manager import Engine
+from slurm_energy.agent.sockets.server import LINE_LIMIT, Server
+from slurm_energy.agent.state import delivery
+from slurm_energy.agent.state.spool import Spool
 from slurm_energy.config import AgentConfig, ClusterConfig, Config
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
@@ -487,7 +488,7 @@ def test_a_real_controller_s_refusal_keeps_the_records(
             "slurm_energy.protocol.controller_client.munge.encode", lambda *_arguments: "MUNGE:x:"
         )
         controller = Controller(lambda body: client.post("/v1/records", body))
-        monkeypatch.setattr("slurm_energy.agent.delivery._LONGEST_WAIT_S", 0.01)
+        monkeypatch.setattr("slurm_energy.agent.state.delivery._LONGEST_WAIT_S", 0.01)
 
         async def run() -> None:
             task = delivery.Delivery(spool, ClusterConfig(), lambda: "n1", work)

@@ -12,10 +12,10 @@ import test_mig
 from test_agent import Node, env
 from test_sampler import HandClock
 
-from slurm_energy.agent.engine import Engine
-from slurm_energy.agent.restoration import Restoration
-from slurm_energy.agent.statedir import StateDir
+from slurm_energy.agent.jobs.job_manager import Engine
+from slurm_energy.agent.state.state_directory import StateDir
 from slurm_energy.config import Config
+from slurm_energy.control.settings_manager import Restoration
 from slurm_energy.devices.cpu.powercap import RaplPowerLimit
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.gpu import nvml

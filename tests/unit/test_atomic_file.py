@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurm_energy import atomic_file
-from slurm_energy.agent.spool import Spool
-from slurm_energy.agent.statedir import StateDir
+from slurm_energy.agent.state.spool import Spool
+from slurm_energy.agent.state.state_directory import StateDir
 from slurm_energy.errors import ForbiddenError, UnavailableError
 
 PLANTS = ["link", "fifo", "second name", "folder", "too long"]

@@ -17,7 +17,7 @@ import report_examples as examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.accounting.record_selection import Selection
+from slurm_energy.accounting.record_selection import RecordSelection
 from slurm_energy.cli import acct
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError
@@ -186,7 +186,7 @@ def test_options_become_the_controllers_query(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     query = acct.query(options(*arguments), NOW)
     assert query == {"steps": "1", "duplicates": "0"} | expected
-    assert Selection.from_query(query).steps == (query["steps"] == "1")  # the controller understands it
+    assert RecordSelection.from_query(query).steps == (query["steps"] == "1")  # the controller understands it
 
 
 @pytest.mark.parametrize(

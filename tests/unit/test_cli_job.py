@@ -17,7 +17,7 @@ from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError
 from slurm_energy.slurm import job_state
 from slurm_energy.slurm.command import Command
 
-REAL_STATE_OF = job_state.state_of
+REAL_STATE_OF = job_state.read_job_state
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def slurm_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_state, "state_of", lambda job_id: None)
+    monkeypatch.setattr(job_state, "read_job_state", lambda job_id: None)
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_a_job_without_a_record_is_what_slurm_says_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(job_state, "state_of", lambda job_id: asked.append(job_id) or state)
+    monkeypatch.setattr(job_state, "read_job_state", lambda job_id: asked.append(job_id) or state)
     assert main(["job", "11", "99", "12_3"]) == 6
     assert capsys.readouterr() == ("", f"senergy: error: job 99: {said}\n")
     assert asked == ["99"]

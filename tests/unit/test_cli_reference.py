@@ -31,7 +31,7 @@ def test_the_configuration_reference_is_current() -> None:
     stale = "run: senergy config example --reference > docs/reference/configuration.md"
     assert (
         DOCS / "reference/configuration.md"
-    ).read_text().rstrip() == schema_document.reference().rstrip(), stale
+    ).read_text().rstrip() == schema_document.reference_page().rstrip(), stale
 
 
 @pytest.mark.parametrize(("command", "line"), EXAMPLES)

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.config import Config, load, parse
-from slurm_energy.config.schema_document import example, reference, toml
+from slurm_energy.config.schema_document import example_file, reference_page, toml
 from slurm_energy.errors import ConfigError
 
 
 def test_example_is_valid_and_shows_the_defaults():
-    text = example()
+    text = example_file()
     assert parse(text) == Config()
     uncommented = "\n".join(
         line.removeprefix("#") if line.startswith("#") and not line.startswith("# ") else line
@@ -23,7 +23,7 @@ def test_example_is_valid_and_shows_the_defaults():
 
 
 def test_every_key_has_a_line_in_the_reference():
-    page = reference()
+    page = reference_page()
     for name in ("sampling_hz", "controller_url", "policy_file", "gpu_cap_watts", "package_cap_watts"):
         assert f"`{name}`" in page
 
@@ -32,7 +32,7 @@ def test_filled_example_reads_back_equal():
     config = parse(
         '[policies.night]\nbase = "cap"\ncap_watts = 300\n[[edp]]\ngpu = "A100"\ngpu_cap_watts = 250\n'
     )
-    assert parse(example(config)) == config
+    assert parse(example_file(config)) == config
 
 
 @pytest.mark.parametrize(

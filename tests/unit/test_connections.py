@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.agent import connections, messages
-from slurm_energy.agent.allowance import Allowance
-from slurm_energy.agent.engine import Engine
-from slurm_energy.agent.server import Server, root_door
+from slurm_energy.agent.jobs.job_manager import Engine
+from slurm_energy.agent.sockets import connections, messages
+from slurm_energy.agent.sockets.rate_limit import Allowance
+from slurm_energy.agent.sockets.server import Server, root_door
 from slurm_energy.errors import UsageError
 
 STATUS = b'{"op":"status"}\n'
@@ -48,7 +48,7 @@ def path() -> Iterator[Path]:
 def as_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is privileged, whoever runs the tests."""
     monkeypatch.setattr(connections, "privileged", lambda _uid: False)
-    monkeypatch.setattr("slurm_energy.agent.server.privileged", lambda _uid: False)
+    monkeypatch.setattr("slurm_energy.agent.sockets.server.privileged", lambda _uid: False)
 
 
 @pytest.fixture

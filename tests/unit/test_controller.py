@@ -443,7 +443,7 @@ class TestRoles:
         await c.post({"items": sent})
         accounts = {1: "physics", 2: "physics", 3: "bio", 4: "theory"}
         known = {n: (job(n, account=account),) for n, account in accounts.items()}
-        await c.store.write(job_facts.store, known, [job_facts.OpenJob("c1", n, True) for n in known], NOW)
+        await c.store.write(job_facts.store, known, [job_facts.JobLookup("c1", n, True) for n in known], NOW)
 
     async def seen(self, c, uid, query=""):
         status, answer = await c.get(f"/v1/records{query}", uid=uid)
@@ -588,7 +588,7 @@ def test_component_ids_in_the_path(controller):
     async def story(c):
         await c.post({"items": [item(job_id=15)]})
         outcome = await c.store.write(
-            job_facts.store, {15: (job(15, "14+1"),)}, [job_facts.OpenJob("c1", 15, True)], NOW
+            job_facts.store, {15: (job(15, "14+1"),)}, [job_facts.JobLookup("c1", 15, True)], NOW
         )
         assert outcome.linked == 1
         answer = (await c.get("/v1/jobs/14+1"))[1]
@@ -743,7 +743,7 @@ class TestStore:
 
 class TestSchedule:
     def test_new_jobs_at_once_then_ever_longer_pauses(self):
-        schedule, open_job = Schedule(10.0), job_facts.OpenJob("c1", 1, True)
+        schedule, open_job = Schedule(10.0), job_facts.JobLookup("c1", 1, True)
         asked = []
         for second in range(0, 400, 10):
             due = schedule.due([open_job], 1000.0 + second)
@@ -753,13 +753,13 @@ class TestSchedule:
         assert asked == [0, 10, 20, 30, 40, 50, 60, 70, 90, 130, 210, 370]
 
     def test_pauses_end_at_an_hour(self):
-        schedule, open_job = Schedule(10.0), job_facts.OpenJob("c1", 1, True)
+        schedule, open_job = Schedule(10.0), job_facts.JobLookup("c1", 1, True)
         for _ in range(50):
             schedule.asked([open_job], 0.0)
         assert schedule.due([open_job], 3599.0) and not schedule.due([open_job], 3500.0)
 
     def test_a_job_that_was_closed_and_opens_again_is_new(self):
-        schedule, open_job = Schedule(10.0), job_facts.OpenJob("c1", 1, True)
+        schedule, open_job = Schedule(10.0), job_facts.JobLookup("c1", 1, True)
         schedule.asked([open_job], 0.0)
         assert schedule.due([open_job], 1.0) == []
         assert schedule.due([], 2.0) == []
@@ -899,7 +899,7 @@ class TestPrediction:
             for number, user in enumerate(["alice"] * 5 + ["bob"], 1):
                 await c.post({"items": [item(job_id=number, uid=ALICE)]})
                 known = {number: (job(number, name="solve", user=user, requested="cpu=1,node=1"),)}
-                await c.store.write(job_facts.store, known, [job_facts.OpenJob("c1", number, True)], NOW)
+                await c.store.write(job_facts.store, known, [job_facts.JobLookup("c1", number, True)], NOW)
             await c.memory.load()
             assert await c.memory.learn() == 6
             assert await c.memory.learn() == 0
@@ -943,7 +943,7 @@ class TestPrediction:
             for number in range(1, total + 1):
                 await c.post({"items": [item(job_id=number, uid=ALICE)]})
                 known = {number: (job(number, name="solve", requested="cpu=1,node=1"),)}
-                await c.store.write(job_facts.store, known, [job_facts.OpenJob("c1", number, True)], NOW)
+                await c.store.write(job_facts.store, known, [job_facts.JobLookup("c1", number, True)], NOW)
                 await c.memory.learn()
 
         async def asks(c):

@@ -21,7 +21,7 @@ from slurm_energy.priority.interventions import AWAY_S, SPARED_S, Given, Interve
 from slurm_energy.priority.offered_shapes import Alternatives
 from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
-from slurm_energy.slurm.queue.job_update import Outcome
+from slurm_energy.slurm.queue.job_update import UpdateResult
 
 A4, H2 = GpuShape("a100", 4), GpuShape("h100", 2)
 NODES = """\
@@ -75,12 +75,12 @@ class Slurm:
         self.uids.append(uid)
         self.names.append(name)
         self.changed.append((job_id, fields))
-        return self.outcome or Outcome((job_id,))
+        return self.outcome or UpdateResult((job_id,))
 
     def requeue(self, names):
         self.names += names.values()
         self.requeued.append(tuple(names))
-        return self.outcome or Outcome(tuple(names))
+        return self.outcome or UpdateResult(tuple(names))
 
 
 class Controller:
@@ -166,7 +166,7 @@ def test_a_job_that_has_its_shape_is_not_changed_but_the_choice_is_written_down(
 
 
 @pytest.mark.parametrize(
-    ("state", "outcome"), [("RUNNING", None), (None, None), ("PENDING", Outcome(gone=(101,)))]
+    ("state", "outcome"), [("RUNNING", None), (None, None), ("PENDING", UpdateResult(gone=(101,)))]
 )
 def test_a_job_that_started_before_is_no_failure(state, outcome):
     slurm = Slurm()
@@ -203,7 +203,7 @@ def test_nothing_lasts_longer_as_the_clock_is_set_back():
 def test_a_job_whose_shape_cannot_be_changed_is_told_why_once(how):
     slurm = Slurm()
     if how == "refused":
-        slurm.outcome = Outcome(refused={101: "Invalid generic resource"})
+        slurm.outcome = UpdateResult(refused={101: "Invalid generic resource"})
     else:
         slurm.gres = "gres:gpu:a100:4"
     controller = Controller(slurm)
@@ -268,7 +268,7 @@ def test_what_slurm_cannot_run_is_taken_back_and_left():
     controller = Controller(slurm)
     controller.cycle(offering())
     stuck = offering(reason="BadConstraints", held=True)
-    slurm.outcome = Outcome(refused={101: "busy"})
+    slurm.outcome = UpdateResult(refused={101: "busy"})
     controller.cycle(stuck)
     slurm.outcome = None
     controller.cycle(stuck)
@@ -298,7 +298,7 @@ def test_words_of_one_job_that_scontrol_cannot_take_do_not_keep_others_from_thei
 
 def test_a_job_that_keeps_what_it_asked_for_is_ranked_by_that():
     slurm = Slurm()
-    slurm.outcome = Outcome(refused={101: "Invalid generic resource"})
+    slurm.outcome = UpdateResult(refused={101: "Invalid generic resource"})
     controller = Controller(slurm)
     cheap = offering("gpu:h100:1", gpu_kind="a100")
     controller.cycle(cheap)
@@ -490,7 +490,7 @@ def test_slurm_is_asked_where_jobs_run_only_for_a_deadline_at_risk():
 def test_a_job_that_slurm_does_not_requeue_is_not_asked_again():
     slurm = Slurm()
     controller = rescuing(slurm)
-    slurm.outcome = Outcome(refused={102: "Requested operation not supported"})
+    slurm.outcome = UpdateResult(refused={102: "Requested operation not supported"})
     controller.cycle(URGENT, GUEST)
     controller.now = NOW + 200.0
     controller.cycle(URGENT | {"deadline_s": NOW + 840.0}, GUEST)

@@ -22,7 +22,7 @@ from test_slurm_queue import Squeue, row
 from slurm_energy import config as configuration
 from slurm_energy.accounting import decisions, job_facts
 from slurm_energy.accounting.decisions import Decision
-from slurm_energy.accounting.job_facts import OpenJob
+from slurm_energy.accounting.job_facts import JobLookup
 from slurm_energy.controller import daemon, identity, priority_pipeline
 from slurm_energy.controller.priority_loop import PriorityLoop, make_parts
 from slurm_energy.controller.recurring import Recurring
@@ -34,7 +34,7 @@ from slurm_energy.priority.publisher import MAX_REFRESHED_JOBS, NullPublisher, S
 from slurm_energy.priority.site_factors import LOWEST
 from slurm_energy.priority.usage import Usage
 from slurm_energy.scheduling import registry
-from slurm_energy.slurm.fair_share import Share, Shares
+from slurm_energy.slurm.fair_share import FairShare, ShareTree
 from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
 HOUR = 3600.0
@@ -64,7 +64,7 @@ class Queueing:
         self.directory = directory
         self.controller = Controller(directory)
         self.source = Source(jobs())
-        self.target, self.told, self.share_fails = None, Shares(), False
+        self.target, self.told, self.share_fails = None, ShareTree(), False
         self.recurring = Recurring(logging.getLogger("senergyctld"))
         config = configuration.parse(text(directory, **settings))
         self.loop = PriorityLoop(
@@ -179,7 +179,7 @@ def test_who_made_way_is_not_told_for_which_job(make):
 
     async def story(c):
         await c.post({"items": [item(job_id=7, uid=ALICE)]})
-        seven = OpenJob("c1", 7, True)
+        seven = JobLookup("c1", 7, True)
         await queueing.controller.store.write(job_facts.store, {7: (job(7),)}, [seven], time.time())
         await queueing.controller.store.write(decisions.save, "c1", [made])
         found = [(await c.get("/v1/jobs/7", uid=uid))[1]["decisions"][0] for uid in (ALICE, OPERATOR)]
@@ -310,7 +310,7 @@ def test_a_queue_that_is_not_written_any_more_is_told(tmp_path, age_s, told):
     path.write_bytes(snapshot([{"job_id": 7}], taken_unix_ns=int((time.time() - age_s) * 1e9)))
     path.chmod(0o600)
     made = priority_pipeline.parts(configuration.parse(text(tmp_path, queue_table=str(path))), None, None)
-    made.read_shares = Shares
+    made.read_shares = ShareTree
     found = made.hand_over(made.rank())
     assert found == told or found.startswith(told)
     assert (tmp_path / "out" / "priority.table").exists()
@@ -434,7 +434,7 @@ def test_usage_is_what_it_was_once_the_clock_is_right_again(make, monkeypatch, c
 def test_shares_come_from_sacctmgr_and_stay_while_it_is_away(make, caplog):
     caplog.set_level(logging.INFO, "senergyctld")
     queueing = make()
-    queueing.told = Shares({"physics": Share(3, 0.5)}, {("physics", str(ALICE)): Share(7, 0.375)})
+    queueing.told = ShareTree({"physics": FairShare(3, 0.5)}, {("physics", str(ALICE)): FairShare(7, 0.375)})
     queueing.source.columns.shares_norm[:] = 0.9  # of one level only, under Fair Tree
 
     async def story(c):
@@ -456,7 +456,7 @@ def test_shares_come_from_sacctmgr_and_stay_while_it_is_away(make, caplog):
 
 def test_a_reload_while_sacctmgr_is_away_keeps_the_shares(make):
     queueing = make()
-    queueing.told = Shares({}, {("physics", str(ALICE)): Share(7, 0.375)})
+    queueing.told = ShareTree({}, {("physics", str(ALICE)): FairShare(7, 0.375)})
 
     async def story(c):
         await queueing.loop.cycle()

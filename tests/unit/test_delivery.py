@@ -16,10 +16,11 @@ import open_munge
 import pytest
 from test_agent_daemon import TRACE, accept, record, work
 
-from slurm_energy.agent import deferral, delivery, rejected, spool_requests
-from slurm_energy.agent.deferral import Deferral
-from slurm_energy.agent.delivery import Delivery
-from slurm_energy.agent.spool import Spool
+from slurm_energy.agent.sockets import responses
+from slurm_energy.agent.state import deferred_records, delivery, rejected_records
+from slurm_energy.agent.state.deferred_records import Deferral
+from slurm_energy.agent.state.delivery import Delivery
+from slurm_energy.agent.state.spool import Spool
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, UsageError
 
@@ -137,8 +138,8 @@ def test_what_waits_is_tried_by_one_probe_at_growing_pauses(node: Node) -> None:
         assert node.deliver() == 1
         pauses.append(pause_s)
         probes.append(node.controller.posts[-1])
-    assert pauses[0] == deferral.FIRST_PAUSE_S
-    assert pauses == sorted(pauses) and pauses[-1] == deferral.MAX_PAUSE_S
+    assert pauses[0] == deferred_records.FIRST_PAUSE_S
+    assert pauses == sorted(pauses) and pauses[-1] == deferred_records.MAX_PAUSE_S
     assert {len(probe) for probe in probes} == {1}
     assert len({probe[0] for probe in probes}) == 8  # by turns: one that never fits blocks no other
 
@@ -174,7 +175,7 @@ def test_a_rejected_record_keeps_its_trace_and_its_reason(node: Node) -> None:
     node.deliver()
     stem = "rejected/000000000020-id1"
     assert node.files() == [f"{stem}.json", f"{stem}.reason", f"{stem}.trace"]
-    (listed,) = spool_requests.listing(node.spool)["rejected_records"]
+    (listed,) = responses.spool_response(node.spool)["rejected_records"]
     assert (listed["record_id"], listed["trace"], listed["reason"]) == ("id1", True, "because")
     assert (listed["end"], listed["refused_by"]) == (20, "1.0 (schema 1)")
 
@@ -226,12 +227,12 @@ def test_resend_by_hand(node: Node) -> None:
         node.add(job_id, trace=TRACE)
     node.deliver()
     with pytest.raises(NotFoundError, match="id9"):
-        spool_requests.resend(node.spool, ["id9"])
-    assert spool_requests.resend(node.spool, ["id2"]) == {"resent": 1}
+        responses.resend_response(node.spool, ["id9"])
+    assert responses.resend_response(node.spool, ["id2"]) == {"resent": 1}
     node.controller.bad = set()
     node.deliver()
     assert list(node.controller.traces) == ["id2"]
-    assert spool_requests.resend(node.spool, None) == {"resent": 1}
+    assert responses.resend_response(node.spool, None) == {"resent": 1}
     node.deliver()
     assert node.files() == []
 
@@ -384,7 +385,7 @@ class TestBounds:
         assert 5 <= len(left) <= 14
 
     def test_number_of_records(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(rejected, "MAX_RECORDS", 5)
+        monkeypatch.setattr(rejected_records, "MAX_RECORDS", 5)
         spool = Spool(tmp_path / "spool", 10**8)
         for job_id in range(10, 20):
             spool.add(replace(record(job_id), end=float(job_id + 100)), TRACE)
@@ -443,13 +444,13 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], None]
 
         return call
 
-    originals = {name: getattr(rejected.os, name) for name in ("replace", "unlink", "write")}
+    originals = {name: getattr(rejected_records.os, name) for name in ("replace", "unlink", "write")}
     for name, function in originals.items():
-        monkeypatch.setattr(rejected.os, name, counted(function))
+        monkeypatch.setattr(rejected_records.os, name, counted(function))
 
     def undo() -> None:
         for name, function in originals.items():
-            monkeypatch.setattr(rejected.os, name, function)
+            monkeypatch.setattr(rejected_records.os, name, function)
 
     return undo
 

@@ -17,21 +17,17 @@ import pytest
 from hardware_tree import Tree
 
 from slurm_energy import __version__
-from slurm_energy.agent import inspection
-from slurm_energy.agent import slurm_side as slurm_side_module
-from slurm_energy.agent.slurm_side import slurm_side
 from slurm_energy.cli import connection, doctor
 from slurm_energy.cli.main import main
-from slurm_energy.devices import interfaces
 from slurm_energy.devices.cpu.powercap import RaplEnergyCounter
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
 from slurm_energy.devices.gpu.nvml import NvmlLibrary
 from slurm_energy.devices.hardware import NodeHardware
 from slurm_energy.devices.source_priority import COMPONENT_SOURCES, NODE_SOURCES
-from slurm_energy.errors import UnavailableError
-from slurm_energy.reports import health, healthpage
-from slurm_energy.reports.findings import (
+from slurm_energy.doctor import diagnosis, inspection, interface_catalogue, report
+from slurm_energy.doctor import slurm_files as slurm_side_module
+from slurm_energy.doctor.findings import (
     CounterSeen,
     FileFault,
     FileUse,
@@ -40,7 +36,9 @@ from slurm_energy.reports.findings import (
     KnobSeen,
     SlurmSide,
 )
-from slurm_energy.reports.verdict import State
+from slurm_energy.doctor.slurm_files import slurm_side
+from slurm_energy.doctor.verdict import State
+from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.plugin_version import plugin_release
 
@@ -64,14 +62,14 @@ WELL = Findings(
 
 
 def states(found: Findings) -> dict[str, State]:
-    return {check.name: check.state for check in health.judge(found)}
+    return {check.name: check.state for check in diagnosis.judge(found)}
 
 
 def test_a_node_with_everything_is_healthy() -> None:
-    checks = health.judge(WELL)
+    checks = diagnosis.judge(WELL)
     assert [check.name for check in checks if check.state in (State.DEGRADED, State.FAILED)] == []
-    assert health.healthy(checks)
-    assert healthpage.faults(checks) == []
+    assert diagnosis.healthy(checks)
+    assert report.faults(checks) == []
 
 
 @pytest.mark.parametrize(
@@ -146,17 +144,17 @@ def test_a_node_with_everything_is_healthy() -> None:
 def test_each_fault_is_said_and_ends_with_a_failure(change: dict[str, Any], check: str, state: State) -> None:
     found = dataclasses.replace(WELL, **change)
     assert states(found)[check] is state
-    assert not health.healthy(health.judge(found))
-    for judged in health.judge(found):
+    assert not diagnosis.healthy(diagnosis.judge(found))
+    for judged in diagnosis.judge(found):
         if judged.state in (State.DEGRADED, State.FAILED):
             assert judged.found and judged.cost and judged.fix, judged
 
 
 def test_what_a_node_does_not_have_is_no_fault() -> None:
     absent = Interface("IPMI", False, False, False, "", "")
-    checks = health.judge(dataclasses.replace(WELL, interfaces=(absent,)))
+    checks = diagnosis.judge(dataclasses.replace(WELL, interfaces=(absent,)))
     assert {c.name: c.state for c in checks}["interface IPMI"] is State.ABSENT
-    assert health.healthy(checks)
+    assert diagnosis.healthy(checks)
 
 
 def test_counters_that_only_the_agent_may_read_are_no_fault_for_a_user() -> None:
@@ -202,7 +200,7 @@ def test_a_counter_s_power_is_what_it_moved_while_it_was_watched(tmp_path: Path)
     watts = {counter.key: counter.watts for counter in found.counters}
     assert 0 < (watts["powercap:package-0"] or 0) < 1000
     assert watts["powercap:package-1"] == 0
-    assert " W" in {check.name: check.found for check in health.judge(found)}["energy cpu"]
+    assert " W" in {check.name: check.found for check in diagnosis.judge(found)}["energy cpu"]
 
 
 class _Clock:
@@ -244,12 +242,12 @@ def test_power_is_right_though_the_machine_stood_still_in_readings(
 
 
 def test_every_source_of_energy_belongs_to_one_interface() -> None:
-    listed = [source for known in interfaces.INTERFACES for source in known.sources]
+    listed = [source for known in interface_catalogue.INTERFACES for source in known.sources]
     assert sorted(listed) == sorted({source.name for source in (*COMPONENT_SOURCES, *NODE_SOURCES)})
 
 
 def test_every_knob_belongs_to_one_interface() -> None:
-    families = [family for known in interfaces.INTERFACES for family in known.knobs]
+    families = [family for known in interface_catalogue.INTERFACES for family in known.knobs]
     kinds = {kind.kind.partition(".")[0] for kind in subclasses(Knob) if "kind" in vars(kind)}
     assert sorted(families) == sorted(kinds)
 
@@ -266,7 +264,7 @@ def subclasses(parent: type[Knob]) -> list[type[Knob]]:
 @pytest.mark.parametrize(("source", "word"), [("ipmi:dcmi", "ipmitool"), ("redfish:power", "curl")])
 def test_a_silent_bmc_comes_with_the_command_that_asks_it(source: str, word: str) -> None:
     silent = CounterSeen(source, "node", source, "measured", None, "no answer within 4 s", None)
-    checks = health.judge(dataclasses.replace(WELL, counters=(COUNTER, silent)))
+    checks = diagnosis.judge(dataclasses.replace(WELL, counters=(COUNTER, silent)))
     (node,) = [check for check in checks if check.name == "energy node"]
     assert node.state is State.DEGRADED
     assert "no answer" in node.found and word in node.fix
@@ -330,7 +328,10 @@ def test_slurm_s_files_are_read_through_their_includes(tmp_path: Path) -> None:
     assert (side.spank, side.spank_required) == (f"{tmp_path}/energy.so", False)
     assert (side.policy_file, side.policy_file_missing) == (f"{tmp_path}/policies", True)
     assert side.faults == ()
-    assert [line.plugin for line in conf_files.spank_lines(conf, {})] == [f"{tmp_path}/energy.so", "other.so"]
+    assert [line.plugin for line in conf_files.plugstack_lines(conf, {})] == [
+        f"{tmp_path}/energy.so",
+        "other.so",
+    ]
 
 
 def faults(conf: Path) -> list[tuple[str, str, FileUse]]:
@@ -439,14 +440,14 @@ def test_a_node_that_may_join_without_a_line_counts_as_compute_node(tmp_path: Pa
 def test_a_controller_needs_no_agent_and_no_counters() -> None:
     slurm = dataclasses.replace(WELL.slurm, is_compute_node=False, is_controller=True, prolog="", epilog="")
     found = dataclasses.replace(WELL, slurm=slurm, agent="no such file", counters=(), knobs=())
-    checks = health.judge(found)
-    assert health.healthy(checks), healthpage.faults(checks)
+    checks = diagnosis.judge(found)
+    assert diagnosis.healthy(checks), report.faults(checks)
     assert states(found)["agent"] is State.ABSENT
     assert "energy cpu" not in states(found)
     assert {check.name: check.found for check in checks}["role"] == "controller"
     faulty = FileFault("/p", "is missing", "do", FileUse.PROLOG)  # slurmd's matter, and there is none
-    assert health.healthy(
-        health.judge(dataclasses.replace(found, slurm=dataclasses.replace(slurm, faults=(faulty,))))
+    assert diagnosis.healthy(
+        diagnosis.judge(dataclasses.replace(found, slurm=dataclasses.replace(slurm, faults=(faulty,))))
     )
 
 
@@ -520,7 +521,7 @@ def test_a_library_of_gpus_that_cannot_be_opened_is_a_fault_with_its_reason(
     tree.put("dev/nvidiactl", "")
     found = inspection.inspect(None, lambda _: AGENT, lambda _: {}, tmp_path)
     assert "NVML: NVML Shared Library Not Found: NVIDIA GPUs are neither measured nor set" in found.notes
-    (check,) = [check for check in health.judge(found) if check.name == "interface NVML"]
+    (check,) = [check for check in diagnosis.judge(found) if check.name == "interface NVML"]
     assert check.state is State.DEGRADED
     assert "NVML Shared Library Not Found" in check.found and check.cost and check.fix
 
@@ -528,7 +529,7 @@ def test_a_library_of_gpus_that_cannot_be_opened_is_a_fault_with_its_reason(
 def test_an_include_of_itself_ends(tmp_path: Path) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text("include slurm.conf\nProlog=/x\n")
-    assert "/x" in conf_files.settings(conf)["prolog"]
+    assert "/x" in conf_files.read_settings(conf)["prolog"]
 
 
 @pytest.fixture

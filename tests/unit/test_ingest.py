@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from store_examples import NOW, Accounting, item, record
 
 from slurm_energy.accounting import database, ingest, traces
-from slurm_energy.accounting.ingest import Outcome
+from slurm_energy.accounting.ingest import RefusalOutcome
 from slurm_energy.accounting.plausibility import MAX_WATTS, PlausibilityCheck
 from slurm_energy.errors import UsageError
 from slurm_energy.records import EnergyRecord
@@ -104,7 +104,7 @@ class TestBadItems:
         items, refusals = ingest.read_items([item(job_id=1), bad, item(job_id=2)])
         assert [i.record.job_id for i in items] == [1, 2]
         ((index, error, outcome),) = [(r.index, r.error, r.outcome) for r in refusals]
-        assert (index, outcome) == (1, Outcome.REJECTED)
+        assert (index, outcome) == (1, RefusalOutcome.REJECTED)
         assert error and "\n" not in error and len(error) < 300
 
     def test_deep_nesting_is_named(self):
@@ -125,7 +125,7 @@ class TestBadItems:
     def test_a_bad_trace_does_not_cost_the_record(self, accounting, trace):
         items, rejections = ingest.read_items([item(trace=trace)])
         assert len(items) == 1 and items[0].trace is None
-        assert rejections[0].outcome is Outcome.TRACE_REJECTED
+        assert rejections[0].outcome is RefusalOutcome.TRACE_REJECTED
         assert rejections[0].record_id == items[0].record.record_id
 
     @given(
@@ -159,7 +159,7 @@ class TestVersionSkew:
         items, refusals = ingest.read_items([item(job_id=1), {"record": newer}, item(job_id=2)])
         assert [i.record.job_id for i in items] == [1, 2]
         ((index, record_id, outcome, error),) = [(r.index, r.record_id, r.outcome, r.error) for r in refusals]
-        assert (index, record_id, outcome) == (1, "r", Outcome.RETRY)
+        assert (index, record_id, outcome) == (1, "r", RefusalOutcome.RETRY)
         assert "newer than 1" in error and "upgrade the controller" in error and "\n" not in error
 
     @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ class TestVersionSkew:
         """Infinity or 1000 levels would make SQLite refuse the JSON of every answer that has the record."""
         items, refusals = ingest.read_items([item(record() | change), item(job_id=2)])
         assert [i.record.job_id for i in items] == [2]
-        assert [r.outcome for r in refusals] == [Outcome.REJECTED]
+        assert [r.outcome for r in refusals] == [RefusalOutcome.REJECTED]
 
     def test_infinity_in_a_number_that_json_allows(self):
         """Python reads 1e999 as infinity without calling it a constant."""
         data = json.loads(json.dumps([item(record() | {"x": 0, "mean": "@"})]).replace('"@"', "1e999"))
-        assert [r.outcome for r in ingest.read_items(data)[1]] == [Outcome.REJECTED]
+        assert [r.outcome for r in ingest.read_items(data)[1]] == [RefusalOutcome.REJECTED]
 
     @given(
         st.dictionaries(
@@ -226,13 +226,13 @@ class TestPlausibility:
     def test_energy_is_bounded_by_time_and_power(self, name):
         watts = MAX_WATTS[name.partition("[")[0]]
         assert self.outcome(powered(0.99 * watts * 160, name)) is None  # 100 s and a booking delay
-        assert self.outcome(powered(1.01 * watts * 160, name)) is Outcome.REJECTED
-        assert self.outcome(powered(9e300, name)) is Outcome.REJECTED
+        assert self.outcome(powered(1.01 * watts * 160, name)) is RefusalOutcome.REJECTED
+        assert self.outcome(powered(9e300, name)) is RefusalOutcome.REJECTED
         assert self.outcome(powered(None, name)) is None
 
     def test_the_site_may_raise_a_bound(self):
         sent = powered(1.0e6 * 100, "node")
-        assert self.outcome(sent) is Outcome.REJECTED
+        assert self.outcome(sent) is RefusalOutcome.REJECTED
         assert self.outcome(sent, PlausibilityCheck.with_site_values({"node": 1.0e6})) is None
 
     def test_many_gpus_cannot_hide_what_one_could_not_use(self):
@@ -240,20 +240,20 @@ class TestPlausibility:
             {"name": f"gpu[{n}]", "energy_joules": 4e5, "source": "x", "quality": "measured"}
             for n in range(1000)
         ]
-        assert self.outcome(record() | {"components": parts}) is Outcome.REJECTED
+        assert self.outcome(record() | {"components": parts}) is RefusalOutcome.REJECTED
 
     @pytest.mark.parametrize(
         ("change", "outcome"),
         [
-            ({"mean_watts": 1e300}, Outcome.REJECTED),
-            ({"peak_watts": 1e6}, Outcome.REJECTED),
-            ({"seconds_above_cap": 1e9}, Outcome.REJECTED),
-            ({"throttled_seconds": 1e9}, Outcome.REJECTED),
-            ({"uncertain_seconds": 1e9}, Outcome.REJECTED),
-            ({"start": 0.0, "end": NOW}, Outcome.REJECTED),
-            ({"end": 1e300}, Outcome.REJECTED),
-            ({"start": NOW + 90_000, "end": NOW + 90_001}, Outcome.REJECTED),
-            ({"start": NOW + 3600, "end": NOW + 3601}, Outcome.RETRY),
+            ({"mean_watts": 1e300}, RefusalOutcome.REJECTED),
+            ({"peak_watts": 1e6}, RefusalOutcome.REJECTED),
+            ({"seconds_above_cap": 1e9}, RefusalOutcome.REJECTED),
+            ({"throttled_seconds": 1e9}, RefusalOutcome.REJECTED),
+            ({"uncertain_seconds": 1e9}, RefusalOutcome.REJECTED),
+            ({"start": 0.0, "end": NOW}, RefusalOutcome.REJECTED),
+            ({"end": 1e300}, RefusalOutcome.REJECTED),
+            ({"start": NOW + 90_000, "end": NOW + 90_001}, RefusalOutcome.REJECTED),
+            ({"start": NOW + 3600, "end": NOW + 3601}, RefusalOutcome.RETRY),
             ({"start": NOW, "end": NOW + 300}, None),
             ({"mean_watts": 900.0, "peak_watts": 1500.0, "throttled_seconds": 100.0}, None),
         ],
@@ -263,7 +263,7 @@ class TestPlausibility:
 
     def test_a_component_counts_once(self):
         parts = record()["components"]
-        assert self.outcome(record() | {"components": [*parts, parts[0]]}) is Outcome.REJECTED
+        assert self.outcome(record() | {"components": [*parts, parts[0]]}) is RefusalOutcome.REJECTED
 
 
 def test_a_value_that_the_database_refuses_does_not_lose_the_others(accounting):
@@ -273,7 +273,7 @@ def test_a_value_that_the_database_refuses_does_not_lose_the_others(accounting):
     with database.connect(accounting.path) as connection:
         accepted, refusals = ingest.store(connection, items, 1.0)
     assert len(accepted) == 3
-    assert [(r.index, r.outcome) for r in refusals] == [(2, Outcome.REJECTED)]
+    assert [(r.index, r.outcome) for r in refusals] == [(2, RefusalOutcome.REJECTED)]
     assert accounting.ids() == [0, 1, 3]
 
 
@@ -282,7 +282,7 @@ def column(raw):
 
 
 def extent(trace, max_values=10**6):
-    return traces.extent_of(trace, elapsed_s=100.0, max_values=max_values)
+    return traces.check_trace(trace, elapsed_s=100.0, max_values=max_values)
 
 
 class TestTraces:
@@ -336,7 +336,10 @@ class TestTraces:
         sent = [item(job_id=n, trace=encode_trace(1000.0, 1.0, {"cpu": [1.0] * 100})) for n in range(3)]
         items, refusals = ingest.read_items(sent)
         assert [i.record.job_id for i in items] == [0]
-        assert [(r.index, r.outcome) for r in refusals] == [(1, Outcome.RETRY), (2, Outcome.RETRY)]
+        assert [(r.index, r.outcome) for r in refusals] == [
+            (1, RefusalOutcome.RETRY),
+            (2, RefusalOutcome.RETRY),
+        ]
 
     @pytest.mark.parametrize("end", [b"", b"x"])
     def test_bombs_that_are_refused_count_as_well(self, monkeypatch, end):
@@ -347,7 +350,7 @@ class TestTraces:
         items, refusals = ingest.read_items([item(job_id=n, trace=bomb) for n in range(10)])
         assert [i.record.job_id for i in items] == [0, 1, 2]
         kinds = [refusal.outcome for refusal in refusals]
-        assert kinds == [Outcome.TRACE_REJECTED] * 3 + [Outcome.RETRY] * 7
+        assert kinds == [RefusalOutcome.TRACE_REJECTED] * 3 + [RefusalOutcome.RETRY] * 7
 
     def test_keys_of_a_newer_release_come_back(self, accounting):
         trace = encode_trace(1000.0, 1.0, {"cpu": [1.0]}) | {"phases": [{"name": "train", "at": [0, 7]}]}

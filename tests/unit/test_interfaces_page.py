@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from slurm_energy.devices import interfaces
+from slurm_energy.doctor import interface_catalogue
 from slurm_energy_lab.model.profile import CPUFREQ_DRIVERS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ def rows(heading: str) -> list[list[str]]:
 
 def test_every_interface_that_the_doctor_knows_is_on_the_page() -> None:
     listed = [row[0] for row in rows("Counters, gauges and knobs")]
-    assert listed == [known.name for known in interfaces.INTERFACES]
+    assert listed == [known.name for known in interface_catalogue.INTERFACES]
 
 
 def test_every_driver_that_the_lab_knows_is_on_the_page() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from shared_node import CPUS, HandCounter, SharedNode, joules, quality
 from test_sampler import decode
 
-from slurm_energy.agent.line import Line
-from slurm_energy.agent.sampler import Delta, Interval
+from slurm_energy.agent.metering.component_account import Line
+from slurm_energy.agent.metering.sampler import Delta, Interval
 from slurm_energy.devices.source_priority import NodePart
 from slurm_energy.reports.live import node_watts
 

@@ -16,7 +16,7 @@ from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.policies.suggestion import nearest_name
 from slurm_energy.quantities import parse_watts
-from slurm_energy.slurm.queue.comment_flags import flags_in
+from slurm_energy.slurm.queue.comment_flags import parse_comment_flags
 from slurm_energy.slurm.script_fingerprint import fingerprint
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -376,7 +376,7 @@ def test_flags_are_noted_where_squeue_shows_them(lua, tmp_path):
         "nil",
         "nil",
     ]
-    assert [flags_in(text) for text in texts] == [
+    assert [parse_comment_flags(text) for text in texts] == [
         {"ENERGY_POLICY": "edp", "ENERGY_ALTERNATIVES": "gpu:a100:4,gpu:h100:2"},
         {"ENERGY_TAG": "a/b"},
         {},
@@ -517,7 +517,7 @@ SCRIPTS = [
 def test_the_digest_of_a_batch_script_is_the_nodes(lua, noting):
     texts = fingerprints(lua, noting, *SCRIPTS)
     for (script, *arguments), text in zip(SCRIPTS, texts, strict=True):
-        assert flags_in(text) == {"ENERGY_FINGERPRINT": fingerprint(script, arguments)}
+        assert parse_comment_flags(text) == {"ENERGY_FINGERPRINT": fingerprint(script, arguments)}
     assert texts[0] == texts[1]
 
 

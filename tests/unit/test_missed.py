@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from test_agent import Node, energy_of, env
 
-from slurm_energy.agent.missed import Missed
-from slurm_energy.agent.server import Server
+from slurm_energy.agent.sockets.server import Server
+from slurm_energy.agent.state.deferred_messages import Missed
 
 
 class Beside:

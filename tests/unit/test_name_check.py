@@ -50,7 +50,7 @@ async def with_jobs(c):
     await c.post({"items": [item(job_id=1), item(job_id=2, uid=BOB)]})
     gone = (job(1, account="closed", partition="retired"),)
     other = (job(2, account="physics", partition="cpu"),)
-    open_jobs = [job_facts.OpenJob("c1", number, True) for number in (1, 2)]
+    open_jobs = [job_facts.JobLookup("c1", number, True) for number in (1, 2)]
     assert (await c.store.write(job_facts.store, {1: gone, 2: other}, open_jobs, NOW)).linked == 2
 
 

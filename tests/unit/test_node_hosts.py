@@ -12,7 +12,7 @@ from slurm_energy.controller import node_hosts
 from slurm_energy.controller.node_hosts import CHECK, OFF, STRICT, NodeHosts, Sender, Verdict
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import UnavailableError
-from slurm_energy.slurm.node_addresses import parse
+from slurm_energy.slurm.node_addresses import parse_node_addresses
 
 SINFO = "n1|n1|n1\nn2|n2|10.0.0.2\nn3|localhost|localhost\nn4|localhost|localhost\nn5|n5|gone\nn1|n1|n1\n"
 NAMES = {
@@ -127,7 +127,7 @@ def test_a_node_that_moved_is_looked_up_again(cluster: Cluster, monkeypatch: pyt
 
 
 def test_what_sinfo_prints() -> None:
-    assert parse("n1|h1|a1\n\nnonsense\n|x|y\nn1|h1|a2\nn2||\n") == {
+    assert parse_node_addresses("n1|h1|a1\n\nnonsense\n|x|y\nn1|h1|a2\nn2||\n") == {
         "n1": frozenset({"h1", "a1", "a2"}),
         "n2": frozenset(),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_energy.agent import places
+from slurm_energy.control import knob_keys
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from slurm_energy.agent import places
     ],
 )
 def test_keys_together(keys: list[str], text: str) -> None:
-    assert places.together(keys) == text
+    assert knob_keys.together(keys) == text

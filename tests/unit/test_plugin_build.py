@@ -90,11 +90,11 @@ def test_a_source_that_does_not_compile_is_a_failure(tmp_path):
 
 def test_a_plugin_tells_what_it_was_built_for(tmp_path):
     plugin = tmp_path / "plugin.so"
-    assert plugin_build.built_for(plugin) is None
+    assert plugin_build.built_release(plugin) is None
     plugin.write_bytes(b"\x7fELF\0Order of the queue by slurm-energy for Slurm 24.11.5\0")
-    assert plugin_build.built_for(plugin) == (24, 11, 5)
+    assert plugin_build.built_release(plugin) == (24, 11, 5)
     plugin.write_bytes(b"\x7fELF another")
-    assert plugin_build.built_for(plugin) is None
+    assert plugin_build.built_release(plugin) is None
 
 
 def test_only_the_archive_of_the_distribution_is_asked_for_sources(tmp_path):

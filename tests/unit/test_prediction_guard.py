@@ -21,7 +21,7 @@ from slurm_energy.priority.guard import Mispredictions, PredictionGuard
 from slurm_energy.priority.offered_shapes import Alternatives
 from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
-from slurm_energy.slurm.queue.node_resources import Node
+from slurm_energy.slurm.queue.node_resources import NodeResources
 
 HOUR, DAY = 3600.0, 86400.0
 POLICIES = ("zeus", "hades", "pollux", "sjf", "themis", "blend", "aurachronos")
@@ -310,7 +310,10 @@ def test_decoys_in_one_shape_do_not_make_another_look_quick(kind):
     for times in (0, 3):
         cluster = Cluster()
         guard = PredictionGuard(cluster.kept.mispredictions, cluster.bounds)
-        free = [Node(one, frozenset({"cpu"}), True, 64, 64, {one: 4}, {one: 4}) for one in ("v100", "h100")]
+        free = [
+            NodeResources(one, frozenset({"cpu"}), True, 64, 64, {one: 4}, {one: 4})
+            for one in ("v100", "h100")
+        ]
         config = configuration.parse('[priority]\npolicy = "zeus"\n')
         shaper = Alternatives(Predictor(config, cluster.forecast, guard), lambda free=free: free)
         ranker = Engine(config, cluster.kept, cluster.forecast, shaper, guard)

@@ -13,7 +13,7 @@ from queue_examples import NOW, queue, running
 
 from slurm_energy import config as configuration
 from slurm_energy import scheduling
-from slurm_energy.accounting.consumption import Consumed
+from slurm_energy.accounting.consumption import ConsumptionRecord
 from slurm_energy.accounting.record_selection import Visibility
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
 from slurm_energy.oracle.answer import Question
@@ -32,7 +32,7 @@ from slurm_energy.priority.usage import Usage, weight
 from slurm_energy.scheduling import Jobs, Options, Policy, Queue, Ranking, Users
 from slurm_energy.scheduling.queue import Alternatives
 from slurm_energy.scheduling.ranking import Term
-from slurm_energy.slurm.fair_share import Association, normalised
+from slurm_energy.slurm.fair_share import Association, normalise_shares
 
 HOUR, DAY = 3600.0, 86400.0
 POLICIES = ("zeus", "hades", "themis", "chronos", "aurachronos", "blend", "pollux", "multifactor")
@@ -200,7 +200,7 @@ def test_jobs_without_a_limit_and_flags_that_nobody_checked():
 
 def used(row=1, joules=1000.0, start=NOW - HOUR, end=NOW, user="alice", account="physics", **more):
     more = {"gpus": 2, "job_id": 9000 + row, "restart_count": 0, "settled": True} | more
-    return Consumed(row, user, account, start, end, joules, **more)
+    return ConsumptionRecord(row, user, account, start, end, joules, **more)
 
 
 def test_a_record_whose_account_is_not_told_yet_counts_for_its_users_only_account():
@@ -634,7 +634,7 @@ def test_an_account_has_what_the_accounts_below_it_had():
         Association("physics", "alice"),
         Association("art", "bob"),
     ]
-    kept.told = normalised(tree)
+    kept.told = normalise_shares(tree)
     kept.usage.take([used(1, 3e6), used(2, 1e6, user="bob", account="art")], NOW)
     rows = explanation.shares_rows(engine(kept=kept).cycle(queue({}), NOW), kept)
     parts = {row["account"]: (row["energy_share"], row["norm_shares"]) for row in rows if not row["user"]}

@@ -15,7 +15,7 @@ from slurm_energy.priority.engine import Engine, Kept
 from slurm_energy.priority.preemption import Rules, rescues, urgent_rows
 from slurm_energy.priority.usage import Usage
 from slurm_energy.scheduling.preemption import victims
-from slurm_energy.slurm.queue.node_resources import Node
+from slurm_energy.slurm.queue.node_resources import NodeResources
 
 RULES = Rules(margin_s=60.0)
 
@@ -42,7 +42,7 @@ def guest(**more):
 
 
 def node(name="h1", gpus=4, free=0, cpus_free=0, usable=True, kind="h100"):
-    return Node(name, frozenset({"gpu"}), usable, 16, cpus_free, {kind: gpus}, {kind: free})
+    return NodeResources(name, frozenset({"gpu"}), usable, 16, cpus_free, {kind: gpus}, {kind: free})
 
 
 def made(snapshot, nodes=None, at=None, rules=RULES):
@@ -178,8 +178,8 @@ def test_nobody_makes_way_where_cores_would_still_be_missing():
 def test_the_nodes_of_a_job_are_of_one_partition(second, found):
     rows = [urgent(partition="gpu,slow", nodes=2, gpus=4), *(guest(gpus=2, job_id=job) for job in (102, 103))]
     nodes = [
-        Node("h1", frozenset({"gpu"}), True, 16, 8, {"h100": 2}, {"h100": 0}),
-        Node("h2", frozenset({second}), True, 16, 8, {"h100": 2}, {"h100": 0}),
+        NodeResources("h1", frozenset({"gpu"}), True, 16, 8, {"h100": 2}, {"h100": 0}),
+        NodeResources("h2", frozenset({second}), True, 16, 8, {"h100": 2}, {"h100": 0}),
     ]
     assert made(cycle(*rows), nodes, {103: ["h2"]}) == found
 

@@ -21,14 +21,16 @@ from slurm_energy.priority.interventions import Given, InterventionState
 from slurm_energy.priority.offered_shapes import Alternatives
 from slurm_energy.priority.prediction import Predictor
 from slurm_energy.priority.usage import Usage
-from slurm_energy.slurm.queue.node_resources import Node
+from slurm_energy.slurm.queue.node_resources import NodeResources
 
 A4, A2, H2, H1 = GpuShape("a100", 4), GpuShape("a100", 2), GpuShape("h100", 2), GpuShape("h100", 1)
 BOTH = "gpu:a100:4,gpu:h100:2"
 
 
 def node(name, kind, gpus, free, partition="gpu", cpus_free=64, **more):
-    return Node(name, frozenset({partition}), True, 64, cpus_free, {kind: gpus}, {kind: free}, **more)
+    return NodeResources(
+        name, frozenset({partition}), True, 64, cpus_free, {kind: gpus}, {kind: free}, **more
+    )
 
 
 def nodes(a100=4, h100=8):
@@ -194,7 +196,7 @@ def test_free_gpus_must_be_on_one_node_and_it_must_be_up():
     assert chosen(cycle(queue(offering("gpu:h100:1", nodes=2)), spread)) == {101: H1}
     apart = [spread[0], node("h2", "h100", 8, 1, "slow")]
     assert chosen(cycle(queue(offering("gpu:h100:1", nodes=2, partition="gpu,slow")), apart)) == {}
-    down = Node("h1", frozenset({"gpu"}), False, 64, 64, {"h100": 8}, {"h100": 8})
+    down = NodeResources("h1", frozenset({"gpu"}), False, 64, 64, {"h100": 8}, {"h100": 8})
     assert chosen(cycle(queue(offering()), [down, nodes()[0]])) == {101: A4}
 
 

@@ -18,7 +18,7 @@ from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.priority import table_file
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING
 from slurm_energy.slurm.queue.table_layout import ENTRY, HEADER, HELD, JOURNAL, REQUEUE, SNAPSHOT, checksum
-from slurm_energy.slurm.queue.table_source import TableSource, journal_path
+from slurm_energy.slurm.queue.table_source import QueueTableSource, journal_path
 
 ANYWHERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 IDS = st.lists(st.integers(1, 2**32 - 1), unique=True, max_size=50)
@@ -31,10 +31,10 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "queue.table"
 
 
-def put(path: Path, data: bytes) -> TableSource:
+def put(path: Path, data: bytes) -> QueueTableSource:
     path.write_bytes(data)
     path.chmod(0o600)
-    return TableSource(path)
+    return QueueTableSource(path)
 
 
 def parsed(data: bytes):
@@ -185,7 +185,7 @@ def test_a_snapshot_cut_off_anywhere_is_unavailable(place):
             put(place, whole[:length]).read()
 
 
-def _readable(source: TableSource) -> None:
+def _readable(source: QueueTableSource) -> None:
     try:
         queue = source.read()
     except UnavailableError as error:
@@ -200,7 +200,7 @@ def test_any_bytes_are_a_queue_or_unavailable(place, data):
     _readable(put(place, data))
     put(place, snapshot([JOB]))
     put(journal_path(place), header(JOURNAL, 1).tobytes() + data)
-    assert TableSource(place).read().job_id.tolist() == [12]
+    assert QueueTableSource(place).read().job_id.tolist() == [12]
 
 
 NAMED = st.lists(st.tuples(st.integers(1, 4), st.text("aé", max_size=9)), max_size=5)
@@ -215,7 +215,7 @@ def test_a_journal_read_again_says_what_it_says_at_first_sight(place, steps):
         jobs = ([] if anew else jobs) + [{"job_id": job, "name": name} for job, name in more]
         whole = journal(jobs, generation)
         put(journal_path(place), whole[: len(whole) - cut])
-        again, fresh = source.read(), TableSource(place).read()
+        again, fresh = source.read(), QueueTableSource(place).read()
         assert (again.job_id.tolist(), again.name) == (fresh.job_id.tolist(), fresh.name)
 
 
@@ -235,7 +235,7 @@ def test_any_numbers_with_true_checksums_are_columns_or_unavailable(place, value
     _readable(put(place, snapshot([JOB, {"job_id": 3} | values])))
     put(place, snapshot([JOB]))
     put(journal_path(place), journal([{"job_id": 3} | values]))
-    _readable(TableSource(place))
+    _readable(QueueTableSource(place))
 
 
 @ANYWHERE
@@ -270,7 +270,7 @@ def test_strings_that_share_their_bytes_are_refused(place):
 def test_only_files_of_slurmctld_are_read(place, tmp_path):
     good = snapshot([JOB])
     with pytest.raises(UnavailableError, match="No such file"):
-        TableSource(place).read()
+        QueueTableSource(place).read()
     source = put(place, good)
     place.chmod(0o622)
     with pytest.raises(UnavailableError, match="could have written"):

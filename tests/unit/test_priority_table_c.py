@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.priority import table_file
-from slurm_energy.slurm.queue.table_source import TableSource, journal_path
+from slurm_energy.slurm.queue.table_source import QueueTableSource, journal_path
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 DRIVER = Path(__file__).parent / "native" / "tables_driver.c"
@@ -212,7 +212,7 @@ def test_python_reads_the_queue_that_the_plugin_wrote(plugin, tmp_path, count, r
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"
     assert plugin("write", path, count, room) == ["ok"]
-    queue = TableSource(path).read()
+    queue = QueueTableSource(path).read()
     ids = list(range(1, min(count, room) + 1))
     assert queue.job_id.tolist() == ids
     assert queue.name == [f"{job:040}"[: job % 41] for job in ids]
@@ -254,10 +254,10 @@ def test_a_queue_written_over_while_it_is_read_is_read_whole(plugin, tmp_path, w
 
     while_read(two_passes)
     if times == 1:
-        assert TableSource(path).read().name == [f"{job:040}"[: job % 41] for job in range(1, 3001)]
+        assert QueueTableSource(path).read().name == [f"{job:040}"[: job % 41] for job in range(1, 3001)]
     else:
         with pytest.raises(UnavailableError, match="changes whenever it is read"):
-            TableSource(path).read()
+            QueueTableSource(path).read()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["queue.table", "queue.table.spare"]
 
 
@@ -294,7 +294,7 @@ def test_whatever_lies_where_the_spare_is_wanted_the_queue_is_whole(plugin, tmp_
     put(path.with_name("queue.table.spare"), elsewhere)
     for count in (30, 20, 40):
         assert plugin("write", path, count, count) == ["ok"]
-        assert TableSource(path).read().count == count
+        assert QueueTableSource(path).read().count == count
         status = path.lstat()
         assert (status.st_uid, status.st_mode, status.st_nlink) == (0, 0o100600, 1)
     assert elsewhere.read_bytes() == b"y" * 1000
@@ -304,15 +304,15 @@ def test_the_journal_follows_a_snapshot(plugin, tmp_path):
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"
     assert plugin("open", path, 5, 7) == ["ok"]  # none yet: an empty one is made
-    assert TableSource(path).read().job_id.tolist() == [5, 6, 7]
+    assert QueueTableSource(path).read().job_id.tolist() == [5, 6, 7]
     plugin("write", path, 3, 3)
-    assert TableSource(path).read().job_id.tolist() == [1, 2, 3]
+    assert QueueTableSource(path).read().job_id.tolist() == [1, 2, 3]
     plugin("note", path, 3, 9)
-    queue = TableSource(path).read()
+    queue = QueueTableSource(path).read()
     assert queue.job_id.tolist() == list(range(1, 10))
     assert queue.account[8] == "0" * 9
     plugin("open", path, 20, 20)  # a plugin that starts again, with the last one's snapshot
-    assert TableSource(path).read().job_id.tolist() == [1, 2, 3, 20]
+    assert QueueTableSource(path).read().job_id.tolist() == [1, 2, 3, 20]
 
 
 def test_a_lost_snapshot_or_journal_is_made_up_for(plugin, tmp_path):
@@ -320,7 +320,7 @@ def test_a_lost_snapshot_or_journal_is_made_up_for(plugin, tmp_path):
     path = tmp_path / "queue.table"
     plugin("write", path, 3, 3)
     plugin("note", path, 4, 5)
-    source = TableSource(path)
+    source = QueueTableSource(path)
     assert source.read().job_id.tolist() == [1, 2, 3, 4, 5]
     path.unlink()
     plugin("note", path, 6, 6)
@@ -337,7 +337,7 @@ def test_the_journal_is_bounded(plugin, tmp_path):
     path = tmp_path / "queue.table"
     assert plugin("open", path, 1, 60000) == ["ok"]
     assert journal_path(path).stat().st_size <= 8 << 20
-    assert TableSource(path).read().count > 10000
+    assert QueueTableSource(path).read().count > 10000
 
 
 def test_where_nothing_can_be_written_the_plugin_says_so(plugin, tmp_path):
@@ -373,4 +373,4 @@ def test_after_a_snapshot_that_found_no_room_new_jobs_join_the_last_one(plugin, 
     assert started_again("write", path, 3000, 3000)[0] == "error"
     make_room()
     assert started_again("note", path, 20, 20) == ["ok"]
-    assert TableSource(path).read().job_id.tolist() == [1, 2, 3, 20]
+    assert QueueTableSource(path).read().job_id.tolist() == [1, 2, 3, 20]

@@ -224,7 +224,7 @@ def test_every_option_of_a_daemon_has_a_reader(module: object) -> None:
 
 def test_every_flag_has_an_effect() -> None:
     """A flag is part of the request that plans a job, or the queue engine reads it."""
-    planning = ast.unparse(modules()["policies/plan.py"]) + ast.unparse(modules()["agent/planning.py"])
+    planning = ast.unparse(modules()["policies/plan.py"]) + ast.unparse(modules()["agent/jobs/planner.py"])
     queue = "".join(ast.unparse(tree) for name, tree in modules().items() if name.startswith("priority/"))
     keys = {"ENERGY_CAP": "cap_watts", "ENERGY_GPU_CAP": "gpu_cap_watts"}
     for variable, flag in FLAGS.items():
@@ -243,7 +243,9 @@ def test_every_part_of_a_request_has_a_reader() -> None:
 
 
 def test_every_key_of_a_record_is_written_by_the_agent_and_read() -> None:
-    agent = "".join(ast.unparse(tree) for name, tree in modules().items() if name == "agent/recording.py")
+    agent = "".join(
+        ast.unparse(tree) for name, tree in modules().items() if name == "agent/jobs/job_records.py"
+    )
     others = "".join(
         ast.unparse(tree)
         for name, tree in modules().items()

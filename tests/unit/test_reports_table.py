@@ -18,7 +18,7 @@ from slurm_energy.reports.scaling import Units, with_unit
 from slurm_energy.reports.settings import short_settings
 from slurm_energy.reports.table import Layout, delimited, fit, parse_format, table_lines
 from slurm_energy.reports.usage import Answer, Usage, summarise
-from slurm_energy.safe_text import columns_of
+from slurm_energy.safe_text import display_width
 
 NAMES = [field.name for field in FIELDS]
 WIDTHS = st.none() | st.tuples(st.booleans(), st.integers(1, 4096))
@@ -176,7 +176,7 @@ def test_no_name_moves_the_columns_of_a_delimited_row(name: str, delimiter: str)
 @given(st.text(max_size=40), st.integers(1, 30), st.booleans())
 def test_cells_take_just_their_columns_of_the_terminal(text: str, width: int, left: bool) -> None:
     cell = fit(text, width, left)
-    assert columns_of(cell) == width
+    assert display_width(cell) == width
     assert cell.isprintable()
 
 

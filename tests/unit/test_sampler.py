@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.agent.clock import Clock, Grid
-from slurm_energy.agent.meter import Booking, Meter, PowerWatch
-from slurm_energy.agent.sampler import Delta, Interval, Sampler
-from slurm_energy.agent.trace import MOST_POINTS, TraceBuilder
+from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.metering.job_meter import Booking, Meter, PowerWatch
+from slurm_energy.agent.metering.sampler import Delta, Interval, Sampler
+from slurm_energy.agent.metering.trace import MOST_POINTS, TraceBuilder
+from slurm_energy.agent.worker_thread import Grid
 from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCounter, ThrottleSensor
 
 
@@ -298,8 +299,8 @@ def test_a_suspend_while_the_agent_did_not_run_is_seen() -> None:
 
 def test_counters_are_read_thrice_per_wrap_whatever_is_configured() -> None:
     small, large = Counter(range_uj=100_000_000, most_watts=400), Counter(range_uj=262 * 10**9, key="large")
-    assert Sampler([large, small], [], HandClock()).longest_interval_s == pytest.approx(0.25 / 3)
-    assert Sampler([Counter()], [], HandClock()).longest_interval_s == math.inf
+    assert Sampler([large, small], [], HandClock()).max_interval_s == pytest.approx(0.25 / 3)
+    assert Sampler([Counter()], [], HandClock()).max_interval_s == math.inf
 
 
 @given(st.floats(0.01, 10), st.floats(0, 1e6), st.lists(st.floats(0, 25), min_size=1, max_size=50))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.agent.idle import IdlePower
-from slurm_energy.agent.shares import Claim, NodeInterval, Split, apportion, node_rest, split
+from slurm_energy.agent.metering.attribution import Claim, NodeInterval, Split, apportion, node_rest, split
+from slurm_energy.agent.metering.idle_power import IdlePower
 
 DOCUMENT = Path(__file__).parents[2] / "docs/attribution.md"
 SECOND = 10**9

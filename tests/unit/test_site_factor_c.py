@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.priority import table_file
-from slurm_energy.slurm.queue.table_source import TableSource
+from slurm_energy.slurm.queue.table_source import QueueTableSource
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ROOT / "plugins"
@@ -59,7 +59,7 @@ def test_random_jobs_get_their_numbers_and_are_written_down(driver, tmp_path, se
     listed = {int(job): rest for job, *rest in (line.split() for line in done.stdout.splitlines())}
     for job, (_, factor, fixed, *_) in listed.items():
         assert int(factor) == (known.get(job, -77) if fixed == "free" else 0), job
-    found = TableSource(queue).read()
+    found = QueueTableSource(queue).read()
     assert found.job_id.tolist() == sorted(listed)
     assert found.state.tolist() == [int(listed[job][0]) for job in sorted(listed)]
     assert found.fixed.tolist() == [listed[job][2] == "fixed" for job in sorted(listed)]
@@ -69,5 +69,5 @@ def test_random_jobs_get_their_numbers_and_are_written_down(driver, tmp_path, se
     assert 500 < len(found.partition[0]) <= 512
     assert all(name.startswith("ENERGY_") for flags in found.flags for name in flags)
     assert set(found.qos) == {"", "normal"} and {0.25} < {*found.shares_norm.tolist()}
-    moved = TableSource(queue.with_name("queue.table.moved")).read()
+    moved = QueueTableSource(queue.with_name("queue.table.moved")).read()
     assert moved.job_id.tolist() == [*found.job_id.tolist(), 501]

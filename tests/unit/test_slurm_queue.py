@@ -23,10 +23,10 @@ from slurm_answers import RECORDED_DELIMITER, squeue_delimiter, squeue_fields
 from slurm_energy.errors import ConfigError, UnavailableError, UsageError
 from slurm_energy.slurm.command import command_environment
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING
-from slurm_energy.slurm.queue.comment_flags import flags_in
-from slurm_energy.slurm.queue.job_update import SITE_FACTOR_MAX, Updater
+from slurm_energy.slurm.queue.comment_flags import parse_comment_flags
+from slurm_energy.slurm.queue.job_update import SITE_FACTOR_MAX, JobUpdater
 from slurm_energy.slurm.queue.priority_weights import check_weights
-from slurm_energy.slurm.queue.running_jobs import read_places
+from slurm_energy.slurm.queue.running_jobs import read_job_nodes
 from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
 RECORDED = Path(__file__).parent / "slurm_outputs"
@@ -114,7 +114,7 @@ def test_large_user_ids_are_themselves(monkeypatch):
 def test_jobs_of_a_federation_have_places_and_those_of_other_clusters_none():
     asked = []
     answer = f"{63 << 26 | 1} n[1-2]\n7 n3\n8 \n12345678901 n4\n"
-    places = read_places(lambda argv: asked.append(argv) or answer)
+    places = read_job_nodes(lambda argv: asked.append(argv) or answer)
     assert places == {63 << 26 | 1: ("n1", "n2"), 7: ("n3",)}
     assert "--local" in asked[0]
 
@@ -360,12 +360,12 @@ class TestSiteFactor:
     ],
 )
 def test_flags_in_admin_comment(text, flags):
-    assert flags_in(text) == flags
+    assert parse_comment_flags(text) == flags
 
 
 @given(st.text())
 def test_any_admin_comment_is_read(text):
-    for name, value in flags_in("energy-flags:" + text).items():
+    for name, value in parse_comment_flags("energy-flags:" + text).items():
         assert name.startswith("ENERGY_") and value.isascii() and not set(value) & set(" \n;=")
 
 
@@ -411,7 +411,7 @@ def scontrol(tmp_path):
             return self.log.read_text().splitlines() if self.log.exists() else []
 
         def updater(self, **arguments):
-            return Updater(1e6, command=[str(self.path)], **arguments)
+            return JobUpdater(1e6, command=[str(self.path)], **arguments)
 
     found = Scontrol()
     found.path.write_text(SCONTROL.format(log=found.log))
@@ -507,22 +507,22 @@ def test_without_slurmctld_the_batch_ends(scontrol, trouble):
 
 def test_no_scontrol():
     with pytest.raises(UnavailableError, match="not found"):
-        Updater(1.0, command=["/nonexistent/scontrol"]).set_site_factors({1: 1})
+        JobUpdater(1.0, command=["/nonexistent/scontrol"]).set_site_factors({1: 1})
 
 
 def test_nothing_to_do_starts_nothing():
-    assert Updater(1.0, command=["/nonexistent/scontrol"]).set_site_factors({}).done == ()
+    assert JobUpdater(1.0, command=["/nonexistent/scontrol"]).set_site_factors({}).done == ()
 
 
 def test_what_time_does_not_suffice_for_is_left(scontrol):
-    updater = Updater(1e6, batch_s=0.0, command=[str(scontrol.path)])
+    updater = JobUpdater(1e6, batch_s=0.0, command=[str(scontrol.path)])
     outcome = updater.set_site_factors({1: 1, 2: 2, 3: 3})
     assert (outcome.done, outcome.left) == ((1,), (2, 3))
 
 
 def test_not_more_changes_than_allowed(scontrol):
     begin = time.monotonic()
-    outcome = Updater(20.0, command=[str(scontrol.path)]).set_site_factors(dict.fromkeys(range(1, 6), 1))
+    outcome = JobUpdater(20.0, command=[str(scontrol.path)]).set_site_factors(dict.fromkeys(range(1, 6), 1))
     assert len(outcome.done) == 5
     assert time.monotonic() - begin >= 4 / 20.0
 
@@ -543,8 +543,8 @@ def test_a_stopped_updater_leaves_nothing_running(scontrol):
 
 def test_scontrol_ends_with_a_killed_senergyctld(scontrol):
     changes = "dict.fromkeys(range(1, 90), 1)"
-    code = f"from {Updater.__module__} import Updater\n"
-    code += f"Updater(0.01, batch_s=1e9, command=[{str(scontrol.path)!r}]).set_site_factors({changes})"
+    code = f"from {JobUpdater.__module__} import JobUpdater\n"
+    code += f"JobUpdater(0.01, batch_s=1e9, command=[{str(scontrol.path)!r}]).set_site_factors({changes})"
     with subprocess.Popen([sys.executable, "-c", code]) as child:
         until(lambda: len(scontrol.lines) == 1)
         child.kill()

@@ -11,7 +11,7 @@ import pytest
 from store_examples import NOW, Accounting, item, job, record
 
 from slurm_energy.accounting import database, integrity, job_facts, record_queries, retention
-from slurm_energy.accounting.record_selection import JobSelector, Selection, Visibility
+from slurm_energy.accounting.record_selection import JobSelector, RecordSelection, Visibility
 from slurm_energy.controller import main as controller_main
 from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
 from slurm_energy.reports.trace import encode_trace
@@ -200,7 +200,7 @@ class TestSelection:
     )
     def test_bad_queries_are_one_line(self, query):
         with pytest.raises(UsageError) as raised:
-            Selection.from_query(query)
+            RecordSelection.from_query(query)
         assert len(str(raised.value)) < 200 and "\n" not in str(raised.value)
 
     def test_huge_uids_and_odd_names_find_nothing(self, accounting):
@@ -244,28 +244,30 @@ class TestDuplicates:
 class TestOwnJobsOnly:
     def test_others_are_left_out(self, accounting):
         accounting.deliver(item(job_id=1, uid=1000), item(job_id=2, uid=1001))
-        assert accounting.ids(Selection(visible=Visibility(1001))) == [2]
+        assert accounting.ids(RecordSelection(visible=Visibility(1001))) == [2]
 
     @pytest.mark.parametrize("wanted", ["1", "1.batch", "2,1"])
     def test_asking_for_another_users_job_is_refused_by_name(self, accounting, wanted):
         accounting.deliver(item(job_id=1, uid=1000), item(job_id=2, uid=1001))
         jobs = tuple(JobSelector.parse(text) for text in wanted.split(","))
         with pytest.raises(ForbiddenError, match=r"job 1(\.batch)?: it belongs to another user"):
-            accounting.ids(Selection(jobs=jobs, visible=Visibility(1001)))
+            accounting.ids(RecordSelection(jobs=jobs, visible=Visibility(1001)))
 
     def test_a_task_of_another_user(self, accounting):
         accounting.deliver(item(job_id=5, uid=1000))
         accounting.learn(job(5, "4_1"))
         with pytest.raises(ForbiddenError, match="job 4_1"):
-            accounting.ids(Selection(jobs=(JobSelector.parse("4_1"),), visible=Visibility(1001)))
+            accounting.ids(RecordSelection(jobs=(JobSelector.parse("4_1"),), visible=Visibility(1001)))
 
     def test_an_own_job_whose_id_another_user_had_before(self, accounting):
         accounting.deliver(item(start=0.0, end=5.0, uid=1000), item(start=90_000.0, end=90_005.0, uid=1001))
         jobs = (JobSelector.parse("1"),)
-        assert accounting.ids(Selection(jobs=jobs, visible=Visibility(1001), duplicates=True)) == [1]
+        assert accounting.ids(RecordSelection(jobs=jobs, visible=Visibility(1001), duplicates=True)) == [1]
 
     def test_jobs_that_do_not_exist_are_just_not_there(self, accounting):
-        assert accounting.ids(Selection(jobs=(JobSelector.parse("77"),), visible=Visibility(1001))) == []
+        assert (
+            accounting.ids(RecordSelection(jobs=(JobSelector.parse("77"),), visible=Visibility(1001))) == []
+        )
 
 
 class TestFacts:
@@ -297,15 +299,15 @@ class TestFacts:
     def test_open_until_the_state_is_final(self, accounting):
         accounting.deliver(item())
         with database.connect(accounting.path) as connection:
-            assert job_facts.open_jobs(connection, NOW - 5) == [job_facts.OpenJob("c1", 1, True)]
-            assert job_facts.open_jobs(connection, NOW + 5) == []
+            assert job_facts.pending_lookups(connection, NOW - 5) == [job_facts.JobLookup("c1", 1, True)]
+            assert job_facts.pending_lookups(connection, NOW + 5) == []
         accounting.learn(job(1, state="RUNNING", end=None))
         with database.connect(accounting.path) as connection:
-            assert job_facts.open_jobs(connection, NOW - 5) == [job_facts.OpenJob("c1", 1, False)]
-            assert job_facts.open_jobs(connection, NOW + 5) == []
+            assert job_facts.pending_lookups(connection, NOW - 5) == [job_facts.JobLookup("c1", 1, False)]
+            assert job_facts.pending_lookups(connection, NOW + 5) == []
         accounting.learn(job(1, state="COMPLETED"))
         with database.connect(accounting.path) as connection:
-            assert job_facts.open_jobs(connection, 0) == []
+            assert job_facts.pending_lookups(connection, 0) == []
         assert accounting.find()[0]["job"]["state"] == "COMPLETED"
         assert accounting.rows("SELECT count(*) FROM jobs") == [(1,)]
 
@@ -313,10 +315,10 @@ class TestFacts:
         accounting.deliver(item())
         accounting.learn(job(1, state="COMPLETED", name="allocation", end=1100.0), now=1105.0)
         with database.connect(accounting.path) as connection:
-            assert job_facts.open_jobs(connection, 0) == [job_facts.OpenJob("c1", 1, False)]
+            assert job_facts.pending_lookups(connection, 0) == [job_facts.JobLookup("c1", 1, False)]
         accounting.learn(job(1, display_id="7_1", state="COMPLETED", name="train", end=1100.0), now=1111.0)
         with database.connect(accounting.path) as connection:
-            assert job_facts.open_jobs(connection, 0) == []
+            assert job_facts.pending_lookups(connection, 0) == []
         assert accounting.find()[0]["job"]["display_id"] == "7_1"
 
     def test_each_run_gets_its_own(self, accounting):
@@ -362,7 +364,7 @@ def test_figures(accounting):
     accounting.deliver(item(job_id=3, end=1150.0), now=NOW + 9)
     accounting.learn(job(1))
     with database.connect(accounting.path, read_only=True) as connection:
-        figures = record_queries.figures(connection)
+        figures = record_queries.database_figures(connection)
     assert figures.pop("database_bytes") > 0
     assert figures == {
         "records": 3,

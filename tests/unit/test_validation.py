@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
 from slurm_energy.config.findings import InvalidConfigError, Severity
-from slurm_energy.config.loader import nearest
+from slurm_energy.config.loader import suggest_name
 from slurm_energy.config.schema import SECTIONS, EdpEntry, SitePolicy
-from slurm_energy.config.schema_document import example, toml
-from slurm_energy.validation import Role, check_file, load_for_daemon
+from slurm_energy.config.schema_document import example_file, toml
+from slurm_energy.validation import DaemonRole, check_file, load_for_daemon
 from slurm_energy.validation.checker import CHECKS
 from slurm_energy.validation.host import Host, SlurmConf
 
@@ -448,7 +448,7 @@ def test_without_a_file_the_defaults_are_checked(
 
 def test_the_example_passes_on_its_own_cluster(host: Path) -> None:
     path = host / "energy.toml"
-    path.write_text(example().replace('#name = "cluster"', 'name = "sirius"'))
+    path.write_text(example_file().replace('#name = "cluster"', 'name = "sirius"'))
     path.chmod(0o644)
     assert check_file(path).errors == []
 
@@ -462,24 +462,24 @@ class TestDaemons:
         log = logging.getLogger("test")
         path = written(host, "[defaults]\npolicy='cap'\n[[edp]]\ngpu='A100'\n")
         with pytest.raises(InvalidConfigError) as caught:
-            load_for_daemon(path, Role.NODE, log)
+            load_for_daemon(path, DaemonRole.NODE, log)
         assert len(caught.value.lines) == 2
         assert "(1 more: senergy config check)" in str(caught.value)
         path = written(host, "[[edp]]\ngpu='A'\ngpu_cap_watts=9\n[[edp]]\ngpu='A'\ngpu_cap_watts=8\n")
-        assert len(load_for_daemon(path, Role.NODE, log).edp) == 2
+        assert len(load_for_daemon(path, DaemonRole.NODE, log).edp) == 2
         assert "never used" in caplog.text
 
     def test_an_agent_does_not_refuse_what_concerns_the_controller(self, host: Path) -> None:
         log = logging.getLogger("test")
         path = written(host, "[controller]\ndatabase='/nowhere/a.db'\n[priority]\npolicy='x'\n")
-        load_for_daemon(path, Role.NODE, log)
+        load_for_daemon(path, DaemonRole.NODE, log)
         with pytest.raises(InvalidConfigError):
-            load_for_daemon(path, Role.CONTROLLER, log)
+            load_for_daemon(path, DaemonRole.CONTROLLER, log)
 
     def test_a_directory_that_is_not_there_yet_is_exit_code_4(self, host: Path) -> None:
         path = written(host, "[controller]\ndatabase='/nowhere/a.db'\n")
         with pytest.raises(InvalidConfigError) as caught:
-            load_for_daemon(path, Role.CONTROLLER, logging.getLogger("test"))
+            load_for_daemon(path, DaemonRole.CONTROLLER, logging.getLogger("test"))
         assert caught.value.exit_code == 4
 
     def test_a_controller_whose_responses_nobody_believes_says_so(
@@ -487,11 +487,11 @@ class TestDaemons:
     ) -> None:
         text = f"[cluster]\nname='sirius'\ncontroller_users=['{os.geteuid() + 1}']\n"
         text += f"[controller]\ndatabase='{host}/a.db'\npolicy_file='{host}/policies'\n"
-        load_for_daemon(written(host, text), Role.CONTROLLER, logging.getLogger("test"))
+        load_for_daemon(written(host, text), DaemonRole.CONTROLLER, logging.getLogger("test"))
         assert "no agent will believe it" in caplog.text
         caplog.clear()
         text = text.replace(f"['{os.geteuid() + 1}']", f"['{os.geteuid()}']")
-        load_for_daemon(written(host, text), Role.CONTROLLER, logging.getLogger("test"))
+        load_for_daemon(written(host, text), DaemonRole.CONTROLLER, logging.getLogger("test"))
         assert "no agent" not in caplog.text
 
     @pytest.mark.parametrize("module", ["slurm_energy.agent.main", "slurm_energy.controller.main"])
@@ -512,7 +512,7 @@ def test_slurm_conf_is_read_as_slurm_reads_it(tmp_path: Path) -> None:
 
     conf = tmp_path / "slurm.conf"
     conf.write_text(SLURM_CONF)
-    slurm = SlurmConf(conf, settings=conf_files.settings(conf))
+    slurm = SlurmConf(conf, settings=conf_files.read_settings(conf))
     assert slurm.partitions == {"gpu", "cpu"}
     assert slurm.controllers == {"head"}
     host = Host(frozenset({"head"}), slurm)
@@ -529,7 +529,7 @@ def test_slurm_conf_is_read_as_slurm_reads_it(tmp_path: Path) -> None:
     ],
 )
 def test_the_nearest_name_is_found_whatever_its_case(word: str, advice: str) -> None:
-    assert nearest(word, ["edp", "cap", "monitor"]) == advice
+    assert suggest_name(word, ["edp", "cap", "monitor"]) == advice
 
 
 def test_findings_are_data(host: Path) -> None:
@@ -550,7 +550,7 @@ def test_root_may_check_on_behalf_of_a_service_that_owns_its_directories(tmp_pat
     path = tmp_path / "energy.toml"
     path.write_text(f"[controller]\npolicy_file = '{tmp_path}/run/p'\ndatabase = '{tmp_path}/lib/db'\n")
     slurm = SlurmConf(Path("/slurm.conf"), settings={"slurmuser": ["nobody"], "clustername": ["cluster"]})
-    checked = check_file(path, Role.CONTROLLER, Host(frozenset({"h"}), slurm))
+    checked = check_file(path, DaemonRole.CONTROLLER, Host(frozenset({"h"}), slurm))
     assert [finding.text for finding in (*checked.errors, *checked.warnings)] == []
 
 
@@ -634,7 +634,7 @@ def test_any_values_give_findings_and_no_traceback(
         path = Path(folder) / "energy.toml"
         path.write_text(text, encoding="utf-8")
         path.chmod(0o644)
-        for role in (None, *Role):
+        for role in (None, *DaemonRole):
             for finding in check_file(path, role, host).findings:
                 assert "\n" not in finding.text and finding.why
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_energy.agent.worker import Regular, Worker
+from slurm_energy.agent.worker_thread import Regular, Worker
 
 DEADLINE_S = 20.0
 

@@ -12,7 +12,7 @@ MARK: Final = "energy-flags:"
 _ITEM = re.compile(r"(ENERGY_[A-Z_]{1,32})=([A-Za-z0-9_.:,/+%-]{1,512})", re.ASCII)
 
 
-def flags_in(text: str) -> dict[str, str]:
+def parse_comment_flags(text: str) -> dict[str, str]:
     """Return the flags of `... energy-flags: ENERGY_POLICY=edp ENERGY_CAP=200; ...`; no mark, no flags."""
     _, mark, after = text.rpartition(MARK)
     if not mark:

@@ -8,13 +8,13 @@ from typing import Final
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.queue.columns import QueueColumns, QueueSource
-from slurm_energy.slurm.queue.table_source import TableSource
+from slurm_energy.slurm.queue.table_source import QueueTableSource
 
-LAST_QUEUE_S: Final = 120.0
+MAX_SNAPSHOT_AGE_S: Final = 120.0
 """Age up to which the last good snapshot is used: two of slurmctld's passes."""
 
 
-class RecoveringSource:
+class FallbackQueueSource:
     """The plugin's table; while it is missing or damaged, the last one with its journal, then squeue.
 
     slurmctld writes the table again at its next pass, within a minute. Until then the order must not stop:
@@ -30,7 +30,7 @@ class RecoveringSource:
     """
 
     def __init__(
-        self, table: TableSource, squeue: QueueSource, clock: Callable[[], float] = time.time
+        self, table: QueueTableSource, squeue: QueueSource, clock: Callable[[], float] = time.time
     ) -> None:
         self._table, self._squeue, self._clock = table, squeue, clock
         self._by_squeue = False
@@ -61,7 +61,7 @@ class RecoveringSource:
 
     def _without_table(self, error: UnavailableError) -> QueueColumns:
         last = self._table.read_last()
-        if last is not None and abs(self._clock() - last.taken_unix_s) <= LAST_QUEUE_S:
+        if last is not None and abs(self._clock() - last.taken_unix_s) <= MAX_SNAPSHOT_AGE_S:
             self.problem = f"{error}; the last one is used until slurmctld writes it again"
             return last
         try:

@@ -32,13 +32,13 @@ _NAMES: Final = ("JobID", "ArrayJobID", "ArrayTaskID", *_TRES)
 _GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z0-9][A-Za-z0-9_.+-]*?))??(?::(?P<count>\d{1,6}))?")
 _HOSTLIST: Final = re.compile(r"[A-Za-z0-9_.,+\[\]-]{1,16384}")
 
-KINDS_CHANGE: Final = (23, 2)
+GPU_TYPE_CHANGE_RELEASE: Final = (23, 2)
 """From this release on an update may name another type of GPU. Before it slurmctld keeps the old type beside
 the new one, and no node has both (SchedMD's bug 13899)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GpuRequest:
     """What a job asks for, as far as it matters here.
 
     Attributes:
@@ -66,7 +66,7 @@ class Asked:
         return ",".join([*([f"gpu{kind}:{self.gpus}"] if self.gpus else []), *self.others])
 
 
-def ask(name: str, run: Runner = run_command) -> Asked:
+def read_gpu_request(name: str, run: Runner = run_command) -> GpuRequest:
     """Ask slurmctld what one job asks for.
 
     Args:
@@ -80,8 +80,8 @@ def ask(name: str, run: Runner = run_command) -> Asked:
     letters = _record(name, squeue_rows(options, tuple(_LETTERS.values()), run))
     names = _record(name, squeue_rows(options, _NAMES, run)) if letters else None
     if letters is None or names is None:
-        return Asked(pending=False)
-    return asked_of(dict(zip(_LETTERS, letters, strict=True)) | dict(zip(_NAMES, names, strict=True)))
+        return GpuRequest(pending=False)
+    return gpu_request_of(dict(zip(_LETTERS, letters, strict=True)) | dict(zip(_NAMES, names, strict=True)))
 
 
 def _record(name: str, rows: Iterable[list[str]]) -> list[str] | None:
@@ -93,8 +93,8 @@ def _record(name: str, rows: Iterable[list[str]]) -> list[str] | None:
     return None
 
 
-def asked_of(fields: Mapping[str, str]) -> Asked:
-    """Return what a job asks for, from the fields of `ask`; `N/A` and the like mean that it has none."""
+def gpu_request_of(fields: Mapping[str, str]) -> GpuRequest:
+    """Build the request from squeue's fields; `N/A` and the like mean that a field is not set."""
     values = {key: value for key, value in fields.items() if value not in NO_VALUES}
     places = not values.keys().isdisjoint(("features", "nodes", "reservation"))
     kind, gpus, others, obstacle = _gres(values.get("tres-per-node", ""))
@@ -110,7 +110,7 @@ def asked_of(fields: Mapping[str, str]) -> Asked:
     excluded = values.get("excluded", "")
     if excluded and not _HOSTLIST.fullmatch(excluded):
         obstacle = "its list of excluded nodes cannot be read"
-    return Asked(values.get("state") == "PENDING", kind, gpus, others, excluded, places, obstacle)
+    return GpuRequest(values.get("state") == "PENDING", kind, gpus, others, excluded, places, obstacle)
 
 
 def _gres(text: str) -> tuple[str, int, tuple[str, ...], str]:
@@ -126,12 +126,12 @@ def _gres(text: str) -> tuple[str, int, tuple[str, ...], str]:
     return kind, gpus, tuple(others), "it asks for two kinds of GPU at once" if found > 1 else ""
 
 
-def changes(
-    asked: Asked, gpu_kind: str, gpus: int, release: tuple[int, ...], without_kind: str, excluded: str
+def scontrol_fields(
+    asked: GpuRequest, gpu_kind: str, gpus: int, release: tuple[int, ...], without_kind: str, excluded: str
 ) -> dict[str, str]:
     """Return the fields to give to scontrol so that a job gets this shape.
 
-    Before `KINDS_CHANGE` the kind is chosen by excluding the nodes that do not have it.
+    Before `GPU_TYPE_CHANGE_RELEASE` the kind is chosen by excluding the nodes that do not have it.
 
     Args:
         asked: what it asks for now.
@@ -146,7 +146,7 @@ def changes(
     """
     if asked.obstacle or asked.gpus == 0:
         raise UsageError("its GPUs stay", asked.obstacle or "it asks for none by --gres or --gpus-per-node")
-    named = release >= KINDS_CHANGE or asked.gpu_kind == gpu_kind
+    named = release >= GPU_TYPE_CHANGE_RELEASE or asked.gpu_kind == gpu_kind
     if asked.gpu_kind and not named:
         raise UsageError(
             "its GPUs stay",

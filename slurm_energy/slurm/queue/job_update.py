@@ -45,7 +45,7 @@ _NO_ERROR: Final = "No error"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class UpdateResult:
     """What became of a batch.
 
     Attributes:
@@ -61,7 +61,7 @@ class Outcome:
     left: tuple[int, ...] = ()
 
 
-class Updater:
+class JobUpdater:
     """Has jobs changed by scontrol, one after the other and never more than so many in a second.
 
     Each change costs slurmctld one request; the next one is sent once the last one is answered, so a busy
@@ -87,7 +87,7 @@ class Updater:
         self._known = {} if known is None else known
         self._stopped = threading.Event()
 
-    def set_site_factors(self, changes: Mapping[int, int]) -> Outcome:
+    def set_site_factors(self, changes: Mapping[int, int]) -> UpdateResult:
         """Set site factors by job id, in the order given.
 
         A job that is held stays held, and nice and limits stay. The number of an array, or of the first
@@ -103,7 +103,7 @@ class Updater:
         wanted = [(job, f"update JobId={job} SiteFactor={value}") for job, value in changes.items()]
         return self._batch(wanted, lambda job: self._known.__setitem__(job, changes[job]))
 
-    def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> Outcome:
+    def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> UpdateResult:
         """Change a pending job as a user, for example `{"Gres": "gpu:h100:2", "ExcNodeList": ""}`.
 
         slurmctld applies the rules for that user, and tells the site's job_submit plugin this uid. As
@@ -133,7 +133,7 @@ class Updater:
         change = [(job_id, f"update JobId={names[job_id]} {words}")]
         return self._batch(change, names=names, options=[f"--uid={uid}"])
 
-    def requeue(self, names: Mapping[int, str]) -> Outcome:
+    def requeue(self, names: Mapping[int, str]) -> UpdateResult:
         """Put running batch jobs back into the queue; one that has ended in the meantime stays ended.
 
         Args:
@@ -163,9 +163,9 @@ class Updater:
         *,
         options: Sequence[str] = (),
         partly: bool = False,
-    ) -> Outcome:
+    ) -> UpdateResult:
         if not commands:
-            return Outcome()
+            return UpdateResult()
         done: list[int] = []
         gone: list[int] = []
         refused: dict[int, str] = {}
@@ -174,7 +174,7 @@ class Updater:
             session.ask("")  # what scontrol has to say of slurm.conf is no answer to the first command
             for place, (job_id, text) in enumerate(commands):
                 if place and (time.monotonic() > end or self._stopped.wait(self._pause_s)):
-                    return Outcome(
+                    return UpdateResult(
                         tuple(done), tuple(gone), refused, tuple(job for job, _ in commands[place:])
                     )
                 try:
@@ -184,7 +184,7 @@ class Updater:
                         raise
                     refused[job_id] = str(error)
                     rest = tuple(job for job, _ in commands[place + 1 :])
-                    return Outcome(tuple(done), tuple(gone), refused, rest)
+                    return UpdateResult(tuple(done), tuple(gone), refused, rest)
                 if why is None:
                     done.append(job_id)
                     took(job_id)
@@ -193,10 +193,10 @@ class Updater:
                 else:
                     refused[job_id] = why
                     if _DENIED.search(why) and len(refused) >= _MOST_REFUSED and not done:
-                        return Outcome(
+                        return UpdateResult(
                             (), tuple(gone), refused, tuple(job for job, _ in commands[place + 1 :])
                         )
-        return Outcome(tuple(done), tuple(gone), refused)
+        return UpdateResult(tuple(done), tuple(gone), refused)
 
     def _answer(self, session: _Session, text: str, name: str) -> str | None:
         """Return why a command failed; None: it did not.

@@ -21,7 +21,7 @@ _USABLE: Final = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "CLOUD",
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeResources:
     """One node as slurmctld sees it.
 
     Attributes:
@@ -45,7 +45,7 @@ class Node:
         return not self.partitions.isdisjoint(partitions)
 
 
-def read_nodes(run: Runner = run_command) -> list[Node]:
+def read_nodes(run: Runner = run_command) -> list[NodeResources]:
     """Ask slurmctld for all nodes, in one call.
 
     Raises:
@@ -54,7 +54,7 @@ def read_nodes(run: Runner = run_command) -> list[Node]:
     return parse_nodes(run(["scontrol", "--details", "--oneliner", "show", "node"]))
 
 
-def parse_nodes(text: str) -> list[Node]:
+def parse_nodes(text: str) -> list[NodeResources]:
     """Read what `scontrol -d -o show node` prints; lines that are not about a node are passed over.
 
     A reason, comment or extra field is free text and comes last. It is left out. A line break in one can
@@ -64,10 +64,13 @@ def parse_nodes(text: str) -> list[Node]:
     nodes = [node for node in found if node is not None]
     times = Counter(node.name for node in nodes)
     first = {node.name: node for node in reversed(nodes)}
-    return [node if times[name] == 1 else Node(name, usable=False) for name, node in reversed(first.items())]
+    return [
+        node if times[name] == 1 else NodeResources(name, usable=False)
+        for name, node in reversed(first.items())
+    ]
 
 
-def _node(values: Mapping[str, str]) -> Node | None:
+def _node(values: Mapping[str, str]) -> NodeResources | None:
     if not values.get("NodeName"):
         return None
     state = values.get("State", "").upper()
@@ -76,7 +79,7 @@ def _node(values: Mapping[str, str]) -> Node | None:
     usable = set(words) <= _USABLE and (not state or state[-1].isalpha())
     gpus, used = _gpus(values.get("Gres", "")), _gpus(values.get("GresUsed", ""))
     cpus = _count(values.get("CPUEfctv") or values.get("CPUTot", ""))
-    return Node(
+    return NodeResources(
         name=values["NodeName"],
         partitions=frozenset(values.get("Partitions", "").split(",")) - {""},
         usable=usable,

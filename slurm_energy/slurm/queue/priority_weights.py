@@ -20,7 +20,9 @@ _AMOUNT: Final = re.compile(r"(?:^|=)0*(?:[1-9]|\.0*[1-9])")
 _TODO: Final = "change slurm.conf, then scontrol reconfigure; see docs/priority.md"
 
 
-def check_weights(run: Runner = run_command, locate: Callable[[], Path | None] = conf_files.locate) -> None:
+def check_weights(
+    run: Runner = run_command, locate: Callable[[], Path | None] = conf_files.locate_slurm_conf
+) -> None:
     """Ask slurmctld for its configuration in one request, and read slurm.conf for the site factor plugin.
 
     slurmctld does not send PrioritySiteFactorPlugin (22.05 to 26.05): `scontrol show config` prints `(null)`.
@@ -58,7 +60,7 @@ def _site_factor_plugin(path: Path) -> str:
         ConfigError: slurm.conf, or a file that it includes, cannot be read.
     """
     try:
-        values = conf_files.settings(path, strict=True).get(_PLUGIN.lower(), [""])
+        values = conf_files.read_settings(path, strict=True).get(_PLUGIN.lower(), [""])
     except OSError as error:
         why = f"{error.strerror or error}, so that {_PLUGIN} is not known"
         raise ConfigError(str(error.filename or path), why, "make it readable, or set SLURM_CONF") from None

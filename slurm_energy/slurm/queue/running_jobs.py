@@ -15,7 +15,7 @@ _CLUSTER = re.compile(r"^PreemptMode\s*=\s*(\S+)", re.MULTILINE)
 _LONGEST_NUMBER: Final = 10  # in a federation the upper bits of a number name the cluster: up to 2^32
 
 
-def read_places(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
+def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
     """Return the node names of each running job by its number, in one call.
 
     Raises:
@@ -32,7 +32,7 @@ def read_places(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
     return found
 
 
-def forbidding_partitions(run: Runner = run_command) -> frozenset[str]:
+def non_preemptible_partitions(run: Runner = run_command) -> frozenset[str]:
     """Return the partitions of which no job may be interrupted.
 
     Those with `PreemptMode=OFF` where the cluster has another mode. Where the cluster's own mode is `OFF`, as

@@ -20,8 +20,8 @@ from slurm_energy.quantities import shown
 from slurm_energy.slurm.command import Runner, run_command
 from slurm_energy.slurm.command_output import NO_VALUES, new_delimiter, squeue_command
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns, queue_columns
-from slurm_energy.slurm.queue.comment_flags import flags_in
-from slurm_energy.slurm.tres import MOST_GPUS, gpus_of, requested
+from slurm_energy.slurm.queue.comment_flags import parse_comment_flags
+from slurm_energy.slurm.tres import MAX_GPUS, parse_gpu_request, parse_tres
 
 _FIELDS: Final = (
     *("JobID", "ArrayJobID", "ArrayTaskID", "HetJobID", "UserID", "State", "PriorityLong", "Nice"),
@@ -81,7 +81,7 @@ class SqueueSource:
             queue = self._queue(taken_unix_s, row)
         except (ValueError, OverflowError) as error:
             raise UnavailableError("squeue", f"its answer cannot be read: {shown(str(error), 80)}") from None
-        present = addresses(queue.job_id, queue.array_job_id, queue.het_job_id)
+        present = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)
         for job_id in self._known.keys() - set(present.tolist()):
             del self._known[job_id]
         return queue
@@ -96,7 +96,7 @@ class SqueueSource:
         array = single | np.array([count > 0 for count in tasks], np.bool_)
         array_job_id = np.where(array, _ints(row["ArrayJobID"]), 0)
         het_job_id = _ints(row["HetJobID"])
-        address = addresses(job_id, array_job_id, het_job_id)
+        address = group_job_ids(job_id, array_job_id, het_job_id)
         site_factor, fixed = self._site_factors(address, priority, nice, held)
         start_s, end_s = _times(row["StartTime"]), _times(row["EndTime"])
         eligible_s = _times(row["EligibleTime"])
@@ -173,11 +173,11 @@ def _as_they_are(row: Row) -> dict[str, Any]:
         "name": row["Name"],
         # The first word: an array's tasks may differ, and some reasons name nodes.
         "reason": _texts([text.partition(",")[0] for text in row["Reason"]]),
-        "flags": [flags_in(text) for text in row["admin_comment"]],
+        "flags": [parse_comment_flags(text) for text in row["admin_comment"]],
     }
 
 
-def addresses(job_id: np.ndarray, array_job_id: np.ndarray, het_job_id: np.ndarray) -> np.ndarray:
+def group_job_ids(job_id: np.ndarray, array_job_id: np.ndarray, het_job_id: np.ndarray) -> np.ndarray:
     """Return the number that scontrol takes for all records that belong together; shapes (n,).
 
     What is set for an array goes for each of its tasks, for a heterogeneous job for each component.
@@ -247,11 +247,11 @@ def _gpus(row: Row) -> tuple[np.ndarray, list[str]]:
 def _gpus_of_row(
     alloc: str, job: str, node: str, socket: str, task: str, nodes: str, tasks: str
 ) -> tuple[int, str]:
-    accounted = requested(alloc)
+    accounted = parse_tres(alloc)
     times = ((job, 1), (node, int(nodes)), (socket, int(nodes)), (task, int(tasks)))
-    found = [(gpus_of(text), times) for text, times in times if "gpu" in text]
+    found = [(parse_gpu_request(text), times) for text, times in times if "gpu" in text]
     kind = next((given.gpu_kind for given, _ in found if given.gpu_kind), None)
     if accounted.gpus is not None:
         return accounted.gpus, kind or accounted.gpu_kind or ""
     total = next((given.gpus * times for given, times in found if given.gpus), 0)
-    return min(total, MOST_GPUS), kind or ""
+    return min(total, MAX_GPUS), kind or ""

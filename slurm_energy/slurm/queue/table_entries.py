@@ -21,7 +21,7 @@ from slurm_energy.slurm.queue.table_layout import (
     REQUEUE,
     TEXTS,
 )
-from slurm_energy.slurm.tres import MOST_GPUS, gpus_of, requested
+from slurm_energy.slurm.tres import MAX_GPUS, parse_gpu_request, parse_tres
 
 _FLAG: Final = re.compile(r"ENERGY_[A-Z_]{1,32}")
 _TIMES: Final = {
@@ -140,11 +140,11 @@ def _gpus(
 
 def _gpu_request(tres: str, gres: str, nodes: int, processes: int) -> tuple[int, str]:
     times = {"job": 1, "node": nodes, "socket": nodes, "task": processes}
-    counted = requested(tres)
+    counted = parse_tres(tres)
     asked, kind = 0, counted.gpu_kind or ""
     for part in gres.split(";"):
         what, _, text = part.partition("=")
-        found = gpus_of(text)
+        found = parse_gpu_request(text)
         kind = kind or found.gpu_kind or ""
         asked = max(asked, (found.gpus or 0) * times.get(what, 0))
-    return min(asked if counted.gpus is None else counted.gpus, MOST_GPUS), kind[:64]
+    return min(asked if counted.gpus is None else counted.gpus, MAX_GPUS), kind[:64]

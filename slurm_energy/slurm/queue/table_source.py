@@ -28,7 +28,7 @@ from slurm_energy.slurm.queue.table_layout import (
     checksum,
 )
 
-LONGEST_FILE_BYTES: Final = 1 << 30
+MAX_FILE_BYTES: Final = 1 << 30
 _LONGEST_JOURNAL_BYTES: Final = 1 << 26
 _TRIES: Final = 5
 Entries = NDArray[np.void]
@@ -64,7 +64,7 @@ class _Snapshot:
     heap: bytes
 
 
-class TableSource:
+class QueueTableSource:
     """The queue as slurmctld's plugin wrote it down.
 
     Args:
@@ -95,7 +95,7 @@ class TableSource:
             UnavailableError: no snapshot, or one that is not the plugin's.
         """
         for _ in range(_TRIES):
-            data = _contents(self._path, LONGEST_FILE_BYTES)
+            data = _contents(self._path, MAX_FILE_BYTES)
             header, entries, heap = _snapshot(self._path, data)
             journal = _journal(journal_path(self._path))
             if journal is None or int(journal["generation"]) <= int(header["generation"]):

@@ -1,0 +1,75 @@
+"""Jobs that have ended: their settings go back, their records to disk, then they are forgotten."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+
+from slurm_energy.agent.jobs import job_records
+from slurm_energy.agent.jobs.sessions import Session
+from slurm_energy.agent.state.checkpoints import Keeper
+from slurm_energy.control.settings_manager import Restoration
+from slurm_energy.devices.discovery import NodeDevices
+
+log = logging.getLogger(__name__)
+
+
+class Closing:
+    """The jobs whose end is not complete yet.
+
+    Args:
+        devices: the node's hardware.
+        restoration: puts settings back.
+        keeper: writes records.
+
+    Attributes:
+        sessions: these jobs.
+    """
+
+    def __init__(self, devices: NodeDevices, restoration: Restoration, keeper: Keeper) -> None:
+        self.sessions: list[Session] = []
+        self._devices = devices
+        self._restoration = restoration
+        self._keeper = keeper
+
+    def put_back(self, session: Session) -> None:
+        """Restore what a job set."""
+        results = self._restoration.of_job(session.owner)
+        known = {result.key: result for result in (*session.restored, *results)}
+        # Entries may have been closed before: by senergyd --restore, or by us just before we died.
+        missing = [o for o in session.outcomes if o.key not in known and not o.failed]
+        session.restored = [*known.values(), *self._restoration.look(missing)]
+
+    def repair(self, running: Iterable[Session]) -> None:
+        """Restore what jobs left that do not run."""
+        for session in self.sessions:
+            if self._restoration.holds(session.owner):
+                self.put_back(session)
+        self._restoration.repair([session.owner for session in (*running, *self.sessions)])
+
+    def complete(self) -> None:
+        """Write the records of what has ended, and forget it; what fails is tried again later."""
+        if not self.sessions or not self._keeper.save_books():
+            return  # what is forgotten would take the latest books with it
+        self.sessions = [session for session in self.sessions if not self._completed(session)]
+
+    def _completed(self, session: Session) -> bool:
+        if self._restoration.holds(session.owner) or (session.outcomes and not session.restored):
+            self.put_back(session)  # the latter: we died between restoring and noting it
+        end = session.end_unix if session.end_unix is not None else session.start_unix
+        for name, step in list(session.steps.items()):
+            record = job_records.step_record(session, step, end)
+            notes = (*record.notes, "the end of the step was not seen")
+            if self._keeper.spool(dataclasses.replace(record, notes=notes)):
+                del session.steps[name]
+        trace = None
+        if session.trace is not None and session.trace.is_plot:
+            trace = session.trace.encode(session.unix_at(session.trace.start))
+        record = job_records.job_record(session, self._devices.knobs)
+        if session.steps or not self._keeper.spool(record, trace):
+            return False
+        joules = "unknown" if record.energy_joules is None else f"{record.energy_joules:.1f} J"
+        log.info("job %s ended: %s in %.1f s", session.owner, joules, record.elapsed_s)
+        self._keeper.forget_when_synced([session])
+        return True

@@ -1,0 +1,139 @@
+"""Energy records from sessions and steps. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from slurm_energy.agent.jobs.sessions import Session, Step
+from slurm_energy.agent.metering.attribution import BY_CPU_TIME, OTHER
+from slurm_energy.agent.metering.components import component_energies
+from slurm_energy.control import knob_keys
+from slurm_energy.control.apply import RestoreResult, SettingOutcome
+from slurm_energy.devices.driver import Knob
+from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
+
+_RESTORE_REASONS = "not restored: "
+_LEFT_TO_OTHERS = "after the job: "
+
+
+def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
+    """Return the record of a session that has ended."""
+    end = max(session.start_unix, session.end_unix if session.end_unix is not None else session.start_unix)
+    session.watch.finish()
+    found = component_energies(
+        session.parts, session.meter, whole_node=session.whole_node, partial=session.partly_known
+    )
+    return EnergyRecord(
+        **_whose(session),
+        start=session.start_unix,
+        end=end,
+        components=found,
+        applied=applied_settings(session.outcomes, session.restored, knobs),
+        devices=session.devices,
+        cpus=session.cpus,
+        mean_watts=_mean(found, end - session.start_unix),
+        peak_watts=_peak(session.watch.peak_watts, found, end - session.start_unix),
+        seconds_above_cap=session.watch.above_cap_s,
+        throttled_seconds=session.meter.throttled_s,
+        uncertain_seconds=session.meter.uncertain_s,
+        notes=tuple(session.notes),
+        record_id=session.record_id,
+    )
+
+
+def step_record(session: Session, step: Step, end_unix: float) -> EnergyRecord:
+    """Return the record of a step: what the job's part of the node used while it ran."""
+    end = max(step.start_unix, end_unix)
+    meter = session.meter.since(step.earlier)
+    if not session.whole_node:  # what was split in this time is noted as assumed; the rest is still to come
+        untold = {name for name in (*BY_CPU_TIME, OTHER) if name not in meter.assumed_s}
+        meter.energy_uj = {name: uj for name, uj in meter.energy_uj.items() if name not in untold}
+    partial = session.components if step.shared else session.partly_known
+    found = component_energies(session.parts, meter, whole_node=session.whole_node, partial=partial)
+    return EnergyRecord(
+        **_whose(session),
+        start=step.start_unix,
+        end=end,
+        components=found,
+        step=step.name,
+        mean_watts=_mean(found, end - step.start_unix),
+        throttled_seconds=meter.throttled_s,
+        uncertain_seconds=meter.uncertain_s,
+        notes=("other steps ran at the same time",) if step.shared else (),
+        record_id=step.record_id,
+    )
+
+
+def _whose(session: Session) -> dict[str, Any]:
+    """Return what the records of a job and of its steps have in common."""
+    return {
+        "cluster": session.cluster,
+        "node": session.node,
+        "job_id": session.job_id,
+        "uid": session.uid,
+        "policy": session.policy,
+        "restart_count": session.restart_count,
+        "sluid": session.sluid,
+        "user": session.user,
+        "partition": session.partition,
+        "model": session.model,
+        "tag": session.tag,
+        "fingerprint": session.fingerprint,
+        "asked": dict(session.asked),
+        "gpus": session.gpus,
+    }
+
+
+def _peak(peak_watts: float | None, components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
+    """Return the peak of the components that are measured fast, with the mean of `other` on top."""
+    if peak_watts is None:
+        return None
+    rest = [part for part in components if part.name == OTHER and part.energy_joules is not None]
+    return peak_watts + (_mean(rest, elapsed_s) or 0.0)
+
+
+def _mean(components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
+    known = [p.energy_joules for p in components if p.energy_joules is not None and p.name != "node"]
+    return math.fsum(known) / elapsed_s if known and elapsed_s > 0 else None
+
+
+def applied_settings(
+    outcomes: Iterable[SettingOutcome], restored: Iterable[RestoreResult], knobs: Mapping[str, Knob]
+) -> tuple[AppliedSetting, ...]:
+    """Return settings for a record; equal ones of several places are joined: `policy0-63`."""
+    back = {result.key: result for result in restored}
+    groups: dict[tuple[str, AppliedSetting], list[str]] = {}
+    for outcome in outcomes:
+        kind, place = knob_keys.split(outcome.key)
+        groups.setdefault((kind, _setting(outcome, back, knobs)), []).append(place)
+    return tuple(
+        AppliedSetting(f"{kind}[{knob_keys.joined(found)}]", *_values(setting))
+        for (kind, setting), found in groups.items()
+    )
+
+
+def _setting(
+    outcome: SettingOutcome, back: Mapping[str, RestoreResult], knobs: Mapping[str, Knob]
+) -> AppliedSetting:
+    knob, result = knobs.get(outcome.key), back.get(outcome.key)
+    notes = [outcome.note] if outcome.note else []
+    if result is not None and result.note:
+        notes.append((_LEFT_TO_OTHERS if result.done else _RESTORE_REASONS) + result.note)
+
+    def show(value: str | None) -> str | None:
+        return knob.shown(value) if knob is not None and value is not None else value
+
+    return AppliedSetting(
+        setting="",
+        original=show(outcome.original),
+        asked=show(outcome.asked) or "",
+        applied=show(outcome.applied),
+        restored=None if result is None else result.done,
+        note="; ".join(notes),
+    )
+
+
+def _values(setting: AppliedSetting) -> tuple[str | None, str, str | None, bool | None, str]:
+    return setting.original, setting.asked, setting.applied, setting.restored, setting.note

@@ -1,0 +1,247 @@
+"""From a hook's words to a session and a plan for this node: policies joined with the hardware as found."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+from slurm_energy.agent.jobs.sessions import CLOSING, Session
+from slurm_energy.agent.metering import components
+from slurm_energy.agent.metering.job_meter import Meter, PowerWatch
+from slurm_energy.config import Config
+from slurm_energy.control.arbitration import JobAllocation
+from slurm_energy.control.journal import SettingsJournal
+from slurm_energy.devices.cpu.topology import cpus_of_cores
+from slurm_energy.devices.discovery import NodeDevices, with_current_limits
+from slurm_energy.devices.hardware import NodeHardware
+from slurm_energy.errors import EnergyError
+from slurm_energy.policies import (
+    WAITING_FOR_CPUS,
+    JobScope,
+    PolicyRequest,
+    SettingsPlan,
+    catalogue,
+    make_plan,
+    validate_flags,
+)
+from slurm_energy.policies.shapes import MAX_SHAPES_CHARS
+from slurm_energy.quantities import shown
+from slurm_energy.records import JobDevice
+from slurm_energy.slurm.hook_environment import JobContext
+
+_ASKED = {
+    "ENERGY_POLICY": "policy",
+    "ENERGY_CAP": "cap_watts",
+    "ENERGY_GPU_CAP": "gpu_cap_watts",
+    "ENERGY_MODEL": "model",
+    "ENERGY_TAG": "tag",
+    "ENERGY_ALTERNATIVES": "alternatives",
+}
+_SHORTEST_WINDOW_S = 1.0
+_LONGEST_PRODUCT = 128
+_LIMIT_KINDS = (
+    "cpufreq.boost",
+    "cpufreq.frequency",
+    "powercap.power_limit",
+    "hsmp.power_limit",
+    "nvml.power_limit",
+    "amdsmi.power_limit",
+    "intel_gpu.power_limit",
+)
+
+
+def new_session(
+    context: JobContext,
+    whole: bool,
+    node: str,
+    devices: NodeDevices,
+    config: Config,
+    started: tuple[float, float],
+) -> Session:
+    """Return the session of a job that begins.
+
+    Args:
+        context: what the hook said.
+        whole: the job has the node for itself.
+        node: this node's name.
+        devices: the node's hardware.
+        config: the configuration.
+        started: Unix seconds and boot time of the begin.
+    """
+    hardware = devices.hardware
+    gpus = components.job_gpus(context, hardware.gpus, whole)
+    unknown = components.is_on_unknown_gpus(context, hardware.gpus, whole)
+    notes = [] if whole else [_shared_note(context.cpus, hardware.cpu_count)]
+    return Session(
+        job_id=context.job_id,
+        restart_count=context.restart_count,
+        uid=context.uid,
+        user=context.user,
+        partition=context.partition,
+        cluster=context.cluster or config.cluster.name,
+        node=node,
+        sluid=context.sluid,
+        cpus=context.cpus,
+        boot_id="",
+        start_unix=started[0],
+        whole_node=whole,
+        gpus=gpus,
+        gpu_job=bool(context.gpus),
+        devices=_devices(hardware, gpus),
+        parts=components.job_components(devices, whole, gpus, unknown),
+        meter=Meter(started[1]),
+        watch=PowerWatch(max(_SHORTEST_WINDOW_S, 1 / config.agent.sampling_hz)),
+        notes=[*notes, _INSTANCES] if unknown else notes,
+    )
+
+
+def _devices(hardware: NodeHardware, gpus: Sequence[int]) -> tuple[JobDevice, ...]:
+    """Return what a reader of the record should know of the job's processor and GPUs."""
+    found = [JobDevice("cpu", _product(hardware.cpu_model))] if hardware.cpu_model else []
+    for gpu in hardware.gpus:
+        if gpu.index in gpus:
+            limits = (None, None) if gpu.found_watts is None else (gpu.least_watts, gpu.found_watts)
+            found.append(JobDevice(f"gpu[{gpu.index}]", _product(gpu.name), *limits))
+    return tuple(found)
+
+
+def _product(name: str) -> str:
+    return shown(name, _LONGEST_PRODUCT)
+
+
+def mark_unmeasured(session: Session, flags: Mapping[str, str], boot_id: str, end_unix: float) -> None:
+    """Close a session of which nothing was seen; the same job always gets the same record id."""
+    session.asked = _asked(flags)
+    session.boot_id, session.end_unix, session.phase = boot_id, end_unix, CLOSING
+    session.parts = ()
+    identity = f"{session.cluster}/{session.node}/{boot_id}/{session.owner}"
+    session.record_id = uuid.uuid5(uuid.NAMESPACE_URL, identity).hex
+    session.notes = ["senergyd was away for the whole job: nothing was set, its energy is not known"]
+
+
+def request(session: Session, flags: Mapping[str, str], config: Config) -> PolicyRequest:
+    """Check a job's flags again and note them in the session.
+
+    What cannot be accepted never stops a job: it runs under the default policy, and the record says why.
+    """
+    session.asked = _asked(flags)
+    try:
+        found = validate_flags(flags, config, session.user, session.partition)
+    except EnergyError as error:
+        found = _fallback(session, config)
+        session.note(f"{shown(str(error), 200)}; ran under '{found.policy}'")
+    session.model, session.tag = found.model, found.tag
+    return found
+
+
+def _asked(flags: Mapping[str, str]) -> dict[str, str]:
+    return {
+        _ASKED[name]: shown(text, _shown_max(name)) for name, text in flags.items() if name in _ASKED and text
+    }
+
+
+def _shown_max(name: str) -> int:
+    return MAX_SHAPES_CHARS if name == "ENERGY_ALTERNATIVES" else 64
+
+
+def _fallback(session: Session, config: Config) -> PolicyRequest:
+    try:
+        return validate_flags({}, config, session.user, session.partition)
+    except EnergyError:
+        return PolicyRequest()
+
+
+def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) -> bool:
+    """Take the CPUs of a job that shares the node from what a step says.
+
+    Args:
+        session: the job.
+        job_cores: the job's cores in Slurm's numbering; None if the step does not tell.
+        hardware: the node.
+
+    Returns:
+        Whether that is news, by which the job's settings have to be planned again.
+    """
+    if session.whole_node or session.cpu_list is not None or job_cores is None:
+        return False
+    session.cpu_list = cpus_of_cores(job_cores, hardware.cores, session.cpus)
+    if session.cpu_list is None:
+        session.note(
+            "Slurm's core numbers do not fit what the kernel says of this node: CPU settings left alone"
+        )
+    return session.cpu_list is not None
+
+
+def again(session: Session, config: Config) -> PolicyRequest:
+    """Return what a running job asks for, to plan it again."""
+    caps = session.watch.cap_watts, session.watch.gpu_cap_watts
+    policy = session.policy if caps == (None, None) else capping_policy(session.policy, config)
+    return PolicyRequest(policy=policy, cap_watts=caps[0], gpu_cap_watts=caps[1], model=session.model)
+
+
+_INSTANCES = (
+    "Slurm does not tell on which GPUs the job's instances (MIG) are: its energy of GPUs is not known"
+)
+
+
+def tenant(session: Session, hardware: NodeHardware) -> JobAllocation:
+    """Return what a job has of the node."""
+    cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
+    return JobAllocation(cpus, frozenset(_gpus_to_set(session, hardware)))
+
+
+def _gpus_to_set(session: Session, hardware: NodeHardware) -> tuple[int, ...]:
+    """Return the GPUs that a job's settings and needs concern.
+
+    Where GPUs are partitioned, Slurm numbers instances, and no hook tells which GPU they are on: a job that
+    has any may be on every GPU.
+    """
+    if session.whole_node or not any(gpu.partitioned for gpu in hardware.gpus):
+        return session.gpus
+    return tuple(gpu.index for gpu in hardware.gpus) if session.gpu_job else ()
+
+
+def plan(
+    session: Session, asked: PolicyRequest, devices: NodeDevices, journal: SettingsJournal, config: Config
+) -> tuple[SettingsPlan, dict[str, str]]:
+    """Return the settings for a session, with the limits that were in force before any job as bounds.
+
+    Returns:
+        The plan, and values that were read for it, by knob.
+    """
+    info = catalogue(config).get(asked.policy)
+    hardware = devices.hardware
+    found: dict[str, str] = {}
+    if info is not None and not info.changes_nothing:
+        keys = [key for key, knob in devices.knobs.items() if knob.kind in _LIMIT_KINDS]
+        originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
+        found = devices.read(key for key in keys if key not in originals)
+        hardware = with_current_limits(hardware, found | originals)
+    cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
+    scope = JobScope(session.whole_node, _gpus_to_set(session, hardware), session.gpu_job, cpus)
+    made = make_plan(asked, hardware, config, scope)
+    if WAITING_FOR_CPUS in session.notes and WAITING_FOR_CPUS not in made.notes:
+        session.notes.remove(WAITING_FOR_CPUS)
+        session.note(
+            f"CPU settings in force {session.meter.elapsed_s:.1f} s after the begin, from the first step on"
+        )
+    return made, found
+
+
+def capping_policy(name: str, config: Config) -> str:
+    """Return the policy under which a cap has an effect: `cap` in place of `monitor`."""
+    info = catalogue(config).get(name)
+    return "cap" if info is None or info.changes_nothing else name
+
+
+def caps_note(cap_watts: float | None, gpu_cap_watts: float | None) -> str:
+    """Return the remark about caps that were changed while the job ran."""
+    caps = {"node": cap_watts, "GPU": gpu_cap_watts}
+    texts = [f"{name} {watts:g} W" for name, watts in caps.items() if watts is not None]
+    return "caps changed while running: " + (", ".join(texts) or "none")
+
+
+def _shared_note(cpus: int | None, cpu_count: int) -> str:
+    """Return the remark about how the energy of a job on a shared node was found."""
+    rule = "the job shares the node: energy by CPU time, and of the idle node by allocated CPUs"
+    return f"{rule} ({cpus} of {cpu_count})" if cpus is not None else f"{rule}, which are not known"

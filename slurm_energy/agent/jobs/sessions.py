@@ -1,0 +1,283 @@
+"""One job on this node from begin to end: who it is, what was set for it, what it used so far.
+
+Plain state that can be written to disk at any time; the engine decides what happens to it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from slurm_energy.agent.metering.attribution import BY_CPU_TIME, OTHER
+from slurm_energy.agent.metering.components import Part
+from slurm_energy.agent.metering.cpu_usage import Worker
+from slurm_energy.agent.metering.job_meter import Booking, Meter, PowerWatch
+from slurm_energy.agent.metering.occupancy import Occupant
+from slurm_energy.agent.metering.trace import TraceBuilder
+from slurm_energy.control.apply import RestoreResult, SettingOutcome
+from slurm_energy.devices.cpu.cpu_time import JobProcesses
+from slurm_energy.devices.hardware import Setting
+from slurm_energy.errors import NotFoundError
+from slurm_energy.records import JobDevice
+
+STARTING, OPEN, CLOSING = "starting", "open", "closing"
+MOST_OPEN_STEPS = 1000
+MOST_NOTES = 100
+_WHOLE = Fraction(1)
+
+
+@dataclass(slots=True)
+class Step:
+    """A step that runs now.
+
+    Attributes:
+        name: Slurm's step name.
+        start_unix: Unix seconds of its begin.
+        earlier: what the job had used at its begin.
+        pid: its slurmstepd, if that was told.
+        shared: components used by another step at the same time.
+        seen: its slurmstepd was seen alive.
+        record_id: id of the record to be.
+    """
+
+    name: str
+    start_unix: float
+    earlier: Meter
+    pid: int | None = None
+    shared: bool = False
+    seen: bool = False
+    record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def is_container(self) -> bool:
+        """Whether it spans the whole job, so that other steps beside it are expected."""
+        return self.name in ("batch", "extern", "interactive")
+
+    def dump(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return {**_flat(self), "earlier": self.earlier.dump()}
+
+    @classmethod
+    def load(cls, data: dict[str, Any]) -> Step:
+        """Read the output of `dump`."""
+        return cls(**{**data, "earlier": Meter(**data["earlier"])})
+
+
+@dataclass(slots=True)
+class Session:
+    """A job on this node.
+
+    Attributes:
+        job_id, restart_count, uid, user, partition, cluster, node, sluid, cpus: as in `JobContext`.
+        boot_id: boot in which it began.
+        late: it began before we knew of it.
+        start_unix: Unix seconds of its begin; later times are counted from it on the boot clock.
+        whole_node: nobody else runs here.
+        gpus: indices of its GPUs.
+        gpu_job: it asked Slurm for GPUs.
+        cpu_list: its logical CPUs; None as long as no step has told them, and with the whole node.
+        policy: policy in force.
+        asked: what the job asked for, for the record.
+        model, tag: flags that are recorded only.
+        fingerprint: digest of the batch script and its arguments, from the batch step.
+        plan: settings wanted.
+        outcomes: what became of them.
+        restored: what became of their originals.
+        notes: remarks for the record.
+        parts: components that count for it.
+        meter: energy so far.
+        watch: peaks and caps.
+        devices: processor and GPUs, for the record.
+        steps: open steps by name.
+        phase: `starting`, `open` or `closing`.
+        end_unix: Unix seconds of its end, once it is closing.
+        over_since: boot time at which its last step was known to have ended; its epilog should follow.
+        trace: power over time; kept in a file of its own.
+    """
+
+    job_id: int
+    restart_count: int
+    uid: int
+    user: str | None
+    partition: str | None
+    cluster: str
+    node: str
+    sluid: str | None
+    cpus: int | None
+    boot_id: str
+    start_unix: float
+    whole_node: bool
+    gpus: tuple[int, ...]
+    parts: tuple[Part, ...]
+    meter: Meter
+    watch: PowerWatch
+    policy: str = "monitor"
+    asked: dict[str, str] = field(default_factory=dict)
+    model: str | None = None
+    tag: str | None = None
+    fingerprint: str | None = None
+    devices: tuple[JobDevice, ...] = ()
+    plan: tuple[Setting, ...] = ()
+    outcomes: list[SettingOutcome] = field(default_factory=list)
+    restored: list[RestoreResult] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    steps: dict[str, Step] = field(default_factory=dict)
+    gpu_job: bool = False
+    cpu_list: tuple[int, ...] | None = None
+    late: bool = False
+    phase: str = STARTING
+    end_unix: float | None = None
+    over_since: float | None = None
+    record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    trace: TraceBuilder | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Job id and restart count."""
+        return self.job_id, self.restart_count
+
+    @property
+    def owner(self) -> str:
+        """Name under which its settings are journaled."""
+        return f"{self.job_id}.{self.restart_count}"
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Names of the components that count for it, as far as that is known."""
+        return tuple(part.component for part in self.parts if part.known)
+
+    @property
+    def partly_known(self) -> tuple[str, ...]:
+        """Components of which a part cannot be told: what the job holds of them is not known."""
+        return () if self.whole_node or self.cpus is not None else (*BY_CPU_TIME, OTHER)
+
+    @property
+    def occupant(self) -> Occupant:
+        """What it holds of the node."""
+        gpus = dict.fromkeys(self.gpus, _WHOLE)
+        return Occupant(self.owner, self.cpus, gpus, self.whole_node)
+
+    @property
+    def worker(self) -> Worker:
+        """How its CPU time is found."""
+        pids = tuple(step.pid for step in self.steps.values() if step.pid is not None)
+        start = None if self.late else self.meter.start
+        return Worker(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
+
+    def unix_at(self, boottime: float) -> float:
+        """Return Unix seconds of a moment of the boot clock; not disturbed by jumps of the wall clock."""
+        return self.start_unix + max(0.0, boottime - self.meter.start)
+
+    def count_from(self, boottime: float, interval_s: float) -> None:
+        """Begin to count energy at a moment, with a trace of intervals of a length."""
+        self.meter = Meter(boottime)
+        self.watch.reset()
+        self.trace = TraceBuilder(boottime, interval_s, self.components)
+
+    def book(self, booking: Booking) -> None:
+        """Count what an interval brought for the job and its trace."""
+        components = self.components
+        self.meter.add(booking, components)
+        used = {name: booking.energy_uj[name] / 1e6 for name in components if name in booking.energy_uj}
+        waiting = [name for name in components if name in booking.waiting]
+        if not booking.since:
+            self.watch.add(booking.length_s, used, waiting=waiting, blur_s=booking.blur_s)
+            self._plot(booking.start, booking.end, used)
+            return
+        since = {name: booking.since.get(name, booking.start) for name in used}
+        lengths_s = {name: booking.end - start for name, start in since.items()}
+        self.watch.add(booking.length_s, used, lengths_s, waiting, booking.blur_s)
+        for start in set(since.values()):
+            together = {name: joules for name, joules in used.items() if since[name] == start}
+            self._plot(start, booking.end, together)
+
+    def _plot(self, start: float, end: float, joules: dict[str, float]) -> None:
+        if self.trace is not None:
+            self.trace.add(start, end, joules)
+
+    def begin_step(self, name: str, boottime: float, pid: int | None = None) -> None:
+        """Open a step; one that is already open goes on."""
+        if name in self.steps or len(self.steps) >= MOST_OPEN_STEPS:
+            return
+        step = Step(name, self.unix_at(boottime), self.meter.copy(), pid)
+        for other in self.steps.values():
+            if not (step.is_container or other.is_container):
+                step.shared = other.shared = True
+        self.steps[name] = step
+
+    def note(self, text: str) -> None:
+        """Add a remark for the record, once; not without end, as caps may change every few seconds."""
+        if text not in self.notes and len(self.notes) <= MOST_NOTES:
+            self.notes.append(text if len(self.notes) < MOST_NOTES else "further remarks are left out")
+
+    def merge_outcomes(self, outcomes: Iterable[SettingOutcome]) -> None:
+        """Add outcomes; a later one of the same knob keeps the first original."""
+        merged = {outcome.key: outcome for outcome in self.outcomes}
+        merged |= {outcome.key: outcome for outcome in outcomes}
+        self.outcomes = list(merged.values())
+
+    def dump(self) -> dict[str, Any]:
+        """Return JSON-ready data, without the trace."""
+        data = _flat(self)
+        del data["trace"]
+        for name in ("parts", "devices", "plan", "outcomes", "restored"):
+            data[name] = [_flat(item) for item in data[name]]
+        data["meter"], data["watch"] = self.meter.dump(), self.watch.dump()
+        data["steps"] = {name: step.dump() for name, step in self.steps.items()}
+        return data
+
+    @classmethod
+    def load(cls, data: dict[str, Any]) -> Session:
+        """Read the output of `dump`.
+
+        Raises:
+            KeyError, TypeError: not such data.
+        """
+        return cls(
+            **{
+                **data,
+                "gpus": tuple(data["gpus"]),
+                "cpu_list": None if (cpus := data.get("cpu_list")) is None else tuple(cpus),
+                "parts": tuple(Part(**item) for item in data["parts"]),
+                "meter": Meter(**data["meter"]),
+                "watch": PowerWatch(**data["watch"]),
+                "devices": tuple(JobDevice(**item) for item in data.get("devices", ())),
+                "plan": tuple(Setting(**item) for item in data["plan"]),
+                "outcomes": [SettingOutcome(**item) for item in data["outcomes"]],
+                "restored": [RestoreResult(**item) for item in data["restored"]],
+                "steps": {name: Step.load(step) for name, step in data["steps"].items()},
+            }
+        )
+
+
+class Roster(dict[tuple[int, int], Session]):
+    """Sessions by job id and restart count."""
+
+    def running(self, job_id: int) -> Session | None:
+        """Return the latest run of a job."""
+        runs = [session for session in self.values() if session.job_id == job_id]
+        return max(runs, key=lambda session: session.restart_count, default=None)
+
+    def must_run(self, job_id: int) -> Session:
+        """Return the latest run of a job.
+
+        Raises:
+            NotFoundError: it does not run here.
+        """
+        session = self.running(job_id)
+        if session is None:
+            raise NotFoundError(f"job {job_id} does not run on this node")
+        return session
+
+    def only_run(self, job_id: int) -> Session | None:
+        """Return a job's run if it has one: an epilog may name another restart count than its prolog."""
+        runs = [session for session in self.values() if session.job_id == job_id]
+        return runs[0] if len(runs) == 1 else None
+
+
+def _flat(item: Any) -> dict[str, Any]:
+    """Return a dataclass's fields as they are; asdict copies deeply, too slow for hundreds of settings."""
+    return {name: getattr(item, name) for name in item.__slots__}

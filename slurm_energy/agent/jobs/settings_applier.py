@@ -1,0 +1,88 @@
+"""What a job asks for becomes settings: at its begin, when its CPUs are known, when its caps change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from slurm_energy.agent.jobs import planner
+from slurm_energy.agent.jobs.sessions import Session
+from slurm_energy.agent.state.checkpoints import Keeper
+from slurm_energy.config import Config
+from slurm_energy.control import knob_keys
+from slurm_energy.control.apply import SettingOutcome
+from slurm_energy.control.settings_manager import Restoration
+from slurm_energy.devices.discovery import NodeDevices
+from slurm_energy.policies import PolicyRequest
+
+log = logging.getLogger(__name__)
+
+
+class Applying:
+    """Plans and sets.
+
+    Args:
+        devices: the node's hardware.
+        restoration: sets by the journal.
+        keeper: writes the plan before it is carried out.
+        config: returns the configuration in force.
+    """
+
+    def __init__(
+        self, devices: NodeDevices, restoration: Restoration, keeper: Keeper, config: Callable[[], Config]
+    ) -> None:
+        self._devices = devices
+        self._restoration = restoration
+        self._keeper = keeper
+        self._config = config
+
+    def apply(self, session: Session, request: PolicyRequest) -> list[SettingOutcome]:
+        """Plan and set what a request means here; what only an earlier plan set goes back."""
+        journal = self._restoration.journal
+        plan, known = planner.plan(session, request, self._devices, journal, self._config())
+        dropped = {setting.key for setting in session.plan} - {setting.key for setting in plan.settings}
+        session.policy, session.plan = plan.policy, plan.settings
+        session.watch.cap_watts, session.watch.gpu_cap_watts = plan.cap_watts, plan.gpu_cap_watts
+        for note in plan.notes:
+            session.note(note)
+        if dropped:
+            self._restoration.of_job(session.owner, dropped)
+        if plan.settings:
+            self._keeper.save(session)
+        if dropped:
+            known = {}  # restoring may have changed them
+        outcomes = self._restoration.set(session.owner, plan.settings, known)
+        session.merge_outcomes(outcomes)
+        failed: dict[str, list[str]] = {}
+        for outcome in outcomes:
+            if outcome.failed:
+                failed.setdefault(outcome.note, []).append(outcome.key)
+        for note, keys in failed.items():
+            log.warning("job %s: %s: %s", session.owner, knob_keys.together(keys), note)
+        return outcomes
+
+    def again(self, session: Session) -> None:
+        """Plan anew what a running job asked for, now that its CPUs are known."""
+        policy = session.policy
+        outcomes = self.apply(session, planner.again(session, self._config()))
+        session.policy = policy
+        log.info("job %s: CPUs known, %d settings planned again", session.owner, len(outcomes))
+        self._keeper.save(session)
+
+    def set_caps(self, session: Session, caps: Mapping[str, float | None]) -> dict[str, int]:
+        """Change the caps of a running job, see `Engine.set_caps`; return how many were set and failed."""
+        request = PolicyRequest(
+            policy=planner.capping_policy(session.policy, self._config()),
+            cap_watts=caps.get("cap_watts", session.watch.cap_watts),
+            gpu_cap_watts=caps.get("gpu_cap_watts", session.watch.gpu_cap_watts),
+            model=session.model,
+        )
+        policy = session.policy
+        outcomes = self.apply(session, request)
+        session.policy = policy
+        note = planner.caps_note(session.watch.cap_watts, session.watch.gpu_cap_watts)
+        session.note(note)
+        self._keeper.save(session)
+        log.info("job %s: %s", session.owner, note)
+        failed = sum(outcome.failed for outcome in outcomes)
+        return {"applied": len(outcomes) - failed, "failed": failed}

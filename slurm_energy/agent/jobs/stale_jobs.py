@@ -1,0 +1,43 @@
+"""Jobs that are over and whose epilog does not come, told by the step that spans them. Ends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from slurm_energy.agent.jobs.sessions import Session
+from slurm_energy.devices.cpu import process_tree
+
+EPILOG_GRACE_S = 600.0
+"""Other epilogs of the site may run before ours, one after the other."""
+NOTE = "no epilog came within 10 minutes of the job's end: ended then, so the end is an upper bound"
+
+
+def overdue(sessions: Iterable[Session], root: Path, now: float) -> list[Session]:
+    """Return the jobs whose epilog should have come by now.
+
+    A job is over when its batch script or its extern step is: when that step said so, or when its slurmstepd,
+    once seen, is gone. Without either nothing is concluded.
+
+    Args:
+        sessions: jobs that run; what is found is noted in them.
+        root: where /proc is found.
+        now: boot time in seconds.
+    """
+    found = []
+    for session in sessions:
+        if session.over_since is None and _is_over(session, root):
+            session.over_since = now
+        if session.over_since is not None and now - session.over_since > EPILOG_GRACE_S:
+            found.append(session)
+    return found
+
+
+def _is_over(session: Session, root: Path) -> bool:
+    containers = [step for step in session.steps.values() if step.is_container and step.pid is not None]
+    pids = [step.pid for step in containers if step.pid is not None]
+    alive = set(process_tree.find_slurmstepds(root, pids).get(session.job_id, []))
+    over = any(step.seen and step.pid not in alive for step in containers)
+    for step in containers:
+        step.seen = step.seen or step.pid in alive
+    return over

@@ -1,0 +1,125 @@
+"""What of a node counts for a job, and what is known of it in the end. Pure functions.
+
+Who pays how much is the ledger's business; docs/attribution.md has the rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+from slurm_energy.agent.metering.attribution import OTHER
+from slurm_energy.agent.metering.job_meter import Meter
+from slurm_energy.devices.discovery import NodeDevices
+from slurm_energy.devices.hardware import GpuInfo
+from slurm_energy.records import ComponentEnergy, Quality
+from slurm_energy.slurm.hook_environment import JobContext
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A component that counts for a job.
+
+    Attributes:
+        component: component of the record.
+        source: interface for the record.
+        quality: of the counter itself.
+        known: False if nothing tells whether any of it is the job's.
+    """
+
+    component: str
+    source: str
+    quality: str = Quality.MEASURED
+    known: bool = True
+
+
+def has_whole_node(context: JobContext, cpu_count: int) -> bool:
+    """Return whether a job has the node for itself: Slurm says so, or all CPUs are its own."""
+    return context.exclusive or (context.cpus is not None and context.cpus >= cpu_count > 0)
+
+
+def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> tuple[int, ...]:
+    """Return the indices of the job's GPUs.
+
+    Slurm counts device files. A job with the whole node whose GPUs Slurm does not name has all of them. Where
+    GPUs are partitioned, Slurm counts instances, see `is_on_unknown_gpus`.
+    """
+    present = list(gpus)
+    if context.gpus is None or any(gpu.partitioned for gpu in present):
+        return tuple(gpu.index for gpu in present) if whole_node else ()
+    return tuple(g.index for g in present if (g.index if g.minor is None else g.minor) in context.gpus)
+
+
+def is_on_unknown_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> bool:
+    """Return whether nothing tells on which GPUs a job's instances are: any of the node's may be."""
+    return bool(context.gpus) and not whole_node and any(gpu.partitioned for gpu in gpus)
+
+
+def job_components(
+    devices: NodeDevices, whole_node: bool, gpus: tuple[int, ...], unknown_gpus: bool
+) -> tuple[Part, ...]:
+    """Return the components that count for a job: of the GPUs its own, all with the whole node.
+
+    With `unknown_gpus` all are listed as not known.
+    """
+    found: dict[str, Part] = {}
+    own = {f"gpu[{index}]" for index in gpus}
+    for counter in devices.counters:
+        name = counter.component
+        is_gpu = name.startswith("gpu")
+        if is_gpu and not (whole_node or unknown_gpus or name in own):
+            continue
+        part = Part(name, counter.source, counter.quality, not (is_gpu and unknown_gpus))
+        found[name] = _joined(found.get(name), part)
+    guessed = any(counter.quality == Quality.MODELLED for counter in devices.counters)
+    for counter in devices.node_counters:  # less the components: as good as they are
+        quality = Quality.MODELLED if guessed else counter.quality
+        found[OTHER] = _joined(found.get(OTHER), Part(OTHER, counter.source, quality))
+    return tuple(found.values())
+
+
+def component_energies(
+    listed: Iterable[Part], meter: Meter, *, whole_node: bool, partial: Container[str] = ()
+) -> tuple[ComponentEnergy, ...]:
+    """Return a record's components from what a meter added up.
+
+    Args:
+        listed: what counts for the job.
+        meter: energy by component.
+        whole_node: nobody else was on the node: where it has a meter, `node` is all together.
+        partial: components to mark although measured: others used them too, say.
+    """
+    found = []
+    for part in listed:
+        energy_uj = meter.energy_uj.get(part.component)
+        joules = None if energy_uj is None else energy_uj / 1e6
+        quality = _quality(part, meter, part.component in partial or energy_uj is None)
+        found.append(ComponentEnergy(part.component, joules, part.source, quality))
+    if whole_node and OTHER in meter.energy_uj:
+        source = next(part.source for part in found if part.name == OTHER)
+        doubtful = OTHER in partial or OTHER in meter.doubtful_s
+        total = math.fsum(part.energy_joules for part in found if part.energy_joules is not None)
+        quality = Quality.PARTIAL if doubtful else Quality.MEASURED
+        found.append(ComponentEnergy("node", total, source, quality))
+    return tuple(found)
+
+
+def joules(meter: Meter) -> dict[str, float]:
+    """Return joules so far by component, as far as known."""
+    return {name: energy_uj / 1e6 for name, energy_uj in meter.energy_uj.items()}
+
+
+def _joined(one: Part | None, other: Part) -> Part:
+    if one is None:
+        return other
+    sources = dict.fromkeys([*one.source.split("+"), other.source])
+    quality = Quality.MODELLED if Quality.MODELLED in (one.quality, other.quality) else one.quality
+    return Part(one.component, "+".join(sources), quality, one.known)
+
+
+def _quality(part: Part, meter: Meter, partial: bool) -> Quality:
+    if partial or meter.doubtful_s.get(part.component):
+        return Quality.PARTIAL
+    assumed = part.quality == Quality.MODELLED or meter.assumed_s.get(part.component)
+    return Quality.MODELLED if assumed else Quality.MEASURED

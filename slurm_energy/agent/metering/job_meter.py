@@ -1,0 +1,227 @@
+"""Adds up what intervals bring to one job: energy by component, uncertain time, peaks, time above caps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_energy.agent.metering.attribution import OTHER
+
+_CAP_TOLERANCE = 1.02
+"""A regulator holds the mean around its limit, so up to 2 % above the cap counts as at the cap."""
+_ALMOST = 0.95  # a timer that fires a little early still ends a window
+_MOST_BLUR = 0.01
+"""Share of a window that its end may be off by: the highest mean of many would be one that ended late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """What one interval adds to one job.
+
+    Attributes:
+        start, end: boot time of the interval, in seconds.
+        energy_uj: microjoules by component, of those that are told now.
+        since: boot time from which on a component's energy is told, where that is not `start`.
+        waiting: components whose energy of this interval will be told later.
+        doubtful_s: seconds by component in which a wrap or reset may have been missed, or nothing was read.
+        assumed: components of which an assumption says how much is the job's.
+        throttled_s: seconds of throttling by component.
+        blur_s: by how much its end may be off.
+    """
+
+    start: float
+    end: float
+    energy_uj: Mapping[str, int]
+    since: Mapping[str, float] = field(default_factory=dict)
+    waiting: frozenset[str] = frozenset()
+    doubtful_s: Mapping[str, float] = field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
+    throttled_s: Mapping[str, float] = field(default_factory=dict)
+    blur_s: float = 0.0
+
+    @property
+    def length_s(self) -> float:
+        """Seconds from start to end."""
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class Meter:
+    """Energy of a job from `start` (boot time) on, in microjoules by component.
+
+    Attributes:
+        doubtful_s: seconds by component in which something may be missing.
+        assumed_s: seconds by component of which an assumption says how much is the job's.
+        uncertain_s: doubtful seconds of the component that has most of them: components are told at different
+            times, so that the same seconds come several times.
+        throttled_s: seconds of throttling; None as long as no sensor was read.
+        elapsed_s: seconds added up.
+    """
+
+    start: float
+    energy_uj: dict[str, int] = field(default_factory=dict)
+    doubtful_s: dict[str, float] = field(default_factory=dict)
+    assumed_s: dict[str, float] = field(default_factory=dict)
+    uncertain_s: float = 0.0
+    throttled_s: float | None = None
+    elapsed_s: float = 0.0
+
+    def add(self, booking: Booking, components: Iterable[str]) -> None:
+        """Add what an interval brought, of the components that count."""
+        wanted = set(components)
+        total = self.energy_uj
+        for name, energy in booking.energy_uj.items():
+            if name in wanted:
+                total[name] = total.get(name, 0) + energy
+        if booking.doubtful_s:
+            self.doubt({name: seconds for name, seconds in booking.doubtful_s.items() if name in wanted})
+        for name in booking.assumed & wanted:
+            length_s = booking.end - booking.since.get(name, booking.start)
+            self.assumed_s[name] = self.assumed_s.get(name, 0.0) + length_s
+        throttled = [seconds for name, seconds in booking.throttled_s.items() if name in wanted]
+        if throttled:
+            self.throttled_s = (self.throttled_s or 0.0) + max(throttled)
+        self.elapsed_s += booking.length_s
+
+    def doubt(self, seconds: Mapping[str, float]) -> None:
+        """Note seconds by component in which something may be missing."""
+        for name, length_s in seconds.items():
+            self.doubtful_s[name] = self.doubtful_s.get(name, 0.0) + length_s
+        self.uncertain_s = max(self.doubtful_s.values(), default=0.0)
+
+    def copy(self) -> Meter:
+        """Return the state as it is now, for `since`."""
+        return Meter(**_copied(self.dump()))
+
+    def since(self, earlier: Meter) -> Meter:
+        """Return what was added after `earlier` was copied."""
+        throttled = None if self.throttled_s is None else self.throttled_s - (earlier.throttled_s or 0.0)
+        doubtful_s = _grown(self.doubtful_s, earlier.doubtful_s)
+        return Meter(
+            start=earlier.start + earlier.elapsed_s,
+            energy_uj={name: uj - earlier.energy_uj.get(name, 0) for name, uj in self.energy_uj.items()},
+            doubtful_s=doubtful_s,
+            assumed_s=_grown(self.assumed_s, earlier.assumed_s),
+            uncertain_s=max(doubtful_s.values(), default=0.0),
+            throttled_s=throttled,
+            elapsed_s=self.elapsed_s - earlier.elapsed_s,
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state as JSON-ready data; `Meter(**data)` reads it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def _copied(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: dict(value) if isinstance(value, dict) else value for name, value in data.items()}
+
+
+def _grown(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:
+    return {name: more for name, value in now.items() if (more := value - earlier.get(name, 0.0)) > 0}
+
+
+@dataclass(slots=True)
+class PowerWatch:
+    """Mean power over windows of at least `window_s`: the peak, and the time above caps.
+
+    A window shorter than a second would see the steps in which counters are updated rather than power, and
+    one that ends with readings that were held up the energy of more time than its own.
+
+    Attributes:
+        cap_watts: cap of all components that can be limited, so without `other`; None for none.
+        gpu_cap_watts: cap of each GPU; None for none.
+        peak_watts: highest mean of a window so far, without `other`: the node's meter is slower than that,
+            so that what it shows besides the components swings whenever their power changes.
+        above_cap_s: seconds of windows above a cap; None without caps.
+        watts: mean of the last window by component.
+        length_s, joules, told_s: the window that is open, energy by component and the seconds that it is of.
+        blur_s: by how much the end of its last interval may be off.
+    """
+
+    window_s: float
+    cap_watts: float | None = None
+    gpu_cap_watts: float | None = None
+    peak_watts: float | None = None
+    above_cap_s: float | None = None
+    watts: dict[str, float] = field(default_factory=dict)
+    length_s: float = 0.0
+    joules: dict[str, float] = field(default_factory=dict)
+    told_s: dict[str, float] = field(default_factory=dict)
+    blur_s: float = 0.0
+
+    def add(
+        self,
+        length_s: float,
+        joules: Mapping[str, float],
+        lengths_s: Mapping[str, float] | None = None,
+        waiting: Iterable[str] = (),
+        blur_s: float = 0.0,
+    ) -> None:
+        """Add an interval's energy; ends the window when it is long enough and its end is known well.
+
+        Args:
+            length_s: its length.
+            joules: energy by component.
+            lengths_s: seconds that a component's energy is of, where that is not `length_s`.
+            waiting: components whose energy comes later; their last power holds until then.
+            blur_s: by how much its end may be off.
+        """
+        self.blur_s = blur_s
+        self.length_s += length_s
+        for name, energy in joules.items():
+            self.joules[name] = self.joules.get(name, 0.0) + energy
+            told_s = (lengths_s or {}).get(name, length_s)
+            self.told_s[name] = self.told_s.get(name, 0.0) + told_s
+        for name in waiting:
+            self.told_s.setdefault(name, 0.0)
+        if self._is_whole():
+            self.finish()
+
+    def finish(self) -> None:
+        """End the window; one shorter than `window_s`, at the end of a job, is a peak only if it is alone."""
+        if self.length_s <= 0:
+            return
+        whole = self._is_whole()
+        means = {name: watts for name in self.told_s if (watts := self._mean(name)) is not None}
+        if means and (whole or self.peak_watts is None):
+            self.peak_watts = max(_fast_watts(means), self.peak_watts or 0.0)
+            self.watts = means
+        if self.cap_watts is not None or self.gpu_cap_watts is not None:
+            above_s = self.length_s if self._is_sharp() and self._above(means) else 0.0
+            self.above_cap_s = (self.above_cap_s or 0.0) + above_s
+        self.length_s, self.joules, self.told_s = 0.0, {}, {}
+
+    def reset(self) -> None:
+        """Forget everything but window and caps."""
+        self.peak_watts = self.above_cap_s = None
+        self.watts, self.joules, self.told_s, self.length_s = {}, {}, {}, 0.0
+
+    def _is_whole(self) -> bool:
+        return self.length_s >= _ALMOST * self.window_s and self._is_sharp()
+
+    def _is_sharp(self) -> bool:
+        return self.blur_s <= _MOST_BLUR * self.length_s
+
+    def _mean(self, name: str) -> float | None:
+        told_s = self.told_s[name]
+        return self.joules[name] / told_s if told_s > 0 else self.watts.get(name)
+
+    def _above(self, means: Mapping[str, float]) -> bool:
+        total = _fast_watts(means)
+        gpus = [watts for name, watts in means.items() if name.startswith("gpu")]
+        over_node = self.cap_watts is not None and total > self.cap_watts * _CAP_TOLERANCE
+        over_gpu = self.gpu_cap_watts is not None and any(
+            watts > self.gpu_cap_watts * _CAP_TOLERANCE for watts in gpus
+        )
+        return over_node or over_gpu
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state as JSON-ready data; `PowerWatch(**data)` reads it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def _fast_watts(means: Mapping[str, float]) -> float:
+    """Return the power of all components but `other`."""
+    return math.fsum(watts for name, watts in means.items() if name != OTHER)

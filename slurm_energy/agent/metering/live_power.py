@@ -1,0 +1,102 @@
+"""The node's power now, by component, from the intervals that the sampler sees. Knows no jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from slurm_energy.agent.metering.attribution import OTHER
+from slurm_energy.agent.metering.sampler import Delta, Interval
+from slurm_energy.devices.discovery import NodeDevices
+from slurm_energy.devices.driver import EnergyCounter
+
+LEAST_WINDOW_S = 0.5
+"""A shorter window would see the steps in which counters are updated rather than power."""
+MOST_WINDOW_S = 60.0
+"""The mean of a longer interval is not what the node draws now."""
+_HELD_WINDOWS = 2.0
+"""A counter that is silent for more than so many of its windows is not known."""
+NODE = "node"
+
+
+@dataclass(slots=True)
+class _Window:
+    """Mean power of one counter over its last window of at least `LEAST_WINDOW_S`, and the open window."""
+
+    watts: float | None = None
+    end: float = float("-inf")
+    length_s: float = 0.0
+    open_from: float | None = None
+    energy_uj: int = 0
+
+    def add(self, delta: Delta | None, end: float, unknown: bool) -> None:
+        if delta is None:
+            if unknown or end - self.end > _HELD_WINDOWS * self.length_s:
+                self._clear()
+            return
+        if not delta.certain:
+            self._clear()
+            return
+        if self.open_from is None:
+            self.open_from = delta.start
+        self.energy_uj += delta.energy_uj
+        length_s = end - self.open_from
+        if length_s >= LEAST_WINDOW_S:
+            self.watts = self.energy_uj / 1e6 / length_s if length_s <= MOST_WINDOW_S else None
+            self.end, self.length_s = end, length_s
+            self.open_from, self.energy_uj = None, 0
+
+    def _clear(self) -> None:
+        self.watts, self.open_from, self.energy_uj = None, None, 0
+
+
+class LivePower:
+    """Mean watts by component; on a node with a meter of its own also `node`, and `other` besides."""
+
+    def __init__(self, devices: NodeDevices) -> None:
+        self._counters = devices.counters
+        self._node_counters = devices.node_counters
+        self._adds = devices.choice.node_adds
+        self._windows = {c.key: _Window() for c in (*self._counters, *self._node_counters)}
+
+    @property
+    def window_s(self) -> float | None:
+        """Length of the longest window in seconds; None before the first."""
+        return max((w.length_s for w in self._windows.values() if w.length_s > 0), default=None)
+
+    def add(self, interval: Interval) -> None:
+        """Add an interval."""
+        for key, window in self._windows.items():
+            window.add(interval.deltas.get(key), interval.end, key in interval.unknown)
+
+    def watts(self, now: float) -> Mapping[str, float | None]:
+        """Return watts by component, None where not known.
+
+        Args:
+            now: boot time in seconds; what is older than `MOST_WINDOW_S` is not known.
+        """
+        found: dict[str, float | None] = {}
+        for name in dict.fromkeys(counter.component for counter in self._counters):
+            found[name] = self._sum((c for c in self._counters if c.component == name), now)
+        if self._node_counters:
+            self._put_node(found, self._sum(self._node_counters, now))
+        return found
+
+    def _put_node(self, found: dict[str, float | None], meter_watts: float | None) -> None:
+        adds = [watts for name, watts in found.items() if name.partition("[")[0] in self._adds]
+        inside = [watts for name, watts in found.items() if name.partition("[")[0] not in self._adds]
+        if meter_watts is None or None in found.values():
+            found[OTHER] = found[NODE] = None
+            return
+        parts_watts = sum(watts or 0.0 for watts in inside)
+        found[OTHER] = max(0.0, meter_watts - parts_watts)
+        found[NODE] = max(meter_watts, parts_watts) + sum(watts or 0.0 for watts in adds)
+
+    def _sum(self, counters: Iterable[EnergyCounter], now: float) -> float | None:
+        total = 0.0
+        for counter in counters:
+            window = self._windows[counter.key]
+            if window.watts is None or now - window.end > MOST_WINDOW_S:
+                return None
+            total += window.watts
+        return total

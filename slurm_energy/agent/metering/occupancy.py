@@ -1,0 +1,207 @@
+"""Who held what of the node over a stretch of time, and the CPU time used in it. Plain data that adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from slurm_energy.agent.metering.attribution import Claim
+
+GONE = ""
+"""Stands for jobs that ended before the energy of their time was told."""
+_NS = 1_000_000_000
+_K = TypeVar("_K")
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """A job on the node, as the split of energy needs it.
+
+    Attributes:
+        job: unique name.
+        cpus: allocated logical CPUs; None if Slurm does not tell.
+        gpus: allocated share of each GPU by index.
+        whole: it has the node for itself.
+    """
+
+    job: str
+    cpus: int | None
+    gpus: Mapping[int, Fraction] = field(default_factory=dict)
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """CPU time of an interval.
+
+    Attributes:
+        busy_ns: of all processes on the node; None if not known.
+        jobs: by job; None or absent: not known.
+        complete: False if it was not read this time: the next one tells it for this interval too.
+    """
+
+    busy_ns: int | None = None
+    jobs: Mapping[str, int | None] = field(default_factory=dict)
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time on the node.
+
+    Attributes:
+        start: boot time in seconds.
+        length_ns: how long.
+        capacity_ns: CPU time that the node has in it.
+        busy_ns: CPU time used by all; None if not known.
+        sole: the job that had the whole node all the time, if there is one.
+        since: boot time in seconds from which on each job was there.
+        held_ns: CPU time allocated, by job.
+        cpu_ns: CPU time used, by job; None if not known.
+        gpu_ns: time that each GPU was allocated, by job and index; shares count in part.
+    """
+
+    start: float
+    length_ns: int
+    capacity_ns: int
+    busy_ns: int | None
+    sole: str | None
+    since: Mapping[str, float]
+    held_ns: Mapping[str, int]
+    cpu_ns: Mapping[str, int | None]
+    gpu_ns: Mapping[str, Mapping[int, int]]
+
+    @property
+    def length_s(self) -> float:
+        """Seconds of it."""
+        return self.length_ns / _NS
+
+    def then(self, later: Span) -> Span:
+        """Return this and the span that follows it as one."""
+        if self.sole is not None and self.sole == later.sole:
+            length_ns, capacity_ns = self.length_ns + later.length_ns, self.capacity_ns + later.capacity_ns
+            return _of_one(self.sole, self.start, length_ns, capacity_ns, self.gpu_ns[self.sole])
+        gpus = {job: dict(held) for job, held in self.gpu_ns.items()}
+        for job, held in later.gpu_ns.items():
+            gpus[job] = _sum(gpus.get(job, {}), held)
+        return Span(
+            start=self.start,
+            length_ns=self.length_ns + later.length_ns,
+            capacity_ns=self.capacity_ns + later.capacity_ns,
+            busy_ns=_plus(self.busy_ns, later.busy_ns),
+            sole=self.sole if self.sole == later.sole else None,
+            since={**later.since, **self.since},
+            held_ns=_sum(self.held_ns, later.held_ns),
+            cpu_ns={
+                job: _plus(self.cpu_ns.get(job, 0), later.cpu_ns.get(job, 0))
+                for job in {**self.cpu_ns, **later.cpu_ns}
+            },
+            gpu_ns=gpus,
+        )
+
+    def without(self, job: str) -> Span:
+        """Return the span with what a job held and used as that of one that is gone."""
+        if job not in self.since:
+            return self
+        return replace(
+            self,
+            sole=None,
+            since={name: start for name, start in self.since.items() if name != job},
+            held_ns=_renamed(self.held_ns, job),
+            cpu_ns={
+                **{name: used for name, used in self.cpu_ns.items() if name != job},
+                GONE: _plus(self.cpu_ns.get(GONE, 0), self.cpu_ns.get(job)),
+            },
+            gpu_ns={
+                **{name: held for name, held in self.gpu_ns.items() if name != job},
+                GONE: _sum(self.gpu_ns.get(GONE, {}), self.gpu_ns.get(job, {})),
+            },
+        )
+
+    def claims(self) -> list[Claim]:
+        """Return what each job holds of the node and did."""
+        return [
+            Claim(job, held, self.cpu_ns.get(job), self._gpu_shares(job))
+            for job, held in self.held_ns.items()
+        ]
+
+    def holders(self, gpu: int) -> set[str]:
+        """Return the jobs that held some of a GPU."""
+        return {job for job, held in self.gpu_ns.items() if held.get(gpu)}
+
+    def _gpu_shares(self, job: str) -> dict[int, Fraction]:
+        held = self.gpu_ns.get(job, {})
+        return {gpu: Fraction(ns, self.length_ns) for gpu, ns in held.items()} if self.length_ns else {}
+
+    def dump(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        data["gpu_ns"] = {job: list(held.items()) for job, held in self.gpu_ns.items()}
+        return data
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Span:
+        """Read the output of `dump`."""
+        return cls(**{**data, "gpu_ns": {job: dict(held) for job, held in data["gpu_ns"].items()}})
+
+
+def span(
+    start: float, end: float, cpus: int, gpus: Iterable[int], occupants: Iterable[Occupant], used: Used
+) -> Span:
+    """Return the span of one interval.
+
+    Args:
+        start: boot time in seconds.
+        end: boot time in seconds.
+        cpus: logical CPUs of the node.
+        gpus: indices of its GPUs.
+        occupants: the jobs that were there all the time.
+        used: CPU time in it.
+    """
+    length_ns = round((end - start) * _NS)
+    capacity_ns = cpus * length_ns
+    jobs = list(occupants)
+    sole = next((occupant.job for occupant in jobs if occupant.whole), None) if len(jobs) == 1 else None
+    if sole is not None:
+        return _of_one(sole, start, length_ns, capacity_ns, gpus)
+    missing: int | None = None if used.complete else 0
+    return Span(
+        start,
+        length_ns,
+        capacity_ns,
+        used.busy_ns if used.complete else 0,
+        None,
+        {occupant.job: start for occupant in jobs},
+        {occupant.job: (occupant.cpus or 0) * length_ns for occupant in jobs},
+        {occupant.job: used.jobs.get(occupant.job, missing) for occupant in jobs},
+        {
+            occupant.job: {
+                index: share.numerator * length_ns // share.denominator
+                for index, share in occupant.gpus.items()
+            }
+            for occupant in jobs
+        },
+    )
+
+
+def _of_one(sole: str, start: float, length_ns: int, capacity_ns: int, gpus: Iterable[int]) -> Span:
+    """Return the span of a job with the whole node: everything is its own, whatever it did."""
+    gpu_ns = {sole: dict.fromkeys(gpus, length_ns)}
+    held, used = {sole: capacity_ns}, {sole: capacity_ns}
+    return Span(start, length_ns, capacity_ns, capacity_ns, sole, {sole: start}, held, used, gpu_ns)
+
+
+def _plus(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _sum(one: Mapping[_K, int], other: Mapping[_K, int]) -> dict[_K, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+
+
+def _renamed(held: Mapping[str, int], job: str) -> dict[str, int]:
+    rest = {name: ns for name, ns in held.items() if name != job}
+    rest[GONE] = rest.get(GONE, 0) + held.get(job, 0)
+    return rest

@@ -1,0 +1,1 @@
+"""The agent's Unix sockets: bounded connections, messages in JSON lines, responses."""

@@ -1,0 +1,329 @@
+"""Connections to the agent's sockets: who gets one, how much it may send and how long it may take.
+
+Nothing here knows what messages mean. What a user does with connections costs the agent a bounded amount of
+memory and time, and never a place that root needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import math
+import os
+import select
+import socket
+import struct
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+from slurm_energy.agent.sockets.rate_limit import Allowance
+from slurm_energy.errors import EnergyError, UsageError
+from slurm_energy.log_once import Complaints
+
+LINE_LIMIT = 64 * 1024
+USER_LINE_LIMIT = 4 * 1024
+"""What users may send is short; with their many connections it decides what memory they can hold."""
+MOST_PRIVILEGED, MOST_USERS, MOST_PER_USER = 256, 384, 256
+"""Connections at once: of root, of all users together, of one user (a job's ranks on a large node)."""
+MESSAGES_PER_S, MESSAGES_BURST = 500.0, 4000.0
+"""Messages and connections of one user; further ones are answered later, connections not at all."""
+
+_IDLE_S = 60.0
+_MESSAGE_S = 5.0
+_WRITE_S = 5.0
+_SWEEP_S = 1.0
+_FIRST_BUFFER_BYTES = 4 * 1024
+_ACCEPTED_AT_ONCE = 64
+_PAUSE_S = 0.01
+_BACKLOG = 128
+_PEER = struct.Struct("3i")
+
+log = logging.getLogger(__name__)
+
+Answer = Callable[[bytes, int, bool], Awaitable[dict[str, Any]]]
+
+
+def privileged(uid: int) -> bool:
+    """Return whether a user may do everything: root, and whoever runs the agent."""
+    return uid in (0, os.geteuid())
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Return the uid of the process at the other end, as the kernel knows it."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    return int(_PEER.unpack(data)[1])
+
+
+def refusal(error: EnergyError) -> dict[str, Any]:
+    """Return an error as an answer."""
+    return {"ok": False, "error": str(error), "code": error.exit_code}
+
+
+class Connections:
+    """All open connections, whichever socket they came by.
+
+    Args:
+        answer: gives the answer to a line from a user, who may have hung up by now.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._open: set[_Connection] = set()
+        self._opened = asyncio.Event()
+        self._by_uid: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._messages = Allowance(MESSAGES_PER_S, MESSAGES_BURST)
+
+    def admit(self, connection: socket.socket) -> bool:
+        """Serve a connection, or close it if its user has too many; False then."""
+        try:
+            uid = peer_uid(connection)
+        except OSError:
+            connection.close()
+            return False
+        if not self._has_place(uid):
+            connection.close()
+            return False
+        task = asyncio.ensure_future(self._serve(connection, uid))
+        self._by_uid[uid] += 1
+        self._keep(task)
+        return True
+
+    async def sweep(self) -> None:
+        """End what takes too long, for ever; sleeps while there is no connection."""
+        while True:
+            if not self._open:
+                self._opened.clear()
+                await self._opened.wait()
+            await asyncio.sleep(_SWEEP_S)
+            now = asyncio.get_running_loop().time()
+            for connection in [one for one in self._open if one.deadline < now]:
+                connection.abort()
+
+    async def close(self) -> None:
+        """End all."""
+        for connection in list(self._open):
+            connection.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def left(self, connection: _Connection) -> None:
+        """Give a connection's place to others."""
+        self._open.discard(connection)
+        self._by_uid[connection.uid] -= 1
+        if self._by_uid[connection.uid] <= 0:
+            del self._by_uid[connection.uid]
+
+    def wait_s(self, uid: int) -> float:
+        """Return how long a user's next message has to wait."""
+        if privileged(uid):
+            return 0.0
+        return self._messages.reserve(uid, asyncio.get_running_loop().time())
+
+    def work_on(self, connection: _Connection, line: bytes) -> None:
+        """Answer a line when there is time; what was begun is finished, also for a peer that has gone."""
+        self._keep(asyncio.ensure_future(self._work(connection, line)))
+
+    async def _work(self, connection: _Connection, line: bytes) -> None:
+        connection.send(await self._answer(line, connection.uid, connection.has_hung_up()))
+
+    async def _serve(self, connection: socket.socket, uid: int) -> None:
+        loop = asyncio.get_running_loop()
+        protocol = _Connection(self, uid, loop)
+        self._open.add(protocol)
+        self._opened.set()
+        try:
+            await loop.connect_accepted_socket(lambda: protocol, connection)
+        except OSError:
+            connection.close()
+            self.left(protocol)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _has_place(self, uid: int) -> bool:
+        root = sum(count for other, count in self._by_uid.items() if privileged(other))
+        if privileged(uid):
+            return root < MOST_PRIVILEGED
+        users = self._by_uid.total() - root
+        return (
+            users < MOST_USERS
+            and self._by_uid[uid] < MOST_PER_USER
+            and self._messages.take(uid, asyncio.get_running_loop().time())
+        )
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One peer: reads a line, waits until it is answered and the answer taken, reads the next.
+
+    Attributes:
+        uid: who the kernel says it is.
+        deadline: time of the loop at which it has taken too long.
+    """
+
+    def __init__(self, owner: Connections, uid: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.uid = uid
+        self.deadline = loop.time() + _IDLE_S
+        self._owner = owner
+        self._loop = loop
+        self._limit = LINE_LIMIT if privileged(uid) else USER_LINE_LIMIT
+        self._buffer = bytearray(_FIRST_BUFFER_BYTES)
+        self._used = self._searched = 0
+        self._transport: asyncio.Transport | None = None
+        self._busy = self._last = self._begun = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(0)
+
+    def connection_lost(self, reason: Exception | None) -> None:
+        self._transport = None
+        self._owner.left(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._used == len(self._buffer):
+            self._buffer.extend(bytes(min(len(self._buffer), self._limit - self._used)))
+        return memoryview(self._buffer)[self._used :]
+
+    def buffer_updated(self, length: int) -> None:
+        self._used += length
+        self._look()
+
+    def eof_received(self) -> bool:
+        self._last = True
+        self._look()
+        return True  # the answer can still be written
+
+    def resume_writing(self) -> None:
+        self._next()
+
+    def send(self, answer: dict[str, Any]) -> None:
+        """Write an answer; the next line is read when the peer has taken it."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self.deadline = self._loop.time() + _WRITE_S
+        self._transport.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+        if not self._transport.get_write_buffer_size():
+            self._next()
+
+    def has_hung_up(self) -> bool:
+        """Return whether the other end is closed; one that only sends no more still waits for answers."""
+        if self._transport is None:
+            return True
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket"), 0)
+        return bool(poll.poll(0))
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _next(self) -> None:
+        """Go on reading after an answer."""
+        self._busy, self._begun = False, False
+        self.deadline = self._loop.time() + _IDLE_S
+        self._look()
+        if not self._busy and self._transport is not None and not self._last:
+            self._transport.resume_reading()
+
+    def _look(self) -> None:
+        """Take the next line out of the buffer if it is complete."""
+        if self._busy or self._transport is None:
+            return
+        end = self._buffer.find(b"\n", self._searched, self._used) + 1
+        self._searched = self._used
+        if not end and self._last:  # a last line without newline counts
+            end = self._used
+            if not end:
+                self._transport.close()
+                return
+        if end:
+            self._take(end)
+        elif self._used >= self._limit:
+            self._last, self._busy = True, True
+            self._transport.pause_reading()
+            self._used = self._searched = 0
+            self.send(refusal(UsageError(f"message: longer than {self._limit // 1024} KiB")))
+        elif self._used and not self._begun:
+            self._begun = True
+            self.deadline = self._loop.time() + _MESSAGE_S
+
+    def _take(self, end: int) -> None:
+        assert self._transport is not None
+        line = bytes(self._buffer[:end])
+        rest = self._used - end
+        self._buffer[:rest] = self._buffer[end : self._used]
+        self._used, self._searched = rest, 0
+        self._busy, self.deadline = True, math.inf
+        if not self._last:
+            self._transport.pause_reading()
+        wait_s = self._owner.wait_s(self.uid)
+        if wait_s > 0:
+            self._loop.call_later(wait_s, self._owner.work_on, self, line)
+        else:
+            self._owner.work_on(self, line)
+
+
+class Listener:
+    """A listening socket that takes connections in small batches, and rests where many are refused.
+
+    Args:
+        path: of the socket.
+        mode: permission bits: who may connect.
+        admit: takes a connection over; False if it was refused.
+    """
+
+    def __init__(self, path: Path, mode: int, admit: Callable[[socket.socket], bool]) -> None:
+        self._path = path
+        self._admit = admit
+        self._loop = asyncio.get_running_loop()
+        self._complaints = Complaints()
+        self._resting: asyncio.TimerHandle | None = None
+        path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.bind(str(path))
+            path.chmod(mode)
+            self._socket.listen(_BACKLOG)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._watch()
+
+    def close(self) -> None:
+        """Stop listening; the path goes."""
+        if self._resting is not None:
+            self._resting.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def _watch(self) -> None:
+        self._resting = None
+        self._loop.add_reader(self._socket, self._take)
+
+    def _rest(self, seconds: float) -> None:
+        self._loop.remove_reader(self._socket)
+        self._resting = self._loop.call_later(seconds, self._watch)
+
+    def _take(self) -> None:
+        refused = False
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                connection, _ = self._socket.accept()
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EINTR, errno.ECONNABORTED):
+                    self._complaints.tell(str(self._path), f"no connection: {error.strerror}")
+                    refused = True
+                break
+            connection.setblocking(False)
+            refused = not self._admit(connection) or refused
+        if refused:
+            self._rest(_PAUSE_S)

@@ -1,0 +1,144 @@
+"""What may stand in a message to the agent: one JSON object a line, and the form of its fields. Pure.
+
+Who may send it is the server's business, what it does the engine's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
+
+_STEP_NAME = re.compile(r"[A-Za-z0-9_+.-]{1,32}")
+_CORE_LIST = re.compile(r"[0-9,-]{1,4096}")
+_MOST_WATTS = 1e7
+
+
+def parse(line: bytes) -> dict[str, Any]:
+    """Read one message.
+
+    Raises:
+        UsageError: not a JSON object.
+    """
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        raise UsageError("message: not JSON", shown(line[:40].decode("ascii", "replace"))) from None
+    if not isinstance(message, dict):
+        raise UsageError("message: not a JSON object")
+    return message
+
+
+def operation(message: Mapping[str, Any], known: tuple[str, ...]) -> str:
+    """Return what a message wants.
+
+    Raises:
+        UsageError: none of the known operations.
+    """
+    name = message.get("op")
+    if not isinstance(name, str) or name not in known:
+        raise UsageError(f"message: op {_shown(name)} is not known", todo=f"one of {', '.join(known)}")
+    return name
+
+
+def environment(message: Mapping[str, Any]) -> dict[str, str]:
+    """Return a hook's environment.
+
+    Raises:
+        UsageError: absent, or not text.
+    """
+    env = message.get("env")
+    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+        raise UsageError("message: env is not an object of strings")
+    return env
+
+
+def job_id(message: Mapping[str, Any]) -> int:
+    """Return the job that a message is about.
+
+    Raises:
+        UsageError: not a job id.
+    """
+    number = message.get("job_id")
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 2**32:
+        raise UsageError(f"message: job_id {_shown(number)} is not a job id")
+    return number
+
+
+def record_ids(message: Mapping[str, Any]) -> list[str] | None:
+    """Return the records that a message is about; None for all.
+
+    Raises:
+        UsageError: not a list of record ids.
+    """
+    ids = message.get("record_ids")
+    if ids is not None and not (isinstance(ids, list) and all(isinstance(text, str) for text in ids)):
+        raise UsageError(f"message: record_ids {_shown(ids)} is not a list of record ids")
+    return ids
+
+
+def fresh(message: Mapping[str, Any]) -> bool:
+    """Return whether a new sample is asked for.
+
+    Raises:
+        UsageError: neither true nor false.
+    """
+    value = message.get("fresh", False)
+    if not isinstance(value, bool):
+        raise UsageError(f"message: fresh {_shown(value)} is not true or false")
+    return value
+
+
+def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | None, str | None]:
+    """Return event, job id and name of a step, cores of the job, id of slurmstepd, digest of the script.
+
+    Older senders do not tell the cores; only the batch step has a script.
+
+    Raises:
+        UsageError: one of them is not of its form.
+    """
+    event, name = message.get("event"), message.get("step")
+    if event not in ("start", "end"):
+        raise UsageError(f"message: event {_shown(event)} is not start or end")
+    if not isinstance(name, str) or not _STEP_NAME.fullmatch(name):
+        raise UsageError(f"message: step {_shown(name)} is not a step name")
+    cores, pid = message.get("job_cpus"), message.get("pid")
+    if cores is not None and not (isinstance(cores, str) and _CORE_LIST.fullmatch(cores)):
+        raise UsageError(f"message: job_cpus {_shown(cores)} is not a list of cores")
+    if pid is not None and (not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31):
+        raise UsageError(f"message: pid {_shown(pid)} is not a process id")
+    script = message.get("fingerprint")
+    if script is not None and not (isinstance(script, str) and FINGERPRINT_FORM.fullmatch(script)):
+        raise UsageError(f"message: fingerprint {_shown(script)} is not 16 hexadecimal digits")
+    return event, job_id(message), name, cores, pid, script
+
+
+def caps(message: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the caps in watts that are given; None lifts one.
+
+    Raises:
+        UsageError: not a power.
+    """
+    found: dict[str, float | None] = {}
+    for name in ("cap_watts", "gpu_cap_watts"):
+        if name not in message:
+            continue
+        value = message[name]
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value is not None and not (number and 0 < value <= _MOST_WATTS and math.isfinite(value)):
+            raise UsageError(f"message: {name} {_shown(value)} is not a power in watts")
+        found[name] = None if value is None else float(value)
+    return found
+
+
+def _shown(value: Any) -> str:
+    """Return a value of the message for an error; containers by their kind, whatever is in them."""
+    if isinstance(value, (dict, list)):
+        return "{...}" if isinstance(value, dict) else "[...]"
+    return shown(repr(value))

@@ -1,0 +1,124 @@
+"""What the agent answers over its socket, from its state. Pure; docs/reference/protocol.md."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slurm_energy import __version__
+from slurm_energy.agent.jobs.sessions import Session
+from slurm_energy.agent.metering import components
+from slurm_energy.agent.metering.attribution import OTHER
+from slurm_energy.agent.state.rejected_records import RejectedRecord
+from slurm_energy.agent.state.spool import Spool, record_id_of
+from slurm_energy.devices.discovery import NodeDevices
+from slurm_energy.errors import NotFoundError
+from slurm_energy.quantities import shown
+
+MAX_LISTED = 200
+
+
+def begin_response(session: Session) -> dict[str, Any]:
+    """Return the answer to `begin`: policy in force, settings that hold and that do not."""
+    failed = sum(outcome.failed for outcome in session.outcomes)
+    return {"policy": session.policy, "applied": len(session.outcomes) - failed, "failed": failed}
+
+
+def energy_response(session: Session) -> dict[str, Any]:
+    """Return the answer to `energy`: joules so far by component (null: unknown), watts lately, seconds.
+
+    `other` is left out: what the node's own meter shows is booked seconds later, so that a section of a
+    program would get none of its own and all of another's.
+    """
+    joules = components.joules(session.meter)
+    return {
+        "components": {name: joules.get(name) for name in session.components if name != OTHER},
+        "watts": math.fsum(session.watch.watts.values()) if session.watch.watts else None,
+        "elapsed_s": session.meter.elapsed_s,
+    }
+
+
+def status_response(
+    node: str, sessions: Iterable[Session], devices: NodeDevices, reader: int | None = None
+) -> dict[str, Any]:
+    """Return the part of the answer to `status` that is about node, jobs and devices.
+
+    Args:
+        node: its name.
+        sessions: jobs that run or are being ended.
+        devices: what was found.
+        reader: uid of who asks, who is told more of jobs of their own; None for who may read everything.
+    """
+    kinds = collections.Counter(knob.kind for knob in devices.knobs.values())
+    return {
+        "version": __version__,
+        "node": node,
+        "jobs": [_job(session, reader) for session in sessions],
+        "devices": {
+            "counters": [counter.key for counter in devices.counters],
+            "knobs": dict(kinds),
+            "notes": list(devices.notes),
+        },
+    }
+
+
+def _job(session: Session, reader: int | None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "job_id": session.job_id,
+        "restart_count": session.restart_count,
+        "policy": session.policy,
+        "phase": session.phase,
+    }
+    if reader in (None, session.uid):
+        watts = session.watch.watts
+        found["user"] = session.user
+        found["elapsed_s"] = session.meter.elapsed_s
+        found["watts"] = {name: watts.get(name) for name in session.components}
+        joules = components.joules(session.meter)
+        found["energy_joules"] = {name: joules.get(name) for name in session.components}
+    return found
+
+
+def settings_summary(answer: Mapping[str, Any]) -> str:
+    """Return what an answer to a begin says of settings, for the log."""
+    return f"{answer['applied']} settings, {answer['failed']} failed"
+
+
+def spool_response(spool: Spool) -> dict[str, Any]:
+    """Return the answer to `spool`: counts, and the oldest refused records with the reasons."""
+    return {
+        **spool.state(),
+        "deferred_reason": spool.deferral.reason if len(spool.deferral) else None,
+        "rejected_folder": str(spool.rejected.folder),
+        "rejected_limit_bytes": spool.rejected.limit_bytes,
+        "rejected_records": [
+            _described(record) for record in itertools.islice(spool.rejected.listing(), MAX_LISTED)
+        ],
+    }
+
+
+def resend_response(spool: Spool, record_ids: Sequence[str] | None) -> dict[str, Any]:
+    """Have refused records sent again; None for all of them.
+
+    Raises:
+        NotFoundError: a record of such an id was not refused.
+    """
+    for record_id in record_ids or ():
+        if not spool.rejected.has(record_id):
+            raise NotFoundError(f"record {shown(record_id)}", "not among the refused ones", "senergy spool")
+    return {"resent": spool.resend(record_ids)}
+
+
+def _described(record: RejectedRecord) -> dict[str, Any]:
+    end = record.name.partition("-")[0]
+    return {
+        "record_id": record_id_of(record.name),
+        "end": int(end) if end.isdecimal() else None,
+        "bytes": record.bytes,
+        "trace": record.has_trace,
+        "reason": record.reason,
+        "refused_by": record.refused_by,
+    }

@@ -1,0 +1,188 @@
+"""The agent's sockets: who asks, may they, what do they want. One JSON object a line, each answered.
+
+Identity is the kernel's (SO_PEERCRED), never the message's. Forms are checked in `messages.py`, connections
+kept in bounds in `connections.py`; what messages do is the engine's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.agent.jobs.job_manager import Engine
+from slurm_energy.agent.sockets import messages, responses
+from slurm_energy.agent.sockets.connections import (
+    LINE_LIMIT,
+    Connections,
+    Listener,
+    peer_uid,
+    privileged,
+    refusal,
+)
+from slurm_energy.config.value_checks import ROOT_SOCKET_SUFFIX
+from slurm_energy.errors import (
+    EXIT_FAILURE,
+    AlreadyRunningError,
+    EnergyError,
+    ForbiddenError,
+    UnavailableError,
+    UsageError,
+)
+
+__all__ = ["LINE_LIMIT", "Server", "peer_uid", "privileged", "refuse_if_answered", "root_door"]
+
+log = logging.getLogger(__name__)
+
+_OPERATIONS = ("begin", "end", "step", "set", "energy", "status", "spool", "resend")
+_MOST_KINDS_OF_ERRORS = 100
+
+Work = Callable[..., Awaitable[Any]]
+
+
+def root_door(path: Path) -> Path:
+    """Return the second socket, which only root can connect to: users cannot fill its queue."""
+    return path.with_name(path.name + ROOT_SOCKET_SUFFIX)
+
+
+class Server:
+    """Answers connections.
+
+    Args:
+        engine: what does the work.
+        work: runs a function of the engine in the worker thread.
+        before_hooks: does what hooks left while nobody answered; called there before each begin and end, and
+            where a step's job is not known.
+    """
+
+    def __init__(self, engine: Engine, work: Work, before_hooks: Callable[[], None] = lambda: None) -> None:
+        self._engine = engine
+        self._work = work
+        self._before_hooks = before_hooks
+        self._users = asyncio.Lock()
+        self._connections = Connections(self.answer)
+        self._listeners: list[Listener] = []
+        self._sweeping: asyncio.Task[None] | None = None
+        self._told: set[str] = set()
+
+    async def open(self, path: Path) -> None:
+        """Listen at `path` and at root's door; the caller holds the lock that makes them ours.
+
+        Raises:
+            UnavailableError: the sockets cannot be made there.
+        """
+        try:
+            # Everyone may ask; what they may ask is decided by their uid.
+            for place, mode in ((path, 0o666), (root_door(path), 0o600)):
+                self._listeners.append(Listener(place, mode, self._connections.admit))
+        except OSError as error:
+            raise UnavailableError(
+                f"agent.socket {path}", error.strerror or str(error), "is the path short and writable?"
+            ) from None
+        self._sweeping = asyncio.create_task(self._connections.sweep())
+
+    async def close(self) -> None:
+        """Stop listening, and end connections."""
+        for listener in self._listeners:
+            listener.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeping
+        await self._connections.close()
+
+    async def answer(self, line: bytes, uid: int, gone: bool = False) -> dict[str, Any]:
+        """Return the answer to one message from a user, who may be gone by now."""
+        answer = await self._answer(line, uid, gone)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("uid %d: %.120r: %s", uid, line, "ok" if answer["ok"] else repr(answer["error"]))
+        return answer
+
+    async def _answer(self, line: bytes, uid: int, gone: bool) -> dict[str, Any]:
+        try:
+            message = messages.parse(line)
+            if gone and message.get("op") == "begin":  # its hook has left it beside the socket, see missed.py
+                raise UsageError("begin: nobody waits for the answer any more")
+            if privileged(uid):
+                return {"ok": True, **await self._dispatch(message, uid)}
+            # One question of all users at a time waits for the worker thread, so that root's never waits
+            # for more than that one.
+            async with self._users:
+                return {"ok": True, **await self._dispatch(message, uid)}
+        except EnergyError as error:
+            return refusal(error)
+        except Exception as error:
+            self._tell(error, uid)
+            return {"ok": False, "error": "internal error, see the agent's log", "code": EXIT_FAILURE}
+
+    async def _dispatch(self, message: Mapping[str, Any], uid: int) -> dict[str, Any]:
+        operation = messages.operation(message, _OPERATIONS)
+        engine = self._engine
+        if operation == "status":
+            return dict(await self._work(engine.status, _reader(uid)))
+        if operation == "energy":
+            return await self._energy(message, uid)
+        if not privileged(uid):
+            raise ForbiddenError(f"{operation}: uid {uid} may not", todo="root only")
+        if operation in ("begin", "end"):
+            await self._work(self._before_hooks)
+        if operation == "begin":
+            return dict(await self._work(engine.begin, messages.environment(message)))
+        if operation == "end":
+            return dict(await self._work(engine.end, messages.environment(message)))
+        if operation == "step":
+            return await self._step(message)
+        if operation == "spool":
+            return dict(await self._work(responses.spool_response, engine.spool))
+        if operation == "resend":
+            answer = await self._work(responses.resend_response, engine.spool, messages.record_ids(message))
+            engine.on_change()
+            return dict(answer)
+        return dict(await self._work(engine.set_caps, messages.job_id(message), messages.caps(message)))
+
+    async def _step(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Note a step; of a job that nobody knows the begin may have been missed a moment ago."""
+        step = messages.step(message)
+        answer = dict(await self._work(self._engine.step, *step))
+        if answer.get("known") is False:
+            await self._work(self._before_hooks)
+            answer = dict(await self._work(self._engine.step, *step))
+        return answer
+
+    async def _energy(self, message: Mapping[str, Any], uid: int) -> dict[str, Any]:
+        job_id, fresh = messages.job_id(message), messages.fresh(message)
+        ask = functools.partial(self._engine.energy, job_id, reader=_reader(uid), fresh=fresh)
+        _, found = await self._work(ask)
+        return dict(found)
+
+    def _tell(self, error: Exception, uid: int) -> None:
+        """Log an error of ours, each kind once: nobody fills the log by repeating what leads to it."""
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        kind = f"{type(error).__name__} {place.filename}:{place.lineno}"
+        if kind not in self._told and len(self._told) < _MOST_KINDS_OF_ERRORS:
+            self._told.add(kind)
+            log.error("message from uid %d failed; further ones like it are not logged", uid, exc_info=error)
+
+
+def _reader(uid: int) -> int | None:
+    """Return whose jobs a user may read: None for all."""
+    return None if privileged(uid) else uid
+
+
+async def refuse_if_answered(path: Path) -> None:
+    """Check that nobody answers at a socket.
+
+    Raises:
+        AlreadyRunningError: somebody does.
+    """
+    try:
+        _, writer = await asyncio.open_unix_connection(path)
+    except OSError:
+        return
+    writer.close()
+    raise AlreadyRunningError(f"agent.socket {path}", "another senergyd answers there", "stop that one first")

@@ -1,0 +1,143 @@
+"""Messages of hooks that we did not answer: taken from the directory where `senergy-hook` leaves them.
+
+A job whose begin or end fell into our absence is begun or ended as soon as we are back. The counterpart is
+prolog_epilog/missed.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_energy import atomic_file
+from slurm_energy.agent.jobs.job_manager import Engine
+from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.errors import EnergyError, UsageError
+from slurm_energy.log_once import Complaints
+from slurm_energy.slurm.hook_environment import job_context
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".missed"
+_NAME = re.compile(r"(\d{20})-\d{1,10}\.json")
+_LONGEST_BYTES = 64 * 1024
+_MARK = "boot_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message.
+
+    Attributes:
+        path: its file.
+        sent: boot time of the hook in seconds.
+        operation: `begin` or `end`.
+        env: the hook's environment.
+        key: job id and restart count.
+    """
+
+    path: Path
+    sent: float
+    operation: str
+    env: Mapping[str, str]
+    key: tuple[int, int]
+
+
+class Missed:
+    """The directory beside a socket; made if it is absent.
+
+    Args:
+        socket_path: the agent's socket.
+        engine: what the messages are for.
+        clock: time.
+
+    Raises:
+        OSError: cannot be made, or is somebody else's.
+    """
+
+    def __init__(self, socket_path: Path, engine: Engine, clock: Clock | None = None) -> None:
+        self.folder = socket_path.with_name(socket_path.name + SUFFIX)
+        self._engine = engine
+        self._clock = clock or Clock()
+        self._complaints = Complaints()
+        self._make()
+
+    def _make(self) -> None:
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        status = self.folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise PermissionError(1, "somebody else could write it", str(self.folder))
+        self._drop_those_of_earlier_boots()
+
+    def replay(self) -> None:
+        """Do what was missed, oldest first. A message that is no use is logged and dropped.
+
+        Each file goes when its message has had its effect, which is the same if it is taken twice.
+        """
+        try:
+            paths = sorted(self.folder.iterdir())
+        except OSError as error:
+            self._complaints.tell(str(self.folder), f"cannot be read: {error}")
+            with contextlib.suppress(OSError):  # somebody tidied up
+                self._make()
+            return
+        messages = [found for path in paths if (found := self._read(path))]
+        ends = {message.key: message for message in messages if message.operation == "end"}
+        for message in messages:
+            end = ends.get(message.key)
+            try:
+                self._take(message, end)
+            except EnergyError as error:
+                log.warning("%s: %s", message.path.name, error)
+            except Exception:  # an error of ours: kept, it would stop all later hooks too
+                log.exception("%s: failed, dropped", message.path.name)
+            message.path.unlink(missing_ok=True)
+
+    def _take(self, message: Message, end: Message | None) -> None:
+        late_s = self._clock.boottime() - message.sent
+        if message.operation == "end":
+            self._engine.end(message.env, late_s=late_s)
+        elif end is None:
+            self._engine.begin(message.env, late_s=late_s)
+        elif not self._engine.knows(message.key):
+            self._engine.not_measured(message.env, message.sent, end.sent)
+
+    def _read(self, path: Path) -> Message | None:
+        match = _NAME.fullmatch(path.name)
+        if match is None:
+            return None  # the mark, or a hook is writing it
+        try:
+            data = json.loads(atomic_file.read(path, _LONGEST_BYTES))
+            operation, env = _checked(data)
+            return Message(path, int(match[1]) / 1e9, operation, env, job_context(env).key)
+        except (OSError, ValueError, EnergyError) as error:
+            log.error("%s: not a hook's message, dropped: %s", path, error)
+            path.unlink(missing_ok=True)
+            return None
+
+    def _drop_those_of_earlier_boots(self) -> None:
+        """Empty a directory that outlived a reboot. A mark tells, as wall clocks jump."""
+        mark = self.folder / _MARK
+        if mark.exists() and atomic_file.read(mark, _LONGEST_BYTES).decode() == self._clock.boot_id:
+            return
+        for path in self.folder.iterdir():
+            path.unlink()
+        atomic_file.write(mark, self._clock.boot_id.encode(), sync=False)
+
+
+def _checked(data: Any) -> tuple[str, dict[str, str]]:
+    operation = data.get("op") if isinstance(data, dict) else None
+    env = data.get("env") if isinstance(data, dict) else None
+    if operation not in ("begin", "end") or not isinstance(env, dict):
+        raise UsageError("op or env is missing")
+    if not all(isinstance(value, str) for value in env.values()):
+        raise UsageError("env is not an object of strings")
+    return operation, env

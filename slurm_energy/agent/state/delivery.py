@@ -1,0 +1,280 @@
+"""Delivers spooled records to the controller until it has each.
+
+The controller names each record as accepted, rejected (never to be accepted as it is) or to be retried (a
+newer controller, or a later time, may take it). Rejected records are put aside, and sent again once another
+release of the controller answers. Records to be retried wait in the spool and hold nothing up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_energy.agent.state.spool import Item, Spool
+from slurm_energy.config import ClusterConfig
+from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
+from slurm_energy.log_once import Complaints
+from slurm_energy.protocol.controller_client import ControllerClient
+
+log = logging.getLogger(__name__)
+
+_SUBJECT, _RETRIED = "delivery", "records for a newer controller, or a later time"
+_FIRST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 60.0
+_TIMEOUT_S = 5.0
+_TOTAL_TIMEOUT_S = 60.0
+_MAX_RESPONSE_BYTES = 1 << 20
+_BATCH_BYTES = 4_000_000
+_BATCH_ITEMS = 200
+_RESEND_PAUSE_S = 600.0
+"""Two controllers of different releases behind one address must not make records go round in circles."""
+_UNKNOWN_RELEASE = "unknown"
+_ASK_S = 900.0
+"""Pause between questions for the controller's release while rejected records are all that is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the controller said of the items of one delivery, by place in it.
+
+    Attributes:
+        accepted: taken, or known before.
+        rejected: refused for good, with the reason.
+        traces: traces refused for good; their records are accepted.
+        retried: not taken now, with the reason.
+    """
+
+    accepted: frozenset[int] = frozenset()
+    rejected: Mapping[int, str] = field(default_factory=dict)
+    traces: Mapping[int, str] = field(default_factory=dict)
+    retried: Mapping[int, str] = field(default_factory=dict)
+
+
+def read_outcome(items: Sequence[Item], answer: Mapping[str, Any]) -> Outcome:
+    """Read the answer to a delivery; an item that it does not name is to be retried.
+
+    Raises:
+        UnavailableError: the answer names none of the items.
+    """
+    accepted_ids = set(_strings(answer.get("accepted")))
+    accepted = frozenset(i for i, item in enumerate(items) if item.record_id in accepted_ids)
+    rejected, traces = _reasons(items, answer, "rejected"), _reasons(items, answer, "traces_rejected")
+    retried = _reasons(items, answer, "retry")
+    if not (accepted or rejected or retried):
+        raise UnavailableError("controller", "its answer names none of the records")
+    unnamed = set(range(len(items))) - accepted - rejected.keys() - retried.keys()
+    return Outcome(accepted, rejected, traces, retried | dict.fromkeys(unnamed, "not named in the answer"))
+
+
+def _is_about_the_connection(error: EnergyError) -> bool:
+    """Return whether an error says nothing about the records: no controller, no permission."""
+    return isinstance(error, UnavailableError | ForbiddenError | NotFoundError)
+
+
+def _strings(value: Any) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _reasons(items: Sequence[Item], answer: Mapping[str, Any], key: str) -> dict[int, str]:
+    """Return the reasons of one outcome by place; an entry names its item by place or by record id."""
+    entries = answer.get(key)
+    places = {item.record_id: i for i, item in enumerate(items)}
+    found = {}
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, dict):
+            continue
+        index = entry.get("index")
+        if not isinstance(index, int) or not 0 <= index < len(items):
+            record_id = entry.get("record_id")
+            index = places.get(record_id) if isinstance(record_id, str) else None
+        if index is not None:
+            found[index] = str(entry.get("error"))
+    return found
+
+
+class Delivery:
+    """The background task between spool and controller.
+
+    Args:
+        spool: the records.
+        cluster: where the controller is.
+        node: returns this node's name.
+        work: runs a function in the worker thread; the spool is only touched there.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        cluster: ClusterConfig,
+        node: Callable[[], str],
+        work: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self.cluster = cluster
+        self._spool = spool
+        self._node = node
+        self._work = work
+        self._wake = asyncio.Event()
+        self._complaints = Complaints()
+        self._release = _UNKNOWN_RELEASE
+        self._resent_for = _UNKNOWN_RELEASE
+        self._resent_at: float | None = None
+        self._asked_at = -math.inf
+
+    def wake(self) -> None:
+        """Say that there is something new; does not shorten the wait after a failure."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Deliver for ever."""
+        wait_s = _FIRST_WAIT_S
+        while True:
+            self._wake.clear()
+            try:
+                delivered = await self._deliver_some()
+            except EnergyError as error:
+                self._complaints.tell(_SUBJECT, f"records stay in the spool: {error}")
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                continue
+            except OSError as error:
+                self._complaints.tell(_SUBJECT, f"the spool cannot be read: {error}")
+                await asyncio.sleep(_LONGEST_WAIT_S)
+                continue
+            wait_s = _FIRST_WAIT_S
+            if not delivered:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), await self._work(self._pause_s))
+
+    def _pause_s(self) -> float | None:
+        """Return the seconds until there is something to do though nothing new comes; None for never."""
+        now = time.monotonic()
+        pauses = [self._spool.deferral.pause_s(now)]
+        if self._spool.rejected.count():
+            pauses.append(max(0.0, self._asked_at + _ASK_S - now))
+        known = [pause for pause in pauses if pause is not None]
+        return min(known) if known else None
+
+    async def _deliver_some(self) -> bool:
+        """Deliver one batch. Returns False if there was nothing to deliver."""
+        now = time.monotonic()
+        items: list[Item] = await self._work(self._spool.items, _BATCH_BYTES, _BATCH_ITEMS, now)
+        rejected = await self._work(self._spool.rejected.count)
+        if not items and not (rejected and now >= self._asked_at + _ASK_S):
+            return False
+        client = self._client()
+        try:
+            answer = await self._post(client, items)
+        except EnergyError as error:
+            if not items or _is_about_the_connection(error):
+                raise
+            await self._deliver_one_by_one(client, items, error)
+            return True
+        await self._settle(items, answer)
+        self._complaints.settle(_SUBJECT, "the controller answers again")
+        return True
+
+    def _client(self) -> ControllerClient:
+        cluster = self.cluster
+        return ControllerClient(
+            *(cluster.controller_url, cluster.munge_socket, _TIMEOUT_S, cluster.controller_users),
+            total_timeout_s=_TOTAL_TIMEOUT_S,
+            max_response_bytes=_MAX_RESPONSE_BYTES,
+        )
+
+    async def _deliver_one_by_one(
+        self, client: ControllerClient, items: list[Item], error: EnergyError
+    ) -> None:
+        """Find out which items make a whole request fail, so that they hold no others up.
+
+        What the controller refuses for its size or form is put aside; what it fails at is retried later.
+        """
+        for item in items:
+            try:
+                if len(items) > 1:
+                    await self._settle([item], await self._post(client, [item]))
+                    continue
+            except EnergyError as own_error:
+                if _is_about_the_connection(own_error):
+                    raise
+                error = own_error
+            if not isinstance(error, UsageError):
+                await self._work(self._spool.defer, item.name, str(error), time.monotonic())
+            elif item.trace is None or not await self._deliver_without_trace(client, item):
+                await self._reject(item, str(error))
+
+    async def _deliver_without_trace(self, client: ControllerClient, item: Item) -> bool:
+        """Deliver a record whose trace may be what is refused; return whether that was it."""
+        try:
+            answer = await self._post(client, [Item(item.name, item.record, None)])
+            outcome = read_outcome([item], answer)
+        except UsageError:
+            return False
+        if outcome.accepted:
+            await self._reject(item, "the controller refused its trace; the record itself is delivered")
+        else:
+            await self._settle([item], answer)
+        return True
+
+    async def _post(self, client: ControllerClient, items: list[Item]) -> dict[str, Any]:
+        spooled, rejected = await self._work(self._counts)
+        body = {
+            "items": [{"record": item.record, "trace": item.trace} for item in items],
+            "node": self._node(),
+            "spooled": max(0, spooled - len(items)),
+            "rejected": rejected,
+        }
+        try:
+            answer = await asyncio.to_thread(client.post, "/v1/records", body)
+        except asyncio.CancelledError:
+            client.cancel()  # else the thread, and with it the end of senergyd, waits for the controller
+            raise
+        self._asked_at = time.monotonic()
+        await self._note_release(answer)
+        return answer
+
+    def _counts(self) -> tuple[int, int]:
+        return self._spool.count(), self._spool.rejected.count()
+
+    async def _note_release(self, answer: Mapping[str, Any]) -> None:
+        """Send records again that another release of the controller refused."""
+        version, schema = (str(answer.get(key))[:40] for key in ("version", "schema"))
+        release = f"{version} (schema {schema})"
+        now, self._release = time.monotonic(), release
+        if release == self._resent_for:
+            return
+        if self._resent_at is not None and now < self._resent_at + _RESEND_PAUSE_S:
+            return
+        if self._resent_for != _UNKNOWN_RELEASE:
+            self._resent_at = now
+        self._resent_for = release
+        count = await self._work(self._spool.resend, None, release)
+        if count:
+            log.info("%d rejected records are sent again: the controller is now %s", count, release)
+            self.wake()
+
+    async def _settle(self, items: list[Item], answer: dict[str, Any]) -> None:
+        if not items:
+            return
+        outcome = read_outcome(items, answer)
+        for index, item in enumerate(items):
+            if index in outcome.accepted and index in outcome.traces and item.trace is not None:
+                await self._reject(item, f"delivered, but for its trace: {outcome.traces[index]}")
+            elif index in outcome.accepted:
+                await self._work(self._spool.remove, item.name)
+            elif index in outcome.rejected:
+                await self._reject(item, outcome.rejected[index])
+            else:
+                await self._work(self._spool.defer, item.name, outcome.retried[index], time.monotonic())
+        if await self._work(len, self._spool.deferral):
+            self._complaints.tell(_RETRIED, f"stay in the spool: {self._spool.deferral.reason}")
+        else:
+            self._complaints.settle(_RETRIED, "none is left")
+
+    async def _reject(self, item: Item, reason: str) -> None:
+        await self._work(self._spool.reject, item.name, reason, self._release)

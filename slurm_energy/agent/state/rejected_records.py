@@ -1,0 +1,226 @@
+"""Records that the controller refused for good: kept with trace and reason, bounded, sent on demand.
+
+A record, its trace and its reason are three files of one stem. A trace is always moved before its record, so
+that after a crash `recover` knows where both belong: with the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_energy import atomic_file
+from slurm_energy.log_once import Complaints
+
+log = logging.getLogger(__name__)
+
+MAX_RECORDS = 10_000
+RECORD_SUFFIX, TRACE_SUFFIX, _REASON_SUFFIX = ".json", ".trace", ".reason"
+_MAX_REASON = 500
+_MAX_REASON_BYTES = 16_384
+_SUBJECT = "rejected records"
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRecord:
+    """One record that was put aside.
+
+    Attributes:
+        name: its file.
+        bytes: size of record and trace.
+        has_trace: its trace is kept, too.
+        reason: why it was refused.
+        refused_by: the controller's release as `Delivery` names it; None if the agent refused the file.
+    """
+
+    name: str
+    bytes: int
+    has_trace: bool
+    reason: str
+    refused_by: str | None
+
+
+class RejectedRecords:
+    """The directory `rejected` of a spool; made when it is needed.
+
+    Args:
+        folder: the directory.
+        limit_bytes: space for it. Beyond that the oldest traces are dropped, then the oldest records.
+
+    Attributes:
+        limit_bytes: as given, may be changed.
+        dropped: records dropped for lack of space since the start.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        self.dropped = 0
+        if folder.is_symlink():  # planted: nothing is written where it leads
+            folder.unlink()
+        self._sizes = file_sizes(folder) if folder.is_dir() else {}
+        self._total = sum(self._sizes.values())
+        self._complaints = Complaints()
+
+    @property
+    def bytes(self) -> int:
+        """Size of everything in it."""
+        return self._total
+
+    def count(self) -> int:
+        """Return the number of records."""
+        return sum(1 for name in self._sizes if name.endswith(RECORD_SUFFIX))
+
+    def has(self, record_id: str) -> bool:
+        """Return whether a record is here."""
+        return any(name.endswith(f"-{record_id}{RECORD_SUFFIX}") for name in self._sizes)
+
+    def names(self) -> list[str]:
+        """Return the names of the records, oldest first."""
+        return sorted(name for name in self._sizes if name.endswith(RECORD_SUFFIX))
+
+    def put(self, source: Path, name: str, reason: str, refused_by: str | None) -> None:
+        """Take a record and its trace out of the spool's directory `source`.
+
+        Raises:
+            OSError: not moved; the record is still in the spool.
+        """
+        if not self.names():
+            with contextlib.suppress(FileExistsError):
+                self.folder.mkdir(mode=0o700)
+            log.error(
+                "record %s is refused and kept in %s: %s; see `senergy spool`", name, self.folder, reason
+            )
+        self._complaints.tell(_SUBJECT, "kept for `senergy spool resend`", logging.WARNING)
+        self._receive(source, trace_of(name))
+        note = json.dumps({"reason": reason[:_MAX_REASON], "refused_by": refused_by}).encode()
+        with contextlib.suppress(OSError):  # on a full disk the record counts, not its reason
+            atomic_file.write(self._path(_reason_of(name)), note, sync=False)
+            self._note_size(_reason_of(name), len(note))
+        self._receive(source, name)
+        self._bound(self.limit_bytes)
+
+    def give_back(self, target: Path, name: str) -> dict[str, int]:
+        """Move a record and its trace into the spool's directory `target`; return the sizes moved by name.
+
+        Raises:
+            OSError: not moved.
+        """
+        moved = {}
+        for own in (trace_of(name), name):
+            if own in self._sizes:
+                os.replace(self._path(own), os.path.join(target, own))
+                moved[own] = self._forget(own)
+        self._remove(_reason_of(name))
+        if not self.names():
+            self._complaints.settle(_SUBJECT, "none is left")
+        return moved
+
+    def recover(self, spool: Path) -> None:
+        """Bring traces back to their records after a crash between two moves, and drop what has no record."""
+        if not self.folder.is_dir():
+            return
+        for name in os.listdir(spool):
+            if name.endswith(TRACE_SUFFIX) and record_of(name) in self._sizes:
+                self._receive(spool, name)
+        for name in list(self._sizes):
+            record = record_of(name)
+            if record in self._sizes:
+                continue
+            if name.endswith(TRACE_SUFFIX) and os.path.lexists(os.path.join(spool, record)):
+                os.replace(self._path(name), os.path.join(spool, name))
+                self._forget(name)
+            else:
+                self._remove(name)
+
+    def listing(self) -> Iterator[RejectedRecord]:
+        """Give every record, oldest first."""
+        for name in self.names():
+            note = self._note(name)
+            trace = self._sizes.get(trace_of(name))
+            yield RejectedRecord(
+                name=name,
+                bytes=self._sizes[name] + (trace or 0),
+                has_trace=trace is not None,
+                reason=str(note.get("reason", "not known")),
+                refused_by=note.get("refused_by"),
+            )
+
+    def _note(self, name: str) -> dict[str, Any]:
+        try:
+            note = json.loads(atomic_file.read(self._path(_reason_of(name)), _MAX_REASON_BYTES))
+        except (OSError, ValueError):
+            return {}
+        return note if isinstance(note, dict) else {}
+
+    def _receive(self, source: Path, name: str) -> None:
+        """Move a file here; one that is not there is passed over."""
+        with contextlib.suppress(FileNotFoundError):
+            path = os.path.join(source, name)
+            size = os.lstat(path).st_size
+            os.replace(path, self._path(name))
+            self._note_size(name, size)
+
+    def free(self, size: int) -> int:
+        """Drop the oldest traces, then the oldest records, to free `size` bytes; return the bytes freed."""
+        before = self._total
+        self._bound(before - size)
+        return before - self._total
+
+    def _bound(self, limit_bytes: int) -> None:
+        """Drop the oldest traces, then the oldest records, until everything fits."""
+        excess = self._total - limit_bytes
+        for name in sorted(name for name in self._sizes if name.endswith(TRACE_SUFFIX)):
+            if excess <= 0:
+                break
+            excess -= self._remove(name)
+        names = self.names()
+        while names and (excess > 0 or len(names) > MAX_RECORDS):
+            name = names.pop(0)
+            excess -= sum(self._remove(own) for own in (trace_of(name), name, _reason_of(name)))
+            self.dropped += 1
+            self._complaints.tell(f"{_SUBJECT}: space", "the oldest are dropped", logging.ERROR)
+
+    def _note_size(self, name: str, size: int) -> None:
+        self._total += size - self._sizes.get(name, 0)
+        self._sizes[name] = size
+
+    def _remove(self, name: str) -> int:
+        atomic_file.remove(self._path(name))
+        return self._forget(name)
+
+    def _forget(self, name: str) -> int:
+        size = self._sizes.pop(name, 0)
+        self._total -= size
+        return size
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Return the size of everything in a directory that is not a directory itself, links not followed."""
+    with os.scandir(folder) as entries:
+        status = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
+    return {name: found.st_size for name, found in status.items() if not stat.S_ISDIR(found.st_mode)}
+
+
+def trace_of(name: str) -> str:
+    """Return the name of a record's trace."""
+    return name.removesuffix(RECORD_SUFFIX) + TRACE_SUFFIX
+
+
+def record_of(name: str) -> str:
+    """Return the name of the record that a trace or reason belongs to."""
+    return name.rpartition(".")[0] + RECORD_SUFFIX
+
+
+def _reason_of(name: str) -> str:
+    return name.removesuffix(RECORD_SUFFIX) + _REASON_SUFFIX

@@ -1,0 +1,327 @@
+"""Records that the controller does not have yet: one file each, and the trace beside it.
+
+A record leaves the spool only when it is named as delivered, or moves to `rejected` when it is refused for
+good. When space runs out refused records go first, then traces. Nobody else writes in the directory, so its
+listing is kept in memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_energy import atomic_file
+from slurm_energy.agent.state.deferred_records import Deferral
+from slurm_energy.agent.state.rejected_records import TRACE_SUFFIX, RejectedRecords, file_sizes, trace_of
+from slurm_energy.log_once import Complaints
+from slurm_energy.records import EnergyRecord
+
+log = logging.getLogger(__name__)
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_LIMIT, _DISK, _LOST = "spool at agent.spool_limit_mb", "spool's disk", "spool's records"
+_EXPIRY_PAUSE_S = 600.0
+_ROOM_FOR_TRACES = 16
+_RECORD = re.compile(r"\d{12}-[A-Za-z0-9_-]{1,64}\.json")
+_REJECTED = "rejected"
+_REJECTED_SHARE = 4
+"""Refused records take at most this part of the spool's space: a quarter."""
+_LONGEST_FILE_BYTES = 15_000_000
+"""A longer one could not be delivered: the controller takes 16 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One record in the spool, with its trace if there is one. `name` is its file."""
+
+    name: str
+    record: dict[str, Any]
+    trace: dict[str, Any] | None
+
+    @property
+    def record_id(self) -> str:
+        """Id of the record."""
+        return record_id_of(self.name)
+
+
+class Spool:
+    """A directory of records.
+
+    Args:
+        folder: the directory; made if it is absent.
+        limit_bytes: space for everything in it, refused records included.
+
+    Raises:
+        OSError: the directory cannot be made or read.
+
+    Attributes:
+        deferral: records that the controller cannot take yet.
+        rejected: records that it refused for good.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self.folder = folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for leftover in (*folder.glob(".*.new"), *folder.glob(f"{_REJECTED}/.*.new")):
+            leftover.unlink(missing_ok=True)
+        self.deferral = Deferral()
+        self.rejected = RejectedRecords(folder / _REJECTED, 0)
+        self.rejected.recover(folder)
+        self.limit_bytes = limit_bytes
+        # Also links and the like that were planted: the first use puts them aside.
+        self._sizes = file_sizes(folder)
+        self._total = sum(self._sizes.values())
+        self._expired_at = 0.0
+        self._disk_full = False
+        self._complaints = Complaints()
+
+    @property
+    def limit_bytes(self) -> int:
+        """Space for everything in the spool."""
+        return self._limit_bytes
+
+    @limit_bytes.setter
+    def limit_bytes(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.rejected.limit_bytes = limit_bytes // _REJECTED_SHARE
+
+    def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> dict[str, bytes]:
+        """Store a record; the trace only if there is room for it.
+
+        Returns:
+            The files with their contents, complete but not yet forced to disk.
+
+        Raises:
+            OSError: the record could not be stored.
+        """
+        name = f"{int(record.end):012d}-{record.record_id}.json"
+        data = json.dumps(record.to_json(), separators=(",", ":")).encode()
+        written = {}
+        if trace is not None:
+            trace_data = json.dumps(trace, separators=(",", ":")).encode()
+            written = self._add_trace(trace_of(name), trace_data)
+        self._make_room(len(data))
+        self._write_record(name, data)
+        if self._total < self.limit_bytes // 2:
+            self._complaints.settle(_LIMIT, "traces are kept again")
+            self._complaints.settle(_LOST, "records are kept again")
+        return written | {self._path(name): data}
+
+    def write_again(self, path: str, data: bytes) -> None:
+        """Write a file of `add` again that could not be forced to disk; one that is gone stays away.
+
+        A disk that failed once may have dropped what it had not written, and says so only once.
+
+        Raises:
+            OSError: not written.
+        """
+        folder, name = os.path.split(path)
+        if folder == str(self.folder) and name in self._sizes:
+            self._write(name, data)
+
+    def path_of(self, record_id: str) -> str | None:
+        """Return the file of a record that is here and was not refused."""
+        names = (name for name in self._sizes if name.endswith(f"-{record_id}.json"))
+        return next(map(self._path, names), None)
+
+    def expire(self, now: float, keep_s: float) -> None:
+        """Forget traces of jobs that ended long ago; looks for them every ten minutes at most.
+
+        Args:
+            now: Unix seconds.
+            keep_s: how long after a job's end its trace is kept.
+        """
+        if abs(now - self._expired_at) < _EXPIRY_PAUSE_S:
+            return
+        self._expired_at = now
+        oldest = f"{max(0, int(now - keep_s)):012d}"
+        old = [name for name in self._sizes if name.endswith(TRACE_SUFFIX) and name < oldest]
+        if old:
+            log.info("spool: dropped %d traces older than agent.trace_retention_days", len(old))
+            self._drop(old)
+
+    def has(self, record_id: str) -> bool:
+        """Return whether a record is here, or was put aside."""
+        here = any(name.endswith(f"-{record_id}.json") for name in self._sizes)
+        return here or self.rejected.has(record_id)
+
+    def count(self) -> int:
+        """Return the number of records."""
+        return sum(1 for name in self._sizes if _RECORD.fullmatch(name))
+
+    def items(self, most_bytes: int, most_items: int, now: float | None = None) -> list[Item]:
+        """Return the oldest records, at least one if there is any, within a size.
+
+        Args:
+            most_bytes: size of all together.
+            most_items: how many.
+            now: seconds of the monotonic clock: records that wait for a newer controller are left out; None
+                takes all.
+        """
+        found: list[Item] = []
+        total = 0
+        held = frozenset[str]() if now is None else self.deferral.held(now)
+        for name in sorted(name for name in self._sizes if name not in held and _RECORD.fullmatch(name)):
+            size = self._sizes[name] + self._sizes.get(trace_of(name), 0)
+            if found and (total + size > most_bytes or len(found) >= most_items):
+                break
+            item = self._read(name)
+            if item is not None:
+                found.append(item)
+                total += size
+        return found
+
+    def remove(self, name: str) -> None:
+        """Forget a record that was delivered."""
+        self._drop([trace_of(name), name])
+        self.deferral.forget(name)
+
+    def defer(self, name: str, reason: str, now: float) -> None:
+        """Keep a record that the controller cannot take yet; `now` in seconds of the monotonic clock."""
+        if name in self._sizes:
+            self.deferral.add(name, reason, now)
+
+    def reject(self, name: str, reason: str, refused_by: str | None = None) -> None:
+        """Put a record and its trace aside, for `resend`.
+
+        Args:
+            name: its file.
+            reason: why, one line.
+            refused_by: the controller's release; None if the file itself is unusable.
+        """
+        self.rejected.put(self.folder, name, reason, refused_by)
+        for own in (trace_of(name), name):
+            self._total -= self._sizes.pop(own, 0)
+        self.deferral.forget(name)
+
+    def resend(self, record_ids: Iterable[str] | None = None, other_than: str | None = None) -> int:
+        """Move records that were put aside back into the spool; return how many.
+
+        Args:
+            record_ids: only these; None for all. All that wait for a newer controller are tried at once, too.
+            other_than: only records that another release of the controller refused.
+        """
+        wanted = None if record_ids is None else set(record_ids)
+        moved = 0
+        for record in list(self.rejected.listing()):
+            by_other = other_than is None or record.refused_by not in (None, other_than)
+            if by_other and (wanted is None or record_id_of(record.name) in wanted):
+                for name, size in self.rejected.give_back(self.folder, record.name).items():
+                    self._total += size - self._sizes.get(name, 0)
+                    self._sizes[name] = size
+                moved += 1
+        self.deferral.release()
+        return moved
+
+    def state(self) -> dict[str, Any]:
+        """Return the counts of `status`: records that wait, that were refused, that space was lacking for."""
+        return {
+            "spooled": self.count(),
+            "deferred": len(self.deferral),
+            "rejected": self.rejected.count(),
+            "rejected_bytes": self.rejected.bytes,
+            "rejected_dropped": self.rejected.dropped,
+        }
+
+    def _read(self, name: str) -> Item | None:
+        try:
+            record = json.loads(atomic_file.read(self._path(name), _LONGEST_FILE_BYTES))
+        except FileNotFoundError:
+            self._drop([name])
+            return None
+        except (OSError, ValueError) as error:
+            self.reject(name, f"cannot be read: {error}")
+            return None
+        try:
+            trace = json.loads(atomic_file.read(self._path(trace_of(name)), _LONGEST_FILE_BYTES))
+        except (OSError, ValueError):
+            trace = None
+        return Item(name, record, trace)
+
+    def _add_trace(self, name: str, data: bytes) -> dict[str, bytes]:
+        if len(data) > self.limit_bytes // 4:
+            log.warning("spool: %s is too large to keep", name)
+            return {}
+        self._make_room(len(data))
+        try:
+            self._write(name, data)
+        except OSError as error:
+            self._complain_of_disk(error)
+            return {}
+        self._settle_disk(len(data))
+        return {self._path(name): data}
+
+    def _write_record(self, name: str, data: bytes) -> None:
+        """Store a record; on a full disk refused records make room, then the oldest traces, ever more."""
+        traces = sorted(other for other in self._sizes if other.endswith(TRACE_SUFFIX))
+        batch = 1
+        while True:
+            try:
+                self._write(name, data)
+                return
+            except OSError as error:
+                if error.errno not in _NO_SPACE or not (traces or self.rejected.bytes):
+                    raise
+                self._complain_of_disk(error)
+            if self.rejected.free(max(len(data), self.rejected.bytes // 4)):
+                continue
+            self._drop(traces[:batch])
+            del traces[:batch]
+            batch *= 2
+
+    def _complain_of_disk(self, error: OSError) -> None:
+        self._disk_full = True
+        self._complaints.tell(_DISK, f"{error.strerror}: power traces are dropped, records are kept")
+
+    def _settle_disk(self, size: int) -> None:
+        """Say that the disk has room again, once there is some for many traces more."""
+        if not self._disk_full:
+            return
+        free = os.statvfs(self.folder)
+        if free.f_bavail * free.f_frsize > _ROOM_FOR_TRACES * size:
+            self._disk_full = False
+            self._complaints.settle(_DISK, "there is room for traces again")
+
+    def _write(self, name: str, data: bytes) -> None:
+        atomic_file.write(self._path(name), data, sync=False)
+        self._total += len(data) - self._sizes.get(name, 0)
+        self._sizes[name] = len(data)
+
+    def _make_room(self, size: int) -> None:
+        """Drop refused records, the oldest traces, the oldest records, until `size` more bytes fit."""
+        excess = self._total + self.rejected.bytes + size - self.limit_bytes
+        if excess > 0:
+            excess -= self.rejected.free(excess)
+        if excess <= 0:
+            return
+        dropped = []
+        for name in sorted(self._sizes, key=lambda name: (not name.endswith(TRACE_SUFFIX), name)):
+            if excess <= 0:
+                break
+            excess -= self._sizes[name]
+            dropped.append(name)
+        if any(not name.endswith(TRACE_SUFFIX) for name in dropped):
+            self._complaints.tell(_LOST, "the oldest are dropped: too many are undelivered", logging.ERROR)
+        else:
+            self._complaints.tell(_LIMIT, "the oldest power traces are dropped")
+        self._drop(dropped)
+
+    def _drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            atomic_file.remove(self._path(name))
+            self._total -= self._sizes.pop(name, 0)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+
+def record_id_of(name: str) -> str:
+    """Return the id of the record in a file."""
+    return name.removesuffix(".json").partition("-")[2]

@@ -1,0 +1,217 @@
+"""The agent's directory: lock, settings journal, open sessions with their traces, the node's books, spool."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import stat
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+from slurm_energy import atomic_file
+from slurm_energy.agent.jobs.sessions import CLOSING, Session
+from slurm_energy.agent.metering.trace import TraceBuilder
+from slurm_energy.control.journal import SettingsJournal
+from slurm_energy.errors import AlreadyRunningError, ConfigError, ForbiddenError, UnavailableError
+from slurm_energy.trusted_files import check_folder
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1
+_BOOKS = "books.json"
+_RUNS, _ENDED, _TRACE, _DAMAGED = ".json", ".ended", ".trace", ".damaged"
+_MAX_DAMAGED = 50
+_LONGEST_FILE_BYTES = 256_000_000
+
+
+class StateDir:
+    """Holds the directory for one process, from construction to `close`.
+
+    Args:
+        folder: the directory; made if it is absent.
+
+    Raises:
+        UnavailableError: cannot be made or used.
+        ForbiddenError: somebody else could write there.
+        AlreadyRunningError: another senergyd holds it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _refuse_foreign(folder)
+            folder.chmod(0o700)
+            self._sessions = folder / "sessions"
+            self._sessions.mkdir(mode=0o700, exist_ok=True)
+            self._lock = lock_file(folder / "lock")
+            self.journal = SettingsJournal.load(folder / "journal.json")
+        except OSError as error:
+            raise UnavailableError(
+                f"agent.state_dir {folder}",
+                error.strerror or str(error),
+                f"make it for uid {os.geteuid()}: install -d -m 700 {folder}",
+            ) from None
+        if self.journal.problem:
+            log.error("%s", self.journal.problem)
+
+    @property
+    def spool_folder(self) -> Path:
+        """Where undelivered records are kept."""
+        return self.folder / "spool"
+
+    def save(self, session: Session, checkpoint: dict[str, Any]) -> str:
+        """Write a session, and a checkpoint of all energy booked so far.
+
+        The end of a job gets a file of its own beside the one of its begin: file systems that protect
+        careless programs write a file to disk at once when it replaces another one, and the epilog would
+        wait for that.
+
+        Returns:
+            The file, complete but not yet forced to disk: it survives our death, not the machine's.
+
+        Raises:
+            OSError: not written; the last state is still there.
+        """
+        data = {"version": _VERSION, "checkpoint": checkpoint, "session": session.dump()}
+        path = self._path(session, _ENDED if session.phase == CLOSING else _RUNS)
+        atomic_file.write(path, json.dumps(data).encode(), sync=False)
+        return path
+
+    def save_books(self, checkpoint: dict[str, Any]) -> str:
+        """Write a checkpoint that belongs to no job.
+
+        Returns:
+            The file, see `save`.
+
+        Raises:
+            OSError: not written; the last one is still there.
+        """
+        path = os.path.join(self.folder, _BOOKS)
+        atomic_file.write(
+            path, json.dumps({"version": _VERSION, "checkpoint": checkpoint}).encode(), sync=False
+        )
+        return path
+
+    def load_books(self) -> dict[str, Any] | None:
+        """Return the checkpoint of `save_books`; None if there is none, or it cannot be read."""
+        path = os.path.join(self.folder, _BOOKS)
+        try:
+            data = json.loads(atomic_file.read(path, _LONGEST_FILE_BYTES))
+            if data["version"] != _VERSION:
+                raise ValueError(f"version {data['version']}")
+            found: dict[str, Any] = data["checkpoint"]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.error("%s: cannot be read: %s", path, error)
+            return None
+        return found
+
+    def save_trace(self, session: Session) -> None:
+        """Write a session's trace.
+
+        Raises:
+            OSError: not written.
+        """
+        if session.trace is not None:
+            atomic_file.write(self._path(session, _TRACE), session.trace.parts(), sync=False)
+            session.trace.written()
+
+    def forget(self, session: Session) -> None:
+        """Remove all of a session whose record is in the spool."""
+        for suffix in (_RUNS, _ENDED, _TRACE):
+            atomic_file.remove(self._path(session, suffix))
+
+    def load(self) -> list[tuple[Session, dict[str, Any]]]:
+        """Return the sessions of the last run with their checkpoints; a damaged file is kept aside."""
+        found: dict[str, tuple[Session, dict[str, Any]]] = {}
+        for suffix in (_RUNS, _ENDED):  # the end, if it was written, counts
+            for path in sorted(self._sessions.glob(f"*{suffix}")):
+                try:
+                    session, checkpoint = _read(path)
+                except (OSError, ValueError, KeyError, TypeError) as error:
+                    aside = path.with_name(path.name + _DAMAGED)
+                    log.error("%s: cannot be read (%s); kept as %s", path, error, aside.name)
+                    path.replace(aside)
+                    self._bound_damaged()
+                    continue
+                self._load_trace(session)
+                found[session.owner] = session, checkpoint
+        self._sweep(found)
+        return list(found.values())
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        os.close(self._lock)
+
+    def _bound_damaged(self) -> None:
+        """Keep the newest damaged files only."""
+        damaged = sorted(self._sessions.glob(f"*{_DAMAGED}"), key=lambda path: path.lstat().st_mtime)
+        for path in damaged[:-_MAX_DAMAGED]:
+            path.unlink(missing_ok=True)
+
+    def _sweep(self, known: Container[str]) -> None:
+        """Remove what we were writing or forgetting when we died."""
+        unfinished = [*self.folder.glob(".*.new"), *self._sessions.glob(".*.new")]
+        orphans = [path for path in self._sessions.glob(f"*{_TRACE}") if path.stem not in known]
+        for path in (*unfinished, *orphans):
+            path.unlink(missing_ok=True)
+
+    def _load_trace(self, session: Session) -> None:
+        try:
+            session.trace = TraceBuilder.load(
+                atomic_file.read(self._path(session, _TRACE), _LONGEST_FILE_BYTES)
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            session.trace = None
+
+    def _path(self, session: Session, suffix: str) -> str:
+        return os.path.join(self._sessions, session.owner + suffix)
+
+
+def _read(path: Path) -> tuple[Session, dict[str, Any]]:
+    data = json.loads(atomic_file.read(path, _LONGEST_FILE_BYTES))
+    if data["version"] != _VERSION:
+        raise ValueError(f"version {data['version']}")
+    return Session.load(data["session"]), data["checkpoint"]
+
+
+def lock_file(path: Path) -> int:
+    """Lock a file for as long as the returned descriptor is open; the kernel frees it with the process.
+
+    Raises:
+        AlreadyRunningError: another process holds it.
+        OSError: cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise AlreadyRunningError(
+            f"{path} is held", f"senergyd runs as process {holder}", "stop that one first"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _refuse_foreign(folder: Path) -> None:
+    status = folder.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        raise ForbiddenError(f"agent.state_dir {folder}", "is a symbolic link", "name the directory itself")
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise ForbiddenError(
+            f"agent.state_dir {folder}",
+            f"owner uid {status.st_uid}, mode {status.st_mode & 0o7777:04o}: others could write it",
+            "chown it to the agent's user and chmod go-w",
+        )
+    try:
+        check_folder(folder.parent)
+    except ConfigError as error:
+        raise ForbiddenError(f"agent.state_dir {folder}", str(error)) from None

@@ -1,0 +1,130 @@
+"""The one thread for everything that touches hardware or disk: tasks in their order, and samples on a grid.
+
+The thread keeps the time of the samples itself: an event loop that slept for it would wake a second thread
+for each of them, which costs more than the sample.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Any
+
+
+class Grid:
+    """The moments `origin + n x interval_s`. One that was missed is left out and never made up for.
+
+    Args:
+        origin: a moment on the grid, on any clock that does not jump.
+        interval_s: seconds between moments.
+    """
+
+    def __init__(self, origin: float, interval_s: float) -> None:
+        self.interval_s = interval_s
+        self._origin = origin
+        self._last = 0
+
+    def next(self, now: float) -> float:
+        """Return the first moment after `now` that was not returned before."""
+        passed = math.floor((now - self._origin) / self.interval_s)
+        self._last = max(self._last, passed) + 1
+        return self._origin + self._last * self.interval_s
+
+
+@dataclass(frozen=True, slots=True)
+class Regular:
+    """What is done again and again.
+
+    Attributes:
+        work: does it.
+        interval_s: returns the seconds between; asked again after every task.
+        failed: told of an error, after which it goes on.
+    """
+
+    work: Callable[[], object]
+    interval_s: Callable[[], float]
+    failed: Callable[[Exception], object]
+
+
+class Worker(Executor):
+    """Runs tasks in one thread, one after the other, and between them something regular, on a fixed grid.
+
+    What comes late does not shift what follows; moments that were missed are left out. The thread begins with
+    the first task.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name)
+        self._regular: Regular | None = None
+        self._grid = Grid(0.0, 1.0)
+        self._due = 0.0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Have a task done."""
+        future: Future[Any] = Future()
+
+        def task() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._tasks.put(task)
+        if self._thread.ident is None:
+            self._thread.start()
+        return future
+
+    def repeat(self, regular: Regular | None) -> None:
+        """Do something regularly from now on; None: nothing any more, once the task that runs now is done."""
+        self._regular = regular
+        self.submit(self._anew)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the thread when the tasks that were submitted are done."""
+        self._tasks.put(None)
+        if wait and self._thread.ident is not None:
+            self._thread.join()
+
+    def _anew(self) -> None:
+        self._due = 0.0
+        self._grid = Grid(0.0, 0.0)
+
+    def _run(self) -> None:
+        while True:
+            regular = self._regular
+            pause_s = None if regular is None else self._pause_s(regular)
+            if regular is not None and pause_s is not None and pause_s <= 0:
+                self._work(regular)
+                continue
+            try:
+                task = self._tasks.get(timeout=pause_s)
+            except queue.Empty:
+                continue
+            if task is None:
+                return
+            task()
+
+    def _pause_s(self, regular: Regular) -> float:
+        """Return the seconds until the next regular work, on a new grid when the interval is another."""
+        interval_s, now = regular.interval_s(), time.monotonic()
+        if interval_s != self._grid.interval_s:
+            self._grid = Grid(now, interval_s)
+            self._due = self._grid.next(now)
+        return self._due - now
+
+    def _work(self, regular: Regular) -> None:
+        try:
+            regular.work()
+        except Exception as error:
+            regular.failed(error)
+        self._due = self._grid.next(time.monotonic())

@@ -1,0 +1,324 @@
+"""Looks at a node for `senergy doctor`: devices, daemons, files. Changes nothing; judges nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slurm_energy import __version__
+from slurm_energy.config import Config
+from slurm_energy.config.findings import Finding
+from slurm_energy.devices.counter_wraps import max_sampling_interval_s
+from slurm_energy.devices.discovery import NodeDevices, discover
+from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
+from slurm_energy.devices.hwmon import chip_names
+from slurm_energy.devices.node.power_options import node_power_options
+from slurm_energy.devices.polled_sensor import NO_READING_YET
+from slurm_energy.devices.sources import NodePowerOptions
+from slurm_energy.devices.sysfs import read_optional
+from slurm_energy.doctor import interface_catalogue
+from slurm_energy.doctor.findings import CounterSeen, Findings, Interface, KnobSeen
+from slurm_energy.doctor.slurm_files import slurm_side
+from slurm_energy.errors import ConfigError, EnergyError
+from slurm_energy.quantities import counter_delta
+from slurm_energy.slurm import conf_files, munge
+from slurm_energy.validation import check_file
+
+Ask = Callable[[Config], Mapping[str, Any]]
+"""Asks a daemon for its status; raises EnergyError if it does not answer."""
+
+_NVIDIA, _AMD = "0x10de", "0x1002"
+_WATCH_S, _LONGEST_WAIT_S = 0.5, 4.0
+_ATTEMPTS, _QUICK_S = 3, 0.002
+_DOUBT = 0.01
+"""Counters are watched until the doubt about when they were read is at most this share of the time."""
+
+
+def inspect(
+    config_argument: Path | str | None,
+    ask_agent: Ask,
+    ask_controller: Ask,
+    root: Path = Path("/"),
+    slurm_conf: Path | None = None,
+) -> Findings:
+    """Return what there is on this node.
+
+    Args:
+        config_argument: --config as given; a faulty file is a finding.
+        ask_agent: how the agent is reached.
+        ask_controller: how the controller is reached.
+        root: where /sys, /proc and /dev are found.
+        slurm_conf: None looks in the usual places.
+    """
+    config, config_error, config_findings = _config(config_argument)
+    agent = _answer(ask_agent, config)
+    before = time.time()
+    controller = _answer(ask_controller, config)
+    after = time.time()
+    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    meter, meter_error = _meter(config, node)
+    devices = discover(root, meter)
+    try:
+        return Findings(
+            node=node,
+            version=__version__,
+            time=after,
+            root=os.geteuid() == 0,
+            hardware=devices.hardware,
+            counters=tuple(_counters(devices)),
+            knobs=tuple(_knob(knob) for knob in devices.knobs.values()),
+            interfaces=tuple(interfaces(root, devices)),
+            throttles=tuple(sensor.component for sensor in devices.throttles),
+            notes=devices.notes,
+            virtual=_is_virtual(root),
+            config_path=str(config.path or ""),
+            config_error=config_error,
+            config_findings=config_findings,
+            meter_error=meter_error,
+            sampling_interval_s=min(
+                1 / config.agent.sampling_hz, max_sampling_interval_s(_all_counters(devices))
+            ),
+            spool_limit_mb=config.agent.spool_limit_mb,
+            state_free_mb=_free_mb(config.agent.state_dir),
+            agent_socket=str(config.agent.socket),
+            agent=agent,
+            controller_url=config.cluster.controller_url,
+            controller=controller,
+            clock_offset_s=_offset_s(controller, (before + after) / 2),
+            clock_uncertainty_s=(after - before) / 2,
+            munge_error=_munge_error(config),
+            slurm=slurm_side(slurm_conf or conf_files.locate_slurm_conf()),
+        )
+    finally:
+        devices.close()
+
+
+def interfaces(root: Path, used: NodeDevices | None = None) -> list[Interface]:
+    """Return every hardware interface that we know, and whether this node's kernel shows it.
+
+    Args:
+        root: where /sys, /proc and /dev are found.
+        used: what of them is used; None for nothing.
+    """
+    sources = {counter.source for counter in _all_counters(used)} if used else set()
+    kinds = {knob.kind for knob in used.knobs.values()} if used else set()
+    expected = _expected(root)
+    return [
+        Interface(
+            known.name,
+            known.present(root),
+            interface_catalogue.is_used(known, sources, kinds),
+            known.name in expected,
+            *_REMEDIES.get(known.name, ("", "")),
+            used.unusable.get(known.name, "") if used else "",
+        )
+        for known in interface_catalogue.INTERFACES
+    ]
+
+
+_REMEDIES = {
+    "cpufreq": (
+        "no policy can set CPU frequencies",
+        "enable P-states (CPPC) in the firmware; modprobe acpi-cpufreq",
+    ),
+    "powercap": (
+        "the energy of processors is unknown (null), and they cannot be capped",
+        "modprobe intel_rapl_msr",
+    ),
+    "NVML": (
+        "NVIDIA GPUs are neither measured nor set",
+        "install the NVIDIA driver (libnvidia-ml.so.1); modprobe nvidia",
+    ),
+    "AMD SMI": ("AMD GPUs are neither measured nor set", "modprobe amdgpu; install amd-smi-lib"),
+}
+"""Cost and remedy of interfaces whose hardware can be there without them."""
+
+
+def _expected(root: Path) -> set[str]:
+    """Return the interfaces that the hardware of a node should have."""
+    cpuinfo = read_optional(root / "proc/cpuinfo") or ""
+    vendors = _display_vendors(root / "sys")
+    found = set()
+    if not _is_virtual(root):
+        found.add("cpufreq")
+        if "GenuineIntel" in cpuinfo or "AuthenticAMD" in cpuinfo:
+            found.add("powercap")
+    if _NVIDIA in vendors:
+        found.add("NVML")
+    if _AMD in vendors and "amdgpu" not in chip_names(root):
+        found.add("AMD SMI")
+    return found
+
+
+def _all_counters(devices: NodeDevices) -> list[EnergyCounter]:
+    return [*devices.counters, *devices.node_counters]
+
+
+def _counters(devices: NodeDevices) -> list[CounterSeen]:
+    """Read every counter twice, so that its power shows; sources that are polled need a moment to answer."""
+    counters = _all_counters(devices)
+    first: dict[str, _Reading] = {}
+    last: dict[str, _Reading] = {}
+    errors: dict[str, str] = {}
+    started = time.monotonic()
+    while True:
+        for counter in counters:
+            try:
+                last[counter.key] = _read(counter)
+            except DeviceError as failure:
+                errors[counter.key] = failure.why or str(failure)
+            else:
+                first.setdefault(counter.key, last[counter.key])
+                errors.pop(counter.key, None)
+        waited_s = time.monotonic() - started
+        watched = all(_far_apart(first[key], reading) for key, reading in last.items())
+        answered = all(errors[key] != NO_READING_YET for key in errors)
+        if waited_s > _LONGEST_WAIT_S or (watched and answered):
+            late = {NO_READING_YET: f"no answer within {waited_s:.0f} s"}
+            told = {key: late.get(why, why) for key, why in errors.items()}
+            return [_seen(c, first.get(c.key), last.get(c.key), told.get(c.key, "")) for c in counters]
+        time.sleep(_WATCH_S / 4)
+
+
+class _Reading(NamedTuple):
+    """What a counter showed at some time between `time_s - doubt_s` and `time_s + doubt_s`."""
+
+    time_s: float
+    value_uj: int
+    doubt_s: float
+
+
+def _read(counter: EnergyCounter) -> _Reading:
+    """Return the quickest of some readings: a machine that stands still in one makes its time doubtful.
+
+    Raises:
+        DeviceError: not readable now.
+    """
+    quickest: _Reading | None = None
+    for _ in range(_ATTEMPTS):
+        before = time.monotonic()
+        value_uj = counter.read()
+        doubt_s = (time.monotonic() - before) / 2
+        if quickest is None or doubt_s < quickest.doubt_s:
+            quickest = _Reading(before + doubt_s, value_uj, doubt_s)
+        if quickest.doubt_s <= _QUICK_S / 2:
+            break
+    assert quickest is not None
+    return quickest
+
+
+def _far_apart(first: _Reading, last: _Reading) -> bool:
+    apart_s = last.time_s - first.time_s
+    return apart_s >= _WATCH_S and first.doubt_s + last.doubt_s <= _DOUBT * apart_s
+
+
+def _seen(counter: EnergyCounter, first: _Reading | None, last: _Reading | None, error: str) -> CounterSeen:
+    watts = None
+    if first is not None and last is not None and last.time_s > first.time_s and not error:
+        moved_uj = last.value_uj - first.value_uj
+        if counter.range_uj is not None:
+            moved_uj = counter_delta(first.value_uj, last.value_uj, counter.range_uj)
+        watts = moved_uj / 1e6 / (last.time_s - first.time_s)
+    return CounterSeen(
+        key=counter.key,
+        component=counter.component,
+        source=counter.source,
+        quality=str(counter.quality),
+        energy_uj=last.value_uj if last is not None and not error else None,
+        error=error,
+        wraps_after_s=None if counter.range_uj is None else counter.range_uj / 1e6 / counter.most_watts,
+        watts=watts,
+    )
+
+
+def _knob(knob: Knob) -> KnobSeen:
+    try:
+        value: str | None = knob.shown(knob.read())
+    except DeviceError:
+        value = None
+    return KnobSeen(knob.key, knob.kind, value, _writable(knob))
+
+
+def _writable(knob: Knob) -> bool:
+    """Return whether this process may write; libraries want root."""
+    files = knob.files()
+    return all(os.access(path, os.W_OK) for path in files) if files else os.geteuid() == 0
+
+
+def _is_virtual(root: Path) -> bool:
+    """Return whether the processor says that a hypervisor runs it (x86 only)."""
+    for line in (read_optional(root / "proc/cpuinfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "flags":
+            return "hypervisor" in value.split()
+    return False
+
+
+def _display_vendors(system: Path) -> set[str]:
+    """Return the vendors of display and accelerator devices (PCI class 03 and 12)."""
+    found = set()
+    for path in system.glob("bus/pci/devices/*/class"):
+        if (read_optional(path) or "")[:4] in ("0x03", "0x12"):
+            found.add(read_optional(path.with_name("vendor")) or "")
+    return found
+
+
+def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ...]]:
+    """Return the configuration, why it cannot be read at all, and what was found in it.
+
+    A configuration with errors counts as the defaults, since no daemon follows it.
+    """
+    try:
+        checked = check_file(argument)
+    except ConfigError as error:
+        return Config(), str(error), ()
+    return Config() if checked.errors else checked.config, "", checked.findings
+
+
+def _meter(config: Config, node: str) -> tuple[NodePowerOptions | None, str]:
+    """Return what the site says about the node's power, and what is wrong with that; only root sees a BMC."""
+    if os.geteuid() != 0:
+        return None, ""
+    try:
+        return node_power_options(config.node_power, node), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+def _answer(ask: Ask, config: Config) -> Mapping[str, Any] | str:
+    try:
+        return ask(config)
+    except EnergyError as error:
+        return str(error)
+
+
+def _offset_s(controller: Mapping[str, Any] | str, now: float) -> float | None:
+    """Return how far this clock is ahead; the controller's time is its start plus how long it is up."""
+    if isinstance(controller, str):
+        return None
+    started, up_s = controller.get("started"), controller.get("uptime_s")
+    if not isinstance(started, (int, float)) or not isinstance(up_s, (int, float)):
+        return None
+    return now - (started + up_s)
+
+
+def _free_mb(folder: Path) -> float | None:
+    try:
+        return shutil.disk_usage(folder).free / 1e6
+    except OSError:
+        return None
+
+
+def _munge_error(config: Config) -> str:
+    try:
+        munge.decode(
+            munge.encode(b"senergy doctor", config.cluster.munge_socket), config.cluster.munge_socket
+        )
+    except EnergyError as error:
+        return str(error)
+    return ""

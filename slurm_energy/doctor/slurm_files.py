@@ -1,0 +1,237 @@
+"""Looks at Slurm's configuration files on this host for `senergy doctor`; runs no command, asks no daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.doctor.findings import FileFault, FileUse, SlurmSide
+from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.slurm import conf_files, installation
+from slurm_energy.slurm.hostlist import position
+from slurm_energy.slurm.plugin_version import installed_release, plugin_release
+from slurm_energy.slurm.release import Release
+
+FLAGS_PLUGIN: Final = "energy.so"
+HOOKS_PLUGIN: Final = "energy_hooks.so"
+CHECK_MODULE: Final = "senergy_submit"
+TRUSTED_UIDS: Final = {0}
+"""Owners of files that slurmd and slurmctld run with their power."""
+
+_MODULE_FOLDER: Final = re.compile(r"[\"']([^\"';]+)/\?\.lua")
+_LARGEST_SCRIPT_BYTES: Final = 1 << 20
+
+Settings = Mapping[str, list[str]]
+
+
+def slurm_side(conf: Path | None, names: Iterable[str] | None = None) -> SlurmSide:
+    """Return what Slurm's files say of slurm-energy.
+
+    Args:
+        conf: slurm.conf; None if there is none.
+        names: what this host is called; None asks the system.
+    """
+    if conf is None:
+        return SlurmSide()
+    try:
+        settings = conf_files.read_settings(conf)
+    except OSError as error:
+        return SlurmSide(str(conf), error.strerror or str(error))
+    called = set(names) if names is not None else _own_names()
+    lines = conf_files.plugstack_lines(conf, settings)
+    flags, hooks = (_line_of(lines, name) for name in (FLAGS_PLUGIN, HOOKS_PLUGIN))
+    prologs, epilogs = (_programs(conf, settings, key) for key in ("prolog", "epilog"))
+    directories = _plugin_directories(settings)
+    release = installed_release(directories)
+    script, script_faults = _job_submit(conf, settings)
+    policies = (
+        dict(word.partition("=")[::2] for word in flags.arguments).get("policy_file", "") if flags else ""
+    )
+    faults = [*_program_faults(prologs, FileUse.PROLOG), *_program_faults(epilogs, FileUse.EPILOG)]
+    for line in lines:
+        faults += _plugin_faults(line, directories, release)
+    faults += _site_factor_faults(settings, directories, release)
+    return SlurmSide(
+        conf=str(conf),
+        prolog=_ours(prologs),
+        epilog=_ours(epilogs),
+        prolog_at_alloc="alloc" in ",".join(settings.get("prologflags", [])).lower().split(","),
+        faults=(*faults, *script_faults),
+        spank=flags.plugin if flags else "",
+        spank_required=any(line.required for line in (flags, hooks) if line),
+        hooks=hooks.plugin if hooks else "",
+        policy_file=policies,
+        policy_file_missing=bool(policies) and not Path(policies).exists(),
+        job_submit=script,
+        release=str(release or ""),
+        is_compute_node=_is_compute_node(settings, called),
+        is_controller=_is_controller(settings, called),
+    )
+
+
+def _own_names() -> set[str]:
+    name = socket.gethostname()
+    return {name, name.partition(".")[0], os.environ.get("SLURMD_NODENAME", name)}
+
+
+def _is_controller(settings: Settings, names: set[str]) -> bool:
+    hosts = [*settings.get("slurmctldhost", []), *settings.get("controlmachine", [])]
+    return not names.isdisjoint(host.partition("(")[0].strip() for host in hosts)
+
+
+def _is_compute_node(settings: Settings, names: set[str]) -> bool | None:
+    """Return whether slurm.conf has a node of this name; None where nodes may join without a line."""
+    for line in settings.get("nodename", []):
+        nodes, *rest = line.split()
+        words = [word.partition("=")[::2] for word in rest]
+        hosts = next((value for key, value in words if key.lower() == "nodehostname"), nodes)
+        if any(_is_in(name, listed) for name in names for listed in (nodes, hosts)):
+            return True
+    unlisted = "nodename" not in settings or "maxnodecount" in settings or "nodeset" in settings
+    return None if unlisted and not _is_controller(settings, names) else False
+
+
+def _is_in(name: str, hosts: str) -> bool:
+    try:
+        return position(name, hosts) is not None
+    except UsageError:
+        return False
+
+
+def _programs(conf: Path, settings: Settings, key: str) -> list[Path]:
+    """Return the programs that a key names; a pattern that matches nothing stands for itself, as missing."""
+    programs: list[Path] = []
+    for value in settings.get(key, []):
+        path = conf.parent / value  # a name without a directory is sent to configless nodes
+        programs += sorted(path.parent.glob(path.name)) or [path]
+    return programs
+
+
+def _program_faults(programs: Iterable[Path], use: FileUse) -> Iterator[FileFault]:
+    for program in programs:
+        yield from _file_faults(program, use, executable=True, ours=_is_ours(program))
+
+
+def _plugin_faults(
+    line: conf_files.PlugstackLine, directories: Iterable[Path], release: Release | None
+) -> Iterator[FileFault]:
+    path = Path(line.plugin)
+    ours = path.name in (FLAGS_PLUGIN, HOOKS_PLUGIN)
+    if not path.is_absolute():
+        path = _in_one_of(directories, path)
+    if not ours and not (line.required and path.is_absolute()):
+        return
+    use = FileUse.REQUIRED_PLUGIN if line.required else FileUse.OPTIONAL_PLUGIN
+    faults = list(_file_faults(path, use, executable=False, ours=ours))
+    yield from faults
+    built = None if faults or not ours else plugin_release(path)
+    if built and release and built[:2] != release[:2]:
+        why = f"was built for Slurm {_series(built)}, installed is {_series(release)}"
+        yield FileFault(str(path), why, "build it on a host with this Slurm: make build install-hooks", use)
+
+
+def _site_factor_faults(
+    settings: Settings, directories: Iterable[Path], release: Release | None
+) -> Iterator[FileFault]:
+    """Return what is wrong with the plugin for the order of the queue; Slurm compares all of its version."""
+    if "site_factor/energy" not in settings.get("prioritysitefactorplugin", [])[-1:]:
+        return
+    path = _in_one_of(directories, Path("site_factor_energy.so"))
+    faults = list(_file_faults(path, FileUse.SITE_FACTOR, executable=False, ours=True))
+    yield from faults
+    built = None if faults else plugin_release(path)
+    if built and release and built != release:
+        why = f"was built for Slurm {built}, installed is {release}"
+        yield FileFault(
+            str(path), why, "senergy build-plugins, see docs/priority-plugin.md", FileUse.SITE_FACTOR
+        )
+
+
+def _in_one_of(directories: Iterable[Path], name: Path) -> Path:
+    places = (directory / name for directory in directories)
+    return next((place for place in places if place.exists()), name)
+
+
+def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> Iterator[FileFault]:
+    """Return what is wrong with a file that Slurm runs or loads."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        yield FileFault(str(path), "is missing", "install it, or remove the line that names it", use)
+        return
+    except OSError as error:
+        yield FileFault(str(path), error.strerror or str(error), "run this as root", use)
+        return
+    if not stat.S_ISREG(status.st_mode):
+        yield FileFault(str(path), "is not a file", "install it, or remove the line that names it", use)
+    elif executable and not status.st_mode & 0o111:
+        yield FileFault(str(path), "is not executable", f"chmod 0755 {path}", use)
+    elif ours and status.st_uid not in TRUSTED_UIDS:
+        yield FileFault(str(path), f"belongs to uid {status.st_uid}", f"chown root {path}", use)
+    elif ours and status.st_mode & 0o022:
+        yield FileFault(
+            str(path), f"others may write it (mode {status.st_mode & 0o7777:04o})", f"chmod go-w {path}", use
+        )
+
+
+def _job_submit(conf: Path, settings: Settings) -> tuple[str, list[FileFault]]:
+    """Return job_submit.lua if it calls our check, and what is wrong with it."""
+    plugins = ",".join(settings.get("jobsubmitplugins", [])).replace(" ", "").split(",")
+    if not {"lua", "job_submit/lua"}.intersection(plugins):
+        return "", []
+    script = conf.with_name("job_submit.lua")
+    faults = list(_file_faults(script, FileUse.JOB_SUBMIT, executable=False, ours=True))
+    try:
+        text = script.read_bytes()[:_LARGEST_SCRIPT_BYTES].decode(errors="replace")
+    except OSError:
+        return "", faults
+    code = "\n".join(line.partition("--")[0] for line in text.splitlines())
+    if CHECK_MODULE not in code:
+        return "", faults
+    if "pcall" not in code:
+        todo = "load it as the job_submit.lua of slurm-energy does, with pcall"
+        faults.append(FileFault(str(script), f"loads {CHECK_MODULE} without pcall", todo, FileUse.JOB_SUBMIT))
+    if match := _MODULE_FOLDER.search(code):
+        module = Path(match[1]) / f"{CHECK_MODULE}.lua"
+        faults += _file_faults(module, FileUse.CHECK_MODULE, executable=False, ours=True)
+    return str(script), faults
+
+
+def _plugin_directories(settings: Settings) -> list[Path]:
+    """Return where Slurm's own plugins may be: PluginDir, else beside the commands, else the usual places."""
+    named = [Path(part) for value in settings.get("plugindir", []) for part in value.split(":") if part]
+    if program := shutil.which("scontrol"):
+        prefix = Path(program).resolve().parent.parent
+        named += [prefix / "lib64/slurm", prefix / "lib/slurm"]
+    with contextlib.suppress(UnavailableError):
+        named.append(installation.find().plugin_directory(run=None))
+    return [directory for directory in named if directory.is_dir()]
+
+
+def _line_of(lines: Iterable[conf_files.PlugstackLine], name: str) -> conf_files.PlugstackLine | None:
+    return next((line for line in lines if Path(line.plugin).name == name), None)
+
+
+def _ours(programs: Iterable[Path]) -> str:
+    """Return the program that calls our hook; empty if none does."""
+    return next((str(program) for program in programs if _is_ours(program)), "")
+
+
+def _is_ours(program: Path) -> bool:
+    if "senergy" in str(program.parent / program.name) or "slurm-energy" in str(program):
+        return True
+    try:
+        return b"senergy" in program.read_bytes()
+    except OSError:
+        return False
+
+
+def _series(release: Release) -> str:
+    return f"{release.major:02d}.{release.minor:02d}"

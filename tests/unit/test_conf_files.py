@@ -1,0 +1,60 @@
+"""slurm.conf read as a file by Slurm's own rules, and where it is looked for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.slurm import conf_files
+
+
+@pytest.fixture
+def conf(tmp_path):
+    return tmp_path / "slurm.conf"
+
+
+def test_lines_as_slurm_reads_them(conf):
+    conf.write_text(
+        'A=1 b = "two words" # C=3\n'
+        "Prolog=/a/\\\nb  \n"
+        "Comment=x\\#y\n"
+        "PartitionName=all Nodes=ALL State=UP\n"
+        "d=last\nD=really\n"
+        "not a pair\n"
+    )
+    assert conf_files.read_settings(conf) == {
+        "a": ["1"],
+        "b": ["two words"],
+        "prolog": ["/a/b"],
+        "comment": ["x#y"],
+        "partitionname": ["all Nodes=ALL State=UP"],
+        "d": ["last", "really"],
+    }
+
+
+def test_an_included_file_that_cannot_be_read(conf):
+    conf.write_text("A=1\nInclude gone.conf\nB=2\n")
+    assert conf_files.read_settings(conf) == {"a": ["1"], "b": ["2"]}
+    with pytest.raises(FileNotFoundError):
+        conf_files.read_settings(conf, strict=True)
+    conf.write_text("Include slurm.conf\n")
+    with pytest.raises(OSError, match="more than 64 included files"):
+        conf_files.read_settings(conf, strict=True)
+
+
+@given(st.text(alphabet='Aa=" \\#\n\tinclude%c./', max_size=80) | st.text(max_size=80))
+def test_any_text_is_read(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("conf") / "slurm.conf"
+    path.write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")
+    conf_files.read_settings(path)
+
+
+def test_slurm_conf_is_looked_for_as_slurm_does(tmp_path):
+    program = tmp_path / "bin/scontrol"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    conf = tmp_path / "etc/slurm.conf"
+    conf.parent.mkdir()
+    conf.touch()
+    assert conf_files.locate_slurm_conf({"PATH": str(program.parent)}) == conf
+    assert conf_files.locate_slurm_conf({"PATH": str(program.parent), "SLURM_CONF": "/x"}).as_posix() == "/x"
