@@ -17,9 +17,9 @@ from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_e
 
 if TYPE_CHECKING:
     from slurm_energy.simulator.campaign import Result, Task
-    from slurm_energy.simulator.generator import Predict
+    from slurm_energy.simulator.job_array import Array
     from slurm_energy.simulator.scenario import Scenario
-    from slurm_energy.simulator.slurmarray import Array
+    from slurm_energy.simulator.workload_generator import Predict
 
 HELP = "what scheduling policies would do with a workload: time, energy, fairness, deadlines"
 _TELL_EACH_S = 10.0
@@ -142,9 +142,9 @@ def _tasks(scenario: Scenario) -> list[Task]:
 
 def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
     """Run every Nth task of all variants; results stay in the folder."""
-    from slurm_energy.simulator import campaign, slurmarray
+    from slurm_energy.simulator import campaign, job_array
 
-    part, parts = slurmarray.split(args.part)
+    part, parts = job_array.split(args.part)
     mine = [(v, task) for v in variants for task in _tasks(v)][part::parts]
     for variant in variants:
         tasks = [task for v, task in mine if v is variant]
@@ -154,7 +154,7 @@ def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
 
 def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
     """Run what is not done yet as a job array; afterwards every result is in the folder."""
-    from slurm_energy.simulator import slurmarray
+    from slurm_energy.simulator import job_array
     from slurm_energy.simulator.campaign import Memory
 
     def missing() -> int:
@@ -164,8 +164,8 @@ def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
     total = sum(len(_tasks(variant)) for variant in variants)
     if not missing():
         return
-    parts = min(total, args.jobs or slurmarray.MOST_TASKS)
-    command = slurmarray.sbatch_command(_same_command(args), parts, args.out.absolute(), args.slurm)
+    parts = min(total, args.jobs or job_array.MOST_TASKS)
+    command = job_array.sbatch_command(_same_command(args), parts, args.out.absolute(), args.slurm)
 
     progress = _Progress(total)
 
@@ -174,7 +174,7 @@ def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
         progress.tell(total - left)
         return left == 0
 
-    slurmarray.run(command, complete, lambda array: _tell_array(array, parts))
+    job_array.run(command, complete, lambda array: _tell_array(array, parts))
     left = missing()
     if left:
         why = f"{left} of {total} runs are missing"
@@ -274,7 +274,7 @@ def _thesis(args: argparse.Namespace) -> None:
     """Run all scenarios of the thesis and print its figures beside ours."""
     from slurm_energy.simulator import scenario as scenarios
     from slurm_energy.simulator import thesis
-    from slurm_energy.simulator.tables import aligned
+    from slurm_energy.simulator.summary_table import aligned
 
     if any(
         (args.policies, args.sweep, args.workload, args.html, args.plots, args.part, args.slurm is not None)
@@ -299,7 +299,7 @@ def _oracle(scenario: Scenario) -> Predict | None:
     """Return the oracle for scenarios with models, None for those with files only."""
     if not scenario.models:
         return None
-    from slurm_energy.simulator.oracle import predict
+    from slurm_energy.simulator.model_predictions import predict
 
     return predict
 
@@ -325,7 +325,7 @@ def _progress(done: int, total: int) -> None:
 
 
 def _lines(scenario: Scenario, results: list[Result]) -> list[str]:
-    from slurm_energy.simulator.tables import means, summary_lines
+    from slurm_energy.simulator.summary_table import means, summary_lines
 
     return summary_lines(means(results), several=scenario.schedule.seeds > 1)
 

@@ -15,8 +15,8 @@ from slurm_energy.errors import UnavailableError, install_extra
 
 if TYPE_CHECKING:
     from slurm_energy.simulator.campaign import Result
-    from slurm_energy.simulator.generator import Predict
     from slurm_energy.simulator.scenario import Scenario
+    from slurm_energy.simulator.workload_generator import Predict
 
 Folder = Callable[["Scenario", Path], Path]
 """Returns the folder of a variant below the one that an option names."""
@@ -36,7 +36,7 @@ def write_variant(
     """
     if not (args.out or args.html or args.plots):
         return {}
-    from slurm_energy.simulator import results as files
+    from slurm_energy.simulator import result_files as files
     from slurm_energy.simulator.campaign import Task
     from slurm_energy.simulator.campaign import run as simulate
 
@@ -60,7 +60,7 @@ def write_variant(
 
 def _draw(scenario: Scenario, results: list[Result], outcomes: dict[str, Any], folder: Path) -> None:
     from slurm_energy.simulator.plots import all_figures
-    from slurm_energy.simulator.tables import means
+    from slurm_energy.simulator.summary_table import means
 
     figures = all_figures(outcomes, means(results), scenario.budget())
     try:
@@ -75,7 +75,7 @@ def _draw(scenario: Scenario, results: list[Result], outcomes: dict[str, Any], f
 def write_page(found: list[tuple[Scenario, list[Result], dict[str, Any]]], path: Path) -> None:
     """Write one page with all variants."""
     from slurm_energy.reports import simulationpage
-    from slurm_energy.simulator.tables import means
+    from slurm_energy.simulator.summary_table import means
 
     variants = [
         simulationpage.Variant(

@@ -23,10 +23,10 @@ from slurm_energy.reports.policycharts import (
     schedule_chart,
 )
 from slurm_energy.scheduling.queue import Floats
-from slurm_energy.simulator.intervals import power_by_interval
-from slurm_energy.simulator.outcome import Outcome
-from slurm_energy.simulator.steps import Steps
-from slurm_energy.simulator.tables import Means, summary_rows
+from slurm_energy.simulator.mean_power import power_by_interval
+from slurm_energy.simulator.simulation_result import Outcome
+from slurm_energy.simulator.step_function import Steps
+from slurm_energy.simulator.summary_table import Means, summary_rows
 
 _INTERVALS, _COLOURS = 144, 8
 _SCHEDULED_JOBS, _ALL_SCHEDULED_JOBS, _LEAST_SCHEDULED_JOBS = 200, 12_000, 40

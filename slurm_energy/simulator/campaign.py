@@ -13,13 +13,13 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.scheduling import load_file, policy
-from slurm_energy.simulator import engine, rigid
-from slurm_energy.simulator.generator import Predict, generate
-from slurm_energy.simulator.inputs import Loaded, load
-from slurm_energy.simulator.outcome import Outcome
+from slurm_energy.simulator import engine, fast_path
+from slurm_energy.simulator.inputs import Loaded, workload_file
 from slurm_energy.simulator.scenario import Scenario
-from slurm_energy.simulator.steps import integral_of_product, read_steps
+from slurm_energy.simulator.simulation_result import Outcome
+from slurm_energy.simulator.step_function import integral_of_product, read_steps
 from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workload_generator import Predict, generate
 from slurm_energy.worker_processes import end_with_parent
 
 _OF_SHAPES = (
@@ -56,7 +56,7 @@ def workload_of(scenario: Scenario, seed: int, predict: Predict | None) -> tuple
     """Return the jobs of a scenario, and what was wrong with their file if they come from one."""
     section = scenario.workload
     if section.file:
-        loaded = load(
+        loaded = workload_file(
             scenario.beside(section.file),
             list(scenario.kinds),
             form=section.format,
@@ -82,8 +82,8 @@ def run(scenario: Scenario, task: Task, predict: Predict | None = None) -> Outco
     work, loaded = workload_of(scenario, task.seed, predict)
     kinds, settings = scenario.nodes(), scenario.settings(task.seed)
     chosen = policy(task.policy)
-    if rigid.suits(work, kinds, chosen, settings):
-        outcome = rigid.simulate(work, kinds, settings)
+    if fast_path.suits(work, kinds, chosen, settings):
+        outcome = fast_path.simulate(work, kinds, settings)
     else:
         outcome = engine.simulate(work, kinds, chosen, settings)
     notes = loaded.problems.report() if loaded else []

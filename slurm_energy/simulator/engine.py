@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from slurm_energy.scheduling.backfill import Candidate, Release, choose
 from slurm_energy.scheduling.queue import Floats, Ints, Queue
 from slurm_energy.scheduling.ranking import AGED, Ranking
 from slurm_energy.scheduling.registry import Policy
-from slurm_energy.simulator import recapping, urgent
+from slurm_energy.simulator import cap_adjustment, deadlines
 from slurm_energy.simulator.cluster import Allocation, Cluster, Kind
-from slurm_energy.simulator.commitment import PowerCommitment
-from slurm_energy.simulator.dispatch import Candidate, Release, choose
-from slurm_energy.simulator.meter import PowerMeter
-from slurm_energy.simulator.outcome import Fate, Outcome
-from slurm_energy.simulator.power import NodePower
-from slurm_energy.simulator.runs import Run, Runs
-from slurm_energy.simulator.settings import Discipline, Settings
+from slurm_energy.simulator.energy_integral import PowerMeter
+from slurm_energy.simulator.node_power import NodePower
+from slurm_energy.simulator.power_commitment import PowerCommitment
+from slurm_energy.simulator.running_jobs import Run, Runs
+from slurm_energy.simulator.schedule_settings import Discipline, Settings
+from slurm_energy.simulator.simulation_result import Fate, Outcome
 from slurm_energy.simulator.workload import Workload
 
 _BUDGET_SLACK = 1e-6
@@ -150,7 +150,7 @@ class Simulation:
         self._pending[job] = None
         self._want_pass()
         if self._policy.preempts and self._settings.preemption:
-            risk_s = urgent.at_risk_s(self._jobs, job, self._settings.preemption)
+            risk_s = deadlines.at_risk_s(self._jobs, job, self._settings.preemption)
             self._at(max(self._now_s, risk_s), _Kind.NODE, self._risk, job)
 
     def _risk(self, job: int) -> None:
@@ -191,9 +191,9 @@ class Simulation:
         working = [run for run in self._runs.running.values() if run.working]
         left_watts = budget_watts + _BUDGET_SLACK - self._commitment.watts()
         if left_watts < 0:
-            changes = recapping.lower(self._jobs, working, -left_watts)
+            changes = cap_adjustment.lower(self._jobs, working, -left_watts)
         else:
-            changes = list(recapping.raise_again(self._jobs, working, left_watts))
+            changes = list(cap_adjustment.raise_again(self._jobs, working, left_watts))
         for run, shape in changes:
             new = self._runs.change_cap(run, shape, self._now_s)
             self._at(new.end_s, _Kind.END, self._end, new)
@@ -310,7 +310,7 @@ class Simulation:
         for job in [job for job in self._pending if not np.isnan(self._jobs.deadline_s[job])]:
             rules = self._settings.preemption
             assert rules is not None
-            found = urgent.rescue(self._jobs, self._runs, self._cluster, job, self._now_s, rules)
+            found = deadlines.rescue(self._jobs, self._runs, self._cluster, job, self._now_s, rules)
             if found is None:
                 continue
             if self._rescue_watts(found) > self._left_watts():
@@ -319,7 +319,7 @@ class Simulation:
                 self._interrupt(self._runs.running[victim], failure=False)
             self._start(job, found.shape)
 
-    def _rescue_watts(self, rescue: urgent.Rescue) -> float:
+    def _rescue_watts(self, rescue: deadlines.Rescue) -> float:
         """Return by how much an urgent job raises the committed power on the nodes of those that make way."""
         held = [pair for victim in rescue.victims for pair in self._runs.running[victim].allocation]
         self._cluster.release(held)

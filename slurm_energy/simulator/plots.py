@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from slurm_energy.simulator.intervals import power_by_interval
-from slurm_energy.simulator.outcome import Outcome
-from slurm_energy.simulator.steps import Steps
+from slurm_energy.simulator.mean_power import power_by_interval
+from slurm_energy.simulator.simulation_result import Outcome
+from slurm_energy.simulator.step_function import Steps
 
 _GANTT_JOBS, _INTERVALS = 400, 96
 _SIZE = (8.0, 4.2)

@@ -14,15 +14,15 @@ from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.simulator.cluster import Kind
-from slurm_energy.simulator.sections import (
+from slurm_energy.simulator.scenario_schema import (
     KindSection,
     ModelSection,
     PowerSection,
     ScheduleSection,
     WorkloadSection,
 )
-from slurm_energy.simulator.settings import Discipline, Preemption, Settings
-from slurm_energy.simulator.steps import Steps, read_steps
+from slurm_energy.simulator.schedule_settings import Discipline, Preemption, Settings
+from slurm_energy.simulator.step_function import Steps, read_steps
 from slurm_energy.spelling import suggestion
 
 _SHIPPED = Path(__file__).parent / "scenarios"

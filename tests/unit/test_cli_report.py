@@ -23,7 +23,7 @@ from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.fairness import jain
 from slurm_energy.simulator.cluster import Kind
 from slurm_energy.simulator.engine import simulate
-from slurm_energy.simulator.settings import Discipline, Settings
+from slurm_energy.simulator.schedule_settings import Discipline, Settings
 from slurm_energy.simulator.workload import workload
 
 START = examples.START

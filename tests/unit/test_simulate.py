@@ -25,13 +25,13 @@ from slurm_energy.cli.main import main
 from slurm_energy.errors import ConfigError, NotFoundError
 from slurm_energy.reports import simulationpage
 from slurm_energy.simulator import campaign as campaign_module
+from slurm_energy.simulator import job_array, sweeps, thesis
 from slurm_energy.simulator import scenario as scenarios
-from slurm_energy.simulator import slurmarray, sweeps, thesis
 from slurm_energy.simulator.campaign import Result, Task, campaign, workload_of
 from slurm_energy.simulator.campaign import run as run_task
-from slurm_energy.simulator.generator import Predicted, generate, rigid
-from slurm_energy.simulator.intervals import power_by_interval
-from slurm_energy.simulator.oracle import predict as oracle
+from slurm_energy.simulator.mean_power import power_by_interval
+from slurm_energy.simulator.model_predictions import predict as oracle
+from slurm_energy.simulator.workload_generator import Predicted, generate, rigid
 
 JOBS = "job_id,user,submit_s,units,time_s,power_watts,deadline_s\n" + "\n".join(
     f"{i},u{i % 3},{10 * i},{1 + i % 4},{60 + 7 * (i % 5)},{100 * (1 + i % 4)},"
@@ -626,7 +626,7 @@ def test_errors_of_a_job_array_are_one_line(folder, monkeypatch, capsys, argumen
 
 
 def test_the_command_of_a_job_array():
-    command = slurmarray.sbatch_command(["senergy", "simulate", "a b"], 3, Path("/s"), "-p short")
+    command = job_array.sbatch_command(["senergy", "simulate", "a b"], 3, Path("/s"), "-p short")
     assert command[:2] == ["sbatch", "--parsable"] and {"--array=0-2", "short"} <= set(command)
     assert command[-1] == "--wrap=exec senergy simulate 'a b' --part $SLURM_ARRAY_TASK_ID/3"
 
@@ -719,9 +719,9 @@ def test_an_array_ends_when_slurm_no_longer_knows_it_not_when_slurm_is_away(
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     for name in ("_POLL_S", "_FIRST_LOOK_S", "_RAREST_LOOK_S"):
-        monkeypatch.setattr(slurmarray, name, 0.01)
+        monkeypatch.setattr(job_array, name, 0.01)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
-    slurmarray.run(["sbatch"], lambda: False)
+    job_array.run(["sbatch"], lambda: False)
     assert (folder / "squeue.asked").read_text().count("\n") == asked
     assert not (folder / "scancel.told").exists()
     assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from slurm_energy.scheduling.queue import Floats
-from slurm_energy.simulator.inputs.problems import Problems
-from slurm_energy.simulator.inputs.rows import Rows
+from slurm_energy.simulator.inputs.input_problems import Problems
+from slurm_energy.simulator.inputs.workload_rows import Rows
 
 _FIELDS = 18
 _LINES_AT_ONCE = 100_000

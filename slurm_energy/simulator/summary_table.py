@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from slurm_energy.simulator.campaign import Result
-from slurm_energy.simulator.results import mean_and_deviation
+from slurm_energy.simulator.result_files import mean_and_deviation
 
 Means = Mapping[str, tuple[float, float] | None]
 """Mean and standard deviation by figure."""

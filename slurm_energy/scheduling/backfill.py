@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from slurm_energy.scheduling.availability import Profile
 from slurm_energy.scheduling.queue import Floats
-from slurm_energy.simulator.profile import Profile
-from slurm_energy.simulator.settings import Discipline
+from slurm_energy.simulator.schedule_settings import Discipline
 
 
 @dataclass(frozen=True, slots=True)

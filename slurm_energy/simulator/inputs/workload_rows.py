@@ -11,7 +11,7 @@ import numpy as np
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.queue import Floats, Ints
-from slurm_energy.simulator.inputs.problems import Problems
+from slurm_energy.simulator.inputs.input_problems import Problems
 from slurm_energy.simulator.workload import Workload, workload
 
 _MAX_S = 1e11

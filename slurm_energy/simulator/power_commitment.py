@@ -8,8 +8,8 @@ import numpy as np
 
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.cluster import Cluster
-from slurm_energy.simulator.power import NodePower, PowerStep
-from slurm_energy.simulator.runs import Runs
+from slurm_energy.simulator.node_power import NodePower, PowerStep
+from slurm_energy.simulator.running_jobs import Runs
 
 
 class PowerCommitment:

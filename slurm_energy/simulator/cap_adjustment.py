@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from slurm_energy.simulator.runs import Run
+from slurm_energy.simulator.running_jobs import Run
 from slurm_energy.simulator.workload import Workload
 
 Change = tuple[Run, int]

@@ -9,8 +9,8 @@ import numpy as np
 
 from slurm_energy.scheduling.queue import Floats, Ints, Users
 from slurm_energy.simulator.cluster import Allocation, Cluster
-from slurm_energy.simulator.outcome import Accounts, Fate
-from slurm_energy.simulator.settings import Settings
+from slurm_energy.simulator.schedule_settings import Settings
+from slurm_energy.simulator.simulation_result import Accounts, Fate
 from slurm_energy.simulator.workload import Workload
 
 _LN2 = math.log(2)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from slurm_energy.simulator.cluster import Allocation, Cluster, Kind, State
-from slurm_energy.simulator.settings import Settings
+from slurm_energy.simulator.schedule_settings import Settings
 
 At = Callable[[float, Callable[[int], None], int], None]
 PowerStep = tuple[float, float]

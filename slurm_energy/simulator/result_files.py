@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_energy.errors import UnavailableError, install_extra
 from slurm_energy.safe_text import escape_csv
-from slurm_energy.simulator.outcome import Fate, Outcome
+from slurm_energy.simulator.simulation_result import Fate, Outcome
 
 FORMATS = ("csv", "parquet", "json")
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.simulator.inputs import accounting
-from slurm_energy.simulator.inputs.problems import Problems
-from slurm_energy.simulator.inputs.rows import Line, Rows
+from slurm_energy.simulator.inputs import senergy_acct
+from slurm_energy.simulator.inputs.input_problems import Problems
+from slurm_energy.simulator.inputs.workload_rows import Line, Rows
 
 NUMBERS = ("submit_s", "time_s", "units", "time_limit_s", "deadline_s", "power_watts", "batch")
 TEXTS = ("job_id", "user", "hardware", "name")
@@ -84,8 +84,8 @@ def read_json(path: Path, problems: Problems, units: str) -> Rows:
     lines: Sequence[Line]
     try:
         document = json.loads(path.read_bytes())
-        if accounting.is_ours(document):
-            lines = accounting.lines(document, units)
+        if senergy_acct.is_ours(document):
+            lines = senergy_acct.lines(document, units)
         else:
             lines = [(number, _from_json(job, units)) for number, job in enumerate(document["jobs"], 1)]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

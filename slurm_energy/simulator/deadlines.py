@@ -8,8 +8,8 @@ import numpy as np
 
 from slurm_energy.scheduling.preemption import Running, victims
 from slurm_energy.simulator.cluster import Cluster
-from slurm_energy.simulator.runs import Runs
-from slurm_energy.simulator.settings import Preemption
+from slurm_energy.simulator.running_jobs import Runs
+from slurm_energy.simulator.schedule_settings import Preemption
 from slurm_energy.simulator.workload import Workload
 
 

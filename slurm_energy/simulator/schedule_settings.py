@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from slurm_energy.scheduling.ranking import Options
-from slurm_energy.simulator.steps import Steps
+from slurm_energy.simulator.step_function import Steps
 
 
 class Discipline(StrEnum):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_energy.errors import UsageError
-from slurm_energy.simulator.inputs import columns, swf
-from slurm_energy.simulator.inputs.problems import Problems
-from slurm_energy.simulator.inputs.rows import build
+from slurm_energy.simulator.inputs import swf, tabular
+from slurm_energy.simulator.inputs.input_problems import Problems
+from slurm_energy.simulator.inputs.workload_rows import build
 from slurm_energy.simulator.workload import Workload
 
 FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
@@ -57,9 +57,9 @@ def load(
         if chosen == "swf":
             rows = swf.read(path, problems)
         elif chosen in ("sacct-json", "senergy"):
-            rows = columns.read_json(path, problems, units)
+            rows = tabular.read_json(path, problems, units)
         else:
-            rows = columns.read_csv(path, problems, renamed or {}, units)
+            rows = tabular.read_csv(path, problems, renamed or {}, units)
     except OSError as error:
         todo = "name the workload: --workload FILE, or file in [workload] of the scenario"
         raise UsageError(f"{path}", error.strerror or str(error), todo) from None

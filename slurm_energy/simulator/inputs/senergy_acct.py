@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slurm_energy.simulator.inputs.rows import Line
+from slurm_energy.simulator.inputs.workload_rows import Line
 
 
 def is_ours(document: object) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from slurm_energy.errors import UsageError
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.scenario import Scenario
-from slurm_energy.simulator.sections import ModelSection
+from slurm_energy.simulator.scenario_schema import ModelSection
 from slurm_energy.simulator.workload import Workload, workload
 
 
