@@ -44,8 +44,8 @@ class OwnAgent:
 
     def ask(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the answer to a message; None if nobody answers yet."""
-        from slurm_energy.cli.connection import ask_agent
         from slurm_energy.errors import UnavailableError
+        from slurm_energy.protocol.agent_socket import ask_agent
 
         with contextlib.suppress(UnavailableError):
             return dict(ask_agent(self.path, message))

@@ -106,8 +106,8 @@ def agent_s(node: Any, hz: float, seconds: float) -> float:
 
 def begin_job(path: Path, agent: subprocess.Popen[bytes]) -> None:
     """Announce a job with the whole node as soon as the agent answers."""
-    from slurm_energy.cli.connection import ask_agent
     from slurm_energy.errors import UnavailableError
+    from slurm_energy.protocol.agent_socket import ask_agent
 
     environment = own_agent.job_environment()
     deadline = time.monotonic() + 30

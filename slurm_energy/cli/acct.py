@@ -21,8 +21,8 @@ from slurm_energy.cli.printing import (
 )
 from slurm_energy.errors import EXIT_OK, UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.reports.nodelist import expand
 from slurm_energy.reports.timespec import format_time, parse_time, start_of_day
+from slurm_energy.slurm.hostlist import expand_hostlist
 
 HELP = "energy of finished jobs, in sacct's manner"
 FORMAT_VARIABLE = "SENERGY_ACCT_FORMAT"
@@ -188,7 +188,7 @@ def query(args: argparse.Namespace, now: datetime) -> dict[str, str]:
         "user": _users(args, bool(jobs)),
         "account": args.accounts or "",
         "partition": args.partition or "",
-        "node": ",".join(expand(args.nodelist, "--nodelist")) if args.nodelist else "",
+        "node": ",".join(expand_hostlist(args.nodelist, "--nodelist")) if args.nodelist else "",
         "start": "" if start is None else f"{start:.0f}",
         "end": "" if end is None else f"{end:.0f}",
         "steps": "0" if args.allocations else "1",
@@ -226,7 +226,7 @@ def job_ids(text: str, name: str = "--jobs") -> list[str]:
     ids: list[str] = []
     for item in re.split(r",(?![^\[]*\])", text):
         if match := _BRACKETS.fullmatch(item.strip()):
-            tasks = expand(f"t[{match['tasks']}]", name)
+            tasks = expand_hostlist(f"t[{match['tasks']}]", name)
             ids += [f"{match['base']}_{int(task[1:])}{match['step'] or ''}" for task in tasks]
         elif item.strip():
             ids.append(item.strip())

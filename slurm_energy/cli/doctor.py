@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slurm_energy.cli import connection
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK
+from slurm_energy.protocol import agent_socket
 
 if TYPE_CHECKING:
     from slurm_energy.config import Config
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask_agent(config: Config) -> Mapping[str, Any]:
-    return connection.ask_agent(config.agent.socket, {"op": "status"})
+    return agent_socket.ask_agent(config.agent.socket, {"op": "status"})
 
 
 def _ask_controller(config: Config) -> Mapping[str, Any]:

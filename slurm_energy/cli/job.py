@@ -14,6 +14,7 @@ from slurm_energy.cli.acct import job_ids
 from slurm_energy.cli.printing import emit, emit_json, note
 from slurm_energy.cli.writing import write_file
 from slurm_energy.errors import EXIT_OK, NotFoundError, UnavailableError, UsageError
+from slurm_energy.protocol import agent_socket
 
 if TYPE_CHECKING:
     from slurm_energy.reports.usage import Usage
@@ -172,7 +173,7 @@ def _still_running(args: argparse.Namespace, job_id: str) -> bool:
 
     path = connection.configuration(args).agent.socket
     try:
-        answer = connection.ask_agent(path, {"op": "energy", "job_id": int(job_id)})
+        answer = agent_socket.ask_agent(path, {"op": "energy", "job_id": int(job_id)})
     except UnavailableError:
         return False
     parts = answer.get("components")

@@ -16,6 +16,7 @@ from slurm_energy.errors import (
     ForbiddenError,
     NotFoundError,
 )
+from slurm_energy.protocol import agent_socket
 
 HELP = "records that this node keeps for the controller; send refused ones again"
 
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     message: dict[str, Any] = {"op": "spool"}
     if args.action == "resend":
         message = {"op": "resend", "record_ids": args.record or None}
-    answer = connection.ask_agent(connection.configuration(args).agent.socket, message)
+    answer = agent_socket.ask_agent(connection.configuration(args).agent.socket, message)
     if not answer.get("ok"):
         raise _error(answer)
     if args.json:

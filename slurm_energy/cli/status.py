@@ -9,6 +9,7 @@ from typing import Any
 from slurm_energy.cli import connection
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError
+from slurm_energy.protocol import agent_socket
 
 HELP = "state of the controller and of this node's agent"
 
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     except EnergyError as error:
         controller, code = str(error), error.exit_code
     try:
-        agent = connection.ask_agent(config.agent.socket, {"op": "status"})
+        agent = agent_socket.ask_agent(config.agent.socket, {"op": "status"})
     except UnavailableError as error:
         agent = error.why
     if args.json:

@@ -12,6 +12,7 @@ from typing import Any
 from slurm_energy.cli import connection
 from slurm_energy.cli.printing import emit, emit_verbatim
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
+from slurm_energy.protocol import agent_socket
 from slurm_energy.safe_text import escape_controls
 
 HELP = "live watts of this node, its jobs and components"
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     path = connection.configuration(args).agent.socket
 
     def ask() -> dict[str, Any]:
-        answer = connection.ask_agent(path, {"op": "status"})
+        answer = agent_socket.ask_agent(path, {"op": "status"})
         if not answer.get("ok"):
             raise EnergyError(f"agent {path}", str(answer.get("error")))
         return answer

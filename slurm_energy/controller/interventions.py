@@ -23,7 +23,7 @@ from slurm_energy.priority.offered_shapes import Choice, choices, offer, reason
 from slurm_energy.priority.preemption import MARGIN_S, Rescue, Rules, rescues, urgent_rows
 from slurm_energy.scheduling import Policy
 from slurm_energy.slurm.command import Runner
-from slurm_energy.slurm.hostlist import expanded, folded
+from slurm_energy.slurm.hostlist import expand_hostlist, fold_hostlist
 from slurm_energy.slurm.queue import gpu_request
 from slurm_energy.slurm.queue.job_update import UpdateResult
 from slurm_energy.slurm.queue.node_resources import NodeResources, read_nodes
@@ -196,7 +196,7 @@ class Interventions:
             if node.in_any(choice.partitions) and any(node.gpus.get(k, 0) for k in node.gpus if k != kind)
         )
         fields = gpu_request.scontrol_fields(
-            asked, kind, choice.shape.gpus, self._release, folded(others), excluded
+            asked, kind, choice.shape.gpus, self._release, fold_hostlist(others), excluded
         )
         nodes = fields.get("ExcNodeList", asked.excluded)
         same = fields["Gres"] == asked.gres and gpu_request.same_nodes(nodes, asked.excluded)
@@ -208,7 +208,7 @@ class Interventions:
         It holds such a job, with the reason BadConstraints, until its request is changed again.
         """
         queue, now = snapshot.queue, self._clock()
-        for row, word in enumerate(queue.reason if self._acted.given else ()):
+        for row, word in enumerate(queue.reason if self._acted.given else []):
             if word != "BadConstraints":
                 continue
             job_id, submit_s = int(queue.job_id[row]), float(queue.submit_s[row])
@@ -253,7 +253,7 @@ class Interventions:
         """Return whether a job still waits, as queue.table may not tell yet, and may start on any node."""
         asked = self._ask(snapshot.queue.name_of(self._row(snapshot, rescue.job_id)))
         try:
-            excluded = expanded(asked.excluded) if asked.excluded else ()
+            excluded = expand_hostlist(asked.excluded) if asked.excluded else []
         except UsageError:
             return False
         # What was excluded here, for the sake of a shape, is taken back with the next shape.

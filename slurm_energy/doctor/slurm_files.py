@@ -15,7 +15,7 @@ from typing import Final
 from slurm_energy.doctor.findings import FileFault, FileUse, SlurmSide
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.slurm import conf_files, installation
-from slurm_energy.slurm.hostlist import position
+from slurm_energy.slurm.hostlist import node_position
 from slurm_energy.slurm.plugin_version import installed_release, plugin_release
 from slurm_energy.slurm.release import Release
 
@@ -100,7 +100,7 @@ def _is_compute_node(settings: Settings, names: set[str]) -> bool | None:
 
 def _is_in(name: str, hosts: str) -> bool:
     try:
-        return position(name, hosts) is not None
+        return node_position(name, hosts) is not None
     except UsageError:
         return False
 

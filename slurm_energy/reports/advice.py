@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from slurm_energy.config import Config
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.fields import asked_number
-from slurm_energy.reports.nodelist import fold
 from slurm_energy.reports.note import Note
 from slurm_energy.reports.recommendation import gpus_of, recommendations
 from slurm_energy.reports.scaling import percent, plain, with_unit
 from slurm_energy.reports.settings import merge_settings
 from slurm_energy.reports.usage import MEASURED_PARTS, Usage
+from slurm_energy.slurm.hostlist import fold_hostlist
 
 GPU_WELL_BELOW_LIMIT = 0.75
 CPU_BESIDE_GPU_SHARE = 0.25
@@ -44,7 +44,7 @@ def _trust(job: Usage) -> Iterator[Note]:
         yield Note(
             "trust",
             f"{job.missing_nodes} of {job.job.nodes} nodes {verb} not delivered a record (yet): these figures"
-            f" are those of {fold(job.nodes)} only.",
+            f" are those of {fold_hostlist(job.nodes)} only.",
         )
     unknown = [PART_NAMES[part] for part in job.incomplete_parts if part in MEASURED_PARTS]
     if unknown:
@@ -65,7 +65,7 @@ def _trust(job: Usage) -> Iterator[Note]:
 
 def _settings(job: Usage) -> Iterator[Note]:
     for merged in merge_settings(job.records):
-        fate, where = merged.fate, fold(merged.nodes)
+        fate, where = merged.fate, fold_hostlist(merged.nodes)
         if fate.applied is None:
             reason = f": {fate.note}" if fate.note else ""
             yield Note("setting", f"{merged.kind} could not be set to {fate.asked} on {where}{reason}.")

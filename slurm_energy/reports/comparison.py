@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.reports.fields import asked_number
-from slurm_energy.reports.nodelist import fold
 from slurm_energy.reports.scaling import plain
 from slurm_energy.reports.usage import Usage
+from slurm_energy.slurm.hostlist import fold_hostlist
 
 BASELINE_POLICIES = ("monitor", "performance")
 _POLICY_COLORS = {"monitor": 0, "performance": 1, "powersave": 2, "balanced": 3, "cap": 4, "edp": 5}
@@ -76,7 +76,7 @@ def compare(jobs: Iterable[Usage]) -> list[Work]:
     colors = _colors(listed)
     groups: dict[tuple[str, str], dict[str, list[Usage]]] = {}
     for job in listed:
-        variants = groups.setdefault((work_name(job), fold(job.nodes)), {})
+        variants = groups.setdefault((work_name(job), fold_hostlist(job.nodes)), {})
         variants.setdefault(variant_name(job), []).append(job)
     out = []
     for (name, nodes), variants in groups.items():

@@ -10,11 +10,11 @@ from typing import Any, Generic, Literal, TypeVar
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.records import Quality
-from slurm_energy.reports.nodelist import fold
 from slurm_energy.reports.scaling import Units, figure, plain
 from slurm_energy.reports.settings import applied_part, short_settings
 from slurm_energy.reports.timespec import format_time
 from slurm_energy.reports.usage import Usage
+from slurm_energy.slurm.hostlist import fold_hostlist
 from slurm_energy.spelling import suggestion
 
 Value = str | float | None
@@ -241,7 +241,7 @@ FIELDS: tuple[Field[Usage], ...] = (
     Field("Model", 12, "text", lambda u: u.first.model, "workload named by --energy-model"),
     Field("NNodes", 8, "number", _allocated_nodes, "allocated nodes"),
     *_energy("NodeEnergy", (10, 13), "node", "the nodes by their own meters"),
-    Field("NodeList", 15, "text", lambda u: fold(u.nodes), "nodes that delivered a record"),
+    Field("NodeList", 15, "text", lambda u: fold_hostlist(u.nodes), "nodes that delivered a record"),
     Field(
         "NRecords",
         8,

@@ -15,7 +15,6 @@ from slurm_energy.quantities import format_duration
 from slurm_energy.records import AppliedSetting, Quality
 from slurm_energy.reports.advice import PART_NAMES, notes
 from slurm_energy.reports.fields import Style, asked_number
-from slurm_energy.reports.nodelist import fold
 from slurm_energy.reports.note import Note
 from slurm_energy.reports.scaling import percent, plain, with_unit
 from slurm_energy.reports.settings import MergedSetting, applied_part, merge_settings
@@ -23,6 +22,7 @@ from slurm_energy.reports.textplot import Glyphs, area_plot, share_bar, sparklin
 from slurm_energy.reports.timespec import format_time
 from slurm_energy.reports.trace import PowerTrace, combine, decode_trace
 from slurm_energy.reports.usage import Usage, part_of, worst_quality
+from slurm_energy.slurm.hostlist import fold_hostlist
 
 WIDTH = 88
 PLOT_COLUMNS = 56
@@ -100,7 +100,7 @@ def _header(job: Usage, style: Style) -> list[str]:
         ("State", info.state or "not known yet"),
         ("Start", format_time(job.start, style.time_format, style.now)),
         ("Elapsed", format_duration(job.elapsed_s)),
-        ("Nodes", f"{_node_count(job)} ({_short(fold(job.nodes), 24)})"),
+        ("Nodes", f"{_node_count(job)} ({_short(fold_hostlist(job.nodes), 24)})"),
         ("CPUs, GPUs", f"{'?' if job.cpus is None else job.cpus}, {gpus}"),
     ]
     half = WIDTH // 2
@@ -212,7 +212,7 @@ def _settings(job: Usage, glyphs: Glyphs) -> list[str]:
 
 def _setting_row(merged: MergedSetting, node_count: int) -> tuple[str, str, str, str, str]:
     fate = merged.fate
-    nodes = f" @{_short(fold(merged.nodes), 12)}" if len(merged.nodes) < node_count else ""
+    nodes = f" @{_short(fold_hostlist(merged.nodes), 12)}" if len(merged.nodes) < node_count else ""
     return (
         f"{_short(merged.name, 36)}{nodes}",
         _short(fate.original or "?", 20),

@@ -32,11 +32,11 @@ from slurm_energy.reports.comparison import Variant, Work, change_percent, compa
 from slurm_energy.reports.document import render
 from slurm_energy.reports.fields import asked_number
 from slurm_energy.reports.label import asked_text, combined_trace, policy_text
-from slurm_energy.reports.nodelist import fold
 from slurm_energy.reports.scaling import percent, with_unit
 from slurm_energy.reports.settings import MergedSetting, merge_settings, short_settings
 from slurm_energy.reports.timespec import format_time
 from slurm_energy.reports.usage import Usage, part_of, worst_quality
+from slurm_energy.slurm.hostlist import fold_hostlist
 
 WIDE, NARROW, SMALL = (1040, 300), (400, 240), (400, 210)
 _WIDE_POINTS, _SMALL_POINTS = 240, 100
@@ -136,7 +136,7 @@ def _facts(job: Usage) -> list[tuple[str, str]]:
         ("Model", first.model or ""),
         ("Tag", first.tag or ""),
         ("Partition", job.job.partition or first.partition or ""),
-        ("Nodes", fold(job.nodes)),
+        ("Nodes", fold_hostlist(job.nodes)),
         ("CPUs", "" if job.cpus is None else str(job.cpus)),
         ("GPUs", str(sum(len(record.gpus) for record in job.records) or "")),
         *(
@@ -196,7 +196,7 @@ def _setting_row(merged: MergedSetting, node_count: int) -> dict[str, str]:
     failed = fate.applied is None
     return {
         "name": merged.name,
-        "nodes": fold(merged.nodes) if len(merged.nodes) < node_count else "",
+        "nodes": fold_hostlist(merged.nodes) if len(merged.nodes) < node_count else "",
         "before": fate.original or "?",
         "asked": fate.asked,
         "applied": fate.applied or "failed",
@@ -306,7 +306,7 @@ def _run_row(job: Usage, work: Work, variant: Variant) -> dict[str, Any]:
     return {
         "id": job.display_id,
         "work": work_name(job),
-        "nodes": fold(job.nodes),
+        "nodes": fold_hostlist(job.nodes),
         "policy": variant.name,
         "color": variant.color,
         "settings": short_settings(job.records),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.records import AppliedSetting, EnergyRecord
-from slurm_energy.reports.nodelist import fold
+from slurm_energy.slurm.hostlist import fold_hostlist
 
 _NAME = re.compile(r"(?P<kind>[^\[]+)(?:\[(?P<place>.*)\])?")
 _PLAIN_PLACE = re.compile(r"[a-z]+\d+")
@@ -44,7 +44,7 @@ class MergedSetting:
         if not self.places:
             return self.kind
         plain = all(_PLAIN_PLACE.fullmatch(place) for place in self.places)
-        return f"{self.kind}[{fold(self.places) if plain else ','.join(self.places)}]"
+        return f"{self.kind}[{fold_hostlist(self.places) if plain else ','.join(self.places)}]"
 
 
 def applied_part(records: Sequence[EnergyRecord]) -> str | None:

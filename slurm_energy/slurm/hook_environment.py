@@ -12,6 +12,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import ClusterShell.NodeSet  # noqa: F401 - loaded at start, as hostlist loads it only on use
+
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.slurm import hostlist
@@ -112,10 +114,10 @@ def _cpus(env: Mapping[str, str]) -> int | None:
     if not (counts and node and nodes):
         return None
     try:
-        if hostlist.uniform(counts):  # all nodes alike: no need to look for ours
+        if hostlist.is_uniform(counts):  # all nodes alike: no need to look for ours
             return hostlist.count_at(counts, 0)
-        index = hostlist.position(node, nodes)
-        return None if index is None else hostlist.count_at(counts, index)
+        position = hostlist.node_position(node, nodes)
+        return None if position is None else hostlist.count_at(counts, position)
     except UsageError:
         return None
 

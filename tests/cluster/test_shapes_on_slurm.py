@@ -13,7 +13,7 @@ from small_cluster import SmallCluster, marks, wait_until
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import CommandRunner
-from slurm_energy.slurm.hostlist import expanded
+from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.slurm.queue import gpu_request
 from slurm_energy.slurm.queue.job_update import JobUpdater
 from slurm_energy.slurm.queue.node_resources import read_nodes
@@ -151,7 +151,7 @@ def test_nodes_that_the_owner_excluded_stay_excluded(cluster, submit):
     held, ran = submit
     job_id = held("--gres=gpu:1", "--exclude=n3")
     give(job_id, "h100", 2, "n3")
-    assert "n3" in expanded(gpu_request.read_gpu_request(str(job_id), CommandRunner()).excluded)
+    assert "n3" in expand_hostlist(gpu_request.read_gpu_request(str(job_id), CommandRunner()).excluded)
     assert ran(job_id) == ["n2", "2"]
 
 

@@ -11,9 +11,9 @@ import fake_controller
 import golden_files
 import pytest
 
-from slurm_energy.cli import connection
 from slurm_energy.cli.main import main
 from slurm_energy.errors import ForbiddenError, UnavailableError
+from slurm_energy.protocol import agent_socket
 
 NOW = 1795000000.0
 POLICIES = {
@@ -114,7 +114,7 @@ def agent_says(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | Unavail
             raise answer
         return answer
 
-    monkeypatch.setattr(connection, "ask_agent", ask)
+    monkeypatch.setattr(agent_socket, "ask_agent", ask)
 
 
 def test_the_policies_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,7 +234,7 @@ def test_without_the_controller_the_rest_is_still_shown(
 
 def test_a_dead_socket_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="No such file or directory: is senergyd running"):
-        connection.ask_agent(tmp_path / "none.sock", {"op": "status"})
+        agent_socket.ask_agent(tmp_path / "none.sock", {"op": "status"})
 
 
 def test_the_example_configuration_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

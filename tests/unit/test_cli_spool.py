@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from slurm_energy.cli import connection, main
+from slurm_energy.cli import main
 from slurm_energy.errors import UnavailableError
+from slurm_energy.protocol import agent_socket
 
 LISTING = {
     "ok": True,
@@ -49,7 +50,7 @@ class Agent:
 
 def run(monkeypatch: pytest.MonkeyPatch, answer: Any, *arguments: str) -> tuple[int, Agent]:
     agent = Agent(answer)
-    monkeypatch.setattr(connection, "ask_agent", agent)
+    monkeypatch.setattr(agent_socket, "ask_agent", agent)
     return main.main(["spool", *arguments]), agent
 
 

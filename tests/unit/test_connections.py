@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from slurm_energy.agent.jobs.job_manager import Engine
 from slurm_energy.agent.sockets import connections, messages
 from slurm_energy.agent.sockets.rate_limit import Allowance
-from slurm_energy.agent.sockets.server import Server, root_door
+from slurm_energy.agent.sockets.server import Server
 from slurm_energy.errors import UsageError
+from slurm_energy.protocol.agent_socket import root_socket_path
 
 STATUS = b'{"op":"status"}\n'
 USER = 4711
@@ -72,7 +73,7 @@ async def served(
         yield server
     finally:
         await server.close()
-    assert not path.exists() and not root_door(path).exists()
+    assert not path.exists() and not root_socket_path(path).exists()
 
 
 def run(path: Path, test: Callable[[], Awaitable[None]], engine: Any = None) -> None:
@@ -243,8 +244,8 @@ def test_root_waits_for_one_question_of_users_at_most() -> None:
 
 def test_the_door_of_root_is_root_s_and_the_other_everybody_s(path: Path) -> None:
     async def test() -> None:
-        assert (path.stat().st_mode & 0o777, root_door(path).stat().st_mode & 0o777) == (0o666, 0o600)
-        assert (await lines_of(root_door(path), STATUS))[0]["ok"]
+        assert (path.stat().st_mode & 0o777, root_socket_path(path).stat().st_mode & 0o777) == (0o666, 0o600)
+        assert (await lines_of(root_socket_path(path), STATUS))[0]["ok"]
 
     run(path, test)
 

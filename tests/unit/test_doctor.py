@@ -17,7 +17,7 @@ import pytest
 from hardware_tree import Tree
 
 from slurm_energy import __version__
-from slurm_energy.cli import connection, doctor
+from slurm_energy.cli import doctor
 from slurm_energy.cli.main import main
 from slurm_energy.devices.cpu.powercap import RaplEnergyCounter
 from slurm_energy.devices.discovery import discover
@@ -39,6 +39,7 @@ from slurm_energy.doctor.findings import (
 from slurm_energy.doctor.slurm_files import slurm_side
 from slurm_energy.doctor.verdict import State
 from slurm_energy.errors import UnavailableError
+from slurm_energy.protocol import agent_socket
 from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.plugin_version import plugin_release
 
@@ -537,7 +538,7 @@ def without_daemons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     def nobody(*_: Any) -> dict[str, Any]:
         raise UnavailableError("agent", "No such file or directory")
 
-    monkeypatch.setattr(connection, "ask_agent", nobody)
+    monkeypatch.setattr(agent_socket, "ask_agent", nobody)
     monkeypatch.setattr(doctor, "_ask_controller", nobody)
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none.conf"))
     monkeypatch.delenv("SENERGY_CONFIG", raising=False)

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from slurm_answers import squeue_fields, squeue_text
 
 from slurm_energy.errors import UsageError
-from slurm_energy.slurm.hostlist import folded, position
 from slurm_energy.slurm.queue.gpu_request import GpuRequest, read_gpu_request, same_nodes, scontrol_fields
 
 OLD, NEW = (22, 5, 8), (24, 11, 5)
@@ -131,14 +130,3 @@ def test_whatever_a_job_asks_for_it_gets_no_more_than_is_chosen(text, release):
         return
     gpus = [item for item in fields["Gres"].split(",") if item.startswith("gpu")]
     assert gpus == (["gpu:h100:2"] if release >= (23, 2) else ["gpu:2"])
-
-
-@given(
-    st.sets(
-        st.from_regex(r"[a-c]{0,2}[0-9]{1,3}", fullmatch=True) | st.just("login-1"), min_size=1, max_size=30
-    )
-)
-def test_a_folded_list_has_exactly_these_nodes(names):
-    text = folded(names)
-    assert all(position(name, text) is not None for name in names)
-    assert position("zz9", text) is None

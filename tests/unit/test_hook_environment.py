@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.hook_environment import job_context
-from slurm_energy.slurm.hostlist import count_at, position
 
 PROLOG_22 = {
     "SLURM_JOB_ID": "42",
@@ -85,30 +84,6 @@ def test_a_missing_job_id_is_refused() -> None:
         job_context({"SLURM_JOB_UID": "0"})
 
 
-@pytest.mark.parametrize(
-    ("nodes", "index"), [("n5", 0), ("n[1-4],n5", 4), ("a,b[01-02],n[3,5]", 4), ("n[1-4]", None), ("x", None)]
-)
-def test_the_place_of_a_node_in_a_list(nodes: str, index: int | None) -> None:
-    assert position("n5", nodes) == index
-
-
-def test_a_broken_list_is_refused() -> None:
-    with pytest.raises(UsageError, match="host list"):
-        position("n5", "n[1-")
-
-
-def test_groups_are_not_expanded() -> None:
-    assert position("n5", "@all") is None
-
-
-@given(st.lists(st.tuples(st.integers(1, 256), st.integers(1, 9)), min_size=1, max_size=20))
-def test_counts_per_node(runs: list[tuple[int, int]]) -> None:
-    text = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)
-    flat = [count for count, times in runs for _ in range(times)]
-    assert [count_at(text, index) for index in range(len(flat))] == flat
-    assert count_at(text, len(flat)) is None
-
-
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
@@ -117,18 +92,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         )
     except UsageError:
         pytest.fail("only job id and owner are needed")
-
-
-@pytest.mark.parametrize("node", ["\t\t", "n[1-2]", "a,b", "@all", "n5!n5", "", "\r", "n*"])
-def test_what_is_no_node_name_is_in_no_list(node: str) -> None:
-    """Found by fuzzing: the list's reader takes such names for lists of their own."""
-    assert position(node, f"n[1-9],{node}" if "[" not in node else "n[1-9]") is None
-
-
-@pytest.mark.parametrize("nodes", ["n[0-99999999]", "n[1-2],m[0-1000001]", "n[0-" + "9" * 400 + "]"])
-def test_a_list_that_would_fill_the_memory_is_refused(nodes: str) -> None:
-    with pytest.raises(UsageError, match="more than 1000000 nodes"):
-        position("n5", nodes)
 
 
 def test_a_great_many_gpus_are_not_known() -> None:

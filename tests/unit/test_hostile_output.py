@@ -10,8 +10,8 @@ import pytest
 import queue_answers
 import report_examples as examples
 
-from slurm_energy.cli import connection
 from slurm_energy.cli.main import main
+from slurm_energy.protocol import agent_socket
 from slurm_energy.records import AppliedSetting
 from slurm_energy.reports.trace import encode_trace
 
@@ -67,7 +67,7 @@ AGENT = {
 @pytest.fixture(autouse=True)
 def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_controller.install(monkeypatch, answers())
-    monkeypatch.setattr(connection, "ask_agent", lambda path, message: AGENT)
+    monkeypatch.setattr(agent_socket, "ask_agent", lambda path, message: AGENT)
 
 
 @pytest.mark.parametrize(

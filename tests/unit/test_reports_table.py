@@ -13,7 +13,6 @@ from slurm_energy.records import AppliedSetting, EnergyRecord
 from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, Field, Style, find_field
 from slurm_energy.reports.jsonview import job_object
 from slurm_energy.reports.label import policy_text
-from slurm_energy.reports.nodelist import expand, fold
 from slurm_energy.reports.scaling import Units, with_unit
 from slurm_energy.reports.settings import short_settings
 from slurm_energy.reports.table import Layout, delimited, fit, parse_format, table_lines
@@ -184,28 +183,6 @@ def test_settings_in_short() -> None:
     (cpu,), (gpu,) = usages(examples.cpu_job()), usages(examples.gpu_job())
     assert short_settings(cpu.records) == "gov=powersave freq=800-2100MHz"
     assert short_settings(gpu.records) == "cpu.cap=180W|180W! gpu.cap=250W"
-
-
-@pytest.mark.parametrize(
-    ("names", "folded"),
-    [
-        ([], ""),
-        (["n1"], "n1"),
-        (["n1", "n2", "n4"], "n[1-2,4]"),
-        (["b", "a"], "a,b"),
-        (["n01", "n02"], "n[01-02]"),
-    ],
-)
-def test_node_lists(names: list[str], folded: str) -> None:
-    assert fold(names) == folded
-    if names:
-        assert sorted(expand(folded)) == sorted(names)
-
-
-@pytest.mark.parametrize("text", ["", ",", "n[1-", "n[1-2]]", "@all", "n[1-2]&n1", "n*[1]"])
-def test_bad_node_lists(text: str) -> None:
-    with pytest.raises(UsageError, match="--nodelist"):
-        expand(text, "--nodelist")
 
 
 def usage_of(*records: EnergyRecord) -> Usage:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from slurm_energy.cli import connection
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UnavailableError
+from slurm_energy.protocol import agent_socket
 from slurm_energy.reports.live import screen, total
 from slurm_energy.reports.textplot import ASCII, BLOCKS
 
@@ -56,7 +56,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             raise KeyboardInterrupt
         return answers.pop(0)
 
-    monkeypatch.setattr(connection, "ask_agent", ask)
+    monkeypatch.setattr(agent_socket, "ask_agent", ask)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.delenv("SENERGY_CONFIG", raising=False)
     return answers
@@ -117,6 +117,6 @@ def test_no_agent_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     def nobody(*_: Any) -> dict[str, Any]:
         raise UnavailableError("agent /x", "no such file")
 
-    monkeypatch.setattr(connection, "ask_agent", nobody)
+    monkeypatch.setattr(agent_socket, "ask_agent", nobody)
     assert main(["top", "--once"]) == 4
     assert "agent /x" in capsys.readouterr().err

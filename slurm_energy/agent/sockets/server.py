@@ -25,7 +25,6 @@ from slurm_energy.agent.sockets.connections import (
     privileged,
     refusal,
 )
-from slurm_energy.config.value_checks import ROOT_SOCKET_SUFFIX
 from slurm_energy.errors import (
     EXIT_FAILURE,
     AlreadyRunningError,
@@ -34,8 +33,9 @@ from slurm_energy.errors import (
     UnavailableError,
     UsageError,
 )
+from slurm_energy.protocol.agent_socket import root_socket_path
 
-__all__ = ["LINE_LIMIT", "Server", "peer_uid", "privileged", "refuse_if_answered", "root_door"]
+__all__ = ["LINE_LIMIT", "Server", "peer_uid", "privileged", "refuse_if_answered"]
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +43,6 @@ _OPERATIONS = ("begin", "end", "step", "set", "energy", "status", "spool", "rese
 _MOST_KINDS_OF_ERRORS = 100
 
 Work = Callable[..., Awaitable[Any]]
-
-
-def root_door(path: Path) -> Path:
-    """Return the second socket, which only root can connect to: users cannot fill its queue."""
-    return path.with_name(path.name + ROOT_SOCKET_SUFFIX)
 
 
 class Server:
@@ -78,7 +73,7 @@ class Server:
         """
         try:
             # Everyone may ask; what they may ask is decided by their uid.
-            for place, mode in ((path, 0o666), (root_door(path), 0o600)):
+            for place, mode in ((path, 0o666), (root_socket_path(path), 0o600)):
                 self._listeners.append(Listener(place, mode, self._connections.admit))
         except OSError as error:
             raise UnavailableError(

@@ -13,7 +13,7 @@ from typing import Final
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import Runner, run_command
 from slurm_energy.slurm.command_output import NO_VALUES, squeue_rows
-from slurm_energy.slurm.hostlist import expanded
+from slurm_energy.slurm.hostlist import expand_hostlist
 
 # Before 24.05 neither format has all fields: --Format has no excluded nodes, --format no tres-per-job.
 _LETTERS: Final = {
@@ -167,6 +167,6 @@ def same_nodes(one: str, other: str) -> bool:
     if one == other:
         return True
     try:
-        return {*expanded(one)} == {*expanded(other)} if one and other else False
+        return {*expand_hostlist(one)} == {*expand_hostlist(other)} if one and other else False
     except UsageError:
         return False

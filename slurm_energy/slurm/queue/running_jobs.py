@@ -7,7 +7,7 @@ from typing import Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import Runner, run_command
-from slurm_energy.slurm.hostlist import expanded
+from slurm_energy.slurm.hostlist import expand_hostlist
 
 _PARTITION = re.compile(r"(?:^| )(PartitionName|PreemptMode)=([^ ]*)")
 _CLUSTER = re.compile(r"^PreemptMode\s*=\s*(\S+)", re.MULTILINE)
@@ -26,7 +26,7 @@ def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
         number, _, hostlist = line.partition(" ")
         if number.isdecimal() and len(number) <= _LONGEST_NUMBER and hostlist.strip():
             try:
-                found[int(number)] = expanded(hostlist.strip())
+                found[int(number)] = tuple(expand_hostlist(hostlist.strip()))
             except UsageError:
                 continue
     return found

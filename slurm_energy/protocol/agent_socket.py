@@ -1,0 +1,78 @@
+"""The agent's Unix sockets: their paths, and a client that sends one message and reads the response.
+
+Root has a socket of its own beside `agent.socket`, so that users who fill the public socket's queue cannot
+lock root out. Imports nothing heavy: every subcommand may load this module.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any, Final
+
+from slurm_energy.errors import UnavailableError
+
+TIMEOUT_S: Final = 2.0
+_MAX_RESPONSE_BYTES: Final = 1 << 20
+
+
+def root_socket_path(path: Path) -> Path:
+    """Return the path of the socket that only root may connect to.
+
+    Args:
+        path: the public socket, `agent.socket`.
+    """
+    # Imported here: the schema's checks need it too, and no other part of the configuration is wanted.
+    from slurm_energy.config.value_checks import ROOT_SOCKET_SUFFIX
+
+    return path.with_name(path.name + ROOT_SOCKET_SUFFIX)
+
+
+def ask_agent(path: Path, message: dict[str, Any]) -> dict[str, Any]:
+    """Send one message to this node's senergyd and return its response.
+
+    Args:
+        path: the public socket, `agent.socket`. Root tries its own socket first.
+        message: a JSON object, see `agent.sockets.messages`.
+
+    Raises:
+        UnavailableError: no agent responds at `path`, or the response is not a JSON object.
+    """
+    try:
+        with _connect(path) as connection:
+            connection.sendall(json.dumps(message).encode() + b"\n")
+            with connection.makefile("rb") as stream:
+                response = json.loads(stream.readline(_MAX_RESPONSE_BYTES))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UnavailableError(f"agent {path}", reason, "is senergyd running on this node?") from None
+    if not isinstance(response, dict):
+        raise UnavailableError(f"agent {path}", "it did not answer with a JSON object")
+    return response
+
+
+def _connect(path: Path) -> socket.socket:
+    """Connect to the agent and wait for a place in the socket's queue if it is full.
+
+    Raises:
+        OSError: no agent listens at `path`.
+    """
+    root_paths = [root_socket_path(path)] if os.geteuid() == 0 else []
+    for candidate in (*root_paths, path):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # With Python's own timeout, connecting to a full queue would fail at once instead of waiting.
+        seconds = struct.pack("@ll", int(TIMEOUT_S), 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        try:
+            connection.connect(str(candidate))
+        except OSError:
+            connection.close()
+            if candidate == path:
+                raise
+        else:
+            connection.settimeout(TIMEOUT_S)
+            return connection
+    raise AssertionError("unreachable")
