@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import sqlite3
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from slurm_energy.accounting.database import transaction
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import is_number
 
+BATCH: Final = 500  # a short transaction: deliveries wait for the writing thread
 MAX_COLUMNS: Final = 1024  # a node has at most 1000 GPUs
 MAX_EXTRA_KEYS: Final = 16
 _VALUE_BYTES: Final = 4
@@ -115,3 +118,19 @@ def _column_length(name: str, text: Any, max_length: int, unpacked: int) -> int:
     if problem:
         raise TraceError(f"power trace: column '{name[:20]}'{problem}", unpacked + size // _VALUE_BYTES)
     return size // _VALUE_BYTES
+
+
+def drop_old_traces(connection: sqlite3.Connection, before: float) -> int:
+    """Delete at most `BATCH` traces that ended before a Unix second.
+
+    Their records stay. New traces reuse the space in the file; only `VACUUM` returns it to the file system.
+
+    Returns:
+        The number of deleted traces.
+    """
+    with transaction(connection):
+        done = connection.execute(
+            'DELETE FROM traces WHERE record IN (SELECT record FROM traces WHERE "end" < ? LIMIT ?)',
+            [before, BATCH],
+        )
+    return done.rowcount

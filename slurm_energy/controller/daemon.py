@@ -19,7 +19,7 @@ from aiohttp.abc import AbstractAccessLogger
 from aiohttp.http_exceptions import HttpProcessingError
 
 from slurm_energy import __version__, service_manager
-from slurm_energy.accounting import database, decisions, integrity, retention
+from slurm_energy.accounting import database, decisions, integrity, traces
 from slurm_energy.config import Config
 from slurm_energy.config.addresses import parse_listen
 from slurm_energy.controller.enrichment import Enrichment
@@ -248,7 +248,7 @@ class _Daemon:
         while True:
             before = time.time() - self._config.controller.trace_retention_days * 86400
             try:
-                while await self._store.write(retention.drop_old_traces, before) == retention.BATCH:
+                while await self._store.write(traces.drop_old_traces, before) == traces.BATCH:
                     await asyncio.sleep(0)
                 kept_s = self._config.controller.history_days * 86400
                 await self._store.write(decisions.drop_before, time.time() - kept_s)

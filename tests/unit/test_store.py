@@ -10,7 +10,7 @@ import stat
 import pytest
 from store_examples import NOW, Accounting, item, job, record
 
-from slurm_energy.accounting import database, integrity, job_facts, record_queries, retention
+from slurm_energy.accounting import database, integrity, job_facts, record_queries, traces
 from slurm_energy.accounting.record_selection import JobSelector, RecordSelection, Visibility
 from slurm_energy.controller import main as controller_main
 from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
@@ -353,9 +353,9 @@ def test_retention_drops_traces_and_keeps_records(accounting):
     new = encode_trace(5000.0, 1.0, {"cpu": [1.0, 2.0]})
     accounting.deliver(item(job_id=1, trace=old), item(job_id=2, trace=new))
     with database.connect(accounting.path) as connection:
-        assert retention.drop_old_traces(connection, 102.0) == 0
-        assert retention.drop_old_traces(connection, 103.0) == 1
-        assert retention.drop_old_traces(connection, 103.0) == 0
+        assert traces.drop_old_traces(connection, 102.0) == 0
+        assert traces.drop_old_traces(connection, 103.0) == 1
+        assert traces.drop_old_traces(connection, 103.0) == 0
     assert [r["trace"] for r in accounting.find(with_traces=True)] == [None, new]
 
 
