@@ -32,9 +32,10 @@ from typing import Any
 import numpy as np
 from claims import tell
 
+from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator import fast_path
 from slurm_energy.simulator.cluster import Kind
-from slurm_energy.simulator.schedule_settings import Discipline, Settings
+from slurm_energy.simulator.schedule_settings import Settings
 from slurm_energy.simulator.workload import Workload, workload
 
 NODES, LOAD, SEED = 1000, 0.8, 42

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from slurm_energy.scheduling.availability import Profile
 from slurm_energy.scheduling.queue import Floats
-from slurm_energy.simulator.schedule_settings import Discipline
+
+
+class Discipline(StrEnum):
+    """Which of the ranked jobs may start.
+
+    strict: in order; nobody passes a job that cannot start.
+    easy: in order; others pass the first that cannot start if they do not delay it.
+    conservative: in order; others pass if they delay nobody before them.
+    packing: whatever fits starts, in order, at regular intervals (thesis, 5.3.2.4).
+    """
+
+    STRICT = "strict"
+    EASY = "easy"
+    CONSERVATIVE = "conservative"
+    PACKING = "packing"
 
 
 @dataclass(frozen=True, slots=True)

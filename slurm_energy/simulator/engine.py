@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.scheduling.backfill import Candidate, Release, choose
+from slurm_energy.scheduling.backfill import Candidate, Discipline, Release, choose
 from slurm_energy.scheduling.queue import Floats, Ints, Queue
 from slurm_energy.scheduling.ranking import AGED, Ranking
 from slurm_energy.scheduling.registry import Policy
@@ -20,7 +20,7 @@ from slurm_energy.simulator.energy_integral import PowerMeter
 from slurm_energy.simulator.node_power import NodePower
 from slurm_energy.simulator.power_commitment import PowerCommitment
 from slurm_energy.simulator.running_jobs import Run, Runs
-from slurm_energy.simulator.schedule_settings import Discipline, Settings
+from slurm_energy.simulator.schedule_settings import Settings
 from slurm_energy.simulator.simulation_result import Fate, Outcome
 from slurm_energy.simulator.workload import Workload
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import numba
 import numpy as np
 
+from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.cluster import Kind
-from slurm_energy.simulator.schedule_settings import Discipline, Settings
+from slurm_energy.simulator.schedule_settings import Settings
 from slurm_energy.simulator.simulation_result import Accounts, Fate, Outcome
 from slurm_energy.simulator.workload import Workload
 

@@ -12,6 +12,7 @@ from typing import Any
 from slurm_energy.config.loader import TableReader, table_label
 from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
+from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.simulator.cluster import Kind
 from slurm_energy.simulator.scenario_schema import (
@@ -21,7 +22,7 @@ from slurm_energy.simulator.scenario_schema import (
     ScheduleSection,
     WorkloadSection,
 )
-from slurm_energy.simulator.schedule_settings import Discipline, Preemption, Settings
+from slurm_energy.simulator.schedule_settings import Preemption, Settings
 from slurm_energy.simulator.step_function import Steps, read_steps
 from slurm_energy.spelling import suggestion
 

@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.simulator.step_function import Steps
-
-
-class Discipline(StrEnum):
-    """Which of the ranked jobs may start.
-
-    strict: in order; nobody passes a job that cannot start.
-    easy: in order; others pass the first that cannot start if they do not delay it.
-    conservative: in order; others pass if they delay nobody before them.
-    packing: whatever fits starts, in order, at regular intervals (thesis, 5.3.2.4).
-    """
-
-    STRICT = "strict"
-    EASY = "easy"
-    CONSERVATIVE = "conservative"
-    PACKING = "packing"
 
 
 @dataclass(frozen=True, slots=True)

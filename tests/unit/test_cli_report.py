@@ -20,10 +20,11 @@ from slurm_energy.cli.main import main
 from slurm_energy.reports import summary
 from slurm_energy.reports.usage import Answer, summarise
 from slurm_energy.scheduling import policy
+from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.fairness import jain
 from slurm_energy.simulator.cluster import Kind
 from slurm_energy.simulator.engine import simulate
-from slurm_energy.simulator.schedule_settings import Discipline, Settings
+from slurm_energy.simulator.schedule_settings import Settings
 from slurm_energy.simulator.workload import workload
 
 START = examples.START

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
 from slurm_energy.scheduling import Options, names, policy
+from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator import fast_path as fast
 from slurm_energy.simulator.cluster import Cluster, Kind, State
 from slurm_energy.simulator.energy_integral import PowerMeter
 from slurm_energy.simulator.engine import simulate
-from slurm_energy.simulator.schedule_settings import Discipline, Preemption, Settings
+from slurm_energy.simulator.schedule_settings import Preemption, Settings
 from slurm_energy.simulator.simulation_result import Fate
 from slurm_energy.simulator.step_function import Steps, integral_of_product
 from slurm_energy.simulator.workload import workload
