@@ -50,15 +50,15 @@ def write(
         os.close(descriptor)
     os.replace(temporary, path)
     if sync:
-        sync_folder(folder or ".")
+        sync_directory(folder or ".")
 
 
-def read(path: Name, most_bytes: int) -> bytes:
+def read(path: Name, max_bytes: int) -> bytes:
     """Return the contents of a file of our own.
 
     Args:
         path: the file.
-        most_bytes: a longer one is refused before any of it is read.
+        max_bytes: a longer one is refused before any of it is read.
 
     Raises:
         OSError: absent, not a plain file of this process's user under one name, too long, or a failure.
@@ -66,7 +66,7 @@ def read(path: Name, most_bytes: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         status = os.fstat(descriptor)
-        if problem := _problem(status, most_bytes):
+        if problem := _problem(status, max_bytes):
             raise OSError(errno.EPERM, problem, str(path))
         return _read_all(descriptor, status.st_size)
     finally:
@@ -100,10 +100,10 @@ def flush(paths: Iterable[Name]) -> None:
         finally:
             os.close(descriptor)
     for folder in {os.path.dirname(path) or "." for path in wanted}:
-        sync_folder(folder)
+        sync_directory(folder)
 
 
-def sync_folder(folder: Name) -> None:
+def sync_directory(folder: Name) -> None:
     """Force a directory's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -131,7 +131,7 @@ def _read_all(descriptor: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _problem(status: os.stat_result, most_bytes: int) -> str:
+def _problem(status: os.stat_result, max_bytes: int) -> str:
     """Return why a file is not one of our own; empty if it is."""
     if not stat.S_ISREG(status.st_mode):
         return "not a plain file"
@@ -139,6 +139,6 @@ def _problem(status: os.stat_result, most_bytes: int) -> str:
         return f"belongs to uid {status.st_uid}, expected {os.geteuid()}"
     if status.st_nlink > 1:
         return f"has {status.st_nlink} names, expected one"
-    if status.st_size > most_bytes:
-        return f"has {status.st_size} bytes, expected at most {most_bytes}"
+    if status.st_size > max_bytes:
+        return f"has {status.st_size} bytes, expected at most {max_bytes}"
     return ""

@@ -106,7 +106,7 @@ class Daemon:
 
     def _discover(self) -> NodeDevices:
         devices = discover(meter=node_power_options(self._config.node_power, this_node()))
-        devices.settle(_FIRST_READING_S)
+        devices.wait_for_readings(_FIRST_READING_S)
         return devices
 
     async def _serve(self, engine: Engine, socket_path: Path) -> None:

@@ -90,7 +90,7 @@ def _check(config: Config) -> int:
         print(f"counter: {counter.key} -> {counter.component} ({counter.quality})")
     for counter in devices.node_counters:
         print(f"node counter: {counter.key}")
-    for kind, count in Counter(knob.kind for knob in devices.knobs.values()).items():
+    for kind, count in Counter(knob.name for knob in devices.knobs.values()).items():
         print(f"knob: {kind} x {count}")
     for note in devices.notes:
         print(f"note: {note}")

@@ -62,7 +62,7 @@ def apply(
     outcomes = {key: failure for key, s in asked.items() if (failure := _claim(change, owner, s)) is not None}
     asked = {key: setting for key, setting in asked.items() if key in change.drafts}
     for key in asked:
-        for other in devices.knobs[key].affected(change.present[key]):
+        for other in devices.knobs[key].dependents_at(change.present[key]):
             _claim_along(change, owner, other)
     for key, setting in asked.items():
         change.want(change.drafts[key], change.target(change.drafts[key]) or setting.value)
@@ -111,7 +111,7 @@ def _claim(change: SettingsTransaction, owner: str, setting: Setting) -> Setting
     except DeviceError as error:
         return SettingOutcome(key, None, value, failed=True, note=f"left alone: {error.why}")
     entry = change.entry(key) or JournalEntry(key, change.present[key])
-    change.drafts[key] = entry.claimed(owner, value)
+    change.drafts[key] = entry.with_claim(owner, value)
     return None
 
 
@@ -121,7 +121,7 @@ def _claim_along(change: SettingsTransaction, owner: str, key: str) -> None:
     if entry is None and found is not None:
         entry = JournalEntry(key, found)
     if entry is not None and owner not in entry.claims:
-        change.drafts[key] = entry.claimed(owner, None)
+        change.drafts[key] = entry.with_claim(owner, None)
 
 
 def _in_order(settings: Sequence[Setting], outcomes: Mapping[str, SettingOutcome]) -> list[SettingOutcome]:
@@ -133,11 +133,11 @@ def _outcome(change: SettingsTransaction, setting: Setting) -> SettingOutcome:
     key, knob = setting.key, change.devices.knobs[setting.key]
     original, found = change.drafts[key].original, change.present[key]
     if key in change.foreign:
-        note = f"{_FOREIGN}{knob.shown(found)}"
+        note = f"{_FOREIGN}{knob.format_value(found)}"
         return SettingOutcome(key, original, setting.value, found, True, note=note)
     result = change.results[key]
-    if not (result.failed or knob.accepts(setting.value, result.asked)):
-        result = dataclasses.replace(result, note=f"other jobs there need {knob.shown(result.asked)}")
+    if not (result.failed or knob.is_equivalent(setting.value, result.asked)):
+        result = dataclasses.replace(result, note=f"other jobs there need {knob.format_value(result.asked)}")
     return result if result.asked == setting.value else dataclasses.replace(result, asked=setting.value)
 
 
@@ -166,7 +166,7 @@ def restore(
         One result per entry.
     """
     change = SettingsTransaction(devices, journal, jobs)
-    held = journal.held_by(owner, keys)
+    held = journal.entries_of(owner, keys)
     kept_on = {
         e.key for e in held if owner is not None and any(o != owner and jobs.counts(o) for o in e.claims)
     }
@@ -185,7 +185,9 @@ def restore(
         journal.update(change.drafts.values())
     except OSError:
         change.todo.clear()
-        change.drafts = {entry.key: entry.without(owner or "") for entry in held if entry.key in kept_on}
+        change.drafts = {
+            entry.key: entry.without_claim(owner or "") for entry in held if entry.key in kept_on
+        }
     results.update(_put_back(devices, ours))
     for key in change.todo:  # may have moved along with an original
         change.present |= devices.read([key])
@@ -198,7 +200,7 @@ def restore(
 
 def _leave_to_others(change: SettingsTransaction, entry: JournalEntry, owner: str) -> None:
     """Take a job's claim from a knob on which other jobs have claims."""
-    rest = entry.without(owner)
+    rest = entry.without_claim(owner)
     change.drafts[entry.key] = rest
     target = change.target(rest)
     if target is None and entry.claims[owner] is not None:
@@ -215,7 +217,9 @@ def _left(change: SettingsTransaction, key: str) -> RestoreResult:
     if result is not None and result.failed:
         return RestoreResult(key, False, result.note)
     found = change.read(key)
-    return RestoreResult(key, True, f"other jobs there keep {knob.shown(found)}" if found is not None else "")
+    return RestoreResult(
+        key, True, f"other jobs there keep {knob.format_value(found)}" if found is not None else ""
+    )
 
 
 def _forget(
@@ -244,14 +248,14 @@ def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
         present = knob.read()
     except DeviceError as error:
         return None if entry.written is None else RestoreResult(entry.key, False, error.why)
-    if knob.accepts(entry.original, present):
+    if knob.is_equivalent(entry.original, present):
         # Writing it again costs nothing and removes rounding, if it was we who caused that.
         return (
             None if present != entry.original and present == entry.written else RestoreResult(entry.key, True)
         )
-    if entry.written is None or knob.accepts(entry.written, present):
+    if entry.written is None or knob.is_equivalent(entry.written, present):
         return None
-    return RestoreResult(entry.key, False, f"{_FOREIGN}{knob.shown(present)}")
+    return RestoreResult(entry.key, False, f"{_FOREIGN}{knob.format_value(present)}")
 
 
 def _put_back(devices: NodeDevices, entries: list[JournalEntry]) -> dict[str, RestoreResult]:
@@ -265,7 +269,7 @@ def _put_back(devices: NodeDevices, entries: list[JournalEntry]) -> dict[str, Re
     for entry in reversed(ordered):
         knob = devices.knobs[entry.key]
         results[entry.key] = _put_one(knob, entry)
-        stale.update(knob.affected(entry.original))
+        stale.update(knob.dependents_at(entry.original))
     for entry in ordered:
         if not results[entry.key].done or entry.key in stale:
             results[entry.key] = _put_one(devices.knobs[entry.key], entry)
@@ -279,9 +283,9 @@ def _put_one(knob: Knob, entry: JournalEntry) -> RestoreResult:
         found = knob.read() if knob.readable else entry.original
     except DeviceError as error:
         return RestoreResult(entry.key, False, error.why)
-    if knob.accepts(entry.original, found):
+    if knob.is_equivalent(entry.original, found):
         return RestoreResult(entry.key, True)
-    return RestoreResult(entry.key, False, f"the hardware keeps {knob.shown(found)}")
+    return RestoreResult(entry.key, False, f"the hardware keeps {knob.format_value(found)}")
 
 
 def _holds(knob: Knob, value: str) -> bool:

@@ -42,7 +42,7 @@ class KnobDomains:
         found = {policy.name: frozenset(policy.cpus) for policy in hardware.policies}
         for package in hardware.packages:
             if package.cpus:
-                found |= {place: frozenset(package.cpus) for place in package.places}
+                found |= {place: frozenset(package.cpus) for place in package.limit_domains}
         return cls(found)
 
     def concerns(self, key: str, tenant: JobAllocation) -> bool:

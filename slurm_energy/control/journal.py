@@ -16,7 +16,7 @@ from typing import Any
 from slurm_energy import atomic_file
 
 _VERSION = 2
-_LONGEST_BYTES = 64_000_000
+_MAX_BYTES = 64_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +46,16 @@ class JournalEntry:
 
     # Not dataclasses.replace: a job on a large node has hundreds of entries, and its prolog waits.
 
-    def claimed(self, owner: str, value: str | None) -> JournalEntry:
+    def with_claim(self, owner: str, value: str | None) -> JournalEntry:
         """Return the entry with what a job asks for."""
         return JournalEntry(self.key, self.original, {**self.claims, owner: value}, self.target, self.written)
 
-    def without(self, owner: str) -> JournalEntry:
+    def without_claim(self, owner: str) -> JournalEntry:
         """Return the entry after a job has given up what it asked for."""
         claims = {other: value for other, value in self.claims.items() if other != owner}
         return JournalEntry(self.key, self.original, claims, self.target, self.written)
 
-    def aimed(self, target: str | None) -> JournalEntry:
+    def with_target(self, target: str | None) -> JournalEntry:
         """Return the entry with what the claims come to, while it is being written."""
         return JournalEntry(self.key, self.original, self.claims, target, None)
 
@@ -89,7 +89,7 @@ class SettingsJournal:
         """
         journal = cls(path)
         try:
-            data = json.loads(atomic_file.read(path, _LONGEST_BYTES))
+            data = json.loads(atomic_file.read(path, _MAX_BYTES))
             read = _READERS.get(data["version"])
             if read is None:
                 raise ValueError(f"version {data['version']}")
@@ -139,7 +139,7 @@ class SettingsJournal:
             new.pop(key, None)
         return new
 
-    def held_by(self, owner: str | None = None, keys: Iterable[str] | None = None) -> list[JournalEntry]:
+    def entries_of(self, owner: str | None = None, keys: Iterable[str] | None = None) -> list[JournalEntry]:
         """Return the entries that a job (None: any) has claims on; of the given keys only, if any."""
         wanted = None if keys is None else set(keys)
         return [
@@ -162,7 +162,7 @@ class SettingsJournal:
             atomic_file.write(self.path, json.dumps(data).encode())
         else:
             self.path.unlink(missing_ok=True)
-            atomic_file.sync_folder(self.path.parent)
+            atomic_file.sync_directory(self.path.parent)
         self.entries, self.behind = entries, ""
 
 

@@ -64,7 +64,7 @@ class Restoration:
         results = restore(self._devices, self.journal, owner, keys, self._jobs())
         self._look_at_journal()
         fresh: dict[str, list[str]] = {}
-        waiting = {entry.key for entry in self.journal.held_by(owner)}
+        waiting = {entry.key for entry in self.journal.entries_of(owner)}
         for result in results:
             if result.done:
                 self.failed.discard(result.key)
@@ -78,7 +78,7 @@ class Restoration:
 
     def holds(self, owner: str) -> bool:
         """Return whether something that a job set is not back yet."""
-        return bool(self.journal.held_by(owner))
+        return bool(self.journal.entries_of(owner))
 
     def look(self, outcomes: Iterable[SettingOutcome]) -> list[RestoreResult]:
         """Say of settings whose entries are closed already whether the original is in force."""
@@ -88,8 +88,10 @@ class Restoration:
             found = self._devices.read([outcome.key]).get(outcome.key)
             if knob is None or not knob.readable or found is None or outcome.original is None:
                 continue
-            done = knob.accepts(outcome.original, found)
-            results.append(RestoreResult(outcome.key, done, "" if done else f"now {knob.shown(found)}"))
+            done = knob.is_equivalent(outcome.original, found)
+            results.append(
+                RestoreResult(outcome.key, done, "" if done else f"now {knob.format_value(found)}")
+            )
         return results
 
     def repair(self, running: Collection[str]) -> list[RestoreResult]:

@@ -79,7 +79,7 @@ class SettingsTransaction:
         """Return whether somebody else changed a knob since we did, and note it."""
         knob, found = self.devices.knobs[entry.key], self.read(entry.key)
         known = knob.readable and entry.written is not None and found is not None
-        if known and not knob.accepts(str(entry.written), str(found)):
+        if known and not knob.is_equivalent(str(entry.written), str(found)):
             self.foreign.add(entry.key)
         return entry.key in self.foreign
 
@@ -90,7 +90,7 @@ class SettingsTransaction:
             return
         if key not in self.todo and not self.is_foreign(entry):
             self.todo[key] = value
-            self.drafts[key] = entry.aimed(value)
+            self.drafts[key] = entry.with_target(value)
 
     def want_what_claims_come_to(self) -> None:
         """Have everything written whose claims come to something else than before."""
@@ -103,7 +103,7 @@ class SettingsTransaction:
     def want_again_what_moves(self, keys: Iterable[str]) -> None:
         """Have written again, or at least noted, what writing the given knobs may change."""
         for key in keys:
-            for other in self.devices.knobs[key].affected(self.present.get(key, "")):
+            for other in self.devices.knobs[key].dependents_at(self.present.get(key, "")):
                 entry = self.entry(other)
                 if entry is None or other in self.leaving or other not in self.devices.knobs:
                     continue
@@ -125,7 +125,7 @@ class SettingsTransaction:
             outcome = write_and_verify(knob, SettingOutcome(knob.key, original, self.todo[knob.key]), before)
             self.results[knob.key] = outcome
             if outcome.applied is None or outcome.applied != before:
-                stale.update((knob.key, *knob.affected(before)))
+                stale.update((knob.key, *knob.dependents_at(before)))
             self.present[knob.key] = outcome.applied if outcome.applied is not None else before
         results = self.results
         unsure = {key for key in stale if key not in results or results[key].failed}
@@ -145,7 +145,7 @@ class SettingsTransaction:
 
     def _holds_original(self, entry: JournalEntry) -> bool:
         found = self.present.get(entry.key)
-        return found is not None and self.devices.knobs[entry.key].accepts(entry.original, found)
+        return found is not None and self.devices.knobs[entry.key].is_equivalent(entry.original, found)
 
 
 def write_and_verify(knob: Knob, outcome: SettingOutcome, before: str) -> SettingOutcome:
@@ -157,16 +157,16 @@ def write_and_verify(knob: Knob, outcome: SettingOutcome, before: str) -> Settin
         before: value in force; if that will do, nothing is written.
     """
     asked = outcome.asked
-    if knob.readable and knob.accepts(asked, before):
+    if knob.readable and knob.is_equivalent(asked, before):
         return dataclasses.replace(outcome, applied=before)
     try:
         knob.write(asked)
         found = knob.read() if knob.readable else asked
     except DeviceError as error:
         return dataclasses.replace(outcome, failed=True, note=error.why)
-    if knob.accepts(asked, found):
+    if knob.is_equivalent(asked, found):
         return dataclasses.replace(outcome, applied=found)
-    if knob.settled(asked, found):
+    if knob.satisfies(asked, found):
         return dataclasses.replace(outcome, applied=found, note="nearest value that the driver has")
-    note = f"the hardware keeps {knob.shown(found)}"
+    note = f"the hardware keeps {knob.format_value(found)}"
     return dataclasses.replace(outcome, applied=found, failed=True, note=note)

@@ -30,10 +30,10 @@ class NodeDevices:
     Attributes:
         hardware: description for decisions; limits as they were when it was made.
         counters: energy counters of components, none of which counts what another one counts.
-        node_counters: energy counters of the whole node, see `choice`.
-        choice: which counters count for what, and why others do not.
+        node_counters: energy counters of the whole node, see `selection`.
+        selection: which counters count for what, and why others do not.
         knobs: what can be set, by key.
-        throttles: sensors of throttling.
+        throttle_sensors: sensors of throttling.
         notes: oddities, one line each.
         unusable: interfaces whose devices are there and that cannot be used, with the reason.
         closers: what to call at the end.
@@ -43,11 +43,11 @@ class NodeDevices:
     hardware: NodeHardware
     counters: tuple[EnergyCounter, ...]
     knobs: Mapping[str, Knob]
-    throttles: tuple[ThrottleSensor, ...]
+    throttle_sensors: tuple[ThrottleSensor, ...]
     notes: tuple[str, ...] = ()
     closers: tuple[Callable[[], None], ...] = ()
     node_counters: tuple[EnergyCounter, ...] = ()
-    choice: SourceSelection = field(default_factory=SourceSelection)
+    selection: SourceSelection = field(default_factory=SourceSelection)
     root: Path = Path("/")
     unusable: Mapping[str, str] = field(default_factory=dict)
 
@@ -58,9 +58,9 @@ class NodeDevices:
         for close in self.closers:
             close()
 
-    def settle(self, longest_s: float) -> None:
-        """Wait for the first answers of meters that are asked in the background, at most `longest_s`."""
-        deadline = time.monotonic() + longest_s
+    def wait_for_readings(self, max_wait_s: float) -> None:
+        """Wait for the first answers of meters that are asked in the background, at most `max_wait_s`."""
+        deadline = time.monotonic() + max_wait_s
         while not all(map(_answers, self.node_counters)) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
 
@@ -93,14 +93,14 @@ def discover(root: Path = Path("/"), meter: NodePowerOptions | None = None) -> N
             policies=tuple(policies),
             packages=tuple(_place(package, places) for package in found.packages),
             gpus=tuple(found.gpus),
-            dram_watts=found.dram_watts,
+            max_dram_watts=found.max_dram_watts,
             cores=places.cores,
         ),
         counters=tuple(found.counters),
         node_counters=tuple(found.node_counters),
-        choice=found.choice,
+        selection=found.selection,
         knobs={knob.key: knob for knob in [*found.knobs, *cpu_knobs]},
-        throttles=(*topology.throttle_sensors(root, cpus), *found.throttles),
+        throttle_sensors=(*topology.throttle_sensors(root, cpus), *found.throttle_sensors),
         notes=tuple(found.notes),
         closers=tuple(found.closers),
         root=root,
@@ -145,20 +145,20 @@ def with_current_limits(hardware: NodeHardware, found: Mapping[str, str]) -> Nod
 
 def _policy(policy: CpufreqPolicy, found: Mapping[str, str]) -> CpufreqPolicy:
     text = found.get(f"cpufreq.frequency[{policy.name}]")
-    return dataclasses.replace(policy, found_khz=parse_range(text)) if text else policy
+    return dataclasses.replace(policy, bounds_khz=parse_range(text)) if text else policy
 
 
 def _package(package: CpuPackage, found: Mapping[str, str]) -> CpuPackage:
     limits = [
         int(text)
-        for place in package.places
+        for place in package.limit_domains
         if (text := found.get(f"{package.interface}.power_limit[{place}]"))
     ]
-    return dataclasses.replace(package, found_watts=min(limits) / 1e6) if limits else package
+    return dataclasses.replace(package, limit_watts=min(limits) / 1e6) if limits else package
 
 
 def _gpu(gpu: GpuInfo, found: Mapping[str, str]) -> GpuInfo:
     text = found.get(f"{gpu.interface}.power_limit[gpu{gpu.index}]")
     if not text or int(text) == 0:
         return gpu
-    return dataclasses.replace(gpu, found_watts=int(text) / (1e3 if gpu.interface == "nvml" else 1e6))
+    return dataclasses.replace(gpu, limit_watts=int(text) / (1e3 if gpu.interface == "nvml" else 1e6))

@@ -53,7 +53,7 @@ class EnergyCounter(ABC):
         source: interface for the record, e.g. `powercap:intel-rapl`.
         range_uj: number of distinct values in microjoules; None if it does not wrap (a smaller
             reading then means that it was reset).
-        most_watts: power that the part never exceeds, in watts; decides when wraps may be missed.
+        max_watts: power that the part never exceeds, in watts; decides when wraps may be missed.
         quality: how far the figure can be trusted.
         interval_s: seconds between new values, where that is worth waiting for; 0 to be read every time.
     """
@@ -64,7 +64,7 @@ class EnergyCounter(ABC):
     component: str
     source: str
     range_uj: int | None
-    most_watts: float
+    max_watts: float
 
     @abstractmethod
     def read(self) -> int:
@@ -91,25 +91,25 @@ class Knob(ABC):
     """One value of the hardware that can be read and set, as text in the knob's own unit.
 
     Attributes:
-        kind: what is set, e.g. `cpufreq.governor`.
+        name: what is set, e.g. `cpufreq.governor`.
         stage: position in the order of writing.
         readable: False where the hardware has no way to ask for the value.
-        place: which one, e.g. `policy0`.
-        affects: keys of knobs that the hardware may change when this one is written, see `affected`.
+        domain: which one, e.g. `policy0`.
+        dependents: keys of knobs that the hardware may change when this one is written, see `affected`.
     """
 
-    kind: ClassVar[str]
+    name: ClassVar[str]
     stage: ClassVar[WriteStage]
     readable: ClassVar[bool] = True
 
-    def __init__(self, place: str, affects: tuple[str, ...] = ()) -> None:
-        self.place = place
-        self.affects = affects
+    def __init__(self, domain: str, dependents: tuple[str, ...] = ()) -> None:
+        self.domain = domain
+        self.dependents = dependents
 
     @property
     def key(self) -> str:
-        """Unique name: kind and place."""
-        return f"{self.kind}[{self.place}]"
+        """Unique name: name and domain."""
+        return f"{self.name}[{self.domain}]"
 
     @abstractmethod
     def read(self) -> str:
@@ -127,23 +127,23 @@ class Knob(ABC):
             DeviceError: refused.
         """
 
-    def affected(self, present: str) -> tuple[str, ...]:
+    def dependents_at(self, current: str) -> tuple[str, ...]:
         """Return keys of knobs that writing may change, given the value now in force."""
-        return self.affects
+        return self.dependents
 
     def files(self) -> tuple[Path, ...]:
         """Return the files that are written; empty where a library does it."""
         return ()
 
-    def accepts(self, asked: str, found: str) -> bool:
-        """Return whether `found` is `asked` within the hardware's rounding."""
-        return asked == found
+    def is_equivalent(self, requested: str, actual: str) -> bool:
+        """Return whether `actual` is `requested` within the hardware's rounding."""
+        return requested == actual
 
-    def settled(self, asked: str, found: str) -> bool:
-        """Return whether `found` fulfils `asked`, although the driver may have chosen a near value."""
-        return self.accepts(asked, found)
+    def satisfies(self, requested: str, actual: str) -> bool:
+        """Return whether `actual` fulfils `requested`, although the driver may have chosen a near value."""
+        return self.is_equivalent(requested, actual)
 
-    def shown(self, value: str) -> str:
+    def format_value(self, value: str) -> str:
         """Return the value with its unit, for people."""
         return value
 
@@ -158,7 +158,7 @@ class ThrottleSensor(ABC):
     component: str
 
     @abstractmethod
-    def seconds(self, interval_s: float) -> float:
+    def throttled_s(self, interval_s: float) -> float:
         """Return how many of the last `interval_s` seconds were throttled.
 
         Raises:

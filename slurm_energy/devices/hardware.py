@@ -30,9 +30,9 @@ class CpufreqPolicy:
         driver: `scaling_driver`.
         governors: what the driver offers.
         preferences: energy_performance_preference values offered; empty where there is none.
-        hardware_khz: lowest and highest frequency of the hardware.
-        found_khz: lower and upper bound in force before the job.
-        table_khz: frequencies that a table driver can hold, without boost; empty elsewhere.
+        hardware_range_khz: lowest and highest frequency of the hardware.
+        bounds_khz: lower and upper bound in force before the job.
+        available_khz: frequencies that a table driver can hold, without boost; empty elsewhere.
     """
 
     name: str
@@ -40,9 +40,9 @@ class CpufreqPolicy:
     driver: str
     governors: tuple[str, ...]
     preferences: tuple[str, ...]
-    hardware_khz: tuple[int, int]
-    found_khz: tuple[int, int]
-    table_khz: tuple[int, ...] = ()
+    hardware_range_khz: tuple[int, int]
+    bounds_khz: tuple[int, int]
+    available_khz: tuple[int, ...] = ()
 
     @property
     def powersave_is_static(self) -> bool:
@@ -60,19 +60,19 @@ class CpuPackage:
 
     Attributes:
         name: zone name, e.g. `package-0`.
-        places: places of its limit knobs, the memory-mapped twin included; empty if it has no limit.
+        limit_domains: domains of its limit knobs, the memory-mapped twin included; empty if it has no limit.
         interface: what its limits are set through: `powercap` or `hsmp`.
-        found_watts: limit in force before the job; None if unknown.
-        most_watts: highest limit that the hardware names (its thermal design power); None if unknown.
-        least_watts: lowest limit that the hardware names; None if unknown.
+        limit_watts: limit in force before the job; None if unknown.
+        max_limit_watts: highest limit that the hardware names (its thermal design power); None if unknown.
+        min_limit_watts: lowest limit that the hardware names; None if unknown.
         cpus: logical CPUs in it; empty if not known.
     """
 
     name: str
-    places: tuple[str, ...]
-    found_watts: float | None
-    most_watts: float | None
-    least_watts: float | None
+    limit_domains: tuple[str, ...]
+    limit_watts: float | None
+    max_limit_watts: float | None
+    min_limit_watts: float | None
     interface: str = "powercap"
     cpus: tuple[int, ...] = ()
 
@@ -85,8 +85,8 @@ class GpuInfo:
         index: the library's index, which names the component `gpu[index]`.
         minor: number of the device file, by which Slurm counts; None if unknown.
         name: product name.
-        found_watts: power limit in force before the job; None if it has none.
-        least_watts, most_watts: bounds of the limit.
+        limit_watts: power limit in force before the job; None if it has none.
+        min_limit_watts, max_limit_watts: bounds of the limit.
         clocks_mhz: lowest and highest graphics clock; None if unknown.
         interface: what its limit is set through: `nvml`, `amdsmi` or `intel_gpu`.
         partitioned: it is divided into instances (MIG), which Slurm counts in place of it.
@@ -95,9 +95,9 @@ class GpuInfo:
     index: int
     minor: int | None
     name: str
-    found_watts: float | None
-    least_watts: float | None
-    most_watts: float | None
+    limit_watts: float | None
+    min_limit_watts: float | None
+    max_limit_watts: float | None
     clocks_mhz: tuple[int, int] | None
     interface: str = "nvml"
     partitioned: bool = False
@@ -111,7 +111,7 @@ class NodeHardware:
         cpu_model: model name from /proc/cpuinfo, empty if unknown.
         cpu_count: logical CPUs that are online.
         boost: boost is a switch of its own and is on.
-        dram_watts: most that memory may draw where the hardware tells; None if unknown.
+        max_dram_watts: most that memory may draw where the hardware tells; None if unknown.
         cores: logical CPUs of every core in the order of Slurm's core numbers; empty if not known.
     """
 
@@ -120,7 +120,7 @@ class NodeHardware:
     policies: tuple[CpufreqPolicy, ...] = ()
     packages: tuple[CpuPackage, ...] = ()
     gpus: tuple[GpuInfo, ...] = ()
-    dram_watts: float | None = None
+    max_dram_watts: float | None = None
     boost: bool = False
     cores: tuple[tuple[int, ...], ...] = ()
 

@@ -95,12 +95,12 @@ def natural_key(text: str) -> list[tuple[int, str]]:
 class HwmonPowerSensor(PowerSensor):
     """One powerN_input or powerN_average in microwatts, kept open."""
 
-    def __init__(self, key: str, component: str, source: str, most_watts: float, path: Path) -> None:
+    def __init__(self, key: str, component: str, source: str, max_watts: float, path: Path) -> None:
         """Describe the gauge, see `PowerSensor`; `path` is the attribute's file."""
         self.key = key
         self.component = component
         self.source = source
-        self.most_watts = most_watts
+        self.max_watts = max_watts
         self._file = CounterFile(path)
 
     def read(self) -> PowerReading:
@@ -110,7 +110,7 @@ class HwmonPowerSensor(PowerSensor):
             DeviceError: not readable, or more than the part can draw.
         """
         watts = self._file.read() / 1e6
-        if not 0 <= watts <= self.most_watts:
+        if not 0 <= watts <= self.max_watts:
             raise DeviceError(self.key, f"{watts:g} W is not a power of this part")
         return PowerReading(boottime_s(), watts)
 

@@ -12,8 +12,8 @@ from slurm_energy.devices.power_sensor import PowerReading, PowerSensor, boottim
 
 log = logging.getLogger(__name__)
 
-_LONGEST_PAUSE_S = 60.0
-_MOST_UNREAD = 1000
+_MAX_PAUSE_S = 60.0
+_MAX_UNREAD = 1000
 """Readings that are kept for somebody who asks seldom; he then knows how power went in between."""
 NO_READING_YET = "no reading yet"
 """Why there is no reading as long as the first one is under way."""
@@ -30,7 +30,7 @@ class PolledPowerSensor(PowerSensor):
         key: str,
         component: str,
         source: str,
-        most_watts: float,
+        max_watts: float,
         interval_s: float,
         measure: Callable[[], float],
         release: Callable[[], None] | None = None,
@@ -46,14 +46,14 @@ class PolledPowerSensor(PowerSensor):
         self.key = key
         self.component = component
         self.source = source
-        self.most_watts = most_watts
+        self.max_watts = max_watts
         self.interval_s = interval_s
         self._measure = measure
         self._release = release
         self._clock = clock
         self._lag_s = lag_s
         self._newest: PowerReading | None = None
-        self._unread: deque[PowerReading] = deque(maxlen=_MOST_UNREAD)
+        self._unread: deque[PowerReading] = deque(maxlen=_MAX_UNREAD)
         self._why = NO_READING_YET
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -113,4 +113,4 @@ class PolledPowerSensor(PowerSensor):
         self._why, self._newest = why, None
 
     def _longer(self, pause_s: float) -> float:
-        return min(2 * pause_s, max(_LONGEST_PAUSE_S, self.interval_s))
+        return min(2 * pause_s, max(_MAX_PAUSE_S, self.interval_s))

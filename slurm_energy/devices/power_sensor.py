@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from slurm_energy.devices.driver import DeviceError, EnergyCounter
 from slurm_energy.records import Quality
 
-_LONGEST_GAP_INTERVALS = 3.0
-_LONGEST_GAP_S = 30.0  # more than the longest sampling interval
+_MAX_GAP_INTERVALS = 3.0
+_MAX_GAP_S = 30.0  # more than the longest sampling interval
 
 
 def boottime_s() -> float:
@@ -42,7 +42,7 @@ class PowerSensor(ABC):
         key: unique name, e.g. `ipmi:dcmi`.
         component: component of a record that it belongs to: `cpu`, `dram`, `gpu[0]`, `node`.
         source: interface for the record and for `preference`, e.g. `power_meter:acpi`.
-        most_watts: power that the part never exceeds.
+        max_watts: power that the part never exceeds.
         interval_s: seconds between new values; 0 for a source that is always up to date.
         quality: how far the figure can be trusted.
     """
@@ -50,7 +50,7 @@ class PowerSensor(ABC):
     key: str
     component: str
     source: str
-    most_watts: float
+    max_watts: float
     interval_s: float = 0.0
     quality: Quality = Quality.MEASURED
 
@@ -82,11 +82,11 @@ class PowerIntegrator:
     what follows. After a gap that is too long nothing is added for it.
     """
 
-    def __init__(self, longest_gap_s: float) -> None:
-        self._longest_gap_s = longest_gap_s
+    def __init__(self, max_gap_s: float) -> None:
+        self._max_gap_s = max_gap_s
         self._last: PowerReading | None = None
         self._sum_uj = 0.0
-        self._told_uj = 0
+        self._reported_uj = 0
 
     def add(self, reading: PowerReading) -> float | None:
         """Take a reading; one that is not newer than the last is ignored.
@@ -101,8 +101,8 @@ class PowerIntegrator:
         if last is None:
             return None
         length_s = reading.time_s - last.time_s
-        if length_s > self._longest_gap_s:
-            self._sum_uj = float(self._told_uj)
+        if length_s > self._max_gap_s:
+            self._sum_uj = float(self._reported_uj)
             return length_s
         self._sum_uj += (last.watts + reading.watts) / 2 * length_s * 1e6
         return None
@@ -110,20 +110,25 @@ class PowerIntegrator:
     def energy_uj(self, now_s: float) -> int:
         """Return microjoules since the first reading, the last power held until `now_s`."""
         held_uj = self._last.watts * max(0.0, now_s - self._last.time_s) * 1e6 if self._last else 0.0
-        self._told_uj = max(self._told_uj, round(self._sum_uj + held_uj))
-        return self._told_uj
+        self._reported_uj = max(self._reported_uj, round(self._sum_uj + held_uj))
+        return self._reported_uj
 
     def dump(self) -> dict[str, float] | None:
         """Return the state as plain data; None before the first reading."""
         if self._last is None:
             return None
         last = self._last
-        return {"time_s": last.time_s, "watts": last.watts, "sum_uj": self._sum_uj, "told_uj": self._told_uj}
+        return {
+            "time_s": last.time_s,
+            "watts": last.watts,
+            "sum_uj": self._sum_uj,
+            "reported_uj": self._reported_uj,
+        }
 
     def load(self, data: Mapping[str, float]) -> None:
         """Go on from the output of `dump`; the time since is a gap like any other."""
         self._last = PowerReading(data["time_s"], data["watts"])
-        self._sum_uj, self._told_uj = data["sum_uj"], int(data["told_uj"])
+        self._sum_uj, self._reported_uj = data["sum_uj"], int(data["reported_uj"])
 
 
 class IntegratedPowerCounter(EnergyCounter):
@@ -141,11 +146,11 @@ class IntegratedPowerCounter(EnergyCounter):
         self.quality = gauge.quality
         self.interval_s = gauge.interval_s
         # A correction may add half an interval's energy at once, which is not a reset of the counter.
-        self.most_watts = gauge.most_watts * max(1.0, gauge.interval_s)
+        self.max_watts = gauge.max_watts * max(1.0, gauge.interval_s)
         self._gauge = gauge
         self._clock = clock
-        self._longest_gap_s = max(_LONGEST_GAP_S, _LONGEST_GAP_INTERVALS * gauge.interval_s)
-        self._integral = PowerIntegrator(self._longest_gap_s)
+        self._max_gap_s = max(_MAX_GAP_S, _MAX_GAP_INTERVALS * gauge.interval_s)
+        self._integral = PowerIntegrator(self._max_gap_s)
 
     def read(self) -> int:
         """Return microjoules.
@@ -159,7 +164,7 @@ class IntegratedPowerCounter(EnergyCounter):
         if gaps:
             raise DeviceError(self.key, f"no reading for {gaps[0]:.0f} s: energy of that time is not known")
         reading = readings[-1]
-        if now_s - reading.time_s > self._longest_gap_s:
+        if now_s - reading.time_s > self._max_gap_s:
             raise DeviceError(self.key, f"the last reading is {now_s - reading.time_s:.0f} s old")
         return self._integral.energy_uj(now_s)
 

@@ -112,17 +112,17 @@ class SourceSelection:
 
     Attributes:
         components: keys of the counters of cpu, dram and GPUs, none of which includes another.
-        node: keys of the counters whose sum is the node, together with `node_adds`.
-        node_adds: parts that the node's counters lack and that are added from `components`.
-        node_lacks: parts that neither measures: the node's figure is too low by them.
-        left_out: reason by key of every other counter.
+        node: keys of the counters whose sum is the node, together with `added_parts`.
+        added_parts: parts that the node's counters lack and that are added from `components`.
+        missing_parts: parts that neither measures: the node's figure is too low by them.
+        excluded: reason by key of every other counter.
     """
 
     components: tuple[str, ...] = ()
     node: tuple[str, ...] = ()
-    node_adds: frozenset[NodePart] = frozenset()
-    node_lacks: frozenset[NodePart] = frozenset()
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    added_parts: frozenset[NodePart] = frozenset()
+    missing_parts: frozenset[NodePart] = frozenset()
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
 
 def select_sources(
@@ -151,25 +151,25 @@ def select_sources(
             f"node source '{shown(str(node_source))}' is not known", todo=f"one of {', '.join(names)}, none"
         )
     everything = sorted(counters, key=lambda counter: counter.key)
-    left_out: dict[str, str] = {}
-    components, covered = _components(everything, left_out)
-    node, included = _node(everything, node_source, left_out)
+    excluded: dict[str, str] = {}
+    components, covered = _components(everything, excluded)
+    node, included = _node(everything, node_source, excluded)
     included -= node_excludes
     missing = ALL_PARTS - included if node else frozenset[NodePart]()
     for counter in everything:
-        if counter.key not in left_out and counter.key not in components and counter.key not in node:
-            left_out[counter.key] = "a source without a place in the order of preference"
+        if counter.key not in excluded and counter.key not in components and counter.key not in node:
+            excluded[counter.key] = "a source without a place in the order of preference"
     return SourceSelection(
         components=tuple(components),
         node=tuple(node),
-        node_adds=missing & covered,
-        node_lacks=missing - covered,
-        left_out=left_out,
+        added_parts=missing & covered,
+        missing_parts=missing - covered,
+        excluded=excluded,
     )
 
 
 def _components(
-    counters: list[SourceCounter], left_out: dict[str, str]
+    counters: list[SourceCounter], excluded: dict[str, str]
 ) -> tuple[list[str], frozenset[NodePart]]:
     """Take sources in order of preference as long as what they include is not counted yet."""
     chosen: list[str] = []
@@ -181,7 +181,7 @@ def _components(
         taken = {covered[part] for part in source.parts if part in covered}
         if taken and not (taken | {source.name} <= _TOGETHER):
             reason = f"{source.component} is counted by {', '.join(sorted(taken))}"
-            left_out.update({counter.key: reason for counter in mine})
+            excluded.update({counter.key: reason for counter in mine})
             continue
         chosen += [counter.key for counter in mine]
         covered.update(dict.fromkeys(source.parts, source.name))
@@ -189,7 +189,7 @@ def _components(
 
 
 def _node(
-    counters: list[SourceCounter], wanted: str | None, left_out: dict[str, str]
+    counters: list[SourceCounter], wanted: str | None, excluded: dict[str, str]
 ) -> tuple[list[str], frozenset[NodePart]]:
     """Take the best source of the node's power, or the one that the administrator wants."""
     chosen: list[str] = []
@@ -207,7 +207,7 @@ def _node(
         elif source.name in _SINGLE and len(mine) > 1:
             reason = f"{len(mine)} of them: what each covers is not known"
         if reason:
-            left_out.update({counter.key: reason for counter in mine})
+            excluded.update({counter.key: reason for counter in mine})
             continue
         winner, parts = source.name, source.parts
         chosen = [counter.key for counter in mine]

@@ -45,9 +45,9 @@ class DiscoveredSources:
 
     Attributes:
         counters: of components; none counts what another one counts.
-        node_counters: their sum, with the components that `choice.node_adds` names, is the node.
-        choice: why these.
-        packages, gpus, knobs, throttles: everything that can be set or watched.
+        node_counters: their sum, with the components that `selection.added_parts` names, is the node.
+        selection: why these.
+        packages, gpus, knobs, throttle_sensors: everything that can be set or watched.
         notes: oddities, one line each.
         closers: what to call at the end.
         unusable: interfaces whose devices are there and that cannot be used, with the reason.
@@ -55,12 +55,12 @@ class DiscoveredSources:
 
     counters: list[EnergyCounter] = field(default_factory=list)
     node_counters: list[EnergyCounter] = field(default_factory=list)
-    choice: SourceSelection = field(default_factory=SourceSelection)
+    selection: SourceSelection = field(default_factory=SourceSelection)
     packages: list[CpuPackage] = field(default_factory=list)
     gpus: list[GpuInfo] = field(default_factory=list)
     knobs: list[Knob] = field(default_factory=list)
-    throttles: list[ThrottleSensor] = field(default_factory=list)
-    dram_watts: float | None = None
+    throttle_sensors: list[ThrottleSensor] = field(default_factory=list)
+    max_dram_watts: float | None = None
     notes: list[str] = field(default_factory=list)
     closers: list[Callable[[], None]] = field(default_factory=list)
     unusable: dict[str, str] = field(default_factory=dict)
@@ -79,17 +79,17 @@ def find_sources(root: Path, meter: NodePowerOptions | None = None) -> Discovere
     everything += _node(found, root, wanted)
     if not any(counter.component == "dram" for counter in everything):
         everything += _modelled_dram(found, root)
-    found.choice = select_sources(everything, wanted.source, wanted.excludes)
+    found.selection = select_sources(everything, wanted.source, wanted.excludes)
     by_key = {counter.key: counter for counter in everything}
     # In the order of discovery: packages, memory, GPUs.
-    found.counters = [counter for key, counter in by_key.items() if key in found.choice.components]
-    found.node_counters = [by_key[key] for key in found.choice.node]
-    if found.dram_watts is None:
-        found.dram_watts = _dram_watts(found.counters)
-    if found.choice.node_lacks:
-        lacks = ", ".join(sorted(found.choice.node_lacks))
+    found.counters = [counter for key, counter in by_key.items() if key in found.selection.components]
+    found.node_counters = [by_key[key] for key in found.selection.node]
+    if found.max_dram_watts is None:
+        found.max_dram_watts = _dram_watts(found.counters)
+    if found.selection.missing_parts:
+        lacks = ", ".join(sorted(found.selection.missing_parts))
         found.notes.append(f"nothing here measures {lacks} of the node: its figure is too low by that")
-    for key, why in found.choice.left_out.items():
+    for key, why in found.selection.excluded.items():
         by_key[key].close()
         found.notes.append(f"{key} is left out: {why}")
     return found
@@ -105,9 +105,9 @@ def _processors(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
         if events:
             counters = [*(counter for counter in counters if _readable(counter)), *events]
     found.knobs += [*rapl.knobs, *sockets.knobs]
-    limited = [package for package in rapl.packages if package.places]
+    limited = [package for package in rapl.packages if package.limit_domains]
     found.packages += rapl.packages if limited or not sockets.packages else sockets.packages
-    found.dram_watts = rapl.dram_watts
+    found.max_dram_watts = rapl.max_dram_watts
     found.notes += rapl.notes
     return [*counters, *map(IntegratedPowerCounter, sockets.gauges)]
 
@@ -119,7 +119,7 @@ def _gpus(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     intel = intel_gpu.discover(root)
     found.gpus += nvidia.gpus
     found.knobs += nvidia.knobs
-    found.throttles += nvidia.throttles
+    found.throttle_sensors += nvidia.throttle_sensors
     found.notes += nvidia.notes
     if nvidia.gpus:
         return list(nvidia.counters)
@@ -131,7 +131,7 @@ def _gpus(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
         found.closers.append(amd.close)
         found.gpus += amd.gpus
         found.knobs += amd.knobs
-        found.throttles += amd.throttles
+        found.throttle_sensors += amd.throttle_sensors
         if amd.gpus:
             return list(amd.counters)
         found.unusable["AMD SMI"] = "the library finds no GPU, or is not installed"
@@ -168,7 +168,7 @@ def _modelled_dram(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
 
 def _dram_watts(counters: Iterable[EnergyCounter]) -> float | None:
     """Return the most that memory may draw where it is modelled."""
-    modelled = [c.most_watts for c in counters if c.component == "dram" and c.quality == Quality.MODELLED]
+    modelled = [c.max_watts for c in counters if c.component == "dram" and c.quality == Quality.MODELLED]
     return sum(modelled) if modelled else None
 
 
@@ -181,20 +181,20 @@ def _readable(counter: EnergyCounter) -> bool:
 
 
 def node_energy_uj(
-    choice: SourceSelection, energy_uj: dict[str, int], components: Iterable[EnergyCounter]
+    selection: SourceSelection, energy_uj: dict[str, int], components: Iterable[EnergyCounter]
 ) -> int | None:
     """Return the node's microjoules in an interval from those of its counters.
 
     Args:
-        choice: which counters count.
+        selection: which counters count.
         energy_uj: microjoules of the interval by counter key.
         components: the counters of components.
 
     Returns:
         None if there is no node source or one of its counters is not known.
     """
-    adds = [c.key for c in components if c.component.partition("[")[0] in choice.node_adds]
-    keys = [*choice.node, *adds]
-    if not choice.node or any(key not in energy_uj for key in keys):
+    adds = [c.key for c in components if c.component.partition("[")[0] in selection.added_parts]
+    keys = [*selection.node, *adds]
+    if not selection.node or any(key not in energy_uj for key in keys):
         return None
     return sum(energy_uj[key] for key in keys)

@@ -73,7 +73,7 @@ def inspect(
             counters=tuple(_counters(devices)),
             knobs=tuple(_knob(knob) for knob in devices.knobs.values()),
             interfaces=tuple(interfaces(root, devices)),
-            throttles=tuple(sensor.component for sensor in devices.throttles),
+            throttles=tuple(sensor.component for sensor in devices.throttle_sensors),
             notes=devices.notes,
             virtual=_is_virtual(root),
             config_path=str(config.path or ""),
@@ -106,7 +106,7 @@ def interfaces(root: Path, used: NodeDevices | None = None) -> list[Interface]:
         used: what of them is used; None for nothing.
     """
     sources = {counter.source for counter in _all_counters(used)} if used else set()
-    kinds = {knob.kind for knob in used.knobs.values()} if used else set()
+    kinds = {knob.name for knob in used.knobs.values()} if used else set()
     expected = _expected(root)
     return [
         Interface(
@@ -231,17 +231,17 @@ def _seen(counter: EnergyCounter, first: _Reading | None, last: _Reading | None,
         quality=str(counter.quality),
         energy_uj=last.value_uj if last is not None and not error else None,
         error=error,
-        wraps_after_s=None if counter.range_uj is None else counter.range_uj / 1e6 / counter.most_watts,
+        wraps_after_s=None if counter.range_uj is None else counter.range_uj / 1e6 / counter.max_watts,
         watts=watts,
     )
 
 
 def _knob(knob: Knob) -> KnobSeen:
     try:
-        value: str | None = knob.shown(knob.read())
+        value: str | None = knob.format_value(knob.read())
     except DeviceError:
         value = None
-    return KnobSeen(knob.key, knob.kind, value, _writable(knob))
+    return KnobSeen(knob.key, knob.name, value, _writable(knob))
 
 
 def _writable(knob: Knob) -> bool:

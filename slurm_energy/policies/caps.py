@@ -13,13 +13,13 @@ class LimitRange:
 
     Attributes:
         name: any unique name.
-        least_watts: lowest limit that makes sense for it.
-        most_watts: highest limit it may get: what was in force before the job, or less.
+        min_watts: lowest limit that makes sense for it.
+        max_watts: highest limit it may get: what was in force before the job, or less.
     """
 
     name: str
-    least_watts: float
-    most_watts: float
+    min_watts: float
+    max_watts: float
 
 
 def split_cap(cap_watts: float, parts: Sequence[LimitRange]) -> dict[str, float]:
@@ -35,7 +35,7 @@ def split_cap(cap_watts: float, parts: Sequence[LimitRange]) -> dict[str, float]
     Returns:
         Limit by part name, in watts.
     """
-    least = math.fsum(part.least_watts for part in parts)
-    span = math.fsum(part.most_watts - part.least_watts for part in parts)
+    least = math.fsum(part.min_watts for part in parts)
+    span = math.fsum(part.max_watts - part.min_watts for part in parts)
     fraction = min(1.0, max(0.0, (cap_watts - least) / span)) if span > 0 else 0.0
-    return {part.name: part.least_watts + fraction * (part.most_watts - part.least_watts) for part in parts}
+    return {part.name: part.min_watts + fraction * (part.max_watts - part.min_watts) for part in parts}

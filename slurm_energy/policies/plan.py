@@ -87,7 +87,7 @@ def make_plan(
         return SettingsPlan(info.name)
     site = config.policies.get(info.name, SitePolicy())
     hardware, notes = job_hardware(hardware, scope)
-    targets = _Targets({p.name: _CpuTarget(*p.found_khz) for p in hardware.policies}, notes=list(notes))
+    targets = _Targets({p.name: _CpuTarget(*p.bounds_khz) for p in hardware.policies}, notes=list(notes))
     gpus = [gpu for gpu in hardware.gpus if gpu.index in scope.gpus]
     if info.base == "edp":
         _edp(targets, hardware, gpus, config, request.model, scope.gpu_job)
@@ -126,16 +126,16 @@ def _base(base: str, targets: _Targets, hardware: NodeHardware) -> None:
 def _performance(target: _CpuTarget, policy: CpufreqPolicy) -> None:
     target.governor = _offered(policy, "performance")
     target.preference = "performance" if "performance" in policy.preferences else None
-    target.high_khz = policy.hardware_khz[1]
+    target.high_khz = policy.hardware_range_khz[1]
 
 
 def _powersave(target: _CpuTarget, policy: CpufreqPolicy) -> None:
     target.governor = _offered(policy, "powersave")
-    target.low_khz = policy.hardware_khz[0]
+    target.low_khz = policy.hardware_range_khz[0]
     if target.governor and policy.powersave_is_static:
         return
     # Here the governor does not hold the lowest frequency, so the bounds have to.
-    target.high_khz = policy.hardware_khz[0]
+    target.high_khz = policy.hardware_range_khz[0]
     target.preference = "power" if "power" in policy.preferences else None
 
 
@@ -187,8 +187,8 @@ def _bound_frequency(targets: _Targets, hardware: NodeHardware, max_frequency_mh
     """
     for policy in hardware.policies:
         target = targets.cpus[policy.name]
-        wanted = max(policy.hardware_khz[0], round(max_frequency_mhz * 1000))
-        base = max(policy.table_khz, default=0)
+        wanted = max(policy.hardware_range_khz[0], round(max_frequency_mhz * 1000))
+        base = max(policy.available_khz, default=0)
         if hardware.boost and policy.driver == "acpi-cpufreq" and base <= wanted <= base * _ABOUT:
             targets.no_boost = True
         target.high_khz = min(target.high_khz, wanted)
@@ -226,12 +226,12 @@ def _site_values(site: SitePolicy, targets: _Targets, hardware: NodeHardware) ->
 
 def _gpu_caps(targets: _Targets, gpus: Iterable[GpuInfo], cap_watts: float) -> None:
     for gpu in gpus:
-        if gpu.found_watts is None:
+        if gpu.limit_watts is None:
             targets.notes.append(f"GPU {gpu.index} has no power limit that could be set")
             continue
-        if gpu.least_watts is not None and cap_watts < gpu.least_watts:
-            targets.notes.append(f"GPU {gpu.index}: the lowest limit is {gpu.least_watts:g} W")
-        targets.limit_gpu(gpu.index, max(cap_watts, gpu.least_watts or 0.0))
+        if gpu.min_limit_watts is not None and cap_watts < gpu.min_limit_watts:
+            targets.notes.append(f"GPU {gpu.index}: the lowest limit is {gpu.min_limit_watts:g} W")
+        targets.limit_gpu(gpu.index, max(cap_watts, gpu.min_limit_watts or 0.0))
 
 
 def _node_cap(
@@ -244,23 +244,23 @@ def _node_cap(
     """
     held = {package.name: scope.fraction(package, hardware.cpu_count) for package in hardware.packages}
     parts = [
-        LimitRange(part.name, part.least_watts * held[part.name], part.most_watts * held[part.name])
+        LimitRange(part.name, part.min_watts * held[part.name], part.max_watts * held[part.name])
         for package in hardware.packages
         if (part := _package_part(package)) is not None
     ]
     if len(parts) < len(hardware.packages):
         targets.notes.append("package power cannot be limited on this node: the cap does not hold for it")
     for gpu in gpus:
-        if gpu.found_watts is not None:
-            most = min(gpu.found_watts, targets.gpus.get(gpu.index, gpu.found_watts))
-            parts.append(LimitRange(f"gpu{gpu.index}", min(gpu.least_watts or 0.0, most), most))
+        if gpu.limit_watts is not None:
+            most = min(gpu.limit_watts, targets.gpus.get(gpu.index, gpu.limit_watts))
+            parts.append(LimitRange(f"gpu{gpu.index}", min(gpu.min_limit_watts or 0.0, most), most))
     if not parts:
         targets.notes.append("nothing on this node can be limited: the cap does not hold")
         return
-    rest = cap_watts - (hardware.dram_watts or 0.0)
-    least = sum(part.least_watts for part in parts)
+    rest = cap_watts - (hardware.max_dram_watts or 0.0)
+    least = sum(part.min_watts for part in parts)
     if rest < least:
-        reachable = least + (hardware.dram_watts or 0.0)
+        reachable = least + (hardware.max_dram_watts or 0.0)
         targets.notes.append(f"cap {cap_watts:g} W: the lowest that the limits reach is {reachable:g} W")
     limits = split_cap(rest, parts)
     for package in hardware.packages:
@@ -272,25 +272,25 @@ def _node_cap(
 
 
 def _package_part(package: CpuPackage) -> LimitRange | None:
-    most = package.found_watts or package.most_watts
-    if not package.places or most is None:
+    most = package.limit_watts or package.max_limit_watts
+    if not package.limit_domains or most is None:
         return None
     # A limit far above the design power means "none"; sharing then starts from the design power.
-    most = min(most, package.most_watts) if package.most_watts else most
-    least = package.least_watts or _LEAST_PACKAGE_FRACTION * most
+    most = min(most, package.max_limit_watts) if package.max_limit_watts else most
+    least = package.min_limit_watts or _LEAST_PACKAGE_FRACTION * most
     return LimitRange(package.name, min(least, most), most)
 
 
 def _cap_package(targets: _Targets, package: CpuPackage, watts: float) -> None:
     part = _package_part(package)
     if part is not None:
-        targets.limit_package(package.name, max(watts, part.least_watts))
+        targets.limit_package(package.name, max(watts, part.min_watts))
 
 
 def _gpu_settings(targets: _Targets, gpus: Iterable[GpuInfo]) -> Iterable[Setting]:
     for gpu in gpus:
         watts = targets.gpus.get(gpu.index)
-        if watts is not None and gpu.found_watts is not None and watts < gpu.found_watts:
+        if watts is not None and gpu.limit_watts is not None and watts < gpu.limit_watts:
             yield from words.gpu_limit_settings(gpu.index, watts, gpu.interface)
         if gpu.index in targets.clocks:
             yield words.gpu_clocks_setting(gpu.index, *targets.clocks[gpu.index])
@@ -305,10 +305,10 @@ def _cpu_settings(targets: _Targets, hardware: NodeHardware, window_s: float) ->
             yield words.governor_setting(policy.name, target.governor)
         if target.preference is not None:
             yield words.epp_setting(policy.name, target.preference)
-        if (target.low_khz, target.high_khz) != policy.found_khz:
+        if (target.low_khz, target.high_khz) != policy.bounds_khz:
             yield words.frequency_range_setting(policy.name, target.low_khz, target.high_khz)
     for package in hardware.packages:
         watts = targets.packages.get(package.name)
-        if watts is not None and (package.found_watts is None or watts < package.found_watts):
-            for place in package.places:
+        if watts is not None and (package.limit_watts is None or watts < package.limit_watts):
+            for place in package.limit_domains:
                 yield from words.package_limit_settings(package.interface, place, watts, window_s)

@@ -53,8 +53,8 @@ def job_hardware(hardware: NodeHardware, scope: JobScope) -> tuple[NodeHardware,
     shared = {cpu for policy in hardware.policies if policy not in policies for cpu in policy.cpus}
     lost = scope.cpus & shared
     notes = (f"frequency of {len(lost)} CPUs left alone: it is that of others' CPUs too",) if lost else ()
-    dram = hardware.dram_watts
+    dram = hardware.max_dram_watts
     if dram is not None and hardware.cpu_count:
         dram *= len(scope.cpus) / hardware.cpu_count
-    own = dataclasses.replace(hardware, policies=policies, packages=packages, dram_watts=dram)
+    own = dataclasses.replace(hardware, policies=policies, packages=packages, max_dram_watts=dram)
     return own, notes

@@ -31,7 +31,7 @@ class CounterEnergyReader(EnergyReader):
         self._total_uj: dict[str, int] = {}
         self._lost: set[str] = set()
         self._done = threading.Event()
-        wraps_s = [c.range_uj / 1e6 / c.most_watts for c in devices.counters if c.range_uj is not None]
+        wraps_s = [c.range_uj / 1e6 / c.max_watts for c in devices.counters if c.range_uj is not None]
         self.read()
         if wraps_s:
             arguments = (min(wraps_s) / _READS_PER_WRAP,)
@@ -62,7 +62,7 @@ class CounterEnergyReader(EnergyReader):
             certain = moved_uj >= 0
         else:
             moved_uj = counter_delta(before, value, counter.range_uj)
-            certain = (now - then) * counter.most_watts * 1e6 <= _SAFE_PART_OF_RANGE * counter.range_uj
+            certain = (now - then) * counter.max_watts * 1e6 <= _SAFE_PART_OF_RANGE * counter.range_uj
         if not certain:
             self._lost.add(counter.key)
         self._total_uj[counter.key] = self._total_uj.get(counter.key, 0) + moved_uj

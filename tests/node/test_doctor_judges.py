@@ -102,7 +102,7 @@ def test_cpupower_sees_the_same_driver_governor_and_bounds(node):
         assert f'governor "{governor}"' in text
         assert knobs(report, "cpufreq.governor")["policy5"] == governor
         limits = re.search(r"hardware limits: ([\d.]+ [GM]Hz) - ([\d.]+ [GM]Hz)", text)
-        assert [khz(limits[1]), khz(limits[2])] == pytest.approx(policy["hardware_khz"], abs=5_000)
+        assert [khz(limits[1]), khz(limits[2])] == pytest.approx(policy["hardware_range_khz"], abs=5_000)
         bounds = re.search(r"within ([\d.]+ [GM]Hz) and ([\d.]+ [GM]Hz)", text)
         told = knobs(report, "cpufreq.frequency")["policy5"].removesuffix(" MHz").split("-")
         assert [khz(bounds[1]), khz(bounds[2])] == pytest.approx([float(t) * 1e3 for t in told], abs=5_000)
@@ -284,9 +284,9 @@ def test_pynvml_sees_the_same_gpus(epyc):
     gpus = report["hardware"]["gpus"]
     assert [gpu["name"] for gpu in gpus] == [gpu["name"] for gpu in judged]
     assert [gpu["minor"] for gpu in gpus] == [gpu["minor"] for gpu in judged]
-    assert [gpu["found_watts"] for gpu in gpus] == [gpu["limit"] for gpu in judged]
+    assert [gpu["limit_watts"] for gpu in gpus] == [gpu["limit"] for gpu in judged]
     assert judged[2]["limit"] == 250
-    assert [[g["least_watts"], g["most_watts"]] for g in gpus] == [gpu["bounds"] for gpu in judged]
+    assert [[g["min_limit_watts"], g["max_limit_watts"]] for g in gpus] == [gpu["bounds"] for gpu in judged]
     limits = knobs(report, "nvml.power_limit")
     assert limits == {f"gpu{index}": f"{gpu['limit']:g} W" for index, gpu in enumerate(judged)}
     persistence = knobs(report, "nvml.persistence")

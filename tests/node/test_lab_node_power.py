@@ -21,8 +21,8 @@ devices = discover()
 print(json.dumps({
     "components": sorted({counter.source for counter in devices.counters}),
     "node": [counter.key for counter in devices.node_counters],
-    "packages": [[p.name, p.interface, p.found_watts, p.places] for p in devices.hardware.packages],
-    "left_out": dict(devices.choice.left_out),
+    "packages": [[p.name, p.interface, p.limit_watts, p.limit_domains] for p in devices.hardware.packages],
+    "left_out": dict(devices.selection.left_out),
 }))
 devices.close()
 """
@@ -32,7 +32,7 @@ from slurm_energy.devices.discovery import discover
 devices = discover()
 knob = devices.knobs["hsmp.power_limit[socket0]"]
 knob.write("120000000")
-print(json.dumps([knob.read(), knob.accepts("120000000", knob.read())]))
+print(json.dumps([knob.read(), knob.is_equivalent("120000000", knob.read())]))
 devices.close()
 """
 

@@ -37,7 +37,7 @@ class HandCounter(EnergyCounter):
     """A counter that shows what the test says; silent: it cannot be read; held_up: what comes in between."""
 
     range_uj = None
-    most_watts = 1e6
+    max_watts = 1e6
 
     def __init__(self, component: str) -> None:
         self.key = self.component = component
@@ -112,7 +112,7 @@ class SharedNode:
             hardware=dataclasses.replace(found.hardware, gpus=gpus),
             counters=parts,
             node_counters=node,
-            choice=SourceSelection(node=tuple(counter.key for counter in node), node_adds=self._adds),
+            selection=SourceSelection(node=tuple(counter.key for counter in node), added_parts=self._adds),
         )
 
     def die(self) -> None:

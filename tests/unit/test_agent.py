@@ -55,7 +55,7 @@ class Node:
         self.engine.stop()
         self._open.pop_all()
 
-    def use(self, seconds: float, cpu_watts: float = 200.0, dram_watts: float = 20.0) -> None:
+    def use(self, seconds: float, cpu_watts: float = 200.0, max_dram_watts: float = 20.0) -> None:
         """Let time pass at a power per package, sampled once a second."""
         while seconds > 0:
             part = min(1.0, seconds)
@@ -63,7 +63,7 @@ class Node:
             for zone in PACKAGES.values():
                 self._count(zone, cpu_watts * part)
             for zone in DRAM.values():
-                self._count(zone, dram_watts * part)
+                self._count(zone, max_dram_watts * part)
             self.engine.tick()
             seconds -= part
 

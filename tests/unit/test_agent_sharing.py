@@ -171,7 +171,7 @@ class Limit(NvmlPowerLimit):
     """A GPU's power limit that is only a number."""
 
     def __init__(self, index: int) -> None:
-        self.place, self.affects, self.value = f"gpu{index}", (), "400000"
+        self.domain, self.dependents, self.value = f"gpu{index}", (), "400000"
 
     def read(self) -> str:
         return self.value

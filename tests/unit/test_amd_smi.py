@@ -80,8 +80,8 @@ def test_every_symbol_of_the_package_is_there(library: Path) -> None:
 
 
 def test_gpus_are_described(library: Path, gpus: Any) -> None:
-    script = "print(json.dumps([[g.index, g.minor, g.name, g.found_watts, g.least_watts, g.most_watts,"
-    script += " g.interface] for g in found.gpus]))"
+    script = "print(json.dumps([[g.index, g.minor, g.name, g.limit_watts, g.min_limit_watts,"
+    script += " g.max_limit_watts, g.interface] for g in found.gpus]))"
     assert run(library, gpus, script) == [
         [0, 128, "AMD Instinct MI300X", 550.0, 100.0, 750.0, "amdsmi"],
         [1, 136, "AMD Instinct MI300X", 550.0, 100.0, 750.0, "amdsmi"],
@@ -102,7 +102,7 @@ def test_energy_is_the_accumulator_times_its_resolution_exactly(library: Path, g
 
 def test_a_limit_is_set_in_whole_watts_and_seen_by_every_process(library: Path, gpus: Any) -> None:
     script = "knob = found.knobs[1]\nknob.write('300700000')\n"
-    script += "print(json.dumps([knob.key, knob.read(), knob.accepts('300700000', knob.read())]))"
+    script += "print(json.dumps([knob.key, knob.read(), knob.is_equivalent('300700000', knob.read())]))"
     assert run(library, gpus, script) == ["amdsmi.power_limit[gpu1]", "300000000", True]
     assert (gpus.get(0).cap_uw, gpus.get(1).cap_uw) == (550_000_000, 300_000_000)
 
@@ -142,11 +142,11 @@ THROTTLED = """
 from pathlib import Path
 from slurm_energy_lab import amdsmi as lab
 shared = lab.SharedGpus(Path({path!r}))
-(sensor,) = found.throttles
+(sensor,) = found.throttle_sensors
 seconds = []
 for samples, power, heat in ((2000, 350, 0), (2000, 350, 0), (3000, 350, 1000)):
     shared.put(0, lab.GpuState(samples=samples, power_samples=power, heat_samples=heat))
-    seconds.append(sensor.seconds(2.0))
+    seconds.append(sensor.throttled_s(2.0))
 print(json.dumps([sensor.component, seconds]))
 """
 

@@ -23,7 +23,7 @@ def tree(tmp_path: Path) -> Tree:
 
 def test_a_node_without_anything_has_nothing(tree: Tree) -> None:
     devices = discover(tree.root)
-    assert (devices.counters, devices.knobs, devices.throttles) == ((), {}, ())
+    assert (devices.counters, devices.knobs, devices.throttle_sensors) == ((), {}, ())
     assert (devices.hardware.cpu_count, devices.hardware.cpu_model) == (0, "")
 
 
@@ -43,7 +43,7 @@ def test_the_memory_mapped_twin_is_counted_once_and_limited_too(tree: Tree) -> N
     tree.zone("intel-rapl-mmio:0", "package-0", limit_watts=180)
     devices = discover(tree.root)
     assert [c.source for c in devices.counters] == ["powercap:intel-rapl"]
-    assert devices.hardware.packages[0].places == ("package-0", "package-0:mmio")
+    assert devices.hardware.packages[0].limit_domains == ("package-0", "package-0:mmio")
     assert devices.knobs["powercap.power_limit[package-0:mmio]"].read() == "180000000"
 
 
@@ -79,7 +79,7 @@ def test_dies_of_an_amd_socket_repeat_its_counter(tree: Tree) -> None:
 
 def test_a_zone_without_limit_has_no_knob(tree: Tree) -> None:
     devices = discover(tree.zone("intel-rapl:0", "package-0").root)
-    assert devices.hardware.packages[0].places == ()
+    assert devices.hardware.packages[0].limit_domains == ()
     assert not devices.knobs
 
 
@@ -130,7 +130,7 @@ def test_policies_come_in_order_of_number_with_their_cpus(tree: Tree) -> None:
     assert [policy.name for policy in hardware.policies][-2:] == ["policy10", "policy11"]
     first = hardware.policies[0]
     assert (first.cpus, first.driver, first.powersave_is_static) == ((0,), "intel_pstate", False)
-    assert (first.hardware_khz, first.found_khz) == ((800000, 3400000), (800000, 3400000))
+    assert (first.hardware_range_khz, first.bounds_khz) == ((800000, 3400000), (800000, 3400000))
 
 
 def test_amd_s_preferences_are_known_under_governor_performance_too(tree: Tree) -> None:
@@ -151,7 +151,7 @@ def test_boost_reads_the_same_under_both_names(tree: Tree, path: str) -> None:
     assert boost.read() == ("0" if inverted else "1")
     boost.write("0")
     assert tree.get(f"sys/devices/system/cpu/{path}") == ("1" if inverted else "0")
-    assert boost.affected("1") == ("cpufreq.frequency[policy0]",)
+    assert boost.dependents_at("1") == ("cpufreq.frequency[policy0]",)
 
 
 @pytest.mark.parametrize(
@@ -185,12 +185,12 @@ def test_bounds_are_written_so_that_they_never_cross(
 def test_readings_within_the_hardware_s_rounding_are_accepted(tree: Tree) -> None:
     knobs = discover(tree.two_packages().root).knobs
     limit = knobs["powercap.power_limit[package-0]"]
-    assert limit.accepts("150000000", "150125000")
-    assert not limit.accepts("150000000", "151000000")
+    assert limit.is_equivalent("150000000", "150125000")
+    assert not limit.is_equivalent("150000000", "151000000")
     window = knobs["powercap.time_window[package-0]"]
-    assert window.accepts("1000000", "976562")
-    assert not window.accepts("1000000", "27983872")
-    assert (limit.shown("150500000"), window.shown("976562")) == ("150.5 W", "0.976562 s")
+    assert window.is_equivalent("1000000", "976562")
+    assert not window.is_equivalent("1000000", "27983872")
+    assert (limit.format_value("150500000"), window.format_value("976562")) == ("150.5 W", "0.976562 s")
 
 
 def test_the_driver_s_refusal_is_told_in_words(tree: Tree) -> None:
@@ -200,10 +200,10 @@ def test_the_driver_s_refusal_is_told_in_words(tree: Tree) -> None:
         knob.write("1")
 
 
-def test_most_watts_has_headroom_over_the_design_power(tree: Tree) -> None:
+def test_max_watts_has_headroom_over_the_design_power(tree: Tree) -> None:
     counters = {c.key: c for c in powercap.discover(tree.two_packages().root).counters}
-    assert counters["powercap:package-0"].most_watts == 375
-    assert counters["powercap:dram@package-0"].most_watts == 250
+    assert counters["powercap:package-0"].max_watts == 375
+    assert counters["powercap:dram@package-0"].max_watts == 250
 
 
 class FakeLibrary:
@@ -266,7 +266,7 @@ def nvml_counters(library: FakeLibrary, now: list[float]) -> list[nvml.NvmlEnerg
     for index in range(2):
         opened.remember(index)
     return [
-        nvml.NvmlEnergyCounter(opened, nvml.Gpu(index, 0, "A100", 400.0, 100.0, 400.0, None))
+        nvml.NvmlEnergyCounter(opened, nvml.GpuInfo(index, 0, "A100", 400.0, 100.0, 400.0, None))
         for index in range(2)
     ]
 
@@ -324,6 +324,6 @@ def test_a_gpu_that_falls_off_the_bus_leaves_the_others_alone() -> None:
 def test_a_gpu_limit_out_of_range_is_refused() -> None:
     knob = nvml.NvmlPowerLimit(nvml.NvmlLibrary(FakeLibrary()), 0)
     knob.write("300000")
-    assert (knob.read(), knob.shown(knob.read())) == ("300000", "300 W")
+    assert (knob.read(), knob.format_value(knob.read())) == ("300000", "300 W")
     with pytest.raises(DeviceError, match="error 2"):
         knob.write("500000")

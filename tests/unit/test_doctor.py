@@ -249,7 +249,7 @@ def test_every_source_of_energy_belongs_to_one_interface() -> None:
 
 def test_every_knob_belongs_to_one_interface() -> None:
     families = [family for known in interface_catalogue.INTERFACES for family in known.knobs]
-    kinds = {kind.kind.partition(".")[0] for kind in subclasses(Knob) if "kind" in vars(kind)}
+    kinds = {kind.name.partition(".")[0] for kind in subclasses(Knob) if "name" in vars(kind)}
     assert sorted(families) == sorted(kinds)
 
 

@@ -130,7 +130,7 @@ def test_memory_that_nobody_measures_is_modelled_and_marked(tree: Tree) -> None:
     devices = discover(tree.root)
     model = devices.counters[1]
     assert (model.key, model.component, model.quality) == ("dram_model", "dram", Quality.MODELLED)
-    assert devices.hardware.dram_watts == pytest.approx(32.0)  # 8 x 5 W x 0.8
+    assert devices.hardware.max_dram_watts == pytest.approx(32.0)  # 8 x 5 W x 0.8
     devices.close()
 
 

@@ -58,7 +58,7 @@ def test_hsmp_sockets_are_in_the_order_of_their_devices_not_of_hwmon_numbers(tre
     hsmp(tree, 9, "AMDI0097:00", limit_uw=200_000_000)
     hsmp(tree, 2, "AMDI0097:01", limit_uw=225_000_000)
     found = amd_hsmp.discover(tree.root)
-    assert [(p.name, p.found_watts, p.most_watts) for p in found.packages] == [
+    assert [(p.name, p.limit_watts, p.max_limit_watts) for p in found.packages] == [
         ("socket0", 200.0, 240.0),
         ("socket1", 225.0, 240.0),
     ]
@@ -73,7 +73,7 @@ def test_hsmp_sockets_are_in_the_order_of_their_devices_not_of_hwmon_numbers(tre
 def test_hsmp_platform_device_has_both_sockets_below_it(tree: Tree) -> None:
     for number in (3, 11):
         hsmp(tree, number, "amd_hsmp", limit_uw=number * 10**7)
-    assert [p.found_watts for p in amd_hsmp.discover(tree.root).packages] == [30.0, 110.0]
+    assert [p.limit_watts for p in amd_hsmp.discover(tree.root).packages] == [30.0, 110.0]
 
 
 def test_hsmp_limit_is_written_in_microwatts_and_read_back_with_the_firmware_s_rounding(tree: Tree) -> None:
@@ -81,9 +81,9 @@ def test_hsmp_limit_is_written_in_microwatts_and_read_back_with_the_firmware_s_r
     knob = amd_hsmp.discover(tree.root).knobs[0]
     knob.write("180000500")
     assert tree.get("sys/class/hwmon/hwmon0/power1_cap") == "180000500"
-    assert knob.accepts("180000500", "180000000")
-    assert not knob.accepts("180000000", "240000000")
-    assert knob.shown("180000000") == "180 W"
+    assert knob.is_equivalent("180000500", "180000000")
+    assert not knob.is_equivalent("180000000", "240000000")
+    assert knob.format_value("180000000") == "180 W"
 
 
 def test_hsmp_takes_the_limits_that_amd_s_powercap_zones_lack(tree: Tree) -> None:
@@ -92,12 +92,16 @@ def test_hsmp_takes_the_limits_that_amd_s_powercap_zones_lack(tree: Tree) -> Non
     devices = discover(tree.root)
     assert [c.source for c in devices.counters] == ["powercap:intel-rapl"]  # energy beats HSMP's power
     package = devices.hardware.packages[0]
-    assert (package.interface, package.places, package.found_watts) == ("hsmp", ("socket0",), 200.0)
-    wanted = package_limit_settings(package.interface, package.places[0], 150.0, 1.0)
+    assert (package.interface, package.limit_domains, package.limit_watts) == (
+        "hsmp",
+        ("socket0",),
+        200.0,
+    )
+    wanted = package_limit_settings(package.interface, package.limit_domains[0], 150.0, 1.0)
     assert wanted == (Setting("hsmp.power_limit[socket0]", "150000000"),)
     assert wanted[0].key in devices.knobs
     now = with_current_limits(devices.hardware, {wanted[0].key: "150000000"})
-    assert now.packages[0].found_watts == 150.0
+    assert now.packages[0].limit_watts == 150.0
     devices.close()
 
 
@@ -184,8 +188,8 @@ def test_grace_meters_are_told_apart_and_never_summed(tree: Tree) -> None:
     devices = discover(tree.root)
     assert [(c.key, c.component) for c in devices.counters] == [("power_meter:grace-grace0", "cpu")]
     assert [c.key for c in devices.node_counters] == ["power_meter:grace-module0"]
-    assert devices.choice.node_lacks == {"rest"}
-    assert devices.choice.left_out == {
+    assert devices.selection.missing_parts == {"rest"}
+    assert devices.selection.excluded == {
         "power_meter:grace-cpu0": "cpu is counted by power_meter:grace-grace",
         "power_meter:grace-sysio0": "cpu is counted by power_meter:grace-grace",
     }
@@ -218,15 +222,19 @@ def test_intel_gpus_count_the_card_not_its_package(tree: Tree) -> None:
         ("gpu[1]", 55, "hwmon:xe"),
     ]
     assert [knob.read() for knob in found.knobs] == ["300000000", "0"]
-    assert [gpu.found_watts for gpu in found.gpus] == [300.0, 150.0]  # 0: the limit is switched off
+    assert [gpu.limit_watts for gpu in found.gpus] == [300.0, 150.0]  # 0: the limit is switched off
 
 
 def test_an_intel_limit_of_nothing_is_not_a_limit_of_zero(tree: Tree) -> None:
     xe(tree, 0, "0000:4d:00.0", {"energy1_input": 1, "power1_max": 0, "power1_rated_max": 300_000_000})
     knob = intel_gpu.discover(tree.root).knobs[0]
-    assert (knob.shown("0"), knob.shown("150000000")) == ("none", "150 W")
-    assert knob.accepts("0", "0") and not knob.accepts("0", "125000") and not knob.accepts("125000", "0")
-    assert knob.accepts("150000000", "150125000")
+    assert (knob.format_value("0"), knob.format_value("150000000")) == ("none", "150 W")
+    assert (
+        knob.is_equivalent("0", "0")
+        and not knob.is_equivalent("0", "125000")
+        and not knob.is_equivalent("125000", "0")
+    )
+    assert knob.is_equivalent("150000000", "150125000")
 
 
 def test_the_tiles_of_an_i915_card_do_not_count(tree: Tree) -> None:
@@ -242,8 +250,8 @@ def test_the_limit_of_a_gpu_is_written_through_its_own_interface(tree: Tree) -> 
     (setting,) = gpu_limit_settings(gpu.index, 200.0, gpu.interface)
     assert setting == Setting("intel_gpu.power_limit[gpu0]", "200000000")
     assert setting.key in devices.knobs
-    assert with_current_limits(devices.hardware, {setting.key: "200000000"}).gpus[0].found_watts == 200.0
-    assert with_current_limits(devices.hardware, {setting.key: "0"}).gpus[0].found_watts == 300.0
+    assert with_current_limits(devices.hardware, {setting.key: "200000000"}).gpus[0].limit_watts == 200.0
+    assert with_current_limits(devices.hardware, {setting.key: "0"}).gpus[0].limit_watts == 300.0
 
 
 def test_absent_hwmon_has_nothing(tmp_path: Path) -> None:

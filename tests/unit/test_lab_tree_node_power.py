@@ -103,7 +103,7 @@ def test_a_node_without_the_port_has_no_chip() -> None:
 
 def test_the_devices_find_the_emulated_sockets(tmp_path: Path) -> None:
     found = amd_hsmp.discover(plain(epyc().node.tree, tmp_path))
-    assert [(p.name, p.found_watts, p.most_watts, p.interface) for p in found.packages] == [
+    assert [(p.name, p.limit_watts, p.max_limit_watts, p.interface) for p in found.packages] == [
         ("socket0", 200.0, 225.0, "hsmp")
     ]
 
@@ -150,7 +150,7 @@ def test_dies_of_an_intel_package_have_zones_that_add_up(tmp_path: Path) -> None
     node.wait(60)
     second = powercap.discover(meters(node, tmp_path / "b"))
     assert [package.name for package in second.packages] == list(names)
-    assert [package.found_watts for package in second.packages] == [125.0] * 4
+    assert [package.limit_watts for package in second.packages] == [125.0] * 4
     for part, total in before.items():
         pairs = zip(first.counters, second.counters, strict=True)
         moved = sum(b.read() - a.read() for a, b in pairs if a.component == part)

@@ -110,7 +110,7 @@ def test_a_bmc_s_watts_become_the_node_s_joules(tmp_path: Path, password: Path) 
     try:
         (node,) = devices.node_counters
         assert node.key == "redfish"
-        assert devices.choice.left_out == {"powercap:psys": "the node is counted by redfish:power"}
+        assert devices.selection.excluded == {"powercap:psys": "the node is counted by redfish:power"}
         values: list[int] = []
         for _ in range(2000):
             try:
@@ -132,8 +132,8 @@ def test_a_bmc_s_watts_become_the_node_s_joules(tmp_path: Path, password: Path) 
 def test_the_node_s_energy_is_its_counters_and_what_they_lack(tmp_path: Path) -> None:
     devices = discover(Tree(tmp_path).two_packages().zone("intel-rapl:2", "psys").root)
     energy = {counter.key: 10 for counter in devices.counters} | {"powercap:psys": 100}
-    assert node_energy_uj(devices.choice, energy, devices.counters) == 100
-    lacking = SourceSelection(node=("powercap:psys",), node_adds=frozenset({NodePart.DRAM}))
+    assert node_energy_uj(devices.selection, energy, devices.counters) == 100
+    lacking = SourceSelection(node=("powercap:psys",), added_parts=frozenset({NodePart.DRAM}))
     assert node_energy_uj(lacking, energy, devices.counters) == 120
     del energy["powercap:dram@package-0"]
     assert node_energy_uj(lacking, energy, devices.counters) is None

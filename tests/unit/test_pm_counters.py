@@ -126,5 +126,5 @@ def test_on_a_cray_the_node_is_measured_and_its_accelerators_are_in_it(tree: Tre
     devices = discover(blade(tree.two_packages(), accel0_energy=7).root)
     assert [c.key for c in devices.node_counters] == ["pm_counters:energy"]
     assert {c.source for c in devices.counters} == {"powercap:intel-rapl", "pm_counters:accel"}
-    assert (devices.choice.node_adds, devices.choice.node_lacks) == (frozenset(), frozenset())
+    assert (devices.selection.added_parts, devices.selection.missing_parts) == (frozenset(), frozenset())
     devices.close()

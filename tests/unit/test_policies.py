@@ -40,8 +40,8 @@ def cpu(driver: str, found: tuple[int, int] = (800_000, 3_400_000)) -> CpufreqPo
         driver=driver,
         governors=("performance", "powersave") if active else GENERIC,
         preferences=PREFERENCES if active else (),
-        hardware_khz=(800_000, 3_400_000),
-        found_khz=found,
+        hardware_range_khz=(800_000, 3_400_000),
+        bounds_khz=found,
     )
 
 
@@ -143,7 +143,7 @@ def test_a_node_without_cpufreq_is_left_alone_and_told() -> None:
 
 
 def test_a_node_cap_is_shared_by_the_parts_ranges() -> None:
-    found = values(plan(PolicyRequest("cap", cap_watts=400), node(dram_watts=80.0)))
+    found = values(plan(PolicyRequest("cap", cap_watts=400), node(max_dram_watts=80.0)))
     # 400 W less 80 W for memory; both packages alike.
     assert found["powercap.power_limit[package-0]"] == found["powercap.power_limit[package-1]"] == "160000000"
     assert found["powercap.time_window[package-0]"] == "1000000"
@@ -180,7 +180,7 @@ def test_a_cap_above_what_is_in_force_changes_nothing() -> None:
 
 def test_no_limit_rises_above_what_was_found() -> None:
     hardware = node(gpus=2)
-    lowered = tuple(dataclasses.replace(gpu, found_watts=250.0) for gpu in hardware.gpus)
+    lowered = tuple(dataclasses.replace(gpu, limit_watts=250.0) for gpu in hardware.gpus)
     hardware = dataclasses.replace(hardware, gpus=lowered)
     assert plan(PolicyRequest("cap", gpu_cap_watts=350), hardware).settings == ()
 
@@ -192,12 +192,12 @@ def test_no_limit_rises_above_what_was_found() -> None:
 )
 def test_limits_stay_within_hardware_and_cap(cap: float, found: list[float], dram: float | None) -> None:
     gpus = tuple(GpuInfo(i, i, "g", watts, 50.0, 700.0, None) for i, watts in enumerate(found))
-    hardware = NodeHardware("x", 4, gpus=gpus, dram_watts=dram)
+    hardware = NodeHardware("x", 4, gpus=gpus, max_dram_watts=dram)
     made = plan(PolicyRequest("cap", cap_watts=cap), hardware)
     limits = [int(value) / 1e3 for key, value in values(made).items() if key.startswith("nvml.power_limit")]
     for gpu in gpus:
         value = values(made).get(f"nvml.power_limit[gpu{gpu.index}]")
-        assert value is None or 50 <= int(value) / 1e3 <= gpu.found_watts  # type: ignore[operator]
+        assert value is None or 50 <= int(value) / 1e3 <= gpu.limit_watts  # type: ignore[operator]
     if len(limits) == len(found) and not made.notes:
         assert math.fsum(limits) <= cap + 0.01
 
@@ -211,10 +211,10 @@ def test_shares_add_up_to_the_cap_between_least_and_most(
 ) -> None:
     parts = [LimitRange(str(i), least, least + extra) for i, (least, extra) in enumerate(ranges)]
     given_ = split_cap(cap, parts)
-    least, most = sum(p.least_watts for p in parts), sum(p.most_watts for p in parts)
+    least, most = sum(p.min_watts for p in parts), sum(p.max_watts for p in parts)
     assert math.fsum(given_.values()) == pytest.approx(min(max(cap, least), most), rel=1e-9, abs=1e-6)
     for part in parts:
-        assert part.least_watts <= given_[part.name] <= part.most_watts + 1e-9
+        assert part.min_watts <= given_[part.name] <= part.max_watts + 1e-9
 
 
 def test_both_twins_of_a_package_are_limited() -> None:
@@ -279,9 +279,9 @@ def test_a_bound_at_the_base_of_a_table_driver_switches_boost_off() -> None:
     table = (1_500_000, 2_100_000, 2_600_000)
     acpi = dataclasses.replace(
         cpu("acpi-cpufreq"),
-        table_khz=table,
-        hardware_khz=(1_500_000, 2_600_000),
-        found_khz=(1_500_000, 2_600_000),
+        available_khz=table,
+        hardware_range_khz=(1_500_000, 2_600_000),
+        bounds_khz=(1_500_000, 2_600_000),
     )
     epyc = node(cpu_model="AMD EPYC 7513 32-Core Processor", policies=(acpi,), boost=True)
     assert values(plan(PolicyRequest("edp"), epyc)) == {"cpufreq.boost[all]": "0"}  # 2700 MHz
@@ -363,7 +363,7 @@ def test_a_cap_is_for_the_job_s_part_of_its_packages_and_its_gpus() -> None:
 
 
 def test_what_memory_may_draw_is_put_aside_by_the_job_s_share() -> None:
-    made = plan(PolicyRequest("cap", cap_watts=110), shared_node(dram_watts=80.0), None, shares({4, 5}))
+    made = plan(PolicyRequest("cap", cap_watts=110), shared_node(max_dram_watts=80.0), None, shares({4, 5}))
     assert values(made)["powercap.power_limit[package-1]"] == "180000000"  # 110 - 20 for half of it
 
 

@@ -23,7 +23,7 @@ STEPS = st.lists(st.tuples(st.floats(0.01, 20), st.floats(0, 2000)), min_size=1,
 
 
 class Fixed(PowerSensor):
-    key, component, source, most_watts = "fixed", "node", "test", 3000.0
+    key, component, source, max_watts = "fixed", "node", "test", 3000.0
 
     def __init__(self, interval_s: float = 0.0) -> None:
         self.interval_s = interval_s
@@ -215,7 +215,7 @@ def test_a_closed_gauge_starts_no_thread() -> None:
 
 
 def test_an_integral_goes_on_in_another_process_and_a_long_gap_is_told() -> None:
-    first, second, third = (PowerIntegrator(longest_gap_s=30.0) for _ in range(3))
+    first, second, third = (PowerIntegrator(max_gap_s=30.0) for _ in range(3))
     first.add(PowerReading(0.0, 100.0))
     first.add(PowerReading(10.0, 100.0))
     told = first.energy_uj(12.0)

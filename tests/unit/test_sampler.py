@@ -48,11 +48,11 @@ class Counter(EnergyCounter):
     def __init__(
         self,
         range_uj: int | None = None,
-        most_watts: float = 400.0,
+        max_watts: float = 400.0,
         key: str = "c",
         interval_s: float = 0.0,
     ) -> None:
-        self.key, self.range_uj, self.most_watts = key, range_uj, most_watts
+        self.key, self.range_uj, self.max_watts = key, range_uj, max_watts
         self.interval_s = interval_s
         self.value: int | None = 0
         self.failure: type[DeviceError] = DeviceError
@@ -85,7 +85,7 @@ def start(*counters: Counter) -> tuple[Sampler, HandClock]:
 )
 def test_no_joule_is_lost_or_made_over_any_number_of_wraps(first: int, powers: list[float]) -> None:
     """A 100 J counter read 10 times a second: wraps every 0.25 s at 400 W, so every read is safe."""
-    counter = Counter(range_uj=100_000_000, most_watts=400)
+    counter = Counter(range_uj=100_000_000, max_watts=400)
     counter.value = first
     sampler, clock = start(counter)
     truth = measured = 0
@@ -100,7 +100,7 @@ def test_no_joule_is_lost_or_made_over_any_number_of_wraps(first: int, powers: l
 
 
 def test_an_interval_in_which_wraps_may_have_been_missed_is_uncertain() -> None:
-    counter = Counter(range_uj=100_000_000, most_watts=400)
+    counter = Counter(range_uj=100_000_000, max_watts=400)
     sampler, clock = start(counter)
     counter.value = 10_000_000
     assert not step(sampler, clock, 1.0).deltas["c"].certain
@@ -123,7 +123,7 @@ class StallingCounter(Counter):
 def test_a_wrap_that_a_reading_that_was_held_up_may_hide_is_doubted(stall_s: float, certain: bool) -> None:
     """A wrap every 0.25 s: 0.18 s lie between the moments that the samples are noted at, 0.28 s in truth."""
     clock = HandClock()
-    counter = StallingCounter(clock, range_uj=100_000_000, most_watts=400)
+    counter = StallingCounter(clock, range_uj=100_000_000, max_watts=400)
     sampler = Sampler([counter], [], clock)
     counter.stall_s = stall_s
     sampler.sample()
@@ -136,7 +136,7 @@ def test_a_wrap_that_a_reading_that_was_held_up_may_hide_is_doubted(stall_s: flo
 
 def test_energy_before_a_reading_that_was_held_up_is_what_the_hardware_can_have_used() -> None:
     clock = HandClock()
-    counter = StallingCounter(clock, most_watts=400)
+    counter = StallingCounter(clock, max_watts=400)
     sampler = Sampler([counter], [], clock)
     counter.stall_s = 3.0
     sampler.sample()
@@ -153,7 +153,7 @@ def test_a_driver_reload_counts_what_the_counter_shows_since() -> None:
 
 
 def test_a_jump_that_the_hardware_cannot_have_made_counts_as_nothing() -> None:
-    counter = Counter(range_uj=262_143_328_911, most_watts=375)
+    counter = Counter(range_uj=262_143_328_911, max_watts=375)
     counter.value = 200_000_000_000
     sampler, clock = start(counter)
     counter.value = 1_000  # reset, which modulo arithmetic takes for 62 kJ
@@ -254,7 +254,7 @@ def test_jitter_is_no_reset_and_is_not_counted_twice() -> None:
 
 
 def test_a_counter_that_stands_still_is_doubted_and_may_catch_up() -> None:
-    counter = Counter(most_watts=400)
+    counter = Counter(max_watts=400)
     counter.value = 5_000_000_000
     sampler, clock = start(counter)
     still = [step(sampler, clock, 1.0).deltas["c"].certain for _ in range(15)]
@@ -298,7 +298,7 @@ def test_a_suspend_while_the_agent_did_not_run_is_seen() -> None:
 
 
 def test_counters_are_read_thrice_per_wrap_whatever_is_configured() -> None:
-    small, large = Counter(range_uj=100_000_000, most_watts=400), Counter(range_uj=262 * 10**9, key="large")
+    small, large = Counter(range_uj=100_000_000, max_watts=400), Counter(range_uj=262 * 10**9, key="large")
     assert Sampler([large, small], [], HandClock()).max_interval_s == pytest.approx(0.25 / 3)
     assert Sampler([Counter()], [], HandClock()).max_interval_s == math.inf
 

@@ -59,33 +59,33 @@ def test_a_usual_server_counts_rapl_and_nvml_and_takes_the_bmc_for_the_node() ->
     )
     assert len(choice.components) == 12
     assert choice.node == ("ipmi:dcmi.node.0",)
-    assert (choice.node_adds, choice.node_lacks, choice.left_out) == (frozenset(), frozenset(), {})
+    assert (choice.added_parts, choice.missing_parts, choice.excluded) == (frozenset(), frozenset(), {})
 
 
 def test_psys_never_counts_beside_its_packages() -> None:
     choice = select_sources(found("powercap:intel-rapl/cpu/2", "powercap:psys"))
     assert choice.node == ("powercap:psys.node.0",)
-    assert choice.node_adds == frozenset()  # the packages are in it
+    assert choice.added_parts == frozenset()  # the packages are in it
 
 
 def test_several_psys_zones_are_left_out() -> None:
     choice = select_sources(found("powercap:psys/node/2"))
     assert choice.node == ()
-    assert set(choice.left_out.values()) == {"2 of them: what each covers is not known"}
+    assert set(choice.excluded.values()) == {"2 of them: what each covers is not known"}
 
 
 def test_the_bmc_wins_over_psys_and_loses_to_the_blade_controller() -> None:
     assert select_sources(found("powercap:psys", "redfish:power")).node == ("redfish:power.node.0",)
     choice = select_sources(found("powercap:psys", "redfish:power", "pm_counters:node"))
     assert choice.node == ("pm_counters:node.node.0",)
-    assert set(choice.left_out.values()) == {"the node is counted by pm_counters:node"}
+    assert set(choice.excluded.values()) == {"the node is counted by pm_counters:node"}
 
 
 def test_gpus_in_a_box_of_their_own_are_added_to_the_bmc_s_figure() -> None:
     counters = found("powercap:intel-rapl/cpu", "nvml:total_energy/gpu/4", "ipmi:dcmi")
-    assert select_sources(counters, node_excludes=frozenset({NodePart.GPU})).node_adds == {NodePart.GPU}
+    assert select_sources(counters, node_excludes=frozenset({NodePart.GPU})).added_parts == {NodePart.GPU}
     without = select_sources(found("ipmi:dcmi"), node_excludes=frozenset({NodePart.GPU}))
-    assert (without.node_adds, without.node_lacks) == (frozenset(), {NodePart.GPU})
+    assert (without.added_parts, without.missing_parts) == (frozenset(), {NodePart.GPU})
 
 
 def test_the_administrator_may_choose_the_node_s_source_or_none() -> None:
@@ -93,7 +93,7 @@ def test_the_administrator_may_choose_the_node_s_source_or_none() -> None:
     assert select_sources(counters).node == ("power_meter:acpi.node.0",)
     assert select_sources(counters, "ipmi:dcmi").node == ("ipmi:dcmi.node.0",)
     none = select_sources(counters, "none")
-    assert (none.node, none.node_lacks) == ((), frozenset())
+    assert (none.node, none.missing_parts) == ((), frozenset())
     with pytest.raises(UsageError, match="node source 'bmc' is not known: one of pm_counters:node"):
         select_sources(counters, "bmc")
 
@@ -118,7 +118,7 @@ def test_a_grace_socket_includes_its_memory_and_its_rails() -> None:
 def test_a_source_that_nobody_knows_does_not_count() -> None:
     choice = select_sources([Found("mystery", "cpu", "some:thing")])
     assert choice == SourceSelection(
-        left_out={"mystery": "a source without a place in the order of preference"}
+        excluded={"mystery": "a source without a place in the order of preference"}
     )
 
 
@@ -145,12 +145,12 @@ def test_no_part_is_ever_counted_twice(
     assert len(node) <= 1
     if node:
         (winner,) = node
-        assert not (parts[winner] - excluded) & choice.node_adds
-        covered = parts[winner] - excluded | choice.node_adds | choice.node_lacks
+        assert not (parts[winner] - excluded) & choice.added_parts
+        covered = parts[winner] - excluded | choice.added_parts | choice.missing_parts
         assert covered == ALL_PARTS
     chosen = {*choice.components, *choice.node}
-    assert chosen | set(choice.left_out) == {c.key for c in counters}
-    assert not chosen & set(choice.left_out)
+    assert chosen | set(choice.excluded) == {c.key for c in counters}
+    assert not chosen & set(choice.excluded)
     random.shuffle(counters)  # type: ignore[attr-defined]
     assert select_sources(counters, node_excludes=frozenset(excluded)) == choice
 

@@ -123,7 +123,7 @@ def _setting(
         notes.append((_LEFT_TO_OTHERS if result.done else _RESTORE_REASONS) + result.note)
 
     def show(value: str | None) -> str | None:
-        return knob.shown(value) if knob is not None and value is not None else value
+        return knob.format_value(value) if knob is not None and value is not None else value
 
     return AppliedSetting(
         setting="",

@@ -100,7 +100,7 @@ def _devices(hardware: NodeHardware, gpus: Sequence[int]) -> tuple[JobDevice, ..
     found = [JobDevice("cpu", _product(hardware.cpu_model))] if hardware.cpu_model else []
     for gpu in hardware.gpus:
         if gpu.index in gpus:
-            limits = (None, None) if gpu.found_watts is None else (gpu.least_watts, gpu.found_watts)
+            limits = (None, None) if gpu.limit_watts is None else (gpu.min_limit_watts, gpu.limit_watts)
             found.append(JobDevice(f"gpu[{gpu.index}]", _product(gpu.name), *limits))
     return tuple(found)
 
@@ -213,7 +213,7 @@ def plan(
     hardware = devices.hardware
     found: dict[str, str] = {}
     if info is not None and not info.changes_nothing:
-        keys = [key for key, knob in devices.knobs.items() if knob.kind in _LIMIT_KINDS]
+        keys = [key for key, knob in devices.knobs.items() if knob.name in _LIMIT_KINDS]
         originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
         found = devices.read(key for key in keys if key not in originals)
         hardware = with_current_limits(hardware, found | originals)

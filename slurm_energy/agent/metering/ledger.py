@@ -58,7 +58,7 @@ class Ledger:
             self._lines[OTHER] = Line(node)
         # What the node's meter lacks is added to it, so that it is no part of the difference either.
         self._inside = {
-            name for name in keys if name.partition("[")[0] not in devices.choice.node_adds and node
+            name for name in keys if name.partition("[")[0] not in devices.selection.added_parts and node
         }
         self._inside_uj = 0
         self._debt_uj = 0

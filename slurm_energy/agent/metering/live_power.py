@@ -56,7 +56,7 @@ class LivePower:
     def __init__(self, devices: NodeDevices) -> None:
         self._counters = devices.counters
         self._node_counters = devices.node_counters
-        self._adds = devices.choice.node_adds
+        self._adds = devices.selection.added_parts
         self._windows = {c.key: _Window() for c in (*self._counters, *self._node_counters)}
 
     @property

@@ -35,7 +35,7 @@ class Measuring:
     ) -> None:
         self._clock = clock
         self._counters = {c.key: c for c in (*devices.counters, *devices.node_counters)}
-        self._sampler = Sampler(list(self._counters.values()), devices.throttles, clock)
+        self._sampler = Sampler(list(self._counters.values()), devices.throttle_sensors, clock)
         self._usage = Usage(devices.root, node, devices.hardware.cpu_count)
         self._ledger = Ledger(devices, IdlePower(given_watts=dict(idle_watts)))
         self._sequence = 0

@@ -91,7 +91,7 @@ def movement(
         length_s: time between them.
         still_s: for how long the counter had not moved before; it may catch up on that time.
     """
-    most_uj = counter.most_watts * 1e6
+    most_uj = counter.max_watts * 1e6
     range_uj = counter.range_uj
     moved = later_uj != earlier_uj
     certain = still_s <= _STILL_S if moved else still_s + length_s <= _STILL_S
@@ -116,7 +116,7 @@ def least_movement(counter: EnergyCounter, earlier_uj: int, later_uj: int, lengt
     least what it shows, whether it wrapped or was reset.
     """
     energy_uj = later_uj - earlier_uj if later_uj >= earlier_uj else later_uj
-    most_uj = counter.most_watts * 1e6 * (length_s + _UPDATE_SLACK_S)
+    most_uj = counter.max_watts * 1e6 * (length_s + _UPDATE_SLACK_S)
     return energy_uj if energy_uj <= most_uj else 0
 
 
@@ -137,7 +137,7 @@ class _Track:
         self.counter = counter
         self.key = counter.key
         self.read = counter.read
-        self.most_uj_per_s = counter.most_watts * 1e6
+        self.most_uj_per_s = counter.max_watts * 1e6
         self.time: float | None = None
         self.asked = -math.inf
         self.value_uj = 0
@@ -187,7 +187,7 @@ class Sampler:
         self._gone: set[str] = set()
         self.time: float | None = None
         self.max_interval_s = max_sampling_interval_s(counters)
-        wraps = [c.range_uj / (c.most_watts * 1e6) for c in counters if c.range_uj is not None]
+        wraps = [c.range_uj / (c.max_watts * 1e6) for c in counters if c.range_uj is not None]
         self._safe_s = _SAFE_PART_OF_RANGE * min(wraps, default=math.inf)
         self._complaints = Complaints()
 

@@ -49,7 +49,7 @@ class Throttles:
         length_s = now - since if since is not None else 0.0
         self._asked[index] = now
         try:
-            seconds = self._sensors[index].seconds(length_s)
+            seconds = self._sensors[index].throttled_s(length_s)
             self._shares[index] = min(1.0, seconds / length_s) if length_s > 0 else 0.0
         except DeviceError:
             self._shares[index] = None

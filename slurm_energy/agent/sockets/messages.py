@@ -17,7 +17,7 @@ from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
 
 _STEP_NAME = re.compile(r"[A-Za-z0-9_+.-]{1,32}")
 _CORE_LIST = re.compile(r"[0-9,-]{1,4096}")
-_MOST_WATTS = 1e7
+_MAX_WATTS = 1e7
 
 
 def parse(line: bytes) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def caps(message: Mapping[str, Any]) -> dict[str, float | None]:
             continue
         value = message[name]
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if value is not None and not (number and 0 < value <= _MOST_WATTS and math.isfinite(value)):
+        if value is not None and not (number and 0 < value <= _MAX_WATTS and math.isfinite(value)):
             raise UsageError(f"message: {name} {_shown(value)} is not a power in watts")
         found[name] = None if value is None else float(value)
     return found

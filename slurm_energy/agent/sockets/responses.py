@@ -52,7 +52,7 @@ def status_response(
         devices: what was found.
         reader: uid of who asks, who is told more of jobs of their own; None for who may read everything.
     """
-    kinds = collections.Counter(knob.kind for knob in devices.knobs.values())
+    kinds = collections.Counter(knob.name for knob in devices.knobs.values())
     return {
         "version": __version__,
         "node": node,

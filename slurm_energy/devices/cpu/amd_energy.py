@@ -16,7 +16,7 @@ from slurm_energy.devices.sysfs import CounterFile, parse_cpu_list, read_number,
 
 _NAME = "amd_energy"
 _SOCKET = re.compile(r"Esocket(\d+)")
-_MOST_WATTS = 1000.0
+_MAX_WATTS = 1000.0
 
 
 class AmdEnergyCounter(EnergyCounter):
@@ -29,7 +29,7 @@ class AmdEnergyCounter(EnergyCounter):
     range_uj = None
     component = "cpu"
     source = "hwmon:amd_energy"
-    most_watts = _MOST_WATTS
+    max_watts = _MAX_WATTS
 
     def __init__(self, socket: int, path: Path) -> None:
         self.key = f"amd_energy:socket{socket}"

@@ -17,14 +17,14 @@ from slurm_energy.devices.sysfs import read_text, write_text
 
 _NAME = "amd_hsmp_hwmon"
 _LIMIT_ROUNDING_UW = 500_000
-_DEFAULT_MOST_WATTS = 1000.0
+_DEFAULT_MAX_WATTS = 1000.0
 _HEADROOM = 1.5
 
 
 class HsmpPowerLimit(Knob):
     """Power limit of a socket in microwatts. The firmware lowers a too high one to its own maximum."""
 
-    kind = "hsmp.power_limit"
+    name = "hsmp.power_limit"
     stage = WriteStage.RAPL_LIMIT
 
     def __init__(self, place: str, path: Path) -> None:
@@ -43,11 +43,11 @@ class HsmpPowerLimit(Knob):
         """Set the limit."""
         write_text(self.path, value)
 
-    def accepts(self, asked: str, found: str) -> bool:
+    def is_equivalent(self, requested: str, actual: str) -> bool:
         """Allow for the firmware's rounding."""
-        return abs(int(asked) - int(found)) <= _LIMIT_ROUNDING_UW
+        return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
-    def shown(self, value: str) -> str:
+    def format_value(self, value: str) -> str:
         """Return the limit in watts."""
         return f"{int(value) / 1e6:g} W"
 
@@ -78,7 +78,7 @@ def discover(root: Path) -> HsmpDevices:
 def _add(found: HsmpDevices, chip: HwmonChip, place: str) -> None:
     most = _watts(chip, "power1_cap_max")
     if (power := chip.file("power1_input")) is not None:
-        bound = most * _HEADROOM if most else _DEFAULT_MOST_WATTS
+        bound = most * _HEADROOM if most else _DEFAULT_MAX_WATTS
         found.gauges.append(HwmonPowerSensor(f"hsmp:{place}", "cpu", "hsmp:power", bound, power))
     limit = _watts(chip, "power1_cap")
     path = chip.file("power1_cap")
@@ -87,10 +87,10 @@ def _add(found: HsmpDevices, chip: HwmonChip, place: str) -> None:
     found.packages.append(
         CpuPackage(
             name=place,
-            places=(place,) if limit is not None else (),
-            found_watts=limit,
-            most_watts=most,
-            least_watts=None,
+            limit_domains=(place,) if limit is not None else (),
+            limit_watts=limit,
+            max_limit_watts=most,
+            min_limit_watts=None,
             interface="hsmp",
         )
     )

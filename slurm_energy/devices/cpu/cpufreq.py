@@ -23,8 +23,8 @@ UNSUPPORTED = "<unsupported>"
 class _FileKnob(Knob):
     """A knob that is one word in one file."""
 
-    def __init__(self, place: str, path: Path, affects: tuple[str, ...] = ()) -> None:
-        super().__init__(place, affects)
+    def __init__(self, place: str, path: Path, dependents: tuple[str, ...] = ()) -> None:
+        super().__init__(place, dependents)
         self.path = path
 
     def files(self) -> tuple[Path, ...]:
@@ -40,29 +40,29 @@ class _FileKnob(Knob):
 class CpufreqGovernor(_FileKnob):
     """scaling_governor of one policy; active drivers change the preference with it."""
 
-    kind = "cpufreq.governor"
+    name = "cpufreq.governor"
     stage = WriteStage.GOVERNOR
 
-    def affected(self, present: str) -> tuple[str, ...]:
+    def dependents_at(self, current: str) -> tuple[str, ...]:
         """Leaving the userspace governor loses the speed that was set."""
         return (
-            (*self.affects, f"{UserspaceSpeed.kind}[{self.place}]")
-            if present == "userspace"
-            else self.affects
+            (*self.dependents, f"{UserspaceSpeed.name}[{self.domain}]")
+            if current == "userspace"
+            else self.dependents
         )
 
 
 class EnergyPerformancePreference(_FileKnob):
     """energy_performance_preference of one policy."""
 
-    kind = "cpufreq.epp"
+    name = "cpufreq.epp"
     stage = WriteStage.PREFERENCE
 
 
 class UserspaceSpeed(_FileKnob):
     """scaling_setspeed: meaningful, and readable as a number, only under the userspace governor."""
 
-    kind = "cpufreq.setspeed"
+    name = "cpufreq.setspeed"
     stage = WriteStage.SETSPEED
 
     def write(self, value: str) -> None:
@@ -74,11 +74,11 @@ class UserspaceSpeed(_FileKnob):
 class CpufreqBoost(_FileKnob):
     """Frequencies above the base: `1` allowed, `0` not, for all CPUs."""
 
-    kind = "cpufreq.boost"
+    name = "cpufreq.boost"
     stage = WriteStage.BOOST
 
-    def __init__(self, path: Path, inverted: bool, affects: tuple[str, ...]) -> None:
-        super().__init__("all", path, affects)
+    def __init__(self, path: Path, inverted: bool, dependents: tuple[str, ...]) -> None:
+        super().__init__("all", path, dependents)
         self.inverted = inverted
 
     def read(self) -> str:
@@ -94,7 +94,7 @@ class CpufreqBoost(_FileKnob):
 class CpufreqRange(Knob):
     """scaling_min_freq and scaling_max_freq of one policy, written `LOW-HIGH` in kHz."""
 
-    kind = "cpufreq.frequency"
+    name = "cpufreq.frequency"
     stage = WriteStage.FREQUENCY
 
     def __init__(self, place: str, folder: Path) -> None:
@@ -125,16 +125,16 @@ class CpufreqRange(Knob):
             if wanted != present:
                 write_text(path, str(wanted))
 
-    def accepts(self, asked: str, found: str) -> bool:
+    def is_equivalent(self, requested: str, actual: str) -> bool:
         """Drivers round to steps of up to 100 MHz."""
-        (low, high), (low_now, high_now) = parse_range(asked), parse_range(found)
+        (low, high), (low_now, high_now) = parse_range(requested), parse_range(actual)
         return abs(low - low_now) <= _ROUNDING_KHZ and abs(high - high_now) <= _ROUNDING_KHZ
 
-    def settled(self, asked: str, found: str) -> bool:
-        """Table drivers round to a frequency they have: the bound asked for must still hold."""
-        return parse_range(found)[1] <= parse_range(asked)[1] + _ROUNDING_KHZ
+    def satisfies(self, requested: str, actual: str) -> bool:
+        """Table drivers round to a frequency they have: the bound requested for must still hold."""
+        return parse_range(actual)[1] <= parse_range(requested)[1] + _ROUNDING_KHZ
 
-    def shown(self, value: str) -> str:
+    def format_value(self, value: str) -> str:
         """Return the bounds in MHz."""
         low, high = parse_range(value)
         return f"{low / 1000:g}-{high / 1000:g} MHz"
@@ -155,7 +155,7 @@ def discover(root: Path) -> tuple[list[CpufreqPolicy], list[Knob]]:
         except (DeviceError, ValueError):
             continue  # all CPUs of the policy are offline
         knobs += _policy_knobs(folder / name)
-    return policies, _boost(root, [knob.key for knob in knobs if knob.kind == CpufreqRange.kind]) + knobs
+    return policies, _boost(root, [knob.key for knob in knobs if knob.name == CpufreqRange.name]) + knobs
 
 
 def _policy(folder: Path) -> CpufreqPolicy:
@@ -165,12 +165,15 @@ def _policy(folder: Path) -> CpufreqPolicy:
         driver=read_optional(folder / "scaling_driver") or "",
         governors=tuple((read_optional(folder / "scaling_available_governors") or "").split()),
         preferences=_preferences(folder),
-        hardware_khz=(
+        hardware_range_khz=(
             int(read_text(folder / "cpuinfo_min_freq")),
             int(read_text(folder / "cpuinfo_max_freq")),
         ),
-        found_khz=(int(read_text(folder / "scaling_min_freq")), int(read_text(folder / "scaling_max_freq"))),
-        table_khz=tuple(
+        bounds_khz=(
+            int(read_text(folder / "scaling_min_freq")),
+            int(read_text(folder / "scaling_max_freq")),
+        ),
+        available_khz=tuple(
             int(text) for text in (read_optional(folder / "scaling_available_frequencies") or "").split()
         ),
     )

@@ -20,7 +20,7 @@ from slurm_energy.devices.sysfs import error_reason, parse_cpu_list, read_number
 
 _PMU = Path("sys/bus/event_source/devices/power")
 _EVENTS = {"energy-pkg": "cpu", "energy-ram": "dram"}
-_MOST_WATTS = {"cpu": 1000.0, "dram": 250.0}
+_MAX_WATTS = {"cpu": 1000.0, "dram": 250.0}
 _SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "riscv64": 241}
 _ATTR_BYTES = 64
 """PERF_ATTR_SIZE_VER0: the first published form of perf_event_attr, which every kernel takes."""
@@ -91,7 +91,7 @@ class PerfEnergyCounter(EnergyCounter):
         self.component = _EVENTS[event]
         self.key = f"perf:{event}@cpu{cpu}"
         self.source = "perf:power"
-        self.most_watts = _MOST_WATTS[self.component]
+        self.max_watts = _MAX_WATTS[self.component]
         self._microjoules = microjoules
         try:
             self._descriptor = open_event(kind, config, cpu)

@@ -27,7 +27,7 @@ _REGISTER_VALUES = 2**32
 _LIMIT_ROUNDING_UW = 250_000
 _WINDOW_ROUNDING = 1.3
 _HEADROOM = 1.5
-_DEFAULT_MOST_WATTS = {"cpu": 1000.0, "dram": 250.0, "node": 30_000.0}
+_DEFAULT_MAX_WATTS = {"cpu": 1000.0, "dram": 250.0, "node": 30_000.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RaplEnergyCounter(CounterFile, EnergyCounter):
         self.source = "powercap:psys" if component == "node" else f"powercap:{zone.provider}"
         highest = read_number(zone.path / "max_energy_range_uj") or 0
         self.range_uj = counter_range_uj(highest) if highest > 0 else None
-        self.most_watts = _most_watts(zone, component)
+        self.max_watts = _max_watts(zone, component)
 
 
 def counter_range_uj(highest_uj: int) -> int:
@@ -84,14 +84,14 @@ class _NumberKnob(Knob):
 class RaplPowerLimit(_NumberKnob):
     """Long-term power limit in microwatts; the register counts in units of typically 1/8 W."""
 
-    kind = "powercap.power_limit"
+    name = "powercap.power_limit"
     stage = WriteStage.RAPL_LIMIT
 
-    def accepts(self, asked: str, found: str) -> bool:
+    def is_equivalent(self, requested: str, actual: str) -> bool:
         """Allow for the register's unit."""
-        return abs(int(asked) - int(found)) <= _LIMIT_ROUNDING_UW
+        return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
-    def shown(self, value: str) -> str:
+    def format_value(self, value: str) -> str:
         """Return the limit in watts."""
         return f"{int(value) / 1e6:g} W"
 
@@ -99,15 +99,15 @@ class RaplPowerLimit(_NumberKnob):
 class RaplTimeWindow(_NumberKnob):
     """Averaging window of the long-term limit in microseconds; rounded to 2^Y (1 + Z/4) register units."""
 
-    kind = "powercap.time_window"
+    name = "powercap.time_window"
     stage = WriteStage.RAPL_WINDOW
 
-    def accepts(self, asked: str, found: str) -> bool:
+    def is_equivalent(self, requested: str, actual: str) -> bool:
         """Allow for the register's grid."""
-        low, high = sorted((int(asked), int(found)))
+        low, high = sorted((int(requested), int(actual)))
         return low == high or (low > 0 and high / low <= _WINDOW_ROUNDING)
 
-    def shown(self, value: str) -> str:
+    def format_value(self, value: str) -> str:
         """Return the window in seconds."""
         return f"{int(value) / 1e6:g} s"
 
@@ -115,7 +115,7 @@ class RaplTimeWindow(_NumberKnob):
 class RaplEnable(_NumberKnob):
     """Whether a zone's limits count."""
 
-    kind = "powercap.enabled"
+    name = "powercap.enabled"
     stage = WriteStage.RAPL_ENABLE
 
 
@@ -128,7 +128,7 @@ class PowercapDevices:
         platform: of the whole node (psys), which includes the others.
         knobs: limits.
         packages: the packages with their limits.
-        dram_watts: most that memory may draw; None if unknown.
+        max_dram_watts: most that memory may draw; None if unknown.
         notes: oddities, one line each.
     """
 
@@ -136,7 +136,7 @@ class PowercapDevices:
     platform: list[EnergyCounter]
     knobs: list[Knob]
     packages: list[CpuPackage]
-    dram_watts: float | None
+    max_dram_watts: float | None
     notes: list[str]
 
 
@@ -169,7 +169,7 @@ def discover(root: Path) -> PowercapDevices:
         platform=list(platform.values()),
         knobs=knobs,
         packages=packages,
-        dram_watts=sum(w for w in dram if w) / 1e6 if dram and all(dram) else None,
+        max_dram_watts=sum(w for w in dram if w) / 1e6 if dram and all(dram) else None,
         notes=notes,
     )
 
@@ -259,18 +259,18 @@ def _package(zone: RaplZone, places: tuple[str, ...]) -> CpuPackage:
     most, least = _constraint(zone, "max_power_uw"), _constraint(zone, "min_power_uw")
     return CpuPackage(
         name=zone.label,
-        places=places,
-        found_watts=limit / 1e6 if limit else None,
-        most_watts=most / 1e6 if most else None,
-        least_watts=least / 1e6 if least else None,
+        limit_domains=places,
+        limit_watts=limit / 1e6 if limit else None,
+        max_limit_watts=most / 1e6 if most else None,
+        min_limit_watts=least / 1e6 if least else None,
     )
 
 
-def _most_watts(zone: RaplZone, component: str) -> float:
+def _max_watts(zone: RaplZone, component: str) -> float:
     """Return a power that the zone never exceeds: its highest named limit with headroom for short peaks."""
     named = [read_number(zone.path / f"constraint_{index}_max_power_uw") or 0 for index in range(2)]
     named += [read_number(zone.path / f"constraint_{index}_power_limit_uw") or 0 for index in range(2)]
     # A limit may be set absurdly high to mean "none"; then the default bounds it.
-    default = _DEFAULT_MOST_WATTS[component]
+    default = _DEFAULT_MAX_WATTS[component]
     sane = [value / 1e6 * _HEADROOM for value in named if 0 < value / 1e6 * _HEADROOM <= default]
     return max(sane, default=default)

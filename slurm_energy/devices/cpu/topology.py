@@ -161,7 +161,7 @@ class CpuThermalThrottle(ThrottleSensor):
         self._files = files
         self._last_ms = [file.read() for file in files]
 
-    def seconds(self, interval_s: float) -> float:
+    def throttled_s(self, interval_s: float) -> float:
         """Return the time of the package that was throttled longest."""
         now_ms = [file.read() for file in self._files]
         moved = [now - last for now, last in zip(now_ms, self._last_ms, strict=True)]

@@ -19,7 +19,7 @@ from slurm_energy.devices.gpu.inventory import GpuDevices
 from slurm_energy.devices.hardware import GpuInfo
 
 _LIMIT_ROUNDING_UW = 1_000_000
-_DEFAULT_MOST_WATTS = 1500.0
+_DEFAULT_MAX_WATTS = 1500.0
 _SENSOR = 0
 _NOT_AVAILABLE = 2**64 - 1
 
@@ -90,7 +90,7 @@ class AmdSmiEnergyCounter(EnergyCounter):
     def __init__(self, smi: AmdSmiLibrary, gpu: GpuInfo) -> None:
         self.key = f"amdsmi:gpu{gpu.index}"
         self.component = f"gpu[{gpu.index}]"
-        self.most_watts = 2 * gpu.most_watts if gpu.most_watts else _DEFAULT_MOST_WATTS
+        self.max_watts = 2 * gpu.max_limit_watts if gpu.max_limit_watts else _DEFAULT_MAX_WATTS
         self._smi, self._index = smi, gpu.index
 
     def read(self) -> int:
@@ -105,7 +105,7 @@ class AmdSmiEnergyCounter(EnergyCounter):
 class AmdSmiPowerLimit(Knob):
     """Power cap of a GPU in microwatts; the driver takes whole watts."""
 
-    kind = "amdsmi.power_limit"
+    name = "amdsmi.power_limit"
     stage = WriteStage.GPU_LIMIT
 
     def __init__(self, smi: AmdSmiLibrary, index: int) -> None:
@@ -120,11 +120,11 @@ class AmdSmiPowerLimit(Knob):
         """Set the cap."""
         self._smi.call("amdsmi_set_power_cap", self._index, _SENSOR, int(value))
 
-    def accepts(self, asked: str, found: str) -> bool:
+    def is_equivalent(self, requested: str, actual: str) -> bool:
         """Allow for the driver's rounding."""
-        return abs(int(asked) - int(found)) <= _LIMIT_ROUNDING_UW
+        return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
-    def shown(self, value: str) -> str:
+    def format_value(self, value: str) -> str:
         """Return the cap in watts."""
         return f"{int(value) / 1e6:g} W"
 
@@ -154,7 +154,7 @@ class AmdSmiThrottleSensor(ThrottleSensor):
         self._smi, self._index = smi, index
         self._last = self._counts()
 
-    def seconds(self, interval_s: float) -> float:
+    def throttled_s(self, interval_s: float) -> float:
         """Return the time of the reason that held longest."""
         last, self._last = self._last, self._counts()
         samples = self._last[self._ALL] - last[self._ALL]
@@ -187,10 +187,10 @@ def _add(found: GpuDevices, smi: AmdSmiLibrary, index: int) -> None:
     found.gpus.append(gpu)
     if smi.optional("amdsmi_get_energy_count", index) is not None:
         found.counters.append(AmdSmiEnergyCounter(smi, gpu))
-    if gpu.found_watts is not None:
+    if gpu.limit_watts is not None:
         found.knobs.append(AmdSmiPowerLimit(smi, index))
     with contextlib.suppress(DeviceError):
-        found.throttles.append(AmdSmiThrottleSensor(smi, index))
+        found.throttle_sensors.append(AmdSmiThrottleSensor(smi, index))
 
 
 def _gpu(smi: AmdSmiLibrary, index: int) -> GpuInfo:
@@ -202,9 +202,9 @@ def _gpu(smi: AmdSmiLibrary, index: int) -> GpuInfo:
         index=index,
         minor=minor if isinstance(minor, int) else None,
         name=str(asic.get("market_name") or "AMD GPU"),
-        found_watts=_watts(cap.get("power_cap")),
-        least_watts=_watts(cap.get("min_power_cap")),
-        most_watts=_watts(cap.get("max_power_cap")),
+        limit_watts=_watts(cap.get("power_cap")),
+        min_limit_watts=_watts(cap.get("min_power_cap")),
+        max_limit_watts=_watts(cap.get("max_power_cap")),
         clocks_mhz=None,
         interface="amdsmi",
     )

@@ -20,7 +20,7 @@ from slurm_energy.devices.sysfs import CounterFile, read_text, write_text
 _NAMES = ("xe", "i915")
 _CARD, _PACKAGE = 1, 2
 _LIMIT_ROUNDING_UW = 250_000
-_DEFAULT_MOST_WATTS = 1000.0
+_DEFAULT_MAX_WATTS = 1000.0
 
 
 class IntelGpuEnergyCounter(EnergyCounter):
@@ -28,12 +28,12 @@ class IntelGpuEnergyCounter(EnergyCounter):
 
     range_uj = None
 
-    def __init__(self, index: int, driver: str, most_watts: float, path: Path) -> None:
+    def __init__(self, index: int, driver: str, max_watts: float, path: Path) -> None:
         """Describe the counter of GPU `index`."""
         self.key = f"{driver}:gpu{index}"
         self.component = f"gpu[{index}]"
         self.source = f"hwmon:{driver}"
-        self.most_watts = most_watts
+        self.max_watts = max_watts
         self._file = CounterFile(path)
 
     def read(self) -> int:
@@ -48,7 +48,7 @@ class IntelGpuEnergyCounter(EnergyCounter):
 class IntelGpuPowerLimit(Knob):
     """Sustained power limit of a card in microwatts; 0 means that there is none."""
 
-    kind = "intel_gpu.power_limit"
+    name = "intel_gpu.power_limit"
     stage = WriteStage.GPU_LIMIT
 
     def __init__(self, index: int, path: Path) -> None:
@@ -67,13 +67,13 @@ class IntelGpuPowerLimit(Knob):
         """Set the limit."""
         write_text(self.path, value)
 
-    def accepts(self, asked: str, found: str) -> bool:
+    def is_equivalent(self, requested: str, actual: str) -> bool:
         """Allow for the register's unit; a limit that is off is not a limit of 0 W."""
-        if "0" in (asked, found):
-            return asked == found
-        return abs(int(asked) - int(found)) <= _LIMIT_ROUNDING_UW
+        if "0" in (requested, actual):
+            return requested == actual
+        return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
-    def shown(self, value: str) -> str:
+    def format_value(self, value: str) -> str:
         """Return the limit in watts."""
         return "none" if value == "0" else f"{int(value) / 1e6:g} W"
 
@@ -108,15 +108,15 @@ def _add(found: IntelGpuDevices, chip: HwmonChip, channel: int, energy: Path) ->
             index=index,
             minor=None,
             name=f"Intel GPU ({chip.name})",
-            found_watts=(limit_uw / 1e6 or most) if limit_uw is not None else None,
-            least_watts=None,
-            most_watts=most,
+            limit_watts=(limit_uw / 1e6 or most) if limit_uw is not None else None,
+            min_limit_watts=None,
+            max_limit_watts=most,
             clocks_mhz=None,
             interface="intel_gpu",
         )
     )
     found.counters.append(
-        IntelGpuEnergyCounter(index, chip.name, 2 * most if most else _DEFAULT_MOST_WATTS, energy)
+        IntelGpuEnergyCounter(index, chip.name, 2 * most if most else _DEFAULT_MAX_WATTS, energy)
     )
     limit = chip.file(f"power{channel}_max")
     if limit is not None and limit_uw is not None:

@@ -19,7 +19,7 @@ class GpuDevices:
     gpus: list[GpuInfo]
     counters: list[EnergyCounter]
     knobs: list[Knob]
-    throttles: list[ThrottleSensor]
+    throttle_sensors: list[ThrottleSensor]
     close: Callable[[], None]
     notes: list[str] = field(default_factory=list)
     reason: str = ""

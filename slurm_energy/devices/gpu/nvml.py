@@ -25,8 +25,8 @@ from slurm_energy.devices.gpu.inventory import GpuDevices
 from slurm_energy.devices.hardware import GpuInfo, parse_range
 
 _LIMIT_ROUNDING_MW = 100
-_DEFAULT_MOST_WATTS = 1500.0
-_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
+_DEFAULT_MAX_WATTS = 1500.0
+_MIN_PAUSE_S, _MAX_PAUSE_S = 5.0, 60.0
 UNLOCKED = "default"
 
 
@@ -52,7 +52,7 @@ class NvmlLibrary:
         self._lost: dict[int, tuple[float, str]] = {}
         self._reopening: threading.Thread | None = None
         self._reopen_at = 0.0
-        self._pause_s = _LEAST_PAUSE_S
+        self._pause_s = _MIN_PAUSE_S
 
     @classmethod
     def open(cls) -> NvmlLibrary:
@@ -126,7 +126,7 @@ class NvmlLibrary:
     def close(self) -> None:
         """Leave the library."""
         if self._reopening is not None:
-            self._reopening.join(_LEAST_PAUSE_S)
+            self._reopening.join(_MIN_PAUSE_S)
         with contextlib.suppress(self._library.NVMLError):
             self._library.nvmlShutdown()
 
@@ -163,15 +163,15 @@ class NvmlLibrary:
         """Leave a GPU alone for a while; without any that answers, open the library again."""
         self._handles.pop(index, None)
         now = self._clock()
-        self._lost[index] = now + _LEAST_PAUSE_S, _reason(error)
+        self._lost[index] = now + _MIN_PAUSE_S, _reason(error)
         driver_gone = error.value in self._gone() and error.value != self._library.NVML_ERROR_GPU_IS_LOST
         if (self._handles and not driver_gone) or self._reopening is not None or now < self._reopen_at:
             return
         self._handles.clear()
-        if now > self._reopen_at + _LONGEST_PAUSE_S:
-            self._pause_s = _LEAST_PAUSE_S
+        if now > self._reopen_at + _MAX_PAUSE_S:
+            self._pause_s = _MIN_PAUSE_S
         self._reopen_at = now + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
         self._reopening = threading.Thread(target=self._reopen, name="nvml", daemon=True)
         self._reopening.start()
 
@@ -196,7 +196,7 @@ class NvmlEnergyCounter(EnergyCounter):
     def __init__(self, nvml: NvmlLibrary, gpu: GpuInfo) -> None:
         self.key = f"nvml:gpu{gpu.index}"
         self.component = f"gpu[{gpu.index}]"
-        self.most_watts = 2 * gpu.most_watts if gpu.most_watts else _DEFAULT_MOST_WATTS
+        self.max_watts = 2 * gpu.max_limit_watts if gpu.max_limit_watts else _DEFAULT_MAX_WATTS
         self._nvml, self._index = nvml, gpu.index
 
     def read(self) -> int:
@@ -213,7 +213,7 @@ class _GpuKnob(Knob):
 class NvmlPersistence(_GpuKnob):
     """Whether the driver stays loaded without clients: `1` or `0`."""
 
-    kind = "nvml.persistence"
+    name = "nvml.persistence"
     stage = WriteStage.PERSISTENCE
 
     def read(self) -> str:
@@ -228,7 +228,7 @@ class NvmlPersistence(_GpuKnob):
 class NvmlPowerLimit(_GpuKnob):
     """Power limit in milliwatts."""
 
-    kind = "nvml.power_limit"
+    name = "nvml.power_limit"
     stage = WriteStage.GPU_LIMIT
 
     def read(self) -> str:
@@ -239,11 +239,11 @@ class NvmlPowerLimit(_GpuKnob):
         """Set the limit in mW; refused outside the GPU's constraints."""
         self._nvml.call("nvmlDeviceSetPowerManagementLimit", self._index, int(value))
 
-    def accepts(self, asked: str, found: str) -> bool:
+    def is_equivalent(self, requested: str, actual: str) -> bool:
         """Allow the driver a tenth of a watt."""
-        return abs(int(asked) - int(found)) <= _LIMIT_ROUNDING_MW
+        return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_MW
 
-    def shown(self, value: str) -> str:
+    def format_value(self, value: str) -> str:
         """Return the limit in watts."""
         return f"{int(value) / 1e3:g} W"
 
@@ -251,7 +251,7 @@ class NvmlPowerLimit(_GpuKnob):
 class NvmlLockedClocks(_GpuKnob):
     """Range of the graphics clock in MHz, or `default`. NVML has no way to ask: restoring is a reset."""
 
-    kind = "nvml.locked_clocks"
+    name = "nvml.locked_clocks"
     stage = WriteStage.GPU_CLOCK
     readable = False
 
@@ -266,7 +266,7 @@ class NvmlLockedClocks(_GpuKnob):
         else:
             self._nvml.call("nvmlDeviceSetGpuLockedClocks", self._index, *parse_range(value))
 
-    def shown(self, value: str) -> str:
+    def format_value(self, value: str) -> str:
         """Return the range in MHz."""
         return value if value == UNLOCKED else f"{value} MHz"
 
@@ -278,7 +278,7 @@ class NvmlThrottleSensor(ThrottleSensor):
         self.component = f"gpu[{index}]"
         self._nvml, self._index, self._reasons = nvml, index, reasons
 
-    def seconds(self, interval_s: float) -> float:
+    def throttled_s(self, interval_s: float) -> float:
         """Return the whole interval if the GPU is throttled now, else 0."""
         mask = int(self._nvml.call("nvmlDeviceGetCurrentClocksThrottleReasons", self._index))
         return interval_s if mask & self._reasons else 0.0
@@ -304,12 +304,12 @@ def _add(found: GpuDevices, nvml: NvmlLibrary, index: int) -> None:
         found.counters.append(NvmlEnergyCounter(nvml, gpu))
     if nvml.optional("nvmlDeviceGetPersistenceMode", index) is not None:
         found.knobs.append(NvmlPersistence(nvml, index))
-    if gpu.found_watts is not None:
+    if gpu.limit_watts is not None:
         found.knobs.append(NvmlPowerLimit(nvml, index))
     if gpu.clocks_mhz is not None:
         found.knobs.append(NvmlLockedClocks(nvml, index))
     if nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", index) is not None:
-        found.throttles.append(NvmlThrottleSensor(nvml, index, _slow_reasons()))
+        found.throttle_sensors.append(NvmlThrottleSensor(nvml, index, _slow_reasons()))
     if gpu.partitioned:
         found.notes.append(
             f"nvml:gpu{index} is partitioned (MIG): energy and limits are those of the whole GPU"
@@ -330,9 +330,9 @@ def _gpu(nvml: NvmlLibrary, index: int) -> GpuInfo:
         index=index,
         minor=nvml.optional("nvmlDeviceGetMinorNumber", index),
         name=name.decode() if isinstance(name, bytes) else str(name),
-        found_watts=limit / 1000 if limit is not None else None,
-        least_watts=bounds[0] / 1000 if bounds else None,
-        most_watts=bounds[1] / 1000 if bounds else None,
+        limit_watts=limit / 1000 if limit is not None else None,
+        min_limit_watts=bounds[0] / 1000 if bounds else None,
+        max_limit_watts=bounds[1] / 1000 if bounds else None,
         clocks_mhz=_clocks(nvml, index),
         partitioned=is_partitioned(nvml, index),
     )

@@ -83,7 +83,7 @@ class DramModel(PowerSensor):
             meminfo: /proc/meminfo.
         """
         self._sizes = tuple(sizes_bytes)
-        self.most_watts = model_watts(self._sizes, 1.0)
+        self.max_watts = model_watts(self._sizes, 1.0)
         self._path = meminfo
         self._descriptor: int | None = None
 

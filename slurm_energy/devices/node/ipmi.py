@@ -27,7 +27,7 @@ _GET_POWER_READING = 0x02
 _DCMI = 0xDC
 _SYSTEM_POWER = 0x01
 _ACTIVE = 0x40
-_MOST_WATTS = 30_000.0
+_MAX_WATTS = 30_000.0
 INTERVAL_S = 5.0
 
 _COMPLETION = {
@@ -105,7 +105,7 @@ def power_sensor(transport: IpmiTransport, interval_s: float = INTERVAL_S) -> Po
         "ipmi:dcmi",
         "node",
         "ipmi:dcmi",
-        _MOST_WATTS,
+        _MAX_WATTS,
         interval_s,
         lambda: power_watts(transport),
         transport.close,

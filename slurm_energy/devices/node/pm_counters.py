@@ -19,7 +19,7 @@ from slurm_energy.devices.sysfs import read_error
 _FOLDER = Path("sys/cray/pm_counters")
 _ACCELERATOR = re.compile(r"accel(\d+)_energy")
 _SINGLE_CPU = re.compile(r"cpu\d+_energy")
-_MOST_WATTS = {"node": 30_000.0, "cpu": 2000.0, "dram": 1000.0, "gpu": 3000.0}
+_MAX_WATTS = {"node": 30_000.0, "cpu": 2000.0, "dram": 1000.0, "gpu": 3000.0}
 _ATTEMPTS = 5
 _NUMBER = re.compile(rb"\s*(\d+)")
 
@@ -91,7 +91,7 @@ class PmEnergyCounter(EnergyCounter):
         self.key = f"pm_counters:{file.removesuffix('_energy')}"
         self.component = component
         self.source = f"pm_counters:{'accel' if component.startswith('gpu') else component}"
-        self.most_watts = _MOST_WATTS[component.partition("[")[0]]
+        self.max_watts = _MAX_WATTS[component.partition("[")[0]]
         self._group, self._file = group, file
 
     def read(self) -> int:

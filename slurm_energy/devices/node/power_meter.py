@@ -19,8 +19,8 @@ from slurm_energy.devices.power_sensor import PowerSensor
 _NAME = "power_meter"
 _GRACE = re.compile(r"(Module|Grace|CPU|SysIO) Power Socket (\d+)")
 _GRACE_COMPONENTS = {"Module": "node", "Grace": "cpu", "CPU": "cpu", "SysIO": "cpu"}
-_MOST_WATTS = {"node": 30_000.0, "cpu": 1000.0}
-_SHORTEST_INTERVAL_S = 1.0
+_MAX_WATTS = {"node": 30_000.0, "cpu": 1000.0}
+_MIN_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def discover(root: Path) -> AcpiPowerMeters:
         rail, socket, component = match[1], match[2], _GRACE_COMPONENTS[match[1]]
         source = f"power_meter:grace-{rail.lower()}"
         found.gauges.append(
-            HwmonPowerSensor(f"{source}{socket}", component, source, _MOST_WATTS[component], path)
+            HwmonPowerSensor(f"{source}{socket}", component, source, _MAX_WATTS[component], path)
         )
     if len(unlabelled) == 1:
         found.gauges.append(_node_gauge(*unlabelled[0]))
@@ -64,13 +64,13 @@ def _node_gauge(chip: HwmonChip, path: Path) -> PowerSensor:
     """Return the node's meter; the firmware may ask the BMC for every reading, so it is polled aside."""
     # A mean of the last interval lies half of it back, and what is shown is on average half an interval old.
     average_s = (chip.number("power1_average_interval") or 0) / 1000
-    direct = HwmonPowerSensor("power_meter", "node", "power_meter:acpi", _MOST_WATTS["node"], path)
-    interval_s = max(_SHORTEST_INTERVAL_S, average_s)
+    direct = HwmonPowerSensor("power_meter", "node", "power_meter:acpi", _MAX_WATTS["node"], path)
+    interval_s = max(_MIN_INTERVAL_S, average_s)
     return PolledPowerSensor(
         direct.key,
         direct.component,
         direct.source,
-        direct.most_watts,
+        direct.max_watts,
         interval_s,
         lambda: direct.read().watts,
         direct.close,

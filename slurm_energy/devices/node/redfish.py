@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.polled_sensor import PolledPowerSensor
 
-_MOST_WATTS = 30_000.0
-_MOST_BYTES = 4 << 20
+_MAX_WATTS = 30_000.0
+_MAX_BYTES = 4 << 20
 INTERVAL_S = 5.0
 
 
@@ -105,7 +105,7 @@ class RedfishClient:
         headers = {"Authorization": f"Basic {token}", "Accept": "application/json", "OData-Version": "4.0"}
         self._connection.request("GET", path, headers=headers)
         response = self._connection.getresponse()
-        return response.status, response.read(_MOST_BYTES)
+        return response.status, response.read(_MAX_BYTES)
 
     def _connect(self) -> http.client.HTTPConnection:
         parts = urlsplit(self.url)
@@ -168,7 +168,7 @@ def _watts(data: dict[str, Any]) -> float | None:
     for control in controls[:1] if isinstance(controls, list) else []:
         values.append(control.get("PowerConsumedWatts") if isinstance(control, dict) else None)
     known = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
-    return float(known[0]) if known and 0 <= known[0] <= _MOST_WATTS else None
+    return float(known[0]) if known and 0 <= known[0] <= _MAX_WATTS else None
 
 
 def _members(data: dict[str, Any]) -> list[str]:
@@ -186,5 +186,5 @@ def _references(items: Any) -> list[str]:
 def power_sensor(bmc: RedfishClient, interval_s: float = INTERVAL_S) -> PolledPowerSensor:
     """Return the node's gauge; it takes the BMC's connection over."""
     return PolledPowerSensor(
-        "redfish", "node", "redfish:power", _MOST_WATTS, interval_s, bmc.power_watts, bmc.close
+        "redfish", "node", "redfish:power", _MAX_WATTS, interval_s, bmc.power_watts, bmc.close
     )

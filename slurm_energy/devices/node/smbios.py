@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TABLE = Path("sys/firmware/dmi/tables/DMI")
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _MEMORY_DEVICE = 17
 _END_OF_TABLE = 127
 _HEADER_BYTES = 4
@@ -59,7 +59,7 @@ def memory_modules(root: Path) -> list[MemoryModule]:
     """
     try:
         with (root / _TABLE).open("rb") as file:
-            return parse_table(file.read(_MOST_BYTES))
+            return parse_table(file.read(_MAX_BYTES))
     except OSError:
         return []
 
