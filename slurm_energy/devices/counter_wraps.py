@@ -18,5 +18,5 @@ def max_sampling_interval_s(counters: Iterable[EnergyCounter]) -> float:
     The result is infinite if no counter wraps. It is never less than a hundredth of a second; a counter that
     wraps faster than that leaves intervals that are marked uncertain.
     """
-    periods = [c.range_uj / (c.most_watts * 1e6) for c in counters if c.range_uj is not None]
+    periods = [c.range_uj / (c.max_watts * 1e6) for c in counters if c.range_uj is not None]
     return max(_MIN_INTERVAL_S, min(periods, default=math.inf) / READINGS_PER_WRAP)
