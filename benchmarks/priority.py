@@ -120,19 +120,21 @@ def cycle(count: int, rounds: int) -> Iterator[Claim]:
     """Time what senergyctld does each time, with the plugin's table; 1 % of the jobs are new each time."""
     from slurm_energy import config
     from slurm_energy.oracle.history.columns import predict_many
-    from slurm_energy.priority.engine import Engine, Kept
-    from slurm_energy.priority.publisher import Table
-    from slurm_energy.priority.usage import Usage
+    from slurm_energy.priority.engine import EngineState, PriorityEngine
+    from slurm_energy.priority.publisher import TablePublisher
+    from slurm_energy.priority.usage import DecayedUsage
 
     history = known_runs()
-    engine = Engine(
-        config.parse("", Path("energy.toml")), Kept(Usage(6e5)), lambda asked: predict_many(history, asked)
+    engine = PriorityEngine(
+        config.parse("", Path("energy.toml")),
+        EngineState(DecayedUsage(6e5)),
+        lambda asked: predict_many(history, asked),
     )
     queues = iter([pending(count, first=1 + step * count // 100) for step in range(rounds + 1)])
     with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
-        target = Table(Path(folder) / "priority.table", 300.0)
-        target.take(engine.cycle(next(queues), NOW_S))
-        seconds = best_s(rounds, lambda: target.take(engine.cycle(next(queues), NOW_S)))
+        target = TablePublisher(Path(folder) / "priority.table", 300.0)
+        target.publish(engine.cycle(next(queues), NOW_S))
+        seconds = best_s(rounds, lambda: target.publish(engine.cycle(next(queues), NOW_S)))
     print(f"{count:>7,} jobs, cycle of the engine: {seconds:.3f} s", flush=True)
     yield at_most(f"priority_cycle_{count}", seconds / MOST_CYCLE_S, 1)
 

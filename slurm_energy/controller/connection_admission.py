@@ -33,7 +33,7 @@ _READ_BYTES: Final = 64 << 10
 log = logging.getLogger("senergyctld")
 
 
-class Phase(enum.Enum):
+class ConnectionPhase(enum.Enum):
     """What a connection does, with the seconds that it may take."""
 
     HEAD = 5.0
@@ -112,12 +112,12 @@ class ConnectionAdmission:
         connection = self._by_handler.get(handler)
         if connection is not None and self._remove(connection):
             self._identified.add(connection)
-            connection.resume_reading(Phase.SERVICE)
+            connection.resume_reading(ConnectionPhase.SERVICE)
 
     def refused(self, handler: Any) -> None:
         """Let the rest of a request be read and thrown away, so that its sender sees the refusal."""
         if (connection := self._by_handler.get(handler)) is not None:
-            connection.resume_reading(Phase.REFUSAL)
+            connection.resume_reading(ConnectionPhase.REFUSAL)
 
     def serves(self, connection: GuardedConnection, handler: Any) -> None:
         """Note by which handler a connection is served."""
@@ -178,7 +178,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
         self._head = bytearray()
         self._body_bytes_left = 0
         self.since_s = control.clock()
-        self._phase = Phase.HEAD
+        self._phase = ConnectionPhase.HEAD
         self._closing_since_s: float | None = None
         self._paused = False
         self.address = ""
@@ -198,7 +198,9 @@ class GuardedConnection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to read to: no more at once than a head may have while the user is not known."""
         # One buffer for all: it is emptied before the event loop reads from another connection.
-        return self._shared_buffer[: _READ_BYTES if self._phase is Phase.SERVICE else MAX_HEAD_BYTES]
+        return self._shared_buffer[
+            : _READ_BYTES if self._phase is ConnectionPhase.SERVICE else MAX_HEAD_BYTES
+        ]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was read."""
@@ -231,7 +233,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
         if self._handler is not None:
             self._handler.resume_writing()
 
-    def resume_reading(self, phase: Phase) -> None:
+    def resume_reading(self, phase: ConnectionPhase) -> None:
         """Read the body in another phase; its handler bounds it."""
         self._phase, self.since_s = phase, self._control.clock()
         if self._paused and self._transport is not None:
@@ -255,7 +257,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
                 self.abort()
         elif now_s - self.since_s > self._phase.value:
             if self.awaits_head:
-                self._refuse(HeadError(408, f"no whole request within {Phase.HEAD.value:g} s"))
+                self._refuse(HeadError(408, f"no whole request within {ConnectionPhase.HEAD.value:g} s"))
             else:
                 self.abort()
 
@@ -282,7 +284,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
     def _serve(self, head: bytes) -> None:
         assert self._transport is not None
         self.since_s = self._control.clock()
-        self._phase = Phase.IDENTIFICATION
+        self._phase = ConnectionPhase.IDENTIFICATION
         # No more is read until the credential was opened.
         self._transport.pause_reading()
         self._paused = True

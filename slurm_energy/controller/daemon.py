@@ -23,14 +23,14 @@ from slurm_energy.accounting import database, decisions, integrity, traces
 from slurm_energy.config import Config
 from slurm_energy.config.addresses import parse_listen
 from slurm_energy.controller.enrichment import Enrichment
-from slurm_energy.controller.history_cache import Memory, training_model
-from slurm_energy.controller.identity import Access
+from slurm_energy.controller.history_cache import HistoryCache, training_model
+from slurm_energy.controller.identity import PrivilegedUsers
 from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.policy_file import write_policy_file
-from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_parts
+from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeline
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
-from slurm_energy.controller.server import Server
+from slurm_energy.controller.server import ControllerServer
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
 from slurm_energy.policies.catalogue import policy_caps
@@ -56,7 +56,7 @@ def check(config: Config) -> None:
         DamagedDatabaseError: what `serve` would only come upon later.
     """
     if config.priority.mode != OFF:
-        make_parts(config, None, None)
+        make_pipeline(config, None, None)
     path = config.controller.database
     if path.exists():
         integrity.verify(path)
@@ -145,18 +145,20 @@ class _Daemon:
         self._enrichment = Enrichment(
             store, self._commands, self._recurring, config.controller.enrich_interval_s
         )
-        self._memory = Memory(store, self._recurring, config.controller.history_days, policy_caps(config))
-        self._memory.model = training_model(config)
-        self._priority = PriorityLoop(config, store, self._memory, self._recurring)
+        self._history = HistoryCache(
+            store, self._recurring, config.controller.history_days, policy_caps(config)
+        )
+        self._history.model = training_model(config)
+        self._priority = PriorityLoop(config, store, self._history, self._recurring)
         self._hosts = NodeHosts(self._sinfo, self._recurring)
-        self._server = Server(
+        self._server = ControllerServer(
             *(
                 config,
                 self._access(config),
                 store,
                 self._recurring,
-                self._state,
-                self._memory,
+                self._status,
+                self._history,
                 self._priority,
             ),
             hosts=self._hosts,
@@ -197,7 +199,7 @@ class _Daemon:
                 listener.close()
             await runner.cleanup()
             self._priority.close()
-            self._memory.close()
+            self._history.close()
         log.info("stopped")
 
     async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
@@ -226,7 +228,7 @@ class _Daemon:
         loops = (
             self._enrichment.loop(),
             self._retention_loop(),
-            self._memory.loop(lambda: self._config.controller.enrich_interval_s),
+            self._history.loop(lambda: self._config.controller.enrich_interval_s),
             self._priority.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
@@ -260,12 +262,12 @@ class _Daemon:
     def _reload(self) -> None:
         """Take a new configuration over; keep the old one if anything is wrong with it."""
         with self._manager.reload():
-            self._take_new_configuration()
+            self._load_new_configuration()
 
-    def _take_new_configuration(self) -> None:
+    def _load_new_configuration(self) -> None:
         try:
             config = load_for_daemon(self._argument, DaemonRole.CONTROLLER, log)
-            priority = self._priority.prepared(config)
+            priority = self._priority.prepare(config)
             self._write_policies(config)
             model = training_model(config)
         except EnergyError as error:
@@ -277,28 +279,28 @@ class _Daemon:
                 log.warning("controller.%s: a new value takes effect at the next start", key)
         self._config = config
         service_manager.set_log_level(self._log_level or config.controller.log_level)
-        self._priority.take(priority)
+        self._priority.adopt(priority)
         self._server.config = config
         self._server.access = self._access(config)
         self._server.follow_roles(config.controller.slurm_roles)
-        self._memory.keep_days = config.controller.history_days
-        self._memory.policy_caps = policy_caps(config)
-        self._memory.model = model
+        self._history.retention_days = config.controller.history_days
+        self._history.policy_caps = policy_caps(config)
+        self._history.model = model
         self._enrichment.schedule.interval_s = config.controller.enrich_interval_s
         log.info("configuration read again: %s", config.path or "defaults")
 
     def _write_policies(self, config: Config) -> None:
         write_policy_file(config.controller.policy_file, policy_file_text(config))
 
-    def _access(self, config: Config) -> Access:
-        access, unknown = Access.from_config(config.controller)
+    def _access(self, config: Config) -> PrivilegedUsers:
+        access, unknown = PrivilegedUsers.from_config(config.controller)
         for name in unknown:
             log.warning("controller.agent_users or operators: this host does not know '%s'", name)
         return access
 
-    def _state(self) -> dict[str, Any]:
+    def _status(self) -> dict[str, Any]:
         return {
-            "enrichment": self._enrichment.state(),
-            "history": self._memory.state(),
-            "priority": self._priority.state(),
+            "enrichment": self._enrichment.status(),
+            "history": self._history.status(),
+            "priority": self._priority.status(),
         }

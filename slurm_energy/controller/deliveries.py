@@ -46,7 +46,7 @@ class _Delivery:
     counts: Mapping[str, int]
 
 
-class Deliveries:
+class DeliveryReceiver:
     """Takes deliveries.
 
     Args:
@@ -62,19 +62,19 @@ class Deliveries:
     def __init__(
         self, config: Callable[[], Config], store: Store, recurring: Recurring, hosts: NodeHosts | None = None
     ) -> None:
-        self.kept: dict[str, Mapping[str, int]] = {}
+        self.pending_counts: dict[str, Mapping[str, int]] = {}
         self._config = config
         self._store = store
         self._recurring = recurring
         self._hosts = hosts
         self._reading = asyncio.Semaphore(_READERS)
 
-    def kept_by(self, node: str) -> dict[str, int | None]:
+    def pending_counts_of(self, node: str) -> dict[str, int | None]:
         """Return how many records a node keeps, `spooled` and `rejected`; None where it has not said."""
-        counts = self.kept.get(node, {})
+        counts = self.pending_counts.get(node, {})
         return {key: counts.get(key) for key in _COUNTS}
 
-    async def take(self, body: bytes, sender: Sender) -> dict[str, Any]:
+    async def receive(self, body: bytes, sender: Sender) -> dict[str, Any]:
         """Store what a delivery holds and return the answer of the contract.
 
         Raises:
@@ -84,14 +84,14 @@ class Deliveries:
         check = PlausibilityCheck.with_site_values(self._config().controller.max_watts)
         async with self._reading:
             delivery = await asyncio.to_thread(_read, body, check)
-        items, foreign = await self._of_sender(delivery.items, sender)
+        items, foreign = await self._check_sender(delivery.items, sender)
         accepted, refused = await self._store.write(_store, items)
         self._recurring.works("request")
         refusals = [*delivery.refusals, *foreign, *refused]
         self._note(delivery, sender, refusals)
-        return _answer(accepted, refusals)
+        return _response(accepted, refusals)
 
-    async def _of_sender(
+    async def _check_sender(
         self, items: Sequence[DeliveredRecord], sender: Sender
     ) -> tuple[list[DeliveredRecord], list[Refusal]]:
         """Leave out records of nodes that the sender may not speak for."""
@@ -99,7 +99,7 @@ class Deliveries:
         if self._hosts is None or mode == OFF:
             return list(items), []
         verdicts = await self._hosts.verdicts({item.record.node for item in items}, sender, mode)
-        kept, refusals = [], []
+        pending_counts, refusals = [], []
         for item in items:
             verdict = verdicts[item.record.node]
             if verdict is Verdict.REFUSED:
@@ -109,12 +109,14 @@ class Deliveries:
                 why = f"energy record: Slurm {what} {shown(item.record.node)} (controller.record_hosts)"
                 refusals.append(Refusal(item.index, item.record.record_id, why, RefusalOutcome.RETRY))
             else:
-                kept.append(item)
-        return kept, refusals
+                pending_counts.append(item)
+        return pending_counts, refusals
 
     def _note(self, delivery: _Delivery, sender: Sender, refusals: Sequence[Refusal]) -> None:
-        if delivery.node is not None and (delivery.node in self.kept or len(self.kept) < MAX_NODES):
-            self.kept[delivery.node] = delivery.counts
+        if delivery.node is not None and (
+            delivery.node in self.pending_counts or len(self.pending_counts) < MAX_NODES
+        ):
+            self.pending_counts[delivery.node] = delivery.counts
         if refusals:
             more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
             message = f"{refusals[0].outcome}: {refusals[0].error}{more}"
@@ -170,7 +172,7 @@ def _foreign(item: DeliveredRecord, sender: Sender, mode: str) -> Refusal:
     return Refusal(item.index, item.record.record_id, f"{why}: {todo}")
 
 
-def _answer(accepted: Sequence[str], refusals: Sequence[Refusal]) -> dict[str, Any]:
+def _response(accepted: Sequence[str], refusals: Sequence[Refusal]) -> dict[str, Any]:
     lists: dict[str, list[dict[str, Any]]] = {str(outcome): [] for outcome in RefusalOutcome}
     for refusal in refusals:
         entry = {"index": refusal.index, "record_id": refusal.record_id, "error": refusal.error}

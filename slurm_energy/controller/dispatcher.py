@@ -17,7 +17,7 @@ from aiohttp import web
 
 from slurm_energy.config import Config
 from slurm_energy.controller.connection_admission import ConnectionAdmission
-from slurm_energy.controller.identity import Access, Caller, Rights, identify
+from slurm_energy.controller.identity import Caller, PrivilegedUsers, Rights, identify
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.request_limiter import RETRY_AFTER_S, BusyError, ByteBudget, RequestLimiter
 from slurm_energy.controller.responses import Pieces, SignedResponder, unsigned_error
@@ -55,12 +55,12 @@ class Route:
     """
 
     handler: CallerHandler
-    lanes: RequestLimiter
+    limiter: RequestLimiter
     max_body_bytes: int = 0
     for_agents: bool = False
 
 
-class Dispatcher:
+class RequestDispatcher:
     """Lets requests with a good credential reach their handlers.
 
     Args:
@@ -72,7 +72,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        current: Callable[[], tuple[Config, Access]],
+        current: Callable[[], tuple[Config, PrivilegedUsers]],
         rights: Callable[[int], Rights],
         recurring: Recurring,
         admission: ConnectionAdmission,
@@ -173,21 +173,21 @@ class Dispatcher:
         if length > route.max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(route.max_body_bytes, length)
         trusted = agent or caller.rights.everything
-        budget = self._deliveries.hold(length) if route.for_agents else contextlib.nullcontext()
-        async with route.lanes.of_user(caller.uid, trusted=trusted), budget:
+        budget = self._deliveries.reserve(length) if route.for_agents else contextlib.nullcontext()
+        async with route.limiter.user_slot(caller.uid, trusted=trusted), budget:
             timeout_s = DELIVERY_TIMEOUT_S if route.for_agents else BODY_TIMEOUT_S
             body = await _body(request, timeout_s) if length else b""
             await asyncio.to_thread(caller.check_body, body)
-            async with route.lanes.of_all(trusted=trusted):
+            async with route.limiter.shared_slot(trusted=trusted):
                 if request.transport is None:
                     raise ConnectionResetError("the client is gone")
                 answer = await route.handler(request, caller, body)
                 response: web.StreamResponse
                 if isinstance(answer, dict):
-                    response = await responder.whole(200, answer)
+                    response = await responder.send_object(200, answer)
                 else:
                     response = await responder.stream(answer)
-            await responder.complete(response)  # an answer that nobody reads keeps its user's turn
+            await responder.finish(response)  # an answer that nobody reads keeps its user's turn
             return response
 
 

@@ -23,7 +23,7 @@ _EVERY_CYCLE: Final = 6
 
 
 @dataclass(slots=True)
-class Schedule:
+class QuerySchedule:
     """Which open jobs to ask about now: new ones at once, again every interval, then ever more seldom.
 
     slurmdbd hears of a job's end some seconds late, hence the first cycles without longer pauses; after
@@ -58,7 +58,7 @@ class Enrichment:
         self._store = store
         self._run = run
         self._recurring = recurring
-        self.schedule = Schedule(interval_s)
+        self.schedule = QuerySchedule(interval_s)
         self._last_answer: float | None = None
         self._last_error: str | None = None
         self._open = 0
@@ -96,7 +96,7 @@ class Enrichment:
         self._check_clusters(outcome.other_clusters)
         return outcome.linked
 
-    def state(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Return what the status page shows; times in Unix seconds."""
         return {
             "last_answer": self._last_answer,

@@ -24,17 +24,17 @@ from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run
 from slurm_energy.oracle.nameplate import NameplateOracle
 from slurm_energy.quantities import shown
 
-MOST_QUESTIONS: Final = 1000
-_LOADED_AT_ONCE: Final = 2000
-_ANSWERED_AT_ONCE: Final = 20
+MAX_QUESTIONS: Final = 1000
+_LOAD_CHUNK: Final = 2000
+_ANSWER_CHUNK: Final = 20
 _FORGET_INTERVAL_S: Final = 3600.0
-_LONGEST_TEXT: Final = 1024
+_MAX_TEXT_LENGTH: Final = 1024
 _TYPES: Final = {field.name: str(field.type).split(" ")[0] for field in dataclasses.fields(Question)}
 T = TypeVar("T")
 log = logging.getLogger("senergyctld")
 
 
-class Memory:
+class HistoryCache:
     """Keeps the history in step with the database.
 
     Args:
@@ -51,16 +51,16 @@ class Memory:
         self,
         store: Store,
         recurring: Recurring,
-        keep_days: float,
+        retention_days: float,
         policy_caps: run_history.PolicyCaps | None = None,
     ) -> None:
         self._store, self._recurring = store, recurring
-        self.keep_days, self.policy_caps = keep_days, policy_caps or {}
+        self.retention_days, self.policy_caps = retention_days, policy_caps or {}
         self.model: Oracle | None = None
         self._history = History()
         self._thread = ThreadPoolExecutor(1, "history")
         self.loaded = False
-        self._forget_at = 0.0
+        self._next_drop_s = 0.0
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
         """Load what the database remembers, then learn again and again until cancelled."""
@@ -69,7 +69,7 @@ class Memory:
                 if not self.loaded:
                     await self.load()
                 await self.learn()
-                await self._forget()
+                await self._drop_old()
                 self._recurring.works("history")
             except EnergyError as error:
                 self._recurring.failed("history", str(error))
@@ -78,8 +78,8 @@ class Memory:
     async def load(self) -> None:
         """Take over what the database remembers."""
         runs = await self._store.read(lambda connection: list(run_history.read_runs(connection)))
-        for first in range(0, len(runs), _LOADED_AT_ONCE):
-            await self._do(self._take, runs[first : first + _LOADED_AT_ONCE])
+        for first in range(0, len(runs), _LOAD_CHUNK):
+            await self._run_in_thread(self._learn_runs, runs[first : first + _LOAD_CHUNK])
         self.loaded = True
 
     async def learn(self) -> int:
@@ -94,7 +94,7 @@ class Memory:
                 run_history.store_finished_runs, time.time(), self.policy_caps
             )
             # Committed: from here on the memory must not lose them, even if this task is cancelled.
-            self._thread.submit(self._take, runs)
+            self._thread.submit(self._learn_runs, runs)
             total += len(runs)
         return total
 
@@ -104,15 +104,17 @@ class Memory:
         Other callers, and the queue engine, have their turns between chunks.
         """
         answers: list[dict[str, Any] | None] = []
-        for first in range(0, len(questions), _ANSWERED_AT_ONCE):
-            answers += await self._do(self._answers, questions[first : first + _ANSWERED_AT_ONCE], own_only)
+        for first in range(0, len(questions), _ANSWER_CHUNK):
+            answers += await self._run_in_thread(
+                self._answers, questions[first : first + _ANSWER_CHUNK], own_only
+            )
         return answers
 
     def ask(self, function: Callable[[History], T]) -> T:
         """Run a function on the history from another thread, and wait for it; never from the event loop."""
         return self._thread.submit(function, self._history).result()
 
-    def state(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Return what the status page shows: runs learned since the start, those taken over included."""
         return {"runs": self._history.runs_learned, "kinds": len(self._history), "loaded": self.loaded}
 
@@ -120,20 +122,20 @@ class Memory:
         """Wait for what is running."""
         self._thread.shutdown()
 
-    async def _forget(self) -> None:
+    async def _drop_old(self) -> None:
         """Drop what is old or too much, once an hour."""
-        if time.monotonic() < self._forget_at:
+        if time.monotonic() < self._next_drop_s:
             return
-        self._forget_at = time.monotonic() + _FORGET_INTERVAL_S
-        before = time.time() - self.keep_days * 86400
+        self._next_drop_s = time.monotonic() + _FORGET_INTERVAL_S
+        before = time.time() - self.retention_days * 86400
         while await self._store.write(run_history.delete_old_runs, before) >= run_history.BATCH:
             await asyncio.sleep(0)
-        await self._do(self._history.forget, before)
+        await self._run_in_thread(self._history.forget, before)
 
-    async def _do(self, function: Callable[..., T], *args: Any) -> T:
+    async def _run_in_thread(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
-    def _take(self, runs: Iterable[FinishedRun]) -> None:
+    def _learn_runs(self, runs: Iterable[FinishedRun]) -> None:
         for run in runs:
             values = run._asdict()
             self._history.learn(Run(ending=Ending.of_state(values.pop("state")), **values))
@@ -182,8 +184,8 @@ def read_questions(data: Any, user: str | None, *, operator: bool) -> list[Quest
         ForbiddenError: another user's job.
     """
     entries = data.get("questions") if isinstance(data, dict) else None
-    if not isinstance(entries, list) or len(entries) > MOST_QUESTIONS:
-        raise UsageError(f"'questions' is not a list of at most {MOST_QUESTIONS}")
+    if not isinstance(entries, list) or len(entries) > MAX_QUESTIONS:
+        raise UsageError(f"'questions' is not a list of at most {MAX_QUESTIONS}")
     return [_question(entry, user, operator=operator) for entry in entries]
 
 
@@ -191,7 +193,7 @@ def _question(entry: Any, user: str | None, *, operator: bool) -> Question:
     if not isinstance(entry, dict):
         raise UsageError("question: not a JSON object")
     for name, value in entry.items():
-        _check(name, value)
+        _check_value(name, value)
     question = Question(**entry)
     if operator:
         return question
@@ -204,14 +206,14 @@ def _question(entry: Any, user: str | None, *, operator: bool) -> Question:
     return dataclasses.replace(question, user=user)
 
 
-def _check(name: str, value: Any) -> None:
+def _check_value(name: str, value: Any) -> None:
     kind = _TYPES.get(name)
     if kind is None:
         raise UsageError(f"question: unknown key '{shown(name)}'")
     if value is None:
         return
     if kind == "str":
-        good = isinstance(value, str) and len(value) <= _LONGEST_TEXT
+        good = isinstance(value, str) and len(value) <= _MAX_TEXT_LENGTH
     else:
         number = isinstance(value, int if kind == "int" else (int, float)) and not isinstance(value, bool)
         good = number and 0 <= value <= 1e15

@@ -80,7 +80,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class PrivilegedUsers:
     """Users with rights beyond their own jobs.
 
     Attributes:
@@ -93,7 +93,7 @@ class Access:
     operator_groups: frozenset[int] = frozenset()
 
     @classmethod
-    def from_config(cls, config: ControllerConfig) -> tuple[Access, list[str]]:
+    def from_config(cls, config: ControllerConfig) -> tuple[PrivilegedUsers, list[str]]:
         """Look the configured users and groups up; also return the names that this host does not know."""
         unknown: list[str] = []
         groups = [name for name in config.operators if name.startswith(GROUP_MARK)]

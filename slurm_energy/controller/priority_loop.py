@@ -16,30 +16,34 @@ from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.accounting import consumption, decisions, start_predictions
 from slurm_energy.config import Config
-from slurm_energy.controller.history_cache import Memory
+from slurm_energy.controller.history_cache import HistoryCache
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import ConfigError, EnergyError, install_extra
 from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
-    from slurm_energy.controller.priority_pipeline import Parts
-    from slurm_energy.priority.engine import Kept, Snapshot
+    from slurm_energy.controller.priority_pipeline import PriorityPipeline
+    from slurm_energy.priority.engine import EngineState, Snapshot
 
 OFF: Final = "off"
-_LOOK_INTERVAL_S: Final = 1.0
-_LEAST_PAUSE_S: Final = 2.0
-_PAUSES: Final = 4.0  # of as many times the last cycle, so that a long queue takes a fifth of a core at most
-_AGREEMENT_INTERVAL_S: Final = 600.0
-_HISTORY_WAIT_S: Final = 60.0
-_CLOCK_SET_S: Final = 60.0
-_REMEMBERED_S: Final = 30 * 86400.0
+_POLL_INTERVAL_S: Final = 1.0
+_MIN_PAUSE_S: Final = 2.0
+_PAUSE_FACTOR: Final = (
+    4.0  # of as many times the last cycle, so that a long queue takes a fifth of a core at most
+)
+_CORRELATION_INTERVAL_S: Final = 600.0
+_HISTORY_TIMEOUT_S: Final = 60.0
+_CLOCK_STEP_S: Final = 60.0
+_LOOKBACK_S: Final = 30 * 86400.0
 log = logging.getLogger("senergyctld")
 
-MakeParts = Callable[[Config, "Memory | None", "Kept | None"], "Parts"]
+PipelineFactory = Callable[[Config, "HistoryCache | None", "EngineState | None"], "PriorityPipeline"]
 
 
-def make_parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
+def make_pipeline(
+    config: Config, history: HistoryCache | None, state: EngineState | None
+) -> PriorityPipeline:
     """Return what the configuration asks for.
 
     Raises:
@@ -50,7 +54,7 @@ def make_parts(config: Config, memory: Memory | None, kept: Kept | None) -> Part
     except ImportError as error:
         why = f"{error.name or error} is not installed"
         raise ConfigError("priority.mode", why, f"{install_extra('scheduling')}, or mode off") from None
-    return priority_pipeline.parts(config, memory, kept)
+    return priority_pipeline.build_pipeline(config, history, state)
 
 
 class PriorityLoop:
@@ -74,25 +78,25 @@ class PriorityLoop:
         self,
         config: Config,
         store: Store,
-        memory: Memory | None,
+        history: HistoryCache | None,
         recurring: Recurring,
-        make: MakeParts = make_parts,
+        make: PipelineFactory = make_pipeline,
     ) -> None:
-        self._store, self._memory, self._recurring, self._make = store, memory, recurring, make
+        self._store, self._history, self._recurring, self._make_pipeline = store, history, recurring, make
         self._thread = ThreadPoolExecutor(1, "priority")
-        self._parts: Parts | None = None
-        self._next: tuple[Config, Parts | None] | None = None
-        self._began = self._agreement_told = float("-inf")
-        self._took_s = 0.0
+        self._pipeline: PriorityPipeline | None = None
+        self._next: tuple[Config, PriorityPipeline | None] | None = None
+        self._began_s = self._correlation_logged_s = float("-inf")
+        self._cycle_s = 0.0
         self._ahead_s = time.time() - time.monotonic()
         self._signature: tuple[int, ...] | None = None
         self._error: str | None = None
-        self._agreement: dict[str, Any] | None = None
+        self._correlation: dict[str, Any] | None = None
         self.snapshot: Snapshot | None = None
         self.config = config
-        self.take(self.prepared(config))
+        self.adopt(self.prepare(config))
 
-    def prepared(self, config: Config) -> tuple[Config, Parts | None]:
+    def prepare(self, config: Config) -> tuple[Config, PriorityPipeline | None]:
         """Return what `take` needs, without changing anything.
 
         Raises:
@@ -100,41 +104,41 @@ class PriorityLoop:
         """
         if config.priority.mode == OFF:
             return config, None
-        latest = self._next[1] if self._next else self._parts
-        return config, self._make(config, self._memory, latest.kept if latest else None)
+        latest = self._next[1] if self._next else self._pipeline
+        return config, self._make_pipeline(config, self._history, latest.state if latest else None)
 
-    def take(self, prepared: tuple[Config, Parts | None]) -> None:
+    def adopt(self, prepared: tuple[Config, PriorityPipeline | None]) -> None:
         """Follow another configuration from the next cycle on; no cycle is waited for."""
         self._next, self.config = prepared, prepared[0]
-        self._began = float("-inf")
+        self._began_s = float("-inf")
 
     @property
-    def kept(self) -> Kept | None:
+    def engine_state(self) -> EngineState | None:
         """What lives from cycle to cycle; None while the engine is off."""
-        return self._parts.kept if self._parts else None
+        return self._pipeline.state if self._pipeline else None
 
     async def loop(self) -> None:
         """Look every second whether it is time, until cancelled."""
-        await self._until_history_is_there()
+        await self._wait_for_history()
         while True:
             if self._due():
                 await self.cycle()
-            await asyncio.sleep(_LOOK_INTERVAL_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _until_history_is_there(self) -> None:
+    async def _wait_for_history(self) -> None:
         """Wait at the start, but not for ever: without history all jobs would move, and soon move back."""
-        latest = time.monotonic() + _HISTORY_WAIT_S
-        while self._memory is not None and not self._memory.loaded and time.monotonic() < latest:
-            await asyncio.sleep(_LOOK_INTERVAL_S / 10)
+        latest = time.monotonic() + _HISTORY_TIMEOUT_S
+        while self._history is not None and not self._history.loaded and time.monotonic() < latest:
+            await asyncio.sleep(_POLL_INTERVAL_S / 10)
 
     async def cycle(self) -> None:
         """Rank once. Whatever fails is told once, and the last order stays."""
-        self._swap()
-        if self._parts is None:
+        self._adopt_next()
+        if self._pipeline is None:
             return
-        self._began = time.monotonic()
+        self._began_s = time.monotonic()
         try:
-            self._error = await self._rank(self._parts)
+            self._error = await self._rank(self._pipeline)
         except EnergyError as error:
             self._error = str(error)
         except (Exception, SystemExit) as error:  # whatever a site's own policy raises
@@ -146,130 +150,132 @@ class PriorityLoop:
         else:
             self._recurring.failed("priority", self._error)
 
-    def state(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Return what the status page shows."""
         settings, snapshot = self.config.priority, self.snapshot
         return {
             "mode": settings.mode,
             "policy": settings.policy,
-            "source": self._parts.source_name if self._parts else None,
+            "source": self._pipeline.source_name if self._pipeline else None,
             "computed": snapshot.computed if snapshot else None,
-            "cycle_s": snapshot.took_s if snapshot else None,
+            "cycle_s": snapshot.duration_s if snapshot else None,
             "pending": snapshot.pending if snapshot else None,
             "ranked": len(snapshot.order) if snapshot else None,
-            "agreement": self._agreement,
+            "rank_correlation": self._correlation,
             "error": self._error,
         }
 
     def close(self) -> None:
         """End a running Slurm command and wait for the thread."""
-        for parts in (self._parts, self._next[1] if self._next else None):
-            if parts is not None:
-                parts.stop()
+        for pipeline in (self._pipeline, self._next[1] if self._next else None):
+            if pipeline is not None:
+                pipeline.stop()
         self._thread.shutdown()
 
-    def _swap(self) -> None:
+    def _adopt_next(self) -> None:
         if self._next is None:
             return
-        if self._parts is not None:
-            self._parts.leave(self._next[1])
-        (_, self._parts), self._next = self._next, None
-        self._signature = self._error = self._agreement = None
-        if self._parts is None:
+        if self._pipeline is not None:
+            self._pipeline.close(self._next[1])
+        (_, self._pipeline), self._next = self._next, None
+        self._signature = self._error = self._correlation = None
+        if self._pipeline is None:
             self.snapshot = None
             return
         settings = self.config.priority
         if settings.mode == "plugin":  # its numbers are not those that were set job by job before
-            self._parts.kept.taken.clear()
-        log.info("priority: %s, by %s from %s", settings.mode, settings.policy, self._parts.source_name)
+            self._pipeline.state.applied_factors.clear()
+        log.info("priority: %s, by %s from %s", settings.mode, settings.policy, self._pipeline.source_name)
 
     def _due(self) -> bool:
-        passed_s = time.monotonic() - self._began
+        passed_s = time.monotonic() - self._began_s
         if self._next is not None or passed_s >= self.config.priority.interval_s:
             return True
-        if self._parts is None or passed_s < max(_LEAST_PAUSE_S, (1.0 + _PAUSES) * self._took_s):
+        if self._pipeline is None or passed_s < max(_MIN_PAUSE_S, (1.0 + _PAUSE_FACTOR) * self._cycle_s):
             return False
-        return self._parts.signature() != self._signature
+        return self._pipeline.signature() != self._signature
 
-    async def _rank(self, parts: Parts) -> str | None:
+    async def _rank(self, pipeline: PriorityPipeline) -> str | None:
         now = time.time()
-        await self._load_predictions(parts)
-        self._mind_the_clock(parts.kept)
-        usage, run = parts.kept.usage, asyncio.get_running_loop().run_in_executor
+        await self._load_predictions(pipeline)
+        self._check_clock(pipeline.state)
+        usage, run = pipeline.state.usage, asyncio.get_running_loop().run_in_executor
         while True:
             records = await self._store.read(
-                consumption.read_consumption, usage.last_row, now - usage.since_s
+                consumption.read_consumption, usage.last_row, now - usage.window_s
             )
-            await run(self._thread, usage.take, records, now)
+            await run(self._thread, usage.add_records, records, now)
             if len(records) < consumption.CHUNK:
                 break
-        if again := usage.unsettled():
-            usage.take(await self._store.read(consumption.reread_consumption, again), now)
+        if again := usage.rows_to_read_again():
+            usage.add_records(await self._store.read(consumption.reread_consumption, again), now)
         # Before the queue is read: what is written from here on is a reason to rank again.
-        self._signature = parts.signature()
-        self.snapshot = await run(self._thread, parts.rank)
-        await self._save_predictions(parts)
-        self._took_s = time.monotonic() - self._began
-        if parts.share_error is None:
+        self._signature = pipeline.signature()
+        self.snapshot = await run(self._thread, pipeline.rank)
+        await self._save_predictions(pipeline)
+        self._cycle_s = time.monotonic() - self._began_s
+        if pipeline.share_error is None:
             self._recurring.works("priority, shares")
         else:
-            self._recurring.failed("priority, shares", parts.share_error)
+            self._recurring.failed("priority, shares", pipeline.share_error)
         if self.config.priority.mode == "shadow":
-            await self._compare(self.snapshot)
-        problem = await run(self._thread, parts.hand_over, self.snapshot)
-        await self._intervene(parts, self.snapshot)
+            await self._compare_with_slurm(self.snapshot)
+        problem = await run(self._thread, pipeline.publish, self.snapshot)
+        await self._intervene(pipeline, self.snapshot)
         return problem
 
-    def _mind_the_clock(self, kept: Kept) -> None:
+    def _check_clock(self, state: EngineState) -> None:
         """Have usage read again where the clock was set: it has faded by time that never passed."""
         ahead_s = time.time() - time.monotonic()
-        if abs(ahead_s - self._ahead_s) > _CLOCK_SET_S:
+        if abs(ahead_s - self._ahead_s) > _CLOCK_STEP_S:
             log.info(
                 "priority: the clock was set by %.0f s; used energy is added up anew", ahead_s - self._ahead_s
             )
-            kept.usage = kept.usage.anew()
+            state.usage = state.usage.without_records()
         self._ahead_s = ahead_s
 
-    async def _load_predictions(self, parts: Parts) -> None:
+    async def _load_predictions(self, pipeline: PriorityPipeline) -> None:
         """Read once what was predicted of jobs that were running when senergyctld started."""
-        kept = parts.kept.mispredictions
-        if not kept.loaded:
-            before, cluster = time.time() - _REMEMBERED_S, self.config.cluster.name
+        mispredictions = pipeline.state.mispredictions
+        if not mispredictions.loaded:
+            before, cluster = time.time() - _LOOKBACK_S, self.config.cluster.name
             rows = await self._store.read(start_predictions.since, cluster, before)
-            kept.load(rows)
+            mispredictions.load(rows)
 
-    async def _save_predictions(self, parts: Parts) -> None:
+    async def _save_predictions(self, pipeline: PriorityPipeline) -> None:
         """Store what was predicted of the jobs that have started, for the time when they have ended."""
-        kept = parts.kept.mispredictions
-        if started := list(kept.unsaved):
+        mispredictions = pipeline.state.mispredictions
+        if started := list(mispredictions.unsaved):
             await self._store.write(start_predictions.save, self.config.cluster.name, started)
-            del kept.unsaved[: len(started)]
+            del mispredictions.unsaved[: len(started)]
 
-    async def _intervene(self, parts: Parts, snapshot: Snapshot) -> None:
+    async def _intervene(self, pipeline: PriorityPipeline, snapshot: Snapshot) -> None:
         """Change shapes and make way; what was done is kept in the database."""
-        acted, cluster = parts.kept.acted, self.config.cluster.name
-        if not acted.loaded:
-            before = time.time() - _REMEMBERED_S
-            acted.load(await self._store.read(decisions.since, cluster, before))
+        interventions, cluster = pipeline.state.interventions, self.config.cluster.name
+        if not interventions.loaded:
+            before = time.time() - _LOOKBACK_S
+            interventions.load(await self._store.read(decisions.since, cluster, before))
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, parts.intervene, snapshot)
+            await asyncio.get_running_loop().run_in_executor(self._thread, pipeline.intervene, snapshot)
         finally:
-            if made := list(acted.unsaved):
+            if made := list(interventions.unsaved):
                 await self._store.write(decisions.save, cluster, made)
-                del acted.unsaved[: len(made)]
+                del interventions.unsaved[: len(made)]
 
-    async def _compare(self, snapshot: Snapshot) -> None:
+    async def _compare_with_slurm(self, snapshot: Snapshot) -> None:
         """Compare with Slurm's own order, and say so in the log now and then."""
-        found = await asyncio.get_running_loop().run_in_executor(self._thread, snapshot.against_slurm)
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._thread, snapshot.correlation_with_slurm
+        )
         tau = found.kendall_tau if found.jobs > 1 else None
-        self._agreement = {"jobs": found.jobs, "kendall_tau": tau, "moved": found.moved}
-        if found.jobs > 1 and time.monotonic() - self._agreement_told >= _AGREEMENT_INTERVAL_S:
-            self._agreement_told = time.monotonic()
+        self._correlation = {"jobs": found.jobs, "kendall_tau": tau, "moved_jobs": found.moved_jobs}
+        if found.jobs > 1 and time.monotonic() - self._correlation_logged_s >= _CORRELATION_INTERVAL_S:
+            self._correlation_logged_s = time.monotonic()
             log.info(
                 "priority, shadow: of %d jobs free to start %s would move %d; "
                 "Kendall's tau against Slurm's order %.2f",
                 found.jobs,
                 snapshot.policy,
-                found.moved,
+                found.moved_jobs,
                 tau,
             )

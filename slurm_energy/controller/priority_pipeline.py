@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from slurm_energy.config import Config
-from slurm_energy.controller.history_cache import Memory
+from slurm_energy.controller.history_cache import HistoryCache
 from slurm_energy.controller.interventions import Interventions
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.oracle.history.bounds import Bounds, bounds_many
 from slurm_energy.oracle.history.columns import Predictions, predict_many
-from slurm_energy.priority.engine import Engine, Kept, Snapshot
+from slurm_energy.priority.engine import EngineState, PriorityEngine, Snapshot
 from slurm_energy.priority.guard import BoundsSource, PredictionGuard
-from slurm_energy.priority.offered_shapes import Alternatives
-from slurm_energy.priority.prediction import HistoryPredictor, Predictor
-from slurm_energy.priority.publisher import NullPublisher, ScontrolPublisher, Table, Target
-from slurm_energy.priority.usage import Usage
+from slurm_energy.priority.offered_shapes import OfferedShapeProvider
+from slurm_energy.priority.prediction import HistoryPredictor, QueuePredictor
+from slurm_energy.priority.publisher import NullPublisher, Publisher, ScontrolPublisher, TablePublisher
+from slurm_energy.priority.usage import DecayedUsage
 from slurm_energy.slurm.command import CommandRunner, Runner
 from slurm_energy.slurm.fair_share import ShareCache, ShareTree, read_shares
 from slurm_energy.slurm.queue.columns import QueueSource
@@ -35,7 +35,7 @@ _QUEUE_AGE_S: Final = 900.0  # three of Slurm's own PriorityCalcPeriod
 
 
 @dataclass(slots=True)
-class Parts:
+class PriorityPipeline:
     """What one configuration needs: all but `signature` and `stop` is for one thread.
 
     Attributes:
@@ -50,10 +50,10 @@ class Parts:
         share_error: why shares could not be read the last time, in one line.
     """
 
-    engine: Engine
+    engine: PriorityEngine
     source: QueueSource
-    target: Target
-    kept: Kept
+    publisher: Publisher
+    state: EngineState
     read_shares: Callable[[], ShareTree]
     interventions: Interventions
     changes: bool = True
@@ -71,15 +71,15 @@ class Parts:
 
     def rank(self) -> Snapshot:
         """Read the queue and rank it."""
-        self.interventions.begin()
+        self.interventions.begin_cycle()
         queue = self.source.read()
         try:
-            told = self._shares.current(zip(queue.account, queue.user, strict=True))
+            shares = self._shares.current(zip(queue.account, queue.user, strict=True))
         except UnavailableError as error:
             self.share_error = str(error)
         else:
             if self.share_error is None:  # else none come, and those of before a reload still hold
-                self.kept.told = told
+                self.state.configured_shares = shares
         return self.engine.cycle(queue, time.time())
 
     def _read_shares(self) -> ShareTree:
@@ -87,9 +87,9 @@ class Parts:
         self.share_error = None  # not before: between tries the last known ones come without an error
         return found
 
-    def hand_over(self, snapshot: Snapshot) -> str | None:
+    def publish(self, snapshot: Snapshot) -> str | None:
         """Give the order to slurmctld; see `Target.take`. Also report a queue.table that is lost or old."""
-        problem, age_s = self.target.take(snapshot), snapshot.computed - snapshot.queue.taken_unix_s
+        problem, age_s = self.publisher.publish(snapshot), snapshot.computed - snapshot.queue.taken_unix_s
         if problem is not None or not isinstance(self.source, FallbackQueueSource):
             return problem
         if self.source.problem is not None or abs(age_s) <= _QUEUE_AGE_S:
@@ -103,16 +103,16 @@ class Parts:
     def intervene(self, snapshot: Snapshot) -> None:
         """Change shapes of jobs, and have jobs make way; what was done is in `InterventionState.unsaved`."""
         if self.changes:
-            self.interventions.act(snapshot, self.engine.policy)
+            self.interventions.apply(snapshot, self.engine.policy)
 
     def signature(self) -> tuple[int, ...] | None:
         """Return what changes when slurmctld tells of new jobs; None where it does not."""
         return self.source.signature() if isinstance(self.source, FallbackQueueSource) else None
 
-    def leave(self, following: Parts | None) -> None:
+    def close(self, successor: PriorityPipeline | None) -> None:
         """Give way to other parts after a reload, or to none."""
         self.stop()
-        self.target.leave(following.target if following else None)
+        self.publisher.close(successor.publisher if successor else None)
 
     def stop(self) -> None:
         """End what runs in Slurm's commands."""
@@ -120,35 +120,39 @@ class Parts:
             stop()
 
 
-def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
+def build_pipeline(
+    config: Config, history: HistoryCache | None, state: EngineState | None
+) -> PriorityPipeline:
     """Put the parts together.
 
     Args:
         config: with a mode other than off.
-        memory: history; None: predictions do without.
-        kept: of the parts before.
+        history: measured runs; None: predictions do without them.
+        state: of the pipeline before; None: there was none.
 
     Raises:
         ConfigError: the policy is not known or cannot be loaded, or settings contradict each other.
     """
     settings = config.priority
-    if kept is None:
-        kept = Kept(Usage(settings.half_life_s))
-    elif kept.usage.half_life_s != settings.half_life_s:
-        kept = replace(kept, usage=Usage(settings.half_life_s))  # read again from the records
+    if state is None:
+        state = EngineState(DecayedUsage(settings.half_life_s))
+    elif state.usage.half_life_s != settings.half_life_s:
+        state = replace(state, usage=DecayedUsage(settings.half_life_s))  # read again from the records
     try:
         if settings.policy_file is not None:
             read_trusted(settings.policy_file)  # for it is run
-        run, history = CommandRunner(), _forecaster(memory)
-        guard = PredictionGuard(kept.mispredictions, _bounds_source(memory))
-        taken = kept.taken if settings.mode == "portable" else None
-        updater = JobUpdater(settings.updates_per_s, settings.interval_s, taken)
-        interventions = Interventions(config, updater, run, kept.acted)
-        acted = kept.acted
-        shaper = Alternatives(
-            Predictor(config, history, guard), interventions.nodes, acted.doubts, acted.keeps_shape
+        run, predict_history = CommandRunner(), _history_predictor(history)
+        guard = PredictionGuard(state.mispredictions, _bounds_source(history))
+        applied_factors = state.applied_factors if settings.mode == "portable" else None
+        updater = JobUpdater(settings.updates_per_s, settings.interval_s, applied_factors)
+        interventions = Interventions(config, updater, run, state.interventions)
+        shape_provider = OfferedShapeProvider(
+            QueuePredictor(config, predict_history, guard),
+            interventions.nodes,
+            state.interventions.blocked_shapes,
+            state.interventions.keeps_request,
         )
-        engine = Engine(config, kept, history, shaper, guard)
+        engine = PriorityEngine(config, state, predict_history, shape_provider, guard)
     except OSError as error:
         where = f"priority.policy_file {settings.policy_file}"
         raise ConfigError(where, error.strerror or str(error)) from None
@@ -156,14 +160,16 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
         raise
     except EnergyError as error:
         raise ConfigError("priority", str(error)) from None
-    target: Target = NullPublisher()
+    publisher: Publisher = NullPublisher()
     if settings.mode == "plugin":
-        nudge = updater if settings.nudge else None
-        target = Table(settings.table, settings.stale_s, nudge, ranks_all=not settings.partitions)
+        refresher = updater if settings.nudge else None
+        publisher = TablePublisher(
+            settings.table, settings.stale_s, refresher, ranks_all=not settings.partitions
+        )
     elif settings.mode == "portable":
-        target = ScontrolPublisher(updater, lambda: check_weights(run))
-    return Parts(
-        *(engine, _source(config, kept, run), target, kept),
+        publisher = ScontrolPublisher(updater, lambda: check_weights(run))
+    return PriorityPipeline(
+        *(engine, _source(config, state, run), publisher, state),
         read_shares=lambda: read_shares(run, config.cluster.name),
         interventions=interventions,
         changes=settings.mode != "shadow",
@@ -171,38 +177,38 @@ def parts(config: Config, memory: Memory | None, kept: Kept | None) -> Parts:
     )
 
 
-def _source(config: Config, kept: Kept, run: Runner) -> QueueSource:
+def _source(config: Config, state: EngineState, run: Runner) -> QueueSource:
     """Return where the queue is read."""
     settings = config.priority
     table = settings.mode == "plugin" or (settings.mode == "shadow" and _exists(settings.queue_table))
     if table:
         return FallbackQueueSource(QueueTableSource(settings.queue_table), SqueueSource(run))
-    return SqueueSource(run, kept.taken)
+    return SqueueSource(run, state.applied_factors)
 
 
 def _exists(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def _forecaster(memory: Memory | None) -> HistoryPredictor | None:
+def _history_predictor(history: HistoryCache | None) -> HistoryPredictor | None:
     """Return what asks the history, in the history's own thread."""
-    if memory is None:
+    if history is None:
         return None
 
     def ask(columns: Mapping[str, Sequence[Any]]) -> Predictions:
-        return memory.ask(lambda history: predict_many(history, columns))
+        return history.ask(lambda history: predict_many(history, columns))
 
     return ask
 
 
-def _bounds_source(memory: Memory | None) -> BoundsSource | None:
+def _bounds_source(history: HistoryCache | None) -> BoundsSource | None:
     """Return what asks the history for lower bounds, in the history's own thread."""
-    if memory is None:
+    if history is None:
         return None
 
     def ask(
         columns: Mapping[str, Sequence[Any]], limit_s: Sequence[float], watts: Sequence[float], now: float
     ) -> Bounds:
-        return memory.ask(lambda history: bounds_many(history, columns, limit_s, watts, now))
+        return history.ask(lambda history: bounds_many(history, columns, limit_s, watts, now))
 
     return ask

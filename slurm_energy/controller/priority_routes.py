@@ -17,7 +17,7 @@ from slurm_energy.quantities import shown
 from slurm_energy.user_lookup import uid_of
 
 if TYPE_CHECKING:
-    from slurm_energy.priority.engine import Kept, Snapshot
+    from slurm_energy.priority.engine import EngineState, Snapshot
 
 _CHUNK: Final = 200
 
@@ -35,14 +35,14 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> It
     if snapshot is None:
         return iter([json.dumps(head | {"jobs": []})[:-1]])
     from slurm_energy.priority import explanation
-    from slurm_energy.priority.query import Wanted, rows_wanted, visible_rows
+    from slurm_energy.priority.query import PriorityQuery, matching_rows, visible_rows
 
-    wanted = Wanted.from_query(query)
+    wanted = PriorityQuery.from_parameters(query)
     if (visible := rights.visibility) is None:
-        _refuse_unknown(wanted.users, snapshot, priority.kept)
+        _refuse_unknown_users(wanted.users, snapshot, priority.engine_state)
     else:
         wanted = wanted.limited_to(visible, rights.name)
-    rows = rows_wanted(snapshot, wanted)
+    rows = matching_rows(snapshot, wanted)
     if wanted.state:
         head["state"] = explanation.state(snapshot)
     explainer = explanation.Explainer(snapshot, visible_rows(snapshot.queue, visible))
@@ -64,11 +64,11 @@ def names_without_jobs(
     )
 
 
-def _refuse_unknown(users: Sequence[str], snapshot: Snapshot, kept: Kept | None) -> None:
+def _refuse_unknown_users(users: Sequence[str], snapshot: Snapshot, state: EngineState | None) -> None:
     """Refuse a user whom neither this host knows nor the queue, nor who has shares or used energy."""
     unknown = {name for name in users if uid_of(name) is None} - set(snapshot.queue.user)
-    if unknown and kept is not None:
-        unknown -= {row["user"] for row in _share_rows(snapshot, kept, None)}
+    if unknown and state is not None:
+        unknown -= {row["user"] for row in _share_rows(snapshot, state, None)}
     if unknown:
         why = "the controller does not know this user, who has neither pending jobs nor shares"
         raise NotFoundError(f"user {shown(min(unknown))}", why, "is it spelt right?")
@@ -79,22 +79,22 @@ def shares(priority: PriorityLoop, rights: Rights) -> dict[str, Any]:
 
     Others than operators see accounts and themselves, coordinators also the users of their accounts.
     """
-    snapshot, kept = priority.snapshot, priority.kept
+    snapshot, state = priority.snapshot, priority.engine_state
     answer: dict[str, Any] = {
         "computed": snapshot.computed if snapshot else None,
         "half_life_s": priority.config.priority.half_life_s,
         **rights.described(),
         "rows": [],
     }
-    if snapshot is not None and kept is not None:
-        answer["rows"] = _share_rows(snapshot, kept, None if rights.everything else rights)
+    if snapshot is not None and state is not None:
+        answer["rows"] = _share_rows(snapshot, state, None if rights.everything else rights)
     return answer
 
 
-def _share_rows(snapshot: Snapshot, kept: Kept, limit: Rights | None) -> list[dict[str, Any]]:
+def _share_rows(snapshot: Snapshot, state: EngineState, limit: Rights | None) -> list[dict[str, Any]]:
     from slurm_energy.priority.explanation import shares_rows
 
-    rows = shares_rows(snapshot, kept)
+    rows = shares_rows(snapshot, state)
     if limit is None:
         return rows
     names = (None, limit.name, str(limit.uid))
@@ -102,12 +102,14 @@ def _share_rows(snapshot: Snapshot, kept: Kept, limit: Rights | None) -> list[di
 
 
 def _head(priority: PriorityLoop) -> dict[str, Any]:
-    settings, state = priority.config.priority, priority.state()
+    settings, status = priority.config.priority, priority.status()
     snapshot = priority.snapshot
     weights = snapshot.options.weights if snapshot else settings.weights
     return {
-        **{key: state[key] for key in ("mode", "policy", "computed", "source", "pending", "ranked", "error")},
-        "taken": snapshot.queue.taken_unix_s if snapshot else None,
+        **{
+            key: status[key] for key in ("mode", "policy", "computed", "source", "pending", "ranked", "error")
+        },
+        "queue_time": snapshot.queue.taken_unix_s if snapshot else None,
         "interval_s": settings.interval_s,
         "weights": weights,
         "age_weight": settings.age_weight,

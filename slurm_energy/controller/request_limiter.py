@@ -20,11 +20,11 @@ class BusyError(UnavailableError):
     """A user has too many requests in progress, or the server has too much to do."""
 
 
-class _Lane:
+class _UserQueue:
     """The requests of one user: those in progress and those that wait for their turn."""
 
-    def __init__(self, width: int) -> None:
-        self.turns = asyncio.Semaphore(width)
+    def __init__(self, concurrent: int) -> None:
+        self.turns = asyncio.Semaphore(concurrent)
         self.present = 0
 
 
@@ -42,63 +42,65 @@ class RequestLimiter:
 
     def __init__(
         self,
-        width: int,
+        concurrent: int,
         waiting: int,
-        together: int,
-        trusted_width: int,
+        shared: int,
+        trusted_concurrent: int,
         trusted_waiting: int,
         rest_factor: float = 0.0,
     ) -> None:
-        self._bounds = {False: (width, waiting), True: (trusted_width, trusted_waiting)}
-        self._together = asyncio.Semaphore(together)
+        self._bounds = {False: (concurrent, waiting), True: (trusted_concurrent, trusted_waiting)}
+        self._shared = asyncio.Semaphore(shared)
         self._rest_factor = rest_factor
-        self._lanes: dict[tuple[int, bool], _Lane] = {}
+        self._queues: dict[tuple[int, bool], _UserQueue] = {}
 
     @contextlib.asynccontextmanager
-    async def of_user(self, uid: int, *, trusted: bool) -> AsyncIterator[None]:
+    async def user_slot(self, uid: int, *, trusted: bool) -> AsyncIterator[None]:
         """Wait for the user's turn and keep it for the block.
 
         Raises:
             BusyError: too many requests of the user wait, or the turn did not come in time.
         """
-        width, waiting = self._bounds[trusted]
-        lane = self._lanes.setdefault((uid, trusted), _Lane(width))
-        if lane.present >= width + waiting:
-            raise BusyError(f"uid {uid}", f"{lane.present} of your requests are in progress", "try again")
-        lane.present += 1
+        concurrent, waiting = self._bounds[trusted]
+        user_queue = self._queues.setdefault((uid, trusted), _UserQueue(concurrent))
+        if user_queue.present >= concurrent + waiting:
+            raise BusyError(
+                f"uid {uid}", f"{user_queue.present} of your requests are in progress", "try again"
+            )
+        user_queue.present += 1
         began_s: float | None = None
         try:
-            await _acquire(lane.turns)
+            await _acquire(user_queue.turns)
             began_s = time.monotonic()
             yield
         finally:
             rest_s = 0.0
             if began_s is not None and not trusted:
                 rest_s = min(MAX_REST_S, self._rest_factor * (time.monotonic() - began_s))
-            leave = functools.partial(self._leave, (uid, trusted), lane, had_turn=began_s is not None)
+            leave = functools.partial(self._leave, (uid, trusted), user_queue, had_turn=began_s is not None)
             if rest_s > 0:
                 asyncio.get_running_loop().call_later(rest_s, leave)
             else:
                 leave()
 
-    def _leave(self, key: tuple[int, bool], lane: _Lane, *, had_turn: bool) -> None:
+    def _leave(self, key: tuple[int, bool], user_queue: _UserQueue, *, had_turn: bool) -> None:
         if had_turn:
-            lane.turns.release()
-        lane.present -= 1
-        if not lane.present:
-            del self._lanes[key]
+            user_queue.turns.release()
+        user_queue.present -= 1
+        if not user_queue.present:
+            del self._queues[key]
 
     @contextlib.asynccontextmanager
-    async def of_all(self, *, trusted: bool) -> AsyncIterator[None]:
+    async def shared_slot(self, *, trusted: bool) -> AsyncIterator[None]:
         """Wait for a turn among all users' requests and keep it for the block; the same error."""
         if trusted:
             yield
             return
-        await _acquire(self._together)
+        await _acquire(self._shared)
         try:
             yield
         finally:
-            self._together.release()
+            self._shared.release()
 
 
 class ByteBudget:
@@ -113,7 +115,7 @@ class ByteBudget:
         self._changed = asyncio.Condition()
 
     @contextlib.asynccontextmanager
-    async def hold(self, body_bytes: int) -> AsyncIterator[None]:
+    async def reserve(self, body_bytes: int) -> AsyncIterator[None]:
         """Keep a number of bytes for the block.
 
         Raises:

@@ -45,7 +45,7 @@ class SignedResponder:
         self._munge_socket = munge_socket
         self._threads = threads
 
-    async def whole(self, status: int, value: Mapping[str, Any]) -> web.Response:
+    async def send_object(self, status: int, value: Mapping[str, Any]) -> web.Response:
         """Return a response with one JSON object, which has at least one key.
 
         Raises:
@@ -63,7 +63,7 @@ class SignedResponder:
 
     async def error(self, status: int, error: EnergyError) -> web.Response:
         """Return a response with an error; the same errors as `whole`."""
-        return await self.whole(status, error_object(error))
+        return await self.send_object(status, error_object(error))
 
     async def stream(self, pieces: Pieces) -> web.StreamResponse:
         """Send an object piece by piece, the last brace left out; the first comes before the status is sent.
@@ -88,7 +88,7 @@ class SignedResponder:
         await response.write_eof()
         return response
 
-    async def complete(self, response: web.StreamResponse) -> None:
+    async def finish(self, response: web.StreamResponse) -> None:
         """Send what is left of a response and wait until the client has taken it.
 
         The kernel takes megabytes for a client that does not read, and keeps them after the connection is

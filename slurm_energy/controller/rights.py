@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from slurm_energy.controller.identity import Access, Rights
+from slurm_energy.controller.identity import PrivilegedUsers, Rights
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import EnergyError
 from slurm_energy.slurm.roles import Roles
@@ -89,7 +89,7 @@ class RightsResolver:
 
     def __init__(
         self,
-        access: Callable[[], Access],
+        access: Callable[[], PrivilegedUsers],
         roles: Callable[[], Roles],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -98,7 +98,7 @@ class RightsResolver:
         self._clock = clock
         self._known: dict[int, tuple[float, str | None, frozenset[int]]] = {}
 
-    def of(self, uid: int) -> Rights:
+    def rights_of(self, uid: int) -> Rights:
         """Return a user's rights; may wait for the directory service."""
         access, roles = self._access(), self._roles()
         name, gids = self._user(uid)

@@ -20,10 +20,16 @@ from slurm_energy.accounting.record_selection import JobSelector, RecordSelectio
 from slurm_energy.config import Config
 from slurm_energy.controller import priority_routes
 from slurm_energy.controller.connection_admission import ConnectionAdmission
-from slurm_energy.controller.deliveries import Deliveries, read_object
-from slurm_energy.controller.dispatcher import Answer, Dispatcher, Route, explain, one_request_per_connection
-from slurm_energy.controller.history_cache import Memory, read_questions
-from slurm_energy.controller.identity import Access, Caller
+from slurm_energy.controller.deliveries import DeliveryReceiver, read_object
+from slurm_energy.controller.dispatcher import (
+    Answer,
+    RequestDispatcher,
+    Route,
+    explain,
+    one_request_per_connection,
+)
+from slurm_energy.controller.history_cache import HistoryCache, read_questions
+from slurm_energy.controller.identity import Caller, PrivilegedUsers
 from slurm_energy.controller.name_check import NameCheck
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.policy_file import policies_answer
@@ -55,7 +61,7 @@ R = TypeVar("R")
 log = logging.getLogger("senergyctld")
 
 
-class Server:
+class ControllerServer:
     """Answers requests from the store and the configuration in force.
 
     `config` and `access` are replaced as a whole on reload. `state` adds to the status page.
@@ -64,11 +70,11 @@ class Server:
     def __init__(
         self,
         config: Config,
-        access: Access,
+        access: PrivilegedUsers,
         store: Store,
         recurring: Recurring,
-        state: Callable[[], dict[str, Any]],
-        memory: Memory | None = None,
+        status: Callable[[], dict[str, Any]],
+        history: HistoryCache | None = None,
         priority: PriorityLoop | None = None,
         hosts: NodeHosts | None = None,
     ) -> None:
@@ -76,27 +82,34 @@ class Server:
         self.access = access
         self._store = store
         self._recurring = recurring
-        self._state = state
-        self._memory = memory
+        self._status = status
+        self._history = history
         self._priority = priority
         self._started = time.time()
-        self._deliveries = Deliveries(lambda: self.config, store, recurring, hosts)
+        self._deliveries = DeliveryReceiver(lambda: self.config, store, recurring, hosts)
         self._names = NameCheck(lambda: self.config, store)
         self._figures: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
         self.admission = ConnectionAdmission()
         self.roles = RoleCache(None, recurring)
         self.follow_roles(config.controller.slurm_roles)
-        book = RightsResolver(lambda: self.access, lambda: self.roles.current)
-        self._dispatcher = Dispatcher(lambda: (self.config, self.access), book.of, recurring, self.admission)
+        resolver = RightsResolver(lambda: self.access, lambda: self.roles.current)
+        self._dispatcher = RequestDispatcher(
+            lambda: (self.config, self.access), resolver.rights_of, recurring, self.admission
+        )
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
         # Ordinary users' requests together take fewer threads than there are for requests and reading.
         costly = RequestLimiter(
-            width=1, waiting=7, together=4, trusted_width=4, trusted_waiting=60, rest_factor=_REST_FACTOR
+            concurrent=1,
+            waiting=7,
+            shared=4,
+            trusted_concurrent=4,
+            trusted_waiting=60,
+            rest_factor=_REST_FACTOR,
         )
-        light = RequestLimiter(width=2, waiting=14, together=8, trusted_width=16, trusted_waiting=240)
-        ingest = RequestLimiter(width=0, waiting=0, together=0, trusted_width=32, trusted_waiting=480)
+        light = RequestLimiter(concurrent=2, waiting=14, shared=8, trusted_concurrent=16, trusted_waiting=240)
+        ingest = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=32, trusted_waiting=480)
         application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain])
         application.on_response_prepare.append(one_request_per_connection)
         gets = {
@@ -125,7 +138,7 @@ class Server:
         self.roles.refresh()
 
     async def _post_records(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
-        answer = await self._deliveries.take(body, _sender(request, caller))
+        answer = await self._deliveries.receive(body, _sender(request, caller))
         self._figures = None
         return answer
 
@@ -136,9 +149,9 @@ class Server:
             return read_questions(read_object(body), caller.rights.name, operator=operator)
 
         asked = await asyncio.to_thread(questions)
-        if self._memory is None:
+        if self._history is None:
             raise UnavailableError("history", "it is not kept here")
-        answers = await self._memory.answers(asked, not operator)
+        answers = await self._history.answers(asked, not operator)
         return {"scope": "all" if operator else "own", "answers": answers}
 
     async def _get_records(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
@@ -170,14 +183,14 @@ class Server:
 
     async def _get_priority(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
         query = await _query(request, body)
-        ask = functools.partial(priority_routes.jobs, self._ranking(), query, caller.rights)
-        await self._names.refuse_unknown(*priority_routes.names_without_jobs(self._ranking(), query))
+        ask = functools.partial(priority_routes.jobs, self._priority_loop(), query, caller.rights)
+        await self._names.refuse_unknown(*priority_routes.names_without_jobs(self._priority_loop(), query))
         return _in_threads(await asyncio.to_thread(ask))
 
     async def _get_shares(self, _: web.Request, caller: Caller, __: bytes) -> Answer:
-        return await asyncio.to_thread(priority_routes.shares, self._ranking(), caller.rights)
+        return await asyncio.to_thread(priority_routes.shares, self._priority_loop(), caller.rights)
 
-    def _ranking(self) -> PriorityLoop:
+    def _priority_loop(self) -> PriorityLoop:
         if self._priority is None:
             raise UnavailableError("priority", "the queue is not ranked here")
         return self._priority
@@ -187,7 +200,7 @@ class Server:
 
     async def _get_status(self, _: web.Request, __: Caller, ___: bytes) -> Answer:
         figures = await self._current_figures()
-        nodes = [node | self._deliveries.kept_by(node["node"]) for node in figures["nodes"]]
+        nodes = [node | self._deliveries.pending_counts_of(node["node"]) for node in figures["nodes"]]
         return {
             "version": __version__,
             "cluster": self.config.cluster.name,
@@ -196,7 +209,7 @@ class Server:
             "database": str(self._store.path),
             **figures,
             "nodes": nodes,
-            **self._state(),
+            **self._status(),
         }
 
     async def _current_figures(self) -> dict[str, Any]:

@@ -12,23 +12,23 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_energy.config import Config
-from slurm_energy.priority import site_factors
 from slurm_energy.priority.aged_starts import AgedStarts
 from slurm_energy.priority.guard import Mispredictions, PredictionGuard
 from slurm_energy.priority.interventions import InterventionState
-from slurm_energy.priority.prediction import HistoryPredictor, Predicted, Predictor
-from slurm_energy.priority.rank_correlation import RankCorrelation, agreement
+from slurm_energy.priority.prediction import HistoryPredictor, QueuePredictions, QueuePredictor
+from slurm_energy.priority.rank_correlation import RankCorrelation, rank_correlation
 from slurm_energy.priority.scheduling_tables import (
     RequestedShapeProvider,
     ShapeProvider,
-    Shapes,
-    free_to_start,
+    ShapeTable,
+    add_components,
     job_table,
-    leaders,
+    leader_rows,
     ranked_rows,
-    with_components,
+    startable_rows,
 )
-from slurm_energy.priority.usage import Association, Usage, shares_of, users_table, weight
+from slurm_energy.priority.site_factors import stable_order, update_site_factors
+from slurm_energy.priority.usage import Association, DecayedUsage, decay_weight, shares_of, users_table
 from slurm_energy.scheduling import Options, Policy, Queue, Ranking, Users, check_weights, load_file, policy
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.slurm.fair_share import ShareTree
@@ -37,7 +37,7 @@ from slurm_energy.slurm.queue.squeue_source import group_job_ids
 
 
 @dataclass(slots=True)
-class Kept:
+class EngineState:
     """What lives from cycle to cycle, and over a reload.
 
     Attributes:
@@ -51,18 +51,20 @@ class Kept:
         aged_starts: jobs that started after the bound on waiting.
     """
 
-    usage: Usage
-    told: ShareTree = field(default_factory=ShareTree)
-    seen: dict[Association, float] = field(default_factory=dict)
-    numbers: dict[int, int] | None = None
-    taken: dict[int, int] = field(default_factory=dict)
-    acted: InterventionState = field(default_factory=InterventionState)
+    usage: DecayedUsage
+    configured_shares: ShareTree = field(default_factory=ShareTree)
+    observed_shares: dict[Association, float] = field(default_factory=dict)
+    site_factors: dict[int, int] | None = None
+    applied_factors: dict[int, int] = field(default_factory=dict)
+    interventions: InterventionState = field(default_factory=InterventionState)
     mispredictions: Mispredictions = field(default_factory=Mispredictions)
     aged_starts: AgedStarts = field(default_factory=AgedStarts)
 
     def shares(self) -> Mapping[Association, float]:
         """Return normalised shares by association, those that are known."""
-        return {who: share.norm for who, share in self.told.users.items()} or self.seen
+        return {
+            who: share.norm for who, share in self.configured_shares.users.items()
+        } or self.observed_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +96,21 @@ class Snapshot:
     """
 
     computed: float
-    took_s: float
+    duration_s: float
     policy: str
     options: Options
     queue: QueueColumns
-    predicted: Predicted
+    predicted: QueuePredictions
     leader: Ints
     rows: Ints
     scheduled: Queue
-    shapes: Shapes
+    shapes: ShapeTable
     ranking: Ranking
     order: Ints
     place: Ints
-    numbers: Ints
-    withdrawn: Ints
-    new: Ints
+    site_factors: Ints
+    withdrawn_rows: Ints
+    new_rows: Ints
     associations: list[Association]
     association: Ints
     users: Users
@@ -120,13 +122,13 @@ class Snapshot:
         return int(np.sum(self.queue.state == PENDING))
 
     @property
-    def default_number(self) -> int:
+    def default_site_factor(self) -> int:
         """Site factor for a job that nobody has ranked yet: of the middle of the queue; 0: no queue."""
         if len(self.order) == 0:
             return 0
-        return int(self.numbers[self.rows[self.order[len(self.order) // 2]]])
+        return int(self.site_factors[self.rows[self.order[len(self.order) // 2]]])
 
-    def changes(self, new_only: bool = False) -> dict[int, int]:
+    def site_factor_changes(self, new_only: bool = False) -> dict[int, int]:
         """Return the new site factors where Slurm has other ones, those that matter most first.
 
         A job that has to leave the head of the queue matters as much as one that comes to it: however many
@@ -138,32 +140,32 @@ class Snapshot:
         Args:
             new_only: only of jobs that came since the last cycle and are not held.
         """
-        at = np.concatenate([self._by_place(), self.withdrawn])
-        at = at[self.numbers[at] != self.queue.site_factor[at]]
+        at = np.concatenate([self._rows_by_place(), self.withdrawn_rows])
+        at = at[self.site_factors[at] != self.queue.site_factor[at]]
         if new_only:
-            at = at[np.isin(at, self.new) & ~self.queue.held[at]]
-        at = at[np.argsort(-np.maximum(self.numbers, self.queue.site_factor)[at], kind="stable")]
-        return dict(zip(_addresses(self.queue, at), self.numbers[at].tolist(), strict=True))
+            at = at[np.isin(at, self.new_rows) & ~self.queue.held[at]]
+        at = at[np.argsort(-np.maximum(self.site_factors, self.queue.site_factor)[at], kind="stable")]
+        return dict(zip(_addresses(self.queue, at), self.site_factors[at].tolist(), strict=True))
 
-    def numbered(self) -> tuple[Ints, Ints]:
+    def site_factor_table(self) -> tuple[Ints, Ints]:
         """Return ids and site factors of all pending jobs; those that are not ranked have 0."""
         at = np.flatnonzero(self.queue.state == PENDING)
-        return self.queue.job_id[at], self.numbers[at]
+        return self.queue.job_id[at], self.site_factors[at]
 
-    def free(self) -> Bools:
+    def startable(self) -> Bools:
         """Return which rows wait for nothing but resources and their turn."""
-        return free_to_start(self.queue, self.computed)
+        return startable_rows(self.queue, self.computed)
 
-    def against_slurm(self) -> RankCorrelation:
+    def correlation_with_slurm(self) -> RankCorrelation:
         """Compare the order with Slurm's own, among jobs that are free to start."""
-        at = self._by_place()
-        at = at[self.free()[at] & (self.leader[at] == at)]
-        slurms = np.lexsort((self.queue.job_id[at], -self.queue.priority[at]))
+        at = self._rows_by_place()
+        at = at[self.startable()[at] & (self.leader[at] == at)]
+        slurm_factors = np.lexsort((self.queue.job_id[at], -self.queue.priority[at]))
         place = np.empty(len(at), np.int64)
-        place[slurms] = np.arange(len(at))
-        return agreement(place)
+        place[slurm_factors] = np.arange(len(at))
+        return rank_correlation(place)
 
-    def _by_place(self) -> Ints:
+    def _rows_by_place(self) -> Ints:
         """Return the rows that have a number, first to start first."""
         at = np.flatnonzero(self.place > 0)
         rows: Ints = at[np.argsort(self.place[at], kind="stable")]
@@ -176,7 +178,7 @@ def _addresses(queue: QueueColumns, rows: Ints) -> list[int]:
     return found
 
 
-class Engine:
+class PriorityEngine:
     """Ranks queues by one configuration.
 
     Args:
@@ -194,9 +196,9 @@ class Engine:
     def __init__(
         self,
         config: Config,
-        kept: Kept,
+        state: EngineState,
         history: HistoryPredictor | None = None,
-        shaper: ShapeProvider | None = None,
+        shape_provider: ShapeProvider | None = None,
         guard: PredictionGuard | None = None,
     ) -> None:
         settings = config.priority
@@ -210,10 +212,10 @@ class Engine:
             dict(settings.weights),
             aged_jobs_per_user=settings.aged_jobs_per_user,
         )
-        self._guard = guard or PredictionGuard(kept.mispredictions, None)
-        self.predictor = Predictor(config, history, self._guard)
-        self._settings, self._kept = settings, kept
-        self._shaper = shaper or RequestedShapeProvider()
+        self._guard = guard or PredictionGuard(state.mispredictions, None)
+        self.predictor = QueuePredictor(config, history, self._guard)
+        self._settings, self._state = settings, state
+        self._shape_provider = shape_provider or RequestedShapeProvider()
 
     def cycle(self, queue: QueueColumns, now_s: float) -> Snapshot:
         """Rank a queue.
@@ -222,28 +224,28 @@ class Engine:
             queue: pending and running jobs.
             now_s: Unix seconds.
         """
-        began = time.perf_counter()
-        queue = queue.only(~self._kept.usage.ended(queue, now_s))
-        mispredictions = self._kept.mispredictions
+        began_s = time.perf_counter()
+        queue = queue.only(~self._state.usage.finished_rows(queue, now_s))
+        mispredictions = self._state.mispredictions
         mispredictions.see_running(queue, now_s)
         self._guard.now_s = now_s
-        by_itself = self.predictor.predict(queue)
-        mispredictions.see_ranking(queue, by_itself.before_factor_s)
+        per_record = self.predictor.predict(queue)
+        mispredictions.see_ranking(queue, per_record.before_factor_s)
         association = self._associations(queue)
-        users, shares = self._users(queue, by_itself, association, now_s)
-        leader = leaders(queue)
-        predicted = with_components(queue, leader, by_itself)
+        users, shares = self._users(queue, per_record, association, now_s)
+        leader = leader_rows(queue)
+        predicted = add_components(queue, leader, per_record)
         rows = ranked_rows(queue, leader, self._settings.partitions)
-        shapes = self._shaper.shapes(queue, rows, predicted)
-        aged_starts = self._kept.aged_starts.by_user(queue, now_s, self.options.wait_bound_s)
+        shapes = self._shape_provider.shapes(queue, rows, predicted)
+        aged_starts = self._state.aged_starts.by_user(queue, now_s, self.options.wait_bound_s)
         table = job_table(queue, rows, association[rows], now_s, aged_starts)
         scheduled = Queue(now_s, table, shapes.table, users)
         ranking = self.policy.rank(scheduled, self.options)
         order = ranking.order(table.job_id)
-        place, numbers, new = self._places(queue, rows, leader, order)
+        place, site_factors, new_rows = self._places(queue, rows, leader, order)
         return Snapshot(
             computed=now_s,
-            took_s=time.perf_counter() - began,
+            duration_s=time.perf_counter() - began_s,
             policy=self.policy.name,
             options=self.options,
             queue=queue,
@@ -255,10 +257,10 @@ class Engine:
             ranking=ranking,
             order=order,
             place=place,
-            numbers=numbers,
-            withdrawn=self._withdrawn(queue, numbers),
-            new=new,
-            associations=self._kept.usage.associations(),
+            site_factors=site_factors,
+            withdrawn_rows=self._withdrawn_rows(queue, site_factors),
+            new_rows=new_rows,
+            associations=self._state.usage.associations(),
             association=association,
             users=users,
             shares=shares,
@@ -267,22 +269,22 @@ class Engine:
     def _associations(self, queue: QueueColumns) -> Ints:
         """Return each job's association, and remember the shares that the queue tells."""
         pairs = list(zip(queue.account, queue.user, strict=True))
-        found = self._kept.usage.places(pairs)
-        told = np.flatnonzero(~np.isnan(queue.shares_norm))
-        first = told[np.unique(found[told], return_index=True)[1]]
-        self._kept.seen |= {pairs[row]: float(queue.shares_norm[row]) for row in first.tolist()}
+        found = self._state.usage.association_rows(pairs)
+        with_shares = np.flatnonzero(~np.isnan(queue.shares_norm))
+        first = with_shares[np.unique(found[with_shares], return_index=True)[1]]
+        self._state.observed_shares |= {pairs[row]: float(queue.shares_norm[row]) for row in first.tolist()}
         return found
 
     def _users(
-        self, queue: QueueColumns, predicted: Predicted, association: Ints, now_s: float
+        self, queue: QueueColumns, predicted: QueuePredictions, association: Ints, now_s: float
     ) -> tuple[Users, Floats]:
         """Return what associations had, running jobs by their predicted watts, and their shares."""
-        usage, known = self._kept.usage, self._kept.shares()
-        usage.places(known)
-        joules, gpu_seconds = usage.at(now_s)
+        usage, known = self._state.usage, self._state.shares()
+        usage.association_rows(known)
+        joules, gpu_seconds = usage.decayed(now_s)
         at = np.flatnonzero((queue.state == RUNNING) & ~np.isnan(queue.start_s))
         start = np.minimum(queue.start_s[at], now_s)
-        counted = (now_s - start) * weight(start, np.full(len(at), now_s), now_s, usage.half_life_s)
+        counted = (now_s - start) * decay_weight(start, np.full(len(at), now_s), now_s, usage.half_life_s)
         np.add.at(joules, association[at], predicted.power_watts[at] * counted)
         np.add.at(gpu_seconds, association[at], queue.gpus[at] * counted)
         shares = shares_of(usage.associations(), known)
@@ -290,35 +292,37 @@ class Engine:
 
     def _places(self, queue: QueueColumns, rows: Ints, leader: Ints, order: Ints) -> tuple[Ints, Ints, Ints]:
         """Return places and site factors of all jobs, and which are new; keep what the order allows."""
-        place, numbers = np.zeros(queue.count, np.int64), np.zeros(queue.count, np.int64)
+        place, site_factors = np.zeros(queue.count, np.int64), np.zeros(queue.count, np.int64)
         ordered = rows[order]
-        old = self._old_numbers(queue, ordered)
+        old = self._current_site_factors(queue, ordered)
         place[ordered] = np.arange(1, len(ordered) + 1)
         if self._settings.mode == "portable":
-            settled = site_factors.settled(old)
-            ordered, old = ordered[settled], old[settled]
-        numbers[ordered] = site_factors.kept(old)
-        place, numbers = place[leader], numbers[leader]
-        ranked = np.flatnonzero(numbers)
-        before = self._kept.numbers
-        now = dict(zip(queue.job_id[ranked].tolist(), numbers[ranked].tolist(), strict=True))
-        self._kept.numbers = now
+            kept_order = stable_order(old)
+            ordered, old = ordered[kept_order], old[kept_order]
+        site_factors[ordered] = update_site_factors(old)
+        place, site_factors = place[leader], site_factors[leader]
+        ranked = np.flatnonzero(site_factors)
+        before = self._state.site_factors
+        now = dict(zip(queue.job_id[ranked].tolist(), site_factors[ranked].tolist(), strict=True))
+        self._state.site_factors = now
         if before is None:
-            new = ranked[queue.site_factor[ranked] != numbers[ranked]]
+            new_rows = ranked[queue.site_factor[ranked] != site_factors[ranked]]
         else:
-            new = np.flatnonzero(np.isin(queue.job_id, list(now.keys() - before.keys())))
-        return place, numbers, new
+            new_rows = np.flatnonzero(np.isin(queue.job_id, list(now.keys() - before.keys())))
+        return place, site_factors, new_rows
 
-    def _withdrawn(self, queue: QueueColumns, numbers: Ints) -> Ints:
+    def _withdrawn_rows(self, queue: QueueColumns, site_factors: Ints) -> Ints:
         """Return rows that were ranked once: they would go before all in a partition that is not ranked."""
-        taken = self._kept.taken if self._settings.mode == "portable" else {}
-        at: Ints = np.flatnonzero((queue.state == PENDING) & ~queue.fixed & (numbers == 0) & bool(taken))
-        return at[np.array([taken.get(job, 0) != 0 for job in _addresses(queue, at)], np.bool_)]
+        applied_factors = self._state.applied_factors if self._settings.mode == "portable" else {}
+        at: Ints = np.flatnonzero(
+            (queue.state == PENDING) & ~queue.fixed & (site_factors == 0) & bool(applied_factors)
+        )
+        return at[np.array([applied_factors.get(job, 0) != 0 for job in _addresses(queue, at)], np.bool_)]
 
-    def _old_numbers(self, queue: QueueColumns, ordered: Ints) -> Ints:
+    def _current_site_factors(self, queue: QueueColumns, ordered: Ints) -> Ints:
         """Return the numbers that jobs have: as Slurm shows them where it was told job by job, else ours."""
-        slurms = queue.site_factor[ordered]
-        known = self._kept.numbers
+        slurm_factors = queue.site_factor[ordered]
+        known = self._state.site_factors
         if self._settings.mode == "portable" or not known:
-            return slurms
+            return slurm_factors
         return np.array([known.get(job, 0) for job in queue.job_id[ordered].tolist()], np.int64)

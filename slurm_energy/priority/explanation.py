@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from slurm_energy.priority.engine import Kept, Snapshot
-from slurm_energy.priority.prediction import SOURCES, Predicted
+from slurm_energy.priority.engine import EngineState, Snapshot
+from slurm_energy.priority.prediction import SOURCES, QueuePredictions
 from slurm_energy.priority.reasons import reason
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.reports.scaling import with_unit
@@ -69,7 +69,7 @@ class Explainer:
         """Return a pending job as `GET /v1/priority` shows it."""
         snapshot, queue = self._snapshot, self._snapshot.queue
         at = self._ranked.get(int(self._snapshot.leader[row]))
-        place, number = int(snapshot.place[row]), int(snapshot.numbers[row])
+        place, number = int(snapshot.place[row]), int(snapshot.site_factors[row])
         return {
             "job_id": int(queue.job_id[row]),
             "display_id": display_id(snapshot, row),
@@ -83,7 +83,7 @@ class Explainer:
             "deadline": _number(queue.deadline_s[row]),
             "wait_s": self._wait_s(row, at),
             "place": place or None,
-            "of": len(snapshot.order),
+            "ranked_jobs": len(snapshot.order),
             "tier": None if at is None else _TIERS[int(snapshot.ranking.tier[at])],
             "score": None if at is None else _number(snapshot.ranking.score[at]),
             "site_factor": number or None,
@@ -146,7 +146,7 @@ class Explainer:
             figures = f"its deadline {when}, and {figures}"
         return figures + self._neighbours(row, at)
 
-    def _best(self, row: int) -> tuple[Predicted, int]:
+    def _best(self, row: int) -> tuple[QueuePredictions, int]:
         """Return whose figures count for a job, and where: of the shape that it is ranked by."""
         at = self._ranked.get(row)
         choice = -1 if at is None else int(self._snapshot.ranking.choice[at])
@@ -205,7 +205,7 @@ class Explainer:
         return found
 
 
-def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
+def shares_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
     """Return energy and shares of every association, each account's total before its users.
 
     As in sshare an account's total is that of the accounts below it too.
@@ -225,7 +225,7 @@ def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
             {
                 "account": account,
                 "user": user,
-                "shares": _raw(kept.told.users.get((account, user))),
+                "shares": _raw(state.configured_shares.users.get((account, user))),
                 "norm_shares": _number(snapshot.shares[at]),
                 "energy_joules": joules,
                 "energy_share": joules / total if total > 0 else 0.0,
@@ -234,11 +234,11 @@ def shares_rows(snapshot: Snapshot, kept: Kept) -> list[dict[str, Any]]:
                 "fair_share_factor": float(factor[at]),
             }
         )
-    below: dict[str, list[dict[str, Any]]] = {name: [] for name in kept.told.accounts}
+    below: dict[str, list[dict[str, Any]]] = {name: [] for name in state.configured_shares.accounts}
     for row in rows:
-        for account in kept.told.upwards(str(row["account"])):
+        for account in state.configured_shares.upwards(str(row["account"])):
             below.setdefault(account, []).append(row)
-    rows += [_account(name, own, kept.told.accounts.get(name)) for name, own in below.items()]
+    rows += [_account(name, own, state.configured_shares.accounts.get(name)) for name, own in below.items()]
     return sorted(rows, key=lambda row: (row["account"], row["user"] is not None, row["user"] or ""))
 
 
@@ -261,15 +261,15 @@ def state(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _account(name: str, own: Sequence[dict[str, Any]], told: FairShare | None) -> dict[str, Any]:
+def _account(name: str, own: Sequence[dict[str, Any]], configured: FairShare | None) -> dict[str, Any]:
     """Return an account's row: what its users had, and its own part of the cluster or, unknown, theirs."""
     known = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
-    share = told.norm if told else sum(known) if known else None
+    share = configured.norm if configured else sum(known) if known else None
     part = sum(row["energy_share"] for row in own)
     return {
         "account": name,
         "user": None,
-        "shares": _raw(told),
+        "shares": _raw(configured),
         "norm_shares": share,
         "energy_joules": sum(row["energy_joules"] for row in own),
         "energy_share": part,
@@ -283,7 +283,7 @@ def _raw(share: FairShare | None) -> int | None:
     return None if share is None else share.raw
 
 
-def _predicted(predicted: Predicted, row: int) -> dict[str, Any]:
+def _predicted(predicted: QueuePredictions, row: int) -> dict[str, Any]:
     return {
         "time_s": float(predicted.time_s[row]),
         "power_watts": float(predicted.power_watts[row]),
@@ -298,7 +298,7 @@ def _predicted(predicted: Predicted, row: int) -> dict[str, Any]:
     }
 
 
-def _figures(predicted: Predicted, row: int) -> str:
+def _figures(predicted: QueuePredictions, row: int) -> str:
     time_s, watts = float(predicted.time_s[row]), float(predicted.power_watts[row])
     basis = [shown(predicted.basis(row), 80), *_adjustments(predicted, row)]
     return (
@@ -307,7 +307,7 @@ def _figures(predicted: Predicted, row: int) -> str:
     )
 
 
-def _adjustments(predicted: Predicted, row: int) -> list[str]:
+def _adjustments(predicted: QueuePredictions, row: int) -> list[str]:
     """Return what was done to the time that the source says, in words."""
     words, said_s = [], float(predicted.source_time_s[row])
     bound_s, factor = float(predicted.lower_bound_s[row]), float(predicted.misprediction[row])

@@ -11,16 +11,16 @@ from slurm_energy.errors import UsageError
 from slurm_energy.policies.shapes import GpuShape, parse_shapes
 
 K = TypeVar("K")
-SPARED_S: Final = 1800.0
+PROTECTED_S: Final = 1800.0
 """A job that made way is not asked again for so long, twice as long each further time, nor is one that Slurm
 would not requeue."""
-LONGEST_SPARED_S: Final = 30 * 86400.0
-AWAY_S: Final = 86400.0
+MAX_PROTECTED_S: Final = 30 * 86400.0
+ABSENCE_LIMIT_S: Final = 86400.0
 """So long a job may be out of the queue, completing or suspended, before what it was given is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class AssignedShape:
     """A shape that a job was given.
 
     Attributes:
@@ -34,8 +34,8 @@ class Given:
     submit_s: float
     shape: GpuShape | None
     since_s: float
-    asked: str = ""
-    excluded: str = ""
+    requested_gres: str = ""
+    excluded_nodes: str = ""
 
 
 @dataclass(slots=True)
@@ -55,15 +55,15 @@ class InterventionState:
     """
 
     loaded: bool = False
-    given: dict[int, Given] = field(default_factory=dict)
-    doubts: dict[tuple[int, GpuShape], float] = field(default_factory=dict)
-    spared: dict[int, float] = field(default_factory=dict)
-    left: dict[int, float] = field(default_factory=dict)
-    waiting: dict[int, float] = field(default_factory=dict)
-    turns: dict[int, float] = field(default_factory=dict)
-    made_way: dict[int, int] = field(default_factory=dict)
+    assigned: dict[int, AssignedShape] = field(default_factory=dict)
+    blocked_shapes: dict[tuple[int, GpuShape], float] = field(default_factory=dict)
+    protected_until: dict[int, float] = field(default_factory=dict)
+    left_queue: dict[int, float] = field(default_factory=dict)
+    being_served: dict[int, float] = field(default_factory=dict)
+    startable_since: dict[int, float] = field(default_factory=dict)
+    interruptions: dict[int, int] = field(default_factory=dict)
     unsaved: list[Decision] = field(default_factory=list)
-    _seen: dict[int, float] = field(default_factory=dict)
+    _last_seen: dict[int, float] = field(default_factory=dict)
     _now_s: float = 0.0
 
     def load(self, made: Iterable[Decision]) -> None:
@@ -71,48 +71,54 @@ class InterventionState:
         self.loaded = True
         for one in made:
             if one.kind == REQUEUE:
-                self.interrupted(one.job_id, one.time)
+                self.record_interruption(one.job_id, one.time)
             elif one.kind == SHAPE:
-                asked, excluded = (str(one.details.get(key) or "") for key in ("asked", "excluded"))
+                requested_gres, excluded_nodes = (
+                    str(one.details.get(key) or "") for key in ("requested_gres", "excluded_nodes")
+                )
                 shape = _shape(one.details.get("chosen"))
-                self.given[one.job_id] = Given(one.submit, shape, one.time, asked, excluded)
+                self.assigned[one.job_id] = AssignedShape(
+                    one.submit, shape, one.time, requested_gres, excluded_nodes
+                )
 
-    def interrupted(self, job_id: int, now_s: float) -> None:
+    def record_interruption(self, job_id: int, now_s: float) -> None:
         """Note that a job made way; as it begins anew it has least to lose, and would again and again."""
-        times = self.made_way[job_id] = self.made_way.get(job_id, 0) + 1
-        self.spared[job_id] = now_s + min(SPARED_S * 2.0 ** min(times - 1, 30), LONGEST_SPARED_S)
+        times = self.interruptions[job_id] = self.interruptions.get(job_id, 0) + 1
+        self.protected_until[job_id] = now_s + min(PROTECTED_S * 2.0 ** min(times - 1, 30), MAX_PROTECTED_S)
 
-    def given_to(self, job_id: int, submit_s: float, restarts: int) -> Given | None:
+    def assigned_to(self, job_id: int, submit_s: float, restarts: int) -> AssignedShape | None:
         """Return what a job was given; None: nothing, or it was another job of this number.
 
         Slurm gives a requeued job a new time of submission.
         """
-        found = self.given.get(job_id)
+        found = self.assigned.get(job_id)
         same = found is not None and (abs(found.submit_s - submit_s) < 1.5 or restarts > 0)
         return found if same else None
 
-    def keeps_shape(self, job_id: int, submit_s: float, restarts: int) -> bool:
+    def keeps_request(self, job_id: int, submit_s: float, restarts: int) -> bool:
         """Return whether it turned out that a job keeps what it asked for, whatever it offers."""
-        given = self.given_to(job_id, submit_s, restarts)
-        return given is not None and given.shape is None
+        assigned = self.assigned_to(job_id, submit_s, restarts)
+        return assigned is not None and assigned.shape is None
 
-    def forget(self, now_s: float, jobs: Iterable[int]) -> None:
+    def expire(self, now_s: float, jobs: Iterable[int]) -> None:
         """Drop what is over, and what concerns jobs that have not been among these for long.
 
         Not at once: a job that is requeued leaves the queue while its last run completes.
         """
         back_s, self._now_s = max(0.0, self._now_s - now_s), now_s
-        _drop(self.doubts, now_s, back_s)
-        for until in (self.spared, self.left, self.waiting):
+        _drop(self.blocked_shapes, now_s, back_s)
+        for until in (self.protected_until, self.left_queue, self.being_served):
             _drop(until, now_s, back_s)
-        known = self.given.keys() | self.made_way.keys()
+        known = self.assigned.keys() | self.interruptions.keys()
         if known:
             there = set(jobs)
-            self._seen = {job: now_s if job in there else self._seen.get(job, now_s) for job in known}
-            self.turns = {job: since for job, since in self.turns.items() if job in there}
-            for job in [job for job, seen_s in self._seen.items() if now_s - seen_s > AWAY_S]:
-                self.given.pop(job, None)
-                self.made_way.pop(job, None)
+            self._last_seen = {
+                job: now_s if job in there else self._last_seen.get(job, now_s) for job in known
+            }
+            self.startable_since = {job: since for job, since in self.startable_since.items() if job in there}
+            for job in [job for job, seen_s in self._last_seen.items() if now_s - seen_s > ABSENCE_LIMIT_S]:
+                self.assigned.pop(job, None)
+                self.interruptions.pop(job, None)
 
 
 def _drop(until: dict[K, float], now_s: float, back_s: float) -> None:

@@ -14,10 +14,15 @@ import numpy as np
 
 from slurm_energy.errors import UsageError
 from slurm_energy.policies.shapes import GpuShape, parse_shapes
-from slurm_energy.priority import scaling_model
 from slurm_energy.priority.engine import Snapshot
-from slurm_energy.priority.prediction import Predicted, Predictor
-from slurm_energy.priority.scheduling_tables import RequestedShapeProvider, Shapes, held_back, numbered
+from slurm_energy.priority.prediction import QueuePredictions, QueuePredictor
+from slurm_energy.priority.scaling_model import harmonized, relative_by_peaks
+from slurm_energy.priority.scheduling_tables import (
+    RequestedShapeProvider,
+    ShapeTable,
+    blocked_rows,
+    integer_codes,
+)
 from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.admission import admit
 from slurm_energy.scheduling.queue import Bools, Ints, alternatives
@@ -26,15 +31,15 @@ from slurm_energy.scheduling.registry import Rank
 from slurm_energy.slurm.queue.columns import QueueColumns
 from slurm_energy.slurm.queue.node_resources import NodeResources
 
-ENDLESS: Final = np.iinfo(np.int64).max // 4
+UNLIMITED_UNITS: Final = np.iinfo(np.int64).max // 4
 """Free units of what is not counted here: Slurm decides about it."""
 
-Doubt = tuple[int, GpuShape]
+BlockedShape = tuple[int, GpuShape]
 """A job and a shape that did not let it start although it seemed to fit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offered(Shapes):
+class OfferedShapeTable(ShapeTable):
     """Shapes of which some are alternatives of one job.
 
     Attributes:
@@ -52,7 +57,7 @@ class Offered(Shapes):
     def text(self, row: int) -> str:
         """Return a shape as its job's owner wrote it."""
         shape = self.shape[row]
-        return super(Offered, self).text(row) if shape is None else shape.text
+        return super(OfferedShapeTable, self).text(row) if shape is None else shape.text
 
     def fits_now(self, row: int) -> bool:
         """Return whether what is free is enough for a shape."""
@@ -60,7 +65,7 @@ class Offered(Shapes):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ShapeChoice:
     """The shape that a job should have now.
 
     Attributes:
@@ -80,11 +85,11 @@ class Choice:
     partitions: tuple[str, ...]
     shape: GpuShape
     offered: tuple[GpuShape, ...]
-    turn: bool
-    place: int
+    starts_now: bool
+    index: int
 
 
-class Alternatives:
+class OfferedShapeProvider:
     """Finds the shapes of jobs that offer several; the others have one each, as they asked.
 
     Args:
@@ -97,62 +102,69 @@ class Alternatives:
 
     def __init__(
         self,
-        predictor: Predictor,
+        predictor: QueuePredictor,
         nodes: Callable[[], Sequence[NodeResources] | None],
-        doubts: Collection[Doubt] = (),
-        keeps: Callable[[int, float, int], bool] = lambda job_id, submit_s, restarts: False,
+        blocked_shapes: Collection[BlockedShape] = (),
+        keeps_request: Callable[[int, float, int], bool] = lambda job_id, submit_s, restarts: False,
     ) -> None:
-        self._predictor, self._nodes, self._doubts, self._keeps = predictor, nodes, doubts, keeps
+        self._predictor, self._nodes, self._blocked_shapes, self._keeps_request_of = (
+            predictor,
+            nodes,
+            blocked_shapes,
+            keeps_request,
+        )
 
-    def shapes(self, queue: QueueColumns, rows: Ints, predicted: Predicted) -> Shapes:
+    def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
         """Return at least one shape for each job; see `building.ShapeProvider`.
 
         Shapes that no node of the job's partitions has are left out. Of the others those are possible that
         fit now; if none does, all are, so that the job is ranked by its best one while it waits.
         """
-        wanted = {
-            place: found
-            for place, row in enumerate(rows.tolist())
-            if (found := offer(queue, row)) and not self._keeps_shape(queue, row)
+        offers_by_index = {
+            index: found
+            for index, row in enumerate(rows.tolist())
+            if (found := offered_by(queue, row)) and not self._keeps_request(queue, row)
         }
-        nodes = self._nodes() if wanted else None
+        nodes = self._nodes() if offers_by_index else None
         as_asked = RequestedShapeProvider().shapes(queue, rows, predicted)
         if nodes is None:
             return as_asked
-        space = _Space(nodes)
+        space = _NodeCapacity(nodes)
         offers: dict[int, tuple[GpuShape, ...]] = {}
-        for place, shapes in wanted.items():
-            need = _need(queue, int(rows[place]))
-            if could := tuple(shape for shape in shapes if space.could(need, shape)):
-                offers[place] = could
-        return self._side_by_side(queue, rows, as_asked, offers, space)
+        for index, shapes in offers_by_index.items():
+            need = _need(queue, int(rows[index]))
+            if can_ever_fit := tuple(shape for shape in shapes if space.can_ever_fit(need, shape)):
+                offers[index] = can_ever_fit
+        return self._expanded(queue, rows, as_asked, offers, space)
 
-    def _keeps_shape(self, queue: QueueColumns, row: int) -> bool:
-        return self._keeps(int(queue.job_id[row]), float(queue.submit_s[row]), int(queue.restart_count[row]))
+    def _keeps_request(self, queue: QueueColumns, row: int) -> bool:
+        return self._keeps_request_of(
+            int(queue.job_id[row]), float(queue.submit_s[row]), int(queue.restart_count[row])
+        )
 
-    def _side_by_side(
+    def _expanded(
         self,
         queue: QueueColumns,
         rows: Ints,
-        as_asked: Shapes,
+        as_asked: ShapeTable,
         offers: Mapping[int, tuple[GpuShape, ...]],
-        space: _Space,
-    ) -> Shapes:
+        space: _NodeCapacity,
+    ) -> ShapeTable:
         counts = np.ones(len(rows), np.int64)
-        for place, shapes in offers.items():
-            counts[place] = len(shapes)
+        for index, shapes in offers.items():
+            counts[index] = len(shapes)
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         at = np.repeat(np.arange(len(rows)), counts)
-        gpus, kinds = as_asked.table.gpus[at], [as_asked.gpu_kind[place] for place in at.tolist()]
+        gpus, kinds = as_asked.table.gpus[at], [as_asked.gpu_kind[index] for index in at.tolist()]
         shape: list[GpuShape | None] = [None] * len(at)
         fits = np.ones(len(at), np.bool_)
-        for place, shapes in offers.items():
-            row, need = int(rows[place]), _need(queue, int(rows[place]))
+        for index, shapes in offers.items():
+            row, need = int(rows[index]), _need(queue, int(rows[index]))
             job_id = int(queue.job_id[row])
-            for number, one in enumerate(shapes, int(first[place])):
+            for number, one in enumerate(shapes, int(first[index])):
                 shape[number], kinds[number] = one, one.gpu_kind
                 gpus[number] = one.gpus * need.nodes
-                fits[number] = (job_id, one) not in self._doubts and space.fits(need, one)
+                fits[number] = (job_id, one) not in self._blocked_shapes and space.fits(need, one)
         some = np.repeat(np.logical_or.reduceat(fits, first[:-1]), counts) if len(at) else fits
         predicted = self._predicted(queue, rows, as_asked.predicted, at, gpus, kinds, shape)
         table = alternatives(
@@ -160,29 +172,29 @@ class Alternatives:
             predicted.time_s,
             predicted.power_watts,
             gpus=gpus,
-            hardware=numbered(kinds),
+            hardware=integer_codes(kinds),
             possible=fits | ~some,
         )
-        return Offered(table, kinds, predicted, shape, fits, offers, space.gpus_free)
+        return OfferedShapeTable(table, kinds, predicted, shape, fits, offers, space.gpus_free)
 
     def _predicted(
         self,
         queue: QueueColumns,
         rows: Ints,
-        as_asked: Predicted,
+        as_asked: QueuePredictions,
         at: Ints,
         gpus: Ints,
         kinds: list[str],
         shape: list[GpuShape | None],
-    ) -> Predicted:
+    ) -> QueuePredictions:
         """Return the figures by row: new ones for offered shapes, those of the jobs as they asked else."""
         offered = np.array([row for row, one in enumerate(shape) if one is not None], np.int64)
         own, count, kind = rows[at[offered]], gpus[offered], [kinds[row] for row in offered.tolist()]
-        time, watts = self._predictor.modelled(queue, own, count, kind)
-        peak_time, peak_watts = scaling_model.by_peaks(count, kind)
+        time, watts = self._predictor.predict_by_model(queue, own, count, kind)
+        peak_time, peak_watts = relative_by_peaks(count, kind)
         job = at[offered]
         unknown = np.isin(job, job[np.isnan(time)])
-        asked = scaling_model.compared(
+        asked = harmonized(
             self._predictor.predict(queue, own, count, kind),
             job,
             np.where(unknown, peak_time, time),
@@ -190,15 +202,15 @@ class Alternatives:
             queue.time_limit_s[own],
         )
         figures = []
-        for name in (one.name for one in fields(Predicted)):
+        for name in (one.name for one in fields(QueuePredictions)):
             column = getattr(as_asked, name)[at]
             column[offered] = getattr(asked, name)
             figures.append(column)
-        return Predicted(*figures)
+        return QueuePredictions(*figures)
 
 
 @dataclass(frozen=True, slots=True)
-class _Need:
+class _JobNeed:
     """What a job needs beside its GPUs."""
 
     partitions: tuple[str, ...]
@@ -206,13 +218,13 @@ class _Need:
     cpus_per_node: int
 
 
-def _need(queue: QueueColumns, row: int) -> _Need:
+def _need(queue: QueueColumns, row: int) -> _JobNeed:
     nodes = max(1, int(queue.nodes[row]))
     cpus = -(-int(queue.cpus[row]) // nodes)
-    return _Need(tuple(queue.partition[row].split(",")), nodes, cpus)
+    return _JobNeed(tuple(queue.partition[row].split(",")), nodes, cpus)
 
 
-class _Space:
+class _NodeCapacity:
     """What nodes have and what is free of them, asked by jobs; the same question is answered once.
 
     In columns, for users can make every job's question another one.
@@ -228,10 +240,10 @@ class _Space:
         for node in nodes:
             for kind, count in node.gpus_free.items() if node.usable else ():
                 self.gpus_free[kind] = self.gpus_free.get(kind, 0) + count
-        self.could = lru_cache(maxsize=4096)(self._could)
+        self.can_ever_fit = lru_cache(maxsize=4096)(self._can_ever_fit)
         self.fits = lru_cache(maxsize=4096)(self._fits)
-        self._of_kind = lru_cache(maxsize=256)(self._count)
-        self._members = lru_cache(maxsize=256)(self._in_partition)
+        self._gpus_of_kind = lru_cache(maxsize=256)(self._count)
+        self._nodes_in = lru_cache(maxsize=256)(self._in_partition)
 
     def _count(self, kind: str) -> tuple[Ints, Ints]:
         """Return the GPUs of a kind and the free ones, by node."""
@@ -242,23 +254,23 @@ class _Space:
     def _in_partition(self, name: str) -> Bools:
         return np.array([name in node.partitions for node in self._nodes], np.bool_)
 
-    def _suffice(self, able: Bools, need: _Need) -> bool:
+    def _enough_nodes(self, able: Bools, need: _JobNeed) -> bool:
         """Return whether some partition has so many of these nodes: a job runs in one of its partitions."""
-        return any(np.count_nonzero(able & self._members(name)) >= need.nodes for name in need.partitions)
+        return any(np.count_nonzero(able & self._nodes_in(name)) >= need.nodes for name in need.partitions)
 
-    def _could(self, need: _Need, shape: GpuShape) -> bool:
+    def _can_ever_fit(self, need: _JobNeed, shape: GpuShape) -> bool:
         """Return whether the partition has such nodes at all."""
-        gpus, _ = self._of_kind(shape.gpu_kind)
-        return self._suffice((gpus >= shape.gpus) & (self._cpus >= need.cpus_per_node), need)
+        gpus, _ = self._gpus_of_kind(shape.gpu_kind)
+        return self._enough_nodes((gpus >= shape.gpus) & (self._cpus >= need.cpus_per_node), need)
 
-    def _fits(self, need: _Need, shape: GpuShape) -> bool:
+    def _fits(self, need: _JobNeed, shape: GpuShape) -> bool:
         """Return whether enough is free now."""
-        _, free = self._of_kind(shape.gpu_kind)
+        _, free = self._gpus_of_kind(shape.gpu_kind)
         able = (free >= shape.gpus) & (self._cpus_free >= need.cpus_per_node)
-        return self._suffice(able & self._usable, need)
+        return self._enough_nodes(able & self._usable, need)
 
 
-def offer(queue: QueueColumns, row: int) -> tuple[GpuShape, ...]:
+def offered_by(queue: QueueColumns, row: int) -> tuple[GpuShape, ...]:
     """Return the shapes that a job offers; none for what is not a good list.
 
     Records of several array tasks and components of heterogeneous jobs keep what they asked for: one
@@ -278,7 +290,7 @@ def _parsed(text: str) -> tuple[GpuShape, ...]:
         return ()
 
 
-def choices(snapshot: Snapshot, rank: Rank) -> list[Choice]:
+def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
     """Return the shape for each job that offers several: those whose turn has come, then the others.
 
     First to start first. If its turn has come, that of the policy among those that fit. Its turn: going
@@ -290,65 +302,67 @@ def choices(snapshot: Snapshot, rank: Rank) -> list[Choice]:
         rank: the policy.
     """
     shapes = snapshot.shapes
-    if not isinstance(shapes, Offered) or not shapes.offers:
+    if not isinstance(shapes, OfferedShapeTable) or not shapes.offers:
         return []
     all_possible = replace(shapes.table, possible=np.ones_like(shapes.table.possible))
     best = rank(replace(snapshot.scheduled, alternatives=all_possible), snapshot.options).choice
-    started = _started(snapshot, shapes)
+    started = _startable_indices(snapshot, shapes)
     found = []
-    for place in snapshot.order.tolist():
-        if place in shapes.offers:
-            now = int(snapshot.ranking.choice[place])
-            turn = place in started and bool(shapes.fits[now])
-            row = now if turn else int(best[place])
+    for index in snapshot.order.tolist():
+        if index in shapes.offers:
+            now = int(snapshot.ranking.choice[index])
+            starts_now = index in started and bool(shapes.fits[now])
+            row = now if starts_now else int(best[index])
             if row >= 0:
-                found.append(_choice(snapshot, shapes, place, row, turn))
-    return sorted(found, key=lambda choice: not choice.turn)
+                found.append(_choice(snapshot, shapes, index, row, starts_now))
+    return sorted(found, key=lambda choice: not choice.starts_now)
 
 
-def _started(snapshot: Snapshot, shapes: Offered) -> set[int]:
+def _startable_indices(snapshot: Snapshot, shapes: OfferedShapeTable) -> set[int]:
     """Return which ranked jobs would start now, in order and with what is free, by place among them.
 
     Jobs that something else holds back take nothing; one that offers shapes may be free in another of them.
     """
-    back = held_back(snapshot.queue)[snapshot.rows]
+    back = blocked_rows(snapshot.queue)[snapshot.rows]
     back[list(shapes.offers)] = False
-    free = snapshot.free()[snapshot.rows] & ~back
+    free = snapshot.startable()[snapshot.rows] & ~back
     ranking = Ranking(
         tier=np.where(free, snapshot.ranking.tier, NORMAL),
         score=np.where(free, snapshot.ranking.score, np.inf),
         choice=np.where(free, snapshot.ranking.choice, -1),
     )
     count = int(shapes.table.hardware.max(initial=0)) + 1
-    units = np.full(count, ENDLESS)
+    units = np.full(count, UNLIMITED_UNITS)
     for kind, number in zip(shapes.gpu_kind, shapes.table.hardware.tolist(), strict=True):
-        units[number] = shapes.gpus_free.get(kind, 0) if kind else ENDLESS
+        units[number] = shapes.gpus_free.get(kind, 0) if kind else UNLIMITED_UNITS
     job_id = snapshot.queue.job_id[snapshot.rows]
     return set(admit(ranking, job_id, shapes.table, units, np.zeros(len(shapes.gpu_kind))))
 
 
-def _choice(snapshot: Snapshot, shapes: Offered, place: int, row: int, turn: bool) -> Choice:
-    queue, at = snapshot.queue, int(snapshot.rows[place])
+def _choice(
+    snapshot: Snapshot, shapes: OfferedShapeTable, index: int, row: int, starts_now: bool
+) -> ShapeChoice:
+    queue, at = snapshot.queue, int(snapshot.rows[index])
     shape = shapes.shape[row]
     assert shape is not None
-    return Choice(
+    return ShapeChoice(
         job_id=int(queue.job_id[at]),
         name=queue.name_of(at),
         submit_s=float(queue.submit_s[at]),
         partitions=tuple(queue.partition[at].split(",")),
         shape=shape,
-        offered=shapes.offers[place],
-        turn=turn,
-        place=place,
+        offered=shapes.offers[index],
+        starts_now=starts_now,
+        index=index,
     )
 
 
-def reason(snapshot: Snapshot, choice: Choice) -> str:
+def choice_reason(snapshot: Snapshot, choice: ShapeChoice) -> str:
     """Return one line: why a job gets a shape."""
     shapes, table = snapshot.shapes, snapshot.shapes.table
     words = []
-    for row in range(int(table.first[choice.place]), int(table.first[choice.place + 1])):
+    for row in range(int(table.first[choice.index]), int(table.first[choice.index + 1])):
         free = "" if shapes.fits_now(row) else ", does not fit now"
         words.append(f"{shapes.text(row)} {with_unit(float(table.edp[row]), 'J s')}{free}")
-    verb = "takes" if choice.turn else "waits for"
+    verb = "takes" if choice.starts_now else "waits for"
     return f"{snapshot.policy} {verb} it; predicted EDP: {'; '.join(words)}"

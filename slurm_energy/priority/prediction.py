@@ -36,14 +36,14 @@ HISTORY, MODEL, NAMEPLATE = range(3)
 HistoryPredictor = Callable[[Mapping[str, Sequence[Any]]], history_columns.Predictions]
 """`oracle.history.columns.predict_many` for the history in force."""
 
-_LEAST_S: Final = 1e-3
-_MOST: Final = 1e12  # seconds or watts; what is more is no figure of a job
-_MOST_REMEMBERED: Final = 50_000
+_MIN_TIME_S: Final = 1e-3
+_MAX_FIGURE: Final = 1e12  # seconds or watts; what is more is no figure of a job
+_MAX_CACHED: Final = 50_000
 _OWN_PROGRAM: Final = tuple(not level.by_limit for level in LEVELS)
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class QueuePredictions:
     """One value per job in each array, always a number: every job gets an answer.
 
     Attributes:
@@ -98,7 +98,7 @@ class Predicted:
         return "time limit and TDP, and what is usual in the partition"
 
 
-class Predictor:
+class QueuePredictor:
     """Asks the oracles for whole queues; remembers what does not change.
 
     Args:
@@ -112,9 +112,9 @@ class Predictor:
     ) -> None:
         self._config, self._history, self._guard = config, history, guard
         self._policy_caps = policy_caps(config)
-        self._requests: dict[Any, PolicyRequest] = {}
-        self._models: dict[Any, tuple[float, float] | None] = {}
-        self._plates: dict[Any, tuple[float, float]] = {}
+        self._request_cache: dict[Any, PolicyRequest] = {}
+        self._model_cache: dict[Any, tuple[float, float] | None] = {}
+        self._nameplate_cache: dict[Any, tuple[float, float]] = {}
         site, _ = read_site(config.oracle.calibrations, config.oracle.hardware)
         self._training, self._nameplate = TrainingOracle(site.of), NameplateOracle()
 
@@ -124,7 +124,7 @@ class Predictor:
         rows: Ints | None = None,
         gpus: Ints | None = None,
         gpu_kind: Sequence[str] | None = None,
-    ) -> Predicted:
+    ) -> QueuePredictions:
         """Return the predictions for a queue, or for other shapes of its jobs.
 
         Runs of the same user's programs count most; then the training model, if the job names a model
@@ -137,14 +137,14 @@ class Predictor:
             gpus: GPUs of each shape, shape (m,); None: as the job asks.
             gpu_kind: kind of GPU of each shape likewise.
         """
-        asked = self._columns(queue, rows, gpus, gpu_kind)
-        count = len(asked["gpus"])
-        limit = np.array([np.inf if value is None else value for value in asked["time_limit_s"]])
+        requests = self._request_columns(queue, rows, gpus, gpu_kind)
+        count = len(requests["gpus"])
+        limit = np.array([np.inf if value is None else value for value in requests["time_limit_s"]])
         time_s, watts = np.full(count, np.nan), np.full(count, np.nan)
         source, runs, level = (np.full(count, value, np.int64) for value in (NAMEPLATE, 0, -1))
-        models = asked.pop("model")
+        models = requests.pop("model")
         if self._history is not None and count:
-            found = self._history(asked)
+            found = self._history(requests)
             time_s, watts, runs, level = (
                 found.duration_s.copy(),
                 found.power_watts.copy(),
@@ -156,43 +156,47 @@ class Predictor:
                 others = level > USER_LEVEL
                 time_s[others], watts[others], runs = np.nan, np.nan, np.where(others, 0, runs)
             source = np.where(runs > 0, HISTORY, NAMEPLATE)
-        self._ask_model(asked, models, time_s, watts, source, level)
+        self._fill_from_model(requests, models, time_s, watts, source, level)
         # One job's figures that cannot be must not keep all others from being ranked.
-        wrong = ~((time_s >= 0) & (time_s <= _MOST)) | (watts < 0) | (watts > _MOST)
+        wrong = ~((time_s >= 0) & (time_s <= _MAX_FIGURE)) | (watts < 0) | (watts > _MAX_FIGURE)
         time_s[wrong], watts[wrong], source[wrong] = np.nan, np.nan, NAMEPLATE
         runs, level = np.where(source == HISTORY, runs, 0), np.where(source == HISTORY, level, -1)
-        self._ask_nameplate(asked, time_s, watts)
-        time_s = np.clip(time_s, _LEAST_S, limit)
+        self._fill_from_nameplate(requests, time_s, watts)
+        time_s = np.clip(time_s, _MIN_TIME_S, limit)
         if self._guard is None:
-            return Predicted(time_s, watts, source, runs, level, time_s, np.zeros(count), np.ones(count))
-        uncapped = asked | dict.fromkeys(("cap_watts", "gpu_cap_watts"), [None] * count)
-        plates = np.array([plate[1] for plate in self._plates_of(uncapped)], np.float64)
-        kept = self._guard.apply(asked, time_s, watts, source == NAMEPLATE, plates, _most_watts(asked))
-        return Predicted(
-            np.clip(kept.time_s, _LEAST_S, limit),
-            kept.power_watts,
+            return QueuePredictions(
+                time_s, watts, source, runs, level, time_s, np.zeros(count), np.ones(count)
+            )
+        uncapped = requests | dict.fromkeys(("cap_watts", "gpu_cap_watts"), [None] * count)
+        nameplate_figures = np.array([plate[1] for plate in self._nameplate_figures(uncapped)], np.float64)
+        guarded = self._guard.apply(
+            requests, time_s, watts, source == NAMEPLATE, nameplate_figures, _max_watts(requests)
+        )
+        return QueuePredictions(
+            np.clip(guarded.time_s, _MIN_TIME_S, limit),
+            guarded.power_watts,
             source,
             runs,
             level,
             time_s,
-            kept.lower_bound_s,
-            kept.misprediction,
+            guarded.lower_bound_s,
+            guarded.misprediction,
         )
 
-    def modelled(
+    def predict_by_model(
         self, queue: QueueColumns, rows: Ints, gpus: Ints, gpu_kind: Sequence[str]
     ) -> tuple[Floats, Floats]:
         """Return what the training model alone says of shapes: time and watts, NaN where it says nothing.
 
         Arguments as in `predict`.
         """
-        asked = self._columns(queue, rows, gpus, gpu_kind)
+        requests = self._request_columns(queue, rows, gpus, gpu_kind)
         time_s, watts = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         source, level = np.full(len(rows), NAMEPLATE), np.full(len(rows), -1)
-        self._ask_model(asked, asked["model"], time_s, watts, source, level)
+        self._fill_from_model(requests, requests["model"], time_s, watts, source, level)
         return time_s, watts
 
-    def _columns(
+    def _request_columns(
         self, queue: QueueColumns, rows: Ints | None, gpus: Ints | None, gpu_kind: Sequence[str] | None
     ) -> dict[str, list[Any]]:
         at = list(range(queue.count)) if rows is None else rows.tolist()
@@ -221,12 +225,12 @@ class Predictor:
     def _requests_of(
         self, flags: Iterable[Mapping[str, str]], users: Iterable[str], partitions: Iterable[str]
     ) -> list[PolicyRequest]:
-        known, found = _bounded(self._requests), []
+        cache, found = _emptied_if_full(self._request_cache), []
         for given, user, partition in zip(flags, users, partitions, strict=True):
             key = (tuple(item for item in given.items() if item[0] != FINGERPRINT), user, partition)
-            request = known.get(key)
+            request = cache.get(key)
             if request is None:
-                request = known[key] = self._request(given, user, partition)
+                request = cache[key] = self._request(given, user, partition)
             found.append(request)
         return found
 
@@ -243,9 +247,9 @@ class Predictor:
             gpu_cap_watts=request.gpu_cap_watts or gpu_cap,
         )
 
-    def _ask_model(
+    def _fill_from_model(
         self,
-        asked: Mapping[str, list[Any]],
+        requests: Mapping[str, list[Any]],
         models: list[str | None],
         time_s: Floats,
         watts: Floats,
@@ -253,46 +257,48 @@ class Predictor:
         level: Ints,
     ) -> None:
         """Put the training model's figures where it knows more than history does."""
-        known = _bounded(self._models)
+        cache = _emptied_if_full(self._model_cache)
         for row, model in enumerate(models):
-            kind = asked["gpu_kind"][row]
+            kind = requests["gpu_kind"][row]
             if not model or not kind or (level[row] >= 0 and _OWN_PROGRAM[level[row]]):
                 continue
-            key = (model, kind, asked["gpus"][row], asked["gpu_cap_watts"][row])
-            if key not in known:
+            key = (model, kind, requests["gpus"][row], requests["gpu_cap_watts"][row])
+            if key not in cache:
                 question = Question(model=model, gpu_kind=kind, gpus=key[2], gpu_cap_watts=key[3])
-                known[key] = _means(self._training.predict(question))
-            answer = known[key]
+                cache[key] = _mean_figures(self._training.predict(question))
+            answer = cache[key]
             if answer is not None:
                 (time_s[row], watts[row]), source[row] = answer, MODEL
 
-    def _ask_nameplate(self, asked: Mapping[str, list[Any]], time_s: Floats, watts: Floats) -> None:
+    def _fill_from_nameplate(self, requests: Mapping[str, list[Any]], time_s: Floats, watts: Floats) -> None:
         """Fill in what nobody knows: half the time limit, and a share of the TDP."""
         rows = np.flatnonzero(np.isnan(time_s) | np.isnan(watts))
-        for row, answer in zip(rows.tolist(), self._plates_of(asked, rows), strict=True):
+        for row, answer in zip(rows.tolist(), self._nameplate_figures(requests, rows), strict=True):
             time_s[row] = answer[0] if np.isnan(time_s[row]) else time_s[row]
             watts[row] = answer[1] if np.isnan(watts[row]) else watts[row]
 
-    def _plates_of(
-        self, asked: Mapping[str, list[Any]], rows: Ints | None = None
+    def _nameplate_figures(
+        self, requests: Mapping[str, list[Any]], rows: Ints | None = None
     ) -> list[tuple[float, float]]:
         """Return time and watts by time limit and TDP."""
-        known = _bounded(self._plates)
+        cache = _emptied_if_full(self._nameplate_cache)
         columns = ("nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "cap_watts", "gpu_cap_watts")
         found = []
-        for row in range(len(asked["gpus"])) if rows is None else rows.tolist():
-            key = tuple(asked[name][row] for name in columns)
-            answer = known.get(key)
+        for row in range(len(requests["gpus"])) if rows is None else rows.tolist():
+            key = tuple(requests[name][row] for name in columns)
+            answer = cache.get(key)
             if answer is None:
-                means = _means(self._nameplate.predict(Question(**dict(zip(columns, key, strict=True)))))
-                answer = known[key] = means or (NO_LIMIT_S / 2, 0.0)
+                means = _mean_figures(
+                    self._nameplate.predict(Question(**dict(zip(columns, key, strict=True))))
+                )
+                answer = cache[key] = means or (NO_LIMIT_S / 2, 0.0)
             found.append(answer)
         return found
 
 
-def _most_watts(asked: Mapping[str, list[Any]]) -> Floats:
+def _max_watts(requests: Mapping[str, list[Any]]) -> Floats:
     """Return the watts that each job's caps allow, infinity without one."""
-    columns = zip(*(asked[name] for name in ("cap_watts", "gpu_cap_watts", "nodes", "gpus")), strict=True)
+    columns = zip(*(requests[name] for name in ("cap_watts", "gpu_cap_watts", "nodes", "gpus")), strict=True)
     found = []
     for cap, gpu_cap, nodes, gpus in columns:
         caps = caps_of(cap, gpu_cap, nodes, gpus)
@@ -306,12 +312,12 @@ def _fingerprint(flags: Mapping[str, str]) -> str | None:
     return text if FINGERPRINT_FORM.fullmatch(text) else None
 
 
-def _means(answer: Answer | None) -> tuple[float, float] | None:
+def _mean_figures(answer: Answer | None) -> tuple[float, float] | None:
     return None if answer is None else (answer.duration_s.mean, answer.power_watts.mean)
 
 
-def _bounded(memory: dict[Any, Any]) -> dict[Any, Any]:
+def _emptied_if_full(memory: dict[Any, Any]) -> dict[Any, Any]:
     """Return the memory, emptied if what users write made it too large."""
-    if len(memory) > _MOST_REMEMBERED:
+    if len(memory) > _MAX_CACHED:
         memory.clear()
     return memory

@@ -21,10 +21,10 @@ MAX_REFRESHED_JOBS: Final = 100
 _CHECK_INTERVAL_S: Final = 600.0
 
 
-class Target(Protocol):
+class Publisher(Protocol):
     """Where orders go."""
 
-    def take(self, snapshot: Snapshot) -> str | None:
+    def publish(self, snapshot: Snapshot) -> str | None:
         """Hand over; return in one line what could not be done, None if all is well.
 
         Raises:
@@ -32,13 +32,13 @@ class Target(Protocol):
         """
         ...
 
-    def leave(self, following: Target | None) -> None:
+    def close(self, successor: Publisher | None) -> None:
         """Stop ordering jobs for good, as another target takes over, or none. Jobs keep their places."""
         ...
 
 
-class Applier(Protocol):
-    """Sets site factors job by job, see `slurm.queue.job_update.JobUpdater`."""
+class SiteFactorSetter(Protocol):
+    """Sets site factors job by job, see `slurm.queue.update.Updater`."""
 
     def set_site_factors(self, changes: Mapping[int, int]) -> Any:
         """Set them in the order given, as many as time allows; the answer has `refused` and `left`."""
@@ -48,15 +48,15 @@ class Applier(Protocol):
 class NullPublisher:
     """Shadow mode: nothing is changed."""
 
-    def take(self, snapshot: Snapshot) -> str | None:
+    def publish(self, snapshot: Snapshot) -> str | None:
         """Do nothing."""
         return None
 
-    def leave(self, following: Target | None) -> None:
+    def close(self, successor: Publisher | None) -> None:
         """Do nothing."""
 
 
-class Table:
+class TablePublisher:
     """Plugin mode: a table of all pending jobs, rewritten every cycle, which also shows that we live.
 
     slurmctld looks all jobs up once a minute, and one job when something about it is set. So new jobs, which
@@ -71,29 +71,32 @@ class Table:
     """
 
     def __init__(
-        self, path: Path, stale_s: float, nudge: Applier | None = None, *, ranks_all: bool = True
+        self, path: Path, stale_s: float, refresher: SiteFactorSetter | None = None, *, ranks_all: bool = True
     ) -> None:
-        self._path, self._stale_s, self._nudge = path, stale_s, nudge
+        self._path, self._stale_s, self._refresher = path, stale_s, refresher
         self._ranks_all = ranks_all
 
-    def take(self, snapshot: Snapshot) -> str | None:
+    def publish(self, snapshot: Snapshot) -> str | None:
         """Write the table; jobs submitted until the next one go to the middle of the queue, or last."""
-        job_ids, numbers = snapshot.numbered()
+        job_ids, site_factors = snapshot.site_factor_table()
         table_file.write(
             self._path,
             job_ids,
-            numbers,
+            site_factors,
             stale_s=self._stale_s,
-            default=snapshot.default_number if self._ranks_all else 0,
+            default=snapshot.default_site_factor if self._ranks_all else 0,
             written_unix_s=snapshot.computed,
         )
-        if self._nudge is None:
+        if self._refresher is None:
             return None
-        return _set(self._nudge, dict(islice(snapshot.changes(new_only=True).items(), MAX_REFRESHED_JOBS)))
+        return _apply(
+            self._refresher,
+            dict(islice(snapshot.site_factor_changes(new_only=True).items(), MAX_REFRESHED_JOBS)),
+        )
 
-    def leave(self, following: Target | None) -> None:
+    def close(self, successor: Publisher | None) -> None:
         """Take the table away, or slurmctld would go by it until it is stale."""
-        if isinstance(following, Table) and following._path == self._path:
+        if isinstance(successor, TablePublisher) and successor._path == self._path:
             return
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
@@ -107,23 +110,23 @@ class ScontrolPublisher:
         check: raises ConfigError where slurm.conf has site factors decide nothing; asked now and then.
     """
 
-    def __init__(self, applier: Applier, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, applier: SiteFactorSetter, check: Callable[[], None] = lambda: None) -> None:
         self._applier, self._check = applier, check
         self._checked_s = -float("inf")
 
-    def take(self, snapshot: Snapshot) -> str | None:
+    def publish(self, snapshot: Snapshot) -> str | None:
         """Have the changes made; what there is no time for is made in the next cycles."""
-        changes = snapshot.changes()
+        changes = snapshot.site_factor_changes()
         if changes and time.monotonic() - self._checked_s > _CHECK_INTERVAL_S:
             self._check()
             self._checked_s = time.monotonic()
-        return _set(self._applier, changes)
+        return _apply(self._applier, changes)
 
-    def leave(self, following: Target | None) -> None:
+    def close(self, successor: Publisher | None) -> None:
         """Do nothing: what was set stays with the jobs."""
 
 
-def _set(applier: Applier, changes: Mapping[int, int]) -> str | None:
+def _apply(applier: SiteFactorSetter, changes: Mapping[int, int]) -> str | None:
     if not changes:
         return None
     outcome = applier.set_site_factors(changes)

@@ -21,7 +21,7 @@ _KEYS: Final = ("job", "user", "account", "partition", "neighbours", "state")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PriorityQuery:
     """What to look for; empty tuples mean no condition.
 
     Attributes:
@@ -40,7 +40,7 @@ class Wanted:
     visible: Visibility | None = None
 
     @classmethod
-    def from_query(cls, query: Mapping[str, str]) -> Wanted:
+    def from_parameters(cls, query: Mapping[str, str]) -> PriorityQuery:
         """Read the parameters of `GET /v1/priority`.
 
         Raises:
@@ -56,7 +56,7 @@ class Wanted:
             state=switch(query, "state"),
         )
 
-    def limited_to(self, visible: Visibility, name: str | None) -> Wanted:
+    def limited_to(self, visible: Visibility, name: str | None) -> PriorityQuery:
         """Return the same for somebody who may not see all jobs.
 
         Args:
@@ -73,7 +73,7 @@ class Wanted:
         return replace(self, visible=visible)
 
 
-def rows_wanted(snapshot: Snapshot, wanted: Wanted) -> list[int]:
+def matching_rows(snapshot: Snapshot, wanted: PriorityQuery) -> list[int]:
     """Return rows of pending jobs, first to start first.
 
     Raises:
@@ -110,7 +110,7 @@ def visible_rows(queue: QueueColumns, visible: Visibility | None) -> Bools:
     return found
 
 
-def _conditions(snapshot: Snapshot, wanted: Wanted) -> Bools:
+def _conditions(snapshot: Snapshot, wanted: PriorityQuery) -> Bools:
     queue = snapshot.queue
     found = np.ones(queue.count, np.bool_)
     if wanted.users:

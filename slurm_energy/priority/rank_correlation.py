@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_energy.priority.site_factors import longest_falling
+from slurm_energy.priority.site_factors import longest_nonincreasing
 from slurm_energy.scheduling.queue import Ints
 
 
@@ -23,10 +23,10 @@ class RankCorrelation:
 
     jobs: int
     kendall_tau: float
-    moved: int
+    moved_jobs: int
 
 
-def agreement(place: Ints) -> RankCorrelation:
+def rank_correlation(place: Ints) -> RankCorrelation:
     """Compare an order with another one.
 
     Args:
@@ -34,11 +34,11 @@ def agreement(place: Ints) -> RankCorrelation:
     """
     count = len(place)
     pairs = count * (count - 1) / 2
-    tau = 1.0 - 2.0 * inversions(place) / pairs if pairs else float("nan")
-    return RankCorrelation(count, tau, count - len(longest_falling(-place)))
+    tau = 1.0 - 2.0 * count_inversions(place) / pairs if pairs else float("nan")
+    return RankCorrelation(count, tau, count - len(longest_nonincreasing(-place)))
 
 
-def inversions(place: Ints) -> int:
+def count_inversions(place: Ints) -> int:
     """Return how many pairs stand the wrong way round: place[i] > place[j] for i < j. O(n log² n).
 
     Bit by bit: among numbers that agree in all higher bits a pair is wrong where a 1 comes before a 0.

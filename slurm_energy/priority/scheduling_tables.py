@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from slurm_energy.priority.prediction import Predicted
+from slurm_energy.priority.prediction import QueuePredictions
 from slurm_energy.scheduling.queue import Alternatives, Bools, Floats, Ints, Jobs, alternatives, jobs
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 
@@ -17,7 +17,7 @@ _ITS_TURN: Final = frozenset({"", "BeginTime", "Cleaning", "Dependency", "Priori
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
+class ShapeTable:
     """The shapes in which ranked jobs could run, side by side.
 
     Attributes:
@@ -28,7 +28,7 @@ class Shapes:
 
     table: Alternatives
     gpu_kind: list[str]
-    predicted: Predicted
+    predicted: QueuePredictions
 
     def text(self, row: int) -> str:
         """Return a shape for people."""
@@ -43,7 +43,7 @@ class Shapes:
 class ShapeProvider(Protocol):
     """Finds the shapes of jobs."""
 
-    def shapes(self, queue: QueueColumns, rows: Ints, predicted: Predicted) -> Shapes:
+    def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
         """Return the shapes of some jobs.
 
         Args:
@@ -57,7 +57,7 @@ class ShapeProvider(Protocol):
 class RequestedShapeProvider:
     """One shape a job: what it asked for. Always possible, as Slurm decides what fits."""
 
-    def shapes(self, queue: QueueColumns, rows: Ints, predicted: Predicted) -> Shapes:
+    def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
         """Return one row for each of the jobs."""
         count = len(rows)
         kinds = [queue.gpu_kind[row] for row in rows.tolist()]
@@ -67,23 +67,23 @@ class RequestedShapeProvider:
             predicted.time_s[rows],
             predicted.power_watts[rows],
             gpus=np.where(gpus > 0, gpus, queue.nodes[rows]),
-            hardware=numbered(kinds),
+            hardware=integer_codes(kinds),
         )
-        return Shapes(table, kinds, taken(predicted, rows))
+        return ShapeTable(table, kinds, select_rows(predicted, rows))
 
 
-def numbered(words: Sequence[str]) -> Ints:
+def integer_codes(words: Sequence[str]) -> Ints:
     """Return a number for each word, equal ones for equal words."""
     known: dict[str, int] = {}
     return np.array([known.setdefault(word, len(known)) for word in words], np.int64)
 
 
-def taken(predicted: Predicted, rows: Ints) -> Predicted:
+def select_rows(predicted: QueuePredictions, rows: Ints) -> QueuePredictions:
     """Return the predictions of some rows."""
-    return Predicted(*(getattr(predicted, column.name)[rows] for column in fields(Predicted)))
+    return QueuePredictions(*(getattr(predicted, column.name)[rows] for column in fields(QueuePredictions)))
 
 
-def leaders(queue: QueueColumns) -> Ints:
+def leader_rows(queue: QueueColumns) -> Ints:
     """Return for each row the row whose place it shares, shape (n,): mostly its own.
 
     Slurm addresses an array, and a heterogeneous job, as one: their pending records have one place. It is
@@ -114,7 +114,7 @@ def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) ->
     return rows
 
 
-def with_components(queue: QueueColumns, leader: Ints, predicted: Predicted) -> Predicted:
+def add_components(queue: QueueColumns, leader: Ints, predicted: QueuePredictions) -> QueuePredictions:
     """Return predictions in which leaders of heterogeneous jobs have the time and watts of all components."""
     parts = np.flatnonzero((queue.het_job_id > 0) & (leader != np.arange(queue.count)))
     if len(parts) == 0:
@@ -125,7 +125,7 @@ def with_components(queue: QueueColumns, leader: Ints, predicted: Predicted) -> 
     return replace(predicted, time_s=time_s, power_watts=watts)
 
 
-def waits_since(queue: QueueColumns, now_s: float) -> Floats:
+def waiting_since(queue: QueueColumns, now_s: float) -> Floats:
     """Return from when on jobs wait, Unix seconds, shape (n,): since they were eligible, as Slurm counts age.
 
     A held or dependent job that never was waits from now on: who submits
@@ -157,7 +157,7 @@ def job_table(
     cpus = queue.cpus[rows].astype(np.float64)
     return jobs(
         queue.job_id[rows],
-        waits_since(queue, now_s)[rows],
+        waiting_since(queue, now_s)[rows],
         user=users,
         deadline_s=queue.deadline_s[rows],
         time_limit_s=queue.time_limit_s[rows],
@@ -168,7 +168,7 @@ def job_table(
     )
 
 
-def free_to_start(queue: QueueColumns, now_s: float) -> Bools:
+def startable_rows(queue: QueueColumns, now_s: float) -> Bools:
     """Return which rows are pending and wait for nothing but resources and their turn.
 
     What a limit or a node that is down holds back is among them, see `held_back`.
@@ -178,6 +178,6 @@ def free_to_start(queue: QueueColumns, now_s: float) -> Bools:
     return free
 
 
-def held_back(queue: QueueColumns) -> Bools:
+def blocked_rows(queue: QueueColumns) -> Bools:
     """Return which rows Slurm keeps waiting for something that no free node helps, as limits."""
     return np.array([reason not in _ITS_TURN for reason in queue.reason], np.bool_)

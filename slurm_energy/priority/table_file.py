@@ -15,9 +15,9 @@ from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.queue.table_layout import checksum
 from slurm_energy.trusted_files import replace_public
 
-MOST_JOBS: Final = 1 << 20
+MAX_JOBS: Final = 1 << 20
 """The plugin's buffer; jobs beyond it would not be read."""
-LARGEST_FACTOR: Final = 0x7FFFFFFF - 3
+MAX_ABS_SITE_FACTOR: Final = 0x7FFFFFFF - 3
 """Greatest absolute value of a site factor: Slurm's NICE_OFFSET less what it reserves."""
 HEADER: Final = np.dtype(
     [
@@ -57,10 +57,10 @@ def encode(
     ids, factors = np.asarray(job_ids, np.int64), np.asarray(site_factors, np.int64)
     if ids.shape != factors.shape or ids.ndim != 1:
         raise ValueError(f"{ids.shape} job ids and {factors.shape} site factors")
-    if len(ids) > MOST_JOBS:
-        raise ValueError(f"{len(ids)} jobs, at most {MOST_JOBS}")
+    if len(ids) > MAX_JOBS:
+        raise ValueError(f"{len(ids)} jobs, at most {MAX_JOBS}")
     largest = max(abs(int(default)), int(np.max(np.abs(factors), initial=0)))
-    if largest > LARGEST_FACTOR or np.any(ids < 1) or np.any(ids > 0xFFFFFFFF):
+    if largest > MAX_ABS_SITE_FACTOR or np.any(ids < 1) or np.any(ids > 0xFFFFFFFF):
         raise ValueError("a job id or site factor is out of range")
     order = np.argsort(ids, kind="stable")
     entries = np.zeros(len(ids), ENTRY)

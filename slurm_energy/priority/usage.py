@@ -17,16 +17,16 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 Association = tuple[str, str]
 """Account and user."""
 
-REMEMBERED_HALF_LIVES: Final = 12.0
+WINDOW_HALF_LIVES: Final = 12.0
 """What ended longer ago counts less than 1/4096 and is not read at the start."""
 
-_UNSETTLED_FOR_S: Final = 3600.0
-_LATELY_S: Final = 600.0
-_CLOCKS_S: Final = 60.0  # by how much the clocks of node and controller may differ
-_LEAST_SHARE: Final = 1e-6  # of the mean: users without any share are not divided by
+_SETTLING_TIMEOUT_S: Final = 3600.0
+_RECENT_S: Final = 600.0
+_CLOCK_TOLERANCE_S: Final = 60.0  # by how much the clocks of node and controller may differ
+_MIN_RELATIVE_SHARE: Final = 1e-6  # of the mean: users without any share are not divided by
 
 
-def weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: float) -> Floats:
+def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: float) -> Floats:
     """Return how much of what was used evenly from start to end still counts now, 0 to 1.
 
     The mean of 2^(-(now - t) / half life) over the time; so it does not jump when a running job becomes a
@@ -48,7 +48,7 @@ def weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: float) -> 
 
 
 @dataclass(slots=True)
-class Usage:
+class DecayedUsage:
     """Energy and GPU seconds by association, kept up to date from records as they arrive.
 
     Attributes:
@@ -59,91 +59,91 @@ class Usage:
 
     half_life_s: float
     last_row: int = 0
-    unknown: int = 0
+    records_without_energy: int = 0
     _at_s: float = 0.0
-    _places: dict[Association, int] = field(default_factory=dict)
+    _rows: dict[Association, int] = field(default_factory=dict)
     _joules: Floats = field(default_factory=lambda: np.zeros(0))
     _gpu_seconds: Floats = field(default_factory=lambda: np.zeros(0))
     _unsettled: dict[int, ConsumptionRecord] = field(default_factory=dict)
-    _ended: dict[int, ConsumptionRecord] = field(default_factory=dict)
+    _recently_ended: dict[int, ConsumptionRecord] = field(default_factory=dict)
 
     @property
-    def since_s(self) -> float:
+    def window_s(self) -> float:
         """How many seconds back records count."""
-        return REMEMBERED_HALF_LIVES * self.half_life_s
+        return WINDOW_HALF_LIVES * self.half_life_s
 
-    def anew(self) -> Usage:
+    def without_records(self) -> DecayedUsage:
         """Return the same without any record, for all to be read again."""
-        return Usage(self.half_life_s)
+        return DecayedUsage(self.half_life_s)
 
-    def unsettled(self) -> list[int]:
-        """Return rows to read again, as Slurm had not told whose they are; `MAX_IDS` at most, in turns."""
+    def rows_to_read_again(self) -> list[int]:
+        """Return rows to read again, as Slurm had not told whose they are; `MOST_IDS` at most, in turns."""
         rows = list(self._unsettled)[:MAX_IDS]
         for row in rows:
             self._unsettled[row] = self._unsettled.pop(row)  # to the end: the others' turn next time
         return rows
 
-    def take(self, records: Iterable[ConsumptionRecord], now_s: float) -> None:
+    def add_records(self, records: Iterable[ConsumptionRecord], now_s: float) -> None:
         """Count records, new ones or such as were not settled."""
-        self._fade(now_s)
+        self._decay_to(now_s)
         final = []
         for record in records:
             self.last_row = max(self.last_row, record.row)
-            if now_s - record.end < _LATELY_S:
-                self._ended[record.job_id] = record
-            if record.settled or now_s - record.end > _UNSETTLED_FOR_S:
+            if now_s - record.end < _RECENT_S:
+                self._recently_ended[record.job_id] = record
+            if record.settled or now_s - record.end > _SETTLING_TIMEOUT_S:
                 self._unsettled.pop(record.row, None)
                 final.append(record)
             else:
                 self._unsettled[record.row] = record
-        self.unknown += sum(record.energy_joules is None for record in final)
+        self.records_without_energy += sum(record.energy_joules is None for record in final)
         joules, gpu_seconds = self._counted(final, now_s)
         self._joules, self._gpu_seconds = self._joules + joules, self._gpu_seconds + gpu_seconds
 
-    def ended(self, queue: QueueColumns, now_s: float) -> Bools:
+    def finished_rows(self, queue: QueueColumns, now_s: float) -> Bools:
         """Return which rows of a queue tell of runs that are over: there are records of them. Shape (n,).
 
         The queue that slurmctld's plugin writes down tells of starts and ends once a minute only.
         """
-        for job in [job for job, record in self._ended.items() if now_s - record.end > _LATELY_S]:
-            del self._ended[job]
+        for job in [job for job, record in self._recently_ended.items() if now_s - record.end > _RECENT_S]:
+            del self._recently_ended[job]
         over = np.zeros(queue.count, np.bool_)
-        for row in np.flatnonzero(np.isin(queue.job_id, list(self._ended))).tolist():
-            record = self._ended[int(queue.job_id[row])]
-            same_job = not record.start < queue.submit_s[row] - _CLOCKS_S
+        for row in np.flatnonzero(np.isin(queue.job_id, list(self._recently_ended))).tolist():
+            record = self._recently_ended[int(queue.job_id[row])]
+            same_job = not record.start < queue.submit_s[row] - _CLOCK_TOLERANCE_S
             over[row] = same_job and record.restart_count >= queue.restart_count[row]
         return over
 
-    def places(self, associations: Iterable[Association]) -> Ints:
+    def association_rows(self, associations: Iterable[Association]) -> Ints:
         """Return each one's row in the tables, a new row for a new one."""
-        known = self._places
+        known = self._rows
         found = [known.setdefault(association, len(known)) for association in associations]
         return np.array(found, np.int64)
 
     def associations(self) -> list[Association]:
         """Return all of them, in the order of the rows."""
-        return list(self._places)
+        return list(self._rows)
 
-    def at(self, now_s: float) -> tuple[Floats, Floats]:
+    def decayed(self, now_s: float) -> tuple[Floats, Floats]:
         """Return joules and GPU seconds of finished jobs as they count now, by row."""
-        self._fade(now_s)
+        self._decay_to(now_s)
         joules, gpu_seconds = self._counted(list(self._unsettled.values()), now_s)
         return self._joules + joules, self._gpu_seconds + gpu_seconds
 
-    def _fade(self, now_s: float) -> None:
+    def _decay_to(self, now_s: float) -> None:
         factor = 2.0 ** (-max(0.0, now_s - self._at_s) / self.half_life_s)
         self._joules, self._gpu_seconds = self._joules * factor, self._gpu_seconds * factor
         self._at_s = now_s  # also where the clock was set back: else nothing would fade until it is caught up
 
     def _counted(self, records: list[ConsumptionRecord], now_s: float) -> tuple[Floats, Floats]:
         """Return joules and GPU seconds of some records as they count now; make room for new rows."""
-        rows = self.places(self._owners(records))
-        missing = np.zeros(len(self._places) - len(self._joules))
+        rows = self.association_rows(self._owners(records))
+        missing = np.zeros(len(self._rows) - len(self._joules))
         self._joules = np.append(self._joules, missing)
         self._gpu_seconds = np.append(self._gpu_seconds, missing)
         start = np.array([record.start for record in records], np.float64)
         end = np.array([record.end for record in records], np.float64)
-        counted = weight(start, end, now_s, self.half_life_s)
+        counted = decay_weight(start, end, now_s, self.half_life_s)
         used = np.array([record.energy_joules or 0.0 for record in records], np.float64)
         gpus = np.array([record.gpus for record in records], np.float64)
         joules, gpu_seconds = np.zeros(len(self._joules)), np.zeros(len(self._joules))
@@ -158,7 +158,7 @@ class Usage:
         the next one of the same user would seem due.
         """
         accounts: dict[str, set[str]] = {}
-        for account, user in self._places if any(not record.account for record in records) else ():
+        for account, user in self._rows if any(not record.account for record in records) else ():
             if account:
                 accounts.setdefault(user, set()).add(account)
         found = []
@@ -179,7 +179,7 @@ def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
     known = shares[~np.isnan(shares)]
     mean = float(np.mean(known)) if len(known) and np.mean(known) > 0 else 1.0
     share = np.where(np.isnan(shares), mean, shares)
-    return Users(np.maximum(share, mean * _LEAST_SHARE), gpu_seconds, joules)
+    return Users(np.maximum(share, mean * _MIN_RELATIVE_SHARE), gpu_seconds, joules)
 
 
 def shares_of(associations: list[Association], known: Mapping[Association, float]) -> Floats:

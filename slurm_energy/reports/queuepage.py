@@ -157,7 +157,7 @@ def job_lines(job: Job, neighbours: Iterable[Job], answer: Mapping[str, Any], st
         answer: of `GET /v1/priority`, for what all jobs share.
         style: how times are written.
     """
-    place = f"place {job['place']} of {job['of']}" if job.get("place") else "not ranked"
+    place = f"place {job['place']} of {job['ranked_jobs']}" if job.get("place") else "not ranked"
     who = ", ".join(str(job[key]) for key in ("name", "user", "account", "partition", "qos") if job.get(key))
     lines = [
         f"job {job['display_id']} ({_clean(who)}): {place}, policy {answer.get('policy')}",

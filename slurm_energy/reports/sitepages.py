@@ -112,10 +112,10 @@ def _queue_text(state: Mapping[str, Any], now: float) -> str:
         took = f" in {state['cycle_s']:.2f} s" if state.get("cycle_s") is not None else ""
         ranked = f"{state.get('ranked')} of {state.get('pending')} pending jobs ranked"
         parts.append(f"{ranked} {_ago(now - state['computed'])}{took}")
-    compared = state.get("agreement") or {}
+    compared = state.get("rank_correlation") or {}
     if compared.get("kendall_tau") is not None:
         parts.append(
-            f"{compared['moved']} of {compared['jobs']} would move, tau {compared['kendall_tau']:.2f}"
+            f"{compared['moved_jobs']} of {compared['jobs']} would move, tau {compared['kendall_tau']:.2f}"
         )
     if state.get("error"):
         parts.append(f"failed: {state['error']}")

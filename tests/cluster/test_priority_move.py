@@ -117,8 +117,8 @@ def _is_off(lab: LabDriver) -> bool:
 
 def _compared(lab: LabDriver) -> tuple[int, int]:
     """Return how many jobs were compared with Slurm's order, and how many of them would move."""
-    found = asked(lab, "status")["controller"]["priority"]["agreement"] or {"jobs": 0, "moved": 0}
-    return found["jobs"], found["moved"]
+    found = asked(lab, "status")["controller"]["priority"]["rank_correlation"] or {"jobs": 0, "moved_jobs": 0}
+    return found["jobs"], found["moved_jobs"]
 
 
 def _site_factors(lab: LabDriver) -> dict[int, int]:

@@ -84,7 +84,7 @@ def engine(policy, **keys):
     """The engine in portable mode, as senergyctld has it."""
     lines = [f"{key} = {value}" for key, value in keys.items()]
     text = "\n".join(['[priority]\nmode = "portable"', f'policy = "{policy}"', *lines])
-    return priority_pipeline.parts(configuration.parse(text), None, None)
+    return priority_pipeline.build_pipeline(configuration.parse(text), None, None)
 
 
 def mixed_jobs(cluster, sbatch, starts):
@@ -107,14 +107,14 @@ def test_order_of_starts_is_the_order_of_scheduling(cluster, sbatch, busy, polic
     starts.write_text("")
     jobs = mixed_jobs(cluster, sbatch, starts)
     parts = engine(policy, updates_per_s=1000.0, age_weight=1.0)  # a second counts
-    assert parts.hand_over(parts.rank()) is None
+    assert parts.publish(parts.rank()) is None
     for job in jobs:  # held jobs have their places when they get free
         cluster.run("scontrol", "release", str(job))
     for _ in range(30):  # jobs of nearly the same score may change places as they grow older
         snapshot = parts.rank()
         if not snapshot.changes():
             break
-        assert parts.hand_over(snapshot) is None
+        assert parts.publish(snapshot) is None
     assert not snapshot.changes()
     ranking = parts.engine.policy.rank(snapshot.scheduled, snapshot.options)
     expected = snapshot.scheduled.jobs.job_id[ranking.order(snapshot.scheduled.jobs.job_id)].tolist()
@@ -158,7 +158,7 @@ def test_holds_nice_and_explicit_priorities_stay(cluster, sbatch, busy):
     parts = engine("fcfs")
     snapshot = parts.rank()
     cluster.run("scancel", str(gone))  # between reading and setting: no fault
-    assert parts.hand_over(snapshot) is None
+    assert parts.publish(snapshot) is None
     cluster.run("scontrol", "update", f"JobId={explicit}", "Priority=99")
     snapshot = parts.rank()
     queue = snapshot.queue
@@ -172,7 +172,7 @@ def test_holds_nice_and_explicit_priorities_stay(cluster, sbatch, busy):
     assert gone not in queue.job_id
     assert snapshot.changes() == {}
     later = engine("fcfs")  # as senergyctld started anew
-    assert later.hand_over(later.rank()) is None
+    assert later.publish(later.rank()) is None
     assert row_of(later.rank().queue, explicit)["fixed"]
     cluster.run("scontrol", "release", str(explicit))  # gives an explicit priority back
     assert not row_of(parts.rank().queue, explicit)["fixed"]
@@ -181,7 +181,7 @@ def test_holds_nice_and_explicit_priorities_stay(cluster, sbatch, busy):
 def test_places_outlive_slurmctld(cluster, sbatch, busy):
     jobs = [sbatch(*BUSY, *options) for options in ((), ("-H",), ("--nice=9",), ("--array=1-3",))]
     parts = engine("zeus")
-    assert parts.hand_over(parts.rank()) is None
+    assert parts.publish(parts.rank()) is None
     before = {job: row_of(SqueueSource().read(), job)["priority"] for job in jobs}
     cluster.restart_controller()
     assert {job: row_of(SqueueSource().read(), job)["priority"] for job in jobs} == before
@@ -237,12 +237,12 @@ def test_other_weights_are_refused(cluster, sbatch, busy):
     try:
         parts = engine("fcfs")
         with pytest.raises(ConfigError, match="PriorityWeightAge=1000: it would move jobs"):
-            parts.hand_over(parts.rank())
+            parts.publish(parts.rank())
     finally:
         replace_public(conf, before.encode())
         cluster.run("scontrol", "reconfigure")
     parts = engine("fcfs")
-    assert parts.hand_over(parts.rank()) is None
+    assert parts.publish(parts.rank()) is None
 
 
 def test_a_site_factor_plugin_is_refused_though_slurmctld_does_not_tell(cluster, sbatch, busy):
@@ -255,7 +255,7 @@ def test_a_site_factor_plugin_is_refused_though_slurmctld_does_not_tell(cluster,
         assert "site_factor/other" not in cluster.run("scontrol", "show", "config").stdout
         parts = engine("fcfs")
         with pytest.raises(ConfigError, match=r"slurm\.conf: PrioritySiteFactorPlugin=site_factor/other"):
-            parts.hand_over(parts.rank())
+            parts.publish(parts.rank())
         assert row_of(SqueueSource().read(), job)["site_factor"] == 0
     finally:
         replace_public(conf, before.encode())
@@ -281,8 +281,8 @@ def test_one_job_is_asked_about_whatever_its_name(cluster, sbatch, busy):
 def test_without_slurmctld_nothing_is_lost(cluster, sbatch, busy, tmp_path, monkeypatch):
     job = sbatch(*BUSY)
     parts = engine("fcfs")
-    assert parts.hand_over(parts.rank()) is None
-    known = dict(parts.kept.taken)
+    assert parts.publish(parts.rank()) is None
+    known = dict(parts.state.applied_factors)
     assert known[job] > 0
     conf = (cluster.directory / "slurm.conf").read_text()
     lines = [line for line in conf.splitlines() if not line.startswith("SlurmctldPort=")]
@@ -291,4 +291,4 @@ def test_without_slurmctld_nothing_is_lost(cluster, sbatch, busy, tmp_path, monk
     source = SqueueSource(CommandRunner(1.0), known)
     with pytest.raises(UnavailableError, match="squeue"):
         source.read()
-    assert known == parts.kept.taken
+    assert known == parts.state.applied_factors

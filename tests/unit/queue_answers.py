@@ -23,7 +23,7 @@ def job(job_id: int, place: int | None, **changes: Any) -> dict[str, Any]:
         "deadline": None,
         "wait_s": 3600.0,
         "place": place,
-        "of": 4,
+        "ranked_jobs": 4,
         "tier": "normal",
         "score": -(factor + 0.25),
         "site_factor": None if place is None else 1000 * (5 - place),

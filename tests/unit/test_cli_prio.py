@@ -21,8 +21,8 @@ from slurm_energy.cli import prio, reference
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UsageError
 from slurm_energy.priority import explanation
-from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.usage import Usage
+from slurm_energy.priority.engine import EngineState, PriorityEngine
+from slurm_energy.priority.usage import DecayedUsage
 from slurm_energy.reports import queuepage
 from slurm_energy.reports.scaling import figure
 
@@ -260,7 +260,9 @@ def test_the_pages_take_what_the_engine_tells(
     rows[3] |= {"fixed": True}
     rows[4] |= {"held": True, "array_job_id": 100, "tasks": 7}
     config = configuration.parse(f'[priority]\npolicy = "{name}"')
-    snapshot = Engine(config, Kept(Usage(86400.0))).cycle(queue_examples.queue(*rows), queue_examples.NOW)
+    snapshot = PriorityEngine(config, EngineState(DecayedUsage(86400.0))).cycle(
+        queue_examples.queue(*rows), queue_examples.NOW
+    )
     explainer = explanation.Explainer(snapshot)
     jobs = [explainer.job(row) for row in explanation.pending_rows(snapshot)]
     answer = answers.priority(*jobs, policy=name, computed=answers.NOW)

@@ -154,7 +154,7 @@ PRIORITY = {
     "cycle_s": None,
     "pending": None,
     "ranked": None,
-    "agreement": None,
+    "rank_correlation": None,
     "error": None,
 }
 
@@ -170,7 +170,7 @@ PRIORITY = {
                 "cycle_s": 0.123,
                 "pending": 320,
                 "ranked": 312,
-                "agreement": {"jobs": 300, "kendall_tau": 0.412, "moved": 208},
+                "rank_correlation": {"jobs": 300, "kendall_tau": 0.412, "moved_jobs": 208},
             },
             "queue     blend, shadow, 312 of 320 pending jobs ranked 3 s ago in 0.12 s, "
             "208 of 300 would move, tau 0.41",

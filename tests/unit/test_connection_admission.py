@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from slurm_energy.controller import connection_admission
-from slurm_energy.controller.connection_admission import ConnectionAdmission, Phase, address_key
+from slurm_energy.controller.connection_admission import ConnectionAdmission, ConnectionPhase, address_key
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
 
 HEAD = b"GET /v1/status HTTP/1.1\r\nHost: c\r\n\r\n"
@@ -130,15 +130,15 @@ def test_each_phase_ends():
     _, waits = port.connect(content=HEAD)
     _, served = port.connect(content=HEAD)
     port.control.identified(port.handlers[1])
-    port.now_s = Phase.HEAD.value + 1
+    port.now_s = ConnectionPhase.HEAD.value + 1
     port.control.sweep()
     assert b" 408 " in slow_transport.sent and slow_transport.closing
     assert not waits.closing and not served.closing
     give(slow, b"late")
-    port.now_s += Phase.IDENTIFICATION.value
+    port.now_s += ConnectionPhase.IDENTIFICATION.value
     port.control.sweep()
     assert waits.aborted and not served.closing
-    port.now_s += Phase.SERVICE.value
+    port.now_s += ConnectionPhase.SERVICE.value
     port.control.sweep()
     assert served.aborted
 

@@ -25,9 +25,9 @@ from slurm_energy import __version__
 from slurm_energy import config as configuration
 from slurm_energy.accounting import database, job_facts
 from slurm_energy.controller import deliveries, dispatcher, identity, policy_file, rights, server
-from slurm_energy.controller.enrichment import Enrichment, Schedule
-from slurm_energy.controller.history_cache import Memory
-from slurm_energy.controller.identity import Access
+from slurm_energy.controller.enrichment import Enrichment, QuerySchedule
+from slurm_energy.controller.history_cache import HistoryCache
+from slurm_energy.controller.identity import PrivilegedUsers
 from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
@@ -61,10 +61,10 @@ class Controller:
     def __init__(self, directory: Path, text: str = CONFIG) -> None:
         self.config = configuration.parse(text)
         self.store = Store(directory / "senergy.db")
-        access, _ = Access.from_config(self.config.controller)
+        access, _ = PrivilegedUsers.from_config(self.config.controller)
         recurring = Recurring(logging.getLogger("test"))
-        self.memory = Memory(self.store, recurring, keep_days=365.0)
-        self.server = server.Server(
+        self.memory = HistoryCache(self.store, recurring, retention_days=365.0)
+        self.server = server.ControllerServer(
             self.config, access, self.store, recurring, lambda: {"enrichment": {}}, self.memory
         )
 
@@ -213,8 +213,8 @@ def test_what_nodes_say_of_themselves_is_bounded(controller, monkeypatch):
     async def story(c):
         for name in [*(f"n{n}" for n in range(20)), "x" * 300, "n\x1b[2J", None, 5]:
             await c.post({"items": [], "node": name, "spooled": 10**400, "rejected": True})
-        assert len(c.server._deliveries.kept) == 10
-        assert set(map(str, c.server._deliveries.kept.values())) == {"{}"}
+        assert len(c.server._deliveries.pending_counts) == 10
+        assert set(map(str, c.server._deliveries.pending_counts.values())) == {"{}"}
         return True
 
     assert controller.session(story)
@@ -349,14 +349,14 @@ def test_only_operators_queries_may_take_long(controller, monkeypatch):
 
 
 def test_status_pages_that_are_asked_for_together_share_one_query(controller, monkeypatch):
-    figures, calls = server.queries.figures, []
+    figures, calls = server.record_queries.figures, []
 
     def slowly(connection):
         calls.append(1)
         time.sleep(0.2)
         return figures(connection)
 
-    monkeypatch.setattr(server.queries, "figures", slowly)
+    monkeypatch.setattr(server.record_queries, "figures", slowly)
 
     async def story(c):
         answers = await asyncio.gather(*(c.get("/v1/status") for _ in range(12)))
@@ -519,7 +519,7 @@ class TestRoles:
         group = grp.getgrgid(0).gr_name
         lists = [f"%{group}", "%no-such-group", "root"]
         config = configuration.parse(f"[controller]\noperators = {json.dumps(lists)}").controller
-        access, unknown = Access.from_config(config)
+        access, unknown = PrivilegedUsers.from_config(config)
         assert (access.operators, access.operator_groups) == (frozenset({0}), frozenset({0}))
         assert unknown == ["%no-such-group"]
         for text in ('operators = ["%"]', 'operators = ["%a b"]', 'agent_users = ["%energy"]'):
@@ -743,7 +743,7 @@ class TestStore:
 
 class TestSchedule:
     def test_new_jobs_at_once_then_ever_longer_pauses(self):
-        schedule, open_job = Schedule(10.0), job_facts.JobLookup("c1", 1, True)
+        schedule, open_job = QuerySchedule(10.0), job_facts.JobLookup("c1", 1, True)
         asked = []
         for second in range(0, 400, 10):
             due = schedule.due([open_job], 1000.0 + second)
@@ -753,13 +753,13 @@ class TestSchedule:
         assert asked == [0, 10, 20, 30, 40, 50, 60, 70, 90, 130, 210, 370]
 
     def test_pauses_end_at_an_hour(self):
-        schedule, open_job = Schedule(10.0), job_facts.JobLookup("c1", 1, True)
+        schedule, open_job = QuerySchedule(10.0), job_facts.JobLookup("c1", 1, True)
         for _ in range(50):
             schedule.asked([open_job], 0.0)
         assert schedule.due([open_job], 3599.0) and not schedule.due([open_job], 3500.0)
 
     def test_a_job_that_was_closed_and_opens_again_is_new(self):
-        schedule, open_job = Schedule(10.0), job_facts.JobLookup("c1", 1, True)
+        schedule, open_job = QuerySchedule(10.0), job_facts.JobLookup("c1", 1, True)
         schedule.asked([open_job], 0.0)
         assert schedule.due([open_job], 1.0) == []
         assert schedule.due([], 2.0) == []
@@ -811,7 +811,7 @@ class TestEnrichment:
                     errors.append(str(error))
                 await asyncio.sleep(0.002)
             found = (await c.get("/v1/records"))[1]["records"]
-            return [r["job"] for r in found], calls, errors, enrichment.state()
+            return [r["job"] for r in found], calls, errors, enrichment.status()
 
         return directory.session(story)
 
@@ -876,8 +876,8 @@ def test_repeated_failures_are_said_once(caplog):
 
 
 def test_access_by_name_and_number():
-    access, unknown = Access.from_config(configuration.parse(CONFIG).controller)
-    assert access == Access(frozenset({0}), frozenset({OPERATOR}))
+    access, unknown = PrivilegedUsers.from_config(configuration.parse(CONFIG).controller)
+    assert access == PrivilegedUsers(frozenset({0}), frozenset({OPERATOR}))
     assert unknown == ["nobody-of-that-name"]
 
 

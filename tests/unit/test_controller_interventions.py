@@ -13,14 +13,14 @@ from store_examples import Accounting, item, job
 from slurm_energy import config as configuration
 from slurm_energy.accounting import database, decisions
 from slurm_energy.accounting.decisions import Decision
-from slurm_energy.controller.interventions import DOUBT_AFTER_S, MOST_SHAPES, Interventions
+from slurm_energy.controller.interventions import MAX_SHAPES_PER_CYCLE, START_TIMEOUT_S, Interventions
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import GpuShape
-from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.interventions import AWAY_S, SPARED_S, Given, InterventionState
-from slurm_energy.priority.offered_shapes import Alternatives
-from slurm_energy.priority.prediction import Predictor
-from slurm_energy.priority.usage import Usage
+from slurm_energy.priority.engine import EngineState, PriorityEngine
+from slurm_energy.priority.interventions import ABSENCE_LIMIT_S, PROTECTED_S, AssignedShape, InterventionState
+from slurm_energy.priority.offered_shapes import OfferedShapeProvider
+from slurm_energy.priority.prediction import QueuePredictor
+from slurm_energy.priority.usage import DecayedUsage
 from slurm_energy.slurm.queue.job_update import UpdateResult
 
 A4, H2 = GpuShape("a100", 4), GpuShape("h100", 2)
@@ -90,15 +90,17 @@ class Controller:
         lines = [f"{key} = {str(value).lower()}" for key, value in more.items()]
         config = configuration.parse(f'[priority]\npolicy = "{policy}"\n' + "\n".join(lines))
         self.slurm, self.now = slurm, NOW
-        self.kept = Kept(Usage(3600.0), acted=acted or InterventionState())
-        self.acted = self.kept.acted
+        self.kept = EngineState(DecayedUsage(3600.0), interventions=acted or InterventionState())
+        self.acted = self.kept.interventions
         self.made = Interventions(config, slurm, slurm, self.acted, lambda: self.now)
-        shaper = Alternatives(Predictor(config), self.made.nodes, self.acted.doubts, self.acted.keeps_shape)
-        self.engine = Engine(config, self.kept, None, shaper)
+        shaper = OfferedShapeProvider(
+            QueuePredictor(config), self.made.nodes, self.acted.blocked_shapes, self.acted.keeps_request
+        )
+        self.engine = PriorityEngine(config, self.kept, None, shaper)
 
     def cycle(self, *rows):
-        self.made.begin()
-        self.made.act(self.engine.cycle(queue(*rows), self.now), self.engine.policy)
+        self.made.begin_cycle()
+        self.made.apply(self.engine.cycle(queue(*rows), self.now), self.engine.policy)
         return self.slurm.changed
 
 
@@ -119,13 +121,13 @@ def test_the_chosen_shape_is_set_once_and_written_down():
     assert made.details == {
         "offered": ["gpu:a100:4", "gpu:h100:2"],
         "chosen": "gpu:h100:2",
-        "asked": "gpu:4",
-        "excluded": "",
+        "requested_gres": "gpu:4",
+        "excluded_nodes": "",
     }
     assert controller.cycle({"job_id": 5}) == [(101, FIELDS[H2])]
-    controller.now += AWAY_S + 1.0
+    controller.now += ABSENCE_LIMIT_S + 1.0
     controller.cycle({"job_id": 5})
-    assert controller.acted.given == {}
+    assert controller.acted.assigned == {}
 
 
 def test_a_shape_is_set_and_taken_back_as_the_jobs_owner():
@@ -153,7 +155,9 @@ def test_another_shape_is_set_when_only_that_fits_and_the_owners_exclusions_stay
 def test_nodes_excluded_in_squeues_order_are_the_same_nodes():
     slurm = Slurm()
     slurm.gres, slurm.excluded = "gres:gpu:2", "a1,n9"
-    acted = InterventionState(given={101: Given(NOW, H2, NOW, "gpu:4", "n9")})  # so that "n9,a1" is wanted
+    acted = InterventionState(
+        assigned={101: AssignedShape(NOW, H2, NOW, "gpu:4", "n9")}
+    )  # so that "n9,a1" is wanted
     assert Controller(slurm, acted=acted).cycle(offering()) == []
 
 
@@ -174,7 +178,7 @@ def test_a_job_that_started_before_is_no_failure(state, outcome):
     controller = Controller(slurm)
     controller.cycle(offering())
     assert controller.acted.unsaved == []
-    assert controller.acted.given == {}
+    assert controller.acted.assigned == {}
 
 
 def test_a_job_that_started_is_not_asked_about_again_until_the_queue_can_tell():
@@ -189,14 +193,22 @@ def test_a_job_that_started_is_not_asked_about_again_until_the_queue_can_tell():
 
 def test_nothing_lasts_longer_as_the_clock_is_set_back():
     acted = InterventionState(
-        left={1: NOW + 60}, spared={2: NOW + 900}, waiting={3: NOW + 120}, doubts={(4, A4): NOW + 600}
+        left_queue={1: NOW + 60},
+        protected_until={2: NOW + 900},
+        being_served={3: NOW + 120},
+        blocked_shapes={(4, A4): NOW + 600},
     )
-    acted.forget(NOW, ())
-    acted.forget(NOW - 86400.0, ())
-    acted.forget(NOW - 86400.0 + 130.0, ())
-    assert (acted.left, acted.waiting, [*acted.spared], [*acted.doubts]) == ({}, {}, [2], [(4, A4)])
-    acted.forget(NOW - 86400.0 + 901.0, ())
-    assert (acted.spared, acted.doubts) == ({}, {})
+    acted.expire(NOW, ())
+    acted.expire(NOW - 86400.0, ())
+    acted.expire(NOW - 86400.0 + 130.0, ())
+    assert (acted.left_queue, acted.being_served, [*acted.protected_until], [*acted.blocked_shapes]) == (
+        {},
+        {},
+        [2],
+        [(4, A4)],
+    )
+    acted.expire(NOW - 86400.0 + 901.0, ())
+    assert (acted.protected_until, acted.blocked_shapes) == ({}, {})
 
 
 @pytest.mark.parametrize("how", ["refused", "typed"])
@@ -219,7 +231,7 @@ def test_a_shape_that_does_not_let_the_job_start_is_doubted_for_a_while():
     slurm = Slurm()
     controller = Controller(slurm)
     controller.cycle(offering())
-    for after in (1.0, DOUBT_AFTER_S + 2.0, DOUBT_AFTER_S + 3.0):
+    for after in (1.0, START_TIMEOUT_S + 2.0, START_TIMEOUT_S + 3.0):
         controller.now = NOW + after
         controller.cycle(offering(submit_s=NOW))
     assert [fields for _, fields in slurm.changed] == [FIELDS[H2], FIELDS[A4]]
@@ -231,11 +243,11 @@ def test_a_job_that_waited_long_for_its_turn_is_not_doubted():
     slurm.used = {"a": 4, "h": 8}
     controller.cycle(offering())
     slurm.used = {"a": 0, "h": 0}
-    for after in (DOUBT_AFTER_S + 2.0, DOUBT_AFTER_S + 9.0):
+    for after in (START_TIMEOUT_S + 2.0, START_TIMEOUT_S + 9.0):
         controller.now = NOW + after
         controller.cycle(offering(submit_s=NOW))
     assert slurm.changed == [(101, FIELDS[H2])]
-    assert controller.acted.doubts == {}
+    assert controller.acted.blocked_shapes == {}
 
 
 def test_a_shape_beyond_a_limit_of_the_owner_is_doubted_at_once():
@@ -255,12 +267,12 @@ def test_a_turn_that_was_lost_begins_anew():
         (0, free),
         (1, free),
         (2, full),
-        (DOUBT_AFTER_S + 9, free),
-        (DOUBT_AFTER_S + 19, free),
+        (START_TIMEOUT_S + 9, free),
+        (START_TIMEOUT_S + 19, free),
     ):
         controller.now = NOW + after
         controller.cycle(offering(submit_s=NOW))
-    assert controller.acted.doubts == {}
+    assert controller.acted.blocked_shapes == {}
 
 
 def test_what_slurm_cannot_run_is_taken_back_and_left():
@@ -290,8 +302,8 @@ def test_words_of_one_job_that_scontrol_cannot_take_do_not_keep_others_from_thei
     slurm = Strict()
     controller = Controller(slurm)
     controller.cycle(offering())
-    given = controller.acted.given[101]
-    controller.acted.given[101] = replace(given, excluded="n9")
+    given = controller.acted.assigned[101]
+    controller.acted.assigned[101] = replace(given, excluded_nodes="n9")
     controller.cycle(offering(reason="BadConstraints", held=True), offering())
     assert [job_id for job_id, _ in slurm.changed] == [101, 102]
 
@@ -341,12 +353,17 @@ def test_one_cycle_looks_at_so_many_jobs_only():
     slurm = Slurm()
     controller = Controller(slurm)
     slurm.used = {"a": 4, "h": 8}
-    rows = [offering() for _ in range(2 * MOST_SHAPES + 1)]
+    rows = [offering() for _ in range(2 * MAX_SHAPES_PER_CYCLE + 1)]
     counts = []
     for _ in range(4):
         controller.cycle(*rows)
         counts.append(len(slurm.changed))
-    assert counts == [MOST_SHAPES, 2 * MOST_SHAPES, 2 * MOST_SHAPES + 1, 2 * MOST_SHAPES + 1]
+    assert counts == [
+        MAX_SHAPES_PER_CYCLE,
+        2 * MAX_SHAPES_PER_CYCLE,
+        2 * MAX_SHAPES_PER_CYCLE + 1,
+        2 * MAX_SHAPES_PER_CYCLE + 1,
+    ]
     assert sum(argv[-1] == "node" for argv in slurm.asked) == 4
 
 
@@ -384,7 +401,7 @@ def test_decisions_survive_a_restart(tmp_path):
         acted = InterventionState()
         acted.load(decisions.since(connection, "c1", NOW - 60))
         assert decisions.since(connection, "c1", NOW + 60) == []
-    assert acted.given == controller.acted.given
+    assert acted.assigned == controller.acted.assigned
     slurm.excluded = "n9,a1"
     assert len(Controller(slurm, acted=acted).cycle(offering())) == 1
 
@@ -426,8 +443,8 @@ def test_a_job_makes_way_once_and_it_is_written_down():
     controller.now = NOW + 200.0  # the way is free again, but not by the same job
     controller.cycle(URGENT | {"deadline_s": NOW + 840.0}, GUEST)
     assert len(slurm.requeued) == 1
-    controller.now = NOW + SPARED_S + 1
-    controller.cycle(URGENT | {"deadline_s": NOW + SPARED_S + 640.0}, GUEST)
+    controller.now = NOW + PROTECTED_S + 1
+    controller.cycle(URGENT | {"deadline_s": NOW + PROTECTED_S + 640.0}, GUEST)
     assert len(slurm.requeued) == 2
 
 
@@ -435,7 +452,7 @@ def test_the_same_job_makes_way_ever_more_seldom(tmp_path):
     slurm = Slurm()
     controller = rescuing(slurm)
     began = []
-    for after in range(0, int(8 * SPARED_S), 60):
+    for after in range(0, int(8 * PROTECTED_S), 60):
         controller.now = NOW + after
         count = len(slurm.requeued)
         controller.cycle(URGENT | {"deadline_s": NOW + after + 640.0}, GUEST)
@@ -443,7 +460,7 @@ def test_the_same_job_makes_way_ever_more_seldom(tmp_path):
     assert [b - a for a, b in pairwise(began)] == [1800, 3600, 7200]
     again = InterventionState()
     again.load(controller.acted.unsaved)
-    assert again.spared == controller.acted.spared
+    assert again.protected_until == controller.acted.protected_until
 
 
 @pytest.mark.parametrize(

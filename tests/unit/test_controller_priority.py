@@ -24,15 +24,20 @@ from slurm_energy.accounting import decisions, job_facts
 from slurm_energy.accounting.decisions import Decision
 from slurm_energy.accounting.job_facts import JobLookup
 from slurm_energy.controller import daemon, identity, priority_pipeline
-from slurm_energy.controller.priority_loop import PriorityLoop, make_parts
+from slurm_energy.controller.priority_loop import PriorityLoop, make_pipeline
 from slurm_energy.controller.recurring import Recurring
-from slurm_energy.controller.server import Server
+from slurm_energy.controller.server import ControllerServer
 from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.priority import table_file
-from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.publisher import MAX_REFRESHED_JOBS, NullPublisher, ScontrolPublisher, Table
-from slurm_energy.priority.site_factors import LOWEST
-from slurm_energy.priority.usage import Usage
+from slurm_energy.priority.engine import EngineState, PriorityEngine
+from slurm_energy.priority.publisher import (
+    MAX_REFRESHED_JOBS,
+    NullPublisher,
+    ScontrolPublisher,
+    TablePublisher,
+)
+from slurm_energy.priority.site_factors import MIN_SITE_FACTOR
+from slurm_energy.priority.usage import DecayedUsage
 from slurm_energy.scheduling import registry
 from slurm_energy.slurm.fair_share import FairShare, ShareTree
 from slurm_energy.slurm.queue.squeue_source import SqueueSource
@@ -64,22 +69,22 @@ class Queueing:
         self.directory = directory
         self.controller = Controller(directory)
         self.source = Source(jobs())
-        self.target, self.told, self.share_fails = None, ShareTree(), False
+        self.publisher, self.told, self.share_fails = None, ShareTree(), False
         self.recurring = Recurring(logging.getLogger("senergyctld"))
         config = configuration.parse(text(directory, **settings))
         self.loop = PriorityLoop(
             config, self.controller.store, self.controller.memory, self.recurring, self.make
         )
-        access, _ = identity.Access.from_config(config.controller)
-        self.controller.server = Server(
+        access, _ = identity.PrivilegedUsers.from_config(config.controller)
+        self.controller.server = ControllerServer(
             config, access, self.controller.store, self.recurring,
-            lambda: {"priority": self.loop.state()}, self.controller.memory, self.loop,
+            lambda: {"priority": self.loop.status()}, self.controller.memory, self.loop,
         )  # fmt: skip
 
     def make(self, config, memory, kept):
-        made = priority_pipeline.parts(config, memory, kept)
+        made = priority_pipeline.build_pipeline(config, memory, kept)
         made.source = self.source
-        made.target, made.read_shares = self.target or made.target, self.shares
+        made.publisher, made.read_shares = self.publisher or made.publisher, self.shares
         return made
 
     def shares(self):
@@ -88,7 +93,7 @@ class Queueing:
         return self.told
 
     def reconfigure(self, **settings):
-        self.loop.take(self.loop.prepared(configuration.parse(text(self.directory, **settings))))
+        self.loop.adopt(self.loop.prepare(configuration.parse(text(self.directory, **settings))))
 
     def session(self, story):
         try:
@@ -236,14 +241,14 @@ def test_a_reload_changes_policy_and_mode_and_keeps_usage(make):
     async def story(c):
         await c.post({"items": [item(job_id=1, start=time.time() - 9, end=time.time())]})
         await queueing.loop.cycle()
-        kept = queueing.loop.kept
+        kept = queueing.loop.engine_state
         assert kept.usage.last_row == 1
         queueing.reconfigure(policy="fcfs", age_weight=0.5)
         await queueing.loop.cycle()
         _, answer = await c.get("/v1/priority")
         assert [found["job_id"] for found in answer["jobs"]] == [101, 102, 103]
         assert (answer["policy"], answer["age_weight"]) == ("fcfs", 0.5)
-        assert queueing.loop.kept is kept
+        assert queueing.loop.engine_state is kept
         assert path.exists()
         queueing.reconfigure(mode="off")
         await queueing.loop.cycle()
@@ -251,11 +256,11 @@ def test_a_reload_changes_policy_and_mode_and_keeps_usage(make):
         assert (answer["mode"], answer["jobs"], path.exists()) == ("off", [], False)
         queueing.reconfigure(mode="plugin", half_life_s=60.0)
         await queueing.loop.cycle()
-        assert queueing.loop.kept is not kept and path.exists()
-        taken = queueing.loop.kept.taken
+        assert queueing.loop.engine_state is not kept and path.exists()
+        taken = queueing.loop.engine_state.applied_factors
         queueing.reconfigure(mode="plugin", half_life_s=90.0)
         await queueing.loop.cycle()
-        assert queueing.loop.kept.taken is taken
+        assert queueing.loop.engine_state.applied_factors is taken
         return True
 
     assert queueing.session(story)
@@ -267,10 +272,12 @@ def test_what_the_plugin_numbered_counts_as_nobodys_own_after_it(make, mode, fix
 
     async def story(_):
         await queueing.loop.cycle()
-        queueing.loop.kept.taken[7] = 7000
+        queueing.loop.engine_state.applied_factors[7] = 7000
         queueing.reconfigure(mode=mode)
         await queueing.loop.cycle()
-        read = SqueueSource(Squeue(row(PriorityLong="9000")), queueing.loop.kept.taken).read()
+        read = SqueueSource(
+            Squeue(row(PriorityLong="9000")), queueing.loop.engine_state.applied_factors
+        ).read()
         return int(read.fixed.sum())
 
     assert queueing.session(story) == fixed
@@ -309,9 +316,11 @@ def test_a_queue_that_is_not_written_any_more_is_told(tmp_path, age_s, told):
     path.parent.mkdir(mode=0o755)
     path.write_bytes(snapshot([{"job_id": 7}], taken_unix_ns=int((time.time() - age_s) * 1e9)))
     path.chmod(0o600)
-    made = priority_pipeline.parts(configuration.parse(text(tmp_path, queue_table=str(path))), None, None)
+    made = priority_pipeline.build_pipeline(
+        configuration.parse(text(tmp_path, queue_table=str(path))), None, None
+    )
     made.read_shares = ShareTree
-    found = made.hand_over(made.rank())
+    found = made.publish(made.rank())
     assert found == told or found.startswith(told)
     assert (tmp_path / "out" / "priority.table").exists()
 
@@ -375,10 +384,10 @@ def test_shadow_changes_nothing_and_compares(make, caplog):
     async def story(c):
         for _ in range(3):
             await queueing.loop.cycle()
-        return (await c.get("/v1/status"))[1]["priority"]["agreement"]
+        return (await c.get("/v1/status"))[1]["priority"]["rank_correlation"]
 
     found = queueing.session(story)
-    assert (found["jobs"], found["moved"]) == (3, 1) and found["kendall_tau"] == pytest.approx(-1 / 3)
+    assert (found["jobs"], found["moved_jobs"]) == (3, 1) and found["kendall_tau"] == pytest.approx(-1 / 3)
     assert not (queueing.directory / "out/priority.table").exists()
     told = [record.getMessage() for record in caplog.records][1:]
     assert ["of 3 jobs free to start zeus would move 1" in message for message in told] == [True]
@@ -412,7 +421,7 @@ def test_usage_is_what_it_was_once_the_clock_is_right_again(make, monkeypatch, c
     caplog.set_level(logging.INFO, "senergyctld")
     ahead_s = [0.0]
     clock = SimpleNamespace(time=lambda: time.time() + ahead_s[0], monotonic=time.monotonic)
-    for module in ("priority", "priorityparts"):
+    for module in ("priority_loop", "priority_pipeline"):
         monkeypatch.setattr(f"slurm_energy.controller.{module}.time", clock)
     queueing = make(policy="zeus")
 
@@ -422,7 +431,7 @@ def test_usage_is_what_it_was_once_the_clock_is_right_again(make, monkeypatch, c
         found = []
         for ahead_s[0] in (0.0, 30 * 86400.0, 0.0, 0.0):
             await queueing.loop.cycle()
-            found.append(float(queueing.loop.kept.usage.at(clock.time())[0].sum()))
+            found.append(float(queueing.loop.engine_state.usage.decayed(clock.time())[0].sum()))
         return found
 
     right, ahead, *again = queueing.session(story)
@@ -443,7 +452,7 @@ def test_shares_come_from_sacctmgr_and_stay_while_it_is_away(make, caplog):
             rows = {row["user"]: row for row in (await c.get("/v1/shares"))[1]["rows"]}
             assert (rows[str(ALICE)]["norm_shares"], rows[str(ALICE)]["shares"]) == (0.375, 7)
             assert (rows[None]["norm_shares"], rows[str(BOB)]["norm_shares"]) == (0.5, None)
-            queueing.loop._parts._shares.refresh()
+            queueing.loop._pipeline._shares.refresh()
         return True
 
     assert queueing.session(story)
@@ -464,7 +473,7 @@ def test_a_reload_while_sacctmgr_is_away_keeps_the_shares(make):
         queueing.reconfigure(interval_s=20)
         for _ in range(3):
             await queueing.loop.cycle()
-            assert queueing.loop.kept.told == queueing.told
+            assert queueing.loop.engine_state.configured_shares == queueing.told
         return True
 
     assert queueing.session(story)
@@ -484,14 +493,14 @@ class Setter:
 
 def test_changes_are_handed_over_bit_by_bit_and_then_no_more():
     config = configuration.parse('[priority]\nmode = "portable"\npolicy = "zeus"')
-    engine, setter = Engine(config, Kept(Usage(HOUR))), Setter(4)
+    engine, setter = PriorityEngine(config, EngineState(DecayedUsage(HOUR))), Setter(4)
     target, numbers = ScontrolPublisher(setter), {}
     for cycle in range(5):
         rows = [
             {"job_id": 1 + n, "time_limit_s": HOUR * (1 + n * 7 % 10), "site_factor": numbers.get(1 + n, 0)}
             for n in range(10)
         ]
-        assert target.take(engine.cycle(queue(*rows), 1e9 + cycle)) is None
+        assert target.publish(engine.cycle(queue(*rows), 1e9 + cycle)) is None
         numbers |= setter.asked[-1]
     assert [len(some) for some in setter.asked] == [4, 4, 2]
     places = sorted(numbers, key=numbers.get, reverse=True)
@@ -500,43 +509,49 @@ def test_changes_are_handed_over_bit_by_bit_and_then_no_more():
 
 def test_new_jobs_are_nudged_once(tmp_path):
     config = configuration.parse('[priority]\nmode = "plugin"\npolicy = "zeus"')
-    engine, setter = Engine(config, Kept(Usage(HOUR))), Setter(9)
+    engine, setter = PriorityEngine(config, EngineState(DecayedUsage(HOUR))), Setter(9)
     tmp_path.chmod(0o755)
-    target = Table(tmp_path / "t", 300.0, setter)
-    first = [{"job_id": 1, "site_factor": 7 * LOWEST}, {"job_id": 2, "site_factor": 6 * LOWEST}]
+    target = TablePublisher(tmp_path / "t", 300.0, setter)
+    first = [
+        {"job_id": 1, "site_factor": 7 * MIN_SITE_FACTOR},
+        {"job_id": 2, "site_factor": 6 * MIN_SITE_FACTOR},
+    ]
     for rows in (first, [*first, {"job_id": 7, "time_limit_s": 9.0}, {"job_id": 8, "held": True}]):
         for _ in range(2):
             snapshot = engine.cycle(queue(*rows), 1e9)
-            assert target.take(snapshot) is None
-    assert setter.asked == [{7: int(snapshot.numbers[2])}]
-    again = Table(tmp_path / "t", 300.0, setter)
-    again.take(Engine(config, Kept(Usage(HOUR))).cycle(queue(*rows), 1e9))
+            assert target.publish(snapshot) is None
+    assert setter.asked == [{7: int(snapshot.site_factors[2])}]
+    again = TablePublisher(tmp_path / "t", 300.0, setter)
+    again.publish(PriorityEngine(config, EngineState(DecayedUsage(HOUR))).cycle(queue(*rows), 1e9))
     assert list(setter.asked[1]) == [7]
 
 
 def test_of_many_new_jobs_those_that_start_first_are_nudged(tmp_path):
     config = configuration.parse('[priority]\nmode = "plugin"\npolicy = "sjf"')
-    engine, setter = Engine(config, Kept(Usage(HOUR))), Setter(9999)
+    engine, setter = PriorityEngine(config, EngineState(DecayedUsage(HOUR))), Setter(9999)
     tmp_path.chmod(0o755)
     engine.cycle(queue(), 1e9)
     many = [{"job_id": 1000 - n, "time_limit_s": 60.0 + n} for n in range(MAX_REFRESHED_JOBS + 50)]
-    Table(tmp_path / "t", 300.0, setter).take(engine.cycle(queue(*many), 1e9))
+    TablePublisher(tmp_path / "t", 300.0, setter).publish(engine.cycle(queue(*many), 1e9))
     assert list(setter.asked[0]) == [1000 - n for n in range(MAX_REFRESHED_JOBS)]
 
 
 def test_refused_changes_are_told():
     config = configuration.parse('[priority]\nmode = "portable"')
-    snapshot = Engine(config, Kept(Usage(HOUR))).cycle(queue({"job_id": 999}), 1e9)
+    snapshot = PriorityEngine(config, EngineState(DecayedUsage(HOUR))).cycle(queue({"job_id": 999}), 1e9)
     assert (
-        ScontrolPublisher(Setter(9)).take(snapshot) == "1 jobs keep their old place, job 999: Access denied"
+        ScontrolPublisher(Setter(9)).publish(snapshot)
+        == "1 jobs keep their old place, job 999: Access denied"
     )
 
 
 def test_running_jobs_and_jobs_not_ranked_in_the_table(tmp_path):
     config = configuration.parse('[priority]\npartitions = ["cpu"]')
-    snapshot = Engine(config, Kept(Usage(HOUR))).cycle(queue({}, {"partition": "x"}, running()), 1e9)
+    snapshot = PriorityEngine(config, EngineState(DecayedUsage(HOUR))).cycle(
+        queue({}, {"partition": "x"}, running()), 1e9
+    )
     tmp_path.chmod(0o755)
-    Table(tmp_path / "t", 300.0).take(snapshot)
+    TablePublisher(tmp_path / "t", 300.0).publish(snapshot)
     header, numbers = entries(tmp_path / "t")
     assert sorted(numbers) == [101, 102] and numbers[102] == 0
     assert (header["stale_s"], header["written_unix_s"]) == (300, 1_000_000_000)
@@ -546,8 +561,12 @@ def test_running_jobs_and_jobs_not_ranked_in_the_table(tmp_path):
 def test_newcomers_begin_last_where_some_partitions_are_not_ranked(tmp_path, partitions, given):
     """slurmctld's plugin cannot know whether theirs is one of them."""
     config = configuration.parse(text(tmp_path, partitions=partitions))
-    target = priority_pipeline.parts(config, None, None).target
-    target.take(Engine(config, Kept(Usage(HOUR))).cycle(queue({"partition": "cpu"}), time.time()))
+    target = priority_pipeline.build_pipeline(config, None, None).publisher
+    target.publish(
+        PriorityEngine(config, EngineState(DecayedUsage(HOUR))).cycle(
+            queue({"partition": "cpu"}), time.time()
+        )
+    )
     header, _ = entries(tmp_path / "out" / "priority.table")
     assert (header["default"] > 0) == given
 
@@ -559,13 +578,13 @@ def test_the_check_names_what_the_engine_lacks(tmp_path, monkeypatch):
     monkeypatch.delattr("slurm_energy.controller.priority_pipeline")
     monkeypatch.setitem(sys.modules, "slurm_energy.controller.priority_pipeline", None)
     with pytest.raises(ConfigError, match=r"slurm-energy\[scheduling\]"):
-        make_parts(config, None, None)
+        make_pipeline(config, None, None)
 
 
 def test_the_loop_ranks_when_slurmctld_has_written(make, monkeypatch):
     """Without it the next ranking would be an hour away."""
-    monkeypatch.setattr("slurm_energy.controller.priority_loop._LOOK_INTERVAL_S", 0.01)
-    monkeypatch.setattr("slurm_energy.controller.priority_loop._LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr("slurm_energy.controller.priority_loop._POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr("slurm_energy.controller.priority_loop._MIN_PAUSE_S", 0.0)
     queueing = make(interval_s=3600.0, stale_s=86400.0)
 
     async def until(condition):
@@ -581,7 +600,7 @@ def test_the_loop_ranks_when_slurmctld_has_written(make, monkeypatch):
         try:
             await until(lambda: queueing.loop.snapshot is not None)
             before = queueing.source.reads
-            monkeypatch.setattr(priority_pipeline.Parts, "signature", lambda parts: (7,))
+            monkeypatch.setattr(priority_pipeline.PriorityPipeline, "signature", lambda parts: (7,))
             await until(lambda: queueing.source.reads > before)
         finally:
             task.cancel()
@@ -606,14 +625,14 @@ def test_a_queue_that_is_away_at_the_start(make):
 
 
 def test_parts_by_mode(tmp_path):
-    found = priority_pipeline.parts(configuration.parse(text(tmp_path)), None, None)
-    assert isinstance(found.target, Table) and found.source_name == "queue.table"
+    found = priority_pipeline.build_pipeline(configuration.parse(text(tmp_path)), None, None)
+    assert isinstance(found.publisher, TablePublisher) and found.source_name == "queue.table"
     with pytest.raises(UnavailableError):
         found.rank()
     for mode, kind in (("portable", ScontrolPublisher), ("shadow", NullPublisher)):
         config = configuration.parse(text(tmp_path, mode, queue_table=str(tmp_path / "queue.table")))
-        found = priority_pipeline.parts(config, None, None)
-        assert isinstance(found.target, kind) and found.source_name == "squeue"
+        found = priority_pipeline.build_pipeline(config, None, None)
+        assert isinstance(found.publisher, kind) and found.source_name == "squeue"
         found.stop()
         with pytest.raises(UnavailableError):
             found.rank()

@@ -22,7 +22,7 @@ from queue_examples import queue  # noqa: E402
 from slurm_energy import config as configuration  # noqa: E402
 from slurm_energy.cli import main as cli  # noqa: E402
 from slurm_energy.config.findings import Severity  # noqa: E402
-from slurm_energy.controller.history_cache import Memory, training_model  # noqa: E402
+from slurm_energy.controller.history_cache import HistoryCache, training_model  # noqa: E402
 from slurm_energy.controller.recurring import Recurring  # noqa: E402
 from slurm_energy.errors import ConfigError  # noqa: E402
 from slurm_energy.oracle.answer import Question, Source  # noqa: E402
@@ -33,7 +33,7 @@ from slurm_energy.oracle.hardware import find_hardware, hardware_names, use_site
 from slurm_energy.oracle.hardware.loading import _DIRECTORY as SHIPPED  # noqa: E402
 from slurm_energy.oracle.site import read_site  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
-from slurm_energy.priority.prediction import MODEL, Predictor  # noqa: E402
+from slurm_energy.priority.prediction import MODEL, QueuePredictor  # noqa: E402
 from slurm_energy.validation import check_file  # noqa: E402
 
 A100 = "a100-sxm4-40gb"
@@ -78,8 +78,8 @@ def senergy(capsys: pytest.CaptureFixture[str]) -> Run:
 
 def test_the_live_queue_predicts_with_the_sites_calibration(folder: Path) -> None:
     trains = {"gpus": 1, "gpu_kind": "a100", "flags": {"ENERGY_MODEL": "resnet50"}, "time_limit_s": 1e6}
-    plain = Predictor(configuration.Config()).predict(queue(trains))
-    own = Predictor(configuration.load()).predict(queue(trains))
+    plain = QueuePredictor(configuration.Config()).predict(queue(trains))
+    own = QueuePredictor(configuration.load()).predict(queue(trains))
     assert (plain.source[0], own.source[0]) == (MODEL, MODEL)
     assert own.time_s[0] > 2.0 * plain.time_s[0]
 
@@ -227,7 +227,7 @@ def test_a_prior_is_of_another_kind_and_says_something(folder: Path, senergy: Ru
 
 
 def test_the_controller_asks_the_model_where_history_knows_nothing(folder: Path) -> None:
-    memory = Memory(Mock(), Recurring(logging.getLogger("test")), keep_days=1.0)
+    memory = HistoryCache(Mock(), Recurring(logging.getLogger("test")), retention_days=1.0)
     asked = [Question(model="resnet50", gpu_kind="a100", gpus=1), Question(name="anything")]
     assert asyncio.run(memory.answers(asked, own_only=True)) == [None, None]
     memory.model = training_model(configuration.load())

@@ -16,11 +16,11 @@ from slurm_energy.oracle.history.bounds import bounds_many
 from slurm_energy.oracle.history.columns import predict_many
 from slurm_energy.oracle.history.track_record import bounded, misprediction_factor, overrun, rounded_up
 from slurm_energy.priority import explanation
-from slurm_energy.priority.engine import Engine, Kept
+from slurm_energy.priority.engine import EngineState, PriorityEngine
 from slurm_energy.priority.guard import Mispredictions, PredictionGuard
-from slurm_energy.priority.offered_shapes import Alternatives
-from slurm_energy.priority.prediction import Predictor
-from slurm_energy.priority.usage import Usage
+from slurm_energy.priority.offered_shapes import OfferedShapeProvider
+from slurm_energy.priority.prediction import QueuePredictor
+from slurm_energy.priority.usage import DecayedUsage
 from slurm_energy.slurm.queue.node_resources import NodeResources
 
 HOUR, DAY = 3600.0, 86400.0
@@ -32,10 +32,10 @@ class Cluster:
 
     def __init__(self, policy="zeus"):
         self.history = History()
-        self.kept = Kept(Usage(7 * DAY))
+        self.kept = EngineState(DecayedUsage(7 * DAY))
         guard = PredictionGuard(self.kept.mispredictions, self.bounds)
         settings = configuration.parse(f'[priority]\npolicy = "{policy}"\n')
-        self.engine = Engine(settings, self.kept, self.forecast, guard=guard)
+        self.engine = PriorityEngine(settings, self.kept, self.forecast, guard=guard)
 
     def forecast(self, columns):
         return predict_many(self.history, columns)
@@ -284,13 +284,13 @@ def test_caps_of_flags_and_policies_count_in_the_queue():
                 gpus=1, time_limit_s=900.0, policy="monitor")
         )  # fmt: skip
     text = '[priority]\npolicy = "zeus"\n[policies.night]\nbase = "cap"\ngpu_cap_watts = 150\n'
-    kept = Kept(Usage(7 * DAY))
+    kept = EngineState(DecayedUsage(7 * DAY))
 
     def bounds(*given):
         return bounds_many(history, *given)
 
     guard = PredictionGuard(kept.mispredictions, bounds)
-    ranker = Engine(
+    ranker = PriorityEngine(
         configuration.parse(text), kept, lambda columns: predict_many(history, columns), guard=guard
     )
     job = {"name": "train", "gpus": 1, "time_limit_s": 9000.0}
@@ -315,8 +315,8 @@ def test_decoys_in_one_shape_do_not_make_another_look_quick(kind):
             for one in ("v100", "h100")
         ]
         config = configuration.parse('[priority]\npolicy = "zeus"\n')
-        shaper = Alternatives(Predictor(config, cluster.forecast, guard), lambda free=free: free)
-        ranker = Engine(config, cluster.kept, cluster.forecast, shaper, guard)
+        shaper = OfferedShapeProvider(QueuePredictor(config, cluster.forecast, guard), lambda free=free: free)
+        ranker = PriorityEngine(config, cluster.kept, cluster.forecast, shaper, guard)
         cluster.ran(1.0, gpus=4, gpu_kind=kind, times=times)
         offers = {"ENERGY_ALTERNATIVES": "gpu:v100:4,gpu:h100:4"}
         table = ranker.cycle(queue(LONG | {"gpus": 4, "gpu_kind": "v100", "flags": offers}), NOW).shapes.table

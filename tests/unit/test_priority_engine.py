@@ -22,13 +22,13 @@ from slurm_energy.oracle.history.columns import Predictions, predict_many
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
 from slurm_energy.oracle.prediction import TrainingOracle
 from slurm_energy.priority import explanation
-from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.prediction import HISTORY, MODEL, NAMEPLATE, Predictor
-from slurm_energy.priority.query import Wanted, rows_wanted, visible_rows
-from slurm_energy.priority.rank_correlation import agreement, inversions
-from slurm_energy.priority.scheduling_tables import waits_since
-from slurm_energy.priority.site_factors import LOWEST, SPACING
-from slurm_energy.priority.usage import Usage, weight
+from slurm_energy.priority.engine import EngineState, PriorityEngine
+from slurm_energy.priority.prediction import HISTORY, MODEL, NAMEPLATE, QueuePredictor
+from slurm_energy.priority.query import PriorityQuery, matching_rows, visible_rows
+from slurm_energy.priority.rank_correlation import count_inversions, rank_correlation
+from slurm_energy.priority.scheduling_tables import waiting_since
+from slurm_energy.priority.site_factors import MIN_SITE_FACTOR, SPACING
+from slurm_energy.priority.usage import DecayedUsage, decay_weight
 from slurm_energy.scheduling import Jobs, Options, Policy, Queue, Ranking, Users
 from slurm_energy.scheduling.queue import Alternatives
 from slurm_energy.scheduling.ranking import Term
@@ -45,12 +45,12 @@ def settings(policy="zeus", **more):
 
 def engine(policy="zeus", kept=None, history=None, **more):
     remembered = None if history is None else lambda columns: predict_many(history, columns)
-    return Engine(settings(policy, **more), kept or Kept(Usage(7 * DAY)), remembered)
+    return PriorityEngine(settings(policy, **more), kept or EngineState(DecayedUsage(7 * DAY)), remembered)
 
 
 def order(snapshot):
     """Return job ids by falling site factor: what Slurm makes of the snapshot."""
-    ids, numbers = snapshot.numbered()
+    ids, numbers = snapshot.site_factor_table()
     ranked = numbers > 0
     return ids[ranked][np.argsort(-numbers[ranked], kind="stable")].tolist()
 
@@ -99,7 +99,7 @@ def test_history_then_model_then_general_history_then_nameplate():
         {"user": "bob", "name": "new", "gpus": 1, "account": "art", "partition": "other"},
         trains | {"user": "bob", "name": "x"},
     )
-    found = Predictor(settings(), lambda columns: predict_many(history, columns)).predict(asked)
+    found = QueuePredictor(settings(), lambda columns: predict_many(history, columns)).predict(asked)
     assert found.source.tolist() == [HISTORY, MODEL, MODEL, NAMEPLATE, HISTORY, HISTORY]
     assert found.power_watts[0] == pytest.approx(500.0, rel=0.01)
     assert found.runs.tolist() == [5, 0, 0, 0, 5, 5]
@@ -122,7 +122,7 @@ def test_history_then_model_then_general_history_then_nameplate():
 def test_the_nameplate_says_the_same_in_columns(shapes):
     names = ("gpus", "nodes", "cpus", "gpu_kind", "time_limit_s", "flags")
     asked = queue(*(dict(zip(names, shape, strict=True)) for shape in shapes))
-    found = Predictor(settings()).predict(asked)
+    found = QueuePredictor(settings()).predict(asked)
     for row, (gpus, nodes, cpus, kind, limit, flags) in enumerate(shapes):
         caps = {"cap_watts": 300.0} if "ENERGY_CAP" in flags else {}
         caps |= {"gpu_cap_watts": 200.0} if "ENERGY_GPU_CAP" in flags else {}
@@ -149,7 +149,7 @@ def test_history_says_the_same_in_columns():
             )
         )
     asked = queue(*({"name": f"j{n}"} for n in range(4)))
-    found = Predictor(settings(), lambda columns: predict_many(history, columns)).predict(asked)
+    found = QueuePredictor(settings(), lambda columns: predict_many(history, columns)).predict(asked)
     oracle = HistoryOracle(history, NameplateOracle())
     for row in range(4):
         question = Question(
@@ -170,7 +170,7 @@ def test_figures_that_cannot_be_do_not_stop_the_ranking(figures):
     count = np.full(len(figures), 3)
     none = np.full(len(figures), np.nan)
     said = Predictions(times, none, none, watts, none, none, none, none, none, runs=count, level=count)
-    found = Engine(settings(), Kept(Usage(DAY)), lambda columns: said).cycle(
+    found = PriorityEngine(settings(), EngineState(DecayedUsage(DAY)), lambda columns: said).cycle(
         queue(*limits(*range(1, 1 + len(figures)))), NOW
     )
     assert len(order(found)) == len(figures)
@@ -179,11 +179,11 @@ def test_figures_that_cannot_be_do_not_stop_the_ranking(figures):
 
 def test_nobody_runs_longer_than_the_limit():
     trains = {"gpus": 1, "gpu_kind": "a100", "flags": {"ENERGY_MODEL": "resnet50"}, "time_limit_s": 60.0}
-    assert Predictor(settings()).predict(queue(trains)).time_s[0] == 60.0
+    assert QueuePredictor(settings()).predict(queue(trains)).time_s[0] == 60.0
 
 
 def test_jobs_without_a_limit_and_flags_that_nobody_checked():
-    found = Predictor(settings()).predict(
+    found = QueuePredictor(settings()).predict(
         queue(
             {
                 "time_limit_s": math.nan,
@@ -204,11 +204,13 @@ def used(row=1, joules=1000.0, start=NOW - HOUR, end=NOW, user="alice", account=
 
 
 def test_a_record_whose_account_is_not_told_yet_counts_for_its_users_only_account():
-    usage = Usage(HOUR)
-    usage.places([("physics", "alice"), ("physics", "bob"), ("biology", "bob")])
+    usage = DecayedUsage(HOUR)
+    usage.association_rows([("physics", "alice"), ("physics", "bob"), ("biology", "bob")])
     new = {"account": "", "settled": False, "start": NOW - 1}
-    usage.take([used(1, user="alice", **new), used(2, user="bob", **new), used(3, user="carol", **new)], NOW)
-    used_joules = usage.at(NOW)[0].tolist()
+    usage.add_records(
+        [used(1, user="alice", **new), used(2, user="bob", **new), used(3, user="carol", **new)], NOW
+    )
+    used_joules = usage.decayed(NOW)[0].tolist()
     joules = dict(zip(usage.associations(), used_joules, strict=True))
     assert joules[("physics", "alice")] == pytest.approx(1000, rel=1e-3)
     assert joules[("physics", "bob")] == joules[("biology", "bob")] == 0
@@ -216,19 +218,19 @@ def test_a_record_whose_account_is_not_told_yet_counts_for_its_users_only_accoun
 
 
 def test_usage_fades_on_after_the_clock_was_ahead_for_a_while():
-    usage = Usage(HOUR)
-    usage.take([used(start=NOW - 1, joules=1000.0)], NOW)
-    usage.at(NOW + HOUR)
-    before = usage.at(NOW)[0][0]
-    assert usage.at(NOW + HOUR)[0][0] == pytest.approx(before / 2)
+    usage = DecayedUsage(HOUR)
+    usage.add_records([used(start=NOW - 1, joules=1000.0)], NOW)
+    usage.decayed(NOW + HOUR)
+    before = usage.decayed(NOW)[0][0]
+    assert usage.decayed(NOW + HOUR)[0][0] == pytest.approx(before / 2)
 
 
 def test_usage_halves_in_its_half_life():
-    usage = Usage(DAY)
-    usage.take([used(start=NOW - 1, joules=1000.0)], NOW)
-    usage.places([("physics", "alice")])
-    before, _ = usage.at(NOW)
-    after, gpu_seconds = usage.at(NOW + DAY)
+    usage = DecayedUsage(DAY)
+    usage.add_records([used(start=NOW - 1, joules=1000.0)], NOW)
+    usage.association_rows([("physics", "alice")])
+    before, _ = usage.decayed(NOW)
+    after, gpu_seconds = usage.decayed(NOW + DAY)
     assert before[0] == pytest.approx(1000.0, rel=1e-4) and after[0] == pytest.approx(500.0, rel=1e-4)
     assert gpu_seconds[0] == pytest.approx(1.0, rel=1e-4)
 
@@ -239,12 +241,12 @@ def test_usage_halves_in_its_half_life():
 )
 def test_usage_does_not_depend_on_when_it_is_looked_at(runs, split):
     records = [used(n, 1e6, NOW - ago - long, NOW - ago, f"u{n % 2}") for n, (ago, long) in enumerate(runs)]
-    whole, parts = Usage(DAY), Usage(DAY)
-    whole.take(records, NOW)
-    parts.take(records[:split], NOW - HOUR)
-    parts.at(NOW - HOUR / 2)
-    parts.take(records[split:], NOW)
-    assert whole.at(NOW)[0] == pytest.approx(parts.at(NOW)[0], rel=1e-3)
+    whole, parts = DecayedUsage(DAY), DecayedUsage(DAY)
+    whole.add_records(records, NOW)
+    parts.add_records(records[:split], NOW - HOUR)
+    parts.decayed(NOW - HOUR / 2)
+    parts.add_records(records[split:], NOW)
+    assert whole.decayed(NOW)[0] == pytest.approx(parts.decayed(NOW)[0], rel=1e-3)
 
 
 @given(st.floats(0, 40 * DAY), st.floats(0, 10 * DAY), st.floats(HOUR, 30 * DAY))
@@ -252,24 +254,24 @@ def test_weights_are_the_mean_over_the_time_used(ago, long, half_life):
     start, end = np.array([NOW - ago - long]), np.array([NOW - ago])
     times = start + (np.arange(2000) + 0.5) / 2000 * (end - start)
     exact = np.mean(2.0 ** (-(NOW - times) / half_life))
-    assert weight(start, end, NOW, half_life)[0] == pytest.approx(exact, rel=1e-3, abs=1e-9)
+    assert decay_weight(start, end, NOW, half_life)[0] == pytest.approx(exact, rel=1e-3, abs=1e-9)
 
 
 def test_records_count_for_the_account_that_slurm_tells_of_later():
-    usage = Usage(DAY)
-    usage.take([used(7, account="", settled=False)], NOW)
-    assert usage.last_row == 7 and usage.unsettled() == [7]
-    early = usage.at(NOW)[0]
-    usage.take([used(7, account="physics")], NOW)
-    late = usage.at(NOW)[0]
+    usage = DecayedUsage(DAY)
+    usage.add_records([used(7, account="", settled=False)], NOW)
+    assert usage.last_row == 7 and usage.rows_to_read_again() == [7]
+    early = usage.decayed(NOW)[0]
+    usage.add_records([used(7, account="physics")], NOW)
+    late = usage.decayed(NOW)[0]
     assert usage.associations() == [("", "alice"), ("physics", "alice")]
     assert early[0] > 0 and late[0] == 0 and late[1] == pytest.approx(early[0])
-    assert usage.unsettled() == []
+    assert usage.rows_to_read_again() == []
 
 
 def test_runs_that_are_over_leave_the_queue_before_slurmctld_says_so():
-    kept = Kept(Usage(DAY))
-    kept.usage.take(
+    kept = EngineState(DecayedUsage(DAY))
+    kept.usage.add_records(
         [used(n, 1000.0, NOW - 20, NOW - 1, job_id=100 + n) for n in range(1, 6)]
         + [used(6, 1000.0, NOW - 2 * HOUR, NOW - HOUR, job_id=106)],
         NOW,
@@ -305,19 +307,19 @@ def test_least_edp_first():
     found = engine().cycle(queue(*limits(3, 1, 2)), NOW)
     assert order(found) == [102, 103, 101]
     assert found.place.tolist() == [3, 1, 2]
-    assert found.default_number == found.numbers[2]
+    assert found.default_site_factor == found.site_factors[2]
 
 
 def test_who_used_most_goes_last():
-    kept = Kept(Usage(7 * DAY))
-    kept.usage.take([used(user="bob", joules=1e9)], NOW)
+    kept = EngineState(DecayedUsage(7 * DAY))
+    kept.usage.add_records([used(user="bob", joules=1e9)], NOW)
     found = engine("hades", kept).cycle(queue({"user": "bob"}, {"user": "carol"}), NOW)
     assert order(found) == [102, 101]
 
 
 def test_shares_weigh_usage():
-    kept = Kept(Usage(7 * DAY))
-    kept.usage.take([used(1, 1e9, user="bob"), used(2, 2e8, user="carol")], NOW)
+    kept = EngineState(DecayedUsage(7 * DAY))
+    kept.usage.add_records([used(1, 1e9, user="bob"), used(2, 2e8, user="carol")], NOW)
     rows = [{"user": "bob", "shares_norm": 0.9}, {"user": "carol", "shares_norm": 0.1}]
     assert order(engine("hades", kept).cycle(queue(*rows), NOW)) == [101, 102]
 
@@ -334,8 +336,8 @@ def test_the_state_told_gives_the_same_order_again(policy):
         | ({"deadline_s": NOW + 9 * HOUR + n} if n % 5 == 0 else {})
         for n in range(60)
     ]
-    kept = Kept(Usage(7 * DAY))
-    kept.usage.take([used(n, 1e7 * n, user=f"u{n}") for n in range(4)], NOW)
+    kept = EngineState(DecayedUsage(7 * DAY))
+    kept.usage.add_records([used(n, 1e7 * n, user=f"u{n}") for n in range(4)], NOW)
     found = engine(policy, kept).cycle(queue(*rows), NOW)
     told = json.loads(json.dumps(explanation.state(found), allow_nan=False))
 
@@ -362,7 +364,7 @@ def test_who_is_not_ranked_keeps_slurms_order():
     rows = [{}, {"fixed": True}, {"partition": "gpu"}, {"partition": "gpu,cpu"}, running()]
     found = engine(partitions=["cpu"]).cycle(queue(*rows), NOW)
     assert found.place.tolist() == [1, 0, 0, 2, 0]
-    ids, numbers = found.numbered()
+    ids, numbers = found.site_factor_table()
     assert ids.tolist() == [101, 102, 103, 104]
     assert (numbers > 0).tolist() == [True, False, False, True]
 
@@ -376,9 +378,9 @@ def test_held_and_dependent_jobs_have_a_place_and_no_age():
         {"submit_s": NOW - DAY * 9, "eligible_s": NOW + HOUR, "time_limit_s": 9 * HOUR},
     ]
     found = engine().cycle(queue(*rows), NOW)
-    assert (NOW - waits_since(found.queue, NOW)).tolist() == [0.0, 0.0, 8 * DAY, 60.0, 0.0]
+    assert (NOW - waiting_since(found.queue, NOW)).tolist() == [0.0, 0.0, 8 * DAY, 60.0, 0.0]
     assert order(found) == [103, 104, 101, 102, 105]
-    assert found.free().tolist() == [False, False, False, True, False]
+    assert found.startable().tolist() == [False, False, False, True, False]
 
 
 def test_components_go_with_their_leader():
@@ -387,7 +389,7 @@ def test_components_go_with_their_leader():
     rows[2] |= {"het_job_id": 102, "time_limit_s": 9 * HOUR}
     found = engine().cycle(queue(*rows), NOW)
     assert found.place.tolist() == [1, 3, 3, 2]
-    assert found.numbers[1] == found.numbers[2]
+    assert found.site_factors[1] == found.site_factors[2]
     alone = engine().cycle(queue({"time_limit_s": 9 * HOUR}, {"time_limit_s": HOUR}), NOW).predicted
     assert found.predicted.time_s[1] == alone.time_s[0]
     assert found.predicted.power_watts[1] == alone.power_watts.sum()
@@ -401,34 +403,36 @@ def test_an_array_has_one_place_and_is_set_as_one():
     found = engine(mode="portable").cycle(queue(*rows), NOW)
     assert found.leader.tolist() == [3, 1, 2, 3, 4]
     assert found.place.tolist() == [3, 1, 2, 3, 0]
-    assert list(found.changes()) == [102, 103, 100]
+    assert list(found.site_factor_changes()) == [102, 103, 100]
     assert explanation.Explainer(found).job(0)["predicted"]["time_s"] == HOUR
     assert "Held; once released" in explanation.Explainer(found).why(0)
 
 
 def test_numbers_stay_where_the_order_does():
-    kept = Kept(Usage(7 * DAY))
+    kept = EngineState(DecayedUsage(7 * DAY))
     first = engine(kept=kept).cycle(queue(*limits(1, 2, 4, 5)), NOW)
     rows = [*limits(1, 2, 4, 5), {"job_id": 200, "time_limit_s": 3 * HOUR}]
     second = engine(kept=kept).cycle(queue(*rows, now=NOW + 15), NOW + 15)
-    assert second.numbers[:4].tolist() == first.numbers.tolist()
-    assert first.numbers[1] > second.numbers[4] > first.numbers[2]
+    assert second.site_factors[:4].tolist() == first.site_factors.tolist()
+    assert first.site_factors[1] > second.site_factors[4] > first.site_factors[2]
 
 
 def test_portable_mode_goes_by_the_numbers_that_slurm_shows():
     rows, ranker = limits(1, 2, 3), engine(mode="portable")
-    for row, number in zip(rows, (LOWEST + 30 * SPACING, 0, LOWEST + 20 * SPACING), strict=True):
+    for row, number in zip(
+        rows, (MIN_SITE_FACTOR + 30 * SPACING, 0, MIN_SITE_FACTOR + 20 * SPACING), strict=True
+    ):
         row["site_factor"] = number
     found = ranker.cycle(queue(*rows), NOW)
-    assert list(found.changes()) == [102]
-    for row, number in zip(rows, found.numbers.tolist(), strict=True):
+    assert list(found.site_factor_changes()) == [102]
+    for row, number in zip(rows, found.site_factors.tolist(), strict=True):
         row["site_factor"] = number + 5  # somebody else's doing, and the order is right
-    assert ranker.cycle(queue(*rows), NOW).changes() == {}
+    assert ranker.cycle(queue(*rows), NOW).site_factor_changes() == {}
 
 
 @pytest.mark.parametrize(("mode", "changed"), [("portable", {101: 0, 90: 0}), ("plugin", {})])
 def test_a_job_that_moves_to_a_partition_that_is_not_ranked_takes_no_place_along(mode, changed):
-    kept = Kept(Usage(7 * DAY), taken={101: 10**9, 90: 10**8, 104: 7, 105: 10**9})
+    kept = EngineState(DecayedUsage(7 * DAY), applied_factors={101: 10**9, 90: 10**8, 104: 7, 105: 10**9})
     rows = [
         {"partition": "other", "site_factor": 10**9},
         {"partition": "other", "site_factor": 10**8, "array_job_id": 90},
@@ -436,7 +440,10 @@ def test_a_job_that_moves_to_a_partition_that_is_not_ranked_takes_no_place_along
         {"partition": "other", "fixed": True, "site_factor": 7},
         running(partition="other", site_factor=10**9),
     ]
-    assert engine(kept=kept, partitions=["cpu"], mode=mode).cycle(queue(*rows), NOW).changes() == changed
+    assert (
+        engine(kept=kept, partitions=["cpu"], mode=mode).cycle(queue(*rows), NOW).site_factor_changes()
+        == changed
+    )
 
 
 def test_who_leaves_the_head_is_told_before_those_behind():
@@ -444,10 +451,10 @@ def test_who_leaves_the_head_is_told_before_those_behind():
     rows = limits(1, 2, 3, 8, 9)
     numbers = (30 * SPACING, 29 * SPACING, 28 * SPACING, 0, 50 * SPACING)
     for row, number in zip(rows, numbers, strict=True):
-        row["site_factor"] = number and LOWEST + number
+        row["site_factor"] = number and MIN_SITE_FACTOR + number
     found = engine(mode="portable").cycle(queue(*rows), NOW)
     assert order(found) == [101, 102, 103, 104, 105]
-    assert list(found.changes()) == [105, 104]
+    assert list(found.site_factor_changes()) == [105, 104]
 
 
 @pytest.mark.parametrize(("mode", "stays"), [("portable", True), ("plugin", False)])
@@ -455,14 +462,14 @@ def test_neighbours_deep_in_a_long_queue_stay_as_they_stand_where_each_change_co
     hours = [*range(1, 201)]
     ranker = engine(mode=mode)
     rows = limits(*hours)
-    for row, number in zip(rows, ranker.cycle(queue(*rows), NOW).numbers.tolist(), strict=True):
+    for row, number in zip(rows, ranker.cycle(queue(*rows), NOW).site_factors.tolist(), strict=True):
         row["site_factor"] = number
     rows[150]["time_limit_s"], rows[151]["time_limit_s"] = 152 * HOUR, 151 * HOUR
     found = ranker.cycle(queue(*rows), NOW)
-    assert (found.numbers[150] > found.numbers[151]) == stays
+    assert (found.site_factors[150] > found.site_factors[151]) == stays
     rows[50]["time_limit_s"], rows[51]["time_limit_s"] = 52 * HOUR, 51 * HOUR
     found = ranker.cycle(queue(*rows), NOW)
-    assert found.numbers[50] < found.numbers[51]
+    assert found.site_factors[50] < found.site_factors[51]
 
 
 TIMES = st.sampled_from([math.nan, 0.0, NOW - 9 * DAY, NOW - 60.0, NOW, NOW + HOUR, 1e12])
@@ -488,7 +495,7 @@ ROWS = st.fixed_dictionaries(
         "cpus": st.sampled_from([0, 1, 10**6]),
         "nodes": st.sampled_from([0, 1, 10**5]),
         "gpu_kind": st.sampled_from(["", "a100", "x:y"]),
-        "site_factor": st.sampled_from([0, 5, LOWEST, LOWEST + 1, 2_000_000_000, -7]),
+        "site_factor": st.sampled_from([0, 5, MIN_SITE_FACTOR, MIN_SITE_FACTOR + 1, 2_000_000_000, -7]),
         "flags": st.sampled_from([{}, {"ENERGY_MODEL": "resnet50"}, {"ENERGY_GPU_CAP": "1e9"}]),
     }
 )
@@ -496,7 +503,7 @@ ROWS = st.fixed_dictionaries(
 
 @given(st.sampled_from(scheduling.names()), st.lists(st.lists(ROWS, max_size=6), min_size=1, max_size=3))
 def test_whatever_stands_in_the_queue_it_is_ranked(policy, queues):
-    kept = Kept(Usage(7 * DAY))
+    kept = EngineState(DecayedUsage(7 * DAY))
     for mode in ("plugin", "portable"):
         ranker = engine(policy, kept, mode=mode, partitions=["cpu", ""])
         for rows in queues:
@@ -504,20 +511,25 @@ def test_whatever_stands_in_the_queue_it_is_ranked(policy, queues):
             own = found.place[found.rows]
             assert sorted(own.tolist()) == list(range(1, len(own) + 1))
             if mode == "plugin":  # portable mode lets jobs far behind stand
-                assert np.all(np.diff(found.numbers[found.rows][found.order]) < 0)
-            assert not np.any(found.numbers[found.queue.fixed | (found.queue.state != 0)])
+                assert np.all(np.diff(found.site_factors[found.rows][found.order]) < 0)
+            assert not np.any(found.site_factors[found.queue.fixed | (found.queue.state != 0)])
             explainer = explanation.Explainer(found)
             told = [explainer.job(row) for row in explanation.pending_rows(found)]
             json.dumps(
                 [told, explanation.shares_rows(found, kept), explanation.state(found)], allow_nan=False
             )
-            found.changes(), found.numbered(), found.against_slurm(), found.default_number
+            (
+                found.site_factor_changes(),
+                found.site_factor_table(),
+                found.correlation_with_slurm(),
+                found.default_site_factor,
+            )
 
 
 def test_an_empty_queue():
     found = engine().cycle(queue(), NOW)
-    assert (found.pending, found.default_number, found.changes()) == (0, 0, {})
-    assert math.isnan(found.against_slurm().kendall_tau)
+    assert (found.pending, found.default_site_factor, found.site_factor_changes()) == (0, 0, {})
+    assert math.isnan(found.correlation_with_slurm().kendall_tau)
 
 
 WRONG = {
@@ -551,13 +563,13 @@ def test_policies_that_are_not_there():
 @given(st.lists(st.integers(0, 40), max_size=40))
 def test_inversions(values):
     slow = sum(values[i] > values[j] for j in range(len(values)) for i in range(j))
-    assert inversions(np.array(values, np.int64)) == slow
+    assert count_inversions(np.array(values, np.int64)) == slow
 
 
 def test_agreement():
-    assert agreement(np.arange(5)).kendall_tau == 1.0
-    assert agreement(np.arange(5)[::-1].copy()).kendall_tau == -1.0
-    assert agreement(np.array([1, 2, 3, 4, 0])).moved == 1
+    assert rank_correlation(np.arange(5)).kendall_tau == 1.0
+    assert rank_correlation(np.arange(5)[::-1].copy()).kendall_tau == -1.0
+    assert rank_correlation(np.array([1, 2, 3, 4, 0])).moved_jobs == 1
 
 
 def test_shadow_compares_the_jobs_that_could_start():
@@ -565,8 +577,8 @@ def test_shadow_compares_the_jobs_that_could_start():
     for row, priority in zip(rows, (10, 20, 30, 99), strict=True):
         row["priority"] = priority
     rows[3]["held"] = True
-    found = engine().cycle(queue(*rows), NOW).against_slurm()
-    assert (found.jobs, found.kendall_tau, found.moved) == (3, -1.0, 2)
+    found = engine().cycle(queue(*rows), NOW).correlation_with_slurm()
+    assert (found.jobs, found.kendall_tau, found.moved_jobs) == (3, -1.0, 2)
 
 
 # --- what it tells ---------------------------------------------------------------------------------------
@@ -579,7 +591,7 @@ def test_a_job_explained():
     found = engine("blend").cycle(queue(*rows), NOW)
     job = explanation.Explainer(found).job(2)
     json.dumps(job, allow_nan=False)
-    assert (job["place"], job["of"], job["tier"], job["deadline"]) == (2, 3, "normal", None)
+    assert (job["place"], job["ranked_jobs"], job["tier"], job["deadline"]) == (2, 3, "normal", None)
     assert [term["name"] for term in job["terms"]] == ["edp", "fair", "deadline", "age"]
     assert job["score"] == pytest.approx(-sum(term["contribution"] for term in job["terms"]))
     assert "job 102 goes before it for energy-delay product (" in job["why"]
@@ -611,8 +623,8 @@ def test_why(row, words):
 
 
 def test_shares_told():
-    kept = Kept(Usage(7 * DAY))
-    kept.usage.take([used(1, 3e6, user="bob", account="art"), used(2, 1e6)], NOW)
+    kept = EngineState(DecayedUsage(7 * DAY))
+    kept.usage.add_records([used(1, 3e6, user="bob", account="art"), used(2, 1e6)], NOW)
     found = engine(kept=kept).cycle(
         queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75}), NOW
     )
@@ -625,7 +637,7 @@ def test_shares_told():
 
 
 def test_an_account_has_what_the_accounts_below_it_had():
-    kept = Kept(Usage(7 * DAY))
+    kept = EngineState(DecayedUsage(7 * DAY))
     tree = [
         Association("root"),
         Association("science", parent="root"),
@@ -634,25 +646,25 @@ def test_an_account_has_what_the_accounts_below_it_had():
         Association("physics", "alice"),
         Association("art", "bob"),
     ]
-    kept.told = normalise_shares(tree)
-    kept.usage.take([used(1, 3e6), used(2, 1e6, user="bob", account="art")], NOW)
+    kept.configured_shares = normalise_shares(tree)
+    kept.usage.add_records([used(1, 3e6), used(2, 1e6, user="bob", account="art")], NOW)
     rows = explanation.shares_rows(engine(kept=kept).cycle(queue({}), NOW), kept)
     parts = {row["account"]: (row["energy_share"], row["norm_shares"]) for row in rows if not row["user"]}
     assert parts == {"root": (1.0, 1.0), "science": (0.75, 0.5), "physics": (0.75, 0.5), "art": (0.25, 0.5)}
 
 
 def test_records_without_account_do_not_thin_out_the_shares():
-    kept = Kept(Usage(7 * DAY))
+    kept = EngineState(DecayedUsage(7 * DAY))
     early = used(1, 3e6, user="bob", account="")
-    kept.usage.take(
+    kept.usage.add_records(
         [early._replace(settled=False), used(2, 1.0, user="carol", account="", settled=False)], NOW
     )
     told = queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75})
     rows = explanation.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
     assert [row["norm_shares"] for row in rows if row["account"] == ""] == [0.0, 0.0]
-    kept = Kept(Usage(7 * DAY))
-    kept.usage.take([early._replace(settled=False)], NOW)
-    kept.usage.take([early._replace(account="art", settled=True)], NOW)
+    kept = EngineState(DecayedUsage(7 * DAY))
+    kept.usage.add_records([early._replace(settled=False)], NOW)
+    kept.usage.add_records([early._replace(account="art", settled=True)], NOW)
     rows = explanation.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
     assert {row["account"] for row in rows} == {"art", "physics"}
     factors = {row["user"]: row["fair_share_factor"] for row in rows if row["user"]}
@@ -672,9 +684,9 @@ def busy():
 
 
 def ids(snapshot, query, uid=None, name=None, accounts=()):
-    wanted = Wanted.from_query(query)
+    wanted = PriorityQuery.from_parameters(query)
     wanted = wanted if uid is None else wanted.limited_to(Visibility(uid, frozenset(accounts)), name)
-    return [int(snapshot.queue.job_id[row]) for row in rows_wanted(snapshot, wanted)]
+    return [int(snapshot.queue.job_id[row]) for row in matching_rows(snapshot, wanted)]
 
 
 def test_jobs_asked_for(busy):
@@ -722,7 +734,7 @@ def test_coordinators_see_the_jobs_of_their_accounts(busy):
 @pytest.mark.parametrize("query", [{"job": "x"}, {"colour": "red"}, {"state": "yes"}, {"user": "a," * 6000}])
 def test_bad_questions(query):
     with pytest.raises(UsageError):
-        Wanted.from_query(query)
+        PriorityQuery.from_parameters(query)
 
 
 # --- the bound on waiting per user -----------------------------------------------------------------------
@@ -746,7 +758,7 @@ def test_parked_jobs_do_not_delay_the_oldest_jobs_of_others():
 def test_aged_jobs_that_have_started_use_up_what_is_allowed():
     """Else parked jobs would follow each other for ever, always older than those of others."""
     honest = {"uid": 8, "user": "bob", "submit_s": NOW - 2 * DAY, "time_limit_s": 9 * HOUR}
-    kept = Kept(Usage(7 * DAY))
+    kept = EngineState(DecayedUsage(7 * DAY))
     ranker = engine("sjf", kept, aged_jobs_per_user=5)
     started = [
         running(job_id=9000 + n, array_job_id=9000, uid=7, submit_s=NOW - 3 * DAY, start_s=NOW - 60.0 * n)

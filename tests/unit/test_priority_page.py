@@ -52,7 +52,7 @@ def test_the_example_is_computed() -> None:
     edp = [float(row[4].removesuffix("G")) * 1e9 for row in told]
     assert queue.alternatives.edp == pytest.approx(edp, rel=0.005)
     order = ranking.order(queue.jobs.job_id)
-    numbers = site_factors.fresh(4)
+    numbers = site_factors.spread_site_factors(4)
     for place, row in enumerate(order.tolist()):
         terms = [ranking.terms[name].contribution for name in ("edp", "fair", "deadline", "age")]
         cells = [f"{term[row]:.4f}" for term in terms if term is not None]

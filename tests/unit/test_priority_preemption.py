@@ -11,18 +11,18 @@ from queue_examples import NOW, queue, running
 
 from slurm_energy import config as configuration
 from slurm_energy.priority import preemption
-from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.preemption import Rules, rescues, urgent_rows
-from slurm_energy.priority.usage import Usage
+from slurm_energy.priority.engine import EngineState, PriorityEngine
+from slurm_energy.priority.preemption import PreemptionRules, at_risk_jobs, plan_preemptions
+from slurm_energy.priority.usage import DecayedUsage
 from slurm_energy.scheduling.preemption import victims
 from slurm_energy.slurm.queue.node_resources import NodeResources
 
-RULES = Rules(margin_s=60.0)
+RULES = PreemptionRules(margin_s=60.0)
 
 
 def cycle(*rows):
     config = configuration.parse('[priority]\npolicy = "aurachronos"\n')
-    return Engine(config, Kept(Usage(3600.0))).cycle(queue(*rows), NOW)
+    return PriorityEngine(config, EngineState(DecayedUsage(3600.0))).cycle(queue(*rows), NOW)
 
 
 def urgent(**more):
@@ -36,7 +36,7 @@ def urgent(**more):
     return plain | more
 
 
-def guest(**more):
+def candidate(**more):
     plain = {"partition": "gpu", "gpus": 1, "gpu_kind": "h100", "start_s": NOW - 100.0, "cpus": 4}
     return running(**(plain | more))
 
@@ -51,23 +51,28 @@ def made(snapshot, nodes=None, at=None, rules=RULES):
         int(job) for job, state in zip(snapshot.queue.job_id, snapshot.queue.state, strict=True) if state
     ]
     places = {job: ["h1"] for job in running_jobs} | (at or {})
-    return {one.job_id: one.victims for one in rescues(snapshot, nodes or [node()], places, rules)}
+    return {one.job_id: one.victims for one in plan_preemptions(snapshot, nodes or [node()], places, rules)}
 
 
 def test_the_least_energy_lost_makes_way():
-    columns = [urgent(), guest(start_s=NOW - 500), guest(start_s=NOW - 100), guest(start_s=NOW - 200)]
+    columns = [
+        urgent(),
+        candidate(start_s=NOW - 500),
+        candidate(start_s=NOW - 100),
+        candidate(start_s=NOW - 200),
+    ]
     assert made(cycle(*columns)) == {101: (103, 104)}
-    found = rescues(cycle(*columns), [node(free=1)], {102: ["h1"], 103: ["h1"], 104: ["h1"]}, RULES)
+    found = plan_preemptions(cycle(*columns), [node(free=1)], {102: ["h1"], 103: ["h1"], 104: ["h1"]}, RULES)
     assert [one.victims for one in found] == [(103,)]
     assert found[0].lost_joules == pytest.approx(100 * cycle(*columns).predicted.power_watts[2])
     assert "least energy lost" in found[0].why
 
 
 def test_only_a_job_that_would_soon_be_too_late_is_helped():
-    assert made(cycle(urgent(deadline_s=NOW + 661.0), guest(), guest())) == {}
-    assert made(cycle(urgent(deadline_s=NOW + 659.0), guest(), guest())) == {101: (102, 103)}
-    assert made(cycle(urgent(deadline_s=float("nan")), guest(), guest())) == {}
-    assert made(cycle(urgent(deadline_s=NOW - 1.0), guest(), guest())) == {}
+    assert made(cycle(urgent(deadline_s=NOW + 661.0), candidate(), candidate())) == {}
+    assert made(cycle(urgent(deadline_s=NOW + 659.0), candidate(), candidate())) == {101: (102, 103)}
+    assert made(cycle(urgent(deadline_s=float("nan")), candidate(), candidate())) == {}
+    assert made(cycle(urgent(deadline_s=NOW - 1.0), candidate(), candidate())) == {}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_only_a_job_that_would_soon_be_too_late_is_helped():
     [{"held": True}, {"dependent": True}, {"eligible_s": NOW + 9.0}, {"fixed": True}, {"gpu_kind": ""}],
 )
 def test_nobody_makes_way_for_a_job_that_could_not_start(change):
-    assert made(cycle(urgent(**change), guest(), guest())) == {}
+    assert made(cycle(urgent(**change), candidate(), candidate())) == {}
 
 
 @pytest.mark.parametrize(
@@ -89,57 +94,66 @@ def test_nobody_makes_way_for_a_job_that_could_not_start(change):
     ],
 )
 def test_a_job_that_may_not_be_interrupted_is_left_alone(change):
-    assert made(cycle(urgent(), guest(gpus=2, **change))) == {}
-    assert made(cycle(urgent(), guest(gpus=2, **change), guest(gpus=3, start_s=NOW - 9e5))) == {101: (103,)}
+    assert made(cycle(urgent(), candidate(gpus=2, **change))) == {}
+    assert made(cycle(urgent(), candidate(gpus=2, **change), candidate(gpus=3, start_s=NOW - 9e5))) == {
+        101: (103,)
+    }
 
 
 @pytest.mark.parametrize(
     "reason", ["QOSMaxJobsPerUserLimit", "AssocGrpGRES", "ReqNodeNotAvail", "Licenses", "JobArrayTaskLimit"]
 )
 def test_nobody_makes_way_for_a_job_that_something_else_holds_back(reason):
-    assert made(cycle(urgent(reason="Resources"), guest(gpus=4))) == {101: (102,)}
-    assert made(cycle(urgent(reason=reason), guest(gpus=4))) == {}
+    assert made(cycle(urgent(reason="Resources"), candidate(gpus=4))) == {101: (102,)}
+    assert made(cycle(urgent(reason=reason), candidate(gpus=4))) == {}
 
 
 def test_nobody_makes_way_for_a_job_that_has_started_since_the_queue_was_written():
-    snapshot = cycle(urgent(), guest(gpus=4))
+    snapshot = cycle(urgent(), candidate(gpus=4))
     assert made(snapshot) == {101: (102,)}
     assert made(snapshot, at={101: ["h1"]}) == {}
 
 
 def test_nobody_makes_way_where_enough_is_free_or_all_would_not_do():
-    assert made(cycle(urgent(), guest(), guest()), [node(free=2)]) == {}
-    assert made(cycle(urgent(gpus=3), guest(), guest())) == {}
-    assert made(cycle(urgent(), guest(), guest()), [node(usable=False)]) == {}
-    assert made(cycle(urgent(partition="other"), guest(), guest())) == {}
+    assert made(cycle(urgent(), candidate(), candidate()), [node(free=2)]) == {}
+    assert made(cycle(urgent(gpus=3), candidate(), candidate())) == {}
+    assert made(cycle(urgent(), candidate(), candidate()), [node(usable=False)]) == {}
+    assert made(cycle(urgent(partition="other"), candidate(), candidate())) == {}
 
 
 def test_what_becomes_free_is_on_one_node():
-    columns = cycle(urgent(), guest(), guest(), guest(start_s=NOW - 900), guest(start_s=NOW - 900))
+    columns = cycle(
+        urgent(), candidate(), candidate(), candidate(start_s=NOW - 900), candidate(start_s=NOW - 900)
+    )
     nodes, at = [node("h1"), node("h2")], {102: ["h1"], 103: ["h2"], 104: ["h2"], 105: ["h1"]}
     assert set(made(columns, nodes, at)[101]) == {102, 105}
     assert made(columns, nodes, at | {105: ["h3"]}) == {101: (103, 104)}
-    wide = cycle(urgent(nodes=2), guest(), guest(), guest(start_s=NOW - 900), guest(start_s=NOW - 900))
+    wide = cycle(
+        urgent(nodes=2), candidate(), candidate(), candidate(start_s=NOW - 900), candidate(start_s=NOW - 900)
+    )
     assert set(made(wide, nodes, at)[101]) == {102, 103}
 
 
 def test_jobs_and_partitions_are_spared():
     columns = cycle(
-        urgent(), guest(gpus=2), guest(gpus=2, start_s=NOW - 900), guest(gpus=2, start_s=NOW - 990)
+        urgent(),
+        candidate(gpus=2),
+        candidate(gpus=2, start_s=NOW - 900),
+        candidate(gpus=2, start_s=NOW - 990),
     )
-    assert made(columns, rules=Rules(60.0, spared={102: NOW})) == {101: (103,)}
-    assert made(columns, rules=Rules(60.0, spared_partitions={"gpu"})) == {}
-    assert made(columns, rules=Rules(60.0, waiting={101: NOW})) == {}
-    assert made(columns, rules=Rules(60.0, partitions=["other"])) == {}
-    assert made(columns, rules=Rules(60.0, partitions=["gpu"])) == {101: (102,)}
+    assert made(columns, rules=PreemptionRules(60.0, protected={102: NOW})) == {101: (103,)}
+    assert made(columns, rules=PreemptionRules(60.0, protected_partitions={"gpu"})) == {}
+    assert made(columns, rules=PreemptionRules(60.0, already_served={101: NOW})) == {}
+    assert made(columns, rules=PreemptionRules(60.0, partitions=["other"])) == {}
+    assert made(columns, rules=PreemptionRules(60.0, partitions=["gpu"])) == {101: (102,)}
     assert made(columns, at={102: []}) == {101: (103,)}
 
 
 def test_a_cycle_interrupts_only_so_many():
-    columns = cycle(urgent(job_id=1, gpus=2), urgent(job_id=2, gpus=2), *(guest() for _ in range(4)))
-    assert {len(v) for v in made(columns, rules=Rules(60.0, most=2)).values()} == {2}
-    assert len(made(columns, rules=Rules(60.0, most=2))) == 1
-    assert made(columns, rules=Rules(60.0, most=1)) == {}
+    columns = cycle(urgent(job_id=1, gpus=2), urgent(job_id=2, gpus=2), *(candidate() for _ in range(4)))
+    assert {len(v) for v in made(columns, rules=PreemptionRules(60.0, max_victims=2)).values()} == {2}
+    assert len(made(columns, rules=PreemptionRules(60.0, max_victims=2))) == 1
+    assert made(columns, rules=PreemptionRules(60.0, max_victims=1)) == {}
     both = made(columns)
     assert set(both) == {1, 2}
     assert not set(both[1]) & set(both[2])
@@ -160,23 +174,28 @@ AGED = {"partition": "gpu", "gpus": 4, "gpu_kind": "h100", "submit_s": NOW - 2e5
     ],
 )
 def test_nobody_makes_way_behind_a_job_that_waits_past_the_bound_for_the_same(change, helped):
-    snapshot = cycle(urgent(), guest(), guest(), guest(), AGED | change)
+    snapshot = cycle(urgent(), candidate(), candidate(), candidate(), AGED | change)
     assert bool(made(snapshot, [node("h1", free=1), node("a1", kind="a100")])) == helped
 
 
 def test_a_job_past_the_bound_is_helped_to_keep_its_own_deadline():
-    assert made(cycle(urgent(submit_s=NOW - 2e5), guest(), guest(), guest(), guest())) == {101: (102, 103)}
+    assert made(cycle(urgent(submit_s=NOW - 2e5), candidate(), candidate(), candidate(), candidate())) == {
+        101: (102, 103)
+    }
 
 
 def test_nobody_makes_way_where_cores_would_still_be_missing():
-    rows = [urgent(cpus=8), guest(cpus=4), guest(cpus=3), guest(gpus=0, gpu_kind="", cpus=9)]
+    rows = [urgent(cpus=8), candidate(cpus=4), candidate(cpus=3), candidate(gpus=0, gpu_kind="", cpus=9)]
     assert made(cycle(*rows), [node(gpus=2)]) == {}
     assert made(cycle(*rows), [node(gpus=2, cpus_free=1)]) == {101: (103, 102)}
 
 
 @pytest.mark.parametrize(("second", "found"), [("gpu", {101: (102, 103)}), ("slow", {})])
 def test_the_nodes_of_a_job_are_of_one_partition(second, found):
-    rows = [urgent(partition="gpu,slow", nodes=2, gpus=4), *(guest(gpus=2, job_id=job) for job in (102, 103))]
+    rows = [
+        urgent(partition="gpu,slow", nodes=2, gpus=4),
+        *(candidate(gpus=2, job_id=job) for job in (102, 103)),
+    ]
     nodes = [
         NodeResources("h1", frozenset({"gpu"}), True, 16, 8, {"h100": 2}, {"h100": 0}),
         NodeResources("h2", frozenset({second}), True, 16, 8, {"h100": 2}, {"h100": 0}),
@@ -185,7 +204,7 @@ def test_the_nodes_of_a_job_are_of_one_partition(second, found):
 
 
 def test_nobody_makes_way_for_a_component():
-    assert made(cycle(urgent(het_job_id=101), guest(), guest(), guest(), guest())) == {}
+    assert made(cycle(urgent(het_job_id=101), candidate(), candidate(), candidate(), candidate())) == {}
 
 
 def test_many_jobs_with_deadlines_cost_no_search_for_what_may_not_be(monkeypatch):
@@ -193,29 +212,31 @@ def test_many_jobs_with_deadlines_cost_no_search_for_what_may_not_be(monkeypatch
     monkeypatch.setattr(
         preemption, "victims", lambda running, *args: searched.append(len(running)) or victims(running, *args)
     )
-    guests = [guest(gpus=0, gpu_kind="", cpus=1) for _ in range(8)]
+    candidates = [candidate(gpus=0, gpu_kind="", cpus=1) for _ in range(8)]
     cores = [urgent(gpus=0, gpu_kind="", cpus=8) for _ in range(9)]
-    assert made(cycle(*cores, *guests)) == {}
+    assert made(cycle(*cores, *candidates)) == {}
     assert searched == []  # all eight would have to go, more than one cycle interrupts
-    assert made(cycle(*[urgent(gpus=1) for _ in range(9)], *[guest() for _ in range(9)])).keys() == {
+    assert made(cycle(*[urgent(gpus=1) for _ in range(9)], *[candidate() for _ in range(9)])).keys() == {
         101, 102, 103, 104,
     }  # fmt: skip
     assert len(searched) == 4
 
 
 def test_what_is_freed_for_one_job_is_not_promised_to_another():
-    columns = cycle(urgent(job_id=1), urgent(job_id=2), guest(job_id=7, gpus=3))
+    columns = cycle(urgent(job_id=1), urgent(job_id=2), candidate(job_id=7, gpus=3))
     assert made(columns, [node(gpus=4, free=1)]) == {1: (7,)}
-    columns = cycle(urgent(job_id=1), urgent(job_id=2), guest(job_id=7, gpus=4))
+    columns = cycle(urgent(job_id=1), urgent(job_id=2), candidate(job_id=7, gpus=4))
     assert made(columns, [node()]) == {1: (7,)}  # and what remains of it is enough for the other one
-    assert len(urgent_rows(columns, RULES)) == 2
-    columns = cycle(urgent(job_id=1), urgent(job_id=2), guest(job_id=7), guest(job_id=8, start_s=NOW - 200.0))
+    assert len(at_risk_jobs(columns, RULES)) == 2
+    columns = cycle(
+        urgent(job_id=1), urgent(job_id=2), candidate(job_id=7), candidate(job_id=8, start_s=NOW - 200.0)
+    )
     assert made(columns, [node(gpus=4, free=1)]) == {1: (7,)}
 
 
 def test_jobs_without_gpus_are_helped_to_cores():
     needs = {"partition": "gpu", "cpus": 6, "time_limit_s": 600.0, "deadline_s": NOW + 610.0}
-    columns = cycle(needs, guest(cpus=4), guest(cpus=8, start_s=NOW - 1.0))
+    columns = cycle(needs, candidate(cpus=4), candidate(cpus=8, start_s=NOW - 1.0))
     assert made(columns) == {101: (103,)}
     assert made(columns, [node(cpus_free=6)]) == {}
 
@@ -227,14 +248,14 @@ GUESTS = st.lists(
 
 
 @given(GUESTS, st.integers(1, 4), st.integers(0, 2))
-def test_victims_may_be_requeued_free_enough_and_none_of_them_is_spare(guests, gpus, free):
-    rows = [guest(gpus=g, requeue=may, start_s=NOW - ran) for g, may, ran, _ in guests]
+def test_victims_may_be_requeued_free_enough_and_none_of_them_is_spare(candidates, gpus, free):
+    rows = [candidate(gpus=g, requeue=may, start_s=NOW - ran) for g, may, ran, _ in candidates]
     snapshot = cycle(urgent(gpus=gpus), *rows)
-    at = {102 + number: [name] for number, (*_, name) in enumerate(guests)}
+    at = {102 + number: [name] for number, (*_, name) in enumerate(candidates)}
     nodes = [node("h1", 8, free), node("h2", 8, free)]
-    found = rescues(snapshot, nodes, at, Rules(60.0, most=9))
-    held = {102 + number: g for number, (g, _, _, _) in enumerate(guests)}
-    may = {102 + number for number, (_, may, _, _) in enumerate(guests) if may}
+    found = plan_preemptions(snapshot, nodes, at, PreemptionRules(60.0, max_victims=9))
+    held = {102 + number: g for number, (g, _, _, _) in enumerate(candidates)}
+    may = {102 + number for number, (_, may, _, _) in enumerate(candidates) if may}
 
     def enough(jobs):
         return any(free + sum(held[j] for j in jobs if at[j] == [name]) >= gpus for name in ("h1", "h2"))
@@ -249,7 +270,7 @@ def test_victims_may_be_requeued_free_enough_and_none_of_them_is_spare(guests, g
     assert enough(victims)
     assert not any(enough(victims - {job}) for job in victims)
     watts = dict(zip(snapshot.queue.job_id.tolist(), snapshot.predicted.power_watts.tolist(), strict=True))
-    lost = {job: watts[job] * guests[job - 102][2] for job in may}
+    lost = {job: watts[job] * candidates[job - 102][2] for job in may}
     assert one.lost_joules == pytest.approx(sum(lost[job] for job in victims), abs=1e-6)
     sets = chain.from_iterable(combinations(sorted(may), n) for n in range(1, len(may) + 1))
     least = min(sum(lost[job] for job in jobs) for jobs in sets if enough(jobs))

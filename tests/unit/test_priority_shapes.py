@@ -16,11 +16,11 @@ from slurm_energy.oracle.history import History, Run
 from slurm_energy.oracle.history.columns import predict_many
 from slurm_energy.policies.shapes import GpuShape
 from slurm_energy.priority import explanation, offered_shapes
-from slurm_energy.priority.engine import Engine, Kept
-from slurm_energy.priority.interventions import Given, InterventionState
-from slurm_energy.priority.offered_shapes import Alternatives
-from slurm_energy.priority.prediction import Predictor
-from slurm_energy.priority.usage import Usage
+from slurm_energy.priority.engine import EngineState, PriorityEngine
+from slurm_energy.priority.interventions import AssignedShape, InterventionState
+from slurm_energy.priority.offered_shapes import OfferedShapeProvider
+from slurm_energy.priority.prediction import QueuePredictor
+from slurm_energy.priority.usage import DecayedUsage
 from slurm_energy.slurm.queue.node_resources import NodeResources
 
 A4, A2, H2, H1 = GpuShape("a100", 4), GpuShape("a100", 2), GpuShape("h100", 2), GpuShape("h100", 1)
@@ -45,22 +45,24 @@ def offering(text=BOTH, **more):
 def cycle(columns, found, policy="zeus", acted=None):
     config = configuration.parse(f'[priority]\npolicy = "{policy}"\n')
     acted = acted or InterventionState()
-    shaper = Alternatives(Predictor(config), lambda: found, acted.doubts, acted.keeps_shape)
-    return Engine(config, Kept(Usage(3600.0)), None, shaper).cycle(columns, NOW)
+    shaper = OfferedShapeProvider(
+        QueuePredictor(config), lambda: found, acted.blocked_shapes, acted.keeps_request
+    )
+    return PriorityEngine(config, EngineState(DecayedUsage(3600.0)), None, shaper).cycle(columns, NOW)
 
 
 def choices(snapshot):
-    return offered_shapes.choices(snapshot, scheduling.policy(snapshot.policy).rank)
+    return offered_shapes.choose_shapes(snapshot, scheduling.policy(snapshot.policy).rank)
 
 
 def chosen(snapshot):
     """Return the shapes of jobs whose turn has come."""
-    return {choice.job_id: choice.shape for choice in choices(snapshot) if choice.turn}
+    return {choice.job_id: choice.shape for choice in choices(snapshot) if choice.starts_now}
 
 
 def waiting(snapshot):
     """Return the shapes that the other jobs wait in."""
-    return {choice.job_id: choice.shape for choice in choices(snapshot) if not choice.turn}
+    return {choice.job_id: choice.shape for choice in choices(snapshot) if not choice.starts_now}
 
 
 def test_of_what_fits_the_least_energy_delay_product_is_chosen():
@@ -111,9 +113,13 @@ def figures(offered, *runs, model=None, limit=7200.0):
     flags = {"ENERGY_ALTERNATIVES": offered} | ({"ENERGY_MODEL": model} if model else {})
     config = configuration.parse('[priority]\npolicy = "zeus"\n')
     history = remembering(*runs) if runs else None
-    shaper = Alternatives(Predictor(config, history), nodes)
+    shaper = OfferedShapeProvider(QueuePredictor(config, history), nodes)
     columns = queue(offering(flags=flags, name="train", time_limit_s=limit))
-    table = Engine(config, Kept(Usage(3600.0)), history, shaper).cycle(columns, NOW).shapes.table
+    table = (
+        PriorityEngine(config, EngineState(DecayedUsage(3600.0)), history, shaper)
+        .cycle(columns, NOW)
+        .shapes.table
+    )
     return list(zip(table.time_s.tolist(), table.power_watts.tolist(), strict=True))
 
 
@@ -203,8 +209,8 @@ def test_free_gpus_must_be_on_one_node_and_it_must_be_up():
 def test_nodes_are_asked_once_and_only_for_jobs_that_offer_shapes():
     asked = []
     config = configuration.parse('[priority]\npolicy = "zeus"\n')
-    shaper = Alternatives(Predictor(config), lambda: asked.append(1) or nodes())
-    made = Engine(config, Kept(Usage(3600.0)), None, shaper)
+    shaper = OfferedShapeProvider(QueuePredictor(config), lambda: asked.append(1) or nodes())
+    made = PriorityEngine(config, EngineState(DecayedUsage(3600.0)), None, shaper)
     made.cycle(queue({}, {"partition": "gpu", "gpus": 1}), NOW)
     assert asked == []
     made.cycle(queue(offering(), offering(), {}), NOW)
@@ -218,12 +224,12 @@ def test_without_knowledge_of_nodes_jobs_are_ranked_as_they_asked():
 
 
 def test_a_shape_in_doubt_counts_as_not_fitting():
-    acted = InterventionState(doubts={(101, H2): NOW})
+    acted = InterventionState(blocked_shapes={(101, H2): NOW})
     assert chosen(cycle(queue(offering()), nodes(), acted=acted)) == {101: A4}
 
 
 def test_a_job_that_keeps_what_it_asked_for_is_ranked_by_that():
-    acted = InterventionState(given={101: Given(NOW, None, NOW)})
+    acted = InterventionState(assigned={101: AssignedShape(NOW, None, NOW)})
     snapshot = cycle(queue(offering()), nodes(), acted=acted)
     assert choices(snapshot) == []
     assert snapshot.shapes.table.gpus.tolist() == [4]
@@ -237,7 +243,7 @@ def test_a_deadline_takes_the_fastest_shape():
 def test_those_whose_turn_has_come_are_first():
     first = offering("gpu:a100:4", deadline_s=NOW + 9e5)
     snapshot = cycle(queue(first, offering("gpu:h100:1")), nodes(a100=0), "aurachronos")
-    assert [(choice.job_id, choice.turn) for choice in choices(snapshot)] == [(102, True), (101, False)]
+    assert [(choice.job_id, choice.starts_now) for choice in choices(snapshot)] == [(102, True), (101, False)]
 
 
 KINDS = st.sampled_from(["a100", "h100", "v100", ""])
@@ -269,13 +275,13 @@ def test_never_more_than_was_offered_nor_than_is_free(jobs, there, policy):
         there = [n for n in found if n.gpus.get(choice.shape.gpu_kind, 0) >= choice.shape.gpus]
         assert len(there) >= jobs[row]["nodes"]
         assert choice.shape.text in jobs[row]["flags"]["ENERGY_ALTERNATIVES"].split(",")
-        if not choice.turn:
+        if not choice.starts_now:
             continue
         able = [n for n in found if n.gpus_free.get(choice.shape.gpu_kind, 0) >= choice.shape.gpus]
         assert len(able) >= jobs[row]["nodes"]
         kind = choice.shape.gpu_kind
         taken[kind] = taken.get(kind, 0) + choice.shape.gpus * jobs[row]["nodes"]
-        assert "\n" not in offered_shapes.reason(snapshot, choice)
+        assert "\n" not in offered_shapes.choice_reason(snapshot, choice)
     for kind, count in taken.items():
         assert count <= sum(n.gpus_free.get(kind, 0) for n in found)
     assert np.all(np.isfinite(snapshot.shapes.table.time_s))

@@ -22,7 +22,7 @@ from slurm_energy.slurm.queue.table_source import QueueTableSource, journal_path
 
 ANYWHERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 IDS = st.lists(st.integers(1, 2**32 - 1), unique=True, max_size=50)
-FACTORS = st.integers(-table_file.LARGEST_FACTOR, table_file.LARGEST_FACTOR)
+FACTORS = st.integers(-table_file.MAX_ABS_SITE_FACTOR, table_file.MAX_ABS_SITE_FACTOR)
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ class Office:
     """Requests that last until `release`, and what was seen of them."""
 
     def __init__(self, **bounds) -> None:
-        self.lanes = RequestLimiter(
-            **{"width": 1, "waiting": 3, "together": 2, "trusted_width": 2, "trusted_waiting": 5} | bounds
+        self.limiter = RequestLimiter(
+            **{"concurrent": 1, "waiting": 3, "shared": 2, "trusted_concurrent": 2, "trusted_waiting": 5}
+            | bounds
         )
         self.release = asyncio.Event()
         self.working: list[int] = []
@@ -28,7 +29,10 @@ class Office:
     async def request(self, uid: int) -> None:
         trusted = uid == ROOT
         try:
-            async with self.lanes.of_user(uid, trusted=trusted), self.lanes.of_all(trusted=trusted):
+            async with (
+                self.limiter.user_slot(uid, trusted=trusted),
+                self.limiter.shared_slot(trusted=trusted),
+            ):
                 self.working.append(uid)
                 self.most[uid] = max(self.most.get(uid, 0), self.working.count(uid))
                 await self.release.wait()
@@ -58,18 +62,18 @@ def test_a_user_has_one_turn_at_a_time_and_too_many_are_refused():
         office.release.set()
         await asyncio.gather(*tasks, bob, carol, *root)
         assert office.most == {ALICE: 1, BOB: 1, CAROL: 1, ROOT: 2}
-        assert office.lanes._lanes == {}
+        assert office.limiter._queues == {}
 
     asyncio.run(story())
 
 
 def test_those_of_one_user_have_their_turns_in_order():
     async def story():
-        office = Office(width=1, waiting=100)
+        office = Office(concurrent=1, waiting=100)
         order = []
 
         async def one(number):
-            async with office.lanes.of_user(ALICE, trusted=False):
+            async with office.limiter.user_slot(ALICE, trusted=False):
                 order.append(number)
                 await asyncio.sleep(0)
 
@@ -91,7 +95,7 @@ def test_one_that_breaks_off_gives_its_turn_back():
         assert office.working == [ALICE]
         office.release.set()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert office.lanes._lanes == {}
+        assert office.limiter._queues == {}
 
     asyncio.run(story())
 
@@ -131,7 +135,7 @@ def test_bodies_wait_for_memory():
         held, release, most = [], asyncio.Event(), []
 
         async def body(count):
-            async with budget.hold(count):
+            async with budget.reserve(count):
                 held.append(count)
                 most.append(sum(held))
                 try:
@@ -150,7 +154,7 @@ def test_bodies_wait_for_memory():
         release.set()
         await asyncio.gather(*tasks[1:])
         assert max(most) == 80
-        async with budget.hold(1000):  # one larger than all goes alone
+        async with budget.reserve(1000):  # one larger than all goes alone
             pass
 
     asyncio.run(story())
@@ -161,11 +165,11 @@ def test_memory_that_does_not_become_free_is_an_error(monkeypatch):
 
     async def story():
         budget = ByteBudget(100)
-        async with budget.hold(80):
+        async with budget.reserve(80):
             with pytest.raises(BusyError):
-                async with budget.hold(80):
+                async with budget.reserve(80):
                     pass
-        async with budget.hold(100):
+        async with budget.reserve(100):
             pass
 
     asyncio.run(story())
