@@ -79,7 +79,7 @@ class AppliedSetting:
     Attributes:
         setting: kind and place, e.g. `cpufreq.governor[policy0-63]`, `powercap.power_limit[package-0]`.
         original: value found before; None if it cannot be read.
-        asked: value the policy wanted.
+        requested: value that the policy requested.
         applied: value read back after writing; None if the write failed.
         restored: True once the original is back, False if that failed, None while the job runs.
         note: reason of a failure or deviation, empty otherwise.
@@ -88,7 +88,7 @@ class AppliedSetting:
 
     setting: str
     original: str | None
-    asked: str
+    requested: str
     applied: str | None
     restored: bool | None = None
     note: str = ""
@@ -142,7 +142,7 @@ class EnergyRecord:
     model: str | None = None
     tag: str | None = None
     fingerprint: str | None = None
-    asked: dict[str, str] = field(default_factory=dict)
+    requested: dict[str, str] = field(default_factory=dict)
     applied: tuple[AppliedSetting, ...] = ()
     devices: tuple[JobDevice, ...] = ()
     cpus: int | None = None
@@ -221,7 +221,7 @@ def _record_from_json(cls: type[EnergyRecord], data: Any) -> EnergyRecord:
     _require(all(key in values for key in ("start", "end")), "start", values)
     _require(values["end"] >= values["start"], "end", values)
     _require(values.get("cpus") is None or _is_count(values["cpus"], _MAX_CPUS), "cpus", values)
-    values["asked"] = _asked(values)
+    values["requested"] = _requested(values)
     values["gpus"] = tuple(_list(values, "gpus", lambda index: _is_count(index, MAX_GPUS - 1)))
     values["notes"] = tuple(_list(values, "notes", lambda note: _is_text(note, MAX_SETTING_TEXT)))
     values["components"] = tuple(_component(item) for item in _list(values, "components"))
@@ -293,11 +293,11 @@ def _is_name(value: Any, max_length: int) -> bool:
     return _is_text(value, max_length) and value.isprintable()
 
 
-def _asked(values: dict[str, Any]) -> dict[str, str]:
-    asked = values.get("asked", {})
-    good = isinstance(asked, dict) and len(asked) <= MAX_EXTRA_KEYS
-    _require(good and all(_is_text(text) for item in asked.items() for text in item), "asked", values)
-    return dict(asked)
+def _requested(values: dict[str, Any]) -> dict[str, str]:
+    requested = values.get("requested", {})
+    good = isinstance(requested, dict) and len(requested) <= MAX_EXTRA_KEYS
+    _require(good and all(_is_text(text) for item in requested.items() for text in item), "requested", values)
+    return dict(requested)
 
 
 def _list(values: dict[str, Any], key: str, check: Callable[[Any], bool] | None = None) -> list[Any]:
@@ -348,7 +348,7 @@ def _setting(data: Any) -> AppliedSetting:
     except (AttributeError, TypeError) as error:
         raise UsageError(f"energy record: bad setting: {str(error)[:200]}") from None
     _check_extra(extra)
-    texts = (setting.setting, setting.asked, setting.note)
+    texts = (setting.setting, setting.requested, setting.note)
     optional = (setting.original, setting.applied)
     if not (
         all(_is_text(text, MAX_SETTING_TEXT) for text in texts)

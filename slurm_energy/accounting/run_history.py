@@ -34,8 +34,8 @@ _CHUNK: Final = 2000
 _FINISHED = """
     SELECT j.id, j.user, j.account, j.partition, j.name, j.state, j.start, j."end", j.elapsed_s, j.nodes,
         j.time_limit_s, j.requested, count(r.id), count(r.energy_joules), sum(r.energy_joules), min(r.start),
-        max(r."end"), max(r.policy), max(json_extract(r.body, '$.asked.cap_watts')),
-        max(json_extract(r.body, '$.asked.gpu_cap_watts')), max(json_extract(r.body, '$.fingerprint')),
+        max(r."end"), max(r.policy), max(json_extract(r.body, '$.requested.cap_watts')),
+        max(json_extract(r.body, '$.requested.gpu_cap_watts')), max(json_extract(r.body, '$.fingerprint')),
         sum(json_array_length(r.body, '$.gpus')),
         (SELECT p.predicted_s FROM predictions p WHERE p.cluster = j.cluster AND p.job_id = j.job_id
             AND abs(p.start - j.start) <= :same_start_s LIMIT 1)

@@ -68,7 +68,7 @@ def _settings(job: Usage) -> Iterator[Note]:
         fate, where = merged.fate, fold_hostlist(merged.nodes)
         if fate.applied is None:
             reason = f": {fate.note}" if fate.note else ""
-            yield Note("setting", f"{merged.kind} could not be set to {fate.asked} on {where}{reason}.")
+            yield Note("setting", f"{merged.kind} could not be set to {fate.requested} on {where}{reason}.")
         if fate.restored is False:
             yield Note(
                 "setting",

@@ -126,7 +126,7 @@ def _asked_watts(key: str) -> Callable[[Usage], Value]:
 
 def asked_number(usage: Usage, key: str) -> float | None:
     """Return what the job asked for under `cap_watts` or `gpu_cap_watts`."""
-    asked = usage.first.asked
+    asked = usage.first.requested
     text = asked.get(key) or asked.get(key.rpartition("_")[0])
     try:
         return float(text) if text else None

@@ -133,7 +133,7 @@ _ASKED = (
 
 def policy_text(job: Usage) -> str:
     """Return the policy with its origin and, where it did not do all it wanted, with what it did."""
-    origin = "asked for" if "policy" in job.first.asked else "default"
+    origin = "asked for" if "policy" in job.first.requested else "default"
     done = {"none": ", nothing set", "part": ", set in part"}.get(applied_part(job.records) or "", "")
     return f"{job.first.policy} ({origin}{done})"
 
@@ -216,7 +216,7 @@ def _setting_row(merged: MergedSetting, node_count: int) -> tuple[str, str, str,
     return (
         f"{_short(merged.name, 36)}{nodes}",
         _short(fate.original or "?", 20),
-        _short(fate.asked, 20),
+        _short(fate.requested, 20),
         _short(fate.applied, 20) if fate.applied is not None else "failed",
         _after(fate),
     )

@@ -198,7 +198,7 @@ def _setting_row(merged: MergedSetting, node_count: int) -> dict[str, str]:
         "name": merged.name,
         "nodes": fold_hostlist(merged.nodes) if len(merged.nodes) < node_count else "",
         "before": fate.original or "?",
-        "asked": fate.asked,
+        "requested": fate.requested,
         "applied": fate.applied or "failed",
         "after": "unchanged" if failed else state,
         "note": fate.note,

@@ -67,7 +67,7 @@ def merge_settings(records: Iterable[EnergyRecord]) -> list[MergedSetting]:
     for record in records:
         for setting in record.applied:
             kind, place = split_setting(setting.setting)
-            fate = (setting.original, setting.asked, setting.applied, setting.restored, setting.note)
+            fate = (setting.original, setting.requested, setting.applied, setting.restored, setting.note)
             places, nodes, _ = groups.setdefault((kind, *fate), ({}, {}, setting))
             if place:
                 places[place] = None
@@ -95,7 +95,7 @@ def short_settings(records: Iterable[EnergyRecord]) -> str:
         if merged.kind.endswith(_MEANS_TO_AN_END):
             continue
         fate = merged.fate
-        text = fate.applied if fate.applied is not None else f"{fate.asked}!"
+        text = fate.applied if fate.applied is not None else f"{fate.requested}!"
         values.setdefault(short_name(merged.kind), {})[text.replace(" ", "")] = None
     return " ".join(f"{name}={'|'.join(values[name])}" for name in sorted(values, key=_rank))
 

@@ -38,7 +38,7 @@ def test_flags_arrive_however_the_job_is_submitted(lab: LabDriver, how: str):
     job = _submit(lab, how)
     lab.wait(job)
     (label,) = _records(lab, job)
-    assert ASKED.items() <= label["asked"].items()
+    assert ASKED.items() <= label["requested"].items()
     assert [node["node"] for node in label["nodes"]] == ["n1"]
 
 
@@ -62,7 +62,7 @@ def test_a_forged_environment_reaches_neither_hooks_nor_records(lab: LabDriver):
     job = lab.sbatch("sleep 1", "--exclusive", "-wn1", user="nobody", env=forged, cwd="/")
     lab.wait(job)
     (label,) = _records(lab, job)
-    assert (label["user"], label["policy"], label["asked"]) == ("nobody", "monitor", {})
+    assert (label["user"], label["policy"], label["requested"]) == ("nobody", "monitor", {})
     assert label["restart_count"] == 0
     assert [node["settings"] for node in label["nodes"]] == [[]]
 

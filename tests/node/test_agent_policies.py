@@ -114,7 +114,7 @@ def test_a_node_cap_reaches_both_packages(emulate):
         assert agent.settings() == before
         applied = {setting.setting: setting for setting in record.applied}
         limit = applied["powercap.power_limit[package-0-1]"]
-        assert (limit.original, limit.asked, limit.applied) == ("250 W", "150 W", "150 W")
+        assert (limit.original, limit.requested, limit.applied) == ("250 W", "150 W", "150 W")
         assert record.seconds_above_cap is not None
     finally:
         agent.remove()
@@ -178,5 +178,5 @@ def test_locked_clocks_are_reset(gpu_agent):
     record = gpu_agent.end(9)
     applied = {setting.setting: setting for setting in record.applied}
     clocks = applied["nvml.locked_clocks[gpu0-3]"]
-    assert (clocks.original, clocks.asked, clocks.restored) == ("default", "210-1005 MHz", True)
+    assert (clocks.original, clocks.requested, clocks.restored) == ("default", "210-1005 MHz", True)
     assert gpu_agent.node.python(clock).split()[0] == "1410"

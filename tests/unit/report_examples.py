@@ -91,7 +91,7 @@ def cpu_job() -> list[dict[str, Any]]:
             for i in range(4)
         ),
     )
-    common: dict[str, Any] = {"policy": "powersave", "asked": {"policy": "powersave"}, "model": "gemm"}
+    common: dict[str, Any] = {"policy": "powersave", "requested": {"policy": "powersave"}, "model": "gemm"}
     info = job_info(11)
     trace = encode_trace(START, 1.0, {"cpu": wave(40, 90, 410, 9), "dram": wave(40, 18, 42, 1)})
     return [
@@ -137,7 +137,7 @@ def gpu_job() -> list[dict[str, Any]]:
             15,
             node,
             policy="cap",
-            asked=asked,
+            requested=asked,
             start=START + index * 0.5,
             end=START + 100,
             components=parts,
@@ -227,7 +227,7 @@ def demo_jobs() -> list[dict[str, Any]]:
                 job_id,
                 node,
                 policy=policy,
-                asked={"policy": policy, **({"gpu_cap_watts": str(gpu_cap)} if gpu_cap else {})},
+                requested={"policy": policy, **({"gpu_cap_watts": str(gpu_cap)} if gpu_cap else {})},
                 model=work,
                 start=begin,
                 end=begin + seconds,

@@ -135,7 +135,7 @@ def test_a_job_from_begin_to_record(node: Node) -> None:
     )
     assert (record.elapsed_s, record.mean_watts, record.peak_watts) == (10.0, 440.0, 440.0)
     assert (record.uncertain_seconds, record.seconds_above_cap, record.throttled_seconds) == (0.0, None, None)
-    assert record.asked == {"policy": "powersave", "tag": "t/1"}
+    assert record.requested == {"policy": "powersave", "tag": "t/1"}
     assert record.tag == "t/1"
     assert [(device.name, device.max_cap_watts) for device in record.devices] == [("cpu", None)]
     assert record.devices[0].product == discover(node.tree.root).hardware.cpu_model
@@ -274,7 +274,7 @@ def test_the_default_policy_is_the_site_s(make: Callable[..., Node]) -> None:
     node = make(Config(defaults=DefaultsConfig(partition={"cpu": "powersave"})))
     assert node.engine.begin(env())["policy"] == "powersave"
     node.engine.end(env())
-    assert node.records()[0].asked == {}
+    assert node.records()[0].requested == {}
 
 
 def test_a_job_that_shares_the_node_pays_a_part_and_changes_no_cpu_setting(node: Node) -> None:

@@ -95,7 +95,7 @@ def test_caps_count_together_and_not_against_others(node: SharedNode) -> None:
     assert node.tree.snapshot() == node.original
     record = node.job_record(5)
     limit = {setting.setting: setting for setting in record.applied}["powercap.power_limit[package-0]"]
-    assert (limit.asked, limit.applied, limit.restored) == ("220 W", "220 W", True)
+    assert (limit.requested, limit.applied, limit.restored) == ("220 W", "220 W", True)
     assert limit.note == "after the job: other jobs there keep 200 W"
 
 

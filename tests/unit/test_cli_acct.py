@@ -121,7 +121,7 @@ def test_every_key_of_the_json_is_documented(
             return set().union(*map(keys, value))
         if not isinstance(value, dict):
             return set()
-        inner = [v for k, v in value.items() if k not in ("components", "component_joules", "asked")]
+        inner = [v for k, v in value.items() if k not in ("components", "component_joules", "requested")]
         return set(value) | set().union(*map(keys, inner))
 
     found = keys(json.loads(show(monkeypatch, capsys, "--json")))

@@ -113,7 +113,7 @@ class TestBadItems:
                 asked = json.loads('{"a":' * depth + "1" + "}" * depth)
             except RecursionError:
                 break
-            _, rejections = ingest.read_items([item(record() | {"asked": asked})])
+            _, rejections = ingest.read_items([item(record() | {"requested": asked})])
             assert len(rejections) == 1
 
     @pytest.mark.parametrize("data", [None, {}, "items", 3, [{}] * (ingest.MAX_ITEMS + 1)])
@@ -148,7 +148,7 @@ class TestVersionSkew:
     def test_unknown_keys_are_stored_and_given_back(self, accounting):
         sent = json.loads(json.dumps(record() | NEWER))
         sent["components"][0] |= {"socket": 3}
-        sent["applied"] = [{"setting": "x", "original": "1", "asked": "2", "applied": "2", "by": "edp"}]
+        sent["applied"] = [{"setting": "x", "original": "1", "requested": "2", "applied": "2", "by": "edp"}]
         accounting.deliver(item(sent))
         (found,) = accounting.find()
         assert {key: found[key] for key in sent} == sent

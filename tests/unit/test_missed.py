@@ -97,7 +97,7 @@ def test_a_job_that_was_missed_as_a_whole_has_a_record_without_energy(node: Node
     (record,) = node.records()
     assert record.elapsed_s == pytest.approx(40.0)
     assert (record.energy_joules, record.applied, record.policy) == (None, (), "monitor")
-    assert record.asked == {"policy": "powersave", "tag": "x"}
+    assert record.requested == {"policy": "powersave", "tag": "x"}
     assert record.notes == ("senergyd was away for the whole job: nothing was set, its energy is not known",)
 
 

@@ -262,7 +262,7 @@ def test_every_key_of_a_record_is_written_by_the_agent_and_read() -> None:
 def test_every_column_of_acct_has_a_value_for_some_job(field: object) -> None:
     told = record(
         1,
-        asked={"cap_watts": "300", "gpu_cap_watts": "200"},
+        requested={"cap_watts": "300", "gpu_cap_watts": "200"},
         model="gemm",
         tag="a",
         sluid="s1",

@@ -64,7 +64,7 @@ def test_edp_is_recommended_where_it_has_a_measured_entry() -> None:
     (job,) = usages([answer(record(1, policy="performance", devices=(CPU,), model="triad"), job_info(1))])
     (note,) = tries(job)
     assert "sets at most 1500 MHz here" in note.text and "EDP +25.5 %" in note.text
-    for changes in ({"policy": "edp"}, {"asked": {"gpu_cap_watts": "200"}}, {"policy": "balanced"}):
+    for changes in ({"policy": "edp"}, {"requested": {"gpu_cap_watts": "200"}}, {"policy": "balanced"}):
         assert tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=350.0, **changes)) == []
 
 

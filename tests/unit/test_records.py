@@ -25,7 +25,7 @@ RECORD = EnergyRecord(
     ),
     applied=(AppliedSetting("powercap.power_limit[package-0]", "250000000", "150000000", "150000000", True),),
     gpus=(0,),
-    asked={"policy": "cap", "cap": "300"},
+    requested={"policy": "cap", "cap": "300"},
 )
 
 
@@ -51,7 +51,7 @@ def test_energy_is_the_sum_of_known_components_and_node_takes_precedence():
         ({"surprise": float("inf")}, "surprise"),
         ({"node": "n1\x1b[2J"}, "node"),
         ({"notes": ["x" * 20_000]}, "notes"),
-        ({"asked": {"cap": "x" * 2000}}, "asked"),
+        ({"requested": {"cap": "x" * 2000}}, "requested"),
         ({"gpus": [10**400]}, "gpus"),
         ({"cpus": 10**9}, "cpus"),
         ({"uid": 2**32}, "uid"),
@@ -63,7 +63,7 @@ def test_energy_is_the_sum_of_known_components_and_node_takes_precedence():
         ({"mean_watts": float("inf")}, "mean_watts"),
         ({"user": 5}, "user"),
         ({"tag": "x" * 2000}, "tag"),
-        ({"asked": {"cap": 5}}, "asked"),
+        ({"requested": {"cap": 5}}, "requested"),
         ({"gpus": [1.5]}, "gpus"),
         ({"components": 7}, "components"),
         (
@@ -77,7 +77,7 @@ def test_energy_is_the_sum_of_known_components_and_node_takes_precedence():
         ),
         ({"components": ["cpu"]}, "component"),
         ({"applied": [{"setting": "x"}]}, "setting"),
-        ({"applied": [{"setting": "x", "original": 5, "asked": "1", "applied": None}]}, "setting 'x'"),
+        ({"applied": [{"setting": "x", "original": 5, "requested": "1", "applied": None}]}, "setting 'x'"),
         ({"components": [{"name": "cpu", "energy_joules": 1, "source": 5, "quality": "measured"}]}, "source"),
     ],
 )

@@ -134,7 +134,7 @@ def test_text_from_users_cannot_leave_its_place(count: int) -> None:
                 tag=EVIL,
                 user=EVIL,
                 notes=(EVIL,),
-                asked={"cap_watts": EVIL},
+                requested={"cap_watts": EVIL},
             ),
             job_info(i + 1, name=EVIL, account=EVIL, partition=EVIL, state=EVIL, display_id=EVIL),
             trace,
@@ -202,7 +202,8 @@ def test_repetitions_are_averaged() -> None:
 
 def test_more_variants_than_colours_still_compare() -> None:
     answers = [
-        answer(record(i, policy="cap", asked={"gpu_cap_watts": str(i)}), job_info(i)) for i in range(100, 112)
+        answer(record(i, policy="cap", requested={"gpu_cap_watts": str(i)}), job_info(i))
+        for i in range(100, 112)
     ]
     (work,) = compare(usages(answers))
     assert len(work.variants) == 12

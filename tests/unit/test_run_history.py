@@ -34,7 +34,7 @@ def remembered(store):
 
 
 def test_a_run_is_learned_once_with_all_that_is_known(store):
-    more = {"policy": "edp", "asked": {"gpu_cap_watts": "250"}, "gpus": (0, 1)}
+    more = {"policy": "edp", "requested": {"gpu_cap_watts": "250"}, "gpus": (0, 1)}
     store.deliver(
         item(job_id=7, node="n1", start=1000.2, end=1100.1, fingerprint="f" * 16, **more),
         item(job_id=7, node="n2", start=1000.1, end=1100.4, **more),
@@ -249,7 +249,7 @@ def test_the_joules_of_gpus_and_the_prediction_at_the_start_are_kept(store):
 
 def test_caps_of_a_sites_policy_count_where_the_job_asked_for_none(store):
     store.deliver(
-        item(job_id=7, policy="night"), item(job_id=8, policy="night", asked={"gpu_cap_watts": "90"})
+        item(job_id=7, policy="night"), item(job_id=8, policy="night", requested={"gpu_cap_watts": "90"})
     )
     store.learn(job(7), job(8))
     with database.connect(store.path) as connection:

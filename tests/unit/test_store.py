@@ -90,7 +90,7 @@ class TestSelection:
         assert [(r["job_id"], r["node"]) for r in found] == [(1, "n1"), (1, "n2"), (3, "n1")]
 
     def test_record_comes_back_whole(self, accounting):
-        sent = record(job_id=7, tag="é", notes=('a "quoted" note',), asked={"ENERGY_CAP": "200"})
+        sent = record(job_id=7, tag="é", notes=('a "quoted" note',), requested={"ENERGY_CAP": "200"})
         accounting.deliver(item(sent))
         (found,) = accounting.find()
         assert found.pop("job") is None

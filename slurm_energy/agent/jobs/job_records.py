@@ -81,7 +81,7 @@ def _whose(session: Session) -> dict[str, Any]:
         "model": session.model,
         "tag": session.tag,
         "fingerprint": session.fingerprint,
-        "asked": dict(session.asked),
+        "requested": dict(session.asked),
         "gpus": session.gpus,
     }
 
@@ -128,7 +128,7 @@ def _setting(
     return AppliedSetting(
         setting="",
         original=show(outcome.original),
-        asked=show(outcome.asked) or "",
+        requested=show(outcome.asked) or "",
         applied=show(outcome.applied),
         restored=None if result is None else result.done,
         note="; ".join(notes),
@@ -136,4 +136,4 @@ def _setting(
 
 
 def _values(setting: AppliedSetting) -> tuple[str | None, str, str | None, bool | None, str]:
-    return setting.original, setting.asked, setting.applied, setting.restored, setting.note
+    return setting.original, setting.requested, setting.applied, setting.restored, setting.note
