@@ -115,8 +115,8 @@ local function parse_rules(text, user)
             if low and high and after_low == "" and after_high == "" then
                 rules[words[1]] = { low = low, high = high }
             end
-        elseif words[1] == "look-first" then
-            rules.look_first_s = tonumber(words[2])
+        elseif words[1] == "shape-selection-delay" then
+            rules.shape_selection_delay_s = tonumber(words[2])
         elseif words[1] == "note-flags" then
             rules.note_flags = true
         elseif words[1] == "note-fingerprint" then
@@ -393,7 +393,7 @@ end
 
 -- Lets a job that offers several shapes begin a little later, so that senergyctld sees it before Slurm starts it
 -- with what it asks for. Arrays keep what they ask for, and srun --immediate cannot wait.
-local function look_first(job_desc, values, seconds)
+local function delay_for_shape_selection(job_desc, values, seconds)
     local offers = false
     for _, item in ipairs(values) do
         offers = offers or item.name == "ENERGY_ALTERNATIVES"
@@ -452,8 +452,8 @@ local function prepare(job_desc, values, rules)
     if #words > 0 then
         note(job_desc, words)
     end
-    if rules.look_first_s then
-        look_first(job_desc, values, rules.look_first_s)
+    if rules.shape_selection_delay_s then
+        delay_for_shape_selection(job_desc, values, rules.shape_selection_delay_s)
     end
 end
 

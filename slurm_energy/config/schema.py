@@ -251,11 +251,11 @@ class PriorityConfig:
         Path("/run/senergyctld/queue/queue.table"),
         "The queue as slurmctld's plugin sees it; its directory belongs to SlurmUser.",
     )
-    nudge: bool = key(
+    refresh_new_jobs: bool = key(
         True,
         "plugin: have slurmctld look up new jobs at once (one scontrol), not at its next pass, each minute.",
     )
-    look_first_s: float = key(
+    shape_selection_delay_s: float = key(
         0.0,
         "Seconds that a job with --energy-alternatives waits after its submission, so that a shape is chosen "
         "before it starts; a little more than interval_s. 0: it may start at once with what it asks for.",

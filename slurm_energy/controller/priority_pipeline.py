@@ -162,7 +162,7 @@ def build_pipeline(
         raise ConfigError("priority", str(error)) from None
     publisher: Publisher = NullPublisher()
     if settings.mode == "plugin":
-        refresher = updater if settings.nudge else None
+        refresher = updater if settings.refresh_new_jobs else None
         publisher = TablePublisher(
             settings.table, settings.stale_s, refresher, ranks_all=not settings.partitions
         )

@@ -29,8 +29,8 @@ def policy_file_text(config: Config) -> str:
         lines.append("note-flags")
     if config.priority.mode in CHANGING_MODES and config.priority.fingerprints:
         lines.append("note-fingerprint")
-    if config.priority.mode in CHANGING_MODES and config.priority.look_first_s > 0:
-        lines.append(f"look-first {math.ceil(config.priority.look_first_s)}")
+    if config.priority.mode in CHANGING_MODES and config.priority.shape_selection_delay_s > 0:
+        lines.append(f"shape-selection-delay {math.ceil(config.priority.shape_selection_delay_s)}")
     text = "\n".join([*lines, ""])
     if len(text.encode()) > MAX_BYTES:
         raise ConfigError("policies", f"more than {MAX_BYTES} bytes in the policy file", "use shorter lists")

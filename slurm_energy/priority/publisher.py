@@ -65,7 +65,7 @@ class TablePublisher:
     Args:
         path: `priority.table`.
         stale_s: age at which the plugin disregards it.
-        nudge: sets something about a job; None: new jobs wait for the next minute.
+        refresher: sets something about a job; None: new jobs wait for the next minute.
         ranks_all: all partitions are ranked. Else jobs that are new to us begin last: those of the other
             partitions would stand before all that wait there, and with many of them the old ones never start.
     """

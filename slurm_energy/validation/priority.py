@@ -68,11 +68,11 @@ def _check_intervals(context: CheckContext) -> Iterator[Finding]:
             f"the table is written every {settings.interval_s:g} s and would often count as stale",
             f"write {least_s:g} or more",
         )
-    if 0 < settings.look_first_s < settings.interval_s:
+    if 0 < settings.shape_selection_delay_s < settings.interval_s:
         yield context.warning(
             "priority",
-            "look_first_s",
-            f"{settings.look_first_s:g} s are over before a ranking, every {settings.interval_s:g} s",
+            "shape_selection_delay_s",
+            f"{settings.shape_selection_delay_s:g} s end before the ranking, every {settings.interval_s:g} s",
             "write a little more than priority.interval_s",
         )
 

@@ -46,7 +46,7 @@ HOUR = 3600.0
 
 
 def text(directory, mode="plugin", **more):
-    lines = [f'mode = "{mode}"', "nudge = false", f'table = "{directory}/out/priority.table"'] + [
+    lines = [f'mode = "{mode}"', "refresh_new_jobs = false", f'table = "{directory}/out/priority.table"'] + [
         f"{key} = {json.dumps(value)}" for key, value in more.items()
     ]
     return f'[controller]\noperators = ["{OPERATOR}"]\n[priority]\n' + "\n".join(lines)

@@ -394,7 +394,7 @@ def test_flags_are_not_noted_where_the_engine_reads_them_itself(lua, tmp_path):
     ("keys", "noted_as"), [("", "nil"), ("shadow_flags = true\n", "energy-flags: ENERGY_POLICY=edp")]
 )
 def test_shadow_mode_changes_nothing_of_a_job_unless_the_site_says_so(lua, tmp_path, keys, noted_as):
-    config = configuration.parse(f'[priority]\nmode = "shadow"\nlook_first_s = 20\n{keys}')
+    config = configuration.parse(f'[priority]\nmode = "shadow"\nshape_selection_delay_s = 20\n{keys}')
     (tmp_path / "policies").write_text(policy_file_text(config))
     assert noted(lua, tmp_path / "policies", ("nil", "ENERGY_POLICY=edp")) == [noted_as]
     assert begins(lua, tmp_path / "policies", ("", OFFER)) == [-1000]
@@ -414,18 +414,18 @@ OFFER = "SPANK_ENERGY_ALTERNATIVES=gpu:a:1"
 
 def test_a_job_that_offers_shapes_is_looked_at_before_it_begins(lua, tmp_path):
     policies = tmp_path / "policies"
-    policies.write_text(policy_file_text(configuration.parse(LOOK_FIRST)))
+    policies.write_text(policy_file_text(configuration.parse(SHAPE_DELAY)))
     jobs = [("begin_time = 0,", OFFER), ("begin_time = 1010,", OFFER), ("begin_time = 2000,", OFFER)]
     assert begins(lua, policies, *jobs) == [20, 20, 1000]
     others = [("", "ENERGY_POLICY=edp"), ("array_inx = '1-4',", OFFER), ("immediate = 1,", OFFER)]
     assert begins(lua, policies, *others) == [-1000] * 3
 
 
-LOOK_FIRST = '[priority]\nmode = "portable"\nlook_first_s = 19.5\n'
+SHAPE_DELAY = '[priority]\nmode = "portable"\nshape_selection_delay_s = 19.5\n'
 
 
 @pytest.mark.parametrize(
-    "text", [LOOK_FIRST.replace("portable", "shadow"), LOOK_FIRST.replace("19.5", "0"), ""]
+    "text", [SHAPE_DELAY.replace("portable", "shadow"), SHAPE_DELAY.replace("19.5", "0"), ""]
 )
 def test_a_job_begins_at_once_where_nobody_would_choose(lua, tmp_path, text):
     (tmp_path / "policies").write_text(policy_file_text(configuration.parse(text)))

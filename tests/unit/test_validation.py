@@ -204,11 +204,11 @@ WRONG = {
         "[priority]\nmode = 'plugin'\ninterval_s = 120\n",
         *("error", "priority.stale_s", "every 120 s"),
     ),
-    "look too short": (
-        "[priority]\nlook_first_s = 3\n",
+    "selection delay too short": (
+        "[priority]\nshape_selection_delay_s = 3\n",
         "warning",
-        "priority.look_first_s",
-        "before a ranking",
+        "priority.shape_selection_delay_s",
+        "before the ranking",
     ),
     "two tables in one file": (
         "[priority]\ntable = '/run/senergyctld/queue/queue.table'\n",
@@ -353,7 +353,7 @@ def test_the_list_is_as_long_as_promised() -> None:
         "[controller]\nlisten = '[::]:6828'\n[cluster]\nname='sirius'\ncontroller_url = 'http://[fd00::1]'\n",
         "[defaults]\npolicy='edp'\npartition={gpu='night'}\n[policies.night]\nbase='cap'\ncap_watts=300\n",
         "[[edp]]\ngpu='A100'\ngpu_cap_watts=300\n[[edp]]\ngpu='A100'\nmodel='vit'\ngpu_cap_watts=200\n",
-        "[priority]\npolicy='zeus'\nmode='shadow'\npartitions=['gpu', 'cpu']\nlook_first_s=20\n",
+        "[priority]\npolicy='zeus'\nmode='shadow'\npartitions=['gpu', 'cpu']\nshape_selection_delay_s=20\n",
         "[priority]\nweights={edp=1.0, fair=0.5}\n",
         "[policies.cap]\ngpu_cap_watts=200\n[defaults]\npolicy='cap'\n",
     ],
