@@ -34,8 +34,8 @@ from claims import tell
 
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator import fast_path
-from slurm_energy.simulator.cluster import Kind
-from slurm_energy.simulator.schedule_settings import Settings
+from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workload import Workload, workload
 
 NODES, LOAD, SEED = 1000, 0.8, 42
@@ -69,11 +69,13 @@ def speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         found = child("accasim", args.accasim_jobs)
         print(f"AccaSim, easy   {found['easy_jobs_per_s']:>12,.0f} jobs/s", flush=True)
         few = random_jobs(args.accasim_jobs)
-        wait_s = float(np.mean(fast_path.simulate(few, [node()], Settings(Discipline.STRICT)).wait_s()))
+        wait_s = float(
+            np.mean(fast_path.simulate(few, [node()], ScheduleSettings(Discipline.STRICT)).wait_s())
+        )
         print(
             f"mean wait, first come first served: ours {wait_s:.2f} s, AccaSim {found['fcfs_wait_s']:.2f} s"
         )
-        easy_s = float(np.mean(fast_path.simulate(few, [node()], Settings(Discipline.EASY)).wait_s()))
+        easy_s = float(np.mean(fast_path.simulate(few, [node()], ScheduleSettings(Discipline.EASY)).wait_s()))
         print(f"mean wait, EASY: ours {easy_s:.2f} s, AccaSim {found['easy_wait_s']:.2f} s", end=", ")
         print(f"jobs that its own rule starts at its second: {found['easy_explained']:.0%}")
         yield same_wait(wait_s / found["fcfs_wait_s"])
@@ -151,13 +153,13 @@ def random_jobs(count: int) -> Workload:
     )
 
 
-def node() -> Kind:
-    return Kind("node", NODES, 1, idle_watts=150.0, unit_idle_watts=150.0)
+def node() -> NodeKind:
+    return NodeKind("node", NODES, 1, idle_watts=150.0, unit_idle_watts=150.0)
 
 
 def ours(jobs: Workload, discipline: Discipline, runs: int) -> float:
     """Return jobs per second; compiling is not measured."""
-    settings = Settings(discipline)
+    settings = ScheduleSettings(discipline)
     fast_path.simulate(random_jobs(100), [node()], settings)
     times = []
     for _ in range(runs):
@@ -170,7 +172,7 @@ def ours(jobs: Workload, discipline: Discipline, runs: int) -> float:
 def memory(jobs: int) -> dict[str, float]:
     work = random_jobs(jobs)
     begin = time.perf_counter()
-    outcome = fast_path.simulate(work, [node()], Settings(Discipline.EASY))
+    outcome = fast_path.simulate(work, [node()], ScheduleSettings(Discipline.EASY))
     seconds = time.perf_counter() - begin
     assert len(outcome.done) == jobs
     return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0, "seconds": seconds}

@@ -16,8 +16,8 @@ from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 
 if TYPE_CHECKING:
-    from slurm_energy.simulator.campaign import Result, Task
-    from slurm_energy.simulator.job_array import Array
+    from slurm_energy.simulator.campaign import CampaignTask, RunResult
+    from slurm_energy.simulator.job_array import JobArray
     from slurm_energy.simulator.scenario import Scenario
     from slurm_energy.simulator.workload_generator import Predict
 
@@ -115,7 +115,7 @@ def _one_scenario(args: argparse.Namespace) -> None:
             _one_part(variants, args)
             return
         _submit(variants, args)
-    found: list[tuple[Scenario, list[Result], dict[str, Any]]] = []
+    found: list[tuple[Scenario, list[RunResult], dict[str, Any]]] = []
     for variant in variants:
         results = _campaign(variant, args)
         if not args.json:
@@ -133,11 +133,11 @@ def _one_scenario(args: argparse.Namespace) -> None:
         emit_json([_object(variant, result) for variant, results, _ in found for result in results])
 
 
-def _tasks(scenario: Scenario) -> list[Task]:
-    from slurm_energy.simulator.campaign import Task
+def _tasks(scenario: Scenario) -> list[CampaignTask]:
+    from slurm_energy.simulator.campaign import CampaignTask
 
     seeds = range(scenario.schedule.seeds)
-    return [Task(name, seed) for name in scenario.schedule.policies for seed in seeds]
+    return [CampaignTask(name, seed) for name in scenario.schedule.policies for seed in seeds]
 
 
 def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
@@ -155,10 +155,10 @@ def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
 def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
     """Run what is not done yet as a job array; afterwards every result is in the folder."""
     from slurm_energy.simulator import job_array
-    from slurm_energy.simulator.campaign import Memory
+    from slurm_energy.simulator.campaign import ResultCache
 
     def missing() -> int:
-        memories = [(Memory(_folder(v, args.out), v), _tasks(v)) for v in variants]
+        memories = [(ResultCache(_folder(v, args.out), v), _tasks(v)) for v in variants]
         return sum(memory.recall(task) is None for memory, tasks in memories for task in tasks)
 
     total = sum(len(_tasks(variant)) for variant in variants)
@@ -181,7 +181,7 @@ def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
         raise UnavailableError("--slurm", why, f"see {args.out}/slurm-*.out; the same command runs the rest")
 
 
-def _tell_array(array: Array, parts: int) -> None:
+def _tell_array(array: JobArray, parts: int) -> None:
     print(
         f"senergy: note: Slurm runs this as job array {array.job_id} of {parts} tasks; ended along with this "
         f"command, after kill -9 by: {shlex.join(array.scancel)}",
@@ -239,7 +239,7 @@ def _changed(scenario: Scenario, args: argparse.Namespace) -> Scenario:
     return replace(scenario, schedule=schedule, workload=workload)
 
 
-def _campaign(scenario: Scenario, args: argparse.Namespace) -> list[Result]:
+def _campaign(scenario: Scenario, args: argparse.Namespace) -> list[RunResult]:
     from slurm_energy.simulator.campaign import campaign
 
     return campaign(
@@ -324,7 +324,7 @@ def _progress(done: int, total: int) -> None:
     print(f"\r{done} of {total} runs", end=end, file=sys.stderr, flush=True)
 
 
-def _lines(scenario: Scenario, results: list[Result]) -> list[str]:
+def _lines(scenario: Scenario, results: list[RunResult]) -> list[str]:
     from slurm_energy.simulator.summary_table import means, summary_lines
 
     return summary_lines(means(results), several=scenario.schedule.seeds > 1)
@@ -334,12 +334,12 @@ def _title(scenario: Scenario) -> str:
     return f"{scenario.title}: {scenario.label}" if scenario.label else scenario.title
 
 
-def _print(scenario: Scenario, results: list[Result]) -> None:
+def _print(scenario: Scenario, results: list[RunResult]) -> None:
     emit([_title(scenario), *_lines(scenario, results)])
     for note in dict.fromkeys(note for result in results for note in result.notes):
         print(f"senergy: note: {note}", file=sys.stderr)
 
 
-def _object(scenario: Scenario, result: Result) -> dict[str, Any]:
+def _object(scenario: Scenario, result: RunResult) -> dict[str, Any]:
     found = {"policy": result.policy, "seed": result.seed, "summary": result.summary, "notes": result.notes}
     return {"variant": scenario.label, **found} if scenario.label else found

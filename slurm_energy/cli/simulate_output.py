@@ -14,7 +14,7 @@ from slurm_energy.cli.writing import check_writable, write_file
 from slurm_energy.errors import UnavailableError, install_extra
 
 if TYPE_CHECKING:
-    from slurm_energy.simulator.campaign import Result
+    from slurm_energy.simulator.campaign import RunResult
     from slurm_energy.simulator.scenario import Scenario
     from slurm_energy.simulator.workload_generator import Predict
 
@@ -24,7 +24,7 @@ Folder = Callable[["Scenario", Path], Path]
 
 def write_variant(
     scenario: Scenario,
-    results: list[Result],
+    results: list[RunResult],
     args: argparse.Namespace,
     predict: Predict | None,
     folder_of: Folder,
@@ -37,10 +37,12 @@ def write_variant(
     if not (args.out or args.html or args.plots):
         return {}
     from slurm_energy.simulator import result_files as files
-    from slurm_energy.simulator.campaign import Task
+    from slurm_energy.simulator.campaign import CampaignTask
     from slurm_energy.simulator.campaign import run as simulate
 
-    outcomes = {name: simulate(scenario, Task(name, 0), predict) for name in scenario.schedule.policies}
+    outcomes = {
+        name: simulate(scenario, CampaignTask(name, 0), predict) for name in scenario.schedule.policies
+    }
     kinds = list(scenario.kinds)
     if args.out:
         folder = folder_of(scenario, args.out)
@@ -58,7 +60,7 @@ def write_variant(
     return outcomes
 
 
-def _draw(scenario: Scenario, results: list[Result], outcomes: dict[str, Any], folder: Path) -> None:
+def _draw(scenario: Scenario, results: list[RunResult], outcomes: dict[str, Any], folder: Path) -> None:
     from slurm_energy.simulator.plots import all_figures
     from slurm_energy.simulator.summary_table import means
 
@@ -72,7 +74,7 @@ def _draw(scenario: Scenario, results: list[Result], outcomes: dict[str, Any], f
     _say_written(folder, f"{len(figures)} plots")
 
 
-def write_page(found: list[tuple[Scenario, list[Result], dict[str, Any]]], path: Path) -> None:
+def write_page(found: list[tuple[Scenario, list[RunResult], dict[str, Any]]], path: Path) -> None:
     """Write one page with all variants."""
     from slurm_energy.reports import simulationpage
     from slurm_energy.simulator.summary_table import means

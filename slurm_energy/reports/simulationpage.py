@@ -24,8 +24,8 @@ from slurm_energy.reports.policycharts import (
 )
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.mean_power import power_by_interval
-from slurm_energy.simulator.simulation_result import Outcome
-from slurm_energy.simulator.step_function import Steps
+from slurm_energy.simulator.simulation_result import SimulationResult
+from slurm_energy.simulator.step_function import StepFunction
 from slurm_energy.simulator.summary_table import Means, summary_rows
 
 _INTERVALS, _COLOURS = 144, 8
@@ -56,8 +56,8 @@ class Variant:
 
     label: str
     means: Mapping[str, Means]
-    outcomes: Mapping[str, Outcome]
-    budget: Steps | None
+    outcomes: Mapping[str, SimulationResult]
+    budget: StepFunction | None
     seeds: int
     notes: Sequence[str] = ()
 
@@ -147,7 +147,7 @@ def _power(variant: Variant, colors: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _power_lines(outcome: Outcome, budget: Steps | None, color: str) -> list[Series]:
+def _power_lines(outcome: SimulationResult, budget: StepFunction | None, color: str) -> list[Series]:
     interval_s, mean, highest = power_by_interval(*outcome.power, outcome.end_s, _INTERVALS)
     lines = [Series("highest", "other", highest, interval_s), Series("mean", color, mean, interval_s)]
     if budget is not None:
@@ -184,7 +184,7 @@ def _thinned(values: Floats) -> Floats:
     return chosen
 
 
-def _schedule(policy: str, outcome: Outcome, count: int) -> str:
+def _schedule(policy: str, outcome: SimulationResult, count: int) -> str:
     """Draw the first jobs, a row each in the order of their start, coloured by user."""
     accounts, work = outcome.accounts, outcome.workload
     started = np.flatnonzero(~np.isnan(accounts.start_s))

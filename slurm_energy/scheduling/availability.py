@@ -15,7 +15,7 @@ _SLACK = 1e-9
 """Sums of floats of one kind in another order differ by less, relative to 1 W."""
 
 
-class Profile:
+class AvailabilityProfile:
     """Free resources from each time on, the last row for ever.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slurm_energy.scheduling.availability import Profile
+from slurm_energy.scheduling.availability import AvailabilityProfile
 from slurm_energy.scheduling.queue import Floats
 
 
@@ -112,7 +112,7 @@ def _backfill(
     Easy reserves for the first, conservative for all, packing for those beyond the bound on waiting.
     """
     left = free.copy()
-    profile: Profile | None = None
+    profile: AvailabilityProfile | None = None
     for candidate in candidates:
         need = _need(candidate, left, need_now)
         if (need <= left).all() and (profile is None or profile.fits_now(need, candidate.limit_s)):
@@ -124,7 +124,7 @@ def _backfill(
         if not _reserves(discipline, candidate, profile):
             continue
         if profile is None:
-            profile = Profile(now_s, left, releases())
+            profile = AvailabilityProfile(now_s, left, releases())
         # Power for booting may be there only once other nodes are off, which the profile does not foresee.
         for reserved in (need, candidate.need):
             start_s = profile.earliest(reserved, candidate.limit_s)
@@ -133,7 +133,7 @@ def _backfill(
                 break
 
 
-def _reserves(discipline: Discipline, candidate: Candidate, profile: Profile | None) -> bool:
+def _reserves(discipline: Discipline, candidate: Candidate, profile: AvailabilityProfile | None) -> bool:
     if discipline == Discipline.CONSERVATIVE:
         return True
     if discipline == Discipline.EASY:

@@ -14,9 +14,9 @@ from typing import Any
 from slurm_energy import __version__
 from slurm_energy.scheduling import load_file, policy
 from slurm_energy.simulator import engine, fast_path
-from slurm_energy.simulator.inputs import Loaded, workload_file
+from slurm_energy.simulator.inputs import LoadedWorkload, read_workload
 from slurm_energy.simulator.scenario import Scenario
-from slurm_energy.simulator.simulation_result import Outcome
+from slurm_energy.simulator.simulation_result import SimulationResult
 from slurm_energy.simulator.step_function import integral_of_product, read_steps
 from slurm_energy.simulator.workload import Workload
 from slurm_energy.simulator.workload_generator import Predict, generate
@@ -30,7 +30,7 @@ _JOULES_PER_MWH, _JOULES_PER_KWH = 3.6e9, 3.6e6
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class CampaignTask:
     """One run: a policy and a seed."""
 
     policy: str
@@ -43,7 +43,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """What one run found, without the jobs."""
 
     policy: str
@@ -52,11 +52,13 @@ class Result:
     notes: list[str]
 
 
-def workload_of(scenario: Scenario, seed: int, predict: Predict | None) -> tuple[Workload, Loaded | None]:
+def workload_of(
+    scenario: Scenario, seed: int, predict: Predict | None
+) -> tuple[Workload, LoadedWorkload | None]:
     """Return the jobs of a scenario, and what was wrong with their file if they come from one."""
     section = scenario.workload
     if section.file:
-        loaded = workload_file(
+        loaded = read_workload(
             scenario.beside(section.file),
             list(scenario.kinds),
             form=section.format,
@@ -73,7 +75,7 @@ def workload_of(scenario: Scenario, seed: int, predict: Predict | None) -> tuple
     return generate(scenario, seed, predict), None
 
 
-def run(scenario: Scenario, task: Task, predict: Predict | None = None) -> Outcome:
+def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) -> SimulationResult:
     """Run one task.
 
     Raises:
@@ -90,7 +92,7 @@ def run(scenario: Scenario, task: Task, predict: Predict | None = None) -> Outco
     return replace(outcome, notes=[*notes, *outcome.notes])
 
 
-def summary(scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
+def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
     """Return the totals of a run, with cost and carbon where the scenario has their series."""
     found: dict[str, Any] = outcome.summary()
     times, watts = outcome.power
@@ -103,7 +105,7 @@ def summary(scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-class Memory:
+class ResultCache:
     """Results in a folder, so that an interrupted campaign goes on; None keeps nothing.
 
     A result counts only for the same scenario text, files aside, and the same release.
@@ -116,17 +118,17 @@ class Memory:
         if self._folder:
             self._folder.mkdir(parents=True, exist_ok=True)
 
-    def recall(self, task: Task) -> Result | None:
+    def recall(self, task: CampaignTask) -> RunResult | None:
         """Return what a run found before; None if it is to be run."""
         if self._folder is None:
             return None
         try:
             data = json.loads((self._folder / f"{task.name}.json").read_bytes())
-            return Result(**data["result"]) if data["digest"] == self._digest else None
+            return RunResult(**data["result"]) if data["digest"] == self._digest else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def keep(self, result: Result) -> None:
+    def keep(self, result: RunResult) -> None:
         """Write a result, whole or not at all."""
         if self._folder is None:
             return
@@ -138,14 +140,14 @@ class Memory:
 
 def campaign(
     scenario: Scenario,
-    tasks: Sequence[Task],
+    tasks: Sequence[CampaignTask],
     predict: Predict | None = None,
     *,
     jobs: int | None = None,
     folder: Path | None = None,
     policy_file: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Result]:
+) -> list[RunResult]:
     """Run all tasks.
 
     Args:
@@ -160,7 +162,7 @@ def campaign(
     Returns:
         One result per task, in their order.
     """
-    memory = Memory(folder, scenario)
+    memory = ResultCache(folder, scenario)
     found = {task: result for task in tasks if (result := memory.recall(task)) is not None}
     todo = [task for task in tasks if task not in found]
     progress(len(found), len(tasks))
@@ -172,8 +174,12 @@ def campaign(
 
 
 def _run_all(
-    scenario: Scenario, tasks: Sequence[Task], predict: Predict | None, jobs: int, policy_file: Path | None
-) -> Iterator[tuple[Task, Result]]:
+    scenario: Scenario,
+    tasks: Sequence[CampaignTask],
+    predict: Predict | None,
+    jobs: int,
+    policy_file: Path | None,
+) -> Iterator[tuple[CampaignTask, RunResult]]:
     if jobs == 1 or len(tasks) < 2:
         for task in tasks:
             yield task, _one(scenario, task, predict)
@@ -190,9 +196,9 @@ def _prepare(policy_file: Path | None) -> None:
         load_file(policy_file)
 
 
-def _one(scenario: Scenario, task: Task, predict: Predict | None) -> Result:
+def _one(scenario: Scenario, task: CampaignTask, predict: Predict | None) -> RunResult:
     outcome = run(scenario, task, predict)
-    return Result(task.policy, task.seed, summary(scenario, outcome), outcome.notes)
+    return RunResult(task.policy, task.seed, summary(scenario, outcome), outcome.notes)
 
 
 def _part(work: Workload, jobs: int, seed: int) -> Workload:

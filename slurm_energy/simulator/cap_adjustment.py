@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from slurm_energy.simulator.running_jobs import Run
+from slurm_energy.simulator.running_jobs import RunningJob
 from slurm_energy.simulator.workload import Workload
 
-Change = tuple[Run, int]
+Change = tuple[RunningJob, int]
 """A run and the shape that it goes on in."""
 
 
-def lower(jobs: Workload, runs: Iterable[Run], needed_watts: float) -> list[Change]:
+def lower(jobs: Workload, runs: Iterable[RunningJob], needed_watts: float) -> list[Change]:
     """Lower caps until so much power is saved, the change first that saves most per part that the job slows.
 
     Less is saved where there are no lower caps.
@@ -32,7 +32,7 @@ def lower(jobs: Workload, runs: Iterable[Run], needed_watts: float) -> list[Chan
     return [(run, shapes[job]) for job, run in by_job.items() if shapes[job] != run.shape]
 
 
-def raise_again(jobs: Workload, runs: Iterable[Run], free_watts: float) -> Iterator[Change]:
+def raise_again(jobs: Workload, runs: Iterable[RunningJob], free_watts: float) -> Iterator[Change]:
     """Give runs their chosen cap back as far as the power suffices, those first that it slows most."""
     slowed = [run for run in runs if run.chosen >= 0 and run.chosen != run.shape]
     for run in sorted(slowed, key=lambda run: (-_slowdown(jobs, run.chosen, run.shape), run.job)):

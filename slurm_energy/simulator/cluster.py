@@ -15,7 +15,7 @@ Allocation = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class NodeKind:
     """Nodes of one kind.
 
     Attributes:
@@ -44,19 +44,19 @@ class Kind:
     failures_per_s: float = 0.0
     repair_s: float = 3600.0
 
-    def watts(self, state: State) -> float:
+    def watts(self, state: ClusterState) -> float:
         """Return the power of a node without jobs in a state."""
         powers = {
-            State.ON: self.idle_watts,
-            State.OFF: self.off_watts,
-            State.BOOTING: self.boot_watts,
-            State.STOPPING: self.shutdown_watts,
-            State.DOWN: 0.0,
+            ClusterState.ON: self.idle_watts,
+            ClusterState.OFF: self.off_watts,
+            ClusterState.BOOTING: self.boot_watts,
+            ClusterState.STOPPING: self.shutdown_watts,
+            ClusterState.DOWN: 0.0,
         }
         return powers[state]
 
 
-class State(IntEnum):
+class ClusterState(IntEnum):
     """What a node does."""
 
     ON = 0
@@ -76,11 +76,11 @@ class Cluster:
         watts: power of all nodes without jobs.
     """
 
-    def __init__(self, kinds: Sequence[Kind]) -> None:
+    def __init__(self, kinds: Sequence[NodeKind]) -> None:
         self.kinds = tuple(kinds)
         self.kind_of = [index for index, kind in enumerate(kinds) for _ in range(kind.nodes)]
         self.node_free = [kinds[kind].units for kind in self.kind_of]
-        self.state = [State.ON] * len(self.kind_of)
+        self.state = [ClusterState.ON] * len(self.kind_of)
         self.total: Ints = np.array([kind.nodes * kind.units for kind in kinds], np.int64)
         self.free: Ints = self.total.copy()
         self.watts = float(sum(kind.nodes * kind.idle_watts for kind in kinds))
@@ -107,11 +107,13 @@ class Cluster:
         usable = [n for n in self._nodes[kind] if self.node_free[n] and self.usable(n)]
         whole = [n for n in usable if self.node_free[n] >= units]
         if whole:
-            best = min(whole, key=lambda n: (self.state[n] != State.ON, self.node_free[n], n))
+            best = min(whole, key=lambda n: (self.state[n] != ClusterState.ON, self.node_free[n], n))
             taken = [(best, units)]
         else:
             taken = []
-            for node in sorted(usable, key=lambda n: (self.state[n] != State.ON, -self.node_free[n], n)):
+            for node in sorted(
+                usable, key=lambda n: (self.state[n] != ClusterState.ON, -self.node_free[n], n)
+            ):
                 part = min(units - sum(count for _, count in taken), self.node_free[node])
                 if part:
                     taken.append((node, part))
@@ -132,13 +134,13 @@ class Cluster:
 
     def usable(self, node: int) -> bool:
         """Return whether jobs may get this node: it is on, off (it can be booted) or booting."""
-        return self.state[node] in (State.ON, State.OFF, State.BOOTING)
+        return self.state[node] in (ClusterState.ON, ClusterState.OFF, ClusterState.BOOTING)
 
     def is_free(self, node: int) -> bool:
         """Return whether no job has anything of a node."""
         return self.node_free[node] == self.kinds[self.kind_of[node]].units
 
-    def change(self, node: int, state: State) -> None:
+    def change(self, node: int, state: ClusterState) -> None:
         """Bring a node into another state; what is free and the power follow."""
         kind = self.kind_of[node]
         before = self.usable(node)

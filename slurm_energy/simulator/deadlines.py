@@ -8,13 +8,13 @@ import numpy as np
 
 from slurm_energy.scheduling.preemption import Running, victims
 from slurm_energy.simulator.cluster import Cluster
-from slurm_energy.simulator.running_jobs import Runs
+from slurm_energy.simulator.running_jobs import RunningJobs
 from slurm_energy.simulator.schedule_settings import Preemption
 from slurm_energy.simulator.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Rescue:
+class PreemptionPlan:
     """How a job still meets its deadline: jobs to interrupt (maybe none), and the shape to run in."""
 
     shape: int
@@ -33,8 +33,8 @@ def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:
 
 
 def rescue(
-    jobs: Workload, runs: Runs, cluster: Cluster, job: int, now_s: float, rules: Preemption
-) -> Rescue | None:
+    jobs: Workload, runs: RunningJobs, cluster: Cluster, job: int, now_s: float, rules: Preemption
+) -> PreemptionPlan | None:
     """Return the cheapest way in which a job at risk meets its deadline.
 
     None if it is not at risk, if something that is free will do, or if nothing helps any more.
@@ -53,11 +53,11 @@ def rescue(
         found = victims(others, kind, int(jobs.units[shape]), int(cluster.free[kind]))
         if found is not None:
             lost = sum(other.lost_joules for other in others if other.job_id in found)
-            ways.append(Rescue(int(shape), tuple(found), lost))
+            ways.append(PreemptionPlan(int(shape), tuple(found), lost))
     return min(ways, key=lambda way: (way.lost_joules, len(way.victims), way.shape), default=None)
 
 
-def _interruptible(jobs: Workload, runs: Runs, now_s: float) -> list[Running]:
+def _interruptible(jobs: Workload, runs: RunningJobs, now_s: float) -> list[Running]:
     """Return the running jobs without a deadline."""
     return [
         Running(

@@ -9,7 +9,7 @@ import numpy as np
 from slurm_energy.scheduling.queue import Floats
 
 
-class PowerMeter:
+class EnergyIntegral:
     """The cluster's power as a step function of time.
 
     Attributes:

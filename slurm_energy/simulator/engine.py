@@ -15,13 +15,13 @@ from slurm_energy.scheduling.queue import Floats, Ints, Queue
 from slurm_energy.scheduling.ranking import AGED, Ranking
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator import cap_adjustment, deadlines
-from slurm_energy.simulator.cluster import Allocation, Cluster, Kind
-from slurm_energy.simulator.energy_integral import PowerMeter
+from slurm_energy.simulator.cluster import Allocation, Cluster, NodeKind
+from slurm_energy.simulator.energy_integral import EnergyIntegral
 from slurm_energy.simulator.node_power import NodePower
 from slurm_energy.simulator.power_commitment import PowerCommitment
-from slurm_energy.simulator.running_jobs import Run, Runs
-from slurm_energy.simulator.schedule_settings import Settings
-from slurm_energy.simulator.simulation_result import Fate, Outcome
+from slurm_energy.simulator.running_jobs import RunningJob, RunningJobs
+from slurm_energy.simulator.schedule_settings import ScheduleSettings
+from slurm_energy.simulator.simulation_result import JobOutcome, SimulationResult
 from slurm_energy.simulator.workload import Workload
 
 _BUDGET_SLACK = 1e-6
@@ -53,9 +53,9 @@ class Simulation:
     def __init__(
         self,
         workload: Workload,
-        kinds: Sequence[Kind],
+        kinds: Sequence[NodeKind],
         policy: Policy,
-        settings: Settings,
+        settings: ScheduleSettings,
         watch: Callable[[float, float], None] | None = None,
     ) -> None:
         self._jobs = workload
@@ -63,8 +63,8 @@ class Simulation:
         self._policy = policy
         self._settings = settings
         self._watch = watch
-        self._runs = Runs(workload, self._cluster, settings)
-        self._meter = PowerMeter(self._cluster.watts)
+        self._runs = RunningJobs(workload, self._cluster, settings)
+        self._meter = EnergyIntegral(self._cluster.watts)
         self._power = NodePower(
             self._cluster, settings, lambda: self._now_s, self._at_node, self._lose, self._may_add
         )
@@ -80,7 +80,7 @@ class Simulation:
         self._to_come = workload.count
         self._size = self._sizes()
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         """Run to the end.
 
         Returns:
@@ -145,7 +145,7 @@ class Simulation:
             self._at(float(self._jobs.submit_s[job + 1]), _Kind.ARRIVAL, self._arrive, job + 1)
         shapes = self._jobs.shapes(job)
         if not any(self._jobs.units[s] <= self._cluster.total[self._jobs.hardware[s]] for s in shapes):
-            self._runs.accounts.fate[job] = Fate.UNRUNNABLE
+            self._runs.accounts.fate[job] = JobOutcome.UNRUNNABLE
             return
         self._pending[job] = None
         self._want_pass()
@@ -157,12 +157,12 @@ class Simulation:
         if job in self._pending:
             self._want_pass()
 
-    def _end(self, run: Run) -> None:
+    def _end(self, run: RunningJob) -> None:
         if self._runs.running.get(run.job) is run:
             self._runs.finish(run, self._now_s)
             self._released(run.allocation)
 
-    def _work(self, run: Run) -> None:
+    def _work(self, run: RunningJob) -> None:
         if self._runs.running.get(run.job) is run:
             self._runs.work(run, self._now_s)
 
@@ -170,7 +170,7 @@ class Simulation:
         self._power.released(allocation)
         self._want_pass()
 
-    def _interrupt(self, run: Run, *, failure: bool) -> None:
+    def _interrupt(self, run: RunningJob, *, failure: bool) -> None:
         self._runs.interrupt(run, self._now_s, failure=failure)
         self._pending[run.job] = None
         self._released(run.allocation)
@@ -319,7 +319,7 @@ class Simulation:
                 self._interrupt(self._runs.running[victim], failure=False)
             self._start(job, found.shape)
 
-    def _rescue_watts(self, rescue: deadlines.Rescue) -> float:
+    def _rescue_watts(self, rescue: deadlines.PreemptionPlan) -> float:
         """Return by how much an urgent job raises the committed power on the nodes of those that make way."""
         held = [pair for victim in rescue.victims for pair in self._runs.running[victim].allocation]
         self._cluster.release(held)
@@ -334,14 +334,14 @@ class Simulation:
         sizes: Floats = np.minimum(1.0, self._jobs.units[first] / np.maximum(1, total))
         return sizes
 
-    def _outcome(self, end_s: float) -> Outcome:
+    def _outcome(self, end_s: float) -> SimulationResult:
         self._advance(end_s)
         for run in list(self._runs.running.values()):
             self._runs.cut(run, end_s)
         accounts, energy = self._runs.accounts, self._meter.energy_joules(end_s)
-        unrunnable = int(np.sum(accounts.fate == Fate.UNRUNNABLE))
+        unrunnable = int(np.sum(accounts.fate == JobOutcome.UNRUNNABLE))
         power = self._meter.series(end_s)
-        return Outcome(
+        return SimulationResult(
             workload=self._jobs,
             accounts=accounts,
             end_s=end_s,
@@ -358,10 +358,10 @@ class Simulation:
 
 def simulate(
     workload: Workload,
-    kinds: Sequence[Kind],
+    kinds: Sequence[NodeKind],
     policy: Policy,
-    settings: Settings,
+    settings: ScheduleSettings,
     watch: Callable[[float, float], None] | None = None,
-) -> Outcome:
+) -> SimulationResult:
     """Run one simulation; see `Simulation`."""
     return Simulation(workload, kinds, policy, settings, watch).run()

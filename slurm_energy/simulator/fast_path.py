@@ -13,13 +13,13 @@ import numpy as np
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.registry import Policy
-from slurm_energy.simulator.cluster import Kind
-from slurm_energy.simulator.schedule_settings import Settings
-from slurm_energy.simulator.simulation_result import Accounts, Fate, Outcome
+from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.schedule_settings import ScheduleSettings
+from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome, SimulationResult
 from slurm_energy.simulator.workload import Workload
 
 
-def suits(jobs: Workload, kinds: Sequence[Kind], policy: Policy, settings: Settings) -> bool:
+def suits(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings: ScheduleSettings) -> bool:
     """Return whether a run is of the kind that this module can do."""
     plain = (
         policy.name == "fcfs"
@@ -33,7 +33,7 @@ def suits(jobs: Workload, kinds: Sequence[Kind], policy: Policy, settings: Setti
     return plain and rigid and len(kinds) == 1 and kinds[0].failures_per_s == 0
 
 
-def simulate(jobs: Workload, kinds: Sequence[Kind], settings: Settings) -> Outcome:
+def simulate(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> SimulationResult:
     """Run a workload for which `suits` holds."""
     kind = kinds[0]
     limit_s = np.where(np.isnan(jobs.time_limit_s), jobs.predicted_time_s, jobs.time_limit_s)
@@ -53,12 +53,14 @@ def simulate(jobs: Workload, kinds: Sequence[Kind], settings: Settings) -> Outco
     return _outcome(jobs, kind, start_s, runnable, int(passes))
 
 
-def _outcome(jobs: Workload, kind: Kind, start_s: Floats, runnable: Bools, passes: int) -> Outcome:
+def _outcome(
+    jobs: Workload, kind: NodeKind, start_s: Floats, runnable: Bools, passes: int
+) -> SimulationResult:
     """Return the result; columns that are the workload's are shared with it, for millions of jobs."""
     count, ran = jobs.count, bool(np.all(runnable))
     time_s = jobs.time_s if ran else np.where(runnable, jobs.time_s, 0.0)
     none, never = np.broadcast_to(0.0, count), np.broadcast_to(np.int64(0), count)
-    accounts = Accounts(
+    accounts = EnergyAccounts(
         shape=jobs.first[:-1] if ran else np.where(runnable, jobs.first[:-1], -1),
         start_s=start_s,
         end_s=start_s + jobs.time_s,
@@ -68,7 +70,7 @@ def _outcome(jobs: Workload, kind: Kind, start_s: Floats, runnable: Bools, passe
         failures=never,
         run_s=time_s,
         unit_s=time_s * jobs.units,
-        fate=np.where(runnable, np.int8(Fate.COMPLETED), np.int8(Fate.UNRUNNABLE)),
+        fate=np.where(runnable, np.int8(JobOutcome.COMPLETED), np.int8(JobOutcome.UNRUNNABLE)),
     )
     end_s = float(np.nanmax(accounts.end_s, initial=np.max(jobs.submit_s, initial=0.0)))
     idle_watts = kind.nodes * kind.idle_watts
@@ -78,7 +80,7 @@ def _outcome(jobs: Workload, kind: Kind, start_s: Floats, runnable: Bools, passe
     )
     energy = idle_watts * end_s + extra_joules
     left_out = count - int(np.sum(runnable))
-    return Outcome(
+    return SimulationResult(
         workload=jobs,
         accounts=accounts,
         end_s=end_s,
@@ -93,7 +95,12 @@ def _outcome(jobs: Workload, kind: Kind, start_s: Floats, runnable: Bools, passe
 
 
 def _power(
-    accounts: Accounts, watts: Floats, units: Ints, unit_idle_watts: float, idle_watts: float, last_s: float
+    accounts: EnergyAccounts,
+    watts: Floats,
+    units: Ints,
+    unit_idle_watts: float,
+    idle_watts: float,
+    last_s: float,
 ) -> tuple[Floats, Floats]:
     """Return the cluster's power as `meter.PowerMeter.series` gives it."""
     ran = int(np.sum(~np.isnan(accounts.start_s)))

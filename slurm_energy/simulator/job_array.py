@@ -31,7 +31,7 @@ JOB_NAME = "senergy-simulate"
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class JobArray:
     """A submitted job array.
 
     Attributes:
@@ -88,7 +88,7 @@ def sbatch_command(command: Sequence[str], parts: int, folder: Path, options: st
 def run(
     command: Sequence[str],
     complete: Callable[[], bool],
-    submitted: Callable[[Array], None] = lambda array: None,
+    submitted: Callable[[JobArray], None] = lambda array: None,
 ) -> None:
     """Submit an array and wait for its end, as long as it takes, or until all results are there.
 
@@ -129,7 +129,7 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, before[number])
 
 
-def _submit(command: Sequence[str], came: list[int]) -> Array:
+def _submit(command: Sequence[str], came: list[int]) -> JobArray:
     """Run sbatch to its end: if it were stopped halfway, nobody would know the array that it made.
 
     It has a session of its own, for a terminal interrupts all processes of a session at once.
@@ -161,10 +161,10 @@ def _submit(command: Sequence[str], came: list[int]) -> Array:
     if not found:
         lines = errors.strip().splitlines() or [f"exit status {child.returncode}"]
         raise UnavailableError("sbatch", shown(lines[-1].removeprefix("sbatch: error: "), 200))
-    return Array(found[1], found[2] or "")
+    return JobArray(found[1], found[2] or "")
 
 
-def _wait(array: Array, complete: Callable[[], bool], came: list[int]) -> None:
+def _wait(array: JobArray, complete: Callable[[], bool], came: list[int]) -> None:
     """Wait for a signal, all results or the end of the array; slurmctld is asked ever more rarely."""
     pause_s = _FIRST_LOOK_S
     look = time.monotonic() + pause_s
@@ -177,7 +177,7 @@ def _wait(array: Array, complete: Callable[[], bool], came: list[int]) -> None:
         time.sleep(_POLL_S)
 
 
-def _goes_on(array: Array) -> bool:
+def _goes_on(array: JobArray) -> bool:
     """Return whether a task waits or runs; while slurmctld does not answer, yes."""
     done = _ask(array.command("squeue", "--noheader", f"--jobs={array.job_id}", "--format=%i"))
     if done is None:
@@ -185,7 +185,7 @@ def _goes_on(array: Array) -> bool:
     return bool(done.stdout.strip()) if done.returncode == 0 else "Invalid job id" not in done.stderr
 
 
-def _cancel(array: Array) -> bool:
+def _cancel(array: JobArray) -> bool:
     """Return whether Slurm took the order to cancel an array."""
     done = _ask(array.scancel)
     return done is not None and done.returncode == 0
@@ -207,7 +207,7 @@ def _ask(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
         return None
 
 
-def _interrupted(array: Array | None, *, cancelled: bool) -> UnavailableError:
+def _interrupted(array: JobArray | None, *, cancelled: bool) -> UnavailableError:
     if array is None:
         why = "interrupted; sbatch did not answer, an array may come"
         return UnavailableError("--slurm", why, f"squeue --me --name={JOB_NAME} shows it")

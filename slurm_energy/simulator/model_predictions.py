@@ -12,12 +12,12 @@ from slurm_energy.oracle.hardware import find_hardware
 from slurm_energy.oracle.prediction import Alternatives, TrainingOracle
 from slurm_energy.oracle.workload import find_profile
 from slurm_energy.simulator.scenario_schema import ModelSection
-from slurm_energy.simulator.workload_generator import Predicted
+from slurm_energy.simulator.workload_generator import ShapePrediction
 
 
 def predict(
     model: ModelSection, hardware: str, gpus: int, batch: int, cap_watts: float = math.inf
-) -> Predicted | None:
+) -> ShapePrediction | None:
     """Return what the training model says of a job in one shape.
 
     Args:
@@ -46,7 +46,7 @@ def _oracle() -> TrainingOracle:
 @functools.cache
 def _predicted(
     profile: str, precision: str, samples: float, hardware: str, gpus: int, batch: int, cap_watts: float
-) -> Predicted | None:
+) -> ShapePrediction | None:
     kind = find_hardware(hardware)
     try:
         kind.matrix_flops_per_s(precision)
@@ -57,4 +57,4 @@ def _predicted(
     if not bool(np.all(found.fits)):
         return None
     most = gpus * min(kind.tdp_watts, cap_watts)
-    return Predicted(float(found.duration_s[0]), float(found.power_watts[0]), most)
+    return ShapePrediction(float(found.duration_s[0]), float(found.power_watts[0]), most)

@@ -6,14 +6,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from slurm_energy.simulator.cluster import Allocation, Cluster, Kind, State
-from slurm_energy.simulator.schedule_settings import Settings
+from slurm_energy.simulator.cluster import Allocation, Cluster, ClusterState, NodeKind
+from slurm_energy.simulator.schedule_settings import ScheduleSettings
 
 At = Callable[[float, Callable[[int], None], int], None]
 PowerStep = tuple[float, float]
 """A time, and the watts by which power changes then."""
 
-_NEXT_STATE = {State.BOOTING: State.ON, State.STOPPING: State.OFF, State.DOWN: State.ON}
+_NEXT_STATE = {
+    ClusterState.BOOTING: ClusterState.ON,
+    ClusterState.STOPPING: ClusterState.OFF,
+    ClusterState.DOWN: ClusterState.ON,
+}
 
 
 class NodePower:
@@ -32,7 +36,7 @@ class NodePower:
     def __init__(
         self,
         cluster: Cluster,
-        settings: Settings,
+        settings: ScheduleSettings,
         clock: Callable[[], float],
         at: At,
         lose: Callable[[int], None],
@@ -71,13 +75,13 @@ class NodePower:
         steps: list[PowerStep] = []
         for node, _ in allocation:
             state = self._cluster.state[node]
-            if state == State.OFF:
+            if state == ClusterState.OFF:
                 on_s = now_s + self._kind(node).boot_s
-                boot_watts = self._watts(node, State.BOOTING)
-                steps.append((now_s, boot_watts - self._watts(node, State.OFF)))
-                steps.append((on_s, self._watts(node, State.ON) - boot_watts))
+                boot_watts = self._watts(node, ClusterState.BOOTING)
+                steps.append((now_s, boot_watts - self._watts(node, ClusterState.OFF)))
+                steps.append((on_s, self._watts(node, ClusterState.ON) - boot_watts))
                 ready_s = max(ready_s, on_s)
-            elif state == State.BOOTING:
+            elif state == ClusterState.BOOTING:
                 ready_s = max(ready_s, self._settled_s[node])
         return ready_s, steps
 
@@ -91,9 +95,9 @@ class NodePower:
         """Boot the nodes of an allocation that are off; return when the last of all is on."""
         for node, _ in allocation:
             self._free_since.pop(node, None)
-            if self._cluster.state[node] == State.OFF:
-                self._change(node, State.BOOTING, self._kind(node).boot_s, self._turn_on)
-        booting = [node for node, _ in allocation if self._cluster.state[node] == State.BOOTING]
+            if self._cluster.state[node] == ClusterState.OFF:
+                self._change(node, ClusterState.BOOTING, self._kind(node).boot_s, self._turn_on)
+        booting = [node for node, _ in allocation if self._cluster.state[node] == ClusterState.BOOTING]
         return max((self._settled_s[node] for node in booting), default=self._clock())
 
     def retry_shutdowns(self) -> None:
@@ -101,19 +105,19 @@ class NodePower:
         for node in sorted(self._deferred):
             self._turn_off(node)
 
-    def _kind(self, node: int) -> Kind:
+    def _kind(self, node: int) -> NodeKind:
         return self._cluster.kinds[self._cluster.kind_of[node]]
 
-    def _watts(self, node: int, state: State) -> float:
+    def _watts(self, node: int, state: ClusterState) -> float:
         return self._kind(node).watts(state)
 
-    def _change(self, node: int, state: State, length_s: float, then: Callable[[int], None]) -> None:
+    def _change(self, node: int, state: ClusterState, length_s: float, then: Callable[[int], None]) -> None:
         """Bring a node into a state that ends by itself."""
         self._cluster.change(node, state)
         self._settled_s[node] = self._clock() + length_s
         self._at(self._settled_s[node], then, node)
 
-    def _settle(self, node: int, state: State) -> None:
+    def _settle(self, node: int, state: ClusterState) -> None:
         """Bring a node into a state that lasts."""
         self._cluster.change(node, state)
         del self._settled_s[node]
@@ -135,22 +139,22 @@ class NodePower:
         assert self._idle_off_s is not None
         if since_s is None or self._clock() < since_s + self._idle_off_s:
             return  # it was used in between
-        if self._cluster.state[node] != State.ON:
+        if self._cluster.state[node] != ClusterState.ON:
             return
-        highest_watts = max(self._watts(node, State.STOPPING), self._watts(node, State.OFF))
-        added_watts = highest_watts - self._watts(node, State.ON)
+        highest_watts = max(self._watts(node, ClusterState.STOPPING), self._watts(node, ClusterState.OFF))
+        added_watts = highest_watts - self._watts(node, ClusterState.ON)
         if added_watts > 0 and not self._may_add_watts(added_watts):
             self._deferred.add(node)
             return
-        self._change(node, State.STOPPING, self._kind(node).shutdown_s, self._stopped)
+        self._change(node, ClusterState.STOPPING, self._kind(node).shutdown_s, self._stopped)
 
     def _stopped(self, node: int) -> None:
-        if self._cluster.state[node] == State.STOPPING:
-            self._settle(node, State.OFF)
+        if self._cluster.state[node] == ClusterState.STOPPING:
+            self._settle(node, ClusterState.OFF)
 
     def _turn_on(self, node: int) -> None:
-        if self._cluster.state[node] == State.BOOTING:
-            self._settle(node, State.ON)
+        if self._cluster.state[node] == ClusterState.BOOTING:
+            self._settle(node, ClusterState.ON)
             self._idle(node)
 
     def _plan_failure(self, node: int) -> None:
@@ -160,14 +164,14 @@ class NodePower:
 
     def _fail(self, node: int) -> None:
         """A node that is on fails, and what runs there with it; one that is not on only lives on."""
-        if self._cluster.state[node] != State.ON:
+        if self._cluster.state[node] != ClusterState.ON:
             self._plan_failure(node)
             return
         self._lose(node)
         self._free_since.pop(node, None)
-        self._change(node, State.DOWN, self._kind(node).repair_s, self._repaired)
+        self._change(node, ClusterState.DOWN, self._kind(node).repair_s, self._repaired)
 
     def _repaired(self, node: int) -> None:
-        self._settle(node, State.ON)
+        self._settle(node, ClusterState.ON)
         self._idle(node)
         self._plan_failure(node)

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from slurm_energy.simulator.mean_power import power_by_interval
-from slurm_energy.simulator.simulation_result import Outcome
-from slurm_energy.simulator.step_function import Steps
+from slurm_energy.simulator.simulation_result import SimulationResult
+from slurm_energy.simulator.step_function import StepFunction
 
 _GANTT_JOBS, _INTERVALS = 400, 96
 _SIZE = (8.0, 4.2)
@@ -20,7 +20,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#
 _MARKERS = "osD^vPX*"
 
 
-def gantt(outcome: Outcome, title: str) -> Figure:
+def gantt(outcome: SimulationResult, title: str) -> Figure:
     """Return the first jobs as bars from start to end, a row each in order of their start, by user."""
     figure, axes = _figure(title, "time (h)", "jobs by start")
     accounts = outcome.accounts
@@ -41,7 +41,7 @@ def gantt(outcome: Outcome, title: str) -> Figure:
     return figure
 
 
-def power(outcomes: Mapping[str, Outcome], budget: Steps | None) -> Figure:
+def power(outcomes: Mapping[str, SimulationResult], budget: StepFunction | None) -> Figure:
     """Return the cluster's power over time by policy, means of intervals, with the budget."""
     figure, axes = _figure("Power of the cluster, means of intervals", "time (h)", "kW")
     last_s = 0.0
@@ -72,7 +72,7 @@ def trade_off(means: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def completion_times(outcomes: Mapping[str, Outcome]) -> Figure:
+def completion_times(outcomes: Mapping[str, SimulationResult]) -> Figure:
     """Return the distribution of completion times by policy."""
     figure, axes = _figure("Completion times", "from submission to end (min)", "share of jobs")
     for index, (name, outcome) in enumerate(outcomes.items()):
@@ -102,7 +102,9 @@ def bars(means: Mapping[str, Mapping[str, Any]], figure_name: str, title: str) -
 
 
 def all_figures(
-    outcomes: Mapping[str, Outcome], means: Mapping[str, Mapping[str, Any]], budget: Steps | None
+    outcomes: Mapping[str, SimulationResult],
+    means: Mapping[str, Mapping[str, Any]],
+    budget: StepFunction | None,
 ) -> dict[str, Figure]:
     """Return every figure that makes sense, by file name without ending."""
     found: dict[str, Figure | None] = {

@@ -9,7 +9,7 @@ import numpy as np
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.cluster import Cluster
 from slurm_energy.simulator.node_power import NodePower, PowerStep
-from slurm_energy.simulator.running_jobs import Runs
+from slurm_energy.simulator.running_jobs import RunningJobs
 
 
 class PowerCommitment:
@@ -26,7 +26,9 @@ class PowerCommitment:
         clock: returns the time.
     """
 
-    def __init__(self, cluster: Cluster, power: NodePower, runs: Runs, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, cluster: Cluster, power: NodePower, runs: RunningJobs, clock: Callable[[], float]
+    ) -> None:
         self._cluster = cluster
         self._power = power
         self._runs = runs

@@ -13,12 +13,12 @@ import numpy as np
 
 from slurm_energy.errors import UnavailableError, install_extra
 from slurm_energy.safe_text import escape_csv
-from slurm_energy.simulator.simulation_result import Fate, Outcome
+from slurm_energy.simulator.simulation_result import JobOutcome, SimulationResult
 
 FORMATS = ("csv", "parquet", "json")
 
 
-def job_columns(outcome: Outcome, kinds: Sequence[str]) -> dict[str, list[Any]]:
+def job_columns(outcome: SimulationResult, kinds: Sequence[str]) -> dict[str, list[Any]]:
     """Return one row per job as columns; None where there is nothing to tell."""
     work, accounts = outcome.workload, outcome.accounts
     shape = accounts.shape
@@ -32,7 +32,7 @@ def job_columns(outcome: Outcome, kinds: Sequence[str]) -> dict[str, list[Any]]:
         "job_id": work.job_id.tolist(),
         "name": list(work.names) or [None] * work.count,
         "user": [work.users[user] for user in work.user],
-        "fate": [Fate(fate).name.lower() for fate in accounts.fate],
+        "fate": [JobOutcome(fate).name.lower() for fate in accounts.fate],
         "submit_s": work.submit_s.tolist(),
         "start_s": _known(accounts.start_s),
         "end_s": _known(accounts.end_s),
@@ -50,7 +50,7 @@ def job_columns(outcome: Outcome, kinds: Sequence[str]) -> dict[str, list[Any]]:
     }
 
 
-def power_columns(outcome: Outcome) -> dict[str, list[Any]]:
+def power_columns(outcome: SimulationResult) -> dict[str, list[Any]]:
     """Return the cluster's power: each value holds until the next time."""
     times, watts = outcome.power
     return {"time_s": times.tolist(), "watts": watts.tolist()}

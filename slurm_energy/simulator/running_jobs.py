@@ -9,15 +9,15 @@ import numpy as np
 
 from slurm_energy.scheduling.queue import Floats, Ints, Users
 from slurm_energy.simulator.cluster import Allocation, Cluster
-from slurm_energy.simulator.schedule_settings import Settings
-from slurm_energy.simulator.simulation_result import Accounts, Fate
+from slurm_energy.simulator.schedule_settings import ScheduleSettings
+from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome
 from slurm_energy.simulator.workload import Workload
 
 _LN2 = math.log(2)
 
 
 @dataclass(slots=True)
-class Run:
+class RunningJob:
     """A job that holds resources.
 
     Attributes:
@@ -54,7 +54,7 @@ class Run:
         return max(0.0, now_s - self.ready_s)
 
 
-class Runs:
+class RunningJobs:
     """All running jobs, their power, and the accounts of jobs and users.
 
     Attributes:
@@ -67,12 +67,12 @@ class Runs:
         joules: energy of all jobs so far, of runs that have ended.
     """
 
-    def __init__(self, workload: Workload, cluster: Cluster, settings: Settings) -> None:
+    def __init__(self, workload: Workload, cluster: Cluster, settings: ScheduleSettings) -> None:
         self._workload = workload
         self._cluster = cluster
         self._settings = settings
-        self.running: dict[int, Run] = {}
-        self.accounts = Accounts.empty(workload.count)
+        self.running: dict[int, RunningJob] = {}
+        self.accounts = EnergyAccounts.empty(workload.count)
         self.left: Floats = np.ones(workload.count)
         self.watts = 0.0
         self.lent_watts = 0.0
@@ -83,7 +83,7 @@ class Runs:
         self._idle_watts = np.array([kind.unit_idle_watts for kind in cluster.kinds])
         self._shares = np.array([settings.shares.get(name, 1.0) for name in workload.users])
 
-    def start(self, job: int, shape: int, allocation: Allocation, now_s: float, ready_s: float) -> Run:
+    def start(self, job: int, shape: int, allocation: Allocation, now_s: float, ready_s: float) -> RunningJob:
         """Let a job hold an allocation; its power counts from `work` on."""
         workload, accounts = self._workload, self.accounts
         again = accounts.preemptions[job] + accounts.failures[job] > 0
@@ -92,35 +92,37 @@ class Runs:
         length_s = restart_s + float(self.left[job] * workload.time_s[shape])
         limit_s = ready_s - now_s + restart_s + float(self.left[job]) * workload.limit_s(job, shape)
         watts = float(workload.power_watts[shape])
-        run = Run(job, shape, allocation, now_s, ready_s, ready_s + length_s, limit_s, watts, restart_s)
+        run = RunningJob(
+            job, shape, allocation, now_s, ready_s, ready_s + length_s, limit_s, watts, restart_s
+        )
         self.running[job] = run
-        accounts.shape[job], accounts.fate[job] = shape, Fate.RUNNING
+        accounts.shape[job], accounts.fate[job] = shape, JobOutcome.RUNNING
         if np.isnan(accounts.start_s[job]):
             accounts.start_s[job] = now_s
         return run
 
-    def work(self, run: Run, now_s: float) -> None:
+    def work(self, run: RunningJob, now_s: float) -> None:
         """Let a run draw power and its user pay from now on."""
         run.working = True
         self._rate(run, now_s, 1.0)
 
-    def finish(self, run: Run, now_s: float) -> None:
+    def finish(self, run: RunningJob, now_s: float) -> None:
         """End a run whose work is done."""
         self._stop(run, now_s)
         self.left[run.job] = 0.0
-        self.accounts.end_s[run.job], self.accounts.fate[run.job] = now_s, Fate.COMPLETED
+        self.accounts.end_s[run.job], self.accounts.fate[run.job] = now_s, JobOutcome.COMPLETED
 
-    def interrupt(self, run: Run, now_s: float, *, failure: bool) -> None:
+    def interrupt(self, run: RunningJob, now_s: float, *, failure: bool) -> None:
         """End a run whose work is not done; what was saved needs not be done again."""
         lost_joules, saved = self.loss(run, now_s)
         self._stop(run, now_s)
         self.accounts.lost_joules[run.job] += lost_joules
-        self.accounts.fate[run.job] = Fate.PENDING
+        self.accounts.fate[run.job] = JobOutcome.PENDING
         self.accounts.preemptions[run.job] += not failure
         self.accounts.failures[run.job] += failure
         self.left[run.job] -= saved
 
-    def change_cap(self, run: Run, shape: int, now_s: float) -> Run:
+    def change_cap(self, run: RunningJob, shape: int, now_s: float) -> RunningJob:
         """Let a working run go on in a shape that differs only in its power cap; return what it is then."""
         workload = self._workload
         worked_s = run.worked_s(now_s)
@@ -131,7 +133,7 @@ class Runs:
         slower = float(workload.limit_s(run.job, shape) / workload.limit_s(run.job, run.shape))
         left = max(0.0, float(self.left[run.job]) - done)
         self._leave(run, now_s)
-        new = Run(
+        new = RunningJob(
             job=run.job,
             shape=shape,
             allocation=run.allocation,
@@ -150,11 +152,11 @@ class Runs:
         self.work(new, now_s)
         return new
 
-    def cut(self, run: Run, now_s: float) -> None:
+    def cut(self, run: RunningJob, now_s: float) -> None:
         """Account for a run that the end of the simulation finds running."""
         self._stop(run, now_s)
 
-    def loss(self, run: Run, now_s: float) -> tuple[float, float]:
+    def loss(self, run: RunningJob, now_s: float) -> tuple[float, float]:
         """Return (joules that an interruption now would waste, part of the job's work that is saved)."""
         preemption = self._settings.preemption
         checkpoint_s = preemption.checkpoint_s if preemption else math.inf
@@ -185,12 +187,12 @@ class Runs:
         added: Floats = self._workload.power_watts[shapes] - idle
         return added
 
-    def _stop(self, run: Run, now_s: float) -> None:
+    def _stop(self, run: RunningJob, now_s: float) -> None:
         self._leave(run, now_s)
         del self.running[run.job]
         self._cluster.release(run.allocation)
 
-    def _leave(self, run: Run, now_s: float) -> None:
+    def _leave(self, run: RunningJob, now_s: float) -> None:
         """Account for a run up to now, after which it draws no power."""
         worked_s = run.worked_s(now_s)
         if run.working:
@@ -199,7 +201,7 @@ class Runs:
         self.accounts.run_s[run.job] += now_s - run.start_s
         self.accounts.unit_s[run.job] += (now_s - run.start_s) * float(self._workload.units[run.shape])
 
-    def _rate(self, run: Run, now_s: float, sign: float) -> None:
+    def _rate(self, run: RunningJob, now_s: float, sign: float) -> None:
         self._settle(now_s)
         user = self._workload.user[run.job]
         extra_watts = self.extra_watts(run.shape)

@@ -14,7 +14,7 @@ from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
-from slurm_energy.simulator.cluster import Kind
+from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.scenario_schema import (
     KindSection,
     ModelSection,
@@ -22,8 +22,8 @@ from slurm_energy.simulator.scenario_schema import (
     ScheduleSection,
     WorkloadSection,
 )
-from slurm_energy.simulator.schedule_settings import Preemption, Settings
-from slurm_energy.simulator.step_function import Steps, read_steps
+from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
+from slurm_energy.simulator.step_function import StepFunction, read_steps
 from slurm_energy.spelling import suggestion
 
 _SHIPPED = Path(__file__).parent / "scenarios"
@@ -55,16 +55,16 @@ class Scenario:
     sweep: tuple[str, tuple[Any, ...]] = ("", ())
     label: str = ""
 
-    def nodes(self) -> list[Kind]:
+    def nodes(self) -> list[NodeKind]:
         """Return the kinds of nodes for the engine."""
         return [_kind(name, section) for name, section in self.kinds.items()]
 
-    def settings(self, seed: int) -> Settings:
+    def settings(self, seed: int) -> ScheduleSettings:
         """Return the engine's settings for one seed."""
         schedule, power = self.schedule, self.power
         endless = float("inf")
         checkpoint_s = endless if schedule.checkpoint_s < 0 else schedule.checkpoint_s
-        return Settings(
+        return ScheduleSettings(
             discipline=Discipline(schedule.discipline),
             interval_s=schedule.interval_s,
             horizon_s=schedule.horizon_hours * 3600 or None,
@@ -80,11 +80,11 @@ class Scenario:
             seed=seed,
         )
 
-    def budget(self) -> Steps | None:
+    def budget(self) -> StepFunction | None:
         """Return the power budget over time; None for none."""
         if self.power.budget_file:
             return read_steps(self.beside(self.power.budget_file), "watts")
-        return Steps.constant(self.power.budget_watts) if self.power.budget_watts else None
+        return StepFunction.constant(self.power.budget_watts) if self.power.budget_watts else None
 
     def beside(self, name: str) -> Path:
         """Return the path of a file named in the scenario."""
@@ -211,9 +211,9 @@ def _check(scenario: Scenario, reader: TableReader) -> None:
             raise reader.fail(table, "rigid_hardware", f"there is no [cluster.{model.rigid_hardware}]")
 
 
-def _kind(name: str, section: KindSection) -> Kind:
+def _kind(name: str, section: KindSection) -> NodeKind:
     hours = section.mean_hours_to_failure
-    return Kind(
+    return NodeKind(
         name=name,
         nodes=section.nodes,
         units=section.units,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
-from slurm_energy.simulator.step_function import Steps
+from slurm_energy.simulator.step_function import StepFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ScheduleSettings:
     """Everything about a run that is not cluster, workload or policy.
 
     Attributes:
@@ -45,7 +45,7 @@ class Settings:
     discipline: Discipline = Discipline.EASY
     interval_s: float = 0.0
     horizon_s: float | None = None
-    budget_watts: Steps | None = None
+    budget_watts: StepFunction | None = None
     hard_budget: bool = False
     preemption: Preemption | None = field(default_factory=Preemption)
     idle_off_s: float | None = None

@@ -13,7 +13,7 @@ from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.workload import Workload
 
 
-class Fate(IntEnum):
+class JobOutcome(IntEnum):
     """What became of a job."""
 
     PENDING = 0
@@ -23,7 +23,7 @@ class Fate(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Accounts:
+class EnergyAccounts:
     """What each job had, in the workload's order; columns of shape (n,).
 
     Attributes:
@@ -51,7 +51,7 @@ class Accounts:
     fate: NDArray[np.int8]
 
     @classmethod
-    def empty(cls, count: int) -> Accounts:
+    def empty(cls, count: int) -> EnergyAccounts:
         """Return the accounts of jobs that have not run."""
         return cls(
             shape=np.full(count, -1),
@@ -68,7 +68,7 @@ class Accounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationResult:
     """The result of one run.
 
     Attributes:
@@ -85,7 +85,7 @@ class Outcome:
     """
 
     workload: Workload
-    accounts: Accounts
+    accounts: EnergyAccounts
     end_s: float
     energy_joules: float
     idle_joules: float
@@ -99,7 +99,7 @@ class Outcome:
     @property
     def done(self) -> Ints:
         """Rows of the jobs that were completed."""
-        return np.flatnonzero(self.accounts.fate == Fate.COMPLETED)
+        return np.flatnonzero(self.accounts.fate == JobOutcome.COMPLETED)
 
     def jct_s(self) -> Floats:
         """Return the completion times (end - submission) of completed jobs."""

@@ -13,7 +13,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.scheduling.queue import Floats
 
 
-class Steps:
+class StepFunction:
     """A series of values that each hold until the next: a budget, a price, a carbon intensity.
 
     Args:
@@ -28,7 +28,7 @@ class Steps:
         self.values = np.asarray(values, np.float64)
 
     @classmethod
-    def constant(cls, value: float) -> Steps:
+    def constant(cls, value: float) -> StepFunction:
         """Return the series that never changes."""
         return cls([0.0], [value])
 
@@ -43,7 +43,7 @@ class Steps:
         return float(self.times_s[index]) if index < len(self.times_s) else math.inf
 
 
-def integral_of_product(times_s: Floats, watts: Floats, weights: Steps) -> float:
+def integral_of_product(times_s: Floats, watts: Floats, weights: StepFunction) -> float:
     """Return the integral of power times a series, e.g. of a price; exact.
 
     Args:
@@ -62,7 +62,7 @@ def integral_of_product(times_s: Floats, watts: Floats, weights: Steps) -> float
     return math.fsum(power * weights.values[rows] * np.diff(edges))
 
 
-def read_steps(path: Path, column: str) -> Steps:
+def read_steps(path: Path, column: str) -> StepFunction:
     """Read a series from a CSV file with columns `time_s` and `column`.
 
     Raises:
@@ -86,7 +86,7 @@ def read_steps(path: Path, column: str) -> Steps:
         raise UsageError(f"{path}", str(getattr(error, "strerror", None) or error)) from None
     if not times:
         raise UsageError(f"{path}", "has no values")
-    return Steps(times, values)
+    return StepFunction(times, values)
 
 
 def _pair(row: dict[str, str], column: str, place: str) -> tuple[float, float]:

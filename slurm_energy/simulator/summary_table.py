@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from slurm_energy.simulator.campaign import Result
+from slurm_energy.simulator.campaign import RunResult
 from slurm_energy.simulator.result_files import mean_and_deviation
 
 Means = Mapping[str, tuple[float, float] | None]
@@ -31,7 +31,7 @@ _COLUMNS = {
 _ONLY_IF_ANY = ("preemptions", "over_budget_s")
 
 
-def means(results: Iterable[Result]) -> dict[str, Means]:
+def means(results: Iterable[RunResult]) -> dict[str, Means]:
     """Return mean and deviation of each figure by policy."""
     grouped: dict[str, list[dict[str, Any]]] = {}
     for result in results:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_energy.simulator.campaign import Result
+from slurm_energy.simulator.campaign import RunResult
 
 SCENARIOS = (
     "thesis-malleability",
@@ -20,7 +20,7 @@ SCENARIOS = (
 NAME = "thesis-all"
 _RIGID, _MALLEABLE = "workload.rigid = true", "workload.rigid = false"
 
-Runs = Mapping[tuple[str, str], Sequence[Result]]
+RunningJobs = Mapping[tuple[str, str], Sequence[RunResult]]
 """Results by scenario and variant."""
 
 
@@ -46,7 +46,7 @@ class Claim:
 class _Figures:
     """Looks results up by scenario, variant and policy; one value per seed, in the order of the seeds."""
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, runs: RunningJobs) -> None:
         self._runs = runs
 
     def values(self, scenario: str, policy: str, name: str, variant: str = "") -> list[float]:
@@ -58,7 +58,7 @@ class _Figures:
         return [variant for name, variant in self._runs if name == scenario]
 
 
-def claims(runs: Runs) -> list[Claim]:
+def claims(runs: RunningJobs) -> list[Claim]:
     """Return every claim with our figures.
 
     Args:

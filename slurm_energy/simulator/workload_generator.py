@@ -21,7 +21,7 @@ from slurm_energy.simulator.workload import Workload, workload
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class ShapePrediction:
     """What an oracle says of a model in one shape.
 
     Attributes:
@@ -36,7 +36,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """A way to run a model: hardware (a kind of the cluster), GPUs, batch size and power cap of each."""
 
     kind: str
@@ -45,12 +45,12 @@ class Shape:
     cap_watts: float = math.inf
 
 
-Predict = Callable[[ModelSection, str, int, int, float], Predicted | None]
+Predict = Callable[[ModelSection, str, int, int, float], ShapePrediction | None]
 """(model, the oracle's name of the hardware, GPUs, batch, power cap per GPU in watts or infinity) to the
 prediction; None: it does not run there."""
 
 
-Table = list[tuple[Shape, Predicted]]
+Table = list[tuple[ModelShape, ShapePrediction]]
 """The shapes of a model."""
 
 
@@ -173,7 +173,7 @@ def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
             if gpus > section.nodes * section.units:
                 continue
             for batch, cap_watts in itertools.product(model.batches, [math.inf, *model.caps_watts]):
-                shape = Shape(kind, gpus, batch, cap_watts)
+                shape = ModelShape(kind, gpus, batch, cap_watts)
                 answer = _predicted(scenario, model, shape, predict)
                 if answer is not None:
                     found.append((shape, answer))
@@ -184,7 +184,9 @@ def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
     return found
 
 
-def _predicted(scenario: Scenario, model: ModelSection, shape: Shape, predict: Predict) -> Predicted | None:
+def _predicted(
+    scenario: Scenario, model: ModelSection, shape: ModelShape, predict: Predict
+) -> ShapePrediction | None:
     """Return the oracle's prediction, with the scenario's speed-up in place of the oracle's if it has one."""
     hardware = scenario.kinds[shape.kind].hardware or shape.kind
     answer = predict(model, hardware, shape.gpus, shape.batch, shape.cap_watts)

@@ -22,9 +22,9 @@ from slurm_energy.reports.usage import Answer, summarise
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.fairness import jain
-from slurm_energy.simulator.cluster import Kind
+from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.engine import simulate
-from slurm_energy.simulator.schedule_settings import Settings
+from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workload import workload
 
 START = examples.START
@@ -251,7 +251,7 @@ def test_the_words_mean_what_they_mean_in_the_simulator() -> None:
         {"units": [4, 4, 8, 2, 8, 1], "time_s": [50.0, 30, 10, 90, 20, 5], "power_watts": [400.0] * 6},
         users=("u0", "u1", "u2"),
     )
-    outcome = simulate(table, [Kind("n", 8, 1)], policy("sjf"), Settings(Discipline.EASY))
+    outcome = simulate(table, [NodeKind("n", 8, 1)], policy("sjf"), ScheduleSettings(Discipline.EASY))
     accounts = outcome.accounts
     records = [
         a_job(

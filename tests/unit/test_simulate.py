@@ -27,11 +27,11 @@ from slurm_energy.reports import simulationpage
 from slurm_energy.simulator import campaign as campaign_module
 from slurm_energy.simulator import job_array, sweeps, thesis
 from slurm_energy.simulator import scenario as scenarios
-from slurm_energy.simulator.campaign import Result, Task, campaign, workload_of
+from slurm_energy.simulator.campaign import CampaignTask, RunResult, campaign, workload_of
 from slurm_energy.simulator.campaign import run as run_task
 from slurm_energy.simulator.mean_power import power_by_interval
 from slurm_energy.simulator.model_predictions import predict as oracle
-from slurm_energy.simulator.workload_generator import Predicted, generate, rigid
+from slurm_energy.simulator.workload_generator import ShapePrediction, generate, rigid
 
 JOBS = "job_id,user,submit_s,units,time_s,power_watts,deadline_s\n" + "\n".join(
     f"{i},u{i % 3},{10 * i},{1 + i % 4},{60 + 7 * (i % 5)},{100 * (1 + i % 4)},"
@@ -100,7 +100,7 @@ def predict(model, hardware, gpus, batch, cap_watts=math.inf):
     """Twice the GPUs, 1.8 times as fast; b is twice as fast and needs twice the power."""
     fast = 2.0 if hardware == "b" else 1.0
     time_s = 600.0 / (fast * gpus**0.85) * (32 / batch) ** 0.1
-    return Predicted(time_s, 300.0 * fast * gpus, 400.0 * fast * gpus)
+    return ShapePrediction(time_s, 300.0 * fast * gpus, 400.0 * fast * gpus)
 
 
 def test_the_table(folder, capsys):
@@ -231,7 +231,7 @@ def test_the_means_of_intervals_have_the_energy_of_the_steps(steps, count):
 
 def test_an_interrupted_campaign_goes_on_and_another_scenario_does_not(folder):
     scenario = scenarios.read(str(folder / "models.toml"))
-    tasks = [Task(name, seed) for name in ("pollux", "zeus") for seed in range(3)]
+    tasks = [CampaignTask(name, seed) for name in ("pollux", "zeus") for seed in range(3)]
     first = campaign(scenario, tasks[:4], predict, jobs=1, folder=folder / "out")
     seen = []
     all_results = campaign(
@@ -303,7 +303,7 @@ def capped(model, hardware, gpus, batch, cap_watts=math.inf):
     found = predict(model, hardware, gpus, batch)
     if math.isinf(cap_watts):
         return found
-    return Predicted(found.time_s * 1.5, cap_watts * gpus, cap_watts * gpus)
+    return ShapePrediction(found.time_s * 1.5, cap_watts * gpus, cap_watts * gpus)
 
 
 def test_a_trace_says_who_submits_when_and_how_long(folder):
@@ -530,7 +530,7 @@ def test_every_shipped_scenario_runs(capsys):
         if name != "replay":
             short = replace(scenario.workload, hours=1.0)
             outcome = run_task(
-                replace(scenario, workload=short), Task(scenario.schedule.policies[0], 0), oracle
+                replace(scenario, workload=short), CampaignTask(scenario.schedule.policies[0], 0), oracle
             )
             assert len(outcome.done) > 0, name
         if name.startswith("thesis"):
@@ -574,7 +574,7 @@ def results_of_thesis(peak=4400.0, missed=0.0):
     for name in thesis.SCENARIOS:
         for variant in sweeps.variants(scenarios.read(name)):
             runs[name, variant.label] = [
-                Result(policy, seed, figures_of(policy, seed, peak, missed), [])
+                RunResult(policy, seed, figures_of(policy, seed, peak, missed), [])
                 for policy in variant.schedule.policies
                 for seed in (1, 0)
             ]

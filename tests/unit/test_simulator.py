@@ -14,12 +14,12 @@ from slurm_energy.errors import UsageError
 from slurm_energy.scheduling import Options, names, policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator import fast_path as fast
-from slurm_energy.simulator.cluster import Cluster, Kind, State
-from slurm_energy.simulator.energy_integral import PowerMeter
+from slurm_energy.simulator.cluster import Cluster, ClusterState, NodeKind
+from slurm_energy.simulator.energy_integral import EnergyIntegral
 from slurm_energy.simulator.engine import simulate
-from slurm_energy.simulator.schedule_settings import Preemption, Settings
-from slurm_energy.simulator.simulation_result import Fate
-from slurm_energy.simulator.step_function import Steps, integral_of_product
+from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
+from slurm_energy.simulator.simulation_result import JobOutcome
+from slurm_energy.simulator.step_function import StepFunction, integral_of_product
 from slurm_energy.simulator.workload import workload
 
 
@@ -89,7 +89,7 @@ JOBS = st.lists(
 @settings(max_examples=150, deadline=None)
 def test_fcfs_and_easy_equal_the_textbook(jobs, backfill):
     discipline = Discipline.EASY if backfill else Discipline.STRICT
-    outcome = simulate(rigid(jobs), [Kind("n", 8, 1)], policy("fcfs"), Settings(discipline))
+    outcome = simulate(rigid(jobs), [NodeKind("n", 8, 1)], policy("fcfs"), ScheduleSettings(discipline))
     assert starts(outcome) == reference(jobs, 8, backfill)
 
 
@@ -129,8 +129,8 @@ def rich(jobs):
 
 
 KINDS = [
-    Kind("x", 2, 3, 30.0, 10.0, 2.0, 5.0, 50.0, 3.0, 20.0),
-    Kind("y", 1, 6, 60.0, 10.0, 1.0, 8.0, 90.0, 2.0, 30.0),
+    NodeKind("x", 2, 3, 30.0, 10.0, 2.0, 5.0, 50.0, 3.0, 20.0),
+    NodeKind("y", 1, 6, 60.0, 10.0, 1.0, 8.0, 90.0, 2.0, 30.0),
 ]
 
 
@@ -144,7 +144,7 @@ KINDS = [
 @settings(max_examples=25, deadline=None)
 def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off, margin):
     """Energy = integral of power; capacity is never exceeded; nobody starves; the same seed, the same run."""
-    setting = Settings(
+    setting = ScheduleSettings(
         discipline,
         interval_s=1.0 if discipline == Discipline.PACKING else 0.0,
         preemption=Preemption(checkpoint_s=5.0, restart_s=1.0, margin_s=margin),
@@ -154,7 +154,7 @@ def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off
     seen = []
     work = rich(jobs)
     outcome = simulate(work, KINDS, policy(name), setting, lambda time_s, watts: seen.append((time_s, watts)))
-    assert {row.fate for row in rows(outcome)} == {Fate.COMPLETED}
+    assert {row.fate for row in rows(outcome)} == {JobOutcome.COMPLETED}
     times, watts = outcome.power
     integral = math.fsum(watts[:-1] * np.diff(times))
     assert outcome.energy_joules == pytest.approx(integral, rel=1e-9)
@@ -194,13 +194,13 @@ def test_nobody_starves_under_load(name, discipline):
         {"units": units, "time_s": time_s, "power_watts": 100.0 * units},
         users=("a", "b", "c"),
     )
-    setting = Settings(
+    setting = ScheduleSettings(
         discipline,
         interval_s=1.0 if discipline == Discipline.PACKING else 0.0,
         options=Options(wait_bound_s=bound_s),
     )
-    outcome = simulate(work, [Kind("n", 2, 4)], policy(name), setting)
-    assert {row.fate for row in rows(outcome)} == {Fate.COMPLETED}
+    outcome = simulate(work, [NodeKind("n", 2, 4)], policy(name), setting)
+    assert {row.fate for row in rows(outcome)} == {JobOutcome.COMPLETED}
     assert np.max(outcome.wait_s()) < 2 * bound_s
 
 
@@ -219,22 +219,22 @@ def assert_capacity(outcome, moment):
 def test_a_hard_budget_is_never_exceeded(discipline, jobs):
     """Idle is 120 W; every shape that needs more than the budget leaves has another job's chance only."""
     jobs = [(a, [(u, h, t, min(p, 100)) for u, h, t, p in shapes], *rest) for a, shapes, *rest in jobs]
-    budget = Steps([0.0, 40.0, 80.0], [400.0, 300.0, 500.0])
-    setting = Settings(discipline, budget_watts=budget, horizon_s=2000.0)
+    budget = StepFunction([0.0, 40.0, 80.0], [400.0, 300.0, 500.0])
+    setting = ScheduleSettings(discipline, budget_watts=budget, horizon_s=2000.0)
     seen = []
     outcome = simulate(rich(jobs), KINDS, policy("charon"), setting, lambda *sample: seen.append(sample))
     assert all(watts <= budget.at(time_s) + 1e-5 for time_s, watts in seen)
     assert outcome.over_budget_s == 0.0
-    assert {row.fate for row in rows(outcome)} == {Fate.COMPLETED}
+    assert {row.fate for row in rows(outcome)} == {JobOutcome.COMPLETED}
     free = simulate(rich(jobs), KINDS, policy("zeus"), setting)
     assert free.over_budget_s >= 0.0
 
 
 def test_admission_counts_the_idle_power_of_nodes_that_must_boot():
     """Four nodes of 200 W idle and 10 W off under 1,000 W: off nodes leave room that is not free power."""
-    kind = Kind("n", 4, 1, 200.0, 0.0, 10.0, boot_s=60.0, boot_watts=250.0)
+    kind = NodeKind("n", 4, 1, 200.0, 0.0, 10.0, boot_s=60.0, boot_watts=250.0)
     jobs = rigid([(1000.0, 1, 500.0, 500.0, 140.0) for _ in range(4)])
-    setting = Settings(idle_off_s=100.0, budget_watts=Steps.constant(1000.0), hard_budget=True)
+    setting = ScheduleSettings(idle_off_s=100.0, budget_watts=StepFunction.constant(1000.0), hard_budget=True)
     seen = []
     outcome = simulate(jobs, [kind], policy("fcfs"), setting, lambda *sample: seen.append(sample))
     assert max(watts for _, watts in seen) <= 1000.0
@@ -246,7 +246,7 @@ def test_admission_counts_the_idle_power_of_nodes_that_must_boot():
 NODE_WATTS = st.sampled_from([0.0, 5.0, 40.0, 70.0])
 SWITCHED = st.lists(
     st.builds(
-        Kind,
+        NodeKind,
         st.just("n"),
         st.integers(1, 3),
         st.integers(1, 3),
@@ -277,9 +277,9 @@ SWITCHED = st.lists(
 def test_a_budget_holds_while_nodes_go_off_and_on(name, discipline, jobs, kinds, idle_off_s, room_watts):
     """All nodes idle keep the budget; nothing that jobs, boots, shutdowns and repairs add exceeds it."""
     budget_watts = room_watts + sum(kind.nodes * kind.idle_watts for kind in kinds)
-    setting = Settings(
+    setting = ScheduleSettings(
         discipline,
-        budget_watts=Steps.constant(budget_watts),
+        budget_watts=StepFunction.constant(budget_watts),
         hard_budget=True,
         idle_off_s=idle_off_s,
         preemption=Preemption(checkpoint_s=5.0, margin_s=20.0),
@@ -293,8 +293,10 @@ def test_a_budget_holds_while_nodes_go_off_and_on(name, discipline, jobs, kinds,
 
 def test_a_budget_that_falls_interrupts_who_loses_least():
     jobs = rigid([(0, 1, 100.0, 100.0, 300.0), (50, 1, 100.0, 100.0, 300.0)])
-    setting = Settings(budget_watts=Steps([0.0, 60.0, 200.0], [1000.0, 400.0, 1000.0]), hard_budget=True)
-    outcome = simulate(jobs, [Kind("n", 2, 1)], policy("fcfs"), setting)
+    setting = ScheduleSettings(
+        budget_watts=StepFunction([0.0, 60.0, 200.0], [1000.0, 400.0, 1000.0]), hard_budget=True
+    )
+    outcome = simulate(jobs, [NodeKind("n", 2, 1)], policy("fcfs"), setting)
     assert [row.preemptions for row in rows(outcome)] == [0, 1]
     assert [row.end_s for row in rows(outcome)] == [100.0, 200.0]  # 300 W fit again once the first is done
     assert rows(outcome)[1].lost_joules == pytest.approx(10 * 300.0)
@@ -317,12 +319,16 @@ def capped_jobs(*caps):
 
 def test_a_budget_that_falls_lowers_caps_before_it_interrupts():
     """At 60 the job with most watts per slowdown goes down; at 80 it gets its cap back."""
-    setting = Settings(
-        Discipline.STRICT, budget_watts=Steps([0.0, 60.0, 80.0], [1000.0, 500.0, 1000.0]), hard_budget=True
+    setting = ScheduleSettings(
+        Discipline.STRICT,
+        budget_watts=StepFunction([0.0, 60.0, 80.0], [1000.0, 500.0, 1000.0]),
+        hard_budget=True,
     )
     seen = []
     jobs = capped_jobs((200.0, 180.0))
-    outcome = simulate(jobs, [Kind("n", 2, 1)], policy("fcfs"), setting, lambda *sample: seen.append(sample))
+    outcome = simulate(
+        jobs, [NodeKind("n", 2, 1)], policy("fcfs"), setting, lambda *sample: seen.append(sample)
+    )
     assert [row.preemptions for row in rows(outcome)] == [0, 0]
     assert [row.end_s for row in rows(outcome)] == [110.0, 150.0]  # 20 s of the first at half speed
     assert rows(outcome)[0].energy_joules == pytest.approx(90 * 300 + 20 * 180)
@@ -343,13 +349,13 @@ def test_work_under_several_caps_is_lost_and_saved_as_it_was_done(checkpoint_s, 
         {"units": [1, 1], "time_s": [100.0, 200.0]}
         | {"power_watts": jobs.power_watts[:2], "cap_watts": jobs.cap_watts[:2]},
     )
-    setting = Settings(
+    setting = ScheduleSettings(
         Discipline.STRICT,
-        budget_watts=Steps([0.0, 60.0, 70.0, 140.0], [1000.0, 200.0, 0.0, 1000.0]),
+        budget_watts=StepFunction([0.0, 60.0, 70.0, 140.0], [1000.0, 200.0, 0.0, 1000.0]),
         hard_budget=True,
         preemption=Preemption(checkpoint_s),
     )
-    outcome = simulate(alone, [Kind("n", 1, 1)], policy("fcfs"), setting)
+    outcome = simulate(alone, [NodeKind("n", 1, 1)], policy("fcfs"), setting)
     (row,) = rows(outcome)
     assert (row.preemptions, row.lost_joules) == (1, pytest.approx(lost))
     assert row.end_s == pytest.approx(end_s)
@@ -357,9 +363,9 @@ def test_work_under_several_caps_is_lost_and_saved_as_it_was_done(checkpoint_s, 
 
 def test_a_job_that_waits_for_its_nodes_to_boot_can_be_interrupted():
     """It loses nothing; the nodes come up all the same and the urgent job takes them when they are on."""
-    kind = Kind("n", 1, 1, 100.0, 0.0, 0.0, boot_s=30.0, boot_watts=150.0)
+    kind = NodeKind("n", 1, 1, 100.0, 0.0, 0.0, boot_s=30.0, boot_watts=150.0)
     jobs = rigid([(100, 1, 50.0), (110, 1, 20.0)], deadline_s=[math.nan, 155.0])
-    setting = Settings(
+    setting = ScheduleSettings(
         Discipline.PACKING, idle_off_s=10.0, preemption=Preemption(math.inf, 0.0, margin_s=10.0)
     )
     outcome = simulate(jobs, [kind], policy("aurachronos"), setting)
@@ -375,23 +381,25 @@ def test_a_job_that_waits_for_its_nodes_to_boot_can_be_interrupted():
 def test_an_urgent_job_takes_the_place_of_one_without_deadline(checkpoint_s, end_s, lost):
     """The urgent one comes at 40 and must begin at once; the other starts again after it, at 45."""
     jobs = rigid([(0, 1, 100.0, 100.0, 100.0), (40, 1, 5.0, 5.0, 100.0)], deadline_s=[math.nan, 46.0])
-    setting = Settings(Discipline.PACKING, preemption=Preemption(checkpoint_s, restart_s=0.0, margin_s=2.0))
-    outcome = simulate(jobs, [Kind("n", 1, 1)], policy("aurachronos"), setting)
+    setting = ScheduleSettings(
+        Discipline.PACKING, preemption=Preemption(checkpoint_s, restart_s=0.0, margin_s=2.0)
+    )
+    outcome = simulate(jobs, [NodeKind("n", 1, 1)], policy("aurachronos"), setting)
     victim, urgent = rows(outcome)
     assert (urgent.start_s, urgent.end_s) == (40.0, 45.0)
     assert (victim.preemptions, victim.end_s, victim.lost_joules) == (1, end_s, pytest.approx(lost))
     assert outcome.deadline_misses() == (0, 1)
-    calm = simulate(jobs, [Kind("n", 1, 1)], policy("chronos"), setting)
+    calm = simulate(jobs, [NodeKind("n", 1, 1)], policy("chronos"), setting)
     assert calm.deadline_misses() == (1, 1)
     assert rows(calm)[0].preemptions == 0
 
 
 def test_nodes_go_off_and_on_with_their_times_and_powers():
-    kind = Kind(
+    kind = NodeKind(
         "n", 1, 1, 100.0, 0.0, 5.0, boot_s=30.0, boot_watts=150.0, shutdown_s=10.0, shutdown_watts=80.0
     )
     jobs = rigid([(0, 1, 50.0, 50.0, 200.0), (200, 1, 50.0, 50.0, 200.0)])
-    outcome = simulate(jobs, [kind], policy("fcfs"), Settings(idle_off_s=60.0))
+    outcome = simulate(jobs, [kind], policy("fcfs"), ScheduleSettings(idle_off_s=60.0))
     times, watts = outcome.power
     expected = [(0, 300), (50, 100), (110, 80), (120, 5), (200, 150), (230, 300), (280, 100)]
     assert list(zip(times[:-1], watts[:-1], strict=True)) == expected
@@ -401,59 +409,63 @@ def test_nodes_go_off_and_on_with_their_times_and_powers():
 
 def test_jobs_of_a_node_that_fails_run_again():
     jobs = rigid([(0, 2, 1000.0)])
-    kind = Kind("n", 2, 1, failures_per_s=1 / 1500, repair_s=100.0)
-    outcome = simulate(jobs, [kind], policy("fcfs"), Settings(seed=3))
+    kind = NodeKind("n", 2, 1, failures_per_s=1 / 1500, repair_s=100.0)
+    outcome = simulate(jobs, [kind], policy("fcfs"), ScheduleSettings(seed=3))
     (row,) = rows(outcome)
-    assert row.failures > 0 and row.fate == Fate.COMPLETED
+    assert row.failures > 0 and row.fate == JobOutcome.COMPLETED
     assert row.end_s > 1000.0 + 100.0
     assert row.lost_joules == pytest.approx(row.energy_joules - 1000.0 * 200.0)
 
 
 def test_a_job_larger_than_the_cluster_is_counted_and_named():
-    outcome = simulate(rigid([(0, 9, 10), (0, 1, 10)]), [Kind("n", 8, 1)], policy("fcfs"), Settings())
-    assert [row.fate for row in rows(outcome)] == [Fate.UNRUNNABLE, Fate.COMPLETED]
+    outcome = simulate(
+        rigid([(0, 9, 10), (0, 1, 10)]), [NodeKind("n", 8, 1)], policy("fcfs"), ScheduleSettings()
+    )
+    assert [row.fate for row in rows(outcome)] == [JobOutcome.UNRUNNABLE, JobOutcome.COMPLETED]
     assert outcome.notes == ["1 jobs are larger than the cluster and never ran"]
 
 
 def test_the_horizon_cuts_jobs_and_their_energy():
-    outcome = simulate(rigid([(0, 1, 100)]), [Kind("n", 1, 1)], policy("fcfs"), Settings(horizon_s=40.0))
+    outcome = simulate(
+        rigid([(0, 1, 100)]), [NodeKind("n", 1, 1)], policy("fcfs"), ScheduleSettings(horizon_s=40.0)
+    )
     (row,) = rows(outcome)
-    assert row.fate == Fate.RUNNING and math.isnan(row.end_s)
+    assert row.fate == JobOutcome.RUNNING and math.isnan(row.end_s)
     assert row.energy_joules == pytest.approx(4000.0) == outcome.energy_joules
     assert outcome.summary()["completed"] == 0
 
 
 def test_packing_looks_at_the_queue_at_intervals_only():
-    setting = Settings(Discipline.PACKING, interval_s=10.0)
-    outcome = simulate(rigid([(1, 1, 5), (12, 1, 5)]), [Kind("n", 1, 1)], policy("fcfs"), setting)
+    setting = ScheduleSettings(Discipline.PACKING, interval_s=10.0)
+    outcome = simulate(rigid([(1, 1, 5), (12, 1, 5)]), [NodeKind("n", 1, 1)], policy("fcfs"), setting)
     assert starts(outcome) == [10.0, 20.0]
 
 
 def test_jobs_are_packed_on_few_nodes():
-    cluster = Cluster([Kind("n", 3, 8)])
+    cluster = Cluster([NodeKind("n", 3, 8)])
     assert cluster.allocate(0, 3) == [(0, 3)]
     assert cluster.allocate(0, 5) == [(0, 5)]
     assert cluster.allocate(0, 12) == [(1, 8), (2, 4)]
     assert cluster.allocate(0, 5) is None
     cluster.release([(0, 3)])
     assert cluster.allocate(0, 4) == [(2, 4)]
-    cluster.change(0, State.DOWN)
+    cluster.change(0, ClusterState.DOWN)
     assert cluster.free[0] == 0
 
 
 def test_series_of_values_and_their_integral_with_power():
-    meter = PowerMeter(100.0)
+    meter = EnergyIntegral(100.0)
     meter.change(10.0, 200.0)
     meter.change(10.0, 300.0)
     meter.change(20.0, 0.0)
     times, watts = meter.series(30.0)
     assert list(times) == [0, 10, 20, 30] and list(watts) == [100, 300, 0, 0]
     assert meter.energy_joules(30.0) == 4000.0 and meter.peak_watts == 300.0
-    price = Steps([5.0, 15.0], [1.0, 2.0])
+    price = StepFunction([5.0, 15.0], [1.0, 2.0])
     assert [price.at(t) for t in (0, 5, 14.9, 15, 99)] == [1, 1, 1, 2, 2]
     assert integral_of_product(times, watts, price) == pytest.approx(1000 + 5 * 300 + 5 * 300 * 2)
     with pytest.raises(ValueError, match="rise"):
-        Steps([1.0, 1.0], [1.0, 2.0])
+        StepFunction([1.0, 1.0], [1.0, 2.0])
 
 
 @pytest.mark.parametrize(
@@ -482,8 +494,8 @@ def test_impossible_jobs_are_named(job, message):
 @settings(max_examples=100, deadline=None)
 def test_the_fast_way_gives_the_general_engines_schedule(jobs, discipline):
     """Also where limits are too short or too long, and jobs too large."""
-    work, kinds = rigid(jobs), [Kind("n", 8, 1, 50.0, 20.0)]
-    setting = Settings(discipline)
+    work, kinds = rigid(jobs), [NodeKind("n", 8, 1, 50.0, 20.0)]
+    setting = ScheduleSettings(discipline)
     assert fast.suits(work, kinds, policy("fcfs"), setting)
     quick, full = fast.simulate(work, kinds, setting), simulate(work, kinds, policy("fcfs"), setting)
     np.testing.assert_array_equal(quick.accounts.start_s, full.accounts.start_s)
@@ -501,5 +513,5 @@ def test_the_fast_way_gives_the_general_engines_schedule(jobs, discipline):
     [("sjf", {}), ("fcfs", {"horizon_s": 5.0}), ("fcfs", {"discipline": Discipline.PACKING})],
 )
 def test_what_the_fast_way_cannot_do_it_leaves_to_the_engine(name, change):
-    setting = Settings(**{"discipline": Discipline.EASY, **change})
-    assert not fast.suits(rigid([(0, 1, 1)]), [Kind("n", 8, 1)], policy(name), setting)
+    setting = ScheduleSettings(**{"discipline": Discipline.EASY, **change})
+    assert not fast.suits(rigid([(0, 1, 1)]), [NodeKind("n", 8, 1)], policy(name), setting)

@@ -15,7 +15,7 @@ from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy.reports.jsonview import document
 from slurm_energy.reports.usage import JobInfo, Usage
-from slurm_energy.simulator.inputs import workload_file
+from slurm_energy.simulator.inputs import read_workload
 
 TRACES = Path(__file__).parents[2].parent / "shared/data/traces"
 SWF = """\
@@ -34,7 +34,7 @@ def put(tmp_path, name, text):
 
 
 def test_swf_fields(tmp_path):
-    loaded = workload_file(put(tmp_path, "w.swf", SWF), ["n"], watts_per_unit=50.0)
+    loaded = read_workload(put(tmp_path, "w.swf", SWF), ["n"], watts_per_unit=50.0)
     work = loaded.workload
     assert list(work.submit_s) == [0, 5, 10]  # from the first on, in order
     assert list(work.units) == [4, 1, 8]
@@ -68,12 +68,12 @@ BAD_LINES = {
 @pytest.mark.parametrize("line", BAD_LINES)
 def test_a_bad_swf_line_is_named_and_the_rest_is_used(tmp_path, line):
     path = put(tmp_path, "w.swf", SWF + line * 3)
-    loaded = workload_file(path, ["n"])
+    loaded = read_workload(path, ["n"])
     assert loaded.workload.count == 3
     assert loaded.problems.left_out == 3
     assert f"{path}:6: {BAD_LINES[line]} (and 2 more)" in loaded.problems.report()
     with pytest.raises(UsageError) as caught:
-        workload_file(path, ["n"], strict=True)
+        read_workload(path, ["n"], strict=True)
     assert str(caught.value) == f"{path}:6: {BAD_LINES[line]}"
 
 
@@ -84,7 +84,7 @@ def test_csv_with_shapes_deadlines_and_power(tmp_path):
         "a,ann,100,y,2,20,1400,400\n"
         "b,bob,130,,1,5,,\n"
     )
-    work = workload_file(put(tmp_path, "w.csv", text), ["x", "y"], watts_per_unit=7.0).workload
+    work = read_workload(put(tmp_path, "w.csv", text), ["x", "y"], watts_per_unit=7.0).workload
     assert list(work.first) == [0, 2, 3]
     assert list(work.hardware) == [0, 1, 0]
     assert list(work.power_watts) == [300, 1400, 7]
@@ -96,13 +96,13 @@ def test_csv_with_shapes_deadlines_and_power(tmp_path):
 def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text, encoding="utf-8-sig")
-    loaded = workload_file(path, ["n"], strict=True)
+    loaded = read_workload(path, ["n"], strict=True)
     assert loaded.workload.count == text.count("\n") - (2 if name == "w.swf" else 1)
 
 
 def test_an_infinite_user_number_is_unknown(tmp_path):
     line = "1 10 -1 100 4 -1 -1 -1 -1 -1 1 inf -1 -1 0 -1 -1 -1\n"
-    assert workload_file(put(tmp_path, "w.swf", line), ["n"]).workload.users == ("nobody",)
+    assert read_workload(put(tmp_path, "w.swf", line), ["n"]).workload.users == ("nobody",)
 
 
 @given(st.lists(st.lists(st.floats(), min_size=18, max_size=18), min_size=1, max_size=5))
@@ -114,7 +114,7 @@ def test_any_numbers_are_used_or_named(tmp_path_factory, lines):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            work = workload_file(path, ["n"]).workload
+            work = read_workload(path, ["n"]).workload
         except UsageError as error:
             assert str(error).startswith(f"{path}: no job in it")
         else:
@@ -124,7 +124,7 @@ def test_any_numbers_are_used_or_named(tmp_path_factory, lines):
 def test_columns_of_other_names(tmp_path):
     path = put(tmp_path, "w.csv", "arrival,length,cpus,note\n1,2,3,hello\n")
     renamed = {"submit_s": "arrival", "time_s": "length", "units": "cpus"}
-    assert workload_file(path, ["n"], renamed=renamed).workload.units[0] == 3
+    assert read_workload(path, ["n"], renamed=renamed).workload.units[0] == 3
 
 
 @pytest.mark.parametrize(
@@ -152,19 +152,19 @@ def test_columns_of_other_names(tmp_path):
 def test_a_bad_csv_is_refused_with_file_and_line(tmp_path, text, message):
     path = put(tmp_path, "w.csv", text)
     with pytest.raises(UsageError, match=f"^{path}.*{message}"):
-        workload_file(path, ["n"])
+        read_workload(path, ["n"])
 
 
 def test_deeply_nested_json_is_refused(tmp_path):
     path = put(tmp_path, "w.json", "[" * 100_000)
     with pytest.raises(UsageError, match=f"^{path}: is not the JSON"):
-        workload_file(path, ["n"])
+        read_workload(path, ["n"])
 
 
 def test_a_quotation_mark_in_a_job_name_is_part_of_it(tmp_path):
     lines = ["JobIDRaw|JobName|Submit|ElapsedRaw|NNodes"]
     lines += ['7|"x|2026-01-01T00:00:00|10|1', "8|y|2026-01-01T00:00:10|20|2", "9|a|b|300|30|3"]
-    work = workload_file(
+    work = read_workload(
         put(tmp_path, "dump.txt", "\n".join([*lines, ""])), ["n"], watts_per_unit=5.0
     ).workload
     assert list(work.time_s) == [10, 20]
@@ -178,11 +178,11 @@ def test_sacct_lines_without_steps(tmp_path):
         "8|bob|2026-01-01T00:00:10|50|UNLIMITED|1|4|\n"
     )
     path = put(tmp_path, "dump.txt", text)
-    work = workload_file(path, ["n"], watts_per_unit=5.0).workload
+    work = read_workload(path, ["n"], watts_per_unit=5.0).workload
     assert list(work.submit_s) == [0, 10] and list(work.units) == [3, 1]
     assert list(work.power_watts) == [600, 5]
     assert work.time_limit_s[0] == 120 and np.isnan(work.time_limit_s[1])
-    assert list(workload_file(path, ["n"], units="cpus").workload.units) == [96, 4]
+    assert list(read_workload(path, ["n"], units="cpus").workload.units) == [96, 4]
 
 
 def test_our_own_accounting_with_measured_energy(tmp_path):
@@ -198,13 +198,13 @@ def test_our_own_accounting_with_measured_energy(tmp_path):
     printed["jobs"].append(unknown)
     path = put(tmp_path, "acct.json", json.dumps(printed))
     for units, size in (("nodes", 2), ("cpus", 16), ("gpus", 4)):
-        work = workload_file(path, ["n"], units=units, watts_per_unit=1.0).workload
+        work = read_workload(path, ["n"], units=units, watts_per_unit=1.0).workload
         assert list(work.submit_s) == [0, 10] and list(work.time_s) == [100, 100]
         assert list(work.units) == [size, size]
         assert list(work.power_watts) == [50, size]
         assert work.names == ("train", "train") and work.users == ("alice",)
     with pytest.raises(UsageError, match="is not the JSON of sacct or of senergy acct"):
-        workload_file(put(tmp_path, "bad.json", '{"meta": {"senergy": "1"}, "jobs": [{}]}'), ["n"])
+        read_workload(put(tmp_path, "bad.json", '{"meta": {"senergy": "1"}, "jobs": [{}]}'), ["n"])
 
 
 def test_sacct_json_of_old_and_new_releases(tmp_path):
@@ -217,13 +217,13 @@ def test_sacct_json_of_old_and_new_releases(tmp_path):
         "allocated": [{"type": "cpu", "count": 8}],
     }
     path = put(tmp_path, "dump.json", json.dumps({"jobs": [old, new]}))
-    work = workload_file(path, ["n"]).workload
+    work = read_workload(path, ["n"]).workload
     assert list(work.submit_s) == [0, 100] and list(work.units) == [2, 1]
     assert list(work.time_limit_s) == [600, 300]
     assert list(work.power_watts) == [0, 100]
     path.write_text('{"jobs": [1]}')
     with pytest.raises(UsageError, match="is not the JSON of sacct"):
-        workload_file(path, ["n"])
+        read_workload(path, ["n"])
 
 
 @given(st.binary(max_size=400), st.sampled_from(["w.swf", "w.csv", "w.json"]))
@@ -232,7 +232,7 @@ def test_no_bytes_make_it_crash(tmp_path_factory, content, name):
     path = tmp_path_factory.getbasetemp() / name
     path.write_bytes(content)
     try:
-        loaded = workload_file(path, ["n"])
+        loaded = read_workload(path, ["n"])
     except EnergyError as error:
         assert "\n" not in str(error)
     else:
@@ -241,8 +241,8 @@ def test_no_bytes_make_it_crash(tmp_path_factory, content, name):
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not beside this checkout")
 def test_real_traces():
-    lublin = workload_file(TRACES / "lublin_256.swf", ["n"])
+    lublin = read_workload(TRACES / "lublin_256.swf", ["n"])
     assert lublin.workload.count == 10_000 and lublin.problems.left_out == 0
     renamed = {"submit_s": "arrival_time", "time_s": "length", "units": "cpus"}
-    pai = workload_file(TRACES / "pai-100k.csv", ["n"], renamed=renamed)
+    pai = read_workload(TRACES / "pai-100k.csv", ["n"], renamed=renamed)
     assert pai.workload.count + pai.problems.left_out == sum(1 for _ in (TRACES / "pai-100k.csv").open()) - 1

@@ -1,6 +1,6 @@
-"""Workloads from files: SWF, CSV, sacct's output. What cannot be used is counted and named."""
+"""Readers of workload files: SWF, CSV, sacct output. Lines that cannot be used are counted and reported."""
 
-from slurm_energy.simulator.inputs.input_problems import Problems
-from slurm_energy.simulator.inputs.workload_file import Loaded, load
+from slurm_energy.simulator.inputs.input_problems import InputProblems
+from slurm_energy.simulator.inputs.workload_file import LoadedWorkload, read_workload
 
-__all__ = ["Loaded", "Problems", "load"]
+__all__ = ["InputProblems", "LoadedWorkload", "read_workload"]

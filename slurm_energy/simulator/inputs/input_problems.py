@@ -12,7 +12,7 @@ _KEPT = 3
 
 
 @dataclass(slots=True)
-class Problems:
+class InputProblems:
     """Lines that were left out, or taken with a doubt.
 
     Attributes:

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from slurm_energy.scheduling.queue import Floats
-from slurm_energy.simulator.inputs.input_problems import Problems
-from slurm_energy.simulator.inputs.workload_rows import Rows
+from slurm_energy.simulator.inputs.input_problems import InputProblems
+from slurm_energy.simulator.inputs.workload_rows import WorkloadRows
 
 _FIELDS = 18
 _LINES_AT_ONCE = 100_000
@@ -23,7 +23,7 @@ _MAX_USER = 2**53
 _JOB, _SUBMIT, _RUN, _ALLOCATED, _REQUESTED, _LIMIT, _USER = 0, 1, 3, 4, 7, 8, 11
 
 
-def read(path: Path, problems: Problems) -> Rows:
+def read(path: Path, problems: InputProblems) -> WorkloadRows:
     """Read a file in pieces; only the columns that are needed stay in memory.
 
     A line that has not 18 numbers is left out. Units are processors: requested, else allocated.
@@ -37,7 +37,7 @@ def read(path: Path, problems: Problems) -> Rows:
     table = np.concatenate(parts) if parts else np.zeros((0, 7))
     job, submit_s, run_s, allocated, requested, limit_s, user = table.T
     count = len(job)
-    return Rows(
+    return WorkloadRows(
         line=np.concatenate(lines) if lines else np.zeros(0, np.int64),
         job=list(range(count)),
         submit_s=submit_s,
@@ -70,7 +70,7 @@ def _pieces(path: Path) -> Iterator[tuple[int, list[bytes]]]:
             number += len(texts)
 
 
-def _table(first: int, texts: list[bytes], problems: Problems) -> tuple[np.ndarray, Floats]:
+def _table(first: int, texts: list[bytes], problems: InputProblems) -> tuple[np.ndarray, Floats]:
     """Return line numbers and numbers of the lines with jobs."""
     numbered = [
         (number, words)

@@ -16,8 +16,8 @@ import numpy as np
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.simulator.inputs import senergy_acct
-from slurm_energy.simulator.inputs.input_problems import Problems
-from slurm_energy.simulator.inputs.workload_rows import Line, Rows
+from slurm_energy.simulator.inputs.input_problems import InputProblems
+from slurm_energy.simulator.inputs.workload_rows import Line, WorkloadRows
 
 NUMBERS = ("submit_s", "time_s", "units", "time_limit_s", "deadline_s", "power_watts", "batch")
 TEXTS = ("job_id", "user", "hardware", "name")
@@ -39,7 +39,7 @@ _SACCT = {
 }
 
 
-def read_csv(path: Path, problems: Problems, renamed: Mapping[str, str], units: str) -> Rows:
+def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], units: str) -> WorkloadRows:
     """Read a CSV file with a header, or `sacct -P` output (`|` between columns, sacct's names).
 
     Args:
@@ -75,7 +75,7 @@ def read_csv(path: Path, problems: Problems, renamed: Mapping[str, str], units: 
         raise UsageError(f"{path}", f"is not CSV: {error}") from None
 
 
-def read_json(path: Path, problems: Problems, units: str) -> Rows:
+def read_json(path: Path, problems: InputProblems, units: str) -> WorkloadRows:
     """Read `sacct --json` (data_parser of 22.05 and later) or `senergy acct --json`; it says itself which.
 
     Raises:
@@ -122,7 +122,7 @@ def _refuse_repeated(names: list[str], path: Path) -> None:
         raise UsageError(f"{path}:1: column '{shown(repeated[0])}' is there twice", todo="remove one")
 
 
-def _rows(lines: Iterable[Line], problems: Problems) -> Rows:
+def _rows(lines: Iterable[Line], problems: InputProblems) -> WorkloadRows:
     """Return rows; a line with a value that cannot be read is left out."""
     numbers: list[int] = []
     values: list[list[float]] = []
@@ -140,7 +140,7 @@ def _rows(lines: Iterable[Line], problems: Problems) -> Rows:
     words: dict[str, Any] = {name: [row[index] for row in texts] for index, name in enumerate(TEXTS)}
     line_numbers = np.array(numbers, np.int64)
     words["job"] = [name or index for index, name in enumerate(words.pop("job_id"))]
-    return Rows(line=line_numbers, **words, **columns)
+    return WorkloadRows(line=line_numbers, **words, **columns)
 
 
 def _unreadable(row: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurm_energy.errors import UsageError
 from slurm_energy.simulator.inputs import swf, tabular
-from slurm_energy.simulator.inputs.input_problems import Problems
+from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.inputs.workload_rows import build
 from slurm_energy.simulator.workload import Workload
 
@@ -16,14 +16,14 @@ FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedWorkload:
     """A workload and what was wrong with its file."""
 
     workload: Workload
-    problems: Problems
+    problems: InputProblems
 
 
-def load(
+def read_workload(
     path: Path,
     kinds: Sequence[str],
     *,
@@ -32,7 +32,7 @@ def load(
     watts_per_unit: float = 0.0,
     units: str = "nodes",
     strict: bool = False,
-) -> Loaded:
+) -> LoadedWorkload:
     """Read a workload.
 
     Args:
@@ -50,7 +50,7 @@ def load(
     if form and form not in FORMATS:
         raise UsageError(f"format '{form[:40]}' is not known", todo=f"one of {', '.join(FORMATS)}")
     chosen = form or {".swf": "swf", ".json": "senergy"}.get(path.suffix.lower(), "csv")
-    problems = Problems(path, strict)
+    problems = InputProblems(path, strict)
     try:
         if path.stat().st_size == 0:
             raise UsageError(f"{path}", "is empty")
@@ -63,4 +63,4 @@ def load(
     except OSError as error:
         todo = "name the workload: --workload FILE, or file in [workload] of the scenario"
         raise UsageError(f"{path}", error.strerror or str(error), todo) from None
-    return Loaded(build(rows, problems, kinds, watts_per_unit), problems)
+    return LoadedWorkload(build(rows, problems, kinds, watts_per_unit), problems)

@@ -11,7 +11,7 @@ import numpy as np
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.queue import Floats, Ints
-from slurm_energy.simulator.inputs.input_problems import Problems
+from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.workload import Workload, workload
 
 _MAX_S = 1e11
@@ -24,7 +24,7 @@ Power = Callable[[Ints, Floats], Floats]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class WorkloadRows:
     """One shape of a job per row, as read; columns of shape (r,), NaN for what the file does not say.
 
     Attributes:
@@ -51,7 +51,9 @@ Line = tuple[int, Mapping[str, Any]]
 """Number of a line and its values by our columns' names, as text or numbers."""
 
 
-def build(rows: Rows, problems: Problems, kinds: Sequence[str], watts_per_unit: float) -> Workload:
+def build(
+    rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str], watts_per_unit: float
+) -> Workload:
     """Return the workload of the rows that can be simulated; the first submission is at 0.
 
     Args:
@@ -100,7 +102,7 @@ def build(rows: Rows, problems: Problems, kinds: Sequence[str], watts_per_unit: 
     )
 
 
-def _good(rows: Rows, problems: Problems, kinds: Sequence[str]) -> np.ndarray:
+def _good(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -> np.ndarray:
     """Return which rows can be used; every other one is noted once, with the first thing that is wrong."""
     good = np.ones(len(rows.line), np.bool_)
     known = np.array([not name or name in kinds for name in rows.hardware], np.bool_)
@@ -140,10 +142,10 @@ def _whole(values: Floats) -> np.ndarray:
     return whole
 
 
-def _note_order(rows: Rows, head: Ints, problems: Problems) -> None:
+def _note_order(rows: WorkloadRows, head: Ints, problems: InputProblems) -> None:
     late = np.flatnonzero(np.diff(rows.submit_s[head]) < 0) + 1
     problems.doubt("submitted before the job above it: put in order", (int(n) for n in rows.line[head[late]]))
 
 
-def _first(problems: Problems) -> str:
+def _first(problems: InputProblems) -> str:
     return problems.report()[0] if problems.counts else ""
