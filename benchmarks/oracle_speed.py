@@ -23,8 +23,8 @@ from slurm_energy.oracle.calibration.measurements import Measurement
 from slurm_energy.oracle.calibration.problem import Problem, start_vector, unknowns
 from slurm_energy.oracle.calibration.search import Settings, search
 from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
-from slurm_energy.oracle.prediction import Alternatives, TrainingOracle
 from slurm_energy.oracle.training.parameters import Theta, bounds_of
+from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle
 from slurm_energy.oracle.workload import find_profile
 
 MODELS = ("resnet50", "bert-base", "vgg16", "vit-b-16", "ncf", "unet")

@@ -201,8 +201,8 @@ def _users(path: str, call: Callable[[], Any]) -> Any:
 def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], Sweep]:
     from slurm_energy.oracle.calibrations import load_calibration
     from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
-    from slurm_energy.oracle.prediction import TrainingOracle, common_precision
     from slurm_energy.oracle.sweep import sweep
+    from slurm_energy.oracle.training_oracle import TrainingOracle, common_precision
 
     site = _site(args)
     kinds = list(dict.fromkeys(find_hardware(name.strip()) for name in args.gpu.split(",") if name.strip()))

@@ -160,7 +160,7 @@ def _calibrated(path: Path, args: argparse.Namespace, question: Question) -> Ans
         raise UsageError(flag, notes[-1], "leave the option out")
     from slurm_energy.oracle.calibrations import load_calibration
     from slurm_energy.oracle.hardware import find_hardware
-    from slurm_energy.oracle.prediction import TrainingOracle
+    from slurm_energy.oracle.training_oracle import TrainingOracle
 
     own, kind = load_calibration(path), find_hardware(question.gpu_kind).name
     if own.hardware != kind:
@@ -178,8 +178,8 @@ def _model(args: argparse.Namespace, question: Question, notes: list[str]) -> li
         return []
     try:
         from slurm_energy.oracle.hardware import find_hardware
-        from slurm_energy.oracle.prediction import TrainingOracle
         from slurm_energy.oracle.site import use_site
+        from slurm_energy.oracle.training_oracle import TrainingOracle
         from slurm_energy.oracle.workload import find_profile
     except ImportError:
         notes.append("the model was not asked: numpy is not installed")

@@ -163,8 +163,8 @@ def training_model(config: Config) -> Oracle | None:
         ConfigError: a file that section oracle names is not in order.
     """
     try:
-        from slurm_energy.oracle.prediction import TrainingOracle
         from slurm_energy.oracle.site import use_site
+        from slurm_energy.oracle.training_oracle import TrainingOracle
     except ImportError:
         return None
     site = use_site(config.oracle.calibrations, config.oracle.hardware)

@@ -18,8 +18,8 @@ from slurm_energy.oracle.history import columns as history_columns
 from slurm_energy.oracle.history.cap_response import caps_of
 from slurm_energy.oracle.history.levels import LEVELS, USER_LEVEL
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
-from slurm_energy.oracle.prediction import TrainingOracle
 from slurm_energy.oracle.site import read_site
+from slurm_energy.oracle.training_oracle import TrainingOracle
 from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.flags import PolicyRequest, validate_flags
 from slurm_energy.priority.guard import PredictionGuard

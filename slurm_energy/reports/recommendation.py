@@ -99,7 +99,7 @@ def _search(asked: Question, limit: float, caps: Sequence[int]) -> tuple[Answer 
     None where the model was never measured on this kind of GPU, or the question goes beyond what it knows.
     """
     try:
-        from slurm_energy.oracle.prediction import TrainingOracle
+        from slurm_energy.oracle.training_oracle import TrainingOracle
     except ImportError:  # numpy belongs to an extra
         return None, None, 0
     oracle = TrainingOracle()

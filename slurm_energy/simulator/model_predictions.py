@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_energy.errors import UsageError
 from slurm_energy.oracle.hardware import find_hardware
-from slurm_energy.oracle.prediction import Alternatives, TrainingOracle
+from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle
 from slurm_energy.oracle.workload import find_profile
 from slurm_energy.simulator.scenario_schema import ModelSection
 from slurm_energy.simulator.workload_generator import ShapePrediction

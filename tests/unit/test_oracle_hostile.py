@@ -34,10 +34,10 @@ from slurm_energy.oracle.calibrations import load_calibration, save_calibration 
 from slurm_energy.oracle.hardware import find_hardware, load_hardware  # noqa: E402
 from slurm_energy.oracle.history import History, HistoryOracle, Run  # noqa: E402
 from slurm_energy.oracle.nameplate import NameplateOracle  # noqa: E402
-from slurm_energy.oracle.prediction import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.training.demand import demand  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration  # noqa: E402
 from slurm_energy.oracle.training.saturation import SATURATIONS  # noqa: E402
+from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.workload import (  # noqa: E402
     find_optimizer,
     find_profile,

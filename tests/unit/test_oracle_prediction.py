@@ -21,10 +21,10 @@ from slurm_energy.oracle.calibrations import load_calibration, save_calibration 
 from slurm_energy.oracle.footprint import footprint_bytes  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
 from slurm_energy.oracle.objectives import eds, least, pareto_front  # noqa: E402
-from slurm_energy.oracle.prediction import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.steps import device_of  # noqa: E402
 from slurm_energy.oracle.training.members import device_sample_s, members  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta  # noqa: E402
+from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.workload import find_optimizer, find_profile  # noqa: E402
 from slurm_energy.oracle.workload.library import save_profile  # noqa: E402
 

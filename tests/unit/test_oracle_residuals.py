@@ -24,10 +24,10 @@ from slurm_energy.oracle.calibration.search import Settings  # noqa: E402
 from slurm_energy.oracle.calibrations import load_calibration, save_calibration, shipped_calibration  # noqa: E402
 from slurm_energy.oracle.choice import CASES, TOLERANCE, expected, taken  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
-from slurm_energy.oracle.prediction import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.sweep import Sweep, sweep  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
 from slurm_energy.oracle.training.residuals import Residuals  # noqa: E402
+from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.workload import find_profile  # noqa: E402
 
 A40, RESNET = find_hardware("a40"), find_profile("resnet50")

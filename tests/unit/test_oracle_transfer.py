@@ -36,9 +36,9 @@ from slurm_energy.oracle.calibrations import (  # noqa: E402
 )
 from slurm_energy.oracle.choice import EQUAL_WEIGHT_ROWS, measurement_weight  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
-from slurm_energy.oracle.prediction import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.sweep import Sweep, sweep  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
+from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.transfer.evidence import OTHER_WORKLOADS, Evidence, assess  # noqa: E402
 from slurm_energy.oracle.transfer.prior import NOTHING, Transfer, WorkloadOffsets, combined  # noqa: E402
 from slurm_energy.oracle.transfer.process import student_95  # noqa: E402

@@ -20,7 +20,7 @@ from slurm_energy.oracle.answer import Question
 from slurm_energy.oracle.history import History, HistoryOracle, Run
 from slurm_energy.oracle.history.columns import Predictions, predict_many
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
-from slurm_energy.oracle.prediction import TrainingOracle
+from slurm_energy.oracle.training_oracle import TrainingOracle
 from slurm_energy.priority import explanation
 from slurm_energy.priority.engine import EngineState, PriorityEngine
 from slurm_energy.priority.prediction import HISTORY, MODEL, NAMEPLATE, QueuePredictor
