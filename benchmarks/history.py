@@ -31,12 +31,12 @@ from typing import Any
 import numpy as np
 from claims import tell
 
-from slurm_energy.oracle.answer import Question
 from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run
-from slurm_energy.oracle.history.bounds import bounds_many
-from slurm_energy.oracle.history.columns import predict_many
-from slurm_energy.oracle.history.levels import ATTRIBUTES
+from slurm_energy.oracle.history.lower_bounds import bounds_many
+from slurm_energy.oracle.history.queue_forecast import predict_many
+from slurm_energy.oracle.history.similarity import ATTRIBUTES
 from slurm_energy.oracle.nameplate import NO_LIMIT_S
+from slurm_energy.oracle.prediction import Question
 
 QUEUE = 100_000
 SHOWN = {
@@ -138,7 +138,7 @@ class _Watts:
     """Power for traces that have none: only times are judged."""
 
     def predict(self, question: Question) -> Any:
-        from slurm_energy.oracle.answer import Answer, Estimate, Source
+        from slurm_energy.oracle.prediction import Answer, Estimate, Source
 
         one = Estimate(1.0, 1.0, 1.0)
         return Answer(one, one, one, Source.NAMEPLATE, "one watt")

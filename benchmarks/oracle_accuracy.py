@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
+from slurm_energy.oracle.calibration.evaluation import errors, predicted
+from slurm_energy.oracle.calibration.fit_problem import combined
 from slurm_energy.oracle.calibration.fitting import Held, leave_out
-from slurm_energy.oracle.calibration.judging import errors, predicted
 from slurm_energy.oracle.calibration.measurements import Measurement, column, read_measurements
-from slurm_energy.oracle.calibration.problem import combined
 from slurm_energy.oracle.calibration.search import Settings
-from slurm_energy.oracle.calibrations import shipped_calibration
-from slurm_energy.oracle.choice import CASES, UNSEEN_DOUBT, expected, taken
+from slurm_energy.oracle.calibration_files import shipped_calibration
 from slurm_energy.oracle.hardware import Hardware, find_hardware
+from slurm_energy.oracle.selection import CASES, UNSEEN_DOUBT, expected, taken
 from slurm_energy.oracle.training.parameters import Calibration
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"

@@ -41,9 +41,9 @@ from slurm_energy.oracle.calibration.measurements import (  # noqa: E402
     read_measurements,
 )
 from slurm_energy.oracle.calibration.search import Settings  # noqa: E402
-from slurm_energy.oracle.calibrations import shipped_prior  # noqa: E402
+from slurm_energy.oracle.calibration_files import shipped_prior  # noqa: E402
+from slurm_energy.oracle.configuration_sweep import sweep  # noqa: E402
 from slurm_energy.oracle.hardware import Hardware, find_hardware  # noqa: E402
-from slurm_energy.oracle.sweep import sweep  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration  # noqa: E402
 from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.transfer.evidence import Evidence  # noqa: E402

@@ -19,8 +19,8 @@ import time
 import numpy as np
 from claims import Claim, at_least, at_most, tell
 
+from slurm_energy.oracle.calibration.fit_problem import Problem, start_vector, unknowns
 from slurm_energy.oracle.calibration.measurements import Measurement
-from slurm_energy.oracle.calibration.problem import Problem, start_vector, unknowns
 from slurm_energy.oracle.calibration.search import Settings, search
 from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
 from slurm_energy.oracle.training.parameters import Theta, bounds_of

@@ -119,7 +119,7 @@ def random_queue(count: int) -> scheduling.Queue:
 def cycle(count: int, rounds: int) -> Iterator[Claim]:
     """Time what senergyctld does each time, with the plugin's table; 1 % of the jobs are new each time."""
     from slurm_energy import config
-    from slurm_energy.oracle.history.columns import predict_many
+    from slurm_energy.oracle.history.queue_forecast import predict_many
     from slurm_energy.priority.engine import EngineState, PriorityEngine
     from slurm_energy.priority.publisher import TablePublisher
     from slurm_energy.priority.usage import DecayedUsage

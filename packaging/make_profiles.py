@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from slurm_energy.oracle.workload.library import save_profile  # noqa: E402
+from slurm_energy.oracle.workload.profile_files import save_profile  # noqa: E402
 from slurm_energy.oracle.workload.tracing import Labels, profile_module  # noqa: E402
 
 PROFILES = ROOT / "slurm_energy/oracle/workload/profiles"

@@ -85,17 +85,17 @@ def run(args: argparse.Namespace) -> int:
     for library in ("OPENBLAS", "MKL", "OMP"):  # threads for so small matrices only get in each other's way
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
+        from slurm_energy.oracle.calibration.fit_problem import Weights
         from slurm_energy.oracle.calibration.fitting import fit
         from slurm_energy.oracle.calibration.identification import fixes_response
         from slurm_energy.oracle.calibration.measurements import read_measurements
-        from slurm_energy.oracle.calibration.problem import Weights
         from slurm_energy.oracle.calibration.search import Settings
     except ImportError as error:
         why = f"{(error.name or str(error)).partition('.')[0]} is not installed"
         raise UnavailableError("senergy calibrate", why, install_extra("predict")) from None
-    from slurm_energy.oracle.calibrations import check_writable, load_calibration, save_calibration
+    from slurm_energy.oracle.calibration_files import check_writable, load_calibration, save_calibration
     from slurm_energy.oracle.hardware import find_hardware
-    from slurm_energy.oracle.site import use_site
+    from slurm_energy.oracle.site_files import use_site
 
     _check_values(args)
     settings = connection.configuration(args).oracle
@@ -186,7 +186,7 @@ def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
     Raises:
         UsageError: a file of --prior is of the same kind, or says nothing about others.
     """
-    from slurm_energy.oracle.calibrations import load_calibration, shipped_prior
+    from slurm_energy.oracle.calibration_files import load_calibration, shipped_prior
     from slurm_energy.oracle.transfer.prior import combined
 
     if not args.prior:

@@ -16,8 +16,8 @@ from slurm_energy.quantities import format_duration, format_scaled, parse_watts,
 from slurm_energy.spelling import suggestion
 
 if TYPE_CHECKING:
-    from slurm_energy.oracle.site import SiteCalibrations
-    from slurm_energy.oracle.sweep import Sweep
+    from slurm_energy.oracle.configuration_sweep import Sweep
+    from slurm_energy.oracle.site_files import SiteCalibrations
     from slurm_energy.oracle.workload import Profile
 
 HELP = "time, watts and energy of a job before it runs"
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         )
     names, found = _sweep(args, profile)
     if args.json:
-        from slurm_energy.oracle.sweep import to_json
+        from slurm_energy.oracle.configuration_sweep import to_json
 
         emit_json(to_json(found, names))
     else:
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _site(args: argparse.Namespace) -> SiteCalibrations:
     """Return the site's calibrations, and let its hardware files be known."""
-    from slurm_energy.oracle.site import use_site
+    from slurm_energy.oracle.site_files import use_site
 
     settings = connection.configuration(args).oracle
     return use_site(settings.calibrations, settings.hardware)
@@ -150,7 +150,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _profile(args: argparse.Namespace) -> Profile | None:
-    from slurm_energy.oracle.workload import find_profile, library
+    from slurm_energy.oracle.workload import find_profile, profile_files
 
     if args.trace is None:
         if args.save:
@@ -160,7 +160,7 @@ def _profile(args: argparse.Namespace) -> Profile | None:
         raise UsageError("--trace", "it takes the place of --model", "give one of them")
     profile = _traced(args.trace)
     if args.save:
-        library.save_profile(profile, args.save)
+        profile_files.save_profile(profile, args.save)
     return profile
 
 
@@ -199,9 +199,9 @@ def _users(path: str, call: Callable[[], Any]) -> Any:
 
 
 def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], Sweep]:
-    from slurm_energy.oracle.calibrations import load_calibration
+    from slurm_energy.oracle.calibration_files import load_calibration
+    from slurm_energy.oracle.configuration_sweep import sweep
     from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
-    from slurm_energy.oracle.sweep import sweep
     from slurm_energy.oracle.training_oracle import TrainingOracle, common_precision
 
     site = _site(args)

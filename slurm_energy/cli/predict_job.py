@@ -16,7 +16,7 @@ from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError, UsageErr
 from slurm_energy.quantities import JOULES_PER_KWH, format_duration, shown
 
 if TYPE_CHECKING:
-    from slurm_energy.oracle.answer import Answer, Estimate, Oracle, Question
+    from slurm_energy.oracle.prediction import Answer, Estimate, Oracle, Question
     from slurm_energy.slurm.batch_script import BatchScript
 
 _SHORT_S = 60.0
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 def lines(script: BatchScript, question: Question, answer: Answer) -> list[str]:
     """Return the page: the job, its figures, where they come from."""
-    from slurm_energy.oracle.history.predictor import age_text
+    from slurm_energy.oracle.history.history_oracle import age_text
     from slurm_energy.reports.scaling import with_unit
 
     kwh = answer.energy_joules.mean / JOULES_PER_KWH
@@ -99,7 +99,7 @@ def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
 
 def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> Question:
     """Return what is asked of the oracles; flags that would be refused at submission are noted."""
-    from slurm_energy.oracle.answer import Question
+    from slurm_energy.oracle.prediction import Question
     from slurm_energy.policies.catalogue import policy_caps
     from slurm_energy.policies.flags import PolicyRequest, validate_flags
 
@@ -133,8 +133,8 @@ def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -
 
 
 def _ask(args: argparse.Namespace, question: Question, notes: list[str]) -> Answer:
-    from slurm_energy.oracle.answer import FirstThatKnows
     from slurm_energy.oracle.nameplate import NameplateOracle
+    from slurm_energy.oracle.prediction import FirstThatKnows
 
     if args.calibration is not None:
         return _calibrated(args.calibration, args, question)
@@ -158,7 +158,7 @@ def _calibrated(path: Path, args: argparse.Namespace, question: Question) -> Ans
     found = _model(args, question, notes)
     if not found:
         raise UsageError(flag, notes[-1], "leave the option out")
-    from slurm_energy.oracle.calibrations import load_calibration
+    from slurm_energy.oracle.calibration_files import load_calibration
     from slurm_energy.oracle.hardware import find_hardware
     from slurm_energy.oracle.training_oracle import TrainingOracle
 
@@ -178,7 +178,7 @@ def _model(args: argparse.Namespace, question: Question, notes: list[str]) -> li
         return []
     try:
         from slurm_energy.oracle.hardware import find_hardware
-        from slurm_energy.oracle.site import use_site
+        from slurm_energy.oracle.site_files import use_site
         from slurm_energy.oracle.training_oracle import TrainingOracle
         from slurm_energy.oracle.workload import find_profile
     except ImportError:
@@ -208,7 +208,7 @@ class _Controller:
         Raises:
             ForbiddenError: another user's job.
         """
-        from slurm_energy.oracle.answer import Answer
+        from slurm_energy.oracle.prediction import Answer
 
         asked = {name: value for name, value in dataclasses.asdict(question).items() if value is not None}
         try:

@@ -19,9 +19,9 @@ from slurm_energy.config import Config
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError, ForbiddenError, UsageError
-from slurm_energy.oracle.answer import FirstThatKnows, Oracle, Question
 from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run
 from slurm_energy.oracle.nameplate import NameplateOracle
+from slurm_energy.oracle.prediction import FirstThatKnows, Oracle, Question
 from slurm_energy.quantities import shown
 
 MAX_QUESTIONS: Final = 1000
@@ -163,7 +163,7 @@ def training_model(config: Config) -> Oracle | None:
         ConfigError: a file that section oracle names is not in order.
     """
     try:
-        from slurm_energy.oracle.site import use_site
+        from slurm_energy.oracle.site_files import use_site
         from slurm_energy.oracle.training_oracle import TrainingOracle
     except ImportError:
         return None

@@ -13,8 +13,8 @@ from slurm_energy.config import Config
 from slurm_energy.controller.history_cache import HistoryCache
 from slurm_energy.controller.interventions import Interventions
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
-from slurm_energy.oracle.history.bounds import Bounds, bounds_many
-from slurm_energy.oracle.history.columns import Predictions, predict_many
+from slurm_energy.oracle.history.lower_bounds import Bounds, bounds_many
+from slurm_energy.oracle.history.queue_forecast import Predictions, predict_many
 from slurm_energy.priority.engine import EngineState, PriorityEngine, Snapshot
 from slurm_energy.priority.guard import BoundsSource, PredictionGuard
 from slurm_energy.priority.offered_shapes import OfferedShapeProvider

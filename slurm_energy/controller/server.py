@@ -45,7 +45,7 @@ from slurm_energy.errors import (
     UnavailableError,
     UsageError,
 )
-from slurm_energy.oracle.answer import Question
+from slurm_energy.oracle.prediction import Question
 from slurm_energy.slurm.roles import read_roles
 from slurm_energy.user_lookup import uid_of
 

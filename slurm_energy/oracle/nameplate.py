@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slurm_energy.errors import EnergyError
-from slurm_energy.oracle.answer import Answer, Estimate, Question, Source
 from slurm_energy.oracle.hardware import Hardware, find_hardware
+from slurm_energy.oracle.prediction import Answer, Estimate, Question, Source
 
 NO_LIMIT_S = 86400.0
 """Seconds assumed of a job without a time limit."""

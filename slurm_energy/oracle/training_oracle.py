@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.errors import NotFoundError, UsageError
-from slurm_energy.oracle.answer import Answer, Estimate, Question, Source
-from slurm_energy.oracle.calibrations import shipped_calibration
-from slurm_energy.oracle.choice import CASES
-from slurm_energy.oracle.footprint import footprint_bytes
+from slurm_energy.oracle.calibration_files import shipped_calibration
 from slurm_energy.oracle.hardware import PRECISIONS, Hardware, find_hardware
-from slurm_energy.oracle.steps import Configurations, Deviation, StepPredictor, support_of
+from slurm_energy.oracle.memory_footprint import footprint_bytes
+from slurm_energy.oracle.prediction import Answer, Estimate, Question, Source
+from slurm_energy.oracle.selection import CASES
+from slurm_energy.oracle.step_prediction import Configurations, Deviation, StepPredictor, support_of
 from slurm_energy.oracle.training.parameters import Calibration
 from slurm_energy.oracle.transfer.evidence import Evidence
 from slurm_energy.oracle.workload import Profile, find_optimizer, find_profile

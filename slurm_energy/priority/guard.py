@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from slurm_energy.oracle.history.bounds import Bounds
+from slurm_energy.oracle.history.lower_bounds import Bounds
 from slurm_energy.oracle.history.track_record import misprediction_factor, overrun, size
 from slurm_energy.oracle.nameplate import NO_LIMIT_S
 from slurm_energy.scheduling.queue import Bools, Floats

@@ -13,12 +13,12 @@ import numpy as np
 
 from slurm_energy.config import Config
 from slurm_energy.errors import EnergyError
-from slurm_energy.oracle.answer import Answer, Question, Source
-from slurm_energy.oracle.history import columns as history_columns
+from slurm_energy.oracle.history import queue_forecast as history_columns
 from slurm_energy.oracle.history.cap_response import caps_of
-from slurm_energy.oracle.history.levels import LEVELS, USER_LEVEL
+from slurm_energy.oracle.history.similarity import LEVELS, USER_LEVEL
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
-from slurm_energy.oracle.site import read_site
+from slurm_energy.oracle.prediction import Answer, Question, Source
+from slurm_energy.oracle.site_files import read_site
 from slurm_energy.oracle.training_oracle import TrainingOracle
 from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.flags import PolicyRequest, validate_flags

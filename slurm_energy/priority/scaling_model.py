@@ -15,7 +15,7 @@ import numpy as np
 
 from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.hardware import find_hardware
-from slurm_energy.oracle.history.levels import LEVELS
+from slurm_energy.oracle.history.similarity import LEVELS
 from slurm_energy.priority.prediction import HISTORY, QueuePredictions
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 

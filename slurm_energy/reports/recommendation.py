@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from slurm_energy.config import Config, EdpEntry
 from slurm_energy.errors import EnergyError
-from slurm_energy.oracle.answer import Answer, Question
-from slurm_energy.oracle.hardware.loading import find_hardware
+from slurm_energy.oracle.hardware.hardware_files import find_hardware
+from slurm_energy.oracle.prediction import Answer, Question
 from slurm_energy.policies import catalogue
 from slurm_energy.policies.edp import cpu_entry, gpu_entry
 from slurm_energy.records import JobDevice

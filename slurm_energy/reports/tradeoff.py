@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from slurm_energy.errors import EnergyError, UnavailableError, install_extra
-from slurm_energy.oracle.sweep import Sweep
+from slurm_energy.oracle.configuration_sweep import Sweep
 
 
 def write_png(found: Sweep, title: str, path: Path) -> None:

@@ -19,9 +19,9 @@ def check(context: CheckContext) -> Iterator[Finding]:
     if not files:
         return
     try:
-        from slurm_energy.oracle.calibrations import load_calibration
+        from slurm_energy.oracle.calibration_files import load_calibration
         from slurm_energy.oracle.hardware import load_hardware
-        from slurm_energy.oracle.site import read_site
+        from slurm_energy.oracle.site_files import read_site
     except ImportError as error:
         why = f"{error.name or error} is not installed"
         yield context.unchecked("oracle", files[0][0], why, install_extra("predict"))

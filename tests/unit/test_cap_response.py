@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.oracle.answer import Question
 from slurm_energy.oracle.history import History, HistoryOracle, Run
 from slurm_energy.oracle.history.cap_response import Caps, caps_of, predicted
-from slurm_energy.oracle.history.columns import predict_many
+from slurm_energy.oracle.history.queue_forecast import predict_many
+from slurm_energy.oracle.prediction import Question
 
 NOW = 1_800_000_000.0
 WATTS = st.floats(1.0, 1e4)

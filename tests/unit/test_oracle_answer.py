@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import NotFoundError
-from slurm_energy.oracle.answer import Answer, Estimate, FirstThatKnows, Question, Source
-from slurm_energy.oracle.noisy import NoisyOracle
+from slurm_energy.oracle.noisy_oracle import NoisyOracle
+from slurm_energy.oracle.prediction import Answer, Estimate, FirstThatKnows, Question, Source
 
 ANSWER = Answer(
     Estimate(100.0, 80.0, 130.0),

@@ -20,6 +20,7 @@ import measured_steps  # noqa: E402
 
 from slurm_energy.cli import main as cli  # noqa: E402
 from slurm_energy.errors import NotFoundError, UsageError  # noqa: E402
+from slurm_energy.oracle.calibration.fit_problem import Problem, Weights, start_vector  # noqa: E402
 from slurm_energy.oracle.calibration.fitting import choose_unknowns, fit, leave_out  # noqa: E402
 from slurm_energy.oracle.calibration.measurements import (  # noqa: E402
     COLUMNS,
@@ -27,9 +28,8 @@ from slurm_energy.oracle.calibration.measurements import (  # noqa: E402
     read_measurements,
     write_measurements,
 )
-from slurm_energy.oracle.calibration.problem import Problem, Weights, start_vector  # noqa: E402
 from slurm_energy.oracle.calibration.search import SEGMENT, Settings, search  # noqa: E402
-from slurm_energy.oracle.calibrations import load_calibration, shipped_calibration  # noqa: E402
+from slurm_energy.oracle.calibration_files import load_calibration, shipped_calibration  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
 from slurm_energy.oracle.training.parameters import Scalars, Theta  # noqa: E402
 

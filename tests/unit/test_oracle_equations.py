@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 np = pytest.importorskip("numpy", reason="the model needs numpy")
 
-from slurm_energy.oracle.calibration.problem import combined, mape  # noqa: E402
+from slurm_energy.oracle.calibration.fit_problem import combined, mape  # noqa: E402
 from slurm_energy.oracle.training.demand import Demand  # noqa: E402
 from slurm_energy.oracle.training.parameters import Scalars, Theta  # noqa: E402
 from slurm_energy.oracle.training.power import (  # noqa: E402
@@ -39,7 +39,7 @@ from slurm_energy.oracle.training.timing import (  # noqa: E402
     step_times,
 )
 from slurm_energy.oracle.workload import OPTIMIZERS  # noqa: E402
-from slurm_energy.oracle.workload.work import Tally, Work  # noqa: E402
+from slurm_energy.oracle.workload.operation_cost import Tally, Work  # noqa: E402
 
 THESIS = Theta(overlap=1.0, overlap_host=0.0)
 PLAIN = Scalars(sample_s=0.0)

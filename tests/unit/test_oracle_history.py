@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.oracle.answer import Answer, Estimate, Question, Source
 from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run, distribution
-from slurm_energy.oracle.history.levels import ATTRIBUTES, LEVELS
-from slurm_energy.oracle.history.memory import RUNS_PER_KEY, RUNS_PER_USER
-from slurm_energy.oracle.history.surprise import Surprise
+from slurm_energy.oracle.history.run_history import RUNS_PER_KEY, RUNS_PER_USER
+from slurm_energy.oracle.history.run_variability import Surprise
+from slurm_energy.oracle.history.similarity import ATTRIBUTES, LEVELS
+from slurm_energy.oracle.prediction import Answer, Estimate, Question, Source
 from slurm_energy.user_quota import fair_quota
 
 NOW = 1_800_000_000.0
@@ -264,7 +264,7 @@ runs = st.builds(
 @given(st.lists(runs, max_size=40), st.lists(jobs, min_size=1, max_size=5))
 def test_whole_queues_are_answered_as_single_jobs(seen, wanted):
     np = pytest.importorskip("numpy")
-    from slurm_energy.oracle.history.columns import predict_many
+    from slurm_energy.oracle.history.queue_forecast import predict_many
 
     history = learned(*seen)
     columns = {name: [job.get(name) for job in wanted] for name in ATTRIBUTES}
@@ -286,7 +286,7 @@ def test_whole_queues_are_answered_as_single_jobs(seen, wanted):
 
 def test_columns_of_different_lengths():
     pytest.importorskip("numpy")
-    from slurm_energy.oracle.history.columns import predict_many
+    from slurm_energy.oracle.history.queue_forecast import predict_many
 
     for bad in ({}, {"user": ["a"], "name": []}, {"colour": ["red"]}):
         with pytest.raises(ValueError, match="columns of one length"):

@@ -24,16 +24,16 @@ import measured_steps  # noqa: E402
 
 from slurm_energy.cli import main as cli  # noqa: E402
 from slurm_energy.errors import ConfigError  # noqa: E402
-from slurm_energy.oracle.answer import Question  # noqa: E402
 from slurm_energy.oracle.calibration.measurements import (  # noqa: E402
     COLUMNS,
     Measurement,
     write_measurements,
 )
-from slurm_energy.oracle.calibrations import load_calibration, save_calibration  # noqa: E402
+from slurm_energy.oracle.calibration_files import load_calibration, save_calibration  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware, load_hardware  # noqa: E402
 from slurm_energy.oracle.history import History, HistoryOracle, Run  # noqa: E402
 from slurm_energy.oracle.nameplate import NameplateOracle  # noqa: E402
+from slurm_energy.oracle.prediction import Question  # noqa: E402
 from slurm_energy.oracle.training.demand import demand  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration  # noqa: E402
 from slurm_energy.oracle.training.saturation import SATURATIONS  # noqa: E402

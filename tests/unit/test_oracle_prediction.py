@@ -16,17 +16,17 @@ np = pytest.importorskip("numpy", reason="predictions need numpy")
 
 from slurm_energy.cli import main as cli  # noqa: E402
 from slurm_energy.errors import ConfigError, UsageError  # noqa: E402
-from slurm_energy.oracle.answer import Question, Source  # noqa: E402
-from slurm_energy.oracle.calibrations import load_calibration, save_calibration  # noqa: E402
-from slurm_energy.oracle.footprint import footprint_bytes  # noqa: E402
+from slurm_energy.oracle.calibration_files import load_calibration, save_calibration  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
+from slurm_energy.oracle.memory_footprint import footprint_bytes  # noqa: E402
 from slurm_energy.oracle.objectives import eds, least, pareto_front  # noqa: E402
-from slurm_energy.oracle.steps import device_of  # noqa: E402
-from slurm_energy.oracle.training.members import device_sample_s, members  # noqa: E402
+from slurm_energy.oracle.prediction import Question, Source  # noqa: E402
+from slurm_energy.oracle.step_prediction import device_of  # noqa: E402
+from slurm_energy.oracle.training.ensemble import device_sample_s, members  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta  # noqa: E402
 from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.workload import find_optimizer, find_profile  # noqa: E402
-from slurm_energy.oracle.workload.library import save_profile  # noqa: E402
+from slurm_energy.oracle.workload.profile_files import save_profile  # noqa: E402
 
 RESNET, BERT, A100, A40 = (
     find_profile("resnet50"), find_profile("bert-base"), find_hardware("a100"), find_hardware("a40"),

@@ -16,15 +16,15 @@ pytest.importorskip("scipy", reason="calibration needs scipy")
 import measured_steps  # noqa: E402
 
 from slurm_energy.errors import ConfigError  # noqa: E402
+from slurm_energy.oracle.calibration.evaluation import errors, predicted  # noqa: E402
 from slurm_energy.oracle.calibration.fitting import fit, leave_out, with_residuals  # noqa: E402
-from slurm_energy.oracle.calibration.judging import errors, predicted  # noqa: E402
 from slurm_energy.oracle.calibration.kriging import krige  # noqa: E402
 from slurm_energy.oracle.calibration.measurements import Measurement, read_measurements  # noqa: E402
 from slurm_energy.oracle.calibration.search import Settings  # noqa: E402
-from slurm_energy.oracle.calibrations import load_calibration, save_calibration, shipped_calibration  # noqa: E402
-from slurm_energy.oracle.choice import CASES, TOLERANCE, expected, taken  # noqa: E402
+from slurm_energy.oracle.calibration_files import load_calibration, save_calibration, shipped_calibration  # noqa: E402
+from slurm_energy.oracle.configuration_sweep import Sweep, sweep  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
-from slurm_energy.oracle.sweep import Sweep, sweep  # noqa: E402
+from slurm_energy.oracle.selection import CASES, TOLERANCE, expected, taken  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
 from slurm_energy.oracle.training.residuals import Residuals  # noqa: E402
 from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402

@@ -25,13 +25,13 @@ from slurm_energy.config.findings import Severity  # noqa: E402
 from slurm_energy.controller.history_cache import HistoryCache, training_model  # noqa: E402
 from slurm_energy.controller.recurring import Recurring  # noqa: E402
 from slurm_energy.errors import ConfigError  # noqa: E402
-from slurm_energy.oracle.answer import Question, Source  # noqa: E402
-from slurm_energy.oracle.calibration.judging import predicted  # noqa: E402
+from slurm_energy.oracle.calibration.evaluation import predicted  # noqa: E402
 from slurm_energy.oracle.calibration.measurements import write_measurements  # noqa: E402
-from slurm_energy.oracle.calibrations import save_calibration, shipped_calibration  # noqa: E402
+from slurm_energy.oracle.calibration_files import save_calibration, shipped_calibration  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware, hardware_names, use_site_hardware  # noqa: E402
-from slurm_energy.oracle.hardware.loading import _DIRECTORY as SHIPPED  # noqa: E402
-from slurm_energy.oracle.site import read_site  # noqa: E402
+from slurm_energy.oracle.hardware.hardware_files import _DIRECTORY as SHIPPED  # noqa: E402
+from slurm_energy.oracle.prediction import Question, Source  # noqa: E402
+from slurm_energy.oracle.site_files import read_site  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
 from slurm_energy.priority.prediction import MODEL, QueuePredictor  # noqa: E402
 from slurm_energy.validation import check_file  # noqa: E402

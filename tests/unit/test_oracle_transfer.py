@@ -17,6 +17,7 @@ stats = pytest.importorskip("scipy.stats", reason="calibration needs scipy")
 import measured_steps  # noqa: E402
 
 from slurm_energy.errors import ConfigError, UsageError  # noqa: E402
+from slurm_energy.oracle.calibration.evaluation import predicted  # noqa: E402
 from slurm_energy.oracle.calibration.fitting import choose_unknowns, fit, with_residuals  # noqa: E402
 from slurm_energy.oracle.calibration.identification import (  # noqa: E402
     configurations,
@@ -25,23 +26,22 @@ from slurm_energy.oracle.calibration.identification import (  # noqa: E402
     own_workloads,
     usual_cap_share,
 )
-from slurm_energy.oracle.calibration.judging import predicted  # noqa: E402
 from slurm_energy.oracle.calibration.measurements import Measurement, column  # noqa: E402
 from slurm_energy.oracle.calibration.search import Settings  # noqa: E402
-from slurm_energy.oracle.calibrations import (  # noqa: E402
+from slurm_energy.oracle.calibration_files import (  # noqa: E402
     load_calibration,
     save_calibration,
     shipped_calibration,
     shipped_prior,
 )
-from slurm_energy.oracle.choice import EQUAL_WEIGHT_ROWS, measurement_weight  # noqa: E402
+from slurm_energy.oracle.configuration_sweep import Sweep, sweep  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
-from slurm_energy.oracle.sweep import Sweep, sweep  # noqa: E402
+from slurm_energy.oracle.selection import EQUAL_WEIGHT_ROWS, measurement_weight  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
 from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.transfer.evidence import OTHER_WORKLOADS, Evidence, assess  # noqa: E402
+from slurm_energy.oracle.transfer.gaussian_process import student_95  # noqa: E402
 from slurm_energy.oracle.transfer.prior import NOTHING, Transfer, WorkloadOffsets, combined  # noqa: E402
-from slurm_energy.oracle.transfer.process import student_95  # noqa: E402
 from slurm_energy.oracle.workload import find_profile  # noqa: E402
 
 A40 = find_hardware("a40")

@@ -19,7 +19,7 @@ from slurm_energy.oracle.workload import (
     load_profile,
     profile_names,
 )
-from slurm_energy.oracle.workload.library import save_profile
+from slurm_energy.oracle.workload.profile_files import save_profile
 
 REFERENCES: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "profile_references.json").read_text(encoding="utf-8")
@@ -172,7 +172,7 @@ def test_tracing_leaves_the_module_as_it_was(torch: Any) -> None:
 
 def test_an_operator_without_handler_names_layer_and_remedy(torch: Any) -> None:
     from slurm_energy.oracle.workload import registry
-    from slurm_energy.oracle.workload.work import Work
+    from slurm_energy.oracle.workload.operation_cost import Work
 
     class Odd(torch.nn.Module):
         def forward(self, data: Any) -> Any:

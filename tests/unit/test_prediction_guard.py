@@ -12,8 +12,8 @@ from queue_examples import NOW, queue, running
 
 from slurm_energy import config as configuration
 from slurm_energy.oracle.history import Ending, History, Run
-from slurm_energy.oracle.history.bounds import bounds_many
-from slurm_energy.oracle.history.columns import predict_many
+from slurm_energy.oracle.history.lower_bounds import bounds_many
+from slurm_energy.oracle.history.queue_forecast import predict_many
 from slurm_energy.oracle.history.track_record import bounded, misprediction_factor, overrun, rounded_up
 from slurm_energy.priority import explanation
 from slurm_energy.priority.engine import EngineState, PriorityEngine

@@ -16,10 +16,10 @@ from slurm_energy import scheduling
 from slurm_energy.accounting.consumption import ConsumptionRecord
 from slurm_energy.accounting.record_selection import Visibility
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
-from slurm_energy.oracle.answer import Question
 from slurm_energy.oracle.history import History, HistoryOracle, Run
-from slurm_energy.oracle.history.columns import Predictions, predict_many
+from slurm_energy.oracle.history.queue_forecast import Predictions, predict_many
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
+from slurm_energy.oracle.prediction import Question
 from slurm_energy.oracle.training_oracle import TrainingOracle
 from slurm_energy.priority import explanation
 from slurm_energy.priority.engine import EngineState, PriorityEngine

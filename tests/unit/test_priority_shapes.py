@@ -13,7 +13,7 @@ from queue_examples import NOW, queue, running
 from slurm_energy import config as configuration
 from slurm_energy import scheduling
 from slurm_energy.oracle.history import History, Run
-from slurm_energy.oracle.history.columns import predict_many
+from slurm_energy.oracle.history.queue_forecast import predict_many
 from slurm_energy.policies.shapes import GpuShape
 from slurm_energy.priority import explanation, offered_shapes
 from slurm_energy.priority.engine import EngineState, PriorityEngine

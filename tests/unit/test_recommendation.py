@@ -9,7 +9,7 @@ import pytest
 from report_examples import answer, component, job_info, record, usages
 
 from slurm_energy.config import BoundsConfig, Config, EdpEntry, SitePolicy
-from slurm_energy.oracle.hardware.loading import find_hardware
+from slurm_energy.oracle.hardware.hardware_files import find_hardware
 from slurm_energy.records import EnergyRecord, JobDevice
 from slurm_energy.reports.advice import notes
 from slurm_energy.reports.note import Note

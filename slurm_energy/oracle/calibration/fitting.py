@@ -11,6 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from slurm_energy.errors import UsageError
+from slurm_energy.oracle.calibration.evaluation import circumstances, errors, predicted, spread, waiting
+from slurm_energy.oracle.calibration.fit_problem import (
+    Array,
+    Problem,
+    Unknown,
+    combined,
+    start_vector,
+    unknowns,
+)
 from slurm_energy.oracle.calibration.identification import (
     WORKLOAD_ROWS,
     fixes_response,
@@ -19,20 +28,11 @@ from slurm_energy.oracle.calibration.identification import (
     sweeps,
     with_own_cap,
 )
-from slurm_energy.oracle.calibration.judging import circumstances, errors, predicted, spread, waiting
 from slurm_energy.oracle.calibration.kriging import krige
 from slurm_energy.oracle.calibration.measurements import Measurement, column
-from slurm_energy.oracle.calibration.problem import (
-    Array,
-    Problem,
-    Unknown,
-    combined,
-    start_vector,
-    unknowns,
-)
 from slurm_energy.oracle.calibration.search import Progress, Settings, search
 from slurm_energy.oracle.hardware import Hardware
-from slurm_energy.oracle.training.members import device_sample_s
+from slurm_energy.oracle.training.ensemble import device_sample_s
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta
 from slurm_energy.oracle.transfer.evidence import Evidence, assess
 from slurm_energy.oracle.transfer.prior import NOTHING, Transfer

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.oracle.hardware import PRECISIONS
 from slurm_energy.oracle.workload import find_optimizer, find_profile
-from slurm_energy.oracle.workload.library import adopt_profile
+from slurm_energy.oracle.workload.profile_files import adopt_profile
 from slurm_energy.quantities import shown
 
 COLUMNS = ("model", "batch", "gpus", "precision", "optimizer", "cap_watts", "step_s", "power_watts")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from slurm_energy.errors import UnavailableError, UsageError, install_extra
-from slurm_energy.oracle.calibration.problem import Array, Problem, Unknown, Weights
+from slurm_energy.oracle.calibration.fit_problem import Array, Problem, Unknown, Weights
 from slurm_energy.quantities import shown
 from slurm_energy.worker_processes import end_with_parent
 

@@ -1,7 +1,7 @@
 """What devices can do at most, from files with a source for each figure; nothing fitted, nothing measured."""
 
-from slurm_energy.oracle.hardware.kind import PRECISIONS, Hardware
-from slurm_energy.oracle.hardware.loading import (
+from slurm_energy.oracle.hardware.device_kind import PRECISIONS, Hardware
+from slurm_energy.oracle.hardware.hardware_files import (
     find_hardware,
     hardware_names,
     load_hardware,

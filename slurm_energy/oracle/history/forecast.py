@@ -9,8 +9,8 @@ from typing import Final
 
 from slurm_energy.oracle.history.cap_response import Caps, predicted, tdp_watts
 from slurm_energy.oracle.history.distribution import EVEN, Grid, Observation, mixed, spread, times
-from slurm_energy.oracle.history.levels import LEVELS, caps_of_row, row_of, units
-from slurm_energy.oracle.history.runs import Ending, Run
+from slurm_energy.oracle.history.finished_run import Ending, Run
+from slurm_energy.oracle.history.similarity import LEVELS, caps_of_row, row_of, units
 from slurm_energy.oracle.history.track_record import gpu_watts
 
 _KEPT_WEIGHT: Final = 0.92  # of a run, by each newer one of its key

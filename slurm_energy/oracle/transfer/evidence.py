@@ -8,14 +8,14 @@ from typing import Final
 
 import numpy as np
 
+from slurm_energy.oracle.calibration.fit_problem import demands, devices
 from slurm_energy.oracle.calibration.measurements import Measurement, column
-from slurm_energy.oracle.calibration.problem import demands, devices
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.training.timing import step_times
+from slurm_energy.oracle.transfer.gaussian_process import Linearised, Places, Posterior, latent_covariance
+from slurm_energy.oracle.transfer.latent_model import DEFAULTS, NEUTRAL, Response
 from slurm_energy.oracle.transfer.prior import LATENTS, LIMITS, MEASURED_ELSEWHERE, Array, Transfer
-from slurm_energy.oracle.transfer.process import Linearised, Places, Posterior, latent_covariance
-from slurm_energy.oracle.transfer.response import DEFAULTS, NEUTRAL, Response
 
 MAX_ROWS: Final = 1000
 """Most measurements that are used: time and memory grow with the third and second power."""

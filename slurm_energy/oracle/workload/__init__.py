@@ -3,9 +3,9 @@
 Only `tracing`, `operators` and `layers` need PyTorch; nothing else may import them when it is loaded.
 """
 
-from slurm_energy.oracle.workload.library import find_profile, load_profile, profile_names
 from slurm_energy.oracle.workload.optimizers import OPTIMIZERS, Optimizer, find_optimizer
 from slurm_energy.oracle.workload.profile import Affine, Profile
+from slurm_energy.oracle.workload.profile_files import find_profile, load_profile, profile_names
 
 __all__ = [
     "OPTIMIZERS",

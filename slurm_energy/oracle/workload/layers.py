@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from slurm_energy.oracle.workload.operation_cost import Work
 from slurm_energy.oracle.workload.operators import learns, size
 from slurm_energy.oracle.workload.registry import LayerHandler, handles_layer
-from slurm_energy.oracle.workload.work import Work
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from slurm_energy.oracle.workload.operation_cost import NO_WORK, Work
 from slurm_energy.oracle.workload.registry import handles_operator
-from slurm_energy.oracle.workload.work import NO_WORK, Work
 
 _COSTLY = {"gelu": 8.0, "silu": 5.0, "sigmoid": 4.0, "tanh": 5.0, "exp": 4.0, "pow": 4.0, "softplus": 6.0}
 _DTYPE_WEIGHT = {"torch.int64": 2.0, "torch.bool": 0.25, "torch.uint8": 0.25}

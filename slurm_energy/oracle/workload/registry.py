@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_energy.errors import UsageError
-from slurm_energy.oracle.workload.work import Work
+from slurm_energy.oracle.workload.operation_cost import Work
 
 OperatorHandler = Callable[[tuple[Any, ...], dict[str, Any], Any], Work]
 """Takes an operator's positional arguments, keyword arguments and result; tensors have shapes, no data."""

@@ -13,6 +13,7 @@ from typing import Any
 from slurm_energy.errors import EnergyError, UnavailableError, UsageError
 from slurm_energy.oracle.workload import layers as layers
 from slurm_energy.oracle.workload import operators
+from slurm_energy.oracle.workload.operation_cost import AXES, Tally
 from slurm_energy.oracle.workload.optimizers import find_optimizer
 from slurm_energy.oracle.workload.profile import QUANTITIES, Affine, Profile
 from slurm_energy.oracle.workload.registry import (
@@ -21,7 +22,6 @@ from slurm_energy.oracle.workload.registry import (
     layer_handler,
     operator_handler,
 )
-from slurm_energy.oracle.workload.work import AXES, Tally
 from slurm_energy.quantities import shown
 
 try:

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from slurm_energy.oracle.history.cap_response import NO_CAPS, predicted
-from slurm_energy.oracle.history.columns import Numbers
-from slurm_energy.oracle.history.levels import ATTRIBUTES, Row, caps_of_row
-from slurm_energy.oracle.history.memory import History
+from slurm_energy.oracle.history.queue_forecast import Numbers
+from slurm_energy.oracle.history.run_history import History
+from slurm_energy.oracle.history.similarity import ATTRIBUTES, Row, caps_of_row
 from slurm_energy.oracle.history.track_record import (
     IGNORED_SHARE,
     PRIOR_FRACTION,

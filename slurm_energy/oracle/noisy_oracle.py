@@ -6,7 +6,7 @@ import random
 import zlib
 from dataclasses import replace
 
-from slurm_energy.oracle.answer import Answer, Estimate, Oracle, Question
+from slurm_energy.oracle.prediction import Answer, Estimate, Oracle, Question
 
 
 class NoisyOracle:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_energy.errors import ConfigError, NotFoundError
-from slurm_energy.oracle.calibrations import load_calibration, shipped_calibration
+from slurm_energy.oracle.calibration_files import load_calibration, shipped_calibration
 from slurm_energy.oracle.hardware import Hardware, find_hardware, load_hardware, use_site_hardware
 from slurm_energy.oracle.training.parameters import Calibration
 from slurm_energy.quantities import shown

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from slurm_energy.oracle.history.distribution import ATOMS, QUARTER, TAIL
 from slurm_energy.oracle.history.forecast import Forecast
-from slurm_energy.oracle.history.levels import ATTRIBUTES
-from slurm_energy.oracle.history.memory import History
+from slurm_energy.oracle.history.run_history import History
+from slurm_energy.oracle.history.similarity import ATTRIBUTES
 
 _UNKNOWN = (float("nan"),) * ATOMS
 Numbers = NDArray[np.float64]

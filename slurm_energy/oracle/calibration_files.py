@@ -21,7 +21,7 @@ from slurm_energy.oracle.training.residuals import BEYOND, Residuals
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.transfer.evidence import Evidence
 from slurm_energy.oracle.transfer.prior import Transfer, combined
-from slurm_energy.oracle.transferfiles import evidence_lines, read_evidence, read_transfer, transfer_lines
+from slurm_energy.oracle.transfer_files import evidence_lines, read_evidence, read_transfer, transfer_lines
 from slurm_energy.quantities import shown
 
 _DIRECTORY = Path(__file__).resolve().parent / "calibrated"

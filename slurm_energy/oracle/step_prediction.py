@@ -14,17 +14,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.oracle.choice import UNSEEN_DOUBT
 from slurm_energy.oracle.hardware import Hardware
+from slurm_energy.oracle.selection import UNSEEN_DOUBT
 from slurm_energy.oracle.training.demand import Demand, demand
-from slurm_energy.oracle.training.members import averaged, members
+from slurm_energy.oracle.training.ensemble import averaged, members
 from slurm_energy.oracle.training.parameters import Calibration
 from slurm_energy.oracle.training.power import clock_under, step_watts
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.training.timing import Device, StepTimes, step_s, step_times
-from slurm_energy.oracle.transfer.lookup import Table, cap_shares, tabulate
-from slurm_energy.oracle.transfer.process import Posterior
-from slurm_energy.oracle.transfer.response import DEFAULTS, NEUTRAL, Response
+from slurm_energy.oracle.transfer.gaussian_process import Posterior
+from slurm_energy.oracle.transfer.latent_model import DEFAULTS, NEUTRAL, Response
+from slurm_energy.oracle.transfer.lookup_table import Table, cap_shares, tabulate
 from slurm_energy.oracle.workload import Profile, find_optimizer
 
 Array = NDArray[np.float64]

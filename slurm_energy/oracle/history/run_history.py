@@ -9,8 +9,10 @@ from itertools import pairwise
 from typing import Final
 
 from slurm_energy.oracle.history.cap_response import Caps
+from slurm_energy.oracle.history.finished_run import Run
 from slurm_energy.oracle.history.forecast import Forecast, make_forecast, run_scale, watts_of
-from slurm_energy.oracle.history.levels import (
+from slurm_energy.oracle.history.run_variability import Surprise
+from slurm_energy.oracle.history.similarity import (
     LEVELS,
     USER_LEVEL,
     Job,
@@ -21,8 +23,6 @@ from slurm_energy.oracle.history.levels import (
     row_of,
     user_of,
 )
-from slurm_energy.oracle.history.runs import Run
-from slurm_energy.oracle.history.surprise import Surprise
 from slurm_energy.oracle.history.track_record import PartitionRecord, ProgramRecord, UserRecord
 from slurm_energy.user_quota import fair_quota
 

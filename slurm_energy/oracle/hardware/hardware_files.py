@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from slurm_energy.devices.product_names import gpu_product_words
 from slurm_energy.errors import ConfigError, NotFoundError
-from slurm_energy.oracle.hardware.kind import Hardware
+from slurm_energy.oracle.hardware.device_kind import Hardware
 from slurm_energy.quantities import shown
 
 _DIRECTORY = Path(__file__).resolve().parent / "kinds"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from slurm_energy.oracle.answer import Answer, Estimate, Oracle, Question, Source
 from slurm_energy.oracle.history.distribution import Grid, high, low, mean
+from slurm_energy.oracle.history.finished_run import Ending
 from slurm_energy.oracle.history.forecast import Forecast
-from slurm_energy.oracle.history.levels import LEVELS, units
-from slurm_energy.oracle.history.memory import History
-from slurm_energy.oracle.history.runs import Ending
+from slurm_energy.oracle.history.run_history import History
+from slurm_energy.oracle.history.similarity import LEVELS, units
+from slurm_energy.oracle.prediction import Answer, Estimate, Oracle, Question, Source
 
 _AGES = ((172800.0, 86400.0, "days"), (7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.errors import UsageError
-from slurm_energy.oracle.answer import Answer
-from slurm_energy.oracle.choice import expected, measurement_weight, near_usual_cap, taken
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.objectives import OBJECTIVES, Array, edp_js, eds, least, pareto_front
+from slurm_energy.oracle.prediction import Answer
+from slurm_energy.oracle.selection import expected, measurement_weight, near_usual_cap, taken
 from slurm_energy.oracle.training_oracle import Alternatives, Predictions, TrainingOracle
 from slurm_energy.oracle.workload import Profile
 

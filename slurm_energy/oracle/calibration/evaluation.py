@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from slurm_energy.oracle.calibration.fit_problem import Array, Problem, mape
 from slurm_energy.oracle.calibration.measurements import Measurement, column
-from slurm_energy.oracle.calibration.problem import Array, Problem, mape
 from slurm_energy.oracle.hardware import Hardware
-from slurm_energy.oracle.steps import Configurations, Deviation, StepPredictor, Steps, device_of
-from slurm_energy.oracle.training.members import averaged, members
+from slurm_energy.oracle.step_prediction import Configurations, Deviation, StepPredictor, Steps, device_of
+from slurm_energy.oracle.training.ensemble import averaged, members
 from slurm_energy.oracle.training.parameters import UNMEASURED, Calibration, Spread
 from slurm_energy.oracle.training.timing import Device
 from slurm_energy.oracle.workload import Optimizer, Profile, find_optimizer, find_profile

@@ -10,6 +10,15 @@ import numpy as np
 
 from slurm_energy.oracle.training.timing import StepTimes
 from slurm_energy.oracle.transfer.evidence import INNER, Evidence, places
+from slurm_energy.oracle.transfer.gaussian_process import (
+    Linearised,
+    Places,
+    Posterior,
+    latent_covariance,
+    student_95,
+    variance,
+)
+from slurm_energy.oracle.transfer.latent_model import Response
 from slurm_energy.oracle.transfer.prior import (
     LIMITS,
     MEASURED_ELSEWHERE,
@@ -18,15 +27,6 @@ from slurm_energy.oracle.transfer.prior import (
     TIME_NOISE,
     Array,
 )
-from slurm_energy.oracle.transfer.process import (
-    Linearised,
-    Places,
-    Posterior,
-    latent_covariance,
-    student_95,
-    variance,
-)
-from slurm_energy.oracle.transfer.response import Response
 
 _BATCHES: Final = np.arange(0.0, 17.0)
 _CAP_SHARES: Final = np.linspace(0.2, 1.0, 17)
