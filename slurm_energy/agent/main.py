@@ -12,7 +12,7 @@ from slurm_energy import __version__, service_manager
 from slurm_energy.agent.daemon import Daemon, load_config
 from slurm_energy.agent.state.state_directory import StateDir
 from slurm_energy.config import Config
-from slurm_energy.control.settings_manager import Restoration
+from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError
@@ -105,7 +105,7 @@ def _restore(config: Config) -> int:
     """Restore everything in the journal, also of jobs that may still run."""
     state = StateDir(config.agent.state_dir)
     devices = discover()
-    results = Restoration(devices, state.journal).repair(running=())
+    results = SettingsManager(devices, state.journal).repair(running=())
     devices.close()
     state.close()
     for result in results:

@@ -1,6 +1,7 @@
-"""Several jobs on one node: which of them a knob concerns, and what holds where they disagree.
+"""Arbitration between the jobs on one node: which jobs a knob affects, and which value their claims merge to.
 
-The rule is in docs/policies.md, "Jobs that share a node". Pure: nothing is read, written or remembered here.
+The rules are in docs/policies.md, "Jobs that share a node". Pure functions: this module reads and writes no
+hardware and keeps no state.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ _PER_CPU = ("cpufreq.governor", "cpufreq.epp", "cpufreq.frequency", "cpufreq.set
 
 @dataclass(frozen=True, slots=True)
 class JobAllocation:
-    """What one job has of the node.
+    """The CPUs and GPUs of the node that Slurm allocated to a job.
 
     Attributes:
-        cpus: logical CPUs; None as long as they are not known.
-        gpus: indices of its GPUs, of those too that it has a part of only.
+        cpus: logical CPUs; None until they are known.
+        gpus: indices of the GPUs, including GPUs of which the job has only a part.
     """
 
     cpus: frozenset[int] | None = None
@@ -28,109 +29,114 @@ class JobAllocation:
 
 @dataclass(frozen=True, slots=True)
 class KnobDomains:
-    """Which part of the node each knob sets.
+    """The part of the node that each knob controls.
 
     Attributes:
-        cpus: logical CPUs by knob place (`policy0`, `package-1`); what is not listed is the whole node.
+        cpus: logical CPUs by domain of the knob (`policy0`, `package-1`); a domain that is not listed
+            controls the whole node.
     """
 
     cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, hardware: NodeHardware) -> KnobDomains:
-        """Return the parts of a node; a package whose CPUs are not known counts as the whole node."""
-        found = {policy.name: frozenset(policy.cpus) for policy in hardware.policies}
+    def from_hardware(cls, hardware: NodeHardware) -> KnobDomains:
+        """Return the domains of a node; a package with unknown CPUs counts as the whole node."""
+        cpus = {policy.name: frozenset(policy.cpus) for policy in hardware.policies}
         for package in hardware.packages:
             if package.cpus:
-                found |= {place: frozenset(package.cpus) for place in package.limit_domains}
-        return cls(found)
+                cpus |= {domain: frozenset(package.cpus) for domain in package.limit_domains}
+        return cls(cpus)
 
-    def concerns(self, key: str, tenant: JobAllocation) -> bool:
-        """Return whether a knob sets something that a job has.
+    def affects(self, key: str, allocation: JobAllocation) -> bool:
+        """Return whether a knob controls a part of the node that is allocated to a job.
 
-        A job whose CPUs are not known has some on every package. It counts on no single core, as Slurm gives
-        a core to one job only unless the site lets jobs share them.
+        A job with unknown CPUs is assumed to have CPUs on every package. It is assumed to have no part in
+        knobs of single cores, because Slurm gives a core to one job only, unless the site lets jobs share
+        cores.
         """
-        kind, _, place = key.rstrip("]").partition("[")
-        if place.startswith("gpu"):
-            return int(place.removeprefix("gpu")) in tenant.gpus
-        if tenant.cpus is None:
-            return kind not in _PER_CPU
-        own = self.cpus.get(place)
-        return bool(tenant.cpus) if own is None else not own.isdisjoint(tenant.cpus)
+        name, _, domain = key.rstrip("]").partition("[")
+        if domain.startswith("gpu"):
+            return int(domain.removeprefix("gpu")) in allocation.gpus
+        if allocation.cpus is None:
+            return name not in _PER_CPU
+        domain_cpus = self.cpus.get(domain)
+        return bool(allocation.cpus) if domain_cpus is None else not domain_cpus.isdisjoint(allocation.cpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Arbiter:
-    """The jobs on a node.
+    """Merges the claims of the jobs that run on a node.
 
     Attributes:
-        tenants: what each job that runs has; None where that is not known: then every claim counts and nobody
-            else does.
-        parts: what each knob sets.
+        allocations: allocation of each running job; None if the running jobs are unknown. Every claim then
+            counts, and no other job is taken into account.
+        domains: the part of the node that each knob controls.
     """
 
-    tenants: Mapping[str, JobAllocation] | None = None
-    parts: KnobDomains = field(default_factory=KnobDomains)
+    allocations: Mapping[str, JobAllocation] | None = None
+    domains: KnobDomains = field(default_factory=KnobDomains)
 
     def counts(self, owner: str) -> bool:
-        """Return whether what a job asked for still counts: not if it has ended."""
-        return self.tenants is None or owner in self.tenants
+        """Return whether the claims of a job count; those of a finished job do not."""
+        return self.allocations is None or owner in self.allocations
 
-    def target(self, key: str, original: str, claims: Mapping[str, str | None]) -> str | None:
-        """Return what the claims on a knob come to; None if no running job asks for a value of it."""
-        asked = {owner: value for owner, value in claims.items() if value is not None and self.counts(owner)}
-        if not asked:
+    def merged_value(self, key: str, original: str, claims: Mapping[str, str | None]) -> str | None:
+        """Return the value that the claims on a knob merge to; None if no running job requests a value."""
+        requested = {
+            owner: value for owner, value in claims.items() if value is not None and self.counts(owner)
+        }
+        if not requested:
             return None
-        others = {owner: tenant for owner, tenant in (self.tenants or {}).items() if owner not in asked}
-        bystanders = any(self.parts.concerns(key, tenant) for tenant in others.values())
-        return merge_claims(key.partition("[")[0], original, list(asked.values()), bystanders)
+        others = {owner: job for owner, job in (self.allocations or {}).items() if owner not in requested}
+        affects_others = any(self.domains.affects(key, job) for job in others.values())
+        return merge_claims(key.partition("[")[0], original, list(requested.values()), affects_others)
 
 
-def merge_claims(kind: str, original: str, asked: Sequence[str], bystanders: bool) -> str:
-    """Return the value of a knob that suits all jobs which it concerns.
+def merge_claims(name: str, original: str, requested: Sequence[str], affects_others: bool) -> str:
+    """Return the value of a knob that restricts none of the affected jobs more than it requests.
 
     Args:
-        kind: kind of knob, e.g. `powercap.power_limit`.
-        original: value in force before all of them.
-        asked: values that jobs ask for, in the knob's unit.
-        bystanders: whether it concerns jobs too that ask for nothing: for the original, that is.
+        name: name of the knob, e.g. `powercap.power_limit`.
+        original: value in force before any of the jobs.
+        requested: values that jobs request, in the unit of the knob.
+        affects_others: whether the knob also affects jobs that request no value; these jobs need the
+            original.
     """
-    if not asked or bystanders:
+    if not requested or affects_others:
         return original
-    return _RULES.get(kind, _unanimous)(original, asked)
+    return _RULES.get(name, _unanimous)(original, requested)
 
 
-def _highest_limit(original: str, asked: Sequence[str]) -> str:
-    """Return the highest limit, which is never above the original one; 0 means that there is no limit."""
-    highest = max(asked, key=int)
+def _highest_limit(original: str, requested: Sequence[str]) -> str:
+    """Return the highest limit, but never more than the original; 0 means that there is no limit."""
+    highest = max(requested, key=int)
     return original if 0 < int(original) <= int(highest) else highest
 
 
-def _highest(original: str, asked: Sequence[str]) -> str:
-    return max(asked, key=int)
+def _highest(original: str, requested: Sequence[str]) -> str:
+    return max(requested, key=int)
 
 
-def _lowest(original: str, asked: Sequence[str]) -> str:
-    return min(asked, key=int)
+def _lowest(original: str, requested: Sequence[str]) -> str:
+    return min(requested, key=int)
 
 
-def _widest_range(original: str, asked: Sequence[str]) -> str:
-    if original in asked:
+def _widest_range(original: str, requested: Sequence[str]) -> str:
+    if original in requested:
         return original
-    ranges = [parse_range(text) for text in asked]
+    ranges = [parse_range(text) for text in requested]
     return f"{min(low for low, _ in ranges)}-{max(high for _, high in ranges)}"
 
 
-def _unanimous(original: str, asked: Sequence[str]) -> str:
-    return asked[0] if len(set(asked)) == 1 else original
+def _unanimous(original: str, requested: Sequence[str]) -> str:
+    return requested[0] if len(set(requested)) == 1 else original
 
 
 _RULES: Mapping[str, Callable[[str, Sequence[str]], str]] = {
-    "cpufreq.boost": _highest,  # off only if all want it off
+    "cpufreq.boost": _highest,  # off only if all jobs request it off
     "powercap.power_limit": _highest_limit,
     "powercap.time_window": _highest,
-    "powercap.enabled": _lowest,  # a limit counts only if all want one
+    "powercap.enabled": _lowest,  # the limit is enabled only if all jobs request it
     "hsmp.power_limit": _highest_limit,
     "nvml.persistence": _highest,
     "nvml.power_limit": _highest_limit,
@@ -138,4 +144,5 @@ _RULES: Mapping[str, Callable[[str, Sequence[str]], str]] = {
     "amdsmi.power_limit": _highest_limit,
     "intel_gpu.power_limit": _highest_limit,
 }
-"""Least restrictive value by kind; where there is no order, all must want the same."""
+"""Rule that yields the least restrictive value, by name of the knob; the values of other knobs have no order
+and must be requested by all jobs alike."""

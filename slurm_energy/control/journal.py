@@ -1,7 +1,7 @@
-"""The settings journal: what every knob held before us, who wants what, and what is in force.
+"""Journal of hardware settings: original value, claims of jobs, and value in force of every changed knob.
 
-On disk before the first write, replaced atomically; the file exists only while something is set. It knows
-keys and values, not hardware.
+The journal is on disk before the first write to the hardware and is replaced atomically. The file exists only
+while something is set. It holds keys and values and knows nothing of the hardware.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _MAX_BYTES = 64_000_000
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One knob that we changed, are about to change, or that changes along with one.
+    """The state of one knob that we changed, are about to change, or that changes as a side effect.
 
     Attributes:
-        key: the knob.
-        original: value before us.
-        claims: value that each job (`JOBID.RESTART`) asks for; None where the hardware may change the knob
-            when another knob of that job is written.
-        target: value that the claims came to when it was last written; None if nothing is asked of the knob
-            itself, or if writing it failed and has to be tried again.
-        written: value that we left in force; None while writing or restoring is under way.
+        key: key of the knob.
+        original: value before the first job changed it.
+        claims: value that each job (`JOBID.RESTART`) requests; None where the hardware may change the knob
+            as a side effect of another setting of that job.
+        target: value that the claims merged to at the last write; None if no value of the knob itself is
+            requested, or if the write failed and has to be repeated.
+        written: value read back after our last write; None while a write or a restore is in progress.
     """
 
     key: str
@@ -41,48 +41,49 @@ class JournalEntry:
 
     @property
     def is_unfulfilled(self) -> bool:
-        """Whether something is asked for that could not be written and has to be tried again."""
+        """Whether a requested value could not be written and has to be written again."""
         return self.target is None and any(value is not None for value in self.claims.values())
 
-    # Not dataclasses.replace: a job on a large node has hundreds of entries, and its prolog waits.
+    # These methods avoid dataclasses.replace, which is slow: a job on a large node has hundreds of entries,
+    # and its prolog waits for them.
 
     def with_claim(self, owner: str, value: str | None) -> JournalEntry:
-        """Return the entry with what a job asks for."""
+        """Return the entry with the value that a job requests."""
         return JournalEntry(self.key, self.original, {**self.claims, owner: value}, self.target, self.written)
 
     def without_claim(self, owner: str) -> JournalEntry:
-        """Return the entry after a job has given up what it asked for."""
+        """Return the entry without the claim of a job."""
         claims = {other: value for other, value in self.claims.items() if other != owner}
         return JournalEntry(self.key, self.original, claims, self.target, self.written)
 
     def with_target(self, target: str | None) -> JournalEntry:
-        """Return the entry with what the claims come to, while it is being written."""
+        """Return the entry with a new merged value whose write is in progress."""
         return JournalEntry(self.key, self.original, self.claims, target, None)
 
-    def settled(self, written: str | None) -> JournalEntry:
-        """Return the entry with what is in force."""
+    def with_written(self, written: str | None) -> JournalEntry:
+        """Return the entry with the value read back after a write."""
         return JournalEntry(self.key, self.original, self.claims, self.target, written)
 
 
 class SettingsJournal:
-    """Entries by key, and their file. An original is never replaced while its entry exists.
+    """The journal's entries and their file. An original is never replaced while its entry exists.
 
     Attributes:
         path: the file.
-        entries: by key.
-        problem: what was wrong with the file when it was read.
-        behind: why the file does not have the last entries, see `remember`; empty if it has.
+        entries: entries by key.
+        load_error: reason why the file could not be used at the start; empty if it could.
+        write_error: reason why the file lacks the last changes, see `update_or_defer`; empty if it has them.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.entries: dict[str, JournalEntry] = {}
-        self.problem = ""
-        self.behind = ""
+        self.load_error = ""
+        self.write_error = ""
 
     @classmethod
     def load(cls, path: Path) -> SettingsJournal:
-        """Read the journal; a damaged file is kept under another name and named in `problem`.
+        """Read the journal. A damaged file is renamed, and `load_error` says so.
 
         Raises:
             OSError: the file exists and cannot be read.
@@ -99,62 +100,66 @@ class SettingsJournal:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             aside = path.with_name(path.name + ".damaged")
             path.replace(aside)
-            journal.problem = f"{path}: not a settings journal ({error}); kept as {aside.name}"
+            journal.load_error = f"{path}: not a settings journal ({error}); kept as {aside.name}"
             return journal
         journal.entries = {entry.key: entry for entry in entries}
         return journal
 
-    def update(self, changed: Iterable[JournalEntry], gone: Iterable[str] = ()) -> None:
-        """Replace entries and forget others, on disk when this returns; no change, no writing.
+    def update(self, changed: Iterable[JournalEntry], deleted: Iterable[str] = ()) -> None:
+        """Replace and delete entries; the file is on disk on return. Without a change nothing is written.
 
-        The original of an entry that exists stays, whatever the new one says.
+        An existing entry keeps its original.
+
+        Args:
+            changed: new or replaced entries.
+            deleted: keys of entries to delete.
 
         Raises:
-            OSError: nothing was noted; the caller must not write to the hardware.
+            OSError: the journal is unchanged; the caller must not write to the hardware.
         """
-        new = self._updated(changed, gone)
-        if new != self.entries or self.behind:
+        new = self._updated(changed, deleted)
+        if new != self.entries or self.write_error:
             self._save(new)
 
-    def remember(self, changed: Iterable[JournalEntry], gone: Iterable[str] = ()) -> None:
-        """Do as `update`, but where the file cannot be written, let a later update catch up.
+    def update_or_defer(self, changed: Iterable[JournalEntry], deleted: Iterable[str] = ()) -> None:
+        """Replace and delete entries; if the file cannot be written, a later update writes it.
 
-        Only for what takes no original from the file that the hardware does not have.
+        Callers must not use this to delete an original that the hardware does not hold.
         """
-        new = self._updated(changed, gone)
+        new = self._updated(changed, deleted)
         try:
-            if new != self.entries or self.behind:
+            if new != self.entries or self.write_error:
                 self._save(new)
         except OSError as error:
-            self.entries, self.behind = new, error.strerror or str(error)
+            self.entries, self.write_error = new, error.strerror or str(error)
 
-    def _updated(self, changed: Iterable[JournalEntry], gone: Iterable[str]) -> dict[str, JournalEntry]:
+    def _updated(self, changed: Iterable[JournalEntry], deleted: Iterable[str]) -> dict[str, JournalEntry]:
         new = dict(self.entries)
         for entry in changed:
-            held = self.entries.get(entry.key)
-            if held is not None and held.original != entry.original:
-                entry = dataclasses.replace(entry, original=held.original)
+            existing = self.entries.get(entry.key)
+            if existing is not None and existing.original != entry.original:
+                entry = dataclasses.replace(entry, original=existing.original)
             new[entry.key] = entry
-        for key in gone:
+        for key in deleted:
             new.pop(key, None)
         return new
 
     def entries_of(self, owner: str | None = None, keys: Iterable[str] | None = None) -> list[JournalEntry]:
-        """Return the entries that a job (None: any) has claims on; of the given keys only, if any."""
-        wanted = None if keys is None else set(keys)
+        """Return the entries claimed by a job (None: by any job), optionally limited to some keys."""
+        selected = None if keys is None else set(keys)
         return [
             entry
             for entry in self.entries.values()
-            if (owner is None or owner in entry.claims) and (wanted is None or entry.key in wanted)
+            if (owner is None or owner in entry.claims) and (selected is None or entry.key in selected)
         ]
 
     def owners(self) -> set[str]:
-        """Return the jobs that have claims."""
+        """Return the jobs that have claims in the journal."""
         return {owner for entry in self.entries.values() for owner in entry.claims}
 
     def _save(self, entries: dict[str, JournalEntry]) -> None:
         if entries:
-            # Not asdict: it copies deeply, which costs more than writing hundreds of entries does.
+            # asdict is avoided: its deep copies cost more than writing hundreds of entries.
             items = [
                 {name: getattr(entry, name) for name in JournalEntry.__slots__} for entry in entries.values()
             ]
@@ -163,7 +168,7 @@ class SettingsJournal:
         else:
             self.path.unlink(missing_ok=True)
             atomic_file.sync_directory(self.path.parent)
-        self.entries, self.behind = entries, ""
+        self.entries, self.write_error = entries, ""
 
 
 def _entry(item: dict[str, Any]) -> JournalEntry:
@@ -171,12 +176,12 @@ def _entry(item: dict[str, Any]) -> JournalEntry:
     claims = [text for claim in entry.claims.items() for text in claim]
     texts = [text for text in (*claims, entry.target, entry.written) if text is not None]
     if not all(isinstance(text, str) for text in (entry.key, entry.original, *texts)):
-        raise TypeError("an entry is not text")
+        raise TypeError("an entry holds a value that is not text")
     return entry
 
 
 def _entry_of_one_owner(item: dict[str, Any]) -> JournalEntry:
-    """Read an entry of version 1, when a knob belonged to one job."""
+    """Read an entry of format version 1, in which a knob belonged to one job."""
     claims = {item["owner"]: item["asked"]}
     return _entry(
         {

@@ -1,36 +1,36 @@
-"""Keys of knobs, `kind[place]`, for people: many of one kind become one word. Pure text."""
+"""Keys of knobs, `name[domain]`, as text for people: keys of many similar knobs are joined into one word."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 
-_KEY = re.compile(r"(?P<kind>[^\[]+)\[(?P<place>.*)\]")
+_KEY = re.compile(r"(?P<name>[^\[]+)\[(?P<domain>.*)\]")
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
 
-def split(key: str) -> tuple[str, str]:
-    """Return kind and place of a key; what has no place is its own kind."""
+def split_key(key: str) -> tuple[str, str]:
+    """Split a key into name and domain; the domain of a key without brackets is empty."""
     match = _KEY.fullmatch(key)
-    return (match["kind"], match["place"]) if match else (key, "")
+    return (match["name"], match["domain"]) if match else (key, "")
 
 
-def together(keys: Iterable[str]) -> str:
-    """Return keys with places of one kind joined: `cpufreq.governor[policy0-63], cpufreq.boost[all]`."""
-    kinds: dict[str, list[str]] = {}
+def join_keys(keys: Iterable[str]) -> str:
+    """Join keys by name, for example `cpufreq.governor[policy0-63], cpufreq.boost[all]`."""
+    domains_by_name: dict[str, list[str]] = {}
     for key in keys:
-        kind, place = split(key)
-        kinds.setdefault(kind, []).append(place)
-    return ", ".join(f"{kind}[{joined(places)}]" for kind, places in kinds.items())
+        name, domain = split_key(key)
+        domains_by_name.setdefault(name, []).append(domain)
+    return ", ".join(f"{name}[{join_domains(domains)}]" for name, domains in domains_by_name.items())
 
 
-def joined(places: Sequence[str]) -> str:
-    """Join places: runs of consecutive numbers with one stem become `stemA-B`, others are listed."""
+def join_domains(domains: Sequence[str]) -> str:
+    """Join domains: runs of consecutive numbers with a common stem become `stemA-B`, others are listed."""
     runs: list[tuple[str, int, int]] = []
-    for place in places:
-        match = _NUMBERED.fullmatch(place)
+    for domain in domains:
+        match = _NUMBERED.fullmatch(domain)
         if match is None:
-            runs.append((place, -1, -1))
+            runs.append((domain, -1, -1))
             continue
         stem, number = match["stem"], int(match["number"])
         if runs and runs[-1][0] == stem and runs[-1][2] == number - 1:

@@ -1,6 +1,6 @@
-"""Sets what jobs ask for and puts back what ended jobs left; remembers what could not be put back.
+"""Applies the settings that jobs request and restores those of finished jobs; retries what failed.
 
-Knows no sessions: who runs and what each has it is told by a function.
+The manager knows no sessions: a callable supplies the running jobs and their allocations.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from slurm_energy.control import knob_keys
-from slurm_energy.control.apply import RestoreResult, SettingOutcome, apply, restore, review
+from slurm_energy.control.apply import apply, reconcile
 from slurm_energy.control.arbitration import Arbiter, JobAllocation, KnobDomains
 from slurm_energy.control.journal import SettingsJournal
+from slurm_energy.control.knob_keys import join_keys
+from slurm_energy.control.restore import RestoreResult, restore
+from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.hardware import Setting
 from slurm_energy.log_once import Complaints
@@ -19,107 +21,106 @@ from slurm_energy.log_once import Complaints
 log = logging.getLogger(__name__)
 
 
-class Restoration:
-    """Sets and restores one node's devices by one journal.
+class SettingsManager:
+    """Applies and restores the settings of one node with one journal.
 
     Args:
-        devices: the node.
-        journal: originals and claims.
-        tenants: returns what each job that runs has, by the name under which it is journaled; without it,
-            whatever the journal names counts as running.
+        devices: devices of the node.
+        journal: original values and claims.
+        allocations: returns the allocation of each running job by the name under which the job is journaled;
+            without it, every job in the journal counts as running.
 
     Attributes:
-        journal: the originals.
-        failed: keys of settings that are not back although their job has ended.
+        journal: the journal.
+        unrestored: keys of settings that could not be restored although their job has ended.
     """
 
     def __init__(
         self,
         devices: NodeDevices,
         journal: SettingsJournal,
-        tenants: Callable[[], Mapping[str, JobAllocation]] | None = None,
+        allocations: Callable[[], Mapping[str, JobAllocation]] | None = None,
     ) -> None:
         self._devices = devices
         self.journal = journal
-        self.failed: set[str] = set()
+        self.unrestored: set[str] = set()
         self._complaints = Complaints()
-        self._tenants = tenants
-        self._parts = KnobDomains.of(devices.hardware)
+        self._allocations = allocations
+        self._domains = KnobDomains.from_hardware(devices.hardware)
 
-    def set(
-        self, owner: str, settings: Sequence[Setting], known: Mapping[str, str] | None = None
+    def apply(
+        self, owner: str, settings: Sequence[Setting], current: Mapping[str, str] | None = None
     ) -> list[SettingOutcome]:
-        """Set what a job asks for, as far as the other jobs there agree; see `settings.apply`.
+        """Apply the settings of a job as far as the claims of the other jobs permit, see `apply.apply`.
 
-        A job that asks for nothing still counts: what others asked for may end where it begins.
+        A job without settings counts too: its presence may end settings that other jobs requested.
         """
         if not settings and not self.journal.entries:
             return []
-        outcomes = apply(self._devices, self.journal, owner, settings, known, self._jobs())
-        self._look_at_journal()
+        outcomes = apply(self._devices, self.journal, owner, settings, current, self._arbiter())
+        self._log_journal_state()
         return outcomes
 
-    def of_job(self, owner: str | None, keys: Iterable[str] | None = None) -> list[RestoreResult]:
-        """Give up what a job (None: any job) set, or some of it. Each failure is logged once."""
-        results = restore(self._devices, self.journal, owner, keys, self._jobs())
-        self._look_at_journal()
-        fresh: dict[str, list[str]] = {}
+    def restore(self, owner: str | None, keys: Iterable[str] | None = None) -> list[RestoreResult]:
+        """Restore settings of a job (None: of all jobs), all or those of `keys`; log each failure once."""
+        results = restore(self._devices, self.journal, owner, keys, self._arbiter())
+        self._log_journal_state()
+        new_failures: dict[str, list[str]] = {}
         waiting = {entry.key for entry in self.journal.entries_of(owner)}
         for result in results:
             if result.done:
-                self.failed.discard(result.key)
-            elif result.key not in self.failed:
-                fresh.setdefault(result.note, []).append(result.key)
-                self.failed |= {result.key} & waiting
-        for note, found in fresh.items():
-            log.warning("job %s: %s not restored: %s", owner, knob_keys.together(found), note)
-        self.failed &= set(self.journal.entries)
+                self.unrestored.discard(result.key)
+            elif result.key not in self.unrestored:
+                new_failures.setdefault(result.note, []).append(result.key)
+                self.unrestored |= {result.key} & waiting
+        for note, failed_keys in new_failures.items():
+            log.warning("job %s: %s not restored: %s", owner, join_keys(failed_keys), note)
+        self.unrestored &= set(self.journal.entries)
         return results
 
-    def holds(self, owner: str) -> bool:
-        """Return whether something that a job set is not back yet."""
+    def has_settings(self, owner: str) -> bool:
+        """Return whether a setting of a job is not restored yet."""
         return bool(self.journal.entries_of(owner))
 
-    def look(self, outcomes: Iterable[SettingOutcome]) -> list[RestoreResult]:
-        """Say of settings whose entries are closed already whether the original is in force."""
+    def check_restored(self, outcomes: Iterable[SettingOutcome]) -> list[RestoreResult]:
+        """Return whether the originals are in force, for settings without a journal entry."""
         results = []
         for outcome in outcomes:
             knob = self._devices.knobs.get(outcome.key)
-            found = self._devices.read([outcome.key]).get(outcome.key)
-            if knob is None or not knob.readable or found is None or outcome.original is None:
+            current = self._devices.read([outcome.key]).get(outcome.key)
+            if knob is None or not knob.readable or current is None or outcome.original is None:
                 continue
-            done = knob.is_equivalent(outcome.original, found)
-            results.append(
-                RestoreResult(outcome.key, done, "" if done else f"now {knob.format_value(found)}")
-            )
+            done = knob.is_equivalent(outcome.original, current)
+            note = "" if done else f"now {knob.format_value(current)}"
+            results.append(RestoreResult(outcome.key, done, note))
         return results
 
     def repair(self, running: Collection[str]) -> list[RestoreResult]:
-        """Restore what jobs left that are not among the running ones, and what failed for those that are."""
-        if self._tenants is None:
-            return self.of_job(None)
+        """Restore settings left by finished jobs and retry failed settings of running jobs."""
+        if self._allocations is None:
+            return self.restore(None)
         results: list[RestoreResult] = []
         for owner in sorted(self.journal.owners() - set(running)):
-            results += self.of_job(owner)
+            results += self.restore(owner)
         try:
-            review(self._devices, self.journal, self._jobs())
+            reconcile(self._devices, self.journal, self._arbiter())
         except OSError as error:
-            self.journal.behind = error.strerror or str(error)
-        self._look_at_journal()
+            self.journal.write_error = error.strerror or str(error)
+        self._log_journal_state()
         return results
 
-    def _look_at_journal(self) -> None:
-        if self.journal.behind:
-            why = f"cannot be written, nothing more is set: {self.journal.behind}"
+    def _log_journal_state(self) -> None:
+        if self.journal.write_error:
+            why = f"cannot be written, no further setting is applied: {self.journal.write_error}"
             self._complaints.tell("settings journal", why, logging.ERROR)
         else:
             self._complaints.settle("settings journal", "can be written again")
         keys = [entry.key for entry in self.journal.entries.values() if entry.is_unfulfilled]
         if keys:
-            why = f"{knob_keys.together(keys)} cannot be set to what the jobs there need: tried again"
+            why = f"{join_keys(keys)} cannot be set to the value that the jobs require; retrying"
             self._complaints.tell("shared settings", why)
         else:
-            self._complaints.settle("shared settings", "as the jobs there need them again")
+            self._complaints.settle("shared settings", "set to the values that the jobs require")
 
-    def _jobs(self) -> Arbiter:
-        return Arbiter(None if self._tenants is None else self._tenants(), self._parts)
+    def _arbiter(self) -> Arbiter:
+        return Arbiter(None if self._allocations is None else self._allocations(), self._domains)

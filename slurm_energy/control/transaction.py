@@ -1,6 +1,6 @@
-"""One change of the hardware: what is to be written in view of all claims, writing it, what is in force then.
+"""A transaction on hardware settings: compute the writes from all claims, write them, read the result back.
 
-Journaling comes between, and is the caller's: see `settings`.
+The caller writes the journal between these steps, see `apply` and `restore`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,27 @@ from slurm_energy.control.journal import JournalEntry, SettingsJournal
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.driver import DeviceError, Knob
 
+CHANGED_EXTERNALLY = "left alone: another program set "
+"""Start of the note on a knob whose value is neither ours nor the original; the value follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class SettingOutcome:
-    """What became of one setting.
+    """Result of applying one setting of a job.
 
     Attributes:
-        key: the knob.
-        original: value before; None if it could not be read.
-        asked: value wanted.
-        applied: value read back; None if the write was refused.
-        failed: the hardware does not do what was asked.
-        restored: the original is back; None as long as nobody tried.
-        note: reason of a failure or deviation.
+        key: key of the knob.
+        original: value before the first job changed it; None if it could not be read.
+        requested: value that the job requests.
+        applied: value read back after the write; None if the write was refused.
+        failed: whether the hardware does not hold the value that was written.
+        restored: whether the original is back; None before the first attempt to restore it.
+        note: reason of a failure or of a difference from the requested value.
     """
 
     key: str
     original: str | None
-    asked: str
+    requested: str
     applied: str | None = None
     failed: bool = False
     restored: bool | None = None
@@ -40,133 +43,142 @@ class SettingOutcome:
 
 @dataclass(slots=True)
 class SettingsTransaction:
-    """One change of the hardware, from journaling to settling.
+    """A set of writes to knobs, derived from the claims of all jobs.
 
     Attributes:
-        present: values in force by knob, as far as they were read.
-        leaving: knobs that are being put back: no claim on them counts any more.
-        drafts: entries as they will be.
-        todo: value to write by knob.
-        foreign: knobs that somebody else has changed since we did.
-        results: what became of each write.
+        devices: devices of the node.
+        journal: original values and claims.
+        arbiter: merges the claims of the running jobs.
+        current: current value by knob, as far as values were read.
+        released: knobs that are being restored; claims on them no longer count.
+        entries: journal entries by knob as they will be after the transaction.
+        writes: value to write by knob.
+        changed_externally: knobs that another program changed after our last write.
+        outcomes: outcome by written knob.
     """
 
     devices: NodeDevices
     journal: SettingsJournal
-    jobs: Arbiter
-    present: dict[str, str] = field(default_factory=dict)
-    leaving: frozenset[str] = frozenset()
-    drafts: dict[str, JournalEntry] = field(default_factory=dict)
-    todo: dict[str, str] = field(default_factory=dict)
-    foreign: set[str] = field(default_factory=set)
-    results: dict[str, SettingOutcome] = field(default_factory=dict)
+    arbiter: Arbiter
+    current: dict[str, str] = field(default_factory=dict)
+    released: frozenset[str] = frozenset()
+    entries: dict[str, JournalEntry] = field(default_factory=dict)
+    writes: dict[str, str] = field(default_factory=dict)
+    changed_externally: set[str] = field(default_factory=set)
+    outcomes: dict[str, SettingOutcome] = field(default_factory=dict)
 
     def entry(self, key: str) -> JournalEntry | None:
-        """Return an entry as it will be; None for a knob that nobody set."""
-        return self.drafts.get(key) or self.journal.entries.get(key)
+        """Return the entry of a knob as it will be; None for a knob that no job has set."""
+        return self.entries.get(key) or self.journal.entries.get(key)
 
-    def target(self, entry: JournalEntry) -> str | None:
-        """Return what the claims on a knob come to; None if nothing is asked of it."""
-        return self.jobs.target(entry.key, entry.original, entry.claims)
+    def merged_value(self, entry: JournalEntry) -> str | None:
+        """Return the value that the claims on a knob merge to; None if no job requests a value."""
+        return self.arbiter.merged_value(entry.key, entry.original, entry.claims)
 
     def read(self, key: str) -> str | None:
-        """Return the value in force; None if it cannot be read."""
-        if key not in self.present:
-            self.present |= self.devices.read([key])
-        return self.present.get(key)
+        """Return the current value of a knob; None if it cannot be read."""
+        if key not in self.current:
+            self.current |= self.devices.read([key])
+        return self.current.get(key)
 
-    def is_foreign(self, entry: JournalEntry) -> bool:
-        """Return whether somebody else changed a knob since we did, and note it."""
-        knob, found = self.devices.knobs[entry.key], self.read(entry.key)
-        known = knob.readable and entry.written is not None and found is not None
-        if known and not knob.is_equivalent(str(entry.written), str(found)):
-            self.foreign.add(entry.key)
-        return entry.key in self.foreign
+    def check_external_change(self, entry: JournalEntry) -> bool:
+        """Return whether another program changed a knob after our last write, and remember that."""
+        knob, current = self.devices.knobs[entry.key], self.read(entry.key)
+        is_comparable = knob.readable and entry.written is not None and current is not None
+        if is_comparable and not knob.is_equivalent(str(entry.written), str(current)):
+            self.changed_externally.add(entry.key)
+        return entry.key in self.changed_externally
 
-    def want(self, entry: JournalEntry, value: str) -> None:
-        """Have a value written, unless somebody else changed the knob or it is gone."""
+    def request(self, entry: JournalEntry, value: str) -> None:
+        """Schedule a write, unless the knob is gone or another program changed it."""
         key = entry.key
-        if key not in self.devices.knobs or key in self.leaving or self.read(key) is None:
+        if key not in self.devices.knobs or key in self.released or self.read(key) is None:
             return
-        if key not in self.todo and not self.is_foreign(entry):
-            self.todo[key] = value
-            self.drafts[key] = entry.with_target(value)
+        if key not in self.writes and not self.check_external_change(entry):
+            self.writes[key] = value
+            self.entries[key] = entry.with_target(value)
 
-    def want_what_claims_come_to(self) -> None:
-        """Have everything written whose claims come to something else than before."""
+    def request_merged_claims(self) -> None:
+        """Schedule a write of every knob whose claims merge to another value than before."""
         for entry in list(self.journal.entries.values()):
-            if entry.key not in self.drafts:
-                target = self.target(entry)
+            if entry.key not in self.entries:
+                target = self.merged_value(entry)
                 if target is not None and (target != entry.target or entry.written is None):
-                    self.want(entry, target)
+                    self.request(entry, target)
 
-    def want_again_what_moves(self, keys: Iterable[str]) -> None:
-        """Have written again, or at least noted, what writing the given knobs may change."""
+    def request_dependents(self, keys: Iterable[str]) -> None:
+        """Schedule a rewrite of every knob that a write to `keys` may alter as a side effect.
+
+        A dependent knob without a requested value is not rewritten. Its entry is only marked, so that its new
+        value is not taken for the change of another program.
+        """
         for key in keys:
-            for other in self.devices.knobs[key].dependents_at(self.present.get(key, "")):
-                entry = self.entry(other)
-                if entry is None or other in self.leaving or other not in self.devices.knobs:
+            for dependent in self.devices.knobs[key].dependents_at(self.current.get(key, "")):
+                entry = self.entry(dependent)
+                if entry is None or dependent in self.released or dependent not in self.devices.knobs:
                     continue
-                target = self.target(entry)
+                target = self.merged_value(entry)
                 if target is not None:
-                    self.want(entry, target)
-                elif not self.is_foreign(entry):
-                    self.drafts[other] = entry.settled(None)
+                    self.request(entry, target)
+                elif not self.check_external_change(entry):
+                    self.entries[dependent] = entry.with_written(None)
 
-    def carry_out(self) -> None:
-        """Write in the order of stages, reading back."""
-        knobs = sorted((self.devices.knobs[key] for key in self.todo), key=lambda knob: knob.stage)
+    def commit(self) -> None:
+        """Perform the scheduled writes in the order of their stages, and read each value back."""
+        knobs = sorted((self.devices.knobs[key] for key in self.writes), key=lambda knob: knob.stage)
         stale: set[str] = set()
         for knob in knobs:
             if knob.key in stale:
-                self.present |= self.devices.read([knob.key])
-            before = self.present[knob.key]
-            original = self.drafts[knob.key].original
-            outcome = write_and_verify(knob, SettingOutcome(knob.key, original, self.todo[knob.key]), before)
-            self.results[knob.key] = outcome
+                self.current |= self.devices.read([knob.key])
+            before = self.current[knob.key]
+            original = self.entries[knob.key].original
+            outcome = write_and_verify(
+                knob, SettingOutcome(knob.key, original, self.writes[knob.key]), before
+            )
+            self.outcomes[knob.key] = outcome
             if outcome.applied is None or outcome.applied != before:
                 stale.update((knob.key, *knob.dependents_at(before)))
-            self.present[knob.key] = outcome.applied if outcome.applied is not None else before
-        results = self.results
-        unsure = {key for key in stale if key not in results or results[key].failed}
-        self.present |= self.devices.read(unsure)
+            self.current[knob.key] = outcome.applied if outcome.applied is not None else before
+        outcomes = self.outcomes
+        unverified = {key for key in stale if key not in outcomes or outcomes[key].failed}
+        self.current |= self.devices.read(unverified)
 
-    def settled(self) -> list[JournalEntry]:
-        """Return the entries with what is in force now."""
-        found = []
-        for key, entry in self.drafts.items():
-            result = self.results.get(key)
-            if entry.written is None:  # the others were only given or relieved of claims
-                entry = entry.settled(self.present.get(key))
-            if result is not None and result.failed and not self._holds_original(entry):
-                entry = dataclasses.replace(entry, target=None)  # to be tried again
-            found.append(entry)
-        return found
+    def final_entries(self) -> list[JournalEntry]:
+        """Return the journal entries with the values that are in force after the writes."""
+        final = []
+        for key, entry in self.entries.items():
+            outcome = self.outcomes.get(key)
+            if entry.written is None:  # for the other entries only the claims changed
+                entry = entry.with_written(self.current.get(key))
+            if outcome is not None and outcome.failed and not self._holds_original(entry):
+                entry = dataclasses.replace(entry, target=None)  # marks it for another attempt
+            final.append(entry)
+        return final
 
     def _holds_original(self, entry: JournalEntry) -> bool:
-        found = self.present.get(entry.key)
-        return found is not None and self.devices.knobs[entry.key].is_equivalent(entry.original, found)
+        current = self.current.get(entry.key)
+        return current is not None and self.devices.knobs[entry.key].is_equivalent(entry.original, current)
 
 
-def write_and_verify(knob: Knob, outcome: SettingOutcome, before: str) -> SettingOutcome:
-    """Write one value and read it back.
+def write_and_verify(knob: Knob, outcome: SettingOutcome, current: str) -> SettingOutcome:
+    """Write one value, read it back, and return the completed outcome.
 
     Args:
-        knob: what to set.
-        outcome: with the value asked for.
-        before: value in force; if that will do, nothing is written.
+        knob: knob to write.
+        outcome: outcome that holds the requested value.
+        current: current value; nothing is written if it is equivalent to the requested one.
     """
-    asked = outcome.asked
-    if knob.readable and knob.is_equivalent(asked, before):
-        return dataclasses.replace(outcome, applied=before)
+    requested = outcome.requested
+    if knob.readable and knob.is_equivalent(requested, current):
+        return dataclasses.replace(outcome, applied=current)
     try:
-        knob.write(asked)
-        found = knob.read() if knob.readable else asked
+        knob.write(requested)
+        actual = knob.read() if knob.readable else requested
     except DeviceError as error:
         return dataclasses.replace(outcome, failed=True, note=error.why)
-    if knob.is_equivalent(asked, found):
-        return dataclasses.replace(outcome, applied=found)
-    if knob.satisfies(asked, found):
-        return dataclasses.replace(outcome, applied=found, note="nearest value that the driver has")
-    note = f"the hardware keeps {knob.format_value(found)}"
-    return dataclasses.replace(outcome, applied=found, failed=True, note=note)
+    if knob.is_equivalent(requested, actual):
+        return dataclasses.replace(outcome, applied=actual)
+    if knob.satisfies(requested, actual):
+        return dataclasses.replace(outcome, applied=actual, note="nearest value that the driver supports")
+    note = f"the hardware holds {knob.format_value(actual)}"
+    return dataclasses.replace(outcome, applied=actual, failed=True, note=note)

@@ -18,7 +18,7 @@ from slurm_energy.agent.jobs.job_manager import Engine
 from slurm_energy.agent.state import state_directory
 from slurm_energy.agent.state.state_directory import StateDir
 from slurm_energy.config import AgentConfig, Config, DefaultsConfig
-from slurm_energy.control.settings_manager import Restoration
+from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import discover
 from slurm_energy.errors import AlreadyRunningError, ForbiddenError, NotFoundError, UsageError
 from slurm_energy.records import EnergyRecord
@@ -481,7 +481,7 @@ def test_a_record_tells_what_was_restored_outside_the_agent(node: Node) -> None:
     node.use(2)
     node.die()
     devices, state = discover(node.tree.root), StateDir(node.folder / "state")
-    Restoration(devices, state.journal).repair(running=())  # senergyd --restore
+    SettingsManager(devices, state.journal).repair(running=())  # senergyd --restore
     state.close()
     devices.close()
     assert node.tree.snapshot() == node.original

@@ -15,7 +15,7 @@ from test_sampler import HandClock
 from slurm_energy.agent.jobs.job_manager import Engine
 from slurm_energy.agent.state.state_directory import StateDir
 from slurm_energy.config import Config
-from slurm_energy.control.settings_manager import Restoration
+from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.cpu.powercap import RaplPowerLimit
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.gpu import nvml
@@ -96,7 +96,7 @@ def test_caps_count_together_and_not_against_others(node: SharedNode) -> None:
     record = node.job_record(5)
     limit = {setting.setting: setting for setting in record.applied}["powercap.power_limit[package-0]"]
     assert (limit.requested, limit.applied, limit.restored) == ("220 W", "220 W", True)
-    assert limit.note == "after the job: other jobs there keep 200 W"
+    assert limit.note == "after the job: other jobs on the node hold 200 W"
 
 
 def test_the_caps_of_a_shared_job_can_be_changed(node: SharedNode) -> None:
@@ -148,7 +148,7 @@ def test_a_failed_write_of_a_shared_limit_is_told_and_tried_again(
         node.begin(6, 1)
         node.engine.housekeeping()
     assert node.limits() == [220, 250]
-    told = [record.getMessage() for record in caplog.records if "jobs there need" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "jobs require" in record.getMessage()]
     (line,) = told
     assert "powercap.power_limit[package-0] cannot be set" in line
     node.engine.housekeeping()
@@ -161,7 +161,7 @@ def test_everything_is_put_back_without_an_agent(node: SharedNode) -> None:
         node.step(job_id, core)
     assert node.limits() == [200, 250]
     devices = discover(node.tree.root)
-    results = Restoration(devices, node.state.journal).repair(running=())
+    results = SettingsManager(devices, node.state.journal).repair(running=())
     devices.close()
     assert all(result.done for result in results)
     assert node.tree.snapshot() == node.original

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from slurm_energy import atomic_file
-from slurm_energy.control.apply import apply, restore, review
+from slurm_energy.control.apply import apply, reconcile
 from slurm_energy.control.arbitration import Arbiter, JobAllocation, KnobDomains, merge_claims
 from slurm_energy.control.journal import SettingsJournal
+from slurm_energy.control.restore import restore
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.hardware import (
     Setting,
@@ -51,9 +52,9 @@ LIMIT_FILE = "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
     ],
 )
 def test_the_least_restrictive_counts(kind: str, original: str, asked: list[str], expected: str) -> None:
-    assert merge_claims(kind, original, asked, bystanders=False) == expected
-    assert merge_claims(kind, original, asked[::-1], bystanders=False) == expected
-    assert merge_claims(kind, original, asked, bystanders=True) == original
+    assert merge_claims(kind, original, asked, affects_others=False) == expected
+    assert merge_claims(kind, original, asked[::-1], affects_others=False) == expected
+    assert merge_claims(kind, original, asked, affects_others=True) == original
 
 
 class Node:
@@ -80,7 +81,7 @@ class Node:
 
     @property
     def jobs(self) -> Arbiter:
-        return Arbiter(self.tenants, KnobDomains.of(self.devices.hardware))
+        return Arbiter(self.tenants, KnobDomains.from_hardware(self.devices.hardware))
 
     def begin(self, owner: str, tenant: JobAllocation, *wishes: Setting):
         self.tenants[owner] = tenant
@@ -109,9 +110,9 @@ def test_the_highest_cap_holds_and_each_job_takes_its_own_along(node: Node) -> N
     node.begin("1.0", JobAllocation(frozenset({0})), *watts(150))
     outcomes = {o.key: o for o in node.begin("2.0", JobAllocation(frozenset({1})), *watts(120))}
     assert (outcomes[LIMIT].failed, outcomes[LIMIT].applied) == (False, "150000000")
-    assert outcomes[LIMIT].note == "other jobs there need 150 W"
+    assert outcomes[LIMIT].note == "other jobs on the node require 150 W"
     (kept,) = [result for result in node.end("1.0") if result.key == LIMIT]
-    assert (kept.done, kept.note) == (True, "other jobs there keep 120 W")
+    assert (kept.done, kept.note) == (True, "other jobs on the node hold 120 W")
     assert node.limit() == 120
     assert all(result.done and not result.note for result in node.end("2.0"))
     assert node.tree.snapshot() == node.before
@@ -166,7 +167,7 @@ def test_a_limit_that_somebody_else_changed_is_not_touched_by_later_jobs(node: N
     node.begin("1.0", JobAllocation(frozenset({0})), *watts(150))
     node.tree.put(LIMIT_FILE, 100_000_000)
     outcomes = {o.key: o for o in node.begin("2.0", JobAllocation(frozenset({1})), *watts(180))}
-    assert (outcomes[LIMIT].failed, outcomes[LIMIT].note) == (True, "left: somebody set 100 W")
+    assert (outcomes[LIMIT].failed, outcomes[LIMIT].note) == (True, "left alone: another program set 100 W")
     node.end("1.0")
     node.end("2.0")
     assert node.limit() == 100
@@ -190,7 +191,7 @@ def test_a_lower_cap_that_failed_for_one_job_is_raised_again_later(node: Node, m
         patch.setattr(knob, "write", lambda _value: None)
         node.begin("2.0", JobAllocation(frozenset({1})))
     assert node.limit() == 150
-    review(node.devices, node.journal, node.jobs)
+    reconcile(node.devices, node.journal, node.jobs)
     assert node.limit() == 250
 
 
@@ -324,13 +325,13 @@ class Jobs(RuleBasedStateMachine):
         self.killed(writes, self.node.end, owner)
         if owner in self.node.journal.owners():
             restore(self.node.devices, self.node.journal, owner, None, self.node.jobs)
-        review(self.node.devices, self.node.journal, self.node.jobs)
+        reconcile(self.node.devices, self.node.journal, self.node.jobs)
 
     @rule()
     def restart(self) -> None:
         self.node.journal = SettingsJournal.load(self.node.path)
-        assert not self.node.journal.problem
-        review(self.node.devices, self.node.journal, self.node.jobs)
+        assert not self.node.journal.load_error
+        reconcile(self.node.devices, self.node.journal, self.node.jobs)
 
     @precondition(lambda self: self.foreign is None and LIMIT in self.node.journal.entries)
     @rule(value=st.integers(40, 90))

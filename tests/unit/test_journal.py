@@ -15,9 +15,10 @@ import pytest
 from hardware_tree import Tree
 
 from slurm_energy import atomic_file
-from slurm_energy.control.apply import apply, restore, review
+from slurm_energy.control.apply import apply, reconcile
 from slurm_energy.control.arbitration import Arbiter, JobAllocation
 from slurm_energy.control.journal import SettingsJournal
+from slurm_energy.control.restore import restore
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.hardware import (
@@ -141,7 +142,7 @@ def test_originals_come_back_although_the_journal_cannot_be_written(
             "powersave",
             "performance",
         )
-        assert journal.behind == "No space left on device"
+        assert journal.write_error == "No space left on device"
         outcomes = apply(devices, journal, JOB, [governor_setting("policy0", "performance")])
         assert [outcome.failed for outcome in outcomes] == [True]
     assert journal.path.read_bytes() == on_disk
@@ -149,7 +150,7 @@ def test_originals_come_back_although_the_journal_cannot_be_written(
     assert all(result.done for result in restore(devices, again))
     assert tree.snapshot() == before
     journal.update([])
-    assert journal.behind == ""
+    assert journal.write_error == ""
     assert SettingsJournal.load(journal.path).owners() == {"8.0"}
 
 
@@ -159,17 +160,17 @@ def test_what_other_jobs_want_waits_for_the_journal(
     before = tree.snapshot()
     limit = "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
     jobs = Arbiter({JOB: JobAllocation(frozenset({0, 1})), "8.0": JobAllocation(frozenset({0, 1}))})
-    apply(devices, journal, JOB, rapl_limit_settings("package-0", 150, 1.0), jobs=jobs)
-    apply(devices, journal, "8.0", rapl_limit_settings("package-0", 100, 1.0), jobs=jobs)
+    apply(devices, journal, JOB, rapl_limit_settings("package-0", 150, 1.0), arbiter=jobs)
+    apply(devices, journal, "8.0", rapl_limit_settings("package-0", 100, 1.0), arbiter=jobs)
     assert tree.get(limit) == "150000000"
     left = Arbiter({"8.0": JobAllocation(frozenset({0, 1}))})
     with monkeypatch.context() as patch:
         patch.setattr(atomic_file, "write", disk_full)
-        restore(devices, journal, JOB, jobs=left)
+        restore(devices, journal, JOB, arbiter=left)
         assert tree.get(limit) == "150000000"
-    review(devices, journal, left)
+    reconcile(devices, journal, left)
     assert tree.get(limit) == "100000000"
-    restore(devices, journal, "8.0", jobs=Arbiter({}))
+    restore(devices, journal, "8.0", arbiter=Arbiter({}))
     assert tree.snapshot() == before
     assert not journal.path.exists()
 
@@ -181,7 +182,7 @@ def test_a_value_that_somebody_else_changed_stays(
     tree.put("sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw", 120_000_000)
     results = {result.key: result for result in restore(devices, journal, JOB)}
     changed = results["powercap.power_limit[package-0]"]
-    assert (changed.done, changed.note) == (False, "left: somebody set 120 W")
+    assert (changed.done, changed.note) == (False, "left alone: another program set 120 W")
     assert tree.get("sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw") == "120000000"
     assert results["powercap.power_limit[package-1]"].done
     assert not journal.entries  # it is not ours any more, so nobody tries again
@@ -208,7 +209,7 @@ def test_a_journal_of_an_older_agent_is_restored(tree: Tree, devices: NodeDevice
     path = tmp_path / "state/journal.json"
     path.write_text(json.dumps({"version": 1, "entries": entries}))
     journal = SettingsJournal.load(path)
-    assert (journal.problem, journal.owners()) == ("", {"7.0"})
+    assert (journal.load_error, journal.owners()) == ("", {"7.0"})
     assert all(result.done for result in restore(devices, journal))
     assert tree.policy(0, "scaling_governor") == "powersave"
     assert not path.exists()
@@ -234,7 +235,7 @@ def test_a_write_that_has_no_effect_is_a_failure(
     outcomes = {o.key: o for o in apply(devices, journal, JOB, rapl_limit_settings("package-0", 150, 1.0))}
     outcome = outcomes["powercap.power_limit[package-0]"]
     assert (outcome.failed, outcome.applied) == (True, "250000000")
-    assert outcome.note == "the hardware keeps 250 W"
+    assert outcome.note == "the hardware holds 250 W"
 
 
 def test_a_restore_that_fails_is_tried_again(
@@ -374,7 +375,7 @@ def test_a_damaged_journal_is_kept_aside_and_said(tmp_path: Path) -> None:
     journal = SettingsJournal.load(path)
     assert (journal.entries, path.exists()) == ({}, False)
     assert (tmp_path / "journal.json.damaged").exists()
-    assert "not a settings journal" in journal.problem
+    assert "not a settings journal" in journal.load_error
 
 
 CHURN = """
@@ -384,7 +385,8 @@ sys.path.insert(0, sys.argv[3])
 from test_journal import JOB, wanted
 from slurm_energy.devices.discovery import discover
 from slurm_energy.control.journal import SettingsJournal
-from slurm_energy.control.apply import apply, restore
+from slurm_energy.control.apply import apply
+from slurm_energy.control.restore import restore
 devices, journal = discover(Path(sys.argv[1])), SettingsJournal.load(Path(sys.argv[2]))
 restore(devices, journal)
 print("ready", flush=True)
@@ -417,6 +419,6 @@ def test_kill_9_at_any_instant_loses_no_original(tree: Tree, devices: NodeDevice
             process.stdout.close()
         changed += tree.snapshot() != before
         journal = SettingsJournal.load(path)
-        assert not journal.problem
+        assert not journal.load_error
         assert all(result.done for result in restore(devices, journal))
         assert tree.snapshot() == before

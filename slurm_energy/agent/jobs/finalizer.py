@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from slurm_energy.agent.jobs import job_records
 from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.state.checkpoints import Keeper
-from slurm_energy.control.settings_manager import Restoration
+from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Closing:
         sessions: these jobs.
     """
 
-    def __init__(self, devices: NodeDevices, restoration: Restoration, keeper: Keeper) -> None:
+    def __init__(self, devices: NodeDevices, restoration: SettingsManager, keeper: Keeper) -> None:
         self.sessions: list[Session] = []
         self._devices = devices
         self._restoration = restoration
@@ -35,16 +35,16 @@ class Closing:
 
     def put_back(self, session: Session) -> None:
         """Restore what a job set."""
-        results = self._restoration.of_job(session.owner)
+        results = self._restoration.restore(session.owner)
         known = {result.key: result for result in (*session.restored, *results)}
         # Entries may have been closed before: by senergyd --restore, or by us just before we died.
         missing = [o for o in session.outcomes if o.key not in known and not o.failed]
-        session.restored = [*known.values(), *self._restoration.look(missing)]
+        session.restored = [*known.values(), *self._restoration.check_restored(missing)]
 
     def repair(self, running: Iterable[Session]) -> None:
         """Restore what jobs left that do not run."""
         for session in self.sessions:
-            if self._restoration.holds(session.owner):
+            if self._restoration.has_settings(session.owner):
                 self.put_back(session)
         self._restoration.repair([session.owner for session in (*running, *self.sessions)])
 
@@ -55,7 +55,7 @@ class Closing:
         self.sessions = [session for session in self.sessions if not self._completed(session)]
 
     def _completed(self, session: Session) -> bool:
-        if self._restoration.holds(session.owner) or (session.outcomes and not session.restored):
+        if self._restoration.has_settings(session.owner) or (session.outcomes and not session.restored):
             self.put_back(session)  # the latter: we died between restoring and noting it
         end = session.end_unix if session.end_unix is not None else session.start_unix
         for name, step in list(session.steps.items()):

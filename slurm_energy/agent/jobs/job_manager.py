@@ -26,7 +26,7 @@ from slurm_energy.agent.state.checkpoints import Flush, Keeper
 from slurm_energy.agent.state.spool import Spool
 from slurm_energy.agent.state.state_directory import StateDir
 from slurm_energy.config import Config
-from slurm_energy.control.settings_manager import Restoration
+from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.errors import ForbiddenError
 from slurm_energy.slurm.hook_environment import JobContext, job_context, this_node
@@ -71,7 +71,7 @@ class Engine:
         self._late: set[tuple[int, int]] = set()
         self._sessions = Roster()
         self._measuring = Measuring(devices, self._clock, self.node, config.agent.idle_watts)
-        self._restoration = Restoration(
+        self._restoration = SettingsManager(
             devices,
             state.journal,
             lambda: {s.owner: planner.tenant(s, devices.hardware) for s in self._sessions.values()},
@@ -302,7 +302,7 @@ class Engine:
             **responses.status_response(self.node, sessions, self._devices, reader),
             **self.spool.state(),
             "sampling_hz": self.config.agent.sampling_hz,
-            "unrestored": sorted(self._restoration.failed),
+            "unrestored": sorted(self._restoration.unrestored),
             "watts": dict(live.watts(now)),
             "watts_window_s": live.window_s,
         }
@@ -360,7 +360,7 @@ class Engine:
     def _continue(self, session: Session) -> None:
         session.note("senergyd was restarted while the job ran")
         if session.phase == STARTING:
-            session.merge_outcomes(self._restoration.set(session.owner, session.plan))
+            session.merge_outcomes(self._restoration.apply(session.owner, session.plan))
             session.phase = OPEN
         if session.cpu_list is not None:  # known, but perhaps not acted upon yet
             self._late.add(session.key)

@@ -10,7 +10,8 @@ from slurm_energy.agent.jobs.sessions import Session, Step
 from slurm_energy.agent.metering.attribution import BY_CPU_TIME, OTHER
 from slurm_energy.agent.metering.components import component_energies
 from slurm_energy.control import knob_keys
-from slurm_energy.control.apply import RestoreResult, SettingOutcome
+from slurm_energy.control.restore import RestoreResult
+from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.driver import Knob
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
 
@@ -106,10 +107,10 @@ def applied_settings(
     back = {result.key: result for result in restored}
     groups: dict[tuple[str, AppliedSetting], list[str]] = {}
     for outcome in outcomes:
-        kind, place = knob_keys.split(outcome.key)
+        kind, place = knob_keys.split_key(outcome.key)
         groups.setdefault((kind, _setting(outcome, back, knobs)), []).append(place)
     return tuple(
-        AppliedSetting(f"{kind}[{knob_keys.joined(found)}]", *_values(setting))
+        AppliedSetting(f"{kind}[{knob_keys.join_domains(found)}]", *_values(setting))
         for (kind, setting), found in groups.items()
     )
 
@@ -128,7 +129,7 @@ def _setting(
     return AppliedSetting(
         setting="",
         original=show(outcome.original),
-        requested=show(outcome.asked) or "",
+        requested=show(outcome.requested) or "",
         applied=show(outcome.applied),
         restored=None if result is None else result.done,
         note="; ".join(notes),

@@ -17,7 +17,8 @@ from slurm_energy.agent.metering.cpu_usage import Worker
 from slurm_energy.agent.metering.job_meter import Booking, Meter, PowerWatch
 from slurm_energy.agent.metering.occupancy import Occupant
 from slurm_energy.agent.metering.trace import TraceBuilder
-from slurm_energy.control.apply import RestoreResult, SettingOutcome
+from slurm_energy.control.restore import RestoreResult
+from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.cpu.cpu_time import JobProcesses
 from slurm_energy.devices.hardware import Setting
 from slurm_energy.errors import NotFoundError

@@ -10,8 +10,8 @@ from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.state.checkpoints import Keeper
 from slurm_energy.config import Config
 from slurm_energy.control import knob_keys
-from slurm_energy.control.apply import SettingOutcome
-from slurm_energy.control.settings_manager import Restoration
+from slurm_energy.control.settings_manager import SettingsManager
+from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.policies import PolicyRequest
 
@@ -29,7 +29,7 @@ class Applying:
     """
 
     def __init__(
-        self, devices: NodeDevices, restoration: Restoration, keeper: Keeper, config: Callable[[], Config]
+        self, devices: NodeDevices, restoration: SettingsManager, keeper: Keeper, config: Callable[[], Config]
     ) -> None:
         self._devices = devices
         self._restoration = restoration
@@ -46,19 +46,19 @@ class Applying:
         for note in plan.notes:
             session.note(note)
         if dropped:
-            self._restoration.of_job(session.owner, dropped)
+            self._restoration.restore(session.owner, dropped)
         if plan.settings:
             self._keeper.save(session)
         if dropped:
             known = {}  # restoring may have changed them
-        outcomes = self._restoration.set(session.owner, plan.settings, known)
+        outcomes = self._restoration.apply(session.owner, plan.settings, known)
         session.merge_outcomes(outcomes)
         failed: dict[str, list[str]] = {}
         for outcome in outcomes:
             if outcome.failed:
                 failed.setdefault(outcome.note, []).append(outcome.key)
         for note, keys in failed.items():
-            log.warning("job %s: %s: %s", session.owner, knob_keys.together(keys), note)
+            log.warning("job %s: %s: %s", session.owner, knob_keys.join_keys(keys), note)
         return outcomes
 
     def again(self, session: Session) -> None:

@@ -55,8 +55,8 @@ class StateDir:
                 error.strerror or str(error),
                 f"make it for uid {os.geteuid()}: install -d -m 700 {folder}",
             ) from None
-        if self.journal.problem:
-            log.error("%s", self.journal.problem)
+        if self.journal.load_error:
+            log.error("%s", self.journal.load_error)
 
     @property
     def spool_folder(self) -> Path:

@@ -19,4 +19,4 @@ from slurm_energy.control import knob_keys
     ],
 )
 def test_keys_together(keys: list[str], text: str) -> None:
-    assert knob_keys.together(keys) == text
+    assert knob_keys.join_keys(keys) == text

@@ -1,0 +1,190 @@
+"""Restore the settings of a job: withdraw its claims, write the originals or what other jobs still claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from slurm_energy.control.arbitration import Arbiter
+from slurm_energy.control.journal import JournalEntry, SettingsJournal
+from slurm_energy.control.transaction import CHANGED_EXTERNALLY, SettingsTransaction
+from slurm_energy.devices.discovery import NodeDevices
+from slurm_energy.devices.driver import DeviceError, Knob
+
+_ALL_CLAIMS = Arbiter()
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """Result of restoring one knob that a job had set.
+
+    Attributes:
+        key: key of the knob.
+        done: whether nothing remains to be restored for this job.
+        note: why the original is not back; if `done`, the value that claims of other jobs keep in force.
+    """
+
+    key: str
+    done: bool
+    note: str = ""
+
+
+def restore(
+    devices: NodeDevices,
+    journal: SettingsJournal,
+    owner: str | None = None,
+    keys: Iterable[str] | None = None,
+    arbiter: Arbiter = _ALL_CLAIMS,
+) -> list[RestoreResult]:
+    """Withdraw the claims of a job and write the originals, or the value that the remaining claims merge to.
+
+    The last write is restored first, and each value is verified. A restore that fails stays in the journal
+    for another attempt. A value that is neither ours nor the original was set by another program: the value
+    stays, and its entry is deleted. Originals are restored even if the journal cannot be written, because the
+    journal then still holds them. The claims of other jobs are then applied by a later `reconcile`.
+
+    Args:
+        devices: devices of the node.
+        journal: original values and claims.
+        owner: job whose claims are withdrawn; None for all jobs.
+        keys: restore these knobs only; None for all.
+        arbiter: the jobs on the node, with or without the owner.
+
+    Returns:
+        One result per journal entry.
+    """
+    transaction = SettingsTransaction(devices, journal, arbiter)
+    claimed = journal.entries_of(owner, keys)
+    shared = {
+        entry.key
+        for entry in claimed
+        if owner is not None and any(other != owner and arbiter.counts(other) for other in entry.claims)
+    }
+    closing = [entry for entry in claimed if entry.key not in shared]
+    transaction.released = frozenset(entry.key for entry in closing)
+    results = {entry.key: _classify(devices.knobs.get(entry.key), entry) for entry in closing}
+    ours = [entry for entry in closing if results[entry.key] is None]
+    transaction.entries = {entry.key: entry.with_written(None) for entry in ours}
+    for entry in claimed:
+        if entry.key in shared and owner is not None:
+            _withdraw_claim(transaction, entry, owner)
+    if owner is not None:
+        transaction.request_merged_claims()
+        transaction.request_dependents([entry.key for entry in ours] + list(transaction.writes))
+    try:
+        journal.update(transaction.entries.values())
+    except OSError:
+        transaction.writes.clear()
+        transaction.entries = {
+            entry.key: entry.without_claim(owner or "") for entry in claimed if entry.key in shared
+        }
+    results.update(_write_originals(devices, ours))
+    for key in transaction.writes:  # restoring an original may have changed them as a side effect
+        transaction.current |= devices.read([key])
+    transaction.commit()
+    final = {key: result for key, result in results.items() if result is not None}
+    final |= {key: _shared_result(transaction, key) for key in shared}
+    _update_journal(transaction, closing, final)
+    return [final[entry.key] for entry in claimed]
+
+
+def _withdraw_claim(transaction: SettingsTransaction, entry: JournalEntry, owner: str) -> None:
+    """Remove a job's claim from a knob that other jobs claim, and request the value that remains."""
+    remaining = entry.without_claim(owner)
+    transaction.entries[entry.key] = remaining
+    target = transaction.merged_value(remaining)
+    if target is None and entry.claims[owner] is not None:
+        target = entry.original  # the other jobs' settings only change this knob as a side effect
+    if target is not None and (target != entry.target or entry.written is None):
+        transaction.request(remaining, target)
+
+
+def _shared_result(transaction: SettingsTransaction, key: str) -> RestoreResult:
+    """Return the result for a knob on which other jobs have claims."""
+    knob, outcome = transaction.devices.knobs.get(key), transaction.outcomes.get(key)
+    if knob is None:
+        return RestoreResult(key, False, "the device is gone")
+    if outcome is not None and outcome.failed:
+        return RestoreResult(key, False, outcome.note)
+    current = transaction.read(key)
+    if current is None:
+        return RestoreResult(key, True, "")
+    return RestoreResult(key, True, f"other jobs on the node hold {knob.format_value(current)}")
+
+
+def _update_journal(
+    transaction: SettingsTransaction,
+    closing: Sequence[JournalEntry],
+    results: dict[str, RestoreResult],
+) -> None:
+    """Journal the values in force; delete entries that are restored or that another program changed."""
+    changed = {entry.key for entry in closing if results[entry.key].note.startswith(CHANGED_EXTERNALLY)}
+    if changed:
+        # Knobs that only changed as a side effect of a setting that another program has changed since
+        # are no longer ours to restore.
+        changed |= {entry.key for entry in closing if not any(entry.claims.values())}
+    journal = transaction.journal
+    unrestored = {entry.key for entry in closing if not results[entry.key].done} - changed
+    finished = {entry.key for entry in closing} - unrestored
+    current = transaction.devices.read(unrestored)
+    waiting = [journal.entries[key].with_written(value) for key, value in current.items()]
+    others = [entry for entry in transaction.final_entries() if entry.key not in transaction.released]
+    journal.update_or_defer([*waiting, *others], finished)
+
+
+def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
+    """Return the result if nothing has to be written; None if the current value is ours."""
+    if knob is None:
+        return RestoreResult(entry.key, False, "the device is gone")
+    if not knob.readable:
+        return None
+    try:
+        current = knob.read()
+    except DeviceError as error:
+        return None if entry.written is None else RestoreResult(entry.key, False, error.why)
+    if knob.is_equivalent(entry.original, current):
+        # A rewrite costs nothing, and removes the rounding if our own write caused it.
+        if current != entry.original and current == entry.written:
+            return None
+        return RestoreResult(entry.key, True)
+    if entry.written is None or knob.is_equivalent(entry.written, current):
+        return None
+    return RestoreResult(entry.key, False, f"{CHANGED_EXTERNALLY}{knob.format_value(current)}")
+
+
+def _write_originals(devices: NodeDevices, entries: list[JournalEntry]) -> dict[str, RestoreResult]:
+    """Write originals in reverse order of stages, then once more in order where needed.
+
+    The second pass covers knobs whose write was refused, or undone by a later write: a preference, for
+    example, cannot be written before the governor is restored.
+    """
+    ordered = sorted(entries, key=lambda entry: devices.knobs[entry.key].stage)
+    results: dict[str, RestoreResult] = {}
+    stale: set[str] = set()
+    for entry in reversed(ordered):
+        knob = devices.knobs[entry.key]
+        results[entry.key] = _write_original(knob, entry)
+        stale.update(knob.dependents_at(entry.original))
+    for entry in ordered:
+        if not results[entry.key].done or entry.key in stale:
+            results[entry.key] = _write_original(devices.knobs[entry.key], entry)
+    return results
+
+
+def _write_original(knob: Knob, entry: JournalEntry) -> RestoreResult:
+    try:
+        if not (knob.readable and _holds(knob, entry.original)):
+            knob.write(entry.original)
+        actual = knob.read() if knob.readable else entry.original
+    except DeviceError as error:
+        return RestoreResult(entry.key, False, error.why)
+    if knob.is_equivalent(entry.original, actual):
+        return RestoreResult(entry.key, True)
+    return RestoreResult(entry.key, False, f"the hardware holds {knob.format_value(actual)}")
+
+
+def _holds(knob: Knob, value: str) -> bool:
+    try:
+        return knob.read() == value
+    except DeviceError:
+        return False
