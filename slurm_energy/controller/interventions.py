@@ -17,7 +17,6 @@ from slurm_energy.config import Config
 from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import GpuShape
-from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.interventions import PROTECTED_S, AssignedShape, InterventionState
 from slurm_energy.priority.offered_shapes import ShapeChoice, choice_reason, choose_shapes, offered_by
 from slurm_energy.priority.preemption import (
@@ -27,6 +26,7 @@ from slurm_energy.priority.preemption import (
     at_risk_jobs,
     plan_preemptions,
 )
+from slurm_energy.priority.snapshot import Snapshot
 from slurm_energy.scheduling import Policy
 from slurm_energy.slurm.command import Runner
 from slurm_energy.slurm.hostlist import expand_hostlist, fold_hostlist

@@ -24,7 +24,8 @@ from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
     from slurm_energy.controller.priority_pipeline import PriorityPipeline
-    from slurm_energy.priority.engine import EngineState, Snapshot
+    from slurm_energy.priority.engine import EngineState
+    from slurm_energy.priority.snapshot import Snapshot
 
 OFF: Final = "off"
 _POLL_INTERVAL_S: Final = 1.0

@@ -15,11 +15,12 @@ from slurm_energy.controller.interventions import Interventions
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.oracle.history.lower_bounds import Bounds, bounds_many
 from slurm_energy.oracle.history.queue_forecast import Predictions, predict_many
-from slurm_energy.priority.engine import EngineState, PriorityEngine, Snapshot
+from slurm_energy.priority.engine import EngineState, PriorityEngine
 from slurm_energy.priority.guard import BoundsSource, PredictionGuard
 from slurm_energy.priority.offered_shapes import OfferedShapeProvider
 from slurm_energy.priority.prediction import HistoryPredictor, QueuePredictor
 from slurm_energy.priority.publisher import NullPublisher, Publisher, ScontrolPublisher, TablePublisher
+from slurm_energy.priority.snapshot import Snapshot
 from slurm_energy.priority.usage import DecayedUsage
 from slurm_energy.slurm.command import CommandRunner, Runner
 from slurm_energy.slurm.fair_share import ShareCache, ShareTree, read_shares

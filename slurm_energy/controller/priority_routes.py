@@ -17,7 +17,8 @@ from slurm_energy.quantities import shown
 from slurm_energy.user_lookup import uid_of
 
 if TYPE_CHECKING:
-    from slurm_energy.priority.engine import EngineState, Snapshot
+    from slurm_energy.priority.engine import EngineState
+    from slurm_energy.priority.snapshot import Snapshot
 
 _CHUNK: Final = 200
 
@@ -34,8 +35,9 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> It
     snapshot = priority.snapshot
     if snapshot is None:
         return iter([json.dumps(head | {"jobs": []})[:-1]])
-    from slurm_energy.priority import explanation
+    from slurm_energy.priority.explanation import Explainer
     from slurm_energy.priority.query import PriorityQuery, matching_rows, visible_rows
+    from slurm_energy.priority.snapshot_tables import ranking_input
 
     wanted = PriorityQuery.from_parameters(query)
     if (visible := rights.visibility) is None:
@@ -44,8 +46,8 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> It
         wanted = wanted.limited_to(visible, rights.name)
     rows = matching_rows(snapshot, wanted)
     if wanted.state:
-        head["state"] = explanation.state(snapshot)
-    explainer = explanation.Explainer(snapshot, visible_rows(snapshot.queue, visible))
+        head["state"] = ranking_input(snapshot)
+    explainer = Explainer(snapshot, visible_rows(snapshot.queue, visible))
     return _pieces(head, rows, explainer.job)
 
 
@@ -92,9 +94,9 @@ def shares(priority: PriorityLoop, rights: Rights) -> dict[str, Any]:
 
 
 def _share_rows(snapshot: Snapshot, state: EngineState, limit: Rights | None) -> list[dict[str, Any]]:
-    from slurm_energy.priority.explanation import shares_rows
+    from slurm_energy.priority.snapshot_tables import share_rows
 
-    rows = shares_rows(snapshot, state)
+    rows = share_rows(snapshot, state)
     if limit is None:
         return rows
     names = (None, limit.name, str(limit.uid))

@@ -1,30 +1,46 @@
-"""A snapshot as plain data: jobs with the reasons of their places, shares, the columns behind them.
+"""Why each pending job has its place in the queue, as plain data for `GET /v1/priority`.
 
-Words and JSON only; nothing is computed here that the engine has not decided.
+This module words what the engine has decided; it decides nothing itself.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from slurm_energy.priority.engine import EngineState, Snapshot
 from slurm_energy.priority.prediction import SOURCES, QueuePredictions
-from slurm_energy.priority.reasons import reason
+from slurm_energy.priority.snapshot import Snapshot
 from slurm_energy.quantities import format_duration, shown
-from slurm_energy.reports.scaling import with_unit
-from slurm_energy.scheduling.fairness import fair_share_factor, usage_to_share_ratio
+from slurm_energy.reports.scaling import figure, with_unit
+from slurm_energy.scheduling import Ranking
 from slurm_energy.scheduling.queue import Bools
-from slurm_energy.scheduling.ranking import AGED, URGENT
-from slurm_energy.slurm.fair_share import FairShare
+from slurm_energy.scheduling.ranking import AGED, URGENT, Term
 from slurm_energy.slurm.queue.columns import PENDING
 
 _SHOWN_RATIO: Final = 1.01
 _TIERS: Final = ("aged", "urgent", "normal")
+_WORDS: Final = {
+    "age": "age",
+    "ageing": "waiting",
+    "deadline": "its deadline",
+    "edp": "energy-delay product",
+    "fair": "its user's share of energy",
+    "fairshare": "its user's fair share",
+    "had": "what its user had of the share",
+    "jobsize": "size",
+    "partition": "its partition",
+    "qos": "its QOS",
+    "slack": "slack before its deadline",
+    "submit": "submission",
+    "time": "run time",
+    "wait": "waiting",
+}
+"""For people; other terms go by their names."""
+
+_FIRST_BY_TIER: Final = {AGED: "as it waited past the bound", URGENT: "as it has a deadline"}
 
 
 def display_id(snapshot: Snapshot, row: int) -> str:
@@ -78,14 +94,14 @@ class Explainer:
             "partition": queue.partition[row],
             "qos": queue.qos[row],
             "name": queue.name[row],
-            "submit": _number(queue.submit_s[row]),
-            "eligible": _number(queue.eligible_s[row]),
-            "deadline": _number(queue.deadline_s[row]),
+            "submit": json_number(queue.submit_s[row]),
+            "eligible": json_number(queue.eligible_s[row]),
+            "deadline": json_number(queue.deadline_s[row]),
             "wait_s": self._wait_s(row, at),
             "place": place or None,
             "ranked_jobs": len(snapshot.order),
             "tier": None if at is None else _TIERS[int(snapshot.ranking.tier[at])],
-            "score": None if at is None else _number(snapshot.ranking.score[at]),
+            "score": None if at is None else json_number(snapshot.ranking.score[at]),
             "site_factor": number or None,
             "priority": int(queue.priority[row]),
             "nice": int(queue.nice[row]),
@@ -103,7 +119,7 @@ class Explainer:
         """Return what the score of a ranked job is made of; terms that do not concern it are left out."""
         found = []
         for name, term in self._snapshot.ranking.terms.items():
-            value = _number(term.value[at])
+            value = json_number(term.value[at])
             if value is not None:
                 contribution = None if term.weight is None else term.weight * value
                 found.append(
@@ -157,9 +173,9 @@ class Explainer:
         snapshot, place = self._snapshot, int(self._snapshot.place[row])
         parts = []
         if near := self._neighbour(place - 1):
-            parts.append(f"job {near[0]} goes before it {reason(snapshot.ranking, near[1], at)}")
+            parts.append(f"job {near[0]} goes before it {order_reason(snapshot.ranking, near[1], at)}")
         if near := self._neighbour(place + 1):
-            parts.append(f"it goes before job {near[0]} {reason(snapshot.ranking, at, near[1])}")
+            parts.append(f"it goes before job {near[0]} {order_reason(snapshot.ranking, at, near[1])}")
         return f"; {', and '.join(parts)}" if parts else ""
 
     def _neighbour(self, place: int) -> tuple[int, int] | None:
@@ -182,7 +198,7 @@ class Explainer:
     def _wait_s(self, row: int, at: int | None) -> float | None:
         if at is not None:
             return float(self._waited_s[at])
-        submit = _number(self._snapshot.queue.submit_s[row])
+        submit = json_number(self._snapshot.queue.submit_s[row])
         return None if submit is None else max(0.0, self._snapshot.computed - submit)
 
     def _shapes(self, at: int) -> list[dict[str, Any]]:
@@ -203,84 +219,6 @@ class Explainer:
                 }
             )
         return found
-
-
-def shares_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
-    """Return energy and shares of every association, each account's total before its users.
-
-    As in sshare an account's total is that of the accounts below it too.
-    """
-    users = snapshot.users
-    total = float(users.energy_joules.sum())
-    factor, had = (
-        fair_share_factor(users.energy_joules, users),
-        usage_to_share_ratio(users.energy_joules, users),
-    )
-    rows = []
-    for at, (account, user) in enumerate(snapshot.associations):
-        joules = float(users.energy_joules[at])
-        if not account and not joules:
-            continue  # its records have found their account
-        rows.append(
-            {
-                "account": account,
-                "user": user,
-                "shares": _raw(state.configured_shares.users.get((account, user))),
-                "norm_shares": _number(snapshot.shares[at]),
-                "energy_joules": joules,
-                "energy_share": joules / total if total > 0 else 0.0,
-                "gpu_seconds": float(users.gpu_seconds[at]),
-                "usage_to_share_ratio_joules": float(had[at]),
-                "fair_share_factor": float(factor[at]),
-            }
-        )
-    below: dict[str, list[dict[str, Any]]] = {name: [] for name in state.configured_shares.accounts}
-    for row in rows:
-        for account in state.configured_shares.upwards(str(row["account"])):
-            below.setdefault(account, []).append(row)
-    rows += [_account(name, own, state.configured_shares.accounts.get(name)) for name, own in below.items()]
-    return sorted(rows, key=lambda row: (row["account"], row["user"] is not None, row["user"] or ""))
-
-
-def state(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the columns that `scheduling` was given, so that it can be asked again and answer the same."""
-    tables = {"jobs": snapshot.scheduled.jobs, "alternatives": snapshot.shapes.table, "users": snapshot.users}
-    found: dict[str, Any] = {
-        name: {
-            field.name: _plain(getattr(table, field.name).tolist())
-            for field in dataclasses.fields(table)  # type: ignore[arg-type]
-        }
-        for name, table in tables.items()
-    }
-    return {
-        "now_s": snapshot.scheduled.now_s,
-        "policy": snapshot.policy,
-        "options": dataclasses.asdict(snapshot.options),
-        **found,
-        "order": snapshot.scheduled.jobs.job_id[snapshot.order].tolist(),
-    }
-
-
-def _account(name: str, own: Sequence[dict[str, Any]], configured: FairShare | None) -> dict[str, Any]:
-    """Return an account's row: what its users had, and its own part of the cluster or, unknown, theirs."""
-    known = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
-    share = configured.norm if configured else sum(known) if known else None
-    part = sum(row["energy_share"] for row in own)
-    return {
-        "account": name,
-        "user": None,
-        "shares": _raw(configured),
-        "norm_shares": share,
-        "energy_joules": sum(row["energy_joules"] for row in own),
-        "energy_share": part,
-        "gpu_seconds": sum(row["gpu_seconds"] for row in own),
-        "usage_to_share_ratio_joules": None,
-        "fair_share_factor": 2.0 ** (-part / share) if share else None,
-    }
-
-
-def _raw(share: FairShare | None) -> int | None:
-    return None if share is None else share.raw
 
 
 def _predicted(predicted: QueuePredictions, row: int) -> dict[str, Any]:
@@ -318,11 +256,57 @@ def _adjustments(predicted: QueuePredictions, row: int) -> list[str]:
     return words
 
 
-def _number(value: Any) -> float | None:
+def json_number(value: Any) -> float | None:
     """Return a number as JSON can have it: None for NaN and infinity."""
     number = float(value)
     return number if math.isfinite(number) else None
 
 
-def _plain(values: list[Any]) -> list[Any]:
-    return [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]
+def order_reason(ranking: Ranking, first: int, second: int) -> str:
+    """Return why one ranked job goes before another, to follow `job 1 goes before job 2`.
+
+    Args:
+        ranking: a policy's answer.
+        first: row of the job that goes before.
+        second: row of the other.
+    """
+    tier = int(ranking.tier[first])
+    if tier != ranking.tier[second]:
+        return _FIRST_BY_TIER.get(tier, "by its tier")
+    if not math.isfinite(ranking.score[second]) and math.isfinite(ranking.score[first]):
+        return "as the other cannot run now"
+    if tier == AGED:
+        return "as it was submitted earlier"
+    found = decisive(ranking.terms, first, second)
+    if ranking.score[first] == ranking.score[second]:
+        return "at equal scores, by its lower number"
+    if found is None:
+        return f"by its score ({figure(ranking.score[first])} against {figure(ranking.score[second])})"
+    return f"for {_WORDS.get(found, found)} ({_against(ranking.terms[found], first, second)})"
+
+
+def decisive(terms: Mapping[str, Term], first: int, second: int) -> str | None:
+    """Return the name of the term that speaks most for the first of two jobs; None: none does.
+
+    Contributions are compared where the score is a sum, logarithms where it is a product. A term that does
+    not concern a job speaks neither for nor against it.
+    """
+    speaks = {name: _favour(term, first) - _favour(term, second) for name, term in terms.items()}
+    best = max(speaks, key=lambda name: speaks[name], default=None)
+    return best if best is not None and speaks[best] > 0 else None
+
+
+def _favour(term: Term, row: int) -> float:
+    value = float(term.value[row])
+    if not math.isfinite(value):
+        return 0.0
+    if term.weight is not None:
+        return term.weight * value
+    if term.power is not None and value > 0:
+        return -term.power * math.log(value)
+    return 0.0
+
+
+def _against(term: Term, first: int, second: int) -> str:
+    words = [figure(float(term.value[row])) for row in (first, second) if np.isfinite(term.value[row])]
+    return f"{' against '.join(words)} {term.unit}".rstrip()

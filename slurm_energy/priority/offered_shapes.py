@@ -14,7 +14,6 @@ import numpy as np
 
 from slurm_energy.errors import UsageError
 from slurm_energy.policies.shapes import GpuShape, parse_shapes
-from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.prediction import QueuePredictions, QueuePredictor
 from slurm_energy.priority.scaling_model import harmonized, relative_by_peaks
 from slurm_energy.priority.scheduling_tables import (
@@ -23,6 +22,7 @@ from slurm_energy.priority.scheduling_tables import (
     blocked_rows,
     integer_codes,
 )
+from slurm_energy.priority.snapshot import Snapshot
 from slurm_energy.reports.scaling import with_unit
 from slurm_energy.scheduling.admission import admit
 from slurm_energy.scheduling.queue import Bools, Ints, alternatives

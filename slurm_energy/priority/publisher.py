@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from slurm_energy.priority import table_file
-from slurm_energy.priority.engine import Snapshot
+from slurm_energy.priority.snapshot import Snapshot
 
 MAX_REFRESHED_JOBS: Final = 100
 """New jobs of a cycle that are looked up at once; the others are seldom those that start next."""

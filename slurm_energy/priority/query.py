@@ -10,8 +10,8 @@ import numpy as np
 
 from slurm_energy.accounting.record_selection import JobSelector, Visibility
 from slurm_energy.errors import ForbiddenError
-from slurm_energy.priority.engine import Snapshot
 from slurm_energy.priority.explanation import pending_rows
+from slurm_energy.priority.snapshot import Snapshot
 from slurm_energy.protocol.query_parameters import refuse_unknown, switch, words
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.queue import Bools

@@ -28,6 +28,7 @@ from slurm_energy.priority.query import PriorityQuery, matching_rows, visible_ro
 from slurm_energy.priority.rank_correlation import count_inversions, rank_correlation
 from slurm_energy.priority.scheduling_tables import waiting_since
 from slurm_energy.priority.site_factors import MIN_SITE_FACTOR, SPACING
+from slurm_energy.priority.snapshot_tables import ranking_input, share_rows
 from slurm_energy.priority.usage import DecayedUsage, decay_weight
 from slurm_energy.scheduling import Jobs, Options, Policy, Queue, Ranking, Users
 from slurm_energy.scheduling.queue import Alternatives
@@ -339,7 +340,7 @@ def test_the_state_told_gives_the_same_order_again(policy):
     kept = EngineState(DecayedUsage(7 * DAY))
     kept.usage.add_records([used(n, 1e7 * n, user=f"u{n}") for n in range(4)], NOW)
     found = engine(policy, kept).cycle(queue(*rows), NOW)
-    told = json.loads(json.dumps(explanation.state(found), allow_nan=False))
+    told = json.loads(json.dumps(ranking_input(found), allow_nan=False))
 
     def table(kind, name):
         types = {"possible": np.bool_} | dict.fromkeys(
@@ -515,9 +516,7 @@ def test_whatever_stands_in_the_queue_it_is_ranked(policy, queues):
             assert not np.any(found.site_factors[found.queue.fixed | (found.queue.state != 0)])
             explainer = explanation.Explainer(found)
             told = [explainer.job(row) for row in explanation.pending_rows(found)]
-            json.dumps(
-                [told, explanation.shares_rows(found, kept), explanation.state(found)], allow_nan=False
-            )
+            json.dumps([told, share_rows(found, kept), ranking_input(found)], allow_nan=False)
             (
                 found.site_factor_changes(),
                 found.site_factor_table(),
@@ -628,7 +627,7 @@ def test_shares_told():
     found = engine(kept=kept).cycle(
         queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75}), NOW
     )
-    rows = explanation.shares_rows(found, kept)
+    rows = share_rows(found, kept)
     assert [(row["account"], row["user"]) for row in rows] == [
         ("art", None), ("art", "bob"), ("physics", None), ("physics", "alice"),
     ]  # fmt: skip
@@ -648,7 +647,7 @@ def test_an_account_has_what_the_accounts_below_it_had():
     ]
     kept.configured_shares = normalise_shares(tree)
     kept.usage.add_records([used(1, 3e6), used(2, 1e6, user="bob", account="art")], NOW)
-    rows = explanation.shares_rows(engine(kept=kept).cycle(queue({}), NOW), kept)
+    rows = share_rows(engine(kept=kept).cycle(queue({}), NOW), kept)
     parts = {row["account"]: (row["energy_share"], row["norm_shares"]) for row in rows if not row["user"]}
     assert parts == {"root": (1.0, 1.0), "science": (0.75, 0.5), "physics": (0.75, 0.5), "art": (0.25, 0.5)}
 
@@ -660,12 +659,12 @@ def test_records_without_account_do_not_thin_out_the_shares():
         [early._replace(settled=False), used(2, 1.0, user="carol", account="", settled=False)], NOW
     )
     told = queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75})
-    rows = explanation.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
+    rows = share_rows(engine(kept=kept).cycle(told, NOW), kept)
     assert [row["norm_shares"] for row in rows if row["account"] == ""] == [0.0, 0.0]
     kept = EngineState(DecayedUsage(7 * DAY))
     kept.usage.add_records([early._replace(settled=False)], NOW)
     kept.usage.add_records([early._replace(account="art", settled=True)], NOW)
-    rows = explanation.shares_rows(engine(kept=kept).cycle(told, NOW), kept)
+    rows = share_rows(engine(kept=kept).cycle(told, NOW), kept)
     assert {row["account"] for row in rows} == {"art", "physics"}
     factors = {row["user"]: row["fair_share_factor"] for row in rows if row["user"]}
     assert factors == pytest.approx({"alice": 1.0, "bob": 2 ** (-1 / 0.75)}, rel=1e-5)

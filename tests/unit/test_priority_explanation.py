@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_energy.priority.reasons import decisive, reason
+from slurm_energy.priority.explanation import decisive, order_reason
 from slurm_energy.scheduling import Options, Queue, Ranking, Users, names, policy
 from slurm_energy.scheduling.queue import alternatives, jobs
 from slurm_energy.scheduling.ranking import AGED, NORMAL, URGENT, Term
@@ -27,18 +27,19 @@ def test_of_a_sum_the_greatest_difference_counts() -> None:
     edp, fair = Term(np.array([0.9, 0.2]), "", 1.0), Term(np.array([0.1, 0.2]), "", 0.5)
     found = ranking([-0.95, -0.3], edp=edp, fair=fair)
     assert decisive(found.terms, 0, 1) == "edp"
-    assert reason(found, 0, 1) == "for energy-delay product (0.9000 against 0.2000)"
+    assert order_reason(found, 0, 1) == "for energy-delay product (0.9000 against 0.2000)"
 
 
 def test_of_a_product_the_greatest_ratio_counts() -> None:
     edp, ageing = Term(np.array([6e9, 3e9]), "J s", power=1.0), Term(np.array([9.0, 3.0]), power=-1.0)
     assert (
-        reason(ranking([6e9 / 9, 1e9], edp=edp, ageing=ageing), 0, 1) == "for waiting (9.0000 against 3.0000)"
+        order_reason(ranking([6e9 / 9, 1e9], edp=edp, ageing=ageing), 0, 1)
+        == "for waiting (9.0000 against 3.0000)"
     )
     cheap = Term(np.array([1e9, 3e9]), "J s", power=1.0)
-    assert reason(ranking([1e9 / 9, 1e9], edp=cheap, ageing=ageing), 0, 1).startswith("for ")
+    assert order_reason(ranking([1e9 / 9, 1e9], edp=cheap, ageing=ageing), 0, 1).startswith("for ")
     equal = Term(np.array([3.0, 3.0]), power=-1.0)
-    text = reason(ranking([1e9 / 3, 1e9], edp=cheap, ageing=equal), 0, 1)
+    text = order_reason(ranking([1e9 / 3, 1e9], edp=cheap, ageing=equal), 0, 1)
     assert text == "for energy-delay product (1.000e+09 against 3.000e+09 J s)"
 
 
@@ -55,7 +56,7 @@ def test_of_a_product_the_greatest_ratio_counts() -> None:
 )
 def test_what_goes_before_every_term(scores: list[float], tiers: list[int], words: str) -> None:
     same = Term(np.array([1.0, 1.0]), "", 1.0)
-    assert reason(ranking(scores, tiers, same=same), 0, 1) == words
+    assert order_reason(ranking(scores, tiers, same=same), 0, 1) == words
 
 
 ROWS = st.lists(
@@ -83,7 +84,7 @@ def test_of_any_two_neighbours_a_term_speaks_for_the_first(
     found = policy(name).rank(Queue(0.0, table, shapes, users), Options())
     order = found.order(table.job_id).tolist()
     for first, second in itertools.pairwise(order):
-        text = reason(found, first, second)
+        text = order_reason(found, first, second)
         assert text
         close = math.isclose(found.score[first], found.score[second], rel_tol=1e-9, abs_tol=1e-9)
         if found.tier[first] == found.tier[second] and not close:

@@ -1,0 +1,96 @@
+"""The tables behind a ranking as plain data: fair shares, and the columns that were ranked."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from slurm_energy.priority.engine import EngineState
+from slurm_energy.priority.explanation import json_number
+from slurm_energy.priority.snapshot import Snapshot
+from slurm_energy.scheduling.fairness import fair_share_factor, usage_to_share_ratio
+from slurm_energy.slurm.fair_share import FairShare
+
+
+def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
+    """Return energy and shares of every association, each account's total before its users.
+
+    As in sshare an account's total is that of the accounts below it too.
+    """
+    users = snapshot.users
+    total = float(users.energy_joules.sum())
+    factor, had = (
+        fair_share_factor(users.energy_joules, users),
+        usage_to_share_ratio(users.energy_joules, users),
+    )
+    rows = []
+    for at, (account, user) in enumerate(snapshot.associations):
+        joules = float(users.energy_joules[at])
+        if not account and not joules:
+            continue  # its records have found their account
+        rows.append(
+            {
+                "account": account,
+                "user": user,
+                "shares": _raw(state.configured_shares.users.get((account, user))),
+                "norm_shares": json_number(snapshot.shares[at]),
+                "energy_joules": joules,
+                "energy_share": joules / total if total > 0 else 0.0,
+                "gpu_seconds": float(users.gpu_seconds[at]),
+                "usage_to_share_ratio_joules": float(had[at]),
+                "fair_share_factor": float(factor[at]),
+            }
+        )
+    below: dict[str, list[dict[str, Any]]] = {name: [] for name in state.configured_shares.accounts}
+    for row in rows:
+        for account in state.configured_shares.upwards(str(row["account"])):
+            below.setdefault(account, []).append(row)
+    rows += [_account(name, own, state.configured_shares.accounts.get(name)) for name, own in below.items()]
+    return sorted(rows, key=lambda row: (row["account"], row["user"] is not None, row["user"] or ""))
+
+
+def ranking_input(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the columns that `scheduling` was given, so that it can be asked again and answer the same."""
+    tables = {"jobs": snapshot.scheduled.jobs, "alternatives": snapshot.shapes.table, "users": snapshot.users}
+    found: dict[str, Any] = {
+        name: {
+            field.name: _plain(getattr(table, field.name).tolist())
+            for field in dataclasses.fields(table)  # type: ignore[arg-type]
+        }
+        for name, table in tables.items()
+    }
+    return {
+        "now_s": snapshot.scheduled.now_s,
+        "policy": snapshot.policy,
+        "options": dataclasses.asdict(snapshot.options),
+        **found,
+        "order": snapshot.scheduled.jobs.job_id[snapshot.order].tolist(),
+    }
+
+
+def _account(name: str, own: Sequence[dict[str, Any]], configured: FairShare | None) -> dict[str, Any]:
+    """Return an account's row: what its users had, and its own part of the cluster or, unknown, theirs."""
+    known = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
+    share = configured.norm if configured else sum(known) if known else None
+    part = sum(row["energy_share"] for row in own)
+    return {
+        "account": name,
+        "user": None,
+        "shares": _raw(configured),
+        "norm_shares": share,
+        "energy_joules": sum(row["energy_joules"] for row in own),
+        "energy_share": part,
+        "gpu_seconds": sum(row["gpu_seconds"] for row in own),
+        "usage_to_share_ratio_joules": None,
+        "fair_share_factor": 2.0 ** (-part / share) if share else None,
+    }
+
+
+def _raw(share: FairShare | None) -> int | None:
+    return None if share is None else share.raw
+
+
+def _plain(values: list[Any]) -> list[Any]:
+    return [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]
