@@ -3,9 +3,9 @@
 Pure: runs come in as data; where they are stored is the accounting room's matter.
 """
 
-from slurm_energy.oracle.history.finished_run import Ending, Run
 from slurm_energy.oracle.history.forecast import Forecast
 from slurm_energy.oracle.history.history_oracle import HistoryOracle
+from slurm_energy.oracle.history.observed_run import Ending, Run
 from slurm_energy.oracle.history.run_history import History
 
 __all__ = ["Ending", "Forecast", "History", "HistoryOracle", "Run"]

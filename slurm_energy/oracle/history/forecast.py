@@ -9,7 +9,7 @@ from typing import Final
 
 from slurm_energy.oracle.history.cap_response import Caps, predicted, tdp_watts
 from slurm_energy.oracle.history.distribution import EVEN, Grid, Observation, mixed, spread, times
-from slurm_energy.oracle.history.finished_run import Ending, Run
+from slurm_energy.oracle.history.observed_run import Ending, Run
 from slurm_energy.oracle.history.similarity import LEVELS, caps_of_row, row_of, units
 from slurm_energy.oracle.history.track_record import gpu_watts
 

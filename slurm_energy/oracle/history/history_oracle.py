@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from slurm_energy.oracle.history.distribution import Grid, high, low, mean
-from slurm_energy.oracle.history.finished_run import Ending
 from slurm_energy.oracle.history.forecast import Forecast
+from slurm_energy.oracle.history.observed_run import Ending
 from slurm_energy.oracle.history.run_history import History
 from slurm_energy.oracle.history.similarity import LEVELS, units
 from slurm_energy.oracle.prediction import Answer, Estimate, Oracle, Question, Source

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Final
 
 from slurm_energy.oracle.history.cap_response import Caps
-from slurm_energy.oracle.history.finished_run import Run
 from slurm_energy.oracle.history.forecast import Forecast, make_forecast, run_scale, watts_of
+from slurm_energy.oracle.history.observed_run import Run
 from slurm_energy.oracle.history.run_variability import Surprise
 from slurm_energy.oracle.history.similarity import (
     LEVELS,

@@ -8,7 +8,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from slurm_energy.oracle.history.cap_response import Caps, caps_of
-from slurm_energy.oracle.history.finished_run import Run
+from slurm_energy.oracle.history.observed_run import Run
 from slurm_energy.oracle.prediction import Question
 
 Key = tuple[int, bool, bool, tuple[Any, ...]]

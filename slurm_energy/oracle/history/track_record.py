@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from slurm_energy.oracle.history.cap_response import NO_CAPS, caps_of, predicted, tdp_watts
-from slurm_energy.oracle.history.finished_run import Run
+from slurm_energy.oracle.history.observed_run import Run
 from slurm_energy.oracle.history.similarity import units
 
 HALF_LIFE_S: Final = 14 * 86400.0
