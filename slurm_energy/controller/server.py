@@ -45,7 +45,7 @@ from slurm_energy.errors import (
     UnavailableError,
     UsageError,
 )
-from slurm_energy.oracle.prediction import Question
+from slurm_energy.oracle.prediction import PredictionRequest
 from slurm_energy.slurm.roles import read_roles
 from slurm_energy.user_lookup import uid_of
 
@@ -145,7 +145,7 @@ class ControllerServer:
     async def _post_predict(self, _: web.Request, caller: Caller, body: bytes) -> Answer:
         operator = caller.rights.everything
 
-        def questions() -> list[Question]:
+        def questions() -> list[PredictionRequest]:
             return read_questions(read_object(body), caller.rights.name, operator=operator)
 
         asked = await asyncio.to_thread(questions)
