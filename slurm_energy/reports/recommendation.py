@@ -15,7 +15,7 @@ from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.hardware.hardware_files import find_hardware
 from slurm_energy.oracle.prediction import Prediction, PredictionRequest
 from slurm_energy.policies import catalogue
-from slurm_energy.policies.edp import cpu_entry, gpu_entry
+from slurm_energy.policies.edp_table import cpu_entry, gpu_entry
 from slurm_energy.records import JobDevice
 from slurm_energy.reports.fields import asked_number
 from slurm_energy.reports.note import Note
