@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 from slurm_energy.accounting import run_history
 from slurm_energy.accounting.run_history import FinishedRun
 from slurm_energy.config import Config
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError, ForbiddenError, UsageError
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.oracle.history import History, HistoryOracle, ObservedRun, RunEnding
 from slurm_energy.oracle.nameplate import NameplateOracle
 from slurm_energy.oracle.prediction import FallbackOracle, Oracle, PredictionRequest
@@ -39,7 +39,7 @@ class HistoryCache:
 
     Args:
         store: the database.
-        recurring: for failures that repeat.
+        failures: for failures that repeat.
         keep_days: `controller.history_days`; replaced on reload.
         policy_caps: caps of the site's policies, for jobs that ask for none; replaced on reload.
 
@@ -50,11 +50,11 @@ class HistoryCache:
     def __init__(
         self,
         store: Store,
-        recurring: Recurring,
+        failures: RepeatedFailureLog,
         retention_days: float,
         policy_caps: run_history.PolicyCaps | None = None,
     ) -> None:
-        self._store, self._recurring = store, recurring
+        self._store, self._failures = store, failures
         self.retention_days, self.policy_caps = retention_days, policy_caps or {}
         self.model: Oracle | None = None
         self._history = History()
@@ -70,9 +70,9 @@ class HistoryCache:
                     await self.load()
                 await self.learn()
                 await self._drop_old()
-                self._recurring.works("history")
+                self._failures.clear("history")
             except EnergyError as error:
-                self._recurring.failed("history", str(error))
+                self._failures.report("history", str(error))
             await asyncio.sleep(interval_s())
 
     async def load(self) -> None:

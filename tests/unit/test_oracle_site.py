@@ -23,8 +23,8 @@ from slurm_energy import config as configuration  # noqa: E402
 from slurm_energy.cli import main as cli  # noqa: E402
 from slurm_energy.config.findings import Severity  # noqa: E402
 from slurm_energy.controller.history_cache import HistoryCache, training_model  # noqa: E402
-from slurm_energy.controller.recurring import Recurring  # noqa: E402
 from slurm_energy.errors import ConfigError  # noqa: E402
+from slurm_energy.log_once import RepeatedFailureLog  # noqa: E402
 from slurm_energy.oracle.calibration.evaluation import predicted  # noqa: E402
 from slurm_energy.oracle.calibration.measurements import write_measurements  # noqa: E402
 from slurm_energy.oracle.calibration_files import save_calibration, shipped_calibration  # noqa: E402
@@ -227,7 +227,9 @@ def test_a_prior_is_of_another_kind_and_says_something(folder: Path, senergy: Ru
 
 
 def test_the_controller_asks_the_model_where_history_knows_nothing(folder: Path) -> None:
-    memory = HistoryCache(Mock(), Recurring(logging.getLogger("test")), retention_days=1.0)
+    memory = HistoryCache(
+        Mock(), RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True), retention_days=1.0
+    )
     asked = [PredictionRequest(model="resnet50", gpu_kind="a100", gpus=1), PredictionRequest(name="anything")]
     assert asyncio.run(memory.answers(asked, own_only=True)) == [None, None]
     memory.model = training_model(configuration.load())
