@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_agent import env
+from test_job_manager import env
 
 from slurm_energy.agent import daemon
 from slurm_energy.agent.jobs.job_manager import JobManager

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import test_mig
-from test_agent import Node, env
+from test_job_manager import Node, env
 from test_sampler import HandClock
 
 from slurm_energy.agent.jobs.job_manager import JobManager

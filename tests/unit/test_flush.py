@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_agent import Node, env
 from test_agent_daemon import Agent, eventually
+from test_job_manager import Node, env
 
 from slurm_energy import atomic_file
 from slurm_energy.agent import daemon

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_agent import Node, energy_of, env
+from test_job_manager import Node, energy_of, env
 
 from slurm_energy.agent.sockets.server import AgentServer
 from slurm_energy.agent.state.deferred_messages import DeferredMessages
