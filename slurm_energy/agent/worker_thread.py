@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-class TimerGrid:
+class Grid:
     """The moments `origin + n x interval_s`. One that was missed is left out and never made up for.
 
     Args:
@@ -37,7 +37,7 @@ class TimerGrid:
 
 
 @dataclass(frozen=True, slots=True)
-class PeriodicTask:
+class Regular:
     """What is done again and again.
 
     Attributes:
@@ -51,7 +51,7 @@ class PeriodicTask:
     failed: Callable[[Exception], object]
 
 
-class WorkerThread(Executor):
+class Worker(Executor):
     """Runs tasks in one thread, one after the other, and between them something regular, on a fixed grid.
 
     What comes late does not shift what follows; moments that were missed are left out. The thread begins with
@@ -61,8 +61,8 @@ class WorkerThread(Executor):
     def __init__(self, name: str) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name)
-        self._periodic: PeriodicTask | None = None
-        self._grid = TimerGrid(0.0, 1.0)
+        self._regular: Regular | None = None
+        self._grid = Grid(0.0, 1.0)
         self._due = 0.0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -84,10 +84,10 @@ class WorkerThread(Executor):
             self._thread.start()
         return future
 
-    def run_periodically(self, periodic: PeriodicTask | None) -> None:
+    def repeat(self, regular: Regular | None) -> None:
         """Do something regularly from now on; None: nothing any more, once the task that runs now is done."""
-        self._periodic = periodic
-        self.submit(self._reset_grid)
+        self._regular = regular
+        self.submit(self._anew)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the thread when the tasks that were submitted are done."""
@@ -95,16 +95,16 @@ class WorkerThread(Executor):
         if wait and self._thread.ident is not None:
             self._thread.join()
 
-    def _reset_grid(self) -> None:
+    def _anew(self) -> None:
         self._due = 0.0
-        self._grid = TimerGrid(0.0, 0.0)
+        self._grid = Grid(0.0, 0.0)
 
     def _run(self) -> None:
         while True:
-            periodic = self._periodic
-            pause_s = None if periodic is None else self._pause_s(periodic)
-            if periodic is not None and pause_s is not None and pause_s <= 0:
-                self._work(periodic)
+            regular = self._regular
+            pause_s = None if regular is None else self._pause_s(regular)
+            if regular is not None and pause_s is not None and pause_s <= 0:
+                self._work(regular)
                 continue
             try:
                 task = self._tasks.get(timeout=pause_s)
@@ -114,17 +114,17 @@ class WorkerThread(Executor):
                 return
             task()
 
-    def _pause_s(self, periodic: PeriodicTask) -> float:
+    def _pause_s(self, regular: Regular) -> float:
         """Return the seconds until the next regular work, on a new grid when the interval is another."""
-        interval_s, now = periodic.interval_s(), time.monotonic()
+        interval_s, now = regular.interval_s(), time.monotonic()
         if interval_s != self._grid.interval_s:
-            self._grid = TimerGrid(now, interval_s)
+            self._grid = Grid(now, interval_s)
             self._due = self._grid.next(now)
         return self._due - now
 
-    def _work(self, periodic: PeriodicTask) -> None:
+    def _work(self, regular: Regular) -> None:
         try:
-            periodic.work()
+            regular.work()
         except Exception as error:
-            periodic.failed(error)
+            regular.failed(error)
         self._due = self._grid.next(time.monotonic())

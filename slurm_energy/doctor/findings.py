@@ -12,7 +12,7 @@ from slurm_energy.devices.hardware import NodeHardware
 
 
 @dataclass(frozen=True, slots=True)
-class CounterFinding:
+class CounterSeen:
     """An energy counter.
 
     Attributes:
@@ -35,7 +35,7 @@ class CounterFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class KnobFinding:
+class KnobSeen:
     """A knob.
 
     Attributes:
@@ -51,7 +51,7 @@ class KnobFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class InterfaceFinding:
+class Interface:
     """A hardware interface that the kernel or a library may offer.
 
     Attributes:
@@ -103,7 +103,7 @@ class FileFault:
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmFileFindings:
+class SlurmSide:
     """What slurm.conf and plugstack.conf say.
 
     Attributes:
@@ -141,7 +141,7 @@ class SlurmFileFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class HostFindings:
+class Findings:
     """Everything that was found on a node; errors are texts, empty where all is well.
 
     Attributes:
@@ -163,9 +163,9 @@ class HostFindings:
     time: float
     root: bool
     hardware: NodeHardware
-    counters: tuple[CounterFinding, ...] = ()
-    knobs: tuple[KnobFinding, ...] = ()
-    interfaces: tuple[InterfaceFinding, ...] = ()
+    counters: tuple[CounterSeen, ...] = ()
+    knobs: tuple[KnobSeen, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
     throttles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     virtual: bool = False
@@ -183,4 +183,4 @@ class HostFindings:
     clock_offset_s: float | None = None
     clock_uncertainty_s: float = 0.0
     munge_error: str = ""
-    slurm: SlurmFileFindings = field(default_factory=SlurmFileFindings)
+    slurm: SlurmSide = field(default_factory=SlurmSide)

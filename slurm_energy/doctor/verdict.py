@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class CheckState(StrEnum):
+class State(StrEnum):
     """A check's verdict: `absent` is a lack that is no fault; `degraded` and `failed` need somebody."""
 
     OK = "ok"
@@ -16,19 +16,19 @@ class CheckState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
+class Check:
     """One line of the report.
 
     Attributes:
         name: what was checked.
         state: the verdict.
-        finding: what there is.
+        found: what there is.
         cost: what its lack costs in accuracy or control; empty if nothing.
         fix: a command or line to write; empty if there is nothing to do.
     """
 
     name: str
-    state: CheckState
-    finding: str
+    state: State
+    found: str
     cost: str = ""
     fix: str = ""

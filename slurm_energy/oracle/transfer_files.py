@@ -12,11 +12,13 @@ from slurm_energy.config.schema_document import toml
 from slurm_energy.errors import ConfigError
 from slurm_energy.oracle.transfer.evidence import COLUMNS, MAX_ROWS, Evidence
 from slurm_energy.oracle.transfer.prior import Transfer, WorkloadOffsets
+from slurm_energy.oracle.transfer.ranges import SCORE_LEVELS
 from slurm_energy.quantities import shown
 
 _LARGEST: Final = 100.0
 """Bound of logarithms and slopes: far beyond any real one."""
 _TRANSFER: Final = ("sources", "cap_share", "workloads")
+_SCORES: Final = ("time_scores", "power_scores")
 _OFFSETS: Final = tuple(spec.name for spec in dataclasses.fields(WorkloadOffsets))
 
 
@@ -24,6 +26,7 @@ def transfer_lines(name: str, transfer: Transfer) -> list[str]:
     """Return the lines of a table that `read_transfer` takes."""
     lines = ["", f"[{name}]", f"sources = [{', '.join(map(toml, transfer.sources))}]"]
     lines.append(f"cap_share = {_number(transfer.cap_share)}")
+    lines += [f"{key} = {_numbers(getattr(transfer, key))}" for key in _SCORES]
     for workload, offsets in sorted(transfer.workloads.items()):
         lines += ["", f"[{name}.workloads.{toml(workload)}]"]
         lines += [f"{key} = {_numbers(getattr(offsets, key))}" for key in _OFFSETS]
@@ -44,7 +47,7 @@ def read_transfer(path: Path, name: str, data: Any) -> Transfer:
         ConfigError: names file and key.
     """
     place = f"{path}: {name}"
-    values = _table(place, data, _TRANSFER)
+    values = _table(place, data, (*_TRANSFER, *_SCORES), optional=("workloads", *_SCORES))
     sources = values["sources"]
     if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
         raise ConfigError(f"{place}.sources", "is not a list of names")
@@ -57,7 +60,8 @@ def read_transfer(path: Path, name: str, data: Any) -> Transfer:
         workload: _offsets(f"{place}.workloads.{shown(workload)}", table)
         for workload, table in values["workloads"].items()
     }
-    return Transfer(tuple(sources), cap_share, workloads)
+    scores = {key: _scores(f"{place}.{key}", values[key]) for key in _SCORES if key in values}
+    return Transfer(tuple(sources), cap_share, workloads, **scores)
 
 
 def read_evidence(path: Path, data: Any) -> Evidence:
@@ -97,7 +101,16 @@ def _offsets(place: str, data: Any) -> WorkloadOffsets:
     return WorkloadOffsets(batches, time, supply)
 
 
-def _table(place: str, data: Any, keys: Iterable[str]) -> dict[str, Any]:
+def _scores(place: str, data: Any) -> tuple[float, ...]:
+    values = _list(place, data)
+    if len(values) != len(SCORE_LEVELS) or values[0] <= 0 or sorted(values) != list(values):
+        raise ConfigError(place, f"is not a list of {len(SCORE_LEVELS)} rising numbers above 0")
+    return values
+
+
+def _table(
+    place: str, data: Any, keys: Iterable[str], optional: Sequence[str] = ("workloads",)
+) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(place, "is no table")
     known = set(keys)
@@ -105,7 +118,7 @@ def _table(place: str, data: Any, keys: Iterable[str]) -> dict[str, Any]:
         if key not in known:
             raise ConfigError(f"{place}.{shown(key)}", "unknown key")
     for key in sorted(known - set(data)):
-        if key != "workloads":
+        if key not in optional:
             raise ConfigError(f"{place}.{key}", "is missing")
     return {"workloads": {}} | data
 

@@ -12,7 +12,7 @@ PREFIXES = ("", "K", "M", "G", "T", "P")
 
 
 @dataclass(frozen=True, slots=True)
-class DisplayUnits:
+class Units:
     """How columns scale their figures.
 
     Attributes:
@@ -24,7 +24,7 @@ class DisplayUnits:
     convert: bool = True
 
     @classmethod
-    def parse(cls, units: str | None, noconvert: bool) -> DisplayUnits:
+    def parse(cls, units: str | None, noconvert: bool) -> Units:
         """Read --units and --noconvert.
 
         Raises:

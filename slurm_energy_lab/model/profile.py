@@ -285,7 +285,7 @@ class OtherProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeProfile:
+class Profile:
     """One kind of node."""
 
     name: str

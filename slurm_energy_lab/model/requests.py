@@ -64,7 +64,7 @@ class KernelResult:
         energy_joules: energy of every component of the node between start and end.
     """
 
-    run_id: int
+    work_id: int
     kernel: str
     device: str
     size: float

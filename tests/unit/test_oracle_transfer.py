@@ -27,7 +27,7 @@ from slurm_energy.oracle.calibration.identification import (  # noqa: E402
     usual_cap_share,
 )
 from slurm_energy.oracle.calibration.measurements import Measurement, column  # noqa: E402
-from slurm_energy.oracle.calibration.search import SearchSettings  # noqa: E402
+from slurm_energy.oracle.calibration.search import Settings  # noqa: E402
 from slurm_energy.oracle.calibration_files import (  # noqa: E402
     load_calibration,
     save_calibration,
@@ -38,9 +38,8 @@ from slurm_energy.oracle.configuration_sweep import Sweep, sweep  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
 from slurm_energy.oracle.selection import EQUAL_WEIGHT_ROWS, measurement_weight  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
-from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle  # noqa: E402
+from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.transfer.evidence import OTHER_WORKLOADS, Evidence, assess  # noqa: E402
-from slurm_energy.oracle.transfer.gaussian_process import student_95  # noqa: E402
 from slurm_energy.oracle.transfer.prior import NOTHING, Transfer, WorkloadOffsets, combined  # noqa: E402
 from slurm_energy.oracle.workload import find_profile  # noqa: E402
 
@@ -67,7 +66,7 @@ def drawn(rows: list[Measurement], count: int, seed: int) -> tuple[list[Measurem
 
 
 def calibrated(rows: list[Measurement]) -> Calibration:
-    return fit(A40, rows, SearchSettings(), prior=PRIOR, method="transfer").calibration
+    return fit(A40, rows, Settings(), prior=PRIOR, method="transfer").calibration
 
 
 def sweep_of(calibration: Calibration, model: str, batch: float, caps: tuple[float, ...] = CAPS) -> Sweep:
@@ -132,9 +131,7 @@ def test_the_prior_oracle_ignores_measurements_and_follows_a_reload() -> None:
     current = [calibrated(few)]
     oracle = TrainingOracle(lambda name: current[0])
     none = TrainingOracle(lambda name: Calibration(A40.name, evidence=Evidence(PRIOR)))
-    asked = TrainingAlternatives.of(
-        (find_profile("resnet50"), A40, "tf32", 32.0, 1.0, 1e6, cap) for cap in CAPS
-    )
+    asked = Alternatives.of((find_profile("resnet50"), A40, "tf32", 32.0, 1.0, 1e6, cap) for cap in CAPS)
     expected_s = none.predict_many(asked).duration_s
     assert oracle.prior.predict_many(asked).duration_s == pytest.approx(expected_s)
     assert oracle.predict_many(asked).duration_s != pytest.approx(expected_s)
@@ -171,19 +168,44 @@ def test_many_rows_select_better_limits_than_none() -> None:
 
 @pytest.mark.parametrize("count", [8, 24, 60])
 def test_ranges_cover_rows_that_were_not_seen(count: int) -> None:
-    """The printed range once covered 38 to 56 % of the withheld rows of workloads with 8 rows."""
-    given_rows, left = drawn(study(), count, 5)
-    oracle = TrainingOracle(lambda name: calibrated(given_rows))
-    asked = TrainingAlternatives.of(
+    """The printed range once covered 38 to 56 % of the withheld rows of workloads with 8 rows.
+
+    The coverage of a single draw varies by about ten points, so that of ten draws is averaged.
+    """
+    covered = np.mean([coverage(*drawn(study(), count, seed)) for seed in range(5, 15)], axis=0)
+    assert np.all((covered >= 0.82) & (covered <= 0.97))
+
+
+def coverage(given_rows: list[Measurement], left: list[Measurement]) -> list[float]:
+    """Return the shares of rows inside their ranges of time and of power."""
+    calibration = calibrated(given_rows)
+    asked = Alternatives.of(
         (find_profile(row.model), A40, row.precision, row.batch, 1.0, 1e6, row.cap_watts) for row in left
     )
-    found = oracle.predict_many(asked)
+    found = TrainingOracle(lambda name: calibration).predict_many(asked)
+    shares = []
     for measured, predictions, low, high in (
         (column(left, "step_s"), found.step_s, found.spread[:, 0], found.spread[:, 1]),
         (column(left, "power_watts"), found.power_watts, found.spread[:, 2], found.spread[:, 3]),
     ):
         ratio = measured / predictions
-        assert np.mean((low <= ratio) & (ratio <= high)) >= 0.8
+        shares.append(float(np.mean((low <= ratio) & (ratio <= high))))
+    return shares
+
+
+def test_scores_between_kinds_widen_the_range_and_leave_the_prediction_alone() -> None:
+    rows, _ = drawn(study(), 6, 3)
+    wide = dataclasses.replace(PRIOR, time_scores=tuple(3.0 * score for score in PRIOR.time_scores))
+    for given_rows in ([], rows):
+        usual, wider = (
+            sweep_of(Calibration(A40.name, evidence=assess(A40, given_rows, prior)), "resnet50", 32.0)
+            for prior in (PRIOR, wide)
+        )
+        assert wider.best == usual.best
+        for first, second in zip(usual.answers, wider.answers, strict=True):
+            assert first.duration_s.mean == second.duration_s.mean
+            assert first.duration_s.high < second.duration_s.high
+            assert first.power_watts == second.power_watts
 
 
 def test_random_rows_leave_the_response_to_limits_alone() -> None:
@@ -193,7 +215,7 @@ def test_random_rows_leave_the_response_to_limits_alone() -> None:
     assert fixes_response(A40, rows)
     assert "voltage_floor" in {unknown.name for unknown in choose_unknowns(A40, rows)}
     assert "voltage_floor" not in {unknown.name for unknown in choose_unknowns(A40, few)}
-    result = fit(A40, few, SearchSettings(), prior=PRIOR)
+    result = fit(A40, few, Settings(), prior=PRIOR)
     assert (result.method, result.calibration.theta) == ("transfer", Calibration(A40.name).theta)
 
 
@@ -213,7 +235,7 @@ def test_a_workload_without_sweeps_has_no_factors_after_a_search() -> None:
     rows = study(("resnet50", "bert-base"))
     few, _ = drawn(study(("deepspeech2",)), 8, 0)
     assert own_workloads(A40, rows + few) == ["bert-base", "resnet50"]
-    quick = SearchSettings(generations=0, population=8, polish=3, kicks=0)
+    quick = Settings(generations=0, population=8, polish=3, kicks=0)
     shipped = shipped_calibration(A40.name)
     start = dataclasses.replace(shipped, workloads={name: shipped.workloads[name] for name in MODELS[:2]})
     found = fit(A40, rows + few, quick, start=start, prior=PRIOR).calibration
@@ -311,11 +333,6 @@ def test_several_kinds_are_averaged_where_they_measured() -> None:
     assert combined([]) == NOTHING
 
 
-@given(st.floats(4.0, 1e6))
-def test_students_quantile(free: float) -> None:
-    assert student_95(free) == pytest.approx(stats.t.ppf(0.95, free), rel=0.003)
-
-
 def test_evidence_survives_its_file(tmp_path: Path) -> None:
     given_rows, _ = drawn(study(), 10, 2)
     given_rows[0] = dataclasses.replace(given_rows[0], power_watts=math.nan)
@@ -327,6 +344,7 @@ def test_evidence_survives_its_file(tmp_path: Path) -> None:
         [answer.duration_s.high for answer in first.answers], rel=1e-4
     )
     assert second.best == first.best
+    assert again.evidence is not None and again.evidence.prior.scores == PRIOR.scores
 
 
 @pytest.mark.parametrize(
@@ -341,6 +359,13 @@ def test_evidence_survives_its_file(tmp_path: Path) -> None:
         ('sources = ["rtx6000-24gb"]', "sources = 3", "evidence.prior.sources: is not a list of names"),
         ("\ncap_share = 0.", "\ncap_share = -0.", "evidence.prior.cap_share: is not above 0"),
         ("\nsupply = [", "\nsupply = [1.0, ", "has lists of different lengths"),
+        (
+            "time_scores = [",
+            "time_scores = [0.001, ",
+            "time_scores: is not a list of 20 rising numbers above 0",
+        ),
+        ("power_scores = [", "power_scores = [9.0, ", "power_scores: is not a list of 20 rising numbers"),
+        ("power_scores = [0", "power_scores = [-0", "power_scores: is not a list of 20 rising numbers"),
     ],
 )
 def test_a_corrupt_file_names_file_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -356,11 +381,11 @@ def test_a_corrupt_file_names_file_and_key(tmp_path: Path, old: str, new: str, m
 
 def test_a_search_wants_four_rows_and_a_transfer_one() -> None:
     rows = study()[:1]
-    assert fit(A40, rows, SearchSettings(), prior=PRIOR).method == "transfer"
+    assert fit(A40, rows, Settings(), prior=PRIOR).method == "transfer"
     with pytest.raises(UsageError, match="1 measurements are too few"):
-        fit(A40, rows, SearchSettings(), method="search")
+        fit(A40, rows, Settings(), method="search")
     with pytest.raises(UsageError, match="0 measurements are too few"):
-        fit(A40, [], SearchSettings())
+        fit(A40, [], Settings())
 
 
 def test_searched_workloads_are_predicted_as_before() -> None:
@@ -391,7 +416,7 @@ def test_own_factors_go_before_evidence(tmp_path: Path) -> None:
 def test_the_range_of_a_search_is_wider_than_its_own_errors() -> None:
     """Numbers fitted to few rows make these look better predicted than others are."""
     rows = study(("resnet50", "bert-base"))
-    still = SearchSettings(generations=0, population=8, polish=0, kicks=0)
+    still = Settings(generations=0, population=8, polish=0, kicks=0)
     shipped = shipped_calibration(A40.name)
     known = fit(A40, rows, still, start=shipped).calibration.known
     own = with_residuals(A40, rows, shipped).known

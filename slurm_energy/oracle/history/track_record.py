@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from slurm_energy.oracle.history.cap_response import NO_CAPS, caps_of, predicted, tdp_watts
-from slurm_energy.oracle.history.observed_run import ObservedRun
+from slurm_energy.oracle.history.observed_run import Run
 from slurm_energy.oracle.history.similarity import units
 
 HALF_LIFE_S: Final = 14 * 86400.0
@@ -70,7 +70,7 @@ class Taken:
     limit_sum: float = 0.0
     newest: float = 0.0
 
-    def add(self, run: ObservedRun) -> tuple[float, float]:
+    def add(self, run: Run) -> tuple[float, float]:
         """Count a run; return the factor on sums over older runs, and the run's size seconds."""
         fade, seconds, self.newest = _fading(run, self.newest)
         nodes = run.nodes or 1
@@ -115,7 +115,7 @@ class ProgramRecord(Taken):
     measured_sum: float = 0.0
     watts_sum: float = 0.0
 
-    def add(self, run: ObservedRun) -> tuple[float, float]:
+    def add(self, run: Run) -> tuple[float, float]:
         """Count a run; see `Taken.add`."""
         fade, weight = Taken.add(self, run)
         limited = weight * (run.time_limit_s or run.duration_s)
@@ -157,7 +157,7 @@ class UserRecord(Taken):
     overrun_size_seconds: float = 0.0
     overrun_sum: float = 0.0
 
-    def add(self, run: ObservedRun) -> tuple[float, float]:
+    def add(self, run: Run) -> tuple[float, float]:
         """Count a run; see `Taken.add`."""
         fade, weight = Taken.add(self, run)
         limit_s, predicted_s = run.time_limit_s or run.duration_s, run.predicted_s or 0.0
@@ -244,7 +244,7 @@ def rounded_up(value: float, anchor: float) -> float:
     return float(anchor * 2.0 ** (-steps / _STEPS_PER_DOUBLING))
 
 
-def uncapped_s(run: ObservedRun) -> float:
+def uncapped_s(run: Run) -> float:
     """Return the seconds that a run would have taken without a cap."""
     before = caps_of(run.cap_watts, run.gpu_cap_watts, run.nodes, run.gpus)
     if before == NO_CAPS or run.energy_joules is None or run.duration_s <= 0:
@@ -254,7 +254,7 @@ def uncapped_s(run: ObservedRun) -> float:
     return run.duration_s * time
 
 
-def gpu_watts(run: ObservedRun, watts: float) -> float:
+def gpu_watts(run: Run, watts: float) -> float:
     """Return the part of a run's watts per unit that its GPUs drew: all of it where that is not known."""
     if not run.gpus:
         return 0.0
@@ -263,7 +263,7 @@ def gpu_watts(run: ObservedRun, watts: float) -> float:
     return watts * min(1.0, run.gpu_joules / run.energy_joules)
 
 
-def _fading(run: ObservedRun, newest: float) -> tuple[float, float, float]:
+def _fading(run: Run, newest: float) -> tuple[float, float, float]:
     """Return the factor on older runs, the seconds of this run as they count, and the newest end."""
     seconds = max(0.0, run.duration_s)
     if run.end >= newest:

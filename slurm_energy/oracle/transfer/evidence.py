@@ -14,7 +14,7 @@ from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.training.timing import step_times
 from slurm_energy.oracle.transfer.gaussian_process import Linearised, Places, Posterior, latent_covariance
-from slurm_energy.oracle.transfer.latent_model import DEFAULTS, NEUTRAL, LatentModel
+from slurm_energy.oracle.transfer.latent_model import DEFAULTS, NEUTRAL, Response
 from slurm_energy.oracle.transfer.prior import LATENTS, LIMITS, MEASURED_ELSEWHERE, Array, Transfer
 
 MAX_ROWS: Final = 1000
@@ -71,7 +71,8 @@ class Evidence:
         at = Linearised(
             places(self.prior, self.models, given["batch"], given["cap_share"]), slopes, given["slowdown"]
         )
-        return Posterior(at, np.stack((given["time_residual"], given["power_residual"])))
+        residuals = np.stack((given["time_residual"], given["power_residual"]))
+        return Posterior(at, residuals, self.prior.scores)
 
 
 def places(prior: Transfer, models: Sequence[str], batch: Array, cap_share: Array) -> Places:
@@ -131,7 +132,7 @@ def latent_values(
 
 
 def _linearise(
-    response: LatentModel, at: Places, observed: Array, means: Mapping[str, Array], latents: dict[str, Array]
+    response: Response, at: Places, observed: Array, means: Mapping[str, Array], latents: dict[str, Array]
 ) -> tuple[Linearised, Array]:
     """Return the model near latent quantities, and observed less expected logarithms."""
     seconds, watts, slowdown = response.logarithms(**latents)
@@ -161,12 +162,12 @@ def _evidence(
     )
 
 
-def _response(hardware: Hardware, rows: Sequence[Measurement]) -> LatentModel:
+def _response(hardware: Hardware, rows: Sequence[Measurement]) -> Response:
     function = SATURATIONS["sigmoid"]
     times = step_times(
         demands(rows), devices(hardware, rows), DEFAULTS, NEUTRAL, function, column(rows, "gpus")
     )
-    return LatentModel(times, hardware.tdp_watts, column(rows, "cap_watts"))
+    return Response(times, hardware.tdp_watts, column(rows, "cap_watts"))
 
 
 def _places(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Places:

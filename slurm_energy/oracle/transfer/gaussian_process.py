@@ -8,7 +8,7 @@ and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,15 +24,14 @@ from slurm_energy.oracle.transfer.prior import (
     POWER_NOISE,
     POWER_ROUGHNESS,
     POWER_SLOPE,
-    SCALE_WEIGHT,
     TIME_NOISE,
     TIME_ROUGHNESS,
     TIME_SLOPE,
     Array,
     Deviations,
 )
+from slurm_energy.oracle.transfer.ranges import NORMAL_SCORES, SCALE_WEIGHT, half_width
 
-_NORMAL_95 = 1.6448536269514722
 NOISES = (TIME_NOISE, POWER_NOISE)
 
 
@@ -107,9 +106,15 @@ class Posterior:
     Args:
         at: the observed steps, linearised at the latent quantities that suit them best.
         residuals: logarithm of observed over expected time and power, shape (2, n); NaN: not observed.
+        scores: quantiles of the scores of time and of power between kinds (`ranges.SCORE_LEVELS`).
     """
 
-    def __init__(self, at: Linearised, residuals: Array) -> None:
+    def __init__(
+        self,
+        at: Linearised,
+        residuals: Array,
+        scores: tuple[Sequence[float], Sequence[float]] = (NORMAL_SCORES, NORMAL_SCORES),
+    ) -> None:
         self.at, self.seen = at, np.isfinite(residuals.ravel())
         values = residuals.ravel()[self.seen]
         noise = np.repeat(np.square(NOISES), len(at.places))[self.seen]
@@ -124,16 +129,17 @@ class Posterior:
         time_scatter = max(_scatter(full, values, everything), _scatter(full, values, ~power))
         self._scatters = [time_scatter, _scatter(full, values, power if power.any() else everything)]
         self._counts = [int(own.sum()) or len(values) for own in (~power, power)]
+        self._own_scores = [_left_out_scores(full, values, own) for own in (~power, power)]
+        self._scores = scores
 
     @cached_property
     def quantiles(self) -> Array:
-        """Standard deviations from the mean to the 95 % quantiles of time and of power, shape (2, 1).
+        """Standard deviations from the mean to the ends of the ranges of time and of power, shape (2, 1).
 
-        Student's t with the degrees of freedom of the quantity's own observations (of all, if it was never
-        observed), scaled where observations scatter more than the prior says.
+        The degrees of freedom are the quantity's own observations (all, if it was never observed).
         """
-        widths = zip(self._counts, self._scatters, strict=True)
-        return np.array([[student_95(SCALE_WEIGHT + count) * scatter] for count, scatter in widths])
+        columns = zip(self._scores, self._own_scores, self._counts, self._scatters, strict=True)
+        return np.array([[half_width(*column)] for column in columns])
 
     def latent_mean(self, latents: Array, name: str) -> Array:
         """Return the mean of a latent quantity less its prior mean, given its `latent_covariance`."""
@@ -158,15 +164,13 @@ def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
     return float(np.sqrt(max(1.0, (SCALE_WEIGHT + length) / (SCALE_WEIGHT + own.sum()))))
 
 
-def student_95(free: float) -> float:
-    """Return the 95 % quantile of Student's t, for 4 degrees of freedom or more.
+def _left_out_scores(full: Array, values: Array, own: NDArray[np.bool_]) -> Array:
+    """Return the scores (`ranges`) of some observations, each predicted from the others of them.
 
-    Source: Abramowitz and Stegun, 26.7.5.
+    Source: Rasmussen and Williams, Eq. 5.12.
     """
-    z = _NORMAL_95
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / free + second / free**2 + third / free**3
+    inverse = np.linalg.inv(full[np.ix_(own, own)])
+    return np.asarray(np.abs(inverse @ values[own]) / np.sqrt(inverse.diagonal()))
 
 
 def variance(at: Linearised) -> Array:

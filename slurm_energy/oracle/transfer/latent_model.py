@@ -21,7 +21,7 @@ _MAX_STATIC: Final = 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class LatentModel:
+class Response:
     """Steps under power limits.
 
     Attributes:

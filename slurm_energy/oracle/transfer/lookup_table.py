@@ -15,10 +15,9 @@ from slurm_energy.oracle.transfer.gaussian_process import (
     Places,
     Posterior,
     latent_covariance,
-    student_95,
     variance,
 )
-from slurm_energy.oracle.transfer.latent_model import LatentModel
+from slurm_energy.oracle.transfer.latent_model import Response
 from slurm_energy.oracle.transfer.prior import (
     LIMITS,
     MEASURED_ELSEWHERE,
@@ -27,6 +26,7 @@ from slurm_energy.oracle.transfer.prior import (
     TIME_NOISE,
     Array,
 )
+from slurm_energy.oracle.transfer.ranges import prior_half_width
 
 _BATCHES: Final = np.arange(0.0, 17.0)
 _CAP_SHARES: Final = np.linspace(0.2, 1.0, 17)
@@ -35,7 +35,7 @@ _UNCERTAIN: Final = ("demand", "supply")
 
 
 @dataclass(frozen=True, slots=True)
-class LookupTable:
+class Table:
     """What is known of one workload on one kind of device, over batches (B nodes) and power limits (C nodes).
 
     Attributes:
@@ -94,7 +94,7 @@ def tabulate(
     step_times: Callable[[Array], StepTimes],
     evidence: Evidence,
     posterior: Posterior | None,
-) -> LookupTable:
+) -> Table:
     """Return the table of one workload.
 
     Args:
@@ -114,14 +114,14 @@ def tabulate(
     row = np.repeat(np.arange(len(batches)), len(_CAP_SHARES))
     column = np.tile(_CAP_SHARES, len(batches))
     batch = 2.0 ** batches[row]
-    response = LatentModel(step_times(batch), tdp_watts, column * tdp_watts)
+    response = Response(step_times(batch), tdp_watts, column * tdp_watts)
     at = _places(workload, batch, column, evidence)
     present = dict(zip(INNER, latents[row].T, strict=True))
     _, _, slowdown = response.logarithms(**present)
     linear = Linearised(at, response.slopes(present), slowdown)
     offsets, spread = np.zeros((2, len(batch))), variance(linear)
     offsets[0] = evidence.prior.mean("time", workload, batch)
-    quantiles = np.full((2, 1), student_95(np.inf))
+    quantiles = np.array([[prior_half_width(scores)] for scores in evidence.prior.scores])
     if posterior is not None:
         mean, lost = posterior.predict(linear)
         offsets, spread, quantiles = offsets + mean, spread - lost, posterior.quantiles
@@ -131,9 +131,7 @@ def tabulate(
     noise = np.square([[TIME_NOISE], [POWER_NOISE]])
     widths = quantiles * np.sqrt(np.maximum(0.0, spread) + noise)
     shape = (2, len(batches), len(_CAP_SHARES))
-    return LookupTable(
-        batches, np.log(_CAP_SHARES), latents, root, offsets.reshape(shape), widths.reshape(shape)
-    )
+    return Table(batches, np.log(_CAP_SHARES), latents, root, offsets.reshape(shape), widths.reshape(shape))
 
 
 def _latents(

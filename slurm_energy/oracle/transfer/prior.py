@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_energy.oracle.transfer.ranges import NORMAL_SCORES
+
 Array = NDArray[np.float64]
 
 
@@ -48,8 +50,6 @@ throttled."""
 TIME_ROUGHNESS, POWER_ROUGHNESS = 0.045, 0.03
 TIME_NOISE, POWER_NOISE = 0.03, 0.016
 """Model error that varies with batch and limit, and noise of a single measurement."""
-SCALE_WEIGHT: Final = 3.0
-"""Observations that the variances above are worth when measurements scatter more than they say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,20 @@ class Transfer:
         sources: names of the measured kinds.
         cap_share: the single power limit of least mean energy-delay product, as a share of the design power.
         workloads: by profile; others are expected to be as the default model says.
+        time_scores: quantiles of the scores of time between kinds of device (`ranges.SCORE_LEVELS`).
+        power_scores: likewise of power.
     """
 
     sources: tuple[str, ...] = ()
     cap_share: float = 0.62
     workloads: Mapping[str, WorkloadOffsets] = field(default_factory=dict)
+    time_scores: Sequence[float] = NORMAL_SCORES
+    power_scores: Sequence[float] = NORMAL_SCORES
+
+    @property
+    def scores(self) -> tuple[Sequence[float], Sequence[float]]:
+        """Quantiles of the scores of time and of power."""
+        return self.time_scores, self.power_scores
 
     def mean(self, latent: str, workload: str, batch: Array) -> Array:
         """Return the expected value of a latent quantity of one workload at some batches."""
@@ -102,6 +111,10 @@ def combined(transfers: Sequence[Transfer]) -> Transfer:
     """Return the mean over several kinds; each workload over those that measured it."""
     if not transfers:
         return NOTHING
+    time_scores, power_scores = (
+        tuple(np.mean([transfer.scores[place] for transfer in transfers], axis=0).tolist())
+        for place in (0, 1)
+    )
     workloads = {}
     for name in sorted({name for transfer in transfers for name in transfer.workloads}):
         own = [transfer.workloads[name] for transfer in transfers if name in transfer.workloads]
@@ -115,4 +128,6 @@ def combined(transfers: Sequence[Transfer]) -> Transfer:
         sources=tuple(source for transfer in transfers for source in transfer.sources),
         cap_share=float(np.mean([transfer.cap_share for transfer in transfers])),
         workloads=workloads,
+        time_scores=time_scores,
+        power_scores=power_scores,
     )
