@@ -16,7 +16,7 @@ from slurm_energy.agent.jobs.settings_applier import Applying
 from slurm_energy.agent.jobs.stale_jobs import NOTE, overdue
 from slurm_energy.agent.metering import components
 from slurm_energy.agent.metering.clock import Clock
-from slurm_energy.agent.metering.cpu_usage import Moment
+from slurm_energy.agent.metering.cpu_time_meter import Moment
 from slurm_energy.agent.metering.live_power import LEAST_WINDOW_S
 from slurm_energy.agent.metering.node_meter import Measuring
 from slurm_energy.agent.metering.trace import TraceBuilder

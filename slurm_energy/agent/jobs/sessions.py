@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_energy.agent.metering.attribution import BY_CPU_TIME, OTHER
 from slurm_energy.agent.metering.components import Part
-from slurm_energy.agent.metering.cpu_usage import Worker
+from slurm_energy.agent.metering.cpu_time_meter import Worker
 from slurm_energy.agent.metering.job_meter import Booking, Meter, PowerWatch
 from slurm_energy.agent.metering.occupancy import Occupant
 from slurm_energy.agent.metering.trace import TraceBuilder

@@ -7,7 +7,7 @@ from typing import Any
 
 from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.metering.clock import Clock
-from slurm_energy.agent.metering.cpu_usage import Moment, Usage
+from slurm_energy.agent.metering.cpu_time_meter import Moment, Usage
 from slurm_energy.agent.metering.idle_power import IdlePower
 from slurm_energy.agent.metering.job_meter import Meter, PowerWatch
 from slurm_energy.agent.metering.ledger import Ledger
