@@ -1,1 +1,1 @@
-"""The live queue engine: what goes into the columns that `scheduling` ranks, and what comes of its answer."""
+"""The live queue: rank pending jobs with the policies of `scheduling` and publish the order to Slurm."""

@@ -1,6 +1,6 @@
-"""One cycle of the queue engine: columns in, an order with its reasons and numbers for Slurm out.
+"""One cycle of the priority engine: from queue columns to an order with its reasons and site factors.
 
-No file, command, database or clock: queue, time and consumption are given, the snapshot is returned.
+Uses no file, command, database or clock: queue, time and usage are passed in, the snapshot is returned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
 
 @dataclass(slots=True)
 class AgedStarts:
-    """Starts of the last `wait_bound_s`, as seen in the queue; those of ended jobs are lost in a restart."""
+    """Number of jobs of each user that recently started after waiting past the bound.
+
+    Starts are collected from the queue during the last `wait_bound_s`. Those of ended jobs are lost in a
+    restart. No Slurm command.
+    """
 
     _starts: dict[tuple[int, float], int] = field(default_factory=dict)
 
@@ -43,9 +47,9 @@ class AgedStarts:
         """Return the number of such starts by uid.
 
         Args:
-            queue: all jobs. Tasks of an array count one by one.
+            queue: all jobs. Each task of an array counts.
             now_s: Unix seconds.
-            wait_bound_s: bound on waiting, also the time for which a start counts.
+            wait_bound_s: bound on waiting; also the time for which a start counts.
         """
         since = np.fmax(queue.submit_s, queue.eligible_s)
         aged = (queue.state == RUNNING) & (queue.start_s - since >= wait_bound_s)
@@ -57,16 +61,17 @@ class AgedStarts:
 
 @dataclass(slots=True)
 class EngineState:
-    """What lives from cycle to cycle, and over a reload.
+    """State that lives from cycle to cycle and across reloads.
 
     Attributes:
-        usage: of users and accounts.
-        told: shares as an administrator gave them out; empty: not known.
-        seen: without these, normalised shares as the queue showed them last.
-        numbers: site factors of the last cycle by job id; None before the first.
-        taken: site factors that slurmctld has taken one by one, by job id.
-        acted: what was changed about jobs beside their place.
-        mispredictions: what was predicted of jobs that have started.
+        usage: decayed usage of users and accounts.
+        configured_shares: shares as configured in Slurm's accounting; empty: unknown.
+        observed_shares: normalised shares last seen in the queue, used while the configured ones are
+            unknown.
+        site_factors: site factors of the last cycle by job id; None before the first cycle.
+        applied_factors: site factors that slurmctld accepted one by one, by job id.
+        interventions: assigned shapes and preemptions.
+        mispredictions: predictions of jobs that have started.
         aged_starts: jobs that started after the bound on waiting.
     """
 
@@ -80,7 +85,7 @@ class EngineState:
     aged_starts: AgedStarts = field(default_factory=AgedStarts)
 
     def shares(self) -> Mapping[Association, float]:
-        """Return normalised shares by association, those that are known."""
+        """Return the known normalised shares by association."""
         return {
             who: share.norm for who, share in self.configured_shares.users.items()
         } or self.observed_shares
@@ -91,13 +96,13 @@ class PriorityEngine:
 
     Args:
         config: policy, weights and bounds.
-        kept: shared with the engine before and after a reload.
-        history: answers from measured runs.
-        shaper: finds the shapes of jobs; None: as asked.
-        guard: the same one that the shaper's predictor has; None: without bounds from history.
+        state: shared with the engine before and after a reload.
+        history: predictions from measured runs.
+        shape_provider: determines the shapes of jobs; None: as requested.
+        guard: the guard of the shape provider's predictor; None: no bounds from history.
 
     Raises:
-        NotFoundError: the policy is not known.
+        NotFoundError: the policy is unknown.
         UsageError: the site's own policies cannot be loaded, or a weight is unknown.
     """
 
@@ -175,7 +180,7 @@ class PriorityEngine:
         )
 
     def _associations(self, queue: QueueColumns) -> Ints:
-        """Return each job's association, and remember the shares that the queue tells."""
+        """Return the row of each job's association, and store the shares that the queue contains."""
         pairs = list(zip(queue.account, queue.user, strict=True))
         found = self._state.usage.association_rows(pairs)
         with_shares = np.flatnonzero(~np.isnan(queue.shares_norm))
@@ -186,7 +191,7 @@ class PriorityEngine:
     def _users(
         self, queue: QueueColumns, predicted: QueuePredictions, association: Ints, now_s: float
     ) -> tuple[Users, Floats]:
-        """Return what associations had, running jobs by their predicted watts, and their shares."""
+        """Return usage and shares of associations; running jobs count by their predicted watts."""
         usage, known = self._state.usage, self._state.shares()
         usage.association_rows(known)
         joules, gpu_seconds = usage.decayed(now_s)
@@ -199,7 +204,7 @@ class PriorityEngine:
         return users_table(joules, gpu_seconds, shares), shares
 
     def _places(self, queue: QueueColumns, rows: Ints, leader: Ints, order: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return places and site factors of all jobs, and which are new; keep what the order allows."""
+        """Return places and site factors of all jobs, and the new rows. Few factors change."""
         place, site_factors = np.zeros(queue.count, np.int64), np.zeros(queue.count, np.int64)
         ordered = rows[order]
         old = self._current_site_factors(queue, ordered)
@@ -220,7 +225,10 @@ class PriorityEngine:
         return place, site_factors, new_rows
 
     def _withdrawn_rows(self, queue: QueueColumns, site_factors: Ints) -> Ints:
-        """Return rows that were ranked once: they would go before all in a partition that is not ranked."""
+        """Return rows with an outdated factor of ours.
+
+        Such jobs would go first in a partition that is no longer ranked.
+        """
         applied_factors = self._state.applied_factors if self._settings.mode == "portable" else {}
         at: Ints = np.flatnonzero(
             (queue.state == PENDING) & ~queue.fixed & (site_factors == 0) & bool(applied_factors)
@@ -228,7 +236,7 @@ class PriorityEngine:
         return at[np.array([applied_factors.get(job, 0) != 0 for job in scontrol_ids(queue, at)], np.bool_)]
 
     def _current_site_factors(self, queue: QueueColumns, ordered: Ints) -> Ints:
-        """Return the numbers that jobs have: as Slurm shows them where it was told job by job, else ours."""
+        """Return the present factors: in portable mode those in Slurm, otherwise those of the last cycle."""
         slurm_factors = queue.site_factor[ordered]
         known = self._state.site_factors
         if self._settings.mode == "portable" or not known:

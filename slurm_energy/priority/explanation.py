@@ -1,4 +1,4 @@
-"""Why each pending job has its place in the queue, as plain data for `GET /v1/priority`.
+"""The reason for each pending job's place in the queue, as plain data for `GET /v1/priority`.
 
 This module words what the engine has decided; it decides nothing itself.
 """
@@ -29,7 +29,7 @@ _WORDS: Final = {
     "edp": "energy-delay product",
     "fair": "its user's share of energy",
     "fairshare": "its user's fair share",
-    "had": "what its user had of the share",
+    "usage": "its user's usage per share",
     "jobsize": "size",
     "partition": "its partition",
     "qos": "its QOS",
@@ -38,7 +38,7 @@ _WORDS: Final = {
     "time": "run time",
     "wait": "waiting",
 }
-"""For people; other terms go by their names."""
+"""Names of terms for users; other terms appear under their own names."""
 
 _FIRST_BY_TIER: Final = {AGED: "as it waited past the bound", URGENT: "as it has a deadline"}
 
@@ -56,7 +56,7 @@ def display_id(snapshot: Snapshot, row: int) -> str:
 
 
 def pending_rows(snapshot: Snapshot, rows: Iterable[int] | None = None) -> list[int]:
-    """Return pending rows, first to start first; those without a place at the end, in order of their ids."""
+    """Return pending rows, first to start first; rows without a place follow in order of their ids."""
     queue = snapshot.queue
     at = np.flatnonzero(queue.state == PENDING)
     if rows is not None:
@@ -67,11 +67,11 @@ def pending_rows(snapshot: Snapshot, rows: Iterable[int] | None = None) -> list[
 
 
 class Explainer:
-    """Tells about the jobs of one snapshot.
+    """Describes the jobs of one snapshot.
 
     Args:
-        snapshot: of one cycle.
-        may_see: which jobs may be named as neighbours; None: all.
+        snapshot: result of a cycle.
+        may_see: jobs that may be named as neighbours; None: all.
     """
 
     def __init__(self, snapshot: Snapshot, may_see: Bools | None = None) -> None:
@@ -116,7 +116,7 @@ class Explainer:
         }
 
     def terms(self, at: int) -> list[dict[str, Any]]:
-        """Return what the score of a ranked job is made of; terms that do not concern it are left out."""
+        """Return the terms of a ranked job's score, without the terms that do not concern it."""
         found = []
         for name, term in self._snapshot.ranking.terms.items():
             value = json_number(term.value[at])
@@ -134,7 +134,7 @@ class Explainer:
         return found
 
     def why(self, row: int) -> str:
-        """Return one sentence: why this job stands where it stands."""
+        """Return one sentence that explains the job's place."""
         snapshot, queue = self._snapshot, self._snapshot.queue
         at = self._ranked.get(int(self._snapshot.leader[row]))
         if queue.fixed[row]:
@@ -163,13 +163,13 @@ class Explainer:
         return figures + self._neighbours(row, at)
 
     def _best(self, row: int) -> tuple[QueuePredictions, int]:
-        """Return whose figures count for a job, and where: of the shape that it is ranked by."""
+        """Return the predictions, and the row in them, of the shape that a job is ranked by."""
         at = self._ranked.get(row)
         choice = -1 if at is None else int(self._snapshot.ranking.choice[at])
         return (self._snapshot.predicted, row) if choice < 0 else (self._snapshot.shapes.predicted, choice)
 
     def _neighbours(self, row: int, at: int) -> str:
-        """Tell what puts the job just before before it, and it before the job just after."""
+        """Return why the job just before goes before this one, and this one before the job just after."""
         snapshot, place = self._snapshot, int(self._snapshot.place[row])
         parts = []
         if near := self._neighbour(place - 1):
@@ -179,7 +179,7 @@ class Explainer:
         return f"; {', and '.join(parts)}" if parts else ""
 
     def _neighbour(self, place: int) -> tuple[int, int] | None:
-        """Return number and ranked row of the job at a place, if there is one that may be named."""
+        """Return id and ranked index of the job at a place, if there is one and it may be named."""
         if not 1 <= place <= len(self._at_place):
             return None
         queue, row = self._snapshot.queue, int(self._at_place[place - 1])
@@ -246,7 +246,7 @@ def _figures(predicted: QueuePredictions, row: int) -> str:
 
 
 def _adjustments(predicted: QueuePredictions, row: int) -> list[str]:
-    """Return what was done to the time that the source says, in words."""
+    """Return, in words, how bound and factor changed the predicted time of the source."""
     words, said_s = [], float(predicted.source_time_s[row])
     bound_s, factor = float(predicted.lower_bound_s[row]), float(predicted.misprediction[row])
     if bound_s > said_s * _SHOWN_RATIO:
@@ -257,18 +257,18 @@ def _adjustments(predicted: QueuePredictions, row: int) -> list[str]:
 
 
 def json_number(value: Any) -> float | None:
-    """Return a number as JSON can have it: None for NaN and infinity."""
+    """Return a number that JSON can represent: None for NaN and infinity."""
     number = float(value)
     return number if math.isfinite(number) else None
 
 
 def order_reason(ranking: Ranking, first: int, second: int) -> str:
-    """Return why one ranked job goes before another, to follow `job 1 goes before job 2`.
+    """Return why one ranked job goes before another, as the end of the sentence `job 1 goes before job 2`.
 
     Args:
-        ranking: a policy's answer.
-        first: row of the job that goes before.
-        second: row of the other.
+        ranking: the policy's result.
+        first: ranked index of the job that goes before.
+        second: ranked index of the other job.
     """
     tier = int(ranking.tier[first])
     if tier != ranking.tier[second]:
@@ -286,10 +286,10 @@ def order_reason(ranking: Ranking, first: int, second: int) -> str:
 
 
 def decisive(terms: Mapping[str, Term], first: int, second: int) -> str | None:
-    """Return the name of the term that speaks most for the first of two jobs; None: none does.
+    """Return the name of the term that favours the first of two jobs most; None: no term favours it.
 
-    Contributions are compared where the score is a sum, logarithms where it is a product. A term that does
-    not concern a job speaks neither for nor against it.
+    Contributions are compared if the score is a sum, logarithms if it is a product. A term that does not
+    concern a job is neutral for it.
     """
     speaks = {name: _favour(term, first) - _favour(term, second) for name, term in terms.items()}
     best = max(speaks, key=lambda name: speaks[name], default=None)

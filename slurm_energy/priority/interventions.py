@@ -1,4 +1,4 @@
-"""What was changed about jobs, as far as later cycles must know it. Plain data."""
+"""State of the interventions on jobs (assigned shapes, preemptions) that later cycles need. Plain data."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from slurm_energy.policies.shapes import GpuShape, parse_shapes
 
 K = TypeVar("K")
 PROTECTED_S: Final = 1800.0
-"""A job that made way is not asked again for so long, twice as long each further time, nor is one that Slurm
-would not requeue."""
+"""Seconds for which a preempted job, or one that Slurm refused to requeue, is not selected again. Doubled by
+each further preemption of the job.
+"""
 MAX_PROTECTED_S: Final = 30 * 86400.0
 ABSENCE_LIMIT_S: Final = 86400.0
-"""So long a job may be out of the queue, completing or suspended, before what it was given is forgotten."""
+"""Seconds that a job may be absent from the queue (completing or suspended) before its entries expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedShape:
-    """A shape that a job was given.
+    """A shape that senergyctld assigned to a job.
 
     Attributes:
-        submit_s: when the job was submitted.
-        shape: what it has now; None: what it asked for.
-        since_s: Unix seconds.
-        asked: generic resources that it asked for itself, as scontrol takes them.
-        excluded: nodes that its owner excluded.
+        submit_s: submission time of the job, Unix seconds.
+        shape: the shape that the job has now; None: its original request.
+        since_s: time of the assignment, Unix seconds.
+        requested_gres: generic resources of the original request, in the syntax of scontrol.
+        excluded_nodes: nodes that the job's owner excluded.
     """
 
     submit_s: float
@@ -40,18 +41,21 @@ class AssignedShape:
 
 @dataclass(slots=True)
 class InterventionState:
-    """Lives from cycle to cycle and over a reload; filled from the database when senergyctld starts.
+    """Interventions so far. Lives from cycle to cycle and across reloads; loaded from the database at start.
 
     Attributes:
-        loaded: the database was asked.
-        given: shapes by job.
-        doubts: shapes that count as not fitting, until a Unix second.
-        spared: jobs that are not to be interrupted, until a Unix second.
-        left: jobs that had left the queue when they were asked about, not asked again until a Unix second.
-        waiting: jobs with deadlines for which others make way, until a Unix second.
-        turns: since when jobs could start in the shape that they have, Unix seconds.
-        made_way: how often jobs were interrupted.
-        unsaved: what was done and is not in the database yet.
+        loaded: whether decisions from before this process were read from the database.
+        assigned: assigned shapes by job id.
+        blocked_shapes: (job id, shape) pairs that count as not fitting, with the Unix second at which that
+            ends.
+        protected_until: jobs that must not be preempted, with the Unix second at which that ends.
+        left_queue: jobs that had left the queue when Slurm was queried about them. They are not queried
+            again before the given Unix second.
+        being_served: jobs with deadlines for which others were preempted, with the Unix second until which
+            they have time to start.
+        startable_since: Unix second since which each job could start in the shape that it has.
+        interruptions: number of preemptions by job id.
+        unsaved: decisions that are not yet in the database.
     """
 
     loaded: bool = False
@@ -67,7 +71,7 @@ class InterventionState:
     _now_s: float = 0.0
 
     def load(self, made: Iterable[Decision]) -> None:
-        """Take over what was decided before this process began."""
+        """Load decisions made before this process started."""
         self.loaded = True
         for one in made:
             if one.kind == REQUEUE:
@@ -82,28 +86,33 @@ class InterventionState:
                 )
 
     def record_interruption(self, job_id: int, now_s: float) -> None:
-        """Note that a job made way; as it begins anew it has least to lose, and would again and again."""
+        """Record a preemption and protect the job.
+
+        A restarted job has lost the least energy of all. Without protection it would be selected again and
+        again.
+        """
         times = self.interruptions[job_id] = self.interruptions.get(job_id, 0) + 1
         self.protected_until[job_id] = now_s + min(PROTECTED_S * 2.0 ** min(times - 1, 30), MAX_PROTECTED_S)
 
     def assigned_to(self, job_id: int, submit_s: float, restarts: int) -> AssignedShape | None:
-        """Return what a job was given; None: nothing, or it was another job of this number.
+        """Return the shape assigned to a job; None: none, or it belongs to an older job with this id.
 
-        Slurm gives a requeued job a new time of submission.
+        Slurm gives a requeued job a new submission time, hence the check of the restart count.
         """
         found = self.assigned.get(job_id)
         same = found is not None and (abs(found.submit_s - submit_s) < 1.5 or restarts > 0)
         return found if same else None
 
     def keeps_request(self, job_id: int, submit_s: float, restarts: int) -> bool:
-        """Return whether it turned out that a job keeps what it asked for, whatever it offers."""
+        """Return whether a job must keep its original request, whatever shapes it offers."""
         assigned = self.assigned_to(job_id, submit_s, restarts)
         return assigned is not None and assigned.shape is None
 
     def expire(self, now_s: float, jobs: Iterable[int]) -> None:
-        """Drop what is over, and what concerns jobs that have not been among these for long.
+        """Remove entries whose time is over, and those of jobs that have long been absent from `jobs`.
 
-        Not at once: a job that is requeued leaves the queue while its last run completes.
+        A requeued job is absent from the queue while its previous run completes, so absence counts only
+        after `ABSENCE_LIMIT_S`.
         """
         back_s, self._now_s = max(0.0, self._now_s - now_s), now_s
         _drop(self.blocked_shapes, now_s, back_s)
@@ -122,7 +131,7 @@ class InterventionState:
 
 
 def _drop(until: dict[K, float], now_s: float, back_s: float) -> None:
-    """Drop what is over; where the clock was set back, go back with it."""
+    """Remove expired entries. If the clock was set back by `back_s`, all ends move back with it."""
     for key, end in list(until.items()):
         until[key] = end - back_s
         if end - back_s <= now_s:

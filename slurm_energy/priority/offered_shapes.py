@@ -1,6 +1,6 @@
-"""Jobs that offer several shapes: rows for `scheduling`, what fits now, and which shape a job should get.
+"""Jobs that offer several shapes: candidate rows for `scheduling` and the shape to assign.
 
-Setting it in Slurm is done elsewhere.
+A job offers shapes with --energy-alternatives. `controller.interventions` applies the choice in Slurm.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 from slurm_energy.slurm.queue.node_resources import NodeResources
 
 UNLIMITED_UNITS: Final = np.iinfo(np.int64).max // 4
-"""Free units of what is not counted here: Slurm decides about it."""
+"""Free units of hardware that is not tracked here; Slurm decides whether such jobs fit."""
 
 BlockedShape = tuple[int, GpuShape]
-"""A job and a shape that did not let it start although it seemed to fit."""
+"""Job id and a shape in which the job did not start although the shape seemed to fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedShapeTable(ShapeTable):
-    """Shapes of which some are alternatives of one job.
+    """Shape table in which some jobs have several alternative shapes.
 
     Attributes:
-        shape: by row; None: as the job asked.
-        fits: whether what is free now is enough for it, shape (m,).
-        offers: what jobs offer, by place among the ranked jobs; nothing of jobs that offer nothing.
-        gpus_free: free GPUs by kind, as they were when this was made.
+        shape: shape by row; None: the job's original request.
+        fits: whether the free resources suffice for each row, shape (m,).
+        offers: offered shapes by index among the ranked jobs; jobs without offers have no entry.
+        gpus_free: free GPUs by type at the time when the table was made.
     """
 
     shape: list[GpuShape | None] = field(default_factory=list)
@@ -55,12 +55,12 @@ class OfferedShapeTable(ShapeTable):
     gpus_free: Mapping[str, int] = field(default_factory=dict)
 
     def text(self, row: int) -> str:
-        """Return a shape as its job's owner wrote it."""
+        """Return the shape as the job's owner wrote it."""
         shape = self.shape[row]
         return super(OfferedShapeTable, self).text(row) if shape is None else shape.text
 
     def fits_now(self, row: int) -> bool:
-        """Return whether what is free is enough for a shape."""
+        """Return whether the free resources suffice for a row."""
         return bool(self.fits[row])
 
 
@@ -70,13 +70,13 @@ class ShapeChoice:
 
     Attributes:
         job_id: the job.
-        name: what means this record alone to scontrol.
-        submit_s: when it was submitted; with the number it means one job only.
-        partitions: those it may run in.
-        shape: one of those it offers.
-        offered: all of them.
-        turn: it fits, and the job's turn has come.
-        place: of the job among the ranked ones.
+        name: job specification that makes scontrol address this record alone.
+        submit_s: submission time. Together with the id it identifies one job only.
+        partitions: partitions that the job may run in.
+        shape: the chosen one of the offered shapes.
+        offered: all offered shapes.
+        starts_now: the shape fits and no job earlier in the order needs the resources.
+        index: index of the job among the ranked jobs.
     """
 
     job_id: int
@@ -90,14 +90,16 @@ class ShapeChoice:
 
 
 class OfferedShapeProvider:
-    """Finds the shapes of jobs that offer several; the others have one each, as they asked.
+    """Expands jobs that offer several shapes; every other job keeps the one shape that it requested.
 
     Args:
-        predictor: time and watts of each shape.
-        nodes: what is free; called at most once a queue, and only if some job offers shapes. None: not known.
-        doubts: shapes that count as not fitting.
-        keeps: tells of a job (number, time of submission, restarts) that it keeps what it asked for. It is
-            ranked by that: else it could get a place by a shape that it will never have.
+        predictor: predicts time and watts of each shape.
+        nodes: returns the nodes with their free resources, None if they are unknown. Called at most once per
+            queue, and only if a job offers shapes.
+        blocked_shapes: shapes that count as not fitting.
+        keeps_request: returns for (job id, submission time, restart count) whether the job must keep its
+            original request. Such a job is ranked by that request: otherwise it could gain a place by a
+            shape that it will never have.
     """
 
     def __init__(
@@ -115,10 +117,10 @@ class OfferedShapeProvider:
         )
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
-        """Return at least one shape for each job; see `building.ShapeProvider`.
+        """Return at least one shape for each job; see `scheduling_tables.ShapeProvider`.
 
-        Shapes that no node of the job's partitions has are left out. Of the others those are possible that
-        fit now; if none does, all are, so that the job is ranked by its best one while it waits.
+        Shapes that no node in the job's partitions can provide are omitted. Of the others, those that fit
+        now are possible. If none fits, all are possible: a waiting job is ranked by its best shape.
         """
         offers_by_index = {
             index: found
@@ -187,7 +189,7 @@ class OfferedShapeProvider:
         kinds: list[str],
         shape: list[GpuShape | None],
     ) -> QueuePredictions:
-        """Return the figures by row: new ones for offered shapes, those of the jobs as they asked else."""
+        """Return predictions by row: new ones for offered shapes, else those of the original request."""
         offered = np.array([row for row, one in enumerate(shape) if one is not None], np.int64)
         own, count, kind = rows[at[offered]], gpus[offered], [kinds[row] for row in offered.tolist()]
         time, watts = self._predictor.predict_by_model(queue, own, count, kind)
@@ -211,7 +213,7 @@ class OfferedShapeProvider:
 
 @dataclass(frozen=True, slots=True)
 class _JobNeed:
-    """What a job needs beside its GPUs."""
+    """Requirements of a job apart from its GPUs."""
 
     partitions: tuple[str, ...]
     nodes: int
@@ -225,9 +227,9 @@ def _need(queue: QueueColumns, row: int) -> _JobNeed:
 
 
 class _NodeCapacity:
-    """What nodes have and what is free of them, asked by jobs; the same question is answered once.
+    """Total and free resources of the nodes. Equal queries are answered from a cache.
 
-    In columns, for users can make every job's question another one.
+    Resources are arrays over nodes because users can make every job's query a different one.
     """
 
     def __init__(self, nodes: Sequence[NodeResources]) -> None:
@@ -246,7 +248,7 @@ class _NodeCapacity:
         self._nodes_in = lru_cache(maxsize=256)(self._in_partition)
 
     def _count(self, kind: str) -> tuple[Ints, Ints]:
-        """Return the GPUs of a kind and the free ones, by node."""
+        """Return all GPUs and the free GPUs of one type, by node."""
         there = [node.gpus.get(kind, 0) for node in self._nodes]
         free = [node.gpus_free.get(kind, 0) for node in self._nodes]
         return np.array(there, np.int64), np.array(free, np.int64)
@@ -255,11 +257,11 @@ class _NodeCapacity:
         return np.array([name in node.partitions for node in self._nodes], np.bool_)
 
     def _enough_nodes(self, able: Bools, need: _JobNeed) -> bool:
-        """Return whether some partition has so many of these nodes: a job runs in one of its partitions."""
+        """Return whether a single partition has enough of these nodes: a job runs in one partition."""
         return any(np.count_nonzero(able & self._nodes_in(name)) >= need.nodes for name in need.partitions)
 
     def _can_ever_fit(self, need: _JobNeed, shape: GpuShape) -> bool:
-        """Return whether the partition has such nodes at all."""
+        """Return whether the partition has enough suitable nodes, free or not."""
         gpus, _ = self._gpus_of_kind(shape.gpu_kind)
         return self._enough_nodes((gpus >= shape.gpus) & (self._cpus >= need.cpus_per_node), need)
 
@@ -271,10 +273,10 @@ class _NodeCapacity:
 
 
 def offered_by(queue: QueueColumns, row: int) -> tuple[GpuShape, ...]:
-    """Return the shapes that a job offers; none for what is not a good list.
+    """Return the shapes that a job offers; an empty tuple if its list is missing or invalid.
 
-    Records of several array tasks and components of heterogeneous jobs keep what they asked for: one
-    change would concern others too. So do jobs that Slurm cannot run for another reason.
+    Records that stand for several array tasks, and components of heterogeneous jobs, keep their request: one
+    change would affect other tasks or components too. So do jobs that Slurm cannot run for another reason.
     """
     text = queue.flags[row].get("ENERGY_ALTERNATIVES")
     if not text or queue.reason[row] == "BadConstraints" or queue.tasks[row] > 1 or queue.het_job_id[row]:
@@ -291,11 +293,11 @@ def _parsed(text: str) -> tuple[GpuShape, ...]:
 
 
 def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
-    """Return the shape for each job that offers several: those whose turn has come, then the others.
+    """Return the shape for each job that offers several: first the jobs that start now, in queue order.
 
-    First to start first. If its turn has come, that of the policy among those that fit. Its turn: going
-    through the queue in order, with what is free now, it would start. Else that of the policy among all:
-    once this one becomes free Slurm may start the job at once, before anybody has looked again.
+    A job starts now if it would start when the queue is processed in order with the resources that are free
+    now. It gets the policy's choice among the shapes that fit. Any other job gets the policy's choice among
+    all its shapes, because Slurm may start it as soon as that shape is free, before the next cycle.
 
     Args:
         snapshot: the ranked queue.
@@ -319,9 +321,10 @@ def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
 
 
 def _startable_indices(snapshot: Snapshot, shapes: OfferedShapeTable) -> set[int]:
-    """Return which ranked jobs would start now, in order and with what is free, by place among them.
+    """Return the indices of ranked jobs that would start now, in order and with the free resources.
 
-    Jobs that something else holds back take nothing; one that offers shapes may be free in another of them.
+    Jobs blocked by something else consume nothing. A job that offers shapes may be startable in another of
+    them, so it is included.
     """
     back = blocked_rows(snapshot.queue)[snapshot.rows]
     back[list(shapes.offers)] = False
@@ -358,7 +361,7 @@ def _choice(
 
 
 def choice_reason(snapshot: Snapshot, choice: ShapeChoice) -> str:
-    """Return one line: why a job gets a shape."""
+    """Return one line that explains why a job gets a shape."""
     shapes, table = snapshot.shapes, snapshot.shapes.table
     words = []
     for row in range(int(table.first[choice.index]), int(table.first[choice.index + 1])):

@@ -1,6 +1,7 @@
-"""Time and watts of every job of a queue: history, the training model, the nameplate; in columns.
+"""Predicted time and watts of every job of a queue, in columns: history, training model, nameplate.
 
-The oracles own the arithmetic; here is only who is asked, what, and whose answer counts.
+The oracles own the arithmetic. This module decides which oracle is asked for which job, and whose answer
+counts.
 """
 
 from __future__ import annotations
@@ -28,33 +29,34 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
 
 FINGERPRINT: Final = "ENERGY_FINGERPRINT"
-"""Name of the digest among a job's flags."""
+"""Name of the script digest among a job's flags."""
 
 SOURCES: Final = (Source.HISTORY, Source.MODEL, Source.NAMEPLATE)
 HISTORY, MODEL, NAMEPLATE = range(3)
 
 HistoryPredictor = Callable[[Mapping[str, Sequence[Any]]], history_columns.Predictions]
-"""`oracle.history.columns.predict_many` for the history in force."""
+"""`oracle.history.queue_forecast.predict_many` for the current history."""
 
 _MIN_TIME_S: Final = 1e-3
-_MAX_FIGURE: Final = 1e12  # seconds or watts; what is more is no figure of a job
+_MAX_FIGURE: Final = 1e12  # seconds or watts; no job has a larger figure
 _MAX_CACHED: Final = 50_000
 _OWN_PROGRAM: Final = tuple(not level.by_limit for level in LEVELS)
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePredictions:
-    """One value per job in each array, always a number: every job gets an answer.
+    """Predictions of m jobs or shapes, one value per row in each array. Every row has a number.
 
     Attributes:
-        time_s: mean, above 0 and at most the time limit.
+        time_s: mean time, above 0 and at most the time limit.
         power_watts: mean watts of the job.
-        source: place in `SOURCES`.
-        runs: measured runs behind it; 0 for other sources than history.
-        level: place in `oracle.history.levels.LEVELS`, -1 for other sources.
-        source_time_s: time as the source says, before bound and factor.
-        lower_bound_s: least time that counts, see `guard`; 0: none.
-        misprediction: factor on the time, 1 or more: by how much the user's jobs outran their predictions.
+        source: index into `SOURCES`.
+        runs: number of measured runs behind the prediction; 0 for sources other than history.
+        level: index into `oracle.history.levels.LEVELS`, -1 for other sources.
+        source_time_s: time predicted by the source, before bound and factor.
+        lower_bound_s: lower bound on the time, see `guard`; 0: none.
+        misprediction: factor on the time, at least 1: the ratio by which the user's jobs exceeded their
+            predictions.
     """
 
     time_s: Floats
@@ -68,7 +70,7 @@ class QueuePredictions:
 
     @property
     def before_factor_s(self) -> Floats:
-        """Seconds without the misprediction factor."""
+        """Predicted seconds without the misprediction factor."""
         greater = np.maximum(self.source_time_s, self.lower_bound_s)
         replaced = (self.source == NAMEPLATE) & (self.lower_bound_s > 0)
         return np.where(replaced, self.lower_bound_s, greater)
@@ -85,7 +87,7 @@ class QueuePredictions:
         return product
 
     def basis(self, row: int) -> str:
-        """Return one line for people: what a row's figures rest on."""
+        """Return one line for users: the basis of a row's figures."""
         source = int(self.source[row])
         if source == HISTORY:
             runs = int(self.runs[row])
@@ -99,12 +101,13 @@ class QueuePredictions:
 
 
 class QueuePredictor:
-    """Asks the oracles for whole queues; remembers what does not change.
+    """Asks the oracles for whole queues and caches what does not change.
 
     Args:
         config: policies, bounds and defaults, for the jobs' flags.
-        history: answers from measured runs; None: there is no history.
-        guard: bounds and factors against predictions that are too short; None: as the sources say.
+        history: predictions from measured runs; None: there is no history.
+        guard: bounds and factors against predictions that are too short; None: the sources' predictions
+            stand.
     """
 
     def __init__(
@@ -127,15 +130,15 @@ class QueuePredictor:
     ) -> QueuePredictions:
         """Return the predictions for a queue, or for other shapes of its jobs.
 
-        Runs of the same user's programs count most; then the training model, if the job names a model
-        and a kind of GPU; then what is known of the user's jobs in general, and without a guard of those of
-        the account and the partition; then the nameplate.
+        Sources in order of precedence: runs of the same user's programs; the training model, if the job
+        names a model and a GPU type; runs of the user's jobs in general and, only without a guard, those of
+        the account and the partition; the nameplate.
 
         Args:
             queue: the jobs.
-            rows: which of them, repeated where a job has several shapes, shape (m,); None: all, once.
-            gpus: GPUs of each shape, shape (m,); None: as the job asks.
-            gpu_kind: kind of GPU of each shape likewise.
+            rows: rows of the queue, repeated where a job has several shapes, shape (m,); None: all, once.
+            gpus: GPUs of each shape, shape (m,); None: as requested.
+            gpu_kind: GPU type of each shape, in the same way.
         """
         requests = self._request_columns(queue, rows, gpus, gpu_kind)
         count = len(requests["gpus"])
@@ -152,12 +155,12 @@ class QueuePredictor:
                 found.level,
             )
             if self._guard is not None:
-                # Runs of other users must not decide: their owners could help each other by cheap jobs.
+                # Runs of other users do not count: users could help each other by cheap jobs.
                 others = level > USER_LEVEL
                 time_s[others], watts[others], runs = np.nan, np.nan, np.where(others, 0, runs)
             source = np.where(runs > 0, HISTORY, NAMEPLATE)
         self._fill_from_model(requests, models, time_s, watts, source, level)
-        # One job's figures that cannot be must not keep all others from being ranked.
+        # Impossible figures of one job must not prevent the ranking of all others.
         wrong = ~((time_s >= 0) & (time_s <= _MAX_FIGURE)) | (watts < 0) | (watts > _MAX_FIGURE)
         time_s[wrong], watts[wrong], source[wrong] = np.nan, np.nan, NAMEPLATE
         runs, level = np.where(source == HISTORY, runs, 0), np.where(source == HISTORY, level, -1)
@@ -186,7 +189,7 @@ class QueuePredictor:
     def predict_by_model(
         self, queue: QueueColumns, rows: Ints, gpus: Ints, gpu_kind: Sequence[str]
     ) -> tuple[Floats, Floats]:
-        """Return what the training model alone says of shapes: time and watts, NaN where it says nothing.
+        """Return time and watts of shapes from the training model alone, NaN where it has no prediction.
 
         Arguments as in `predict`.
         """
@@ -235,7 +238,7 @@ class QueuePredictor:
         return found
 
     def _request(self, flags: Mapping[str, str], user: str, partition: str) -> PolicyRequest:
-        """Return a job's request with its policy's caps; flags that would be refused count as not given."""
+        """Return a job's request with the caps of its policy; invalid flags count as not given."""
         try:
             request = validate_flags(flags, self._config, user or None, partition or None)
         except EnergyError:
@@ -256,7 +259,7 @@ class QueuePredictor:
         source: Ints,
         level: Ints,
     ) -> None:
-        """Put the training model's figures where it knows more than history does."""
+        """Store the training model's figures where the model knows more than the history."""
         cache = _emptied_if_full(self._model_cache)
         for row, model in enumerate(models):
             kind = requests["gpu_kind"][row]
@@ -271,7 +274,7 @@ class QueuePredictor:
                 (time_s[row], watts[row]), source[row] = answer, MODEL
 
     def _fill_from_nameplate(self, requests: Mapping[str, list[Any]], time_s: Floats, watts: Floats) -> None:
-        """Fill in what nobody knows: half the time limit, and a share of the TDP."""
+        """Fill the gaps: half the time limit, and a fraction of the TDP."""
         rows = np.flatnonzero(np.isnan(time_s) | np.isnan(watts))
         for row, answer in zip(rows.tolist(), self._nameplate_figures(requests, rows), strict=True):
             time_s[row] = answer[0] if np.isnan(time_s[row]) else time_s[row]
@@ -280,7 +283,7 @@ class QueuePredictor:
     def _nameplate_figures(
         self, requests: Mapping[str, list[Any]], rows: Ints | None = None
     ) -> list[tuple[float, float]]:
-        """Return time and watts by time limit and TDP."""
+        """Return time and watts from time limit and TDP."""
         cache = _emptied_if_full(self._nameplate_cache)
         columns = ("nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "cap_watts", "gpu_cap_watts")
         found = []
@@ -297,7 +300,7 @@ class QueuePredictor:
 
 
 def _max_watts(requests: Mapping[str, list[Any]]) -> Floats:
-    """Return the watts that each job's caps allow, infinity without one."""
+    """Return the maximum watts under each job's caps, infinity without a cap."""
     columns = zip(*(requests[name] for name in ("cap_watts", "gpu_cap_watts", "nodes", "gpus")), strict=True)
     found = []
     for cap, gpu_cap, nodes, gpus in columns:
@@ -307,7 +310,7 @@ def _max_watts(requests: Mapping[str, list[Any]]) -> Floats:
 
 
 def _fingerprint(flags: Mapping[str, str]) -> str | None:
-    """Return the digest of a job's script as the job_submit module noted it."""
+    """Return the digest of a job's script as recorded by the job_submit module."""
     text = flags.get(FINGERPRINT, "")
     return text if FINGERPRINT_FORM.fullmatch(text) else None
 
@@ -317,7 +320,7 @@ def _mean_figures(answer: Answer | None) -> tuple[float, float] | None:
 
 
 def _emptied_if_full(memory: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the memory, emptied if what users write made it too large."""
+    """Return the cache, emptied if user-defined keys made it too large."""
     if len(memory) > _MAX_CACHED:
         memory.clear()
     return memory

@@ -1,4 +1,4 @@
-"""Which running jobs make way for jobs that would miss their deadline. Decides only: nothing is requeued."""
+"""Which running jobs to preempt for jobs that would miss their deadline. Decides only; requeues nothing."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from slurm_energy.slurm.queue.columns import RUNNING
 from slurm_energy.slurm.queue.node_resources import NodeResources
 
 START_MARGIN_S: Final = 60.0
-"""A job with less slack than this, and a cycle, is at risk: Slurm needs time to end and start jobs."""
+"""A job whose slack is below this margin plus one cycle is at risk: Slurm needs time to end and start jobs.
+"""
 MAX_JOBS_AT_RISK: Final = 50
-"""Jobs at risk that one cycle looks at, least slack reserved: anybody can submit jobs with deadlines."""
-_CPU_KIND: Final = ""  # the kind of hardware of jobs without GPUs
+"""Jobs at risk considered per cycle, least slack first. A bound is needed because any user can submit jobs
+with deadlines.
+"""
+_CPU_KIND: Final = ""  # type of hardware of jobs without GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionPlan:
-    """How a job can still start in time.
+    """Running jobs to requeue so that a job with a deadline can start in time.
 
     Attributes:
         job_id, submit_s: the job with the deadline.
-        nodes: where it can start then.
-        victims: running jobs to put back into the queue, the cheapest reserved.
-        lost_joules: what they have used in vain.
-        why: one line.
+        nodes: nodes on which the job can then start.
+        victims: running jobs to requeue, the cheapest first.
+        lost_joules: energy that the victims have used in vain.
+        why: the reason, in one line.
     """
 
     job_id: int
@@ -46,15 +49,15 @@ class PreemptionPlan:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionRules:
-    """Bounds of the site.
+    """Limits on preemption.
 
     Attributes:
         margin_s: slack below which a job is at risk.
-        max_victims: running jobs that one cycle may interrupt.
-        spared: jobs that are not interrupted: interrupted not long ago, or refused by Slurm.
-        spared_partitions: no job of these is interrupted.
-        partitions: only jobs of these are; empty: of all.
-        waiting: jobs with deadlines for which others make way already.
+        max_victims: maximum number of jobs preempted per cycle.
+        protected: jobs that are not preempted: recently preempted, or refused by Slurm.
+        protected_partitions: partitions whose jobs are not preempted.
+        partitions: partitions whose jobs may be preempted; empty: all.
+        already_served: jobs with deadlines for which others were already preempted.
     """
 
     margin_s: float = START_MARGIN_S
@@ -66,10 +69,11 @@ class PreemptionRules:
 
 
 def at_risk_jobs(snapshot: Snapshot, rules: PreemptionRules) -> list[int]:
-    """Return places among the ranked jobs, in order, that are at risk and wait only for resources.
+    """Return indices of ranked jobs, in order, that are at risk and wait only for resources.
 
-    At risk: `deadline - max(fastest shape's predicted time, time limit) - margin` is over. The limit counts
-    as Slurm cancels a pending job that could not use it up before its deadline (sbatch(1), --deadline).
+    A job is at risk if `deadline - max(predicted time of the fastest shape, time limit) - margin` has
+    passed. The time limit counts because Slurm cancels a pending job that could not use its full limit
+    before its deadline (sbatch(1), --deadline).
     """
     queue, rows = snapshot.queue, snapshot.rows
     if len(rows) == 0:
@@ -79,7 +83,7 @@ def at_risk_jobs(snapshot: Snapshot, rules: PreemptionRules) -> list[int]:
     latest = queue.deadline_s[rows] - np.fmax(fastest, queue.time_limit_s[rows])
     due = (snapshot.startable() & ~blocked_rows(queue))[rows] & (latest - rules.margin_s <= snapshot.computed)
     due &= queue.deadline_s[rows] > snapshot.computed
-    due &= queue.het_job_id[rows] == 0  # its other components would still wait
+    due &= queue.het_job_id[rows] == 0  # the other components of a heterogeneous job would still wait
     already_served = np.isin(queue.job_id[rows], list(rules.already_served))
     return [int(index) for index in snapshot.order if due[index] and not already_served[index]]
 
@@ -90,17 +94,18 @@ def plan_preemptions(
     nodes_of: Mapping[int, Collection[str]],
     rules: PreemptionRules,
 ) -> list[PreemptionPlan]:
-    """Return who makes way for whom, in the order of the queue; together at most `rules.max_victims` victims.
+    """Return which jobs to preempt for which, in queue order; at most `rules.max_victims` victims in total.
 
-    Nobody makes way for a job that runs by now or fits in what is free, nor where even all would not do, nor
-    behind one that has waited past the bound for the same: that one would take what is freed. Each of the
-    job's nodes is freed by the least energy lost on it, and the nodes are taken where that is least.
+    No job is preempted if the urgent job already runs or fits in the free resources, or if preempting every
+    candidate would not free enough. Nor is one if a job past the bound on waiting waits for the same
+    resources: that job would take whatever is freed. On each node the victims that lose the least energy are
+    chosen, and the nodes where that loss is least are used.
 
     Args:
         snapshot: the ranked queue; watts of running jobs are predicted.
-        nodes: what is free.
+        nodes: nodes with their free resources.
         nodes_of: node names by running job.
-        rules: bounds.
+        rules: the limits.
 
     Source: thesis, Algorithm 7; `scheduling.preemption`.
     """
@@ -111,7 +116,7 @@ def plan_preemptions(
     reserved = _reserved_for_aged(snapshot, nodes, nodes_of, free)
     for index in at_risk_jobs(snapshot, rules)[:MAX_JOBS_AT_RISK]:
         if int(snapshot.queue.job_id[snapshot.rows[index]]) in nodes_of:
-            continue  # it has started since the queue was written down
+            continue  # the job has started since the queue was read
         if reserved & _demands(snapshot, index) or _reserve(snapshot, index, nodes, free):
             continue
         option = _cheapest_option(snapshot, index, nodes, free, candidates, left)
@@ -128,7 +133,7 @@ def plan_preemptions(
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A running job on one node."""
+    """A running job on one node that may be preempted."""
 
     job_id: int
     partition: str
@@ -138,7 +143,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """What would free enough: jobs to interrupt, and what is then taken of which nodes."""
+    """One way to free enough: the victims, and the units that the urgent job then takes on each node."""
 
     lost_joules: float
     victims: tuple[int, ...]
@@ -154,7 +159,7 @@ def _free(node: NodeResources) -> dict[str, int]:
 
 
 def _needs(snapshot: Snapshot, index: int) -> Iterable[tuple[str, int, int]]:
-    """Yield (kind, units per node, nodes) of each shape that meets the deadline; CPUs without GPUs."""
+    """Yield (GPU type, units per node, nodes) of each shape that meets the deadline; units: GPUs, or CPUs."""
     queue, table, row = snapshot.queue, snapshot.shapes.table, int(snapshot.rows[index])
     nodes = max(1, int(queue.nodes[row]))
     left_s = float(queue.deadline_s[row]) - snapshot.computed
@@ -163,7 +168,7 @@ def _needs(snapshot: Snapshot, index: int) -> Iterable[tuple[str, int, int]]:
             continue
         kind = snapshot.shapes.gpu_kind[shape]
         units = int(table.gpus[shape]) if kind else int(queue.cpus[row])
-        if kind or queue.gpus[row] == 0:  # GPUs of any kind: what has to be free is not known
+        if kind or queue.gpus[row] == 0:  # for GPUs of any type, the units to free are unknown
             yield kind, max(1, -(-units // nodes)), nodes
 
 
@@ -174,7 +179,7 @@ def _cpus_per_node(snapshot: Snapshot, index: int) -> int:
 
 
 def _demands(snapshot: Snapshot, index: int) -> set[tuple[str, str]]:
-    """Return what a job competes for: partition and kind of hardware."""
+    """Return the resources that a job competes for, as pairs of partition and GPU type."""
     partitions = snapshot.queue.partition[int(snapshot.rows[index])].split(",")
     return {(partition, kind) for kind, _, _ in _needs(snapshot, index) for partition in partitions}
 
@@ -185,7 +190,7 @@ def _reserved_for_aged(
     nodes_of: Collection[int],
     free: Mapping[str, dict[str, int]],
 ) -> set[tuple[str, str]]:
-    """Return what jobs beyond the bound on waiting wait for; those that fit take what they need of `free`."""
+    """Return the demands of jobs past the bound on waiting; subtract those that fit from `free`."""
     queue, reserved = snapshot.queue, set[tuple[str, str]]()
     aged = (snapshot.startable() & ~blocked_rows(queue))[snapshot.rows] & (snapshot.ranking.tier == AGED)
     aged &= np.isnan(queue.deadline_s[snapshot.rows])
@@ -201,7 +206,7 @@ def _reserved_for_aged(
 def _reserve(
     snapshot: Snapshot, index: int, nodes: Sequence[NodeResources], free: Mapping[str, dict[str, int]]
 ) -> bool:
-    """Let the job have what it needs of what is free, if that is enough; return whether it was."""
+    """Subtract a job's need from `free` if that suffices; return whether it did."""
     partitions = snapshot.queue.partition[int(snapshot.rows[index])].split(",")
     for (kind, units, count), partition in product(_needs(snapshot, index), partitions):
         able = [n.name for n in nodes if partition in n.partitions and free[n.name].get(kind, 0) >= units]
@@ -215,9 +220,10 @@ def _reserve(
 def _candidates(
     snapshot: Snapshot, nodes_of: Mapping[int, Collection[str]], rules: PreemptionRules
 ) -> dict[str, list[_Candidate]]:
-    """Return the jobs that may be interrupted, by node.
+    """Return the jobs that may be preempted, by node.
 
-    Never one that may not be requeued, has a deadline itself, or is part of a heterogeneous job.
+    Excluded are jobs that may not be requeued, have a deadline themselves, or are components of
+    heterogeneous jobs.
     """
     queue = snapshot.queue
     may = (queue.state == RUNNING) & queue.requeue & np.isnan(queue.deadline_s) & (queue.het_job_id == 0)
@@ -261,7 +267,7 @@ def _cheapest_option(
             if out is not None:
                 freed.append((sum(loss[job] for job in out), node.name, out, node.partitions))
         freed.sort(key=lambda one: one[:2])
-        for partition in partitions:  # a job runs in one of them
+        for partition in partitions:  # a job runs in a single partition
             some = [one for one in freed if partition in one[3]][:count]
             if len(some) == count:
                 taken = tuple(dict.fromkeys(job for _, _, out, _ in some for job in out))
@@ -273,10 +279,10 @@ def _cheapest_option(
 def _cheapest_victims(
     here: Sequence[_Candidate], free: Mapping[str, int], kind: str, units: int, cores: int, most: int
 ) -> Sequence[int] | None:
-    """Return which jobs of a node make way for so much of a kind and so many cores; None: all will not do."""
+    """Return the jobs of a node to preempt for some units and cores; None: all together free too little."""
     sizes = sorted((candidate.units.get(kind, 0) for candidate in here), reverse=True)
     if sum(sizes[:most]) < units - free.get(kind, 0):
-        return None  # so few jobs cannot; the search for the cheapest takes long
+        return None  # too few units even so; skips the slow search for the cheapest
     running = [
         Running(candidate.job_id, 0, candidate.units.get(kind, 0), candidate.lost_joules)
         for candidate in here
@@ -299,7 +305,7 @@ def _without(
 def _move_units(
     option: _Option, candidates: Mapping[str, list[_Candidate]], free: Mapping[str, dict[str, int]]
 ) -> None:
-    """Count what the victims leave as free, and what the job takes as taken."""
+    """Add what the victims release to `free`, and subtract what the urgent job takes."""
     for name, here in candidates.items():
         for candidate in here if name in free else ():
             for kind, units in candidate.units.items() if candidate.job_id in option.victims else ():

@@ -1,6 +1,6 @@
-"""Handing an order over to slurmctld: through the plugin's table, job by job, or not at all.
+"""Publication of the order to slurmctld: through the plugin's table, by scontrol, or not at all.
 
-Which number a job gets is decided by the engine; how Slurm is asked is the slurm room's matter.
+The engine decides each job's number, and `slurm.queue.job_update` knows how to set it in Slurm.
 """
 
 from __future__ import annotations
@@ -16,37 +16,41 @@ from slurm_energy.priority import table_file
 from slurm_energy.priority.snapshot import Snapshot
 
 MAX_REFRESHED_JOBS: Final = 100
-"""New jobs of a cycle that are looked up at once; the others are seldom those that start next."""
+"""Maximum number of new jobs per cycle that slurmctld looks up at once; further ones rarely start next."""
 
 _CHECK_INTERVAL_S: Final = 600.0
 
 
 class Publisher(Protocol):
-    """Where orders go."""
+    """Destination of the order."""
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Hand over; return in one line what could not be done, None if all is well.
+        """Publish the order; return one line about what failed, None if nothing did.
 
         Raises:
-            UnavailableError: nothing could be handed over; the last order stays.
+            UnavailableError: nothing was published; the previous order stays in force.
         """
         ...
 
     def close(self, successor: Publisher | None) -> None:
-        """Stop ordering jobs for good, as another target takes over, or none. Jobs keep their places."""
+        """Stop publishing for good; jobs keep their places.
+
+        Args:
+            successor: the publisher that takes over; None: none does.
+        """
         ...
 
 
 class SiteFactorSetter(Protocol):
-    """Sets site factors job by job, see `slurm.queue.update.Updater`."""
+    """Sets site factors job by job, see `slurm.queue.job_update.JobUpdater`."""
 
     def set_site_factors(self, changes: Mapping[int, int]) -> Any:
-        """Set them in the order given, as many as time allows; the answer has `refused` and `left`."""
+        """Set as many factors as time allows, in the given order; the result has `refused` and `left`."""
         ...
 
 
 class NullPublisher:
-    """Shadow mode: nothing is changed."""
+    """Publisher of shadow mode: changes nothing."""
 
     def publish(self, snapshot: Snapshot) -> str | None:
         """Do nothing."""
@@ -57,17 +61,19 @@ class NullPublisher:
 
 
 class TablePublisher:
-    """Plugin mode: a table of all pending jobs, rewritten every cycle, which also shows that we live.
+    """Publisher of plugin mode: writes a table of all pending jobs every cycle, also as a sign of life.
 
-    slurmctld looks all jobs up once a minute, and one job when something about it is set. So new jobs, which
-    would stand in the middle of the queue for up to a minute, are nudged, the first to start first.
+    slurmctld looks up all jobs once a minute, and a single job whenever one of its fields is set. A new job
+    would therefore stand in the middle of the queue for up to a minute. Setting a field of each new job,
+    first to start first, makes slurmctld look it up at once.
 
     Args:
         path: `priority.table`.
-        stale_s: age at which the plugin disregards it.
-        refresher: sets something about a job; None: new jobs wait for the next minute.
-        ranks_all: all partitions are ranked. Else jobs that are new to us begin last: those of the other
-            partitions would stand before all that wait there, and with many of them the old ones never start.
+        stale_s: age at which the plugin disregards the table.
+        refresher: sets a field of a job; None: new jobs wait for the next minute.
+        ranks_all: whether all partitions are ranked. If not, jobs missing from the table get the last place
+            instead of the middle: jobs of unranked partitions would stand before all that wait there, and
+            with many of them the old ones would never start.
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class TablePublisher:
         self._ranks_all = ranks_all
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Write the table; jobs submitted until the next one go to the middle of the queue, or last."""
+        """Write the table. A job submitted before the next table goes to the middle of the queue, or last."""
         job_ids, site_factors = snapshot.site_factor_table()
         table_file.write(
             self._path,
@@ -95,7 +101,7 @@ class TablePublisher:
         )
 
     def close(self, successor: Publisher | None) -> None:
-        """Take the table away, or slurmctld would go by it until it is stale."""
+        """Remove the table: otherwise slurmctld would follow it until it is stale."""
         if isinstance(successor, TablePublisher) and successor._path == self._path:
             return
         with contextlib.suppress(OSError):
@@ -103,11 +109,12 @@ class TablePublisher:
 
 
 class ScontrolPublisher:
-    """Portable mode: changed site factors only, the first to start first.
+    """Publisher of portable mode: sets changed site factors only, those of the first jobs to start first.
 
     Args:
-        applier: sets them.
-        check: raises ConfigError where slurm.conf has site factors decide nothing; asked now and then.
+        applier: sets the factors.
+        check: raises ConfigError if slurm.conf gives site factors no weight. Called before changes, but not
+            within `_CHECK_INTERVAL_S` of the last check.
     """
 
     def __init__(self, applier: SiteFactorSetter, check: Callable[[], None] = lambda: None) -> None:
@@ -115,7 +122,7 @@ class ScontrolPublisher:
         self._checked_s = -float("inf")
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Have the changes made; what there is no time for is made in the next cycles."""
+        """Set the changed factors. Changes for which time was too short follow in the next cycles."""
         changes = snapshot.site_factor_changes()
         if changes and time.monotonic() - self._checked_s > _CHECK_INTERVAL_S:
             self._check()
@@ -123,7 +130,7 @@ class ScontrolPublisher:
         return _apply(self._applier, changes)
 
     def close(self, successor: Publisher | None) -> None:
-        """Do nothing: what was set stays with the jobs."""
+        """Do nothing: factors that were set stay with the jobs."""
 
 
 def _apply(applier: SiteFactorSetter, changes: Mapping[int, int]) -> str | None:

@@ -1,4 +1,4 @@
-"""Which jobs of a snapshot somebody wants to see, and may see. No HTTP and no words about jobs here."""
+"""Selection of the jobs of a snapshot that a user asked for and may see. No HTTP, no wording."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _KEYS: Final = ("job", "user", "account", "partition", "neighbours", "state")
 
 @dataclass(frozen=True, slots=True)
 class PriorityQuery:
-    """What to look for; empty tuples mean no condition.
+    """Conditions of a query; an empty tuple means no condition.
 
     Attributes:
         users: login names, or uids as text.
-        neighbours: also the jobs just before and just after each one found.
-        state: also the columns behind the order.
-        visible: limits the jobs to those that somebody may see; None: all.
+        neighbours: also return the jobs just before and just after each matching job.
+        state: also return the columns behind the order.
+        visible: restricts the result to jobs that the caller may see; None: all jobs.
     """
 
     jobs: tuple[JobSelector, ...] = ()
@@ -41,7 +41,7 @@ class PriorityQuery:
 
     @classmethod
     def from_parameters(cls, query: Mapping[str, str]) -> PriorityQuery:
-        """Read the parameters of `GET /v1/priority`.
+        """Parse the parameters of `GET /v1/priority`.
 
         Raises:
             UsageError: unknown parameter or bad value.
@@ -57,14 +57,14 @@ class PriorityQuery:
         )
 
     def limited_to(self, visible: Visibility, name: str | None) -> PriorityQuery:
-        """Return the same for somebody who may not see all jobs.
+        """Return the same query restricted to what a caller may see.
 
         Args:
-            visible: what may be seen.
-            name: that user's login name, None if it is not known.
+            visible: what the caller may see.
+            name: login name of the caller, None if unknown.
 
         Raises:
-            ForbiddenError: it names others, or asks for the columns of all jobs.
+            ForbiddenError: the query names other users, or requests the columns of all jobs.
         """
         others = [user for user in self.users if user not in (name, str(visible.uid))]
         if (others and not visible.accounts) or self.state:
@@ -74,10 +74,10 @@ class PriorityQuery:
 
 
 def matching_rows(snapshot: Snapshot, wanted: PriorityQuery) -> list[int]:
-    """Return rows of pending jobs, first to start first.
+    """Return rows of matching pending jobs, first to start first.
 
     Raises:
-        ForbiddenError: a job that was asked for belongs to somebody else.
+        ForbiddenError: a job named by the query belongs to another user.
     """
     queue = snapshot.queue
     pending = queue.state == PENDING
@@ -101,7 +101,7 @@ def matching_rows(snapshot: Snapshot, wanted: PriorityQuery) -> list[int]:
 
 
 def visible_rows(queue: QueueColumns, visible: Visibility | None) -> Bools:
-    """Return which jobs somebody may see."""
+    """Return which jobs the caller may see."""
     if visible is None:
         return np.ones(queue.count, np.bool_)
     found: Bools = queue.uid == visible.uid
@@ -128,9 +128,9 @@ def _conditions(snapshot: Snapshot, wanted: PriorityQuery) -> Bools:
 
 
 def _named(snapshot: Snapshot, jobs: tuple[JobSelector, ...]) -> Bools:
-    """Return which rows these ids mean: jobs, whole arrays, tasks, components.
+    """Return which rows the given ids name: jobs, whole arrays, tasks, components.
 
-    A task without a record of its own is meant by that of all pending tasks, as with squeue.
+    A task without a record of its own is represented by the record of all pending tasks, as in squeue.
     """
     queue = snapshot.queue
     whole = np.array([job.base for job in jobs if job.task is None and job.offset is None], np.int64)

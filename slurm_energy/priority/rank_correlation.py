@@ -1,4 +1,4 @@
-"""How far two orders of the same jobs agree: for the comparison with Slurm's own order. Pure."""
+"""Comparison of two orders of the same jobs: Kendall's tau and the number of moved jobs. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from slurm_energy.scheduling.queue import Ints
 
 @dataclass(frozen=True, slots=True)
 class RankCorrelation:
-    """Two orders of n jobs, compared.
+    """Comparison of two orders of n jobs.
 
     Attributes:
         jobs: n.
-        kendall_tau: 1: the same order, -1: the reverse, about 0: nothing to do with each other; NaN with
-            less than two jobs.
-        moved: fewest jobs that must be moved to make one order of the other.
+        kendall_tau: 1 for equal orders, -1 for reversed ones, about 0 for unrelated ones; NaN for fewer than
+            two jobs.
+        moved_jobs: minimum number of jobs to move to turn one order into the other.
     """
 
     jobs: int
@@ -27,10 +27,10 @@ class RankCorrelation:
 
 
 def rank_correlation(place: Ints) -> RankCorrelation:
-    """Compare an order with another one.
+    """Compare two orders.
 
     Args:
-        place: the place of each job in one order, the jobs standing in the other. Shape (n,), all different.
+        place: position of each job in one order, listed in the other order. Shape (n,), all different.
     """
     count = len(place)
     pairs = count * (count - 1) / 2
@@ -39,9 +39,10 @@ def rank_correlation(place: Ints) -> RankCorrelation:
 
 
 def count_inversions(place: Ints) -> int:
-    """Return how many pairs stand the wrong way round: place[i] > place[j] for i < j. O(n log² n).
+    """Return the number of pairs in the wrong order: place[i] > place[j] for i < j. O(n log² n).
 
-    Bit by bit: among numbers that agree in all higher bits a pair is wrong where a 1 comes before a 0.
+    The pairs are counted bit by bit: among numbers that agree in all higher bits, a 1 before a 0 is an
+    inversion.
     """
     rank = np.argsort(np.argsort(place, kind="stable"), kind="stable")
     total = 0

@@ -1,7 +1,7 @@
-"""How shapes of one job compare where not each of them has been measured. Pure.
+"""Relative time and watts of the shapes of one job when only some shapes have been measured. Pure.
 
-Runs on one kind of GPU say how long a job takes there; for another kind, and for more or fewer GPUs, they
-count in proportion: by the training model if the job names one, else by what the kinds are able to do.
+Runs on one GPU type give the time of the job there. For other types, and for other numbers of GPUs, the time
+scales in proportion: by the training model if the job names one, otherwise by the peak figures of the types.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from slurm_energy.priority.prediction import HISTORY, QueuePredictions
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 GPU_SCALING_EXPONENT: Final = 0.85
-"""Speed grows with the number of GPUs to this power, about 10 % lost in each doubling: assumed, where nothing
-is measured and no model is named."""
-_RAISED_RATIO: Final = 1.01  # a time that was raised by less rests on its runs
+"""Speed grows with this power of the number of GPUs, about 10 % lost per doubling. An assumption for jobs
+without measurements or a named model.
+"""
+_RAISED_RATIO: Final = 1.01  # below this ratio a time counts as not raised
 _NAMES_GPU_KIND: Final = np.array(
     [*("gpu_kind" in level.takes for level in LEVELS), False]
-)  # the last for -1
+)  # the last element serves level -1
 
 
 def relative_by_peaks(gpus: Ints, gpu_kind: Sequence[str]) -> tuple[Floats, Floats]:
-    """Return time and watts of shapes relative to each other, from bandwidth of memory and TDP.
+    """Return relative time and watts of shapes from memory bandwidth and TDP.
 
-    Bandwidth, as few programs use a GPU's peak of arithmetic. NaN where no file tells of the kind.
+    Bandwidth is used because few programs reach the arithmetic peak of a GPU. NaN for types without a
+    hardware file.
     """
     time, watts = np.full(len(gpus), np.nan), np.full(len(gpus), np.nan)
     for row, (count, kind) in enumerate(zip(gpus.tolist(), gpu_kind, strict=True)):
@@ -45,7 +47,7 @@ def relative_by_peaks(gpus: Ints, gpu_kind: Sequence[str]) -> tuple[Floats, Floa
 
 
 def is_measured(predicted: QueuePredictions) -> Bools:
-    """Return which figures rest on runs in this very shape."""
+    """Return which predictions rest on runs in exactly this shape."""
     of_kind: Bools = (predicted.source == HISTORY) & _NAMES_GPU_KIND[predicted.level]
     return of_kind
 
@@ -53,21 +55,21 @@ def is_measured(predicted: QueuePredictions) -> Bools:
 def harmonized(
     predicted: QueuePredictions, job: Ints, time: Floats, watts: Floats, limit_s: Floats
 ) -> QueuePredictions:
-    """Return figures that agree with each other within each job.
+    """Return predictions that are consistent among the shapes of each job.
 
-    Where a shape has been measured, those that have not follow from the one with most runs. Where none has,
-    what is known of the job in general holds for its shapes on average.
+    If some shapes have been measured, those that have not are derived from the shape with most runs. If none
+    has, the prediction for the job in general holds for the average of its shapes.
 
-    Shapes of one job compare by what their sources say. What bounds and factors (see `guard`) add to a
-    measured shape is added to all shapes of the job, which are then no shorter on average than without any
-    runs: decoys in one shape must not make another one look quick.
+    Shapes of one job are compared by the predictions of their sources. Bounds and factors (see `guard`) that
+    raise a measured shape raise all shapes of the job by the same ratio. On average these are then no
+    shorter than without any runs: decoy jobs in one shape must not make another shape look quick.
 
     Args:
         predicted: m rows, those of a job side by side.
-        job: which job, shape (m,).
-        time: relative times, any unit; NaN: not known, then the job is left as it is.
-        watts: relative watts likewise.
-        limit_s: longest time of each; NaN for none.
+        job: job of each row, shape (m,).
+        time: relative times, any unit; NaN: unknown, then the job is left unchanged.
+        watts: relative watts, likewise.
+        limit_s: maximum time of each row; NaN for none.
     """
     exact, power = is_measured(predicted), predicted.power_watts.copy()
     guarded, seconds = predicted.time_s, predicted.time_s.copy()
@@ -95,5 +97,5 @@ def harmonized(
 
 
 def _geometric_mean(values: Floats) -> float:
-    """Return the geometric mean; 0 if one is."""
+    """Return the geometric mean; 0 if a value is 0."""
     return math.exp(float(np.mean(np.log(values)))) if np.all(values > 0) else 0.0

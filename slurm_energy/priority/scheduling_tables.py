@@ -1,4 +1,4 @@
-"""From the columns of a queue to the tables that `scheduling` ranks. No oracle and no Slurm command."""
+"""Convert queue columns to the tables that `scheduling` ranks. No predictions, no Slurm command."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from slurm_energy.scheduling.queue import Alternatives, Bools, Floats, Ints, Job
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 
 _ITS_TURN: Final = frozenset({"", "BeginTime", "Cleaning", "Dependency", "Priority", "Resources"})
-"""Slurm's words for waiting for resources, and such as may be out of date: other columns know better."""
+"""Slurm's reasons for waiting for resources, and reasons that may be outdated: other columns are exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeTable:
-    """The shapes in which ranked jobs could run, side by side.
+    """The shapes in which the ranked jobs could run, those of one job side by side.
 
     Attributes:
-        table: what `scheduling` looks at; m rows, at least one of each job.
-        gpu_kind: Slurm's type of GPU by row, empty if none is named.
-        predicted: time and watts with their source by row.
+        table: the alternatives that `scheduling` ranks; m rows, at least one per job.
+        gpu_kind: Slurm's GPU type by row, empty if the job names none.
+        predicted: predicted time and watts, with their source, by row.
     """
 
     table: Alternatives
@@ -31,34 +31,34 @@ class ShapeTable:
     predicted: QueuePredictions
 
     def text(self, row: int) -> str:
-        """Return a shape for people."""
+        """Return a shape as text for users."""
         gpus, kind = int(self.table.gpus[row]), self.gpu_kind[row]
         return f"gpu:{kind}:{gpus}" if kind else str(gpus)
 
     def fits_now(self, row: int) -> bool:
-        """Return whether what is free is enough for a shape, as far as that is known."""
+        """Return whether the free resources suffice for a shape, as far as known."""
         return bool(self.table.possible[row])
 
 
 class ShapeProvider(Protocol):
-    """Finds the shapes of jobs."""
+    """Determines the shapes in which jobs could run."""
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
         """Return the shapes of some jobs.
 
         Args:
             queue: all jobs.
-            rows: which, shape (n,).
-            predicted: of all jobs as they asked, by row of the queue.
+            rows: rows of the jobs, shape (n,).
+            predicted: predictions of all jobs as requested, by row of the queue.
         """
         ...
 
 
 class RequestedShapeProvider:
-    """One shape a job: what it asked for. Always possible, as Slurm decides what fits."""
+    """Gives each job one shape, the requested one. It is always possible, since Slurm decides what fits."""
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
-        """Return one row for each of the jobs."""
+        """Return one row for each job."""
         count = len(rows)
         kinds = [queue.gpu_kind[row] for row in rows.tolist()]
         gpus = queue.gpus[rows]
@@ -73,7 +73,7 @@ class RequestedShapeProvider:
 
 
 def integer_codes(words: Sequence[str]) -> Ints:
-    """Return a number for each word, equal ones for equal words."""
+    """Return an integer for each word, equal integers for equal words."""
     known: dict[str, int] = {}
     return np.array([known.setdefault(word, len(known)) for word in words], np.int64)
 
@@ -84,10 +84,10 @@ def select_rows(predicted: QueuePredictions, rows: Ints) -> QueuePredictions:
 
 
 def leader_rows(queue: QueueColumns) -> Ints:
-    """Return for each row the row whose place it shares, shape (n,): mostly its own.
+    """Return for each row the row whose place it shares, shape (n,). Most rows share only their own.
 
-    Slurm addresses an array, and a heterogeneous job, as one: their pending records have one place. It is
-    that of the first record that is not held. What is fixed or running stands for itself.
+    Slurm addresses an array, or a heterogeneous job, as one. Its pending records therefore share one place:
+    that of the first record that is not held. Fixed and running records stand for themselves.
     """
     rows = np.arange(queue.count)
     group = np.where(queue.het_job_id > 0, queue.het_job_id, queue.array_job_id)
@@ -101,9 +101,9 @@ def leader_rows(queue: QueueColumns) -> Ints:
 
 
 def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) -> Ints:
-    """Return rows of the jobs to rank: pending, not fixed, in these partitions (empty: all), leaders alone.
+    """Return rows of the jobs to rank: pending leaders that are not fixed, in these partitions (empty: all).
 
-    Held and dependent jobs are ranked too, so that their place is right as soon as they are free.
+    Held and dependent jobs are ranked too, so that their place is right as soon as they are released.
     """
     wanted = (queue.state == PENDING) & ~queue.fixed & (leader == np.arange(queue.count))
     if partitions:
@@ -115,7 +115,10 @@ def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) ->
 
 
 def add_components(queue: QueueColumns, leader: Ints, predicted: QueuePredictions) -> QueuePredictions:
-    """Return predictions in which leaders of heterogeneous jobs have the time and watts of all components."""
+    """Return predictions in which the leader of a heterogeneous job stands for all its components.
+
+    Its time is that of the longest component, its watts are the sum.
+    """
     parts = np.flatnonzero((queue.het_job_id > 0) & (leader != np.arange(queue.count)))
     if len(parts) == 0:
         return predicted
@@ -126,10 +129,10 @@ def add_components(queue: QueueColumns, leader: Ints, predicted: QueuePrediction
 
 
 def waiting_since(queue: QueueColumns, now_s: float) -> Floats:
-    """Return from when on jobs wait, Unix seconds, shape (n,): since they were eligible, as Slurm counts age.
+    """Return the Unix seconds since which each job has waited, shape (n,).
 
-    A held or dependent job that never was waits from now on: who submits
-    held jobs gathers no age.
+    A job waits from when it became eligible, as in Slurm's age. The wait of a held or dependent job that was
+    never eligible begins now: submitting held jobs gathers no age.
     """
     never = np.isnan(queue.eligible_s) & (queue.held | queue.dependent)
     since = np.fmax(queue.submit_s, queue.eligible_s)
@@ -143,15 +146,15 @@ def job_table(
 ) -> Jobs:
     """Return the table of the ranked jobs.
 
-    Factors of partition and QOS are not known here and 0: Slurm sorts by the partition's tier itself, and
-    weights of its own may stand beside ours. Size is the share of CPUs of the largest job.
+    The factors of partition and QOS are not known here and are 0: Slurm sorts by partition tier itself, and
+    its own weights may stand beside ours. Size is the number of CPUs relative to the largest job.
 
     Args:
         queue: all jobs.
-        rows: the ranked ones, shape (n,).
-        users: each one's row in the table of users, shape (n,).
+        rows: the ranked jobs, shape (n,).
+        users: row of each ranked job in the table of users, shape (n,).
         now_s: Unix seconds.
-        aged_starts: jobs that started lately past the bound on waiting, by uid; None: none.
+        aged_starts: number of jobs by uid that recently started after waiting past the bound; None: none.
     """
     uids, started = queue.uid[rows], aged_starts or {}
     cpus = queue.cpus[rows].astype(np.float64)
@@ -169,9 +172,9 @@ def job_table(
 
 
 def startable_rows(queue: QueueColumns, now_s: float) -> Bools:
-    """Return which rows are pending and wait for nothing but resources and their turn.
+    """Return which rows are pending and wait only for resources and their turn.
 
-    What a limit or a node that is down holds back is among them, see `held_back`.
+    Jobs blocked by a limit or a node that is down are included, see `blocked_rows`.
     """
     eligible = np.isnan(queue.eligible_s) | (queue.eligible_s <= now_s)
     free: Bools = (queue.state == PENDING) & ~queue.held & ~queue.dependent & eligible
@@ -179,5 +182,5 @@ def startable_rows(queue: QueueColumns, now_s: float) -> Bools:
 
 
 def blocked_rows(queue: QueueColumns) -> Bools:
-    """Return which rows Slurm keeps waiting for something that no free node helps, as limits."""
+    """Return which rows Slurm keeps pending for a reason that free nodes do not resolve, such as a limit."""
     return np.array([reason not in _ITS_TURN for reason in queue.reason], np.bool_)

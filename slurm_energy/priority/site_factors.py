@@ -1,6 +1,6 @@
-"""Places in the queue as numbers for Slurm: from an order to site factors that fall from job to job. Pure.
+"""Site factors for Slurm: integers that fall from place to place in the queue. Pure.
 
-Nothing about jobs, scores or Slurm's way of taking the numbers comes in here.
+This module knows nothing about jobs, scores or how Slurm receives the factors.
 """
 
 from __future__ import annotations
@@ -13,54 +13,54 @@ import numpy as np
 from slurm_energy.scheduling.queue import Ints
 
 SPACING: Final = 1000
-"""Distance of neighbours where there is room: newcomers go in between, and a nice of that much is a place."""
+"""Distance of neighbours if there is room: new jobs go between, and a nice of this size is one place."""
 
 MIN_SITE_FACTOR: Final = 1_000_000
-"""Of a ranked job: high enough that a usual nice does not take its priority down to Slurm's least, 1."""
+"""Minimum for a ranked job, so high that a usual nice does not reduce its priority to Slurm's minimum, 1."""
 
 MAX_SITE_FACTOR: Final = 2_000_000_000
-"""Slurm adds its site factors to 2^31 in 32 bits without sign."""
+"""Maximum: Slurm adds site factors to 2^31 in unsigned 32 bits."""
 
 EXACT_PLACES: Final = 100
-"""Places at the head of the queue that are never left to chance."""
+"""Places at the head of the queue that always follow the policy exactly."""
 
 ORDER_TOLERANCE: Final = 0.1
-"""By how much of its place a job further behind may stand elsewhere than the policy says."""
+"""Fraction of its place by which a job further behind may deviate from the policy's order."""
 
 _CENTRE: Final = 1_000_000_000
 _MIN_STEP: Final = 2
 
 
 def spread_site_factors(count: int) -> Ints:
-    """Return numbers for an order that nobody has numbers of yet, the highest first. Shape (count,).
+    """Return factors for an order without previous factors, the highest first. Shape (count,).
 
-    They lie around the middle of what Slurm takes, as newcomers go to either end.
+    They lie around the middle of Slurm's range because new jobs may have to go to either end.
     """
     spacing = min(SPACING, (MAX_SITE_FACTOR - MIN_SITE_FACTOR) // max(1, count))
-    # Of the count only its size matters: the next cycle, with a few more jobs, gives the same numbers.
+    # Only the order of magnitude of the count matters: a few more jobs in the next cycle change nothing.
     top = min(MAX_SITE_FACTOR, _CENTRE + spacing * (1 << count.bit_length()) // 2)
     numbers: Ints = top - spacing * np.arange(count, dtype=np.int64)
     return numbers
 
 
 def update_site_factors(old: Ints) -> Ints:
-    """Return numbers for an order, with as few changes as it takes.
+    """Return factors for an order with the minimum number of changes.
 
-    The most jobs keep their numbers that can: a longest subsequence that falls with room for those in
-    between. The others are spread evenly over the gaps. Where an end of the range is used up all get new
-    numbers.
+    As many jobs as possible keep their factors: a longest subsequence that falls and leaves room for the
+    jobs between. The others are spread evenly over the gaps. If an end of the range is used up, all jobs get
+    new factors.
 
     Args:
-        old: numbers that the jobs have now, first to start first; 0: none. Shape (n,).
+        old: present factors of the jobs, first to start first; 0: none. Shape (n,).
 
     Returns:
-        Strictly falling numbers from `LOWEST` to `HIGHEST`, shape (n,).
+        Strictly falling factors from `MIN_SITE_FACTOR` to `MAX_SITE_FACTOR`, shape (n,).
     """
     count = len(old)
     place = np.arange(count, dtype=np.int64)
     usable = (old >= MIN_SITE_FACTOR + (count - 1 - place)) & (old <= MAX_SITE_FACTOR - place)
     rows = np.flatnonzero(usable)
-    # a stays before b with room for what is in between if old[a] + a >= old[b] + b.
+    # a stays before b with room for the jobs between them if old[a] + a >= old[b] + b.
     stays = rows[longest_nonincreasing(old[rows] + rows)]
     if len(stays) == 0:
         return spread_site_factors(count)
@@ -75,17 +75,18 @@ def update_site_factors(old: Ints) -> Ints:
 
 
 def stable_order(old: Ints) -> Ints:
-    """Return an order in which jobs far from their turn stay as they stand among each other.
+    """Return an order in which jobs far from their turn keep their relative positions.
 
-    The first `EXACT` places are as the policy says. Behind them come blocks of `COARSE` of their place, and
-    within a block jobs keep the order of the numbers that they have: ageing and medians move jobs deep in a
-    long queue all the time, and each move is a request to slurmctld.
+    The first `EXACT_PLACES` places follow the policy. The places behind them are divided into blocks whose
+    size is the fraction `ORDER_TOLERANCE` of the place; within a block, jobs stay in the order of their
+    present factors. Ageing and medians constantly move jobs deep in a long queue, and each move is a request
+    to slurmctld.
 
     Args:
-        old: numbers that the jobs have now, in the policy's order; 0: none. Shape (n,).
+        old: present factors of the jobs, in the policy's order; 0: none. Shape (n,).
 
     Returns:
-        Rows of `old`, shape (n,). Without numbers the policy's own order.
+        Indices into `old`, shape (n,). Without factors, the policy's own order.
     """
     place = np.arange(len(old), dtype=np.int64)
     far = np.log(np.maximum(place, EXACT_PLACES) / EXACT_PLACES) / np.log1p(ORDER_TOLERANCE)
@@ -95,7 +96,7 @@ def stable_order(old: Ints) -> Ints:
 
 
 def longest_nonincreasing(values: Ints) -> Ints:
-    """Return places of a longest subsequence in which no value is above the one before. O(n log n)."""
+    """Return indices of a longest subsequence in which no value exceeds the one before. O(n log n)."""
     if len(values) == 0 or np.all(np.diff(values) <= 0):
         return np.arange(len(values), dtype=np.int64)
     ends: list[int] = []  # negated last values of the best subsequence of each length
@@ -119,14 +120,14 @@ def longest_nonincreasing(values: Ints) -> Ints:
 
 
 def _crowded(at: Ints, numbers: Ints) -> bool:
-    """Whether newcomers at an end stand so close that the next ones will find no room."""
+    """Return whether new jobs at an end stand so close together that further ones will find no room."""
     new = np.diff(at) - 1
     steps = -np.diff(numbers) // (new + 1)
     return bool((new[0] > 0 and steps[0] < _MIN_STEP) or (new[-1] > 0 and steps[-1] < _MIN_STEP))
 
 
 def _interpolated(at: Ints, numbers: Ints) -> Ints:
-    """Return the numbers of places 0 to at[-1] - 1, spread evenly between those given."""
+    """Return the factors of places 0 to at[-1] - 1, spread evenly between the given ones."""
     place = np.arange(at[-1], dtype=np.int64)
     left = np.searchsorted(at, place, side="right") - 1
     room = numbers[left] - numbers[left + 1]

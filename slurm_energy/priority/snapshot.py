@@ -1,4 +1,4 @@
-"""The result of one ranking cycle: the order of the queue and everything that it was computed from."""
+"""The result of one ranking cycle: the order of the queue, and all data that the order was computed from."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ from slurm_energy.slurm.queue.squeue_source import group_job_ids
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The outcome of a cycle; never changed. n jobs in the queue, r of them ranked, u associations.
+    """Immutable result of a cycle: n jobs in the queue, r of them ranked, u associations.
 
     Attributes:
-        computed: Unix seconds.
-        took_s: how long the cycle took.
-        policy: how jobs were ranked.
-        options: with which numbers of the site.
-        queue: what was read.
-        predicted: of all jobs as they asked; components are counted with their heterogeneous job's leader.
-        leader: row whose place each job shares, see `building.leaders`; shape (n,).
+        computed: time of the cycle, Unix seconds.
+        duration_s: seconds that the cycle took.
+        policy: name of the policy that ranked the jobs.
+        options: the site's settings for the policy.
+        queue: the queue as it was read.
+        predicted: predictions of all jobs as requested. Components of a heterogeneous job are included in
+            the figures of its leader.
+        leader: row whose place each job shares, see `scheduling_tables.leader_rows`; shape (n,).
         rows: rows of the queue that were ranked, shape (r,).
-        scheduled: what `scheduling` was given; its jobs are `rows`.
-        shapes: the alternatives that it was given, with kinds and sources.
-        ranking: what it answered.
-        order: places in `rows`, first to start first, shape (r,).
-        place: 1 for the first to start; 0: not ranked. Shape (n,).
-        numbers: site factors; 0: none of ours. Shape (n,).
-        withdrawn: rows that have no number any more and one of ours in Slurm, which was set job by job.
-        new: rows that have a number and had none in the cycle before; in the first, those that have
-            another one in Slurm.
+        scheduled: input of `scheduling`; its jobs are `rows`.
+        shapes: alternatives in that input, with GPU types and sources.
+        ranking: output of `scheduling`.
+        order: indices into `rows`, first to start first, shape (r,).
+        place: place in the queue, 1 for the first to start; 0: not ranked. Shape (n,).
+        site_factors: site factors; 0: none of ours. Shape (n,).
+        withdrawn_rows: rows that no longer have a site factor of ours although an earlier one is still set
+            in Slurm; portable mode only.
+        new_rows: rows that have a site factor and had none in the previous cycle. In the first cycle: rows
+            whose site factor in Slurm differs.
         associations: account and user by row of `scheduled.users`.
         association: row of `associations` by job, shape (n,).
         users: energy and GPU seconds of associations, running jobs included.
-        shares: normalised, NaN where not known, shape (u,).
+        shares: normalised fair shares, NaN if unknown, shape (u,).
     """
 
     computed: float
@@ -72,22 +74,23 @@ class Snapshot:
 
     @property
     def default_site_factor(self) -> int:
-        """Site factor for a job that nobody has ranked yet: of the middle of the queue; 0: no queue."""
+        """Site factor of jobs that are not ranked yet: that of the queue's middle; 0 for an empty queue."""
         if len(self.order) == 0:
             return 0
         return int(self.site_factors[self.rows[self.order[len(self.order) // 2]]])
 
     def site_factor_changes(self, new_only: bool = False) -> dict[int, int]:
-        """Return the new site factors where Slurm has other ones, those that matter most first.
+        """Return the site factors that differ from those in Slurm, the most important ones first.
 
-        A job that has to leave the head of the queue matters as much as one that comes to it: however many
-        are changed, what stands above the rest is as it should be.
+        The higher of a job's old and new factor counts, so a job that must leave the head of the queue is as
+        important as a job that must move there. After any number of changes, all jobs above the remaining
+        ones stand in the right order.
 
-        By the numbers that Slurm takes: of arrays and heterogeneous jobs their own, which goes for all their
-        records.
+        Keys are the ids by which scontrol addresses jobs: an array or a heterogeneous job has one id, which
+        applies to all its records.
 
         Args:
-            new_only: only of jobs that came since the last cycle and are not held.
+            new_only: include only jobs that are new since the last cycle and are not held.
         """
         at = np.concatenate([self._rows_by_place(), self.withdrawn_rows])
         at = at[self.site_factors[at] != self.queue.site_factor[at]]
@@ -97,16 +100,16 @@ class Snapshot:
         return dict(zip(scontrol_ids(self.queue, at), self.site_factors[at].tolist(), strict=True))
 
     def site_factor_table(self) -> tuple[Ints, Ints]:
-        """Return ids and site factors of all pending jobs; those that are not ranked have 0."""
+        """Return ids and site factors of all pending jobs; jobs that are not ranked have 0."""
         at = np.flatnonzero(self.queue.state == PENDING)
         return self.queue.job_id[at], self.site_factors[at]
 
     def startable(self) -> Bools:
-        """Return which rows wait for nothing but resources and their turn."""
+        """Return which rows wait only for resources and their turn."""
         return startable_rows(self.queue, self.computed)
 
     def correlation_with_slurm(self) -> RankCorrelation:
-        """Compare the order with Slurm's own, among jobs that are free to start."""
+        """Compare the order with Slurm's own, among jobs that could start."""
         at = self._rows_by_place()
         at = at[self.startable()[at] & (self.leader[at] == at)]
         slurm_factors = np.lexsort((self.queue.job_id[at], -self.queue.priority[at]))
@@ -115,13 +118,13 @@ class Snapshot:
         return rank_correlation(place)
 
     def _rows_by_place(self) -> Ints:
-        """Return the rows that have a number, first to start first."""
+        """Return the rows that have a place, first to start first."""
         at = np.flatnonzero(self.place > 0)
         rows: Ints = at[np.argsort(self.place[at], kind="stable")]
         return rows
 
 
 def scontrol_ids(queue: QueueColumns, rows: Ints) -> list[int]:
-    """Return the numbers by which scontrol takes what these rows belong to."""
+    """Return the ids by which scontrol addresses the jobs of some rows."""
     found: list[int] = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)[rows].tolist()
     return found

@@ -1,4 +1,4 @@
-"""The tables behind a ranking as plain data: fair shares, and the columns that were ranked."""
+"""The tables behind a ranking as plain data for the HTTP interface: fair shares, and the ranked columns."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from slurm_energy.slurm.fair_share import FairShare
 
 
 def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
-    """Return energy and shares of every association, each account's total before its users.
+    """Return energy and shares of every association, the total of each account before its users.
 
-    As in sshare an account's total is that of the accounts below it too.
+    As in sshare, the total of an account includes the accounts below it.
     """
     users = snapshot.users
     total = float(users.energy_joules.sum())
@@ -29,7 +29,7 @@ def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
     for at, (account, user) in enumerate(snapshot.associations):
         joules = float(users.energy_joules[at])
         if not account and not joules:
-            continue  # its records have found their account
+            continue  # all its records have since got their account
         rows.append(
             {
                 "account": account,
@@ -52,7 +52,7 @@ def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
 
 
 def ranking_input(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the columns that `scheduling` was given, so that it can be asked again and answer the same."""
+    """Return the columns that `scheduling` ranked, so that the ranking can be reproduced."""
     tables = {"jobs": snapshot.scheduled.jobs, "alternatives": snapshot.shapes.table, "users": snapshot.users}
     found: dict[str, Any] = {
         name: {
@@ -71,7 +71,10 @@ def ranking_input(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _account(name: str, own: Sequence[dict[str, Any]], configured: FairShare | None) -> dict[str, Any]:
-    """Return an account's row: what its users had, and its own part of the cluster or, unknown, theirs."""
+    """Return the row of an account: sums over its users, and its own share of the cluster.
+
+    If its own share is unknown, the sum of its users' shares is given.
+    """
     known = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
     share = configured.norm if configured else sum(known) if known else None
     part = sum(row["energy_share"] for row in own)

@@ -1,6 +1,7 @@
-"""Writes `priority.table`, in which slurmctld's plugin finds the site factor of each job.
+"""Writer of `priority.table`, from which slurmctld's plugin reads the site factor of each job.
 
-The file's layout and nothing else: which number a job gets is decided elsewhere. plugins/scores.c reads it.
+The layout of the file and nothing else: the engine decides the factors. plugins/priority_table.c reads the
+file.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from slurm_energy.slurm.queue.table_layout import checksum
 from slurm_energy.trusted_files import replace_public
 
 MAX_JOBS: Final = 1 << 20
-"""The plugin's buffer; jobs beyond it would not be read."""
+"""Size of the plugin's buffer; it would not read further jobs."""
 MAX_ABS_SITE_FACTOR: Final = 0x7FFFFFFF - 3
-"""Greatest absolute value of a site factor: Slurm's NICE_OFFSET less what it reserves."""
+"""Maximum absolute value of a site factor: Slurm's NICE_OFFSET less the values that Slurm reserves."""
 HEADER: Final = np.dtype(
     [
         ("magic", "S8"),
@@ -49,10 +50,10 @@ def encode(
     stale_s: float = 300.0,
     default: int = 0,
 ) -> bytes:
-    """Return a table's bytes; arguments as in `write`.
+    """Return the bytes of a table; arguments as in `write`.
 
     Raises:
-        ValueError: columns of unlike length, a job twice, too many jobs, or a number out of range.
+        ValueError: columns of different lengths, a duplicate job, too many jobs, or a number out of range.
     """
     ids, factors = np.asarray(job_ids, np.int64), np.asarray(site_factors, np.int64)
     if ids.shape != factors.shape or ids.ndim != 1:
@@ -86,21 +87,21 @@ def write(
     default: int = 0,
     written_unix_s: float | None = None,
 ) -> None:
-    """Put a new table in place of the old one at once; a reader sees one or the other.
+    """Replace the table atomically: a reader sees the old table or the new one.
 
     Args:
-        path: the file; its directory is made if only that is missing.
-        job_ids: shape (n,), any order, each once.
-        site_factors: shape (n,), as `scontrol update SiteFactor=` takes them; the highest starts first.
+        path: the file. Its directory is created if only that is missing.
+        job_ids: shape (n,), in any order, each once.
+        site_factors: shape (n,), as in `scontrol update SiteFactor=`; the highest starts first.
         stale_s: age at which the plugin disregards the table and leaves every job as it is.
-        default: site factor for new jobs that are not in the table; 0: none. With it, give jobs that are
-            deliberately not ranked an entry of 0, or those that come later keep the default.
-        written_unix_s: when the order was computed; now if not given.
+        default: site factor of new jobs that are not in the table; 0: none. With a default, jobs that are
+            deliberately not ranked need an entry of 0: new jobs without an entry keep the default.
+        written_unix_s: time when the order was computed; None: now.
 
     Raises:
-        ValueError: columns of unlike length, a job twice, too many jobs, or a number out of range.
-        ConfigError: somebody else could exchange the file, which slurmctld relies on.
-        UnavailableError: the directory cannot be made or written.
+        ValueError: columns of different lengths, a duplicate job, too many jobs, or a number out of range.
+        ConfigError: another user could replace the file, on which slurmctld relies.
+        UnavailableError: the directory cannot be created or written.
     """
     now = time.time() if written_unix_s is None else written_unix_s
     data = encode(

@@ -1,4 +1,4 @@
-"""What users and accounts had so far, fading with time, and what they are entitled to. No SQL, no Slurm."""
+"""Decayed usage and fair shares of users and accounts. No SQL, no Slurm."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Association = tuple[str, str]
 """Account and user."""
 
 WINDOW_HALF_LIVES: Final = 12.0
-"""What ended longer ago counts less than 1/4096 and is not read at the start."""
+"""Records of jobs that ended earlier count less than 1/4096 and are not read at the start."""
 
 _SETTLING_TIMEOUT_S: Final = 3600.0
 _RECENT_S: Final = 600.0
-_CLOCK_TOLERANCE_S: Final = 60.0  # by how much the clocks of node and controller may differ
-_MIN_RELATIVE_SHARE: Final = 1e-6  # of the mean: users without any share are not divided by
+_CLOCK_TOLERANCE_S: Final = 60.0  # accepted difference between the clocks of node and controller
+_MIN_RELATIVE_SHARE: Final = 1e-6  # relative to the mean; prevents a division by a share of 0
 
 
 def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: float) -> Floats:
-    """Return how much of what was used evenly from start to end still counts now, 0 to 1.
+    """Return the fraction, 0 to 1, of usage spread evenly from start to end that still counts now.
 
-    The mean of 2^(-(now - t) / half life) over the time; so it does not jump when a running job becomes a
-    record.
+    This is the mean of 2^(-(now - t) / half life) over the time. The fraction does not jump when a running
+    job becomes a record.
 
     Args:
         start_s: Unix seconds, any shape.
@@ -49,12 +49,12 @@ def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: floa
 
 @dataclass(slots=True)
 class DecayedUsage:
-    """Energy and GPU seconds by association, kept up to date from records as they arrive.
+    """Energy and GPU seconds by association, updated from records as they arrive.
 
     Attributes:
-        half_life_s: seconds in which usage counts half.
-        last_row: records up to this row of the database are in it.
-        unknown: records without energy, which count for their GPU seconds only.
+        half_life_s: seconds after which usage counts half.
+        last_row: last row of the database that is included.
+        records_without_energy: number of records without energy, which count for their GPU seconds only.
     """
 
     half_life_s: float
@@ -69,22 +69,22 @@ class DecayedUsage:
 
     @property
     def window_s(self) -> float:
-        """How many seconds back records count."""
+        """Age in seconds up to which records count."""
         return WINDOW_HALF_LIVES * self.half_life_s
 
     def without_records(self) -> DecayedUsage:
-        """Return the same without any record, for all to be read again."""
+        """Return an empty usage with the same half life, so that all records are read again."""
         return DecayedUsage(self.half_life_s)
 
     def rows_to_read_again(self) -> list[int]:
-        """Return rows to read again, as Slurm had not told whose they are; `MOST_IDS` at most, in turns."""
+        """Return rows whose owner Slurm had not yet reported, at most `MAX_IDS`, in rotation."""
         rows = list(self._unsettled)[:MAX_IDS]
         for row in rows:
-            self._unsettled[row] = self._unsettled.pop(row)  # to the end: the others' turn next time
+            self._unsettled[row] = self._unsettled.pop(row)  # to the end: the other rows are next
         return rows
 
     def add_records(self, records: Iterable[ConsumptionRecord], now_s: float) -> None:
-        """Count records, new ones or such as were not settled."""
+        """Add records: new ones, or such as were not settled before."""
         self._decay_to(now_s)
         final = []
         for record in records:
@@ -101,9 +101,9 @@ class DecayedUsage:
         self._joules, self._gpu_seconds = self._joules + joules, self._gpu_seconds + gpu_seconds
 
     def finished_rows(self, queue: QueueColumns, now_s: float) -> Bools:
-        """Return which rows of a queue tell of runs that are over: there are records of them. Shape (n,).
+        """Return which rows of a queue describe runs that have ended: there are records of them. Shape (n,).
 
-        The queue that slurmctld's plugin writes down tells of starts and ends once a minute only.
+        The queue file that slurmctld's plugin writes shows starts and ends only once a minute.
         """
         for job in [job for job, record in self._recently_ended.items() if now_s - record.end > _RECENT_S]:
             del self._recently_ended[job]
@@ -115,17 +115,17 @@ class DecayedUsage:
         return over
 
     def association_rows(self, associations: Iterable[Association]) -> Ints:
-        """Return each one's row in the tables, a new row for a new one."""
+        """Return the table row of each association; new associations get a new row."""
         known = self._rows
         found = [known.setdefault(association, len(known)) for association in associations]
         return np.array(found, np.int64)
 
     def associations(self) -> list[Association]:
-        """Return all of them, in the order of the rows."""
+        """Return all associations in row order."""
         return list(self._rows)
 
     def decayed(self, now_s: float) -> tuple[Floats, Floats]:
-        """Return joules and GPU seconds of finished jobs as they count now, by row."""
+        """Return decayed joules and GPU seconds of finished jobs, by row."""
         self._decay_to(now_s)
         joules, gpu_seconds = self._counted(list(self._unsettled.values()), now_s)
         return self._joules + joules, self._gpu_seconds + gpu_seconds
@@ -133,10 +133,10 @@ class DecayedUsage:
     def _decay_to(self, now_s: float) -> None:
         factor = 2.0 ** (-max(0.0, now_s - self._at_s) / self.half_life_s)
         self._joules, self._gpu_seconds = self._joules * factor, self._gpu_seconds * factor
-        self._at_s = now_s  # also where the clock was set back: else nothing would fade until it is caught up
+        self._at_s = now_s  # also after the clock was set back: else no decay until it catches up
 
     def _counted(self, records: list[ConsumptionRecord], now_s: float) -> tuple[Floats, Floats]:
-        """Return joules and GPU seconds of some records as they count now; make room for new rows."""
+        """Return decayed joules and GPU seconds of some records; add table rows as needed."""
         rows = self.association_rows(self._owners(records))
         missing = np.zeros(len(self._rows) - len(self._joules))
         self._joules = np.append(self._joules, missing)
@@ -152,10 +152,10 @@ class DecayedUsage:
         return joules, gpu_seconds
 
     def _owners(self, records: list[ConsumptionRecord]) -> list[Association]:
-        """Return each record's association; without an account it is the user's only one, if there is one.
+        """Return the association of each record; without an account, the user's if there is only one.
 
-        Slurm tells the account some seconds after the end. Until then a job would be nobody's, and
-        the next one of the same user would seem due.
+        Slurm reports the account some seconds after the end. Until then the job would count for no
+        association, and the user's next job would seem due.
         """
         accounts: dict[str, set[str]] = {}
         for account, user in self._rows if any(not record.account for record in records) else ():
@@ -169,12 +169,12 @@ class DecayedUsage:
 
 
 def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
-    """Return the table that policies look at.
+    """Return the table of users that policies read.
 
     Args:
         joules: by association.
         gpu_seconds: by association.
-        shares: normalised; NaN: not known, counts as the mean of those known.
+        shares: normalised; NaN: unknown, counts as the mean of the known shares.
     """
     known = shares[~np.isnan(shares)]
     mean = float(np.mean(known)) if len(known) and np.mean(known) > 0 else 1.0
@@ -183,9 +183,10 @@ def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
 
 
 def shares_of(associations: list[Association], known: Mapping[Association, float]) -> Floats:
-    """Return shares by association, NaN where not known.
+    """Return shares by association, NaN if unknown.
 
-    Where some are known, records whose account is not told yet have none: they would thin out the others'.
+    If some shares are known, records without an account get a share of 0: a mean share would dilute the
+    others' shares.
     """
     unknown = {"": 0.0} if known else {}
     found = [known.get(pair, unknown.get(pair[0], math.nan)) for pair in associations]

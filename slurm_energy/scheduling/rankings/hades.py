@@ -20,7 +20,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)
     had = usage_to_share_ratio(queue.users.energy_joules / _JOULES_PER_UNIT, queue.users)[queue.jobs.user]
-    terms = {"edp": edp_term(edp), "had": Term(had + 1.0, power=1.0)}
+    terms = {"edp": edp_term(edp), "usage": Term(had + 1.0, power=1.0)}
     return ranked(queue, options, choice, edp * (had + 1.0), terms=terms)
 
 
@@ -33,5 +33,5 @@ def rank_printed(queue: Queue, options: Options) -> Ranking:
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)
     had = queue.users.gpu_seconds[queue.jobs.user] + 1.0
-    terms = {"edp": edp_term(edp), "had": Term(had, power=-1.0)}
+    terms = {"edp": edp_term(edp), "usage": Term(had, power=-1.0)}
     return ranked(queue, options, choice, edp / had, terms=terms)

@@ -18,7 +18,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
     had = usage_to_share_ratio(queue.users.gpu_seconds, queue.users)[queue.jobs.user]
-    terms = {"time": Term(time_s, "s", power=1.0), "had": Term(had + 1.0, power=1.0)}
+    terms = {"time": Term(time_s, "s", power=1.0), "usage": Term(had + 1.0, power=1.0)}
     return ranked(queue, options, choice, time_s * (had + 1.0), terms=terms)
 
 
@@ -31,5 +31,5 @@ def rank_printed(queue: Queue, options: Options) -> Ranking:
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
     had = queue.users.gpu_seconds[queue.jobs.user] + 1.0
-    terms = {"time": Term(time_s, "s", power=1.0), "had": Term(had, power=-1.0)}
+    terms = {"time": Term(time_s, "s", power=1.0), "usage": Term(had, power=-1.0)}
     return ranked(queue, options, choice, time_s / had, terms=terms)
