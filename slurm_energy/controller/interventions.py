@@ -231,7 +231,7 @@ class Interventions:
             fields = {"Gres": assigned.requested_gres, "ExcNodeList": assigned.excluded_nodes}
             try:
                 uid = int(queue.uid[row])
-                outcome = self._changer.set_fields(job_id, fields, uid, queue.name_of(row))
+                outcome = self._changer.set_fields(job_id, fields, uid, queue.scontrol_name(row))
             except UsageError:  # its owner's words; the other jobs must not suffer from them
                 continue
             for refusal in outcome.refused.values():
@@ -269,19 +269,19 @@ class Interventions:
 
     def _preemption_helps(self, snapshot: Snapshot, plan: PreemptionPlan) -> bool:
         """Return whether a job still waits, as queue.table may not tell yet, and may start on any node."""
-        asked = self._query_job(snapshot.queue.name_of(self._row(snapshot, plan.job_id)))
+        asked = self._query_job(snapshot.queue.scontrol_name(self._row(snapshot, plan.job_id)))
         try:
             excluded = expand_hostlist(asked.excluded) if asked.excluded else []
         except UsageError:
             return False
         # What was excluded here, for the sake of a shape, is taken back with the next shape.
         ours = plan.job_id in self._state.assigned
-        return asked.pending and not asked.places and (ours or not {*excluded} & {*plan.nodes})
+        return asked.pending and not asked.pins_nodes and (ours or not {*excluded} & {*plan.nodes})
 
     def _requeue(self, snapshot: Snapshot, plan: PreemptionPlan, now: float) -> None:
         queue = snapshot.queue
         rows = {job_id: self._row(snapshot, job_id) for job_id in plan.victims}
-        outcome = self._changer.requeue({job_id: queue.name_of(row) for job_id, row in rows.items()})
+        outcome = self._changer.requeue({job_id: queue.scontrol_name(row) for job_id, row in rows.items()})
         self._state.being_served[plan.job_id] = now + max(_SERVED_S, 2 * self._settings.interval_s)
         self._state.protected_until |= dict.fromkeys(outcome.refused, now + PROTECTED_S)
         for job_id, why in outcome.refused.items():

@@ -138,7 +138,7 @@ class PriorityEngine:
             now_s: Unix seconds.
         """
         began_s = time.perf_counter()
-        queue = queue.only(~self._state.usage.finished_rows(queue, now_s))
+        queue = queue.select_rows(~self._state.usage.finished_rows(queue, now_s))
         mispredictions = self._state.mispredictions
         mispredictions.see_running(queue, now_s)
         self._guard.now_s = now_s

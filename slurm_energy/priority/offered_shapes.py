@@ -350,7 +350,7 @@ def _choice(
     assert shape is not None
     return ShapeChoice(
         job_id=int(queue.job_id[at]),
-        name=queue.name_of(at),
+        name=queue.scontrol_name(at),
         submit_s=float(queue.submit_s[at]),
         partitions=tuple(queue.partition[at].split(",")),
         shape=shape,

@@ -57,7 +57,7 @@ class ShareTree:
     users: Mapping[tuple[str, str], FairShare] = field(default_factory=dict)
     parents: Mapping[str, str] = field(default_factory=dict)
 
-    def upwards(self, account: str) -> list[str]:
+    def ancestors(self, account: str) -> list[str]:
         """Return an account and those above it, the root last."""
         found = [account]
         while (above := self.parents.get(found[-1], "")) and above not in found:

@@ -265,7 +265,7 @@ def test_one_job_is_asked_about_whatever_its_name(cluster, sbatch, busy):
     name = "x JobState=RUNNING ReqNodeList=n3 ExcNodeList=n3 TresPerNode=gpu:9\nFeatures=f|" + AWKWARD
     job = sbatch("--exclude=n2", "-n4", "-w", "n1", "-J", name)
     asked = read_gpu_request(str(job))
-    assert (asked.pending, asked.excluded, asked.places, asked.gpus) == (True, "n2", True, 0)
+    assert (asked.pending, asked.excluded, asked.pins_nodes, asked.gpus) == (True, "n2", True, 0)
     array = sbatch("--exclude=n[2-3]", "-n4", "--array=3-5", "--hold", "-J", name)
     assert read_gpu_request(str(array)) == replace(
         asked, excluded="n[2-3]", places=False, obstacle=read_gpu_request(str(array)).obstacle

@@ -143,7 +143,7 @@ def test_nobody_changes_a_job_of_somebody_else(cluster, submit):
     job_id = held("--gres=gpu:4")
     outcome = change(job_id, "h100", 2, uid=NOBODY)
     assert "user id" in outcome.refused[job_id].lower()
-    with pytest.raises(UsageError, match="its owner, uid 3999999999, is not known"):
+    with pytest.raises(UsageError, match="the owner, uid 3999999999, is unknown"):
         change(job_id, "h100", 2, uid=3_999_999_999)
 
 

@@ -86,7 +86,7 @@ def test_parts_of_the_users_never_exceed_the_cluster(rows):
 )
 def test_loops_and_doubles_come_to_an_end(rows):
     shares = normalise_shares(rows)
-    assert all(len(shares.upwards(account)) <= 4 for account in "abcr")
+    assert all(len(shares.ancestors(account)) <= 4 for account in "abcr")
 
 
 @given(st.text())

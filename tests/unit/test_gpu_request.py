@@ -58,7 +58,7 @@ def test_no_text_of_the_owner_is_asked_for(name):
     """Forged in issue 10 through the name, which `scontrol show job` prints first."""
     squeue = Squeue({"%j": name, "Name": name, "tres-per-node": "gres:gpu:2", "%n": "n2"})
     assert read_gpu_request("9", squeue) == GpuRequest(
-        True, "", 2, places=True, obstacle=read_gpu_request("9", squeue).obstacle
+        True, "", 2, pins_nodes=True, obstacle=read_gpu_request("9", squeue).obstacle
     )
     asked = {field for argv in squeue.calls for field in squeue_fields(argv)}
     assert asked.isdisjoint({"%j", "%k", "%o", "%Z", "Name", "Comment", "Command", "admin_comment", "WCKey"})
@@ -67,16 +67,16 @@ def test_no_text_of_the_owner_is_asked_for(name):
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (job(**{"tres-per-job": "gres:gpu:2"}), "by job, socket or task"),
-        (job("gres:gpu:1", **{"tres-per-task": "gres:gpu:1"}), "by job, socket or task"),
-        (job("gres:gpu:a:1,gres:gpu:b:1"), "two kinds"),
+        (job(**{"tres-per-job": "gres:gpu:2"}), "per job, socket or task"),
+        (job("gres:gpu:1", **{"tres-per-task": "gres:gpu:1"}), "per job, socket or task"),
+        (job("gres:gpu:a:1,gres:gpu:b:1"), "two types"),
         (job("gres:gpu:1", **{"%f": "fast"}), "features"),
-        (job("gres:gpu:1", **{"%n": "n1"}), "its nodes"),
+        (job("gres:gpu:1", **{"%n": "n1"}), "names nodes"),
         (job("gres:gpu:1", **{"%v": "course"}), "a reservation"),
-        (job("gres:gpu:1", **{"%x": "n1;reboot"}), "cannot be read"),
-        (job(""), "asks for none"),
+        (job("gres:gpu:1", **{"%x": "n1;reboot"}), "cannot be parsed"),
+        (job(""), "requests none"),
         (job("gres:gpu:1", **{"%K": "1-3%2", "ArrayTaskID": "1-3%2"}), "all of its tasks"),
-        (job("gres:gpu:1", **{"%i": "9+0"}), "the other parts"),
+        (job("gres:gpu:1", **{"%i": "9+0"}), "the other components"),
     ],
 )
 def test_a_job_whose_gpus_cannot_be_changed_keeps_them(asked, why):
@@ -118,7 +118,7 @@ def test_node_lists_are_compared_by_their_nodes():
 def test_before_23_02_a_named_kind_stays():
     named = job("gres:gpu:a100:4")
     assert scontrol_fields(named, "a100", 2, OLD, "n[1-4]", "") == {"Gres": "gpu:a100:2"}
-    with pytest.raises(UsageError, match="submit with --gres=gpu:COUNT without a kind"):
+    with pytest.raises(UsageError, match="submit with --gres=gpu:COUNT without a type"):
         scontrol_fields(named, "h100", 2, OLD, "n[1-4]", "")
 
 

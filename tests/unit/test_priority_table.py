@@ -283,7 +283,7 @@ def test_only_files_of_slurmctld_are_read(place, tmp_path):
         source.read()
     place.unlink()
     os.mkfifo(place, 0o600)
-    with pytest.raises(UnavailableError, match="plain file"):
+    with pytest.raises(UnavailableError, match="regular file"):
         source.read()
 
 

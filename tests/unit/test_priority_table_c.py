@@ -256,7 +256,7 @@ def test_a_queue_written_over_while_it_is_read_is_read_whole(plugin, tmp_path, w
     if times == 1:
         assert QueueTableSource(path).read().name == [f"{job:040}"[: job % 41] for job in range(1, 3001)]
     else:
-        with pytest.raises(UnavailableError, match="changes whenever it is read"):
+        with pytest.raises(UnavailableError, match="changed during each read"):
             QueueTableSource(path).read()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["queue.table", "queue.table.spare"]
 

@@ -437,7 +437,7 @@ def running(pid):
 def test_one_scontrol_for_a_batch(scontrol):
     known = {}
     outcome = scontrol.updater(known=known).set_site_factors({5: 3000, 4: 2000, 6: -7})
-    assert outcome.done == (5, 4, 6) and not outcome.gone and not outcome.refused and not outcome.left
+    assert outcome.done == (5, 4, 6) and not outcome.gone and not outcome.refused and not outcome.remaining
     assert scontrol.lines == [
         "update JobId=5 SiteFactor=3000",
         "update JobId=4 SiteFactor=2000",
@@ -467,7 +467,7 @@ def test_a_daemon_with_many_connections_changes_jobs_too(scontrol, many_descript
 
 def test_who_is_refused_every_job_does_not_ask_for_all(scontrol):
     outcome = scontrol.updater().set_site_factors(dict.fromkeys(range(9800, 9850), 1))
-    assert (len(outcome.refused), outcome.left) == (20, tuple(range(9820, 9850)))
+    assert (len(outcome.refused), outcome.remaining) == (20, tuple(range(9820, 9850)))
     outcome = scontrol.updater().set_site_factors(dict.fromkeys([1, *range(9800, 9850)], 1))
     assert len(outcome.refused) == 50
 
@@ -517,7 +517,7 @@ def test_nothing_to_do_starts_nothing():
 def test_what_time_does_not_suffice_for_is_left(scontrol):
     updater = JobUpdater(1e6, batch_s=0.0, command=[str(scontrol.path)])
     outcome = updater.set_site_factors({1: 1, 2: 2, 3: 3})
-    assert (outcome.done, outcome.left) == ((1,), (2, 3))
+    assert (outcome.done, outcome.remaining) == ((1,), (2, 3))
 
 
 def test_not_more_changes_than_allowed(scontrol):
@@ -568,7 +568,7 @@ def test_finished_jobs_are_not_run_again(scontrol):
 
 def test_what_was_requeued_before_slurmctld_went_away_is_told(scontrol):
     outcome = scontrol.updater().requeue({5: "5", 99: "99", 96: "96", 7: "7"})
-    assert (outcome.done, outcome.gone, outcome.left) == ((5,), (99,), (7,))
+    assert (outcome.done, outcome.gone, outcome.remaining) == ((5,), (99,), (7,))
     assert list(outcome.refused) == [96] and "Unable to contact" in outcome.refused[96]
     with pytest.raises(UnavailableError):
         scontrol.updater().requeue({96: "96", 7: "7"})
@@ -588,7 +588,7 @@ def test_fields_of_a_pending_job(scontrol):
 
 def test_an_owner_without_a_name_is_a_refusal(scontrol, monkeypatch):
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
-    with pytest.raises(UsageError, match="its owner, uid 4000, is not known"):
+    with pytest.raises(UsageError, match="the owner, uid 4000, is unknown"):
         scontrol.updater().set_fields(5, {"Gres": "gpu:1"}, 4000)
     assert scontrol.lines == []
 
@@ -673,7 +673,7 @@ def test_a_plugin_whose_name_contains_none_is_a_plugin(slurm_conf, plugin):
 def test_without_slurm_conf_nothing_is_set(slurm_conf):
     slurm_conf.write_text("Include gone.conf\n")
     for path in (slurm_conf, slurm_conf.parent / "absent.conf"):
-        with pytest.raises(ConfigError, match="PrioritySiteFactorPlugin is not known"):
+        with pytest.raises(ConfigError, match="PrioritySiteFactorPlugin is unknown"):
             check_weights(lambda argv: CONFIG.format(**GOOD), lambda path=path: path)
     text = CONFIG.format(**GOOD) + f"SLURM_CONF              = {slurm_conf.parent}/told.conf\n"
     with pytest.raises(ConfigError, match=r"told\.conf: No such file"):

@@ -1,1 +1,1 @@
-"""The queue as slurmctld sees it: one set of columns, whatever it was read from."""
+"""Slurm's queue of pending and running jobs: readers that yield one set of columns, and changes to jobs."""

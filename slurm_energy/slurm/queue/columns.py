@@ -1,4 +1,4 @@
-"""Pending and running jobs as columns, the same for every source and release. Plain data."""
+"""Pending and running jobs as columns, the same for every source and Slurm release. Plain data."""
 
 from __future__ import annotations
 
@@ -19,37 +19,39 @@ RUNNING: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class QueueColumns:
-    """One row per job record of slurmctld that is pending or running; arrays of shape (n,), lists alike.
+    """The pending and running jobs of slurmctld, one row for each job record.
 
-    An array whose tasks are all alike is one row, as it is one record in slurmctld.
+    Columns are arrays of shape (n,) or lists of length n. The pending tasks of a job array that slurmctld
+    keeps in one record are one row.
 
     Attributes:
-        taken_unix_s: when slurmctld was in this state.
-        job_id: number to address the record by, in `scontrol update` too.
-        array_job_id: number of the array; 0: no array.
-        array_task_id: index in the array; -1: no array, or a record of several tasks.
-        tasks: pending tasks in the record, 1 for a single job.
-        het_job_id: number of the heterogeneous job; 0: none.
-        uid: owner.
-        state: PENDING or RUNNING (configuring, completing and suspended jobs are not listed).
-        held: priority 0: held by user or administrator.
-        dependent: waits for other jobs or a begin time.
-        fixed: an administrator gave it a priority of its own; site factors have no effect on it.
-        requeue: may be put back into the queue.
-        submit_s, eligible_s, start_s, end_s, deadline_s: Unix seconds; NaN where there is none. `end_s` is
-            the end of a running job's time limit.
-        time_limit_s: NaN: no limit.
-        nodes, cpus, gpus: asked for (running: allocated), over all nodes; least where a range was given.
-        gpu_kind: Slurm's type of GPU, empty if none was named.
-        priority: as squeue shows it.
-        site_factor: as sprio shows it; Slurm's NICE_OFFSET is taken away.
-        nice: as `--nice` takes it.
-        restart_count: how often it was requeued.
-        shares_norm: the association's normalised shares, 0 to 1; NaN: not known.
-        user: login name, or the number as text where this host does not know it.
-        account, partition, qos, name: empty where not set. A job in several partitions: `a,b`.
-        reason: Slurm's word for why it waits; empty where not known.
-        flags: values by name in the job-control environment (`ENERGY_POLICY`, ...), user-supplied, unchecked.
+        taken_unix_s: Unix time of this state of the queue.
+        job_id: Slurm's job id of the record, as `scontrol update` takes it.
+        array_job_id: job id of the array; 0: not part of an array.
+        array_task_id: index in the array; -1: not part of an array, or a record of several tasks.
+        tasks: pending array tasks in the record; 1 for a single job.
+        het_job_id: job id of the heterogeneous job; 0: not part of one.
+        uid: uid of the owner.
+        state: PENDING or RUNNING. Configuring, completing and suspended jobs are not listed.
+        held: priority 0, which means held by the user or an administrator.
+        dependent: the job waits for other jobs or for its begin time.
+        fixed: an administrator set the priority; site factors have no effect on the job.
+        requeue: the job may be requeued.
+        submit_s, eligible_s, start_s, end_s, deadline_s: Unix seconds; NaN: none. `end_s` is the time at
+            which a running job reaches its time limit.
+        time_limit_s: seconds; NaN: no limit.
+        nodes, cpus, gpus: requested (running jobs: allocated) on all nodes together; the minimum of a range.
+        gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
+        priority: Slurm's priority as squeue shows it.
+        site_factor: as sprio shows it, without Slurm's NICE_OFFSET.
+        nice: nice value as `--nice` takes it.
+        restart_count: number of earlier requeues.
+        shares_norm: normalised shares of the association, 0 to 1; NaN: unknown.
+        user: login name; the uid as text if this host does not know it.
+        account, partition, qos, name: empty if not set. Several partitions are separated by commas.
+        reason: Slurm's reason code of a pending job; empty if unknown.
+        flags: energy flags by their name in the job-control environment (`ENERGY_POLICY`, ...), as the user
+            wrote them, unchecked.
     """
 
     taken_unix_s: float
@@ -92,22 +94,24 @@ class QueueColumns:
         """Number of rows."""
         return len(self.job_id)
 
-    def only(self, rows: Bools) -> QueueColumns:
-        """Return the queue without the rows of which this is False, shape (n,)."""
+    def select_rows(self, rows: Bools) -> QueueColumns:
+        """Return the queue with the rows for which `rows` is True; shape (n,)."""
         if rows.all():
             return self
-        kept = np.flatnonzero(rows)
+        positions = np.flatnonzero(rows)
         columns = {name: getattr(self, name) for name in self.__slots__[1:]}
-        taken: dict[str, Any] = {
-            name: [column[row] for row in kept.tolist()] if isinstance(column, list) else column[kept]
+        selected: dict[str, Any] = {
+            name: [column[row] for row in positions.tolist()]
+            if isinstance(column, list)
+            else column[positions]
             for name, column in columns.items()
         }
-        return QueueColumns(taken_unix_s=self.taken_unix_s, **taken)
+        return QueueColumns(taken_unix_s=self.taken_unix_s, **selected)
 
-    def name_of(self, row: int) -> str:
-        """Return what means this record alone to scontrol: `12`, and `12_3` of a single task of an array.
+    def scontrol_name(self, row: int) -> str:
+        """Return the name by which scontrol addresses this record alone: `12`, or `12_3` for an array task.
 
-        The last task of an array has the array's own number, by which scontrol takes all of its tasks.
+        The last task of an array has the array's own job id, and scontrol takes that id for all tasks.
         """
         array, task = int(self.array_job_id[row]), int(self.array_task_id[row])
         return f"{array}_{task}" if array and task >= 0 else str(int(self.job_id[row]))
@@ -120,10 +124,12 @@ _INTS: Final = {"array_task_id": -1, "tasks": 1, "nodes": 1, "cpus": 1}
 
 
 def queue_columns(taken_unix_s: float, job_id: Any, **columns: Any) -> QueueColumns:
-    """Return columns, those not given with the values of a job that says nothing; `requeue` is then True.
+    """Build the columns; each column that is not given has the default of a job that sets nothing.
+
+    The default of `requeue` is True.
 
     Raises:
-        ValueError: a column of another length, or one that is not known.
+        ValueError: a column has another length than `job_id`, or is unknown.
     """
     count = len(job_id)
     values: dict[str, Any] = {}
@@ -150,12 +156,12 @@ def _column(name: str, count: int, given: Any) -> Any:
 
 
 class QueueSource(Protocol):
-    """Where the queue is read from."""
+    """A reader of the queue."""
 
     def read(self) -> QueueColumns:
-        """Return the queue as it is now.
+        """Return the current queue.
 
         Raises:
-            UnavailableError: it cannot be read; the last one known stays good.
+            UnavailableError: the queue cannot be read; callers go on with the last queue that they read.
         """
         ...

@@ -1,6 +1,6 @@
-"""Energy flags in a job's AdminComment: where the job_submit module leaves a copy that squeue can show.
+"""Energy flags in a job's AdminComment, where the job_submit module copies them so that squeue shows them.
 
-Users can write into no job's AdminComment; the values in it are theirs all the same, and unchecked.
+Users cannot write AdminComment themselves. The values are user-supplied and unchecked nevertheless.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _ITEM = re.compile(r"(ENERGY_[A-Z_]{1,32})=([A-Za-z0-9_.:,/+%-]{1,512})", re.ASC
 
 
 def parse_comment_flags(text: str) -> dict[str, str]:
-    """Return the flags of `... energy-flags: ENERGY_POLICY=edp ENERGY_CAP=200; ...`; no mark, no flags."""
+    """Return the flags in `... energy-flags: ENERGY_POLICY=edp ENERGY_CAP=200; ...`; {} without mark."""
     _, mark, after = text.rpartition(MARK)
     if not mark:
         return {}

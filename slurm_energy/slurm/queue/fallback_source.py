@@ -1,4 +1,4 @@
-"""Reads the queue while `queue.table` is lost: from memory and the journal, then with squeue."""
+"""Reader of the queue that tolerates a missing or damaged `queue.table`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from slurm_energy.slurm.queue.columns import QueueColumns, QueueSource
 from slurm_energy.slurm.queue.table_source import QueueTableSource
 
 MAX_SNAPSHOT_AGE_S: Final = 120.0
-"""Age up to which the last good snapshot is used: two of slurmctld's passes."""
+"""Maximum age of the last good snapshot for further use: two scheduling passes of slurmctld."""
 
 
 class FallbackQueueSource:
-    """The plugin's table; while it is missing or damaged, the last one with its journal, then squeue.
+    """Reads the plugin's table; without it, the last table with its journal; without these, squeue.
 
-    slurmctld writes the table again at its next pass, within a minute. Until then the order must not stop:
-    new jobs would stand in the middle of the queue.
+    slurmctld rewrites a lost table within a minute, at its next pass. Ranking must go on until then:
+    unranked new jobs would start in the middle of the queue.
 
     Args:
-        table: the plugin's files.
-        squeue: reads the queue with Slurm's command.
-        clock: Unix seconds.
+        table: reads the files of the plugin.
+        squeue: reads the queue with squeue.
+        clock: returns Unix seconds.
 
     Attributes:
-        problem: why the table could not be read the last time, in one line; None: it was.
+        problem: why the last `read` could not use the table, in one line; None: it used the table.
     """
 
     def __init__(
@@ -38,15 +38,15 @@ class FallbackQueueSource:
 
     @property
     def name(self) -> str:
-        """The source of the last queue, for people."""
+        """Name of the source of the last queue, for messages."""
         return "squeue" if self._by_squeue else "queue.table"
 
     def signature(self) -> tuple[int, ...]:
-        """Return numbers that change when slurmctld wrote something."""
+        """Return numbers that change whenever slurmctld has written to the table or its journal."""
         return self._table.signature()
 
     def read(self) -> QueueColumns:
-        """Return the queue.
+        """Return the current queue.
 
         Raises:
             UnavailableError: neither the table nor squeue can be read.
@@ -62,12 +62,12 @@ class FallbackQueueSource:
     def _without_table(self, error: UnavailableError) -> QueueColumns:
         last = self._table.read_last()
         if last is not None and abs(self._clock() - last.taken_unix_s) <= MAX_SNAPSHOT_AGE_S:
-            self.problem = f"{error}; the last one is used until slurmctld writes it again"
+            self.problem = f"{error}; the last table is used until slurmctld writes a new one"
             return last
         try:
             queue = self._squeue.read()
         except UnavailableError as second:
             raise UnavailableError(error.what, f"{error.why}; {second}", error.todo) from None
         self._by_squeue = True
-        self.problem = f"{error}; the queue is read with squeue meanwhile"
+        self.problem = f"{error}; the queue is read with squeue until slurmctld writes a new one"
         return queue

@@ -1,6 +1,6 @@
-"""How a pending job gets other GPUs: what it asks for now, and the fields that scontrol has to change.
+"""The GPU request of a pending job, and the scontrol fields that change it to another shape.
 
-Which shape it gets is decided elsewhere. Tried on 22.05; what later releases do is from their source.
+The caller chooses the shape. The behaviour of 22.05 was tested; that of later releases is from their source.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z0-9][A-Za-z0-9_.+-]*?))??(?::(
 _HOSTLIST: Final = re.compile(r"[A-Za-z0-9_.,+\[\]-]{1,16384}")
 
 GPU_TYPE_CHANGE_RELEASE: Final = (23, 2)
-"""From this release on an update may name another type of GPU. Before it slurmctld keeps the old type beside
-the new one, and no node has both (SchedMD's bug 13899)."""
+"""First release in which an update may change the type of GPU. Earlier releases keep the old type beside the
+new one, and no node has both (SchedMD bug 13899)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """What a job asks for, as far as it matters here.
+    """The parts of a job's request that matter for changing its GPUs.
 
     Attributes:
-        pending: it waits.
-        gpu_kind: type of GPU, empty if none is named.
-        gpus: per node; 0: none.
-        others: generic resources per node beside GPUs, as they are written.
-        excluded: host list that it must not run on; empty: none.
-        places: it names its nodes, their features or a reservation itself.
-        obstacle: why its GPUs cannot be changed; empty: they can.
+        pending: the job is pending.
+        gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
+        gpus: GPUs per node; 0: none.
+        others: other generic resources per node, as the job wrote them.
+        excluded: host list of excluded nodes; empty: none.
+        pins_nodes: the job itself names nodes, features or a reservation.
+        obstacle: why its GPUs cannot be changed; empty: they can be changed.
     """
 
     pending: bool
@@ -56,25 +56,25 @@ class GpuRequest:
     gpus: int = 0
     others: tuple[str, ...] = ()
     excluded: str = ""
-    places: bool = False
+    pins_nodes: bool = False
     obstacle: str = ""
 
     @property
     def gres(self) -> str:
-        """All generic resources per node, as scontrol takes them."""
+        """All generic resources per node in the form of scontrol."""
         kind = f":{self.gpu_kind}" if self.gpu_kind else ""
         return ",".join([*([f"gpu{kind}:{self.gpus}"] if self.gpus else []), *self.others])
 
 
 def read_gpu_request(name: str, run: Runner = run_command) -> GpuRequest:
-    """Ask slurmctld what one job asks for.
+    """Read the request of one job from slurmctld.
 
     Args:
-        name: what means this record alone: `12`, or `12_3` for a task of an array.
-        run: what executes a command.
+        name: `QueueColumns.scontrol_name` of the job: `12`, or `12_3` for an array task.
+        run: executes a command.
 
     Raises:
-        UnavailableError: the job is gone, or slurmctld does not answer.
+        UnavailableError: the job has left the queue, or slurmctld does not answer.
     """
     options = ("-a", "-h", "--local", "-t", "all", f"--jobs={name}")
     letters = _record(name, squeue_rows(options, tuple(_LETTERS.values()), run))
@@ -85,7 +85,7 @@ def read_gpu_request(name: str, run: Runner = run_command) -> GpuRequest:
 
 
 def _record(name: str, rows: Iterable[list[str]]) -> list[str] | None:
-    """Return the row of one record; squeue shows all records of an array by the array's number."""
+    """Return the row of one record; squeue shows all records of an array under the job id of the array."""
     array, _, task = name.partition("_")
     for row in rows:
         if (task and row[1] == array and row[2] == task) or (not task and row[0] == array):
@@ -96,25 +96,25 @@ def _record(name: str, rows: Iterable[list[str]]) -> list[str] | None:
 def gpu_request_of(fields: Mapping[str, str]) -> GpuRequest:
     """Build the request from squeue's fields; `N/A` and the like mean that a field is not set."""
     values = {key: value for key, value in fields.items() if value not in NO_VALUES}
-    places = not values.keys().isdisjoint(("features", "nodes", "reservation"))
+    pins_nodes = not values.keys().isdisjoint(("features", "nodes", "reservation"))
     kind, gpus, others, obstacle = _gres(values.get("tres-per-node", ""))
     if not values.keys().isdisjoint(set(_TRES) - {"tres-per-node"}):
-        obstacle = "it asks for GPUs by job, socket or task: only --gres and --gpus-per-node can be changed"
-    elif places:
-        obstacle = "it names its nodes, their features or a reservation itself"
-    # queue.table may tell of a new job before slurmctld has made an array or a heterogeneous job of it.
+        obstacle = "it requests GPUs per job, socket or task: only --gres and --gpus-per-node can be changed"
+    elif pins_nodes:
+        obstacle = "it names nodes, features or a reservation itself"
+    # queue.table may list a new job before slurmctld has marked it as an array or a heterogeneous job.
     if "+" in values.get("display_id", ""):
-        obstacle = "it is part of a heterogeneous job: a change would concern the other parts too"
+        obstacle = "it is part of a heterogeneous job: a change would affect the other components too"
     elif not values.get("task", "0").isdecimal():
-        obstacle = "it is an array: a change would concern all of its tasks"
+        obstacle = "it is an array: a change would affect all of its tasks"
     excluded = values.get("excluded", "")
     if excluded and not _HOSTLIST.fullmatch(excluded):
-        obstacle = "its list of excluded nodes cannot be read"
-    return GpuRequest(values.get("state") == "PENDING", kind, gpus, others, excluded, places, obstacle)
+        obstacle = "its list of excluded nodes cannot be parsed"
+    return GpuRequest(values.get("state") == "PENDING", kind, gpus, others, excluded, pins_nodes, obstacle)
 
 
 def _gres(text: str) -> tuple[str, int, tuple[str, ...], str]:
-    """Return type and number of GPUs, the other resources, and why the GPUs cannot be changed."""
+    """Return type and number of the GPUs, the other resources, and the obstacle to changing the GPUs."""
     kind, gpus, found, others = "", 0, 0, []
     for item in text.split(","):
         plain = re.sub(r"^gres[:/]", "", item)
@@ -123,47 +123,47 @@ def _gres(text: str) -> tuple[str, int, tuple[str, ...], str]:
             kind, gpus, found = match["kind"] or "", int(match["count"] or 1), found + 1
         elif plain:
             others.append(plain)
-    return kind, gpus, tuple(others), "it asks for two kinds of GPU at once" if found > 1 else ""
+    return kind, gpus, tuple(others), "it requests two types of GPU at once" if found > 1 else ""
 
 
 def scontrol_fields(
-    asked: GpuRequest, gpu_kind: str, gpus: int, release: tuple[int, ...], without_kind: str, excluded: str
+    request: GpuRequest, gpu_kind: str, gpus: int, release: tuple[int, ...], without_kind: str, excluded: str
 ) -> dict[str, str]:
-    """Return the fields to give to scontrol so that a job gets this shape.
+    """Return the fields that `scontrol update` must set to give a job another shape.
 
-    Before `GPU_TYPE_CHANGE_RELEASE` the kind is chosen by excluding the nodes that do not have it.
+    Before `GPU_TYPE_CHANGE_RELEASE`, excluding the nodes without the wanted type selects the type.
 
     Args:
-        asked: what it asks for now.
-        gpu_kind: Slurm's type of GPU.
-        gpus: how many per node.
+        request: the current request.
+        gpu_kind: Slurm's GRES type of the wanted GPUs.
+        gpus: wanted GPUs per node.
         release: Slurm's release.
-        without_kind: host list of the partition's nodes that do not have this kind; empty: all have it.
-        excluded: host list that the job's owner excluded.
+        without_kind: host list of the partition's nodes that lack this type; empty: all nodes have it.
+        excluded: host list of the nodes that the owner of the job excluded.
 
     Raises:
-        UsageError: this job cannot get it; the message says why.
+        UsageError: this job cannot get the shape; the message names the reason.
     """
-    if asked.obstacle or asked.gpus == 0:
-        raise UsageError("its GPUs stay", asked.obstacle or "it asks for none by --gres or --gpus-per-node")
-    named = release >= GPU_TYPE_CHANGE_RELEASE or asked.gpu_kind == gpu_kind
-    if asked.gpu_kind and not named:
+    if request.obstacle or request.gpus == 0:
+        raise UsageError("its GPUs stay", request.obstacle or "it requests none by --gres or --gpus-per-node")
+    named = release >= GPU_TYPE_CHANGE_RELEASE or request.gpu_kind == gpu_kind
+    if request.gpu_kind and not named:
         raise UsageError(
             "its GPUs stay",
-            f"Slurm before 23.02 cannot turn gpu:{asked.gpu_kind} into another kind",
-            "submit with --gres=gpu:COUNT without a kind",
+            f"Slurm before 23.02 cannot turn gpu:{request.gpu_kind} into another type",
+            "submit with --gres=gpu:COUNT without a type",
         )
     shape = f"gpu:{gpu_kind}:{gpus}" if named else f"gpu:{gpus}"
-    fields = {"Gres": ",".join([shape, *asked.others])}
+    fields = {"Gres": ",".join([shape, *request.others])}
     if not named:
         fields["ExcNodeList"] = ",".join(part for part in (excluded, without_kind) if part)
-    elif not same_nodes(asked.excluded, excluded):
+    elif not same_nodes(request.excluded, excluded):
         fields["ExcNodeList"] = excluded
     return fields
 
 
 def same_nodes(one: str, other: str) -> bool:
-    """Return whether two host lists name the same nodes: squeue prints them sorted and folded."""
+    """Return whether two host lists name the same nodes; squeue sorts and folds the list of a job."""
     if one == other:
         return True
     try:

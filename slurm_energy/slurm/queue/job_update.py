@@ -1,6 +1,6 @@
-"""Changes to jobs in the queue: one `scontrol` for a whole batch, its reply to each command read.
+"""Changes to jobs in the queue through scontrol: one process for a batch, with a reply to each command.
 
-What is to be changed is decided elsewhere.
+The caller decides on the changes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.slurm.command import TIMEOUT_S, command_environment
 
 SITE_FACTOR_MAX: Final = 2147483645
-"""Largest amount of a site factor that scontrol takes, of either sign."""
+"""Maximum magnitude of a site factor that scontrol accepts, of either sign."""
 _POLL_S: Final = 0.2
 _DENIED = re.compile("permission denied", re.IGNORECASE)
-_MOST_REFUSED: Final = 20  # denials with nothing done before are about us, not about the jobs
+_MAX_REFUSED: Final = 20  # so many denials before any success concern this process, not the jobs
 _VALUE = re.compile(r"[A-Za-z0-9_.:,=/+\[\]*-]{0,4096}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z]{1,32}", re.ASCII)
-# The job has left the queue, or not yet entered it, since the queue was read.
+# The job has left the queue, or has become pending again, since the queue was read.
 _GONE = re.compile(
     "Invalid job id|already finished|no longer pending|not pending nor running|is pending execution"
     "|already completing|Job is in the process of being requeued",
@@ -46,32 +46,33 @@ _NO_ERROR: Final = "No error"
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What became of a batch.
+    """Outcome of a batch of changes, by job id.
 
     Attributes:
         done: jobs that were changed.
-        gone: jobs that had left the queue, or the state in which it can be done; no fault.
-        refused: Slurm's words by job.
-        left: jobs that the time did not suffice for, in the order given.
+        gone: jobs that had left the queue, or the state in which the change is possible; not an error.
+        refused: Slurm's reason by job.
+        remaining: jobs for which the time of the batch was too short, in the given order.
     """
 
     done: tuple[int, ...] = ()
     gone: tuple[int, ...] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
-    left: tuple[int, ...] = ()
+    remaining: tuple[int, ...] = ()
 
 
 class JobUpdater:
-    """Has jobs changed by scontrol, one after the other and never more than so many in a second.
+    """Changes jobs through scontrol, one after the other, at a limited rate.
 
-    Each change costs slurmctld one request; the next one is sent once the last one is answered, so a busy
-    slurmctld is asked less.
+    Each change costs slurmctld one request. The next request is sent after the reply to the last one, so a
+    busy slurmctld receives fewer requests.
 
     Args:
-        updates_per_s: most changes in a second.
-        batch_s: time for one batch; what is left then is for the next one.
-        known: gets the site factors that slurmctld has taken, by job id; see `commands.SqueueSource`.
-        command: what to run; reads commands on its standard input as scontrol does.
+        updates_per_s: maximum number of changes per second.
+        batch_s: maximum duration of a batch in seconds; the rest is left for the next batch.
+        known: receives the site factors that slurmctld has accepted, by job id; see
+            `squeue_source.SqueueSource`.
+        command: program that reads commands on its standard input as scontrol does.
     """
 
     def __init__(
@@ -88,77 +89,78 @@ class JobUpdater:
         self._stopped = threading.Event()
 
     def set_site_factors(self, changes: Mapping[int, int]) -> UpdateResult:
-        """Set site factors by job id, in the order given.
+        """Set site factors by job id, in the given order.
 
-        A job that is held stays held, and nice and limits stay. The number of an array, or of the first
-        component of a heterogeneous job, goes for all that belongs to it.
+        Held jobs stay held; nice values and limits do not change. The job id of an array, or of the first
+        component of a heterogeneous job, addresses all tasks or components.
 
         Raises:
-            UnavailableError: no scontrol, or it does not answer; what it took before is in `known`.
-            UsageError: a number out of range.
+            UnavailableError: scontrol is missing or does not answer; `known` has the site factors accepted
+                so far.
+            UsageError: a site factor is out of range.
         """
         for job_id, value in changes.items():
             if abs(value) > SITE_FACTOR_MAX:
                 raise UsageError(f"site factor {value} of job {job_id}", f"above {SITE_FACTOR_MAX}")
-        wanted = [(job, f"update JobId={job} SiteFactor={value}") for job, value in changes.items()]
-        return self._batch(wanted, lambda job: self._known.__setitem__(job, changes[job]))
+        commands = [(job, f"update JobId={job} SiteFactor={value}") for job, value in changes.items()]
+        return self._batch(commands, lambda job: self._known.__setitem__(job, changes[job]))
 
     def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> UpdateResult:
-        """Change a pending job as a user, for example `{"Gres": "gpu:h100:2", "ExcNodeList": ""}`.
+        """Change a pending job in the name of a user.
 
-        slurmctld applies the rules for that user, and tells the site's job_submit plugin this uid. As
-        SlurmUser the change would be an administrator's, whom most sites' rules let through and for whom
-        no limit is checked (`scontrol --uid`; src/slurmctld/job_mgr.c, _update_job()).
+        slurmctld applies the rules and limits for that user, and the site's job_submit plugin receives the
+        user's uid. A change as SlurmUser would be an administrator's: the rules of most sites let it pass,
+        and Slurm checks no limit (`scontrol --uid`; src/slurmctld/job_mgr.c, _update_job()).
 
         Args:
             job_id: the job.
-            fields: new values by scontrol's names.
-            uid: the job's owner.
-            name: what means this record alone, see `QueueColumns.name_of`; empty: its number.
+            fields: new values by the field names of scontrol, `{"Gres": "gpu:h100:2", "ExcNodeList": ""}`.
+            uid: uid of the job's owner.
+            name: see `QueueColumns.scontrol_name`; empty: the job id.
 
         Raises:
             UnavailableError: as in `set_site_factors`.
-            UsageError: a name or value that scontrol would not read as one word, or a user without a name.
+            UsageError: scontrol would not read a name or value as one word, or the uid has no login name.
         """
         for key, value in fields.items():
             if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
-                raise UsageError(f"job {job_id}: {key!r}={value!r} cannot be given to scontrol")
+                raise UsageError(f"job {job_id}: {key!r}={value!r} is not valid for scontrol")
         try:
             pwd.getpwuid(uid)
         except (KeyError, OverflowError):
-            why = "scontrol changes jobs only as users with a name on this host"
-            raise UsageError(f"job {job_id}: its owner, uid {uid}, is not known", why) from None
+            why = "scontrol needs the login name of the owner on this host"
+            raise UsageError(f"job {job_id}: the owner, uid {uid}, is unknown", why) from None
         words = " ".join(f"{key}={value}" for key, value in fields.items())
         names = {job_id: name or str(job_id)}
         change = [(job_id, f"update JobId={names[job_id]} {words}")]
         return self._batch(change, names=names, options=[f"--uid={uid}"])
 
     def requeue(self, names: Mapping[int, str]) -> UpdateResult:
-        """Put running batch jobs back into the queue; one that has ended in the meantime stays ended.
+        """Requeue running batch jobs; a job that has ended in the meantime stays ended.
 
         Args:
-            names: by job, what means this record alone: the number of an array's last task is also that of
-                the whole array. See `QueueColumns.name_of`.
+            names: `QueueColumns.scontrol_name` by job id. The job id alone is ambiguous: the last task of an
+                array has the job id of the whole array.
 
         Returns:
-            What became of them. If slurmctld goes away after some were done it is no error, as what was done
-            has to be known: the job that was just asked for is then among the refused.
+            The outcome. If slurmctld becomes unavailable after some jobs were requeued, no error is raised,
+            as the caller must know these jobs; the job whose request failed is then among the refused.
 
         Raises:
-            UnavailableError: as in `set_site_factors`, with no job done.
+            UnavailableError: as in `set_site_factors`, before any job was requeued.
         """
-        # Without "Incomplete" Slurm runs a finished job once more.
-        wanted = [(job, f"requeue Incomplete {name}") for job, name in names.items()]
-        return self._batch(wanted, names=names, partly=True)
+        # Without "Incomplete", Slurm would run a finished job again.
+        commands = [(job, f"requeue Incomplete {name}") for job, name in names.items()]
+        return self._batch(commands, names=names, partly=True)
 
     def stop(self) -> None:
-        """End a batch that runs in another thread, and refuse further ones."""
+        """Stop the batch that runs in another thread, and refuse further batches."""
         self._stopped.set()
 
     def _batch(
         self,
         commands: Sequence[tuple[int, str]],
-        took: Callable[[int], None] = lambda job: None,
+        accepted: Callable[[int], None] = lambda job: None,
         names: Mapping[int, str] = MappingProxyType({}),
         *,
         options: Sequence[str] = (),
@@ -171,11 +173,11 @@ class JobUpdater:
         refused: dict[int, str] = {}
         end = time.monotonic() + self._batch_s
         with _Session([*self._command, *options], self._stopped) as session:
-            session.ask("")  # what scontrol has to say of slurm.conf is no answer to the first command
-            for place, (job_id, text) in enumerate(commands):
-                if place and (time.monotonic() > end or self._stopped.wait(self._pause_s)):
+            session.ask("")  # discards messages about slurm.conf, which are no reply to the first command
+            for position, (job_id, text) in enumerate(commands):
+                if position and (time.monotonic() > end or self._stopped.wait(self._pause_s)):
                     return UpdateResult(
-                        tuple(done), tuple(gone), refused, tuple(job for job, _ in commands[place:])
+                        tuple(done), tuple(gone), refused, tuple(job for job, _ in commands[position:])
                     )
                 try:
                     why = self._answer(session, text, names.get(job_id, ""))
@@ -183,26 +185,26 @@ class JobUpdater:
                     if not (partly and done):
                         raise
                     refused[job_id] = str(error)
-                    rest = tuple(job for job, _ in commands[place + 1 :])
+                    rest = tuple(job for job, _ in commands[position + 1 :])
                     return UpdateResult(tuple(done), tuple(gone), refused, rest)
                 if why is None:
                     done.append(job_id)
-                    took(job_id)
+                    accepted(job_id)
                 elif _GONE.search(why):
                     gone.append(job_id)
                 else:
                     refused[job_id] = why
-                    if _DENIED.search(why) and len(refused) >= _MOST_REFUSED and not done:
+                    if _DENIED.search(why) and len(refused) >= _MAX_REFUSED and not done:
                         return UpdateResult(
-                            (), tuple(gone), refused, tuple(job for job, _ in commands[place + 1 :])
+                            (), tuple(gone), refused, tuple(job for job, _ in commands[position + 1 :])
                         )
         return UpdateResult(tuple(done), tuple(gone), refused)
 
     def _answer(self, session: _Session, text: str, name: str) -> str | None:
-        """Return why a command failed; None: it did not.
+        """Run a command and return the reason of its failure; None: it succeeded.
 
         Raises:
-            UnavailableError: slurmctld has not heard it, or nobody knows.
+            UnavailableError: slurmctld did not receive the command, or it is unknown whether it did.
         """
         why = _reason(session.ask(text), name)
         if why is not None and _AWAY.search(why):
@@ -211,10 +213,11 @@ class JobUpdater:
 
 
 def _reason(lines: Sequence[str], name: str) -> str | None:
-    """Return why a command failed.
+    """Return the reason of a failure from the lines of a reply; None: success.
 
-    A whole array is answered by groups of tasks, `6_1: Job has already finished` and `6_2-5: No error`; the
-    latter not from 23.02 on, nor where all went well. Tasks that cannot be changed any more are no failure.
+    For an array, the reply has a line for each group of tasks, such as `6_1: Job has already finished` and
+    `6_2-5: No error`. Lines with `No error` are missing from 23.02 on, and if all tasks succeeded. Tasks that
+    cannot be changed any more are no failure.
     """
     words = [line.removeprefix("scontrol: ").removeprefix("error: ") for line in lines]
     words = [word.removeprefix(f"{name}: ") for word in words]
@@ -227,14 +230,14 @@ def _reason(lines: Sequence[str], name: str) -> str | None:
 
 
 class _Session:
-    """One scontrol that reads commands from us.
+    """A scontrol process that reads commands from a pipe.
 
-    After each command comes a word that is no command. scontrol complains of it on the same stream as of
-    the command before, so that all up to this complaint is the command's reply. The word is drawn for each
-    session: a site's job_submit plugin may answer with a job's name.
+    A marker word that is no command follows each command. scontrol reports the marker as an invalid keyword
+    on the stream on which it replies to commands, so all lines before that report belong to the command. The
+    marker is random in each session, because a site's job_submit plugin may reply with the name of a job.
     """
 
-    _COMPLAINT = "invalid keyword: "
+    _MARKER_REPORT = "invalid keyword: "
 
     def __init__(self, command: Sequence[str], stopped: threading.Event) -> None:
         self._stopped = stopped
@@ -248,7 +251,7 @@ class _Session:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                # readline would look at the terminal and at its user's key bindings.
+                # Keep readline from the terminal and the user's key bindings.
                 env=command_environment() | {"TERM": "dumb", "INPUTRC": "/dev/null"},
             )
         except FileNotFoundError:
@@ -256,7 +259,7 @@ class _Session:
         except OSError as error:
             raise UnavailableError(command[0], error.strerror or str(error)) from None
         self._name = command[0]
-        # select() refuses descriptors from 1024 on, and a daemon with many connections has those.
+        # select() fails for descriptors from 1024 on, which a daemon with many connections uses.
         self._replies = select.poll()
         self._replies.register(self._child.stderr or -1, select.POLLIN)
 
@@ -272,22 +275,25 @@ class _Session:
         self._child.wait()
 
     def ask(self, text: str) -> list[str]:
-        """Return the lines of the reply, none where all is well; without a command all said so far."""
+        """Send a command and return the lines of its reply; an empty reply means success.
+
+        Without a command, return the lines that scontrol has printed so far.
+        """
         self._count += 1
-        mark = f"senergy-{self._secret}-{self._count}"
+        marker = f"senergy-{self._secret}-{self._count}"
         assert self._child.stdin is not None
         try:
-            self._child.stdin.write("".join(f"{line}\n" for line in (text, mark) if line).encode("ascii"))
+            self._child.stdin.write("".join(f"{line}\n" for line in (text, marker) if line).encode("ascii"))
             self._child.stdin.flush()
         except BrokenPipeError:
             raise UnavailableError(self._name, "ended early") from None
         lines = []
-        while (line := self._line(time.monotonic() + TIMEOUT_S)) != self._COMPLAINT + mark:
+        while (line := self._line(time.monotonic() + TIMEOUT_S)) != self._MARKER_REPORT + marker:
             lines.append(line)
         return [line for line in lines if line]
 
     def _line(self, deadline: float) -> str:
-        """Return scontrol's next line."""
+        """Return the next line of scontrol's output."""
         assert self._child.stderr is not None
         while b"\n" not in self._buffer:
             if self._stopped.is_set():

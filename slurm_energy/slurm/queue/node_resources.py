@@ -1,4 +1,7 @@
-"""What is free on each node, for choosing shapes and what makes way: one question to slurmctld."""
+"""Free CPUs and GPUs of each node, read with one scontrol command.
+
+The choice of shapes and of jobs to preempt uses them.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ _FIELD: Final = re.compile(
 _FREE_TEXT: Final = re.compile(r"(?:^| )(?:Reason|Comment|Extra)=")
 # `gpu:a100:4(S:0-1)`, `gpu:a100:2(IDX:0-1)`, `gpu:4`; an index list may hold commas.
 _GPUS: Final = re.compile(r"(?:^|,)gpu(?::(?P<kind>[^:,()]+))??:(?P<count>\d{1,6})(?=[(,]|$)")
-# What may stand behind the first word of a state and still lets jobs start.
+# Node states, also in combination, in which jobs may start on free resources.
 _USABLE: Final = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "CLOUD", "DYNAMIC_NORM", "PLANNED"})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeResources:
-    """One node as slurmctld sees it.
+    """The resources of one node as slurmctld sees them.
 
     Attributes:
         name: NodeName.
-        partitions: those it belongs to.
-        usable: up; jobs may start on what is free of it.
-        cpus, cpus_free: processors.
-        gpus, gpus_free: by Slurm's type of GPU; an empty type where gres.conf names none.
+        partitions: partitions that the node belongs to.
+        usable: the node is up, and jobs may start on its free resources.
+        cpus, cpus_free: number of CPUs, and of free ones.
+        gpus, gpus_free: number of GPUs by Slurm's GRES type; the type is empty if gres.conf names none.
     """
 
     name: str
@@ -46,7 +49,7 @@ class NodeResources:
 
 
 def read_nodes(run: Runner = run_command) -> list[NodeResources]:
-    """Ask slurmctld for all nodes, in one call.
+    """Ask slurmctld for all nodes with one command.
 
     Raises:
         UnavailableError: slurmctld does not answer.
@@ -55,10 +58,10 @@ def read_nodes(run: Runner = run_command) -> list[NodeResources]:
 
 
 def parse_nodes(text: str) -> list[NodeResources]:
-    """Read what `scontrol -d -o show node` prints; lines that are not about a node are passed over.
+    """Parse the output of `scontrol -d -o show node`; lines that describe no node are skipped.
 
-    A reason, comment or extra field is free text and comes last. It is left out. A line break in one can
-    only make a second line about a node: neither is believed, and the node counts as not usable.
+    Reason, comment and extra are free text at the end of a line and are cut off. A line break in free text
+    can forge a second line for a node. Both lines are then ignored, and the node counts as unusable.
     """
     found = [_node(dict(reversed(_FIELD.findall(_FREE_TEXT.split(line)[0])))) for line in text.split("\n")]
     nodes = [node for node in found if node is not None]
@@ -75,7 +78,7 @@ def _node(values: Mapping[str, str]) -> NodeResources | None:
         return None
     state = values.get("State", "").upper()
     words = re.split(r"[+]", state.rstrip("*~#!%$@^-"))
-    # A mark behind the state: no answer, powered down or going to be, in maintenance or reserved.
+    # A symbol after the state means not responding, powered or powering down, in maintenance or reserved.
     usable = set(words) <= _USABLE and (not state or state[-1].isalpha())
     gpus, used = _gpus(values.get("Gres", "")), _gpus(values.get("GresUsed", ""))
     cpus = _count(values.get("CPUEfctv") or values.get("CPUTot", ""))

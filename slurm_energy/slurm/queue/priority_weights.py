@@ -1,4 +1,4 @@
-"""Whether slurm.conf lets site factors alone decide on the order of the queue."""
+"""Check that Slurm's configuration lets site factors alone determine the order of the queue."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ _TODO: Final = "change slurm.conf, then scontrol reconfigure; see docs/priority.
 def check_weights(
     run: Runner = run_command, locate: Callable[[], Path | None] = conf_files.locate_slurm_conf
 ) -> None:
-    """Ask slurmctld for its configuration in one request, and read slurm.conf for the site factor plugin.
+    """Check the priority weights of slurmctld, and slurm.conf for another site factor plugin.
 
-    slurmctld does not send PrioritySiteFactorPlugin (22.05 to 26.05): `scontrol show config` prints `(null)`.
+    One request gets the configuration from slurmctld. It does not contain PrioritySiteFactorPlugin (22.05 to
+    26.05): `scontrol show config` prints `(null)`, so that key is read from slurm.conf.
 
     Args:
-        run: what executes a command.
+        run: executes a command.
         locate: returns the path of slurm.conf on this host; None: there is none.
 
     Raises:
-        ConfigError: a setting that would add to site factors, exchange them, or keep priorities from falling;
-            or slurm.conf cannot be read.
+        ConfigError: a setting adds to site factors, replaces them, or keeps priorities from falling; or
+            slurm.conf cannot be read.
         UnavailableError: slurmctld does not answer.
     """
     settings = dict(_LINE.findall(run(["scontrol", "show", "config"])))
     kind = settings.get("PriorityType", "")
     if kind != "priority/multifactor":
         todo = "set priority/multifactor, then restart slurmctld; see docs/priority.md"
-        raise ConfigError(f"PriorityType={shown(kind)}", "it knows no site factors", todo)
+        raise ConfigError(f"PriorityType={shown(kind)}", "it has no site factors", todo)
     for name, value in settings.items():
         if name.startswith(_WEIGHT) and _AMOUNT.search(value):
-            raise ConfigError(f"{name}={shown(value)}", "it would move jobs from their places", _TODO)
+            raise ConfigError(f"{name}={shown(value)}", "it would change the order", _TODO)
     if "INCR_ONLY" in settings.get("PriorityFlags", ""):
-        raise ConfigError("PriorityFlags=INCR_ONLY", "no job could fall behind", _TODO)
+        raise ConfigError("PriorityFlags=INCR_ONLY", "no priority could fall", _TODO)
     if (plugin := settings.get(_PLUGIN, "")) not in ("(null)", ""):
         raise ConfigError(f"{_PLUGIN}={shown(plugin)}", "it sets the site factors", _TODO)
     path = locate() or Path(settings.get("SLURM_CONF", "").strip() or "/etc/slurm/slurm.conf")
@@ -54,7 +55,7 @@ def check_weights(
 
 
 def _site_factor_plugin(path: Path) -> str:
-    """Return the site factor plugin that slurm.conf names; empty: none.
+    """Return the site factor plugin in slurm.conf; empty: none.
 
     Raises:
         ConfigError: slurm.conf, or a file that it includes, cannot be read.
@@ -62,6 +63,6 @@ def _site_factor_plugin(path: Path) -> str:
     try:
         values = conf_files.read_settings(path, strict=True).get(_PLUGIN.lower(), [""])
     except OSError as error:
-        why = f"{error.strerror or error}, so that {_PLUGIN} is not known"
+        why = f"{error.strerror or error}, so {_PLUGIN} is unknown"
         raise ConfigError(str(error.filename or path), why, "make it readable, or set SLURM_CONF") from None
     return "" if values[-1].lower() in _NO_PLUGIN else values[-1]

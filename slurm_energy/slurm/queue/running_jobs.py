@@ -1,4 +1,4 @@
-"""Where running jobs are, and which partitions spare theirs: asked only when a deadline is at risk."""
+"""Nodes of running jobs, and partitions that forbid preemption; needed only if a deadline is at risk."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from slurm_energy.slurm.hostlist import expand_hostlist
 _PARTITION = re.compile(r"(?:^| )(PartitionName|PreemptMode)=([^ ]*)")
 _CLUSTER = re.compile(r"^PreemptMode\s*=\s*(\S+)", re.MULTILINE)
 
-_LONGEST_NUMBER: Final = 10  # in a federation the upper bits of a number name the cluster: up to 2^32
+_MAX_ID_DIGITS: Final = 10  # in a federation the upper bits of a job id name the cluster: up to 2^32
 
 
 def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
-    """Return the node names of each running job by its number, in one call.
+    """Return the node names of each running job by job id, with one command.
 
     Raises:
         UnavailableError: slurmctld does not answer.
@@ -24,7 +24,7 @@ def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
     found: dict[int, tuple[str, ...]] = {}
     for line in run(["squeue", "-a", "-h", "--local", "-t", "R,CF", "-o", "%A %N"]).splitlines():
         number, _, hostlist = line.partition(" ")
-        if number.isdecimal() and len(number) <= _LONGEST_NUMBER and hostlist.strip():
+        if number.isdecimal() and len(number) <= _MAX_ID_DIGITS and hostlist.strip():
             try:
                 found[int(number)] = tuple(expand_hostlist(hostlist.strip()))
             except UsageError:
@@ -33,10 +33,10 @@ def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
 
 
 def non_preemptible_partitions(run: Runner = run_command) -> frozenset[str]:
-    """Return the partitions of which no job may be interrupted.
+    """Return the partitions whose jobs must not be preempted.
 
-    Those with `PreemptMode=OFF` where the cluster has another mode. Where the cluster's own mode is `OFF`, as
-    by default, Slurm's preemption is not used at all, and `priority.preempt` is the site's word.
+    These are the partitions with `PreemptMode=OFF` in a cluster with another mode. If the mode of the cluster
+    is `OFF`, which is the default, Slurm does not preempt at all and only `priority.preempt` decides.
 
     Raises:
         UnavailableError: slurmctld does not answer.

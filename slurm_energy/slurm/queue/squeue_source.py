@@ -1,7 +1,8 @@
-"""The queue from one `squeue` a call, read so that no job name and no torn answer can break it.
+"""The queue, read with one squeue command per call.
 
-The columns asked for exist from Slurm 22.05 to 26.05 and look alike in all of them. Not through pyslurm,
-which is compiled against one release and is to be had for 25.11 alone; nor as JSON, whose form differs.
+The parser rejects torn output, and no job name can forge a field. The fields exist in all releases from
+Slurm 22.05 to 26.05 in the same form. pyslurm is no alternative, as it is compiled against one release and
+exists for 25.11 only. The JSON output of squeue differs between releases.
 """
 
 from __future__ import annotations
@@ -52,14 +53,15 @@ Row = dict[str, list[str]]
 class SqueueSource:
     """Reads the queue with squeue.
 
-    squeue shows neither site factors nor who fixed a priority. Where all weights of priority/multifactor
-    are 0 both follow from the priority and from what was set before: see `_site_factors`.
+    squeue shows neither site factors nor whether an administrator set a priority. If all weights of
+    priority/multifactor are 0, both follow from the priority and the site factors that were set before; see
+    `_site_factors`.
 
     Args:
-        run: what executes a command.
-        known: site factors that slurmctld has taken from us, by job id: the one that `update.Updater` fills.
-            Jobs that are not in the queue any more are taken out of it.
-        clock: Unix seconds.
+        run: executes a command.
+        known: site factors that slurmctld has accepted, by job id; `job_update.JobUpdater` fills this
+            dictionary. Jobs that have left the queue are removed from it.
+        clock: returns Unix seconds.
     """
 
     def __init__(
@@ -73,14 +75,16 @@ class SqueueSource:
         self._users: dict[int, str] = {}
 
     def read(self) -> QueueColumns:
-        """Ask squeue once; see `QueueSource`."""
+        """Run squeue once and return the queue; see `QueueSource`."""
         delimiter = new_delimiter()
         taken_unix_s = self._clock()
         row = _columns(self._run(squeue_command(_OPTIONS, _FIELDS, delimiter)), delimiter)
         try:
             queue = self._queue(taken_unix_s, row)
         except (ValueError, OverflowError) as error:
-            raise UnavailableError("squeue", f"its answer cannot be read: {shown(str(error), 80)}") from None
+            raise UnavailableError(
+                "squeue", f"its output cannot be parsed: {shown(str(error), 80)}"
+            ) from None
         present = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)
         for job_id in self._known.keys() - set(present.tolist()):
             del self._known[job_id]
@@ -131,24 +135,24 @@ class SqueueSource:
     def _site_factors(
         self, address: np.ndarray, priority: np.ndarray, nice: np.ndarray, held: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return site factors and whether the priority is another's doing, shape (n,) each.
+        """Return the site factors, and whether an administrator set the priority; shape (n,) each.
 
-        With weights of 0 `priority = max(1, site_factor - nice)`; a held job has 0 and keeps its site factor.
-        A priority that does not follow from what slurmctld took from us was set by an administrator
-        (`scontrol update priority=`, or a site factor of theirs), and stays theirs.
+        With weights of 0, `priority = max(1, site_factor - nice)`. A held job has priority 0 and keeps its
+        site factor. A priority that does not follow from the site factor that slurmctld accepted from us was
+        set by an administrator (`scontrol update priority=`, or another site factor) and is left alone.
         """
         ours = [self._known.get(job) for job in address.tolist()]
         known = np.array([factor is not None for factor in ours], np.bool_)
         factor = np.array([0 if factor is None else factor for factor in ours], np.int64)
         expected = np.maximum(factor - nice, _LEAST_PRIORITY)
-        # A job that nobody gave a site factor has 0 and by that the least priority.
+        # A job without a site factor has site factor 0 and therefore the minimum priority.
         least = np.maximum(-nice, _LEAST_PRIORITY)
         shown_factor = np.where(held | (priority == least), 0, priority + nice)
         fixed = known & ~held & (priority != expected)
         return np.where(known & ~fixed, factor, shown_factor), fixed
 
     def _names(self, uids: np.ndarray) -> list[str]:
-        """Look each user up once, which may ask a directory service; those it does not know at each call."""
+        """Return login names. Known users are looked up once, as a directory service may be slow."""
         given: list[int] = uids.tolist()
         for uid in set(given) - self._users.keys():
             with contextlib.suppress(KeyError, OverflowError):
@@ -157,9 +161,9 @@ class SqueueSource:
 
 
 def _as_they_are(row: Row) -> dict[str, Any]:
-    """Return the columns that depend on nothing but their own text."""
+    """Return the columns that are parsed from a single field each."""
     return {
-        # Slurm requeues batch jobs only, whatever it says of others.
+        # Slurm requeues only batch jobs, although squeue shows Requeue=1 for others too.
         "requeue": (_ints(row["Requeue"]) != 0) & (_ints(row["BatchFlag"]) != 0),
         "submit_s": _times(row["SubmitTime"]),
         "deadline_s": _times(row["Deadline"]),
@@ -171,27 +175,27 @@ def _as_they_are(row: Row) -> dict[str, Any]:
         "partition": _texts(row["Partition"]),
         "qos": _texts(row["QOS"]),
         "name": row["Name"],
-        # The first word: an array's tasks may differ, and some reasons name nodes.
+        # The first word only: the tasks of an array may differ, and some reasons name nodes.
         "reason": _texts([text.partition(",")[0] for text in row["Reason"]]),
         "flags": [parse_comment_flags(text) for text in row["admin_comment"]],
     }
 
 
 def group_job_ids(job_id: np.ndarray, array_job_id: np.ndarray, het_job_id: np.ndarray) -> np.ndarray:
-    """Return the number that scontrol takes for all records that belong together; shapes (n,).
+    """Return the job id by which scontrol addresses a whole array or heterogeneous job; shape (n,).
 
-    What is set for an array goes for each of its tasks, for a heterogeneous job for each component.
+    A value that is set for an array applies to each task, for a heterogeneous job to each component.
     """
     group = np.maximum(array_job_id, het_job_id)
     return np.where(group > 0, group, job_id)
 
 
 def _columns(output: str, delimiter: str) -> Row:
-    """Split the answer: every field ends with the delimiter, every row with a newline after that."""
+    """Split the output: every field ends with the delimiter, and every row with a newline after that."""
     fields = output.split(delimiter)
     rest = fields.pop()
     if len(fields) % len(_FIELDS) or rest.strip("\n"):
-        raise UnavailableError("squeue", "its answer is not a whole number of rows")
+        raise UnavailableError("squeue", "its output is not a whole number of rows")
     row = {name: fields[place :: len(_FIELDS)] for place, name in enumerate(_FIELDS)}
     kept = [place for place, text in enumerate(row["State"]) if text in _STATES]
     if len(kept) < len(row["State"]):
@@ -212,13 +216,13 @@ def _texts(texts: Sequence[str]) -> list[str]:
 
 
 def _each(read: Callable[[str], float], texts: Sequence[str]) -> np.ndarray:
-    """Apply a pure function, once for each different text."""
+    """Apply a pure function once to each distinct text."""
     values = {text: read(text) for text in set(texts)}
     return np.array([values[text] for text in texts], np.float64)
 
 
 def _limit_s(text: str) -> float:
-    """Read `[days-][hours:]minutes:seconds`; anything else is no limit."""
+    """Parse `[days-][hours:]minutes:seconds`; any other text means no limit."""
     match = _CLOCK.fullmatch(text)
     if match is None:
         return float("nan")
@@ -227,7 +231,7 @@ def _limit_s(text: str) -> float:
 
 
 def _task_count(text: str) -> int:
-    """Count the tasks of `1-5,7,10-20:2%3`; 0: no array."""
+    """Count the tasks in a list such as `1-5,7,10-20:2%3`; 0: not an array."""
     total = 0
     for part in text.partition("%")[0].split(","):
         if match := _TASKS.fullmatch(part):
@@ -237,7 +241,7 @@ def _task_count(text: str) -> int:
 
 
 def _gpus(row: Row) -> tuple[np.ndarray, list[str]]:
-    """Return GPUs over all nodes and their type; the list of what is accounted for says most."""
+    """Return the number of GPUs on all nodes and their type; the allocated TRES take precedence."""
     asked = ("tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task")
     keys = list(zip(*(row[name] for name in asked), row["NumNodes"], row["NumTasks"], strict=True))
     found = {key: _gpus_of_row(*key) for key in set(keys)}

@@ -1,4 +1,7 @@
-"""Entries of `queue.table` as columns. Trusts that strings lie inside the heap, and nothing in them."""
+"""Conversion of the entries of `queue.table` to columns.
+
+The caller has checked that all strings lie inside the heap. Their contents are not trusted.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ _COUNTS: Final = (
 
 
 def columns_of(taken_unix_s: float, entries: NDArray[np.void], heap: bytes) -> QueueColumns:
-    """Return the columns of entries whose strings lie inside the heap."""
+    """Return entries as columns; all strings of the entries must lie inside the heap."""
     texts = _texts(entries, heap)
     tres, gres = texts.pop("tres"), texts.pop("gres")
     gpus, kinds = _gpus(tres, gres, entries["nodes"].tolist(), entries["processes"].tolist())
@@ -75,12 +78,12 @@ def _time(seconds: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _shares(shares: NDArray[Any]) -> NDArray[np.float64]:
-    """Return shares, unknown where they are no part of 1."""
+    """Return normalised shares; values outside 0 to 1 become NaN, unknown."""
     return np.where((shares >= 0) & (shares <= 1), shares, np.nan)
 
 
 def _texts(entries: NDArray[np.void], heap: bytes) -> dict[str, list[str]]:
-    """Return each string column; bytes that are not UTF-8 become replacement characters."""
+    """Return the string columns; bytes that are not UTF-8 become replacement characters."""
     lengths = entries["lengths"].astype(np.int64)
     ends = np.cumsum(lengths, axis=1) + entries["heap_offset"].astype(np.int64)[:, None]
     starts = ends - lengths
@@ -109,12 +112,12 @@ def _user(uid: int) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _login(uid: int) -> str:
-    """Look a name up, which may ask a directory service: once for each user that there is."""
+    """Look up a login name; cached, as a directory service may be slow."""
     return pwd.getpwuid(uid).pw_name
 
 
 def _flags(texts: list[str]) -> list[Mapping[str, str]]:
-    """Return flags by name; jobs with the same ones share a mapping."""
+    """Return the energy flags of each job; jobs with equal flags share a mapping."""
     known = {text: _flag_values(text) for text in set(texts)}
     return [known[text] for text in texts]
 
@@ -127,7 +130,10 @@ def _flag_values(text: str) -> Mapping[str, str]:
 def _gpus(
     tres: list[str], gres: list[str], nodes: list[int], processes: list[int]
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Return GPUs over all nodes and their kind: Slurm's count where it keeps one, else from the requests."""
+    """Return the number of GPUs on all nodes and their type.
+
+    The count of Slurm's TRES takes precedence over the requests per job, node, socket and task.
+    """
     known: dict[tuple[Any, ...], tuple[int, str]] = {}
     found = []
     for key in zip(tres, gres, nodes, processes, strict=True):

@@ -1,4 +1,7 @@
-"""The layout of `queue.table` and `queue.table.new` as plugins/queue_writer.c writes them. No effects."""
+"""Binary layout of `queue.table` (snapshot) and `queue.table.new` (journal).
+
+plugins/queue_writer.c writes both files. Constants and pure functions only.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,17 @@ VERSION: Final = 2
 SNAPSHOT: Final = 1
 JOURNAL: Final = 2
 NO_VALUE: Final = 0xFFFFFFFE
-"""Slurm's NO_VAL; INFINITE is one more."""
+"""Slurm's NO_VAL; INFINITE is NO_VAL + 1."""
 NICE_OFFSET: Final = 0x80000000
-"""Added by Slurm to nice values and site factors to make them unsigned."""
+"""Slurm's offset of nice values and site factors, which makes them unsigned."""
 HELD, DEPENDENT, FIXED, REQUEUE = 1, 2, 4, 8
-"""The bits of an entry's `bits`."""
+"""Flags in the field `bits` of an entry."""
 TEXTS: Final = ("account", "partition", "qos", "name", "reason", "tres", "gres", "flags")
-"""The strings of an entry, one after the other in the heap; `lengths` has one number for each.
+"""The strings of an entry, in this order in the heap; `lengths` holds the length of each in bytes.
 
-`tres` is Slurm's list `cpu=4,gres/gpu=2`; `gres` has `job=`, `node=`, `socket=`, `task=` before requests per
-job, node, socket and task, joined by `;`; `flags` has `ENERGY_POLICY=edp`, ..., joined by line ends.
+`tres` is Slurm's list, `cpu=4,gres/gpu=2`. `gres` holds the requests per job, node, socket and task, prefixed
+by `job=`, `node=`, `socket=`, `task=` and separated by `;`. `flags` holds `ENERGY_POLICY=edp`, ..., separated
+by newlines.
 """
 HEADER: Final = np.dtype(
     [
@@ -38,7 +42,10 @@ HEADER: Final = np.dtype(
         ("checksum", "<u8"),
     ]
 )
-"""72 bytes. `checksum`: of header (with 0 in this place) and entries, as in priority.table."""
+"""72 bytes. `checksum` covers the header, with 0 in place of the checksum, and the entries.
+
+It is computed as in priority.table.
+"""
 ENTRY: Final = np.dtype(
     [
         ("job_id", "<u4"),
@@ -67,16 +74,19 @@ ENTRY: Final = np.dtype(
         ("lengths", "<u2", (len(TEXTS),)),
     ]
 )
-"""136 bytes. `heap_offset` counts from the start of the heap; in a journal from the entry's end."""
+"""136 bytes. `heap_offset` counts from the start of the heap; in a journal, from the end of the entry."""
 RECORD: Final = np.dtype([("bytes", "<u4"), ("zero", "<u4"), ("checksum", "<u8")])
-"""Before each entry of a journal: bytes of the whole record, a multiple of 8; its checksum with 0 here."""
+"""Precedes each entry of a journal.
+
+`bytes` is the size of the whole record, a multiple of 8. `checksum` covers the record with 0 in its place.
+"""
 
 
 def checksum(words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
-    """Return the sum of 64-bit words, each mixed with its place, modulo 2**64.
+    """Return the sum of 64-bit words modulo 2**64, each word mixed with its position.
 
-    Any single changed word changes it, for the mixing has an inverse; changes of several words cannot be
-    chosen to cancel each other out by plain arithmetic.
+    Changing a single word always changes the sum, because the mixing function has an inverse. Changes of
+    several words cannot be made to cancel each other by plain arithmetic.
 
     Source: the output function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), with a word as its seed.
     """

@@ -1,6 +1,6 @@
-"""Reads the queue from the files of slurmctld's plugin: a snapshot, and a journal of what came since.
+"""The queue, read from the files of slurmctld's plugin: a snapshot and a journal of later changes.
 
-Every byte of the files counts as hostile: names and flags in them are the users'.
+Every byte of the files is treated as hostile, because users choose the names and flags in them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def journal_path(path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A journal as far as it was read: its bytes, its entries, and their strings one after the other."""
+    """The part of a journal that has been parsed: its bytes, its entries and their concatenated strings."""
 
     data: bytes = b""
     entries: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
@@ -53,8 +53,8 @@ class _Snapshot:
     """A snapshot, with or without its journal applied.
 
     Attributes:
-        generation: number that its journal has too.
-        taken_unix_s: when it was taken.
+        generation: number that the journal of this snapshot has too.
+        taken_unix_s: Unix time of the snapshot.
         entries, heap: jobs and their strings.
     """
 
@@ -65,10 +65,10 @@ class _Snapshot:
 
 
 class QueueTableSource:
-    """The queue as slurmctld's plugin wrote it down.
+    """Reads the queue from the snapshot and the journal of slurmctld's plugin.
 
     Args:
-        path: the snapshot; its journal lies beside it.
+        path: file of the snapshot; its journal is in the same directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class QueueTableSource:
         self._last: _Snapshot | None = None
 
     def signature(self) -> tuple[int, ...]:
-        """Return numbers that change when slurmctld wrote something; cheap enough for every second."""
+        """Return numbers that change whenever slurmctld has written; cheap enough to call every second."""
         found: list[int] = []
         for path in (self._path, journal_path(self._path)):
             try:
@@ -89,30 +89,30 @@ class QueueTableSource:
         return tuple(found)
 
     def read(self) -> QueueColumns:
-        """Return the queue: the last snapshot and the jobs that came or changed since.
+        """Return the queue: the last snapshot with the jobs that were added or changed since.
 
         Raises:
-            UnavailableError: no snapshot, or one that is not the plugin's.
+            UnavailableError: there is no snapshot, or it is damaged or not from the plugin.
         """
         for _ in range(_TRIES):
             data = _contents(self._path, MAX_FILE_BYTES)
             header, entries, heap = _snapshot(self._path, data)
             journal = _journal(journal_path(self._path))
             if journal is None or int(journal["generation"]) <= int(header["generation"]):
-                break  # else the snapshot was replaced between the two reads
+                break  # otherwise the snapshot was replaced between the two reads
         taken_unix_s = int(header["taken_unix_ns"]) / 1e9
         snapshot = _Snapshot(int(header["generation"]), taken_unix_s, entries, heap)
         self._last = self._with_journal(snapshot, journal)
         return columns_of(taken_unix_s, self._last.entries, self._last.heap)
 
     def read_last(self) -> QueueColumns | None:
-        """Return the queue of the last good `read` with the jobs of the journal.
+        """Return the queue of the last successful `read`, updated from the journal.
 
-        For when the snapshot was deleted or damaged: slurmctld writes it again within a minute, and goes on
-        with the journal meanwhile.
+        This serves while the snapshot is deleted or damaged. slurmctld rewrites it within a minute and
+        continues the journal in the meantime.
 
         Returns:
-            None if there was no such `read`, or without the journal, as new jobs would be missing.
+            None without a successful `read` before, or without the journal, as new jobs would be missing.
         """
         journal = _journal(journal_path(self._path))
         if self._last is None or journal is None or int(journal["generation"]) != self._last.generation:
@@ -121,7 +121,7 @@ class QueueTableSource:
         return columns_of(found.taken_unix_s, found.entries, found.heap)
 
     def _with_journal(self, snapshot: _Snapshot, journal: dict[str, Any] | None) -> _Snapshot:
-        """Return a snapshot in which the jobs of its journal have replaced older entries."""
+        """Return the snapshot with the entries of its journal in place of older entries of the same jobs."""
         since, heap = np.zeros(0, ENTRY), snapshot.heap
         if journal is not None and int(journal["generation"]) == snapshot.generation:
             self._read_before = _records(journal["data"], self._read_before)
@@ -132,37 +132,38 @@ class QueueTableSource:
         return _Snapshot(snapshot.generation, snapshot.taken_unix_s, entries, heap)
 
 
-def _contents(path: Path, longest: int) -> bytes:
-    """Read a plain file that nobody but its owner, who also owns the directory, or root can write.
+def _contents(path: Path, max_bytes: int) -> bytes:
+    """Read a regular file that only root or its owner, who also owns the directory, can write.
 
-    A snapshot that is no longer in place is written over, its header first.
+    The plugin overwrites a file that it has replaced, the header first. A header that changed during the read
+    therefore means that the contents are mixed.
     """
     for _ in range(_TRIES):
-        data, header = _bytes_and_header(path, longest)
+        data, header = _bytes_and_header(path, max_bytes)
         if data.startswith(header):
             return data
-    raise UnavailableError(str(path), "changes whenever it is read")
+    raise UnavailableError(str(path), "changed during each read")
 
 
-def _bytes_and_header(path: Path, longest: int) -> tuple[bytes, bytes]:
-    """Return what the file held, and what its header was afterwards."""
+def _bytes_and_header(path: Path, max_bytes: int) -> tuple[bytes, bytes]:
+    """Return the contents of a file, and its header as it was after the contents were read."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         descriptor = os.open(path, flags)
         with os.fdopen(descriptor, "rb") as file:
             status, folder = os.fstat(file.fileno()), path.parent.stat()
             if not stat.S_ISREG(status.st_mode):
-                raise UnavailableError(str(path), "is not a plain file")
+                raise UnavailableError(str(path), "is not a regular file")
             if (status.st_mode | folder.st_mode) & 0o022 or status.st_uid not in (0, folder.st_uid):
-                why = "others than slurmctld could have written it"
+                why = "users other than slurmctld's could have written it"
                 raise UnavailableError(str(path), why, f"chmod go-w {path.parent}")
-            data = file.read(longest + 1)
+            data = file.read(max_bytes + 1)
             header = os.pread(file.fileno(), HEADER.itemsize, 0)
     except OSError as error:
         todo = "is site_factor/energy loaded in slurmctld?" if isinstance(error, FileNotFoundError) else ""
         raise UnavailableError(str(path), error.strerror or str(error), todo) from None
-    if len(data) > longest:
-        raise UnavailableError(str(path), f"is longer than {longest} bytes")
+    if len(data) > max_bytes:
+        raise UnavailableError(str(path), f"is longer than {max_bytes} bytes")
     return data, header
 
 
@@ -176,15 +177,15 @@ def _header(data: bytes, kind: int) -> Any | None:
 
 
 def _snapshot(path: Path, data: bytes) -> tuple[Any, Entries, bytes]:
-    """Return header, entries and heap.
+    """Return header, entries and heap of a snapshot.
 
     Raises:
-        UnavailableError: not the plugin's file, of another version, or torn.
+        UnavailableError: not a file of the plugin, of another version, or torn.
     """
     header = _header(data, SNAPSHOT)
     if header is None:
         raise UnavailableError(
-            str(path), "is no queue of this version", "rebuild the plugin and restart slurmctld"
+            str(path), "is not a queue table of this version", "rebuild the plugin and restart slurmctld"
         )
     count, start = int(header["count"]), int(header["heap_offset"])
     entries_end, heap_end = HEADER.itemsize + count * ENTRY.itemsize, start + int(header["heap_bytes"])
@@ -195,27 +196,27 @@ def _snapshot(path: Path, data: bytes) -> tuple[Any, Entries, bytes]:
     entries = np.frombuffer(data, ENTRY, count, HEADER.itemsize)
     heap = data[start:heap_end]
     if not _sound(entries, len(heap)):
-        raise UnavailableError(str(path), "is torn: a string lies outside")
+        raise UnavailableError(str(path), "is torn: a string lies outside the heap")
     return header, entries, heap
 
 
 def _sound(entries: Entries, heap_bytes: int) -> bool:
-    """Tell whether all strings lie inside the heap and take no more bytes than it has."""
+    """Return whether all strings lie inside the heap and together are no longer than the heap."""
     lengths = entries["lengths"].sum(axis=1, dtype=np.uint64)
     offsets = entries["heap_offset"]
     inside = (offsets <= heap_bytes) & (lengths <= heap_bytes - np.minimum(offsets, heap_bytes))
     return bool(np.all(inside)) and int(lengths.sum()) <= heap_bytes
 
 
-def _sum(data: bytes, place: int) -> int:
-    """Return the checksum of whole words with 0 in the word at byte `place`."""
+def _sum(data: bytes, offset: int) -> int:
+    """Return the checksum of 64-bit words, with 0 in place of the word at byte `offset`."""
     words = np.frombuffer(data, "<u8").copy()
-    words[place // 8] = 0
+    words[offset // 8] = 0
     return checksum(words)
 
 
 def _journal(path: Path) -> dict[str, Any] | None:
-    """Return generation and contents; None where there is none to be used."""
+    """Return generation and contents of the journal; None if there is no usable journal."""
     try:
         data = _contents(path, _LONGEST_JOURNAL_BYTES)
     except UnavailableError:
@@ -225,11 +226,11 @@ def _journal(path: Path) -> dict[str, Any] | None:
 
 
 def _records(data: bytes, before: _Read) -> _Read:
-    """Return the journal's entries up to the first torn record, and their strings.
+    """Parse the journal up to the first torn record.
 
     Args:
-        data: the whole journal.
-        before: what was read before. If it is still there only the rest is looked at.
+        data: contents of the journal.
+        before: result of the previous call. If `data` begins with the same bytes, only the rest is parsed.
     """
     if not data.startswith(before.data):
         before = _Read()
@@ -255,7 +256,7 @@ def _records(data: bytes, before: _Read) -> _Read:
 
 
 def _listed(entries: Entries, since: Entries) -> Entries:
-    """Return one entry per job, the last one, in order of job ids; pending and running jobs only."""
+    """Return the last entry of each pending or running job, ordered by job id."""
     everything = np.concatenate([entries, since])[::-1]
     _, first = np.unique(everything["job_id"], return_index=True)
     chosen = everything[first]
