@@ -1,6 +1,7 @@
 # make demo   a real Slurm cluster with emulated power hardware runs jobs under energy policies
+# make check  lint and unit tests without the slow ones; any user, needs python3 (3.11) and pip; CHECK_WORKERS at once
 # make test   everything: unit tests, emulated nodes, real Slurm cluster (root, Debian); TEST_WORKERS at once
-# make soak   300 rounds of kill -9 of senergyd at random instants and before every change of a file, then new examples for the property tests
+# make soak   long rounds (300 of kill -9 of senergyd at random instants) and new examples for the property tests
 # make lint   ruff, mypy --strict, layers of imports, clang-format
 # make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
 # make plugins  slurmctld's plugin, against the source of the installed Slurm (fetched with apt)
@@ -17,6 +18,8 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3 python3.13 python3.12 python
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
+# Tests start hundreds of interpreters. Without cached bytecode each of them compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet
 SLURM_PREFIX ?=
 export SLURM_PREFIX
@@ -24,7 +27,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all demo test soak lint fuzz venv build install-hooks uninstall-hooks plugins deps-% clean
+.PHONY: all demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins deps-% clean
 all: venv build
 
 # Debian's headers are of no use to a Slurm elsewhere.
@@ -35,18 +38,20 @@ deps-%:
 	@if [ -n "$(DEB)" ]; then $(DEPS) $*; fi
 
 $(VENV)/bin/python:
-	@python="$(PYTHON)"; \
-	if ! $${python:-false} -c 'import ensurepip, venv' 2>/dev/null; then \
-		$(MAKE) --no-print-directory deps-python && python=/usr/bin/python3; fi; \
-	echo "Creating $(VENV) with $$python"; $$python -m venv $(VENV)
+	@if [ -n "$(DEB)" ] && ! $(or $(PYTHON),false) -c 'import ensurepip, venv' 2>/dev/null; then $(DEPS) python; fi
+	@packaging/create-venv $(VENV) $(or $(PYTHON),/usr/bin/python3)
 
 $(VENV)/.installed-lab: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@echo "Installing slurm-energy with its lab into $(VENV)"
 	@$(PIP) --editable '.[lab,plots]' && touch $@
 
+$(VENV)/.installed-check: setup.cfg pyproject.toml | $(VENV)/bin/python
+	@echo "Installing slurm-energy and the needs of its unit tests into $(VENV)"
+	@$(PIP) --editable '.[check]' && touch $@ $(VENV)/.installed-lab
+
 $(VENV)/.installed-dev: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@echo "Installing slurm-energy and its development needs into $(VENV)"
-	@$(PIP) --editable '.[dev]' && touch $@ $(VENV)/.installed-lab
+	@$(PIP) --editable '.[dev]' && touch $@ $(VENV)/.installed-check $(VENV)/.installed-lab
 
 $(VENV)/.installed-judges: setup.cfg | $(VENV)/.installed-dev
 	@echo "Installing independent measurement tools to compare with into $(VENV)"
@@ -70,6 +75,14 @@ plugins: deps-build deps-plugins $(VENV)/.installed-lab
 demo: deps-build deps-lab $(VENV)/.installed-lab build
 	@$(BIN)/senergy lab demo
 
+# Without apt: tests of what this machine lacks (a C compiler, root, Slurm, munge) are skipped and say why.
+CHECK_WORKERS ?= $(shell nproc)
+check: DEB :=
+check: $(VENV)/.installed-check lint-python
+	@if command -v clang-format >/dev/null; then clang-format --dry-run --Werror $(C_SOURCES); else \
+		echo "C sources not checked: no clang-format (make lint does)"; fi
+	$(BIN)/python -m pytest -q -n $(CHECK_WORKERS) --dist worksteal --hypothesis-profile=check -m 'not slow and not soak' $(PYTEST_ARGS) tests/unit
+
 # Tests wait for sampled seconds and for slurmctld most of their time, so that three workers suit two cores; each
 # has labs of its own. A file's tests stay together, and the cluster's files, the longest, come first.
 TEST_WORKERS ?= 3
@@ -78,14 +91,17 @@ test: deps-build deps-lab deps-test deps-page $(VENV)/.installed-dev $(VENV)/.in
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 soak: deps-build deps-lab deps-test $(VENV)/.installed-dev build
+	$(BIN)/python -m pytest -m soak
 	SENERGY_KILL_ROUNDS=300 $(BIN)/python -m pytest -s tests/node/test_agent_kill.py
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --hypothesis-profile=search tests/unit
 
-lint: deps-build deps-lint $(VENV)/.installed-dev
+lint-python: $(VENV)/.installed-check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
+
+lint: deps-build deps-lint $(VENV)/.installed-dev lint-python
 	clang-format --dry-run --Werror $(C_SOURCES)
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir clean all CFLAGS_EXTRA='-Wall -Wextra -Werror' || exit 1; done
 	@CFLAGS_EXTRA='-Wall -Wextra -Werror' $(BIN)/senergy build-plugins || { \

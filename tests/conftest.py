@@ -1,7 +1,7 @@
-"""For all tests: who may run them here, and how hypothesis searches.
+"""Settings for all tests: which users may run them, and how many examples hypothesis tries.
 
-The same examples every time, without time limits, which loaded machines break; `make soak` looks for new
-ones (`--hypothesis-profile=search`).
+Every run tries the same examples, without time limits, which a loaded machine would exceed. `make check`
+tries a quarter of them (`--hypothesis-profile=check`); `make soak` searches for new ones (`search`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ with contextlib.suppress(ImportError):  # some tests run where only Slurm and py
 
     settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("same", settings.get_profile("search"), derandomize=True)
+    settings.register_profile("check", settings.get_profile("same"), max_examples=25)
     settings.load_profile("same")
 
 

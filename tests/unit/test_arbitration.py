@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from hardware_tree import Tree
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from property_examples import examples
 
 from slurm_energy import atomic_file
 from slurm_energy.control.apply import apply, reconcile
@@ -366,4 +366,4 @@ class Jobs(RuleBasedStateMachine):
 
 
 TestJobs = Jobs.TestCase
-TestJobs.settings = hypothesis_settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestJobs.settings = examples(40, stateful_step_count=25)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import golden_files
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError
@@ -218,7 +219,7 @@ def test_the_last_value_wins_and_files_are_written(
     assert main([*arguments[:-1], str(tmp_path / "no" / "job.sh")]) == 1
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
 def test_a_script_name_stays_one_word_of_the_shell(tmp_path: Path, name: str) -> None:
     """Whatever the name, bash sees exactly one argument: the name itself."""

@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.slurm.script_fingerprint import fingerprint
 
@@ -41,7 +42,7 @@ def driver(tmp_path_factory):
     return ask
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(PIECES).map(b"".join),
     st.lists(st.binary(max_size=9).filter(lambda b: b"\0" not in b), max_size=3),

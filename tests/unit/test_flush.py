@@ -187,18 +187,19 @@ def test_a_disk_that_fails_for_a_while(
     assert len(list((tmp_path / "state/spool").glob("*.json"))) == 1
 
 
-def test_kill_9_at_random_moments_leaves_one_record_of_each_job() -> None:
+@pytest.mark.parametrize("jobs", [5, pytest.param(60, marks=pytest.mark.soak)])
+def test_kill_9_at_random_moments_leaves_one_record_of_each_job(jobs: int) -> None:
     chance = random.Random(11)
     with tempfile.TemporaryDirectory(prefix="senergyd-") as folder:
         agent = Agent(Path(folder))
         try:
             agent.start()
-            for job_id in range(1, 16):
+            for job_id in range(1, jobs + 1):
                 agent.ask({"op": "begin", "env": env(job_id)}, {"op": "end", "env": env(job_id)})
                 time.sleep(chance.uniform(0.0, 0.3))  # the record is written 0.2 s after the end
                 agent.stop(signal.SIGKILL)
                 agent.start()
-            eventually(lambda: len(agent.spooled()) == 15, "each job has a record")
+            eventually(lambda: len(agent.spooled()) == jobs, "each job has a record")
             eventually(lambda: not list(Path(folder, "state/sessions").iterdir()), "all jobs are forgotten")
             assert set(Counter(record["job_id"] for record in agent.spooled()).values()) == {1}
         finally:

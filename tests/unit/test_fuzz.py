@@ -12,9 +12,10 @@ import pytest
 PROGRAM = Path(__file__).resolve().parents[1] / "fuzz/agent_input.py"
 BOUNDS = ("-runs=40000", "-max_total_time=6", "-seed=20260111", "-max_len=600")
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("atheris") is None, reason="atheris is not installed"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed"),
+]
 
 
 @pytest.mark.parametrize("target", ["messages", "hookenv", "server"])

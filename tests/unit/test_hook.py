@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from property_examples import examples
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = [REPOSITORY / "prolog_epilog" / name for name in ("hook.c", "job_hook.c", "message.c")]
@@ -387,7 +388,7 @@ def test_a_daemon_that_accepts_nobody_is_given_up(hook, folder):
 ENVIRONMENT_BYTES = st.binary(max_size=200).map(lambda raw: raw.replace(b"\0", b""))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @example({b"A": b"\xf8\x90\x80\x80", b"B": b"\xf4\x90\x80\x80", b"C": b"\xed\xa0\x80"})
 @given(st.dictionaries(st.from_regex(rb"[^=\0]{0,12}", fullmatch=True), ENVIRONMENT_BYTES, max_size=6))
 def test_any_bytes_become_valid_json(hook, server, variables):
@@ -404,7 +405,7 @@ def test_any_bytes_become_valid_json(hook, server, variables):
 
 
 @given(text=st.text(max_size=300).filter(lambda text: "\0" not in text and text.isprintable()))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_unicode_arrives_unchanged(hook, server, text):
     server.reset()
     assert tell(hook, server, "begin", JOB | {"SLURM_JOB_NAME": text}).returncode == 0

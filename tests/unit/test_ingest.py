@@ -13,8 +13,9 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from store_examples import NOW, Accounting, item, record
 
 from slurm_energy.accounting import database, ingest, traces
@@ -23,8 +24,6 @@ from slurm_energy.accounting.plausibility import MAX_WATTS, PlausibilityCheck
 from slurm_energy.errors import UsageError
 from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.trace import encode_trace
-
-KILLS = 30
 
 
 @pytest.fixture
@@ -131,7 +130,7 @@ class TestBadItems:
     @given(
         st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5), st.lists, max_leaves=5)
     )
-    @settings(max_examples=50)
+    @examples(50)
     def test_any_value_of_any_key_is_taken_or_named(self, value):
         for key in record():
             ingest.read_items([item(record() | {key: value})])
@@ -201,7 +200,7 @@ class TestVersionSkew:
             max_size=5,
         )
     )
-    @settings(max_examples=60)
+    @examples(60)
     def test_any_unknown_keys_survive_reading_and_writing(self, extra):
         sent = json.loads(json.dumps(record() | extra))
         try:
@@ -395,14 +394,15 @@ def kill_while_storing(database_path: Path, spool: Path, after_lines: int) -> se
     return {line.strip() for line in said if line.endswith("\n")} - {"ready"}
 
 
-def test_kill_9_at_any_moment_loses_and_doubles_nothing(accounting, tmp_path):
+@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.soak)])
+def test_kill_9_at_any_moment_loses_and_doubles_nothing(accounting, tmp_path, kills):
     chance = random.Random(2)
     trace = encode_trace(0.0, 1.0, {"cpu": [1.0] * 100})
     batches = [[item(job_id=n * 7 + k, trace=trace) for k in range(7)] for n in range(200)]
     everything = {e["record"]["record_id"] for batch in batches for e in batch}
     spool = tmp_path / "spool.json"
     acknowledged: set[str] = set()
-    for _ in range(KILLS):
+    for _ in range(kills):
         # As a node does: what is not acknowledged stays in the spool; some of what is, by a lost answer.
         left = [
             [e for e in batch if e["record"]["record_id"] not in acknowledged or chance.random() < 0.05]

@@ -165,6 +165,7 @@ def test_energy_outside_the_job_is_not_the_job_s(node: Node) -> None:
     assert energy_of(node.records()[0])["cpu"] == 400.0
 
 
+@pytest.mark.slow
 def test_hours_with_many_wraps_are_exact(node: Node) -> None:
     node.engine.begin(env())
     node.use(3000, cpu_watts=240)  # 720 kJ per package over a range of 262 kJ

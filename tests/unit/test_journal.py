@@ -396,12 +396,17 @@ while True:
 """
 
 
-def test_kill_9_at_any_instant_loses_no_original(tree: Tree, devices: NodeDevices, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [12, pytest.param(300, marks=pytest.mark.soak)])
+def test_kill_9_at_any_instant_loses_no_original(
+    tree: Tree, devices: NodeDevices, tmp_path: Path, rounds: int
+) -> None:
     before = tree.snapshot()
     path = tmp_path / "state/journal.json"
     chance = random.Random(4711)
     changed = killed = 0
-    while killed < 50 or changed <= 5:  # killed too few in the act: on a busy machine it goes on
+    while (
+        killed < rounds or changed <= rounds // 10
+    ):  # killed too few in the act: on a busy machine it goes on
         killed += 1
         process = subprocess.Popen(
             [sys.executable, "-c", CHURN, str(tree.root), str(path), str(Path(__file__).parent)],

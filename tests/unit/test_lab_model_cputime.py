@@ -3,15 +3,16 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy_lab.model import FrequencyRequest, KernelRequest, NodeModel, kernel_names, load_profile
 from slurm_energy_lab.model.job_usage import KEPT_JOBS
 
 XEON = load_profile("xeon-8358", {"cpufreq.driver": "intel_cpufreq"})
 A100 = load_profile("epyc-7513-a100")
-MODEST = settings(max_examples=60, deadline=None)
+MODEST = examples(60)
 
 jobs = st.sampled_from([None, 7, 8, 9])
 cpu_sets = st.tuples(st.integers(0, 60), st.integers(1, 64)).map(

@@ -3,15 +3,16 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy_lab.model import FrequencyRequest, KernelRequest, NodeModel, kernel_names, load_profile
 
 XEON = load_profile("xeon-8358", {"cpufreq.driver": "intel_cpufreq", "rapl.mmio": True})
 A100 = load_profile("epyc-7513-a100")
-MODEST = settings(max_examples=40, deadline=None)
+MODEST = examples(40)
 
 khz = st.integers(800, 3400).map(lambda mhz: mhz * 1000)
 steps = st.one_of(

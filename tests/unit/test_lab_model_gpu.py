@@ -1,8 +1,9 @@
 """GPUs: clocks, limits, throttle reasons, sharing and the mean over the last second."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.errors import UsageError
 from slurm_energy_lab.model import KernelRequest, NodeModel, load_profile
@@ -39,7 +40,7 @@ def test_each_gpu_runs_the_whole_problem():
     assert (second.flops, second.bytes) == (2 * first.flops, 2 * first.bytes)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.floats(100, 400), st.sampled_from(["gemm", "triad", "train", "dist"]))
 def test_power_follows_the_limit_at_once_and_says_so(limit_watts, kernel):
     model = NodeModel(PROFILE)

@@ -3,8 +3,9 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.errors import UsageError
 from slurm_energy_lab.model import FrequencyRequest, KernelRequest, NodeModel, load_profile
@@ -129,7 +130,7 @@ def test_limits_that_cannot_be_are_refused():
     assert amd.package_average_watts(0) is None
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(
         st.tuples(

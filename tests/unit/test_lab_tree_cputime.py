@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lab_silicon import Bench
+from property_examples import examples
 
 from slurm_energy_lab.model import KernelRequest
 from slurm_energy_lab.tree.job_cgroups import KEPT_S
@@ -70,7 +71,7 @@ def test_daemons_are_system_time():
     assert lines["cpu5"][2] == 0.5 * USER_HZ
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 63), st.integers(1, 3)), max_size=10))
 def test_columns_never_fall_and_fill_the_uptime(steps):
     bench = Bench("epyc-7513-a100", cpu__system_cpus=0.064)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from shared_node import CPUS, HandCounter, SharedNode, joules, quality
 from test_sampler import decode
 
@@ -473,7 +474,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(ACTIONS)
 def test_jobs_idle_and_unattributed_are_the_node_over_any_history(actions: list[tuple[object, ...]]) -> None:
     """Begin, end, step, sample, kill -9, counters that cannot be read, in any order."""

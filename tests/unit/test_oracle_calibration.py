@@ -128,6 +128,7 @@ def test_a_foreign_checkpoint_is_refused(task: tuple[Problem, Any, Any], tmp_pat
         search(problem, found, start, few, kept)
 
 
+@pytest.mark.slow
 def test_a_fit_comes_close_and_predicts_a_limit_that_it_has_not_seen() -> None:
     rows = measured()
     result = fit(A40, rows, SMALL)

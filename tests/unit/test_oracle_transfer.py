@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 np = pytest.importorskip("numpy", reason="predictions need numpy")
 stats = pytest.importorskip("scipy.stats", reason="calibration needs scipy")
@@ -95,7 +96,7 @@ def constant_loss(rows: list[Measurement], share: float) -> float:
     return float(np.mean(losses))
 
 
-@pytest.mark.parametrize("count", [4, 6, 12, 24])
+@pytest.mark.parametrize("count", [4, 6, 12, pytest.param(24, marks=pytest.mark.slow)])
 def test_few_random_rows_select_no_worse_limits_than_a_constant_share(count: int) -> None:
     rows = study()
     given_rows, left = drawn(rows, count, seed=0)
@@ -152,6 +153,7 @@ def test_scattered_times_do_not_widen_the_range_of_power() -> None:
     assert scattered.quantiles[1, 0] < 1.5 * steady.quantiles[1, 0]
 
 
+@pytest.mark.slow
 def test_many_rows_select_better_limits_than_none() -> None:
     """The truth draws far less power than other kinds of device let expect."""
     shipped = shipped_calibration(A40.name)
@@ -166,7 +168,7 @@ def test_many_rows_select_better_limits_than_none() -> None:
     assert mean_loss(calibrated(given_rows), left) < 0.7 * mean_loss(none, left)
 
 
-@pytest.mark.parametrize("count", [8, 24, 60])
+@pytest.mark.parametrize("count", [8, *(pytest.param(count, marks=pytest.mark.slow) for count in (24, 60))])
 def test_ranges_cover_rows_that_were_not_seen(count: int) -> None:
     """The printed range once covered 38 to 56 % of the withheld rows of workloads with 8 rows.
 
@@ -296,7 +298,7 @@ def test_a_model_named_by_nobody_keeps_the_widest_range() -> None:
     assert unseen.high / unseen.mean > seen.high / seen.mean
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.lists(st.tuples(st.sampled_from(MODELS), st.floats(-1.0, 1.0), st.floats(-0.3, 0.3)), max_size=8))
 def test_any_rows_give_finite_predictions_within_their_ranges(jolts: list[tuple[str, float, float]]) -> None:
     rows = [

@@ -15,8 +15,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.priority import table_file
@@ -31,9 +32,7 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed"),
     pytest.mark.skipif(os.geteuid() != 0, reason="a table is believed only if it is root's"),
 ]
-ANYWHERE = settings(
-    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+ANYWHERE = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

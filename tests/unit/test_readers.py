@@ -41,6 +41,15 @@ def modules() -> dict[str, ast.Module]:
     return {name: ast.parse(path.read_text()) for name, path in found.items()}
 
 
+def dotted(node: ast.expr) -> str:
+    """Return the source of an expression; names and attributes skip the slow `ast.unparse`."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return ast.unparse(node)
+
+
 class Reads(ast.NodeVisitor):
     """Collects which keys of which section of the configuration a module reads.
 
@@ -57,10 +66,10 @@ class Reads(ast.NodeVisitor):
         if isinstance(node, ast.Attribute) and node.attr in SECTIONS:
             return node.attr
         if isinstance(node, (ast.Name, ast.Attribute)):
-            return self.names.get(ast.unparse(node))
+            return self.names.get(dotted(node))
         if isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
-            if called == "get" and "policies" in ast.unparse(node.func):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+            if called == "get" and "policies" in dotted(node.func):
                 return "policies"
             return self.returns.get(called)
         if isinstance(node, ast.IfExp):
@@ -72,7 +81,7 @@ class Reads(ast.NodeVisitor):
             for one, its in zip(target.elts, value.elts, strict=True):
                 self.name(one, its)
         elif section := self.section(value):
-            self.names[ast.unparse(target)] = section
+            self.names[dotted(target)] = section
 
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.scheduling import Options, Queue, Users, load_file, names, policy, register
@@ -209,7 +210,7 @@ def test_an_empty_queue_has_an_empty_ranking(name):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_least_is_what_a_loop_finds(data):
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=8))
     count = sum(sizes)

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.errors import UsageError
 from slurm_energy.scheduling import Options, names, policy
@@ -86,7 +87,7 @@ JOBS = st.lists(
 
 
 @given(JOBS, st.booleans())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_fcfs_and_easy_equal_the_textbook(jobs, backfill):
     discipline = Discipline.EASY if backfill else Discipline.STRICT
     outcome = simulate(rigid(jobs), [NodeKind("n", 8, 1)], policy("fcfs"), ScheduleSettings(discipline))
@@ -141,7 +142,7 @@ KINDS = [
     off=st.booleans(),
     margin=st.sampled_from([0, 20]),
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off, margin):
     """Energy = integral of power; capacity is never exceeded; nobody starves; the same seed, the same run."""
     setting = ScheduleSettings(
@@ -215,7 +216,7 @@ def assert_capacity(outcome, moment):
 
 @pytest.mark.parametrize("discipline", list(Discipline))
 @given(jobs=RICH)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_a_hard_budget_is_never_exceeded(discipline, jobs):
     """Idle is 120 W; every shape that needs more than the budget leaves has another job's chance only."""
     jobs = [(a, [(u, h, t, min(p, 100)) for u, h, t, p in shapes], *rest) for a, shapes, *rest in jobs]
@@ -273,7 +274,7 @@ SWITCHED = st.lists(
     idle_off_s=st.sampled_from([0.0, 5.0, 30.0]),
     room_watts=st.sampled_from([0.0, 40.0, 150.0, 400.0]),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_budget_holds_while_nodes_go_off_and_on(name, discipline, jobs, kinds, idle_off_s, room_watts):
     """All nodes idle keep the budget; nothing that jobs, boots, shutdowns and repairs add exceeds it."""
     budget_watts = room_watts + sum(kind.nodes * kind.idle_watts for kind in kinds)
@@ -491,7 +492,7 @@ def test_impossible_jobs_are_named(job, message):
     st.sampled_from([Discipline.STRICT, Discipline.EASY]),
 )
 @example([(0, 9, 1, 1)], Discipline.STRICT)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_the_fast_way_gives_the_general_engines_schedule(jobs, discipline):
     """Also where limits are too short or too long, and jobs too large."""
     work, kinds = rigid(jobs), [NodeKind("n", 8, 1, 50.0, 20.0)]

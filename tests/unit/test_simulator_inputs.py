@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
@@ -227,7 +228,7 @@ def test_sacct_json_of_old_and_new_releases(tmp_path):
 
 
 @given(st.binary(max_size=400), st.sampled_from(["w.swf", "w.csv", "w.json"]))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_no_bytes_make_it_crash(tmp_path_factory, content, name):
     path = tmp_path_factory.getbasetemp() / name
     path.write_bytes(content)

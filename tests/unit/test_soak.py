@@ -1,4 +1,4 @@
-"""A tenth of the day that benchmarks/soak.py lets pass."""
+"""Hours on a node with jobs in simulated time; `make soak` runs a whole day, as benchmarks/soak.py does."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ import pytest
 from soaking import Soak
 
 
+@pytest.mark.parametrize(
+    ("hours", "jobs"),
+    [
+        pytest.param(2, 130, marks=pytest.mark.slow),
+        pytest.param(24, 1600, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
+)
 def test_hours_of_samples_and_jobs_leave_nothing_behind_and_lose_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, hours: int, jobs: int
 ) -> None:
     caplog.set_level(logging.ERROR, "slurm_energy")
-    found = Soak(tmp_path, hours=3, jobs=200).run()
+    found = Soak(tmp_path, hours=hours, jobs=jobs).run()
     assert found.complete
     assert found.energy_uj == found.measured_uj == found.booked_uj
     assert len(set(found.descriptors)) == 1

@@ -1,0 +1,16 @@
+"""Number of hypothesis examples for tests that need another one than the profile's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+
+_PROFILE_EXAMPLES = 100
+_MIN_EXAMPLES = 5
+
+
+def examples(count: int, **options: Any) -> settings:
+    """Return settings for `count` examples in `make test`, and a quarter of them in `make check`."""
+    share = settings.default.max_examples / _PROFILE_EXAMPLES
+    return settings(max_examples=max(round(count * share), _MIN_EXAMPLES), deadline=None, **options)
