@@ -45,7 +45,7 @@ def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
         )
     below: dict[str, list[dict[str, Any]]] = {name: [] for name in state.configured_shares.accounts}
     for row in rows:
-        for account in state.configured_shares.upwards(str(row["account"])):
+        for account in state.configured_shares.ancestors(str(row["account"])):
             below.setdefault(account, []).append(row)
     rows += [_account(name, own, state.configured_shares.accounts.get(name)) for name, own in below.items()]
     return sorted(rows, key=lambda row: (row["account"], row["user"] is not None, row["user"] or ""))
