@@ -12,6 +12,9 @@ ATTACKER = "nobody"
 HONEST = ("daemon", "games", "man")
 DECOYS = 3
 DAY_MIN = 1440
+CORES = 16
+SHARED_DECOY_S, SHARED_LIMIT_MIN = 45, 120
+"""Decoys of one core take together a tenth of the limit of the long job."""
 POLICY = "zeus"
 
 pytestmark = [
@@ -20,7 +23,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.lab(
         profiles=["xeon-8358"],
-        overrides=SMALL_NODE,
+        overrides=SMALL_NODE | {"cpu.cores_per_package": CORES, "cpu.turbo_bins": [[CORES, 3400000]]},
         slurm=("SchedulerType=sched/builtin",),
         priority="portable",
         energy={"priority": {"policy": POLICY, "interval_s": 1.0, "age_weight": 0.0}},
@@ -34,13 +37,13 @@ def queue(lab):
     return OrderedQueue(lab)
 
 
-def waiting_jobs(queue):
+def waiting_jobs(queue, name="train42", limit_min=DAY_MIN):
     """Queue jobs of honest users and the attacker's long job; return the latter and the others."""
     queue.close()
     honest = [(["--time=10", "-J", "fit"], user) for user in HONEST]
     honest += [([f"--time={DAY_MIN}", "-J", "md"], user) for user in HONEST]
     others = queue.submit_all(honest)
-    long = queue.submit(f"--time={DAY_MIN}", "-J", "train42", user=ATTACKER)
+    long = queue.submit(f"--time={limit_min}", "-J", name, user=ATTACKER)
     return long, others
 
 
@@ -95,6 +98,25 @@ def test_three_decoys_gain_at_most_one_place(queue):
     assert told["source_time_s"] < 600  # what three decoys say
     assert told["time_s"] >= DAY_MIN * 60 / 2  # what counts
     assert "lower bound 12:00:00" in page
+
+
+def test_single_cores_side_by_side_prove_little_of_a_job_that_takes_the_node(queue):
+    lab = queue.lab
+    limit = f"--time={SHARED_LIMIT_MIN}"
+    options = ("-J", "shared", "--ntasks=1", f"--array=1-{CORES}", limit)
+    assert lab.wait(lab.sbatch(f"sleep {SHARED_DECOY_S}", *options, user=ATTACKER)) == "COMPLETED"
+    learned(queue, "shared", CORES)
+
+    long, others = waiting_jobs(queue, "shared", SHARED_LIMIT_MIN)
+    after = place_among(queue, long, others)
+    told = explained(queue, long, ATTACKER)["predicted"]
+    lab.run("scancel", *map(str, [long, *others]))
+    queue.open()
+
+    assert after >= len(HONEST)
+    assert (told["source"], told["runs"]) == ("history", CORES)
+    assert told["source_time_s"] < 2 * SHARED_DECOY_S + 60
+    assert told["time_s"] >= SHARED_LIMIT_MIN * 60 / 2
 
 
 def test_a_waiting_job_is_known_by_its_script(queue):

@@ -43,10 +43,14 @@ class Cluster:
     def bounds(self, *given):
         return bounds_many(self.history, *given)
 
-    def ran(self, seconds, name="train42", user="mallory", limit=DAY, watts=100.0, times=1, **more):
-        for _ in range(times):
+    def ran(
+        self, seconds, name="train42", user="mallory", limit=DAY, watts=100.0, times=1, apart_s=0.0, **more
+    ):
+        """Learn runs whose ends are `apart_s` apart."""
+        for left in reversed(range(times)):
             more = {"nodes": 1, "cpus": 64, "gpus": 0, "account": "physics", "partition": "cpu"} | more
-            run = Run(NOW - 1000, seconds, energy_joules=watts * seconds, user=user, name=name,
+            end = NOW - 1000 - left * apart_s
+            run = Run(end, seconds, energy_joules=watts * seconds, user=user, name=name,
                       time_limit_s=limit, **more)  # fmt: skip
             self.history.learn(run)
 
@@ -118,6 +122,49 @@ def test_decoys_do_not_hide_real_runs(kind):
     assert found.power_watts[0] >= 300.0
 
 
+SIDE_BY_SIDE = {
+    "single cores": {"cpus": 1},
+    "single cores, one after the other started": {"cpus": 1, "apart_s": 0.5},
+    "whole nodes": {},
+    "several nodes each": {"cpus": 256, "nodes": 4},
+    "another partition": {"cpus": 1, "partition": "long"},
+    "another name": {"cpus": 1, "name": "other"},
+    "the same script": {"cpus": 1, "fingerprint": "f" * 16},
+    "without energy": {"cpus": 1, "watts": 0.0},
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", SIDE_BY_SIDE)
+@pytest.mark.parametrize("seconds", [60.0, 240.0, 1200.0])
+def test_decoys_side_by_side_prove_no_more_time_than_passed(policy, kind, seconds):
+    """A job of one core with `--exclusive` or `--mem=0` looks as small as a decoy that shares a node."""
+    long, others = LONG | {"cpus": 1}, [honest | {"cpus": 1} for honest in HONEST]
+    fresh, cheated = Cluster(policy), Cluster(policy)
+    cheated.ran(seconds, times=512, **SIDE_BY_SIDE[kind])
+    assert cheated.place(long, *others) >= fresh.place(long, *others) - 1
+    assert cheated.engine.cycle(queue(long), NOW).predicted.time_s[0] >= DAY / 2
+
+
+@pytest.mark.parametrize("partition", ["cpu", "long"])
+def test_decoys_beside_a_long_run_do_not_hide_it(partition):
+    cluster = Cluster()
+    cluster.ran(240.0, cpus=1, times=512, apart_s=100.0)
+    cluster.ran(20 * HOUR, partition=partition, times=2)
+    assert cluster.engine.cycle(queue(LONG), NOW).predicted.time_s[0] >= 0.9 * 20 * HOUR
+
+
+def test_users_who_have_run_less_are_believed_about_as_soon():
+    """Else whoever runs first is ranked first and keeps the others waiting."""
+    cluster = Cluster()
+    for user, times in (("alice", 48), ("bob", 4)):
+        for slot in range(4):
+            cluster.ran(3.0, user=user, limit=120.0, times=times // 4, apart_s=3.0 + slot / 100, gpus=1)
+    rows = [{"user": user, "name": "train42", "time_limit_s": 120.0, "gpus": 1} for user in ("alice", "bob")]
+    alice, bob = cluster.engine.cycle(queue(*rows), NOW).predicted.time_s
+    assert alice < bob < 3.5 * alice
+
+
 def test_naming_a_small_model_does_not_shorten_a_job():
     cluster = Cluster()
     claims = LONG | {"gpus": 1, "gpu_kind": "a100", "flags": {"ENERGY_MODEL": "ncf"}}
@@ -138,7 +185,8 @@ def test_generous_limits_are_believed_after_enough_work():
     cluster = Cluster()
     cluster.ran(300.0, times=3)
     before = cluster.engine.cycle(queue(LONG), NOW).predicted.time_s[0]
-    cluster.ran(300.0, times=400)
+    cluster = Cluster()
+    cluster.ran(300.0, times=403, apart_s=300.0)
     after = cluster.engine.cycle(queue(LONG), NOW).predicted.time_s[0]
     assert before == DAY / 2
     assert after < HOUR

@@ -71,7 +71,7 @@ class History:
     """What is remembered of runs. Not for several threads at once.
 
     Args:
-        most_keys: bound on memory, about 0.7 kB a key, runs included. Where every job has a name of its own
+        most_keys: bound on memory, about 1 kB a key, runs included. Where every job has a name of its own
             there are several keys a run. Beyond the bound the users with the most keys lose their oldest
             ones, so that no user can displace the history of others.
     """
@@ -104,8 +104,7 @@ class History:
             self._users.setdefault(run.user, UserRecord()).add(run)
         if run.partition is not None:
             partition = self._partitions.setdefault((run.partition, bool(run.gpus)), PartitionRecord())
-            partition.limits.add(run)
-            partition.programs.add(run)
+            partition.add(run)
         self.runs_learned += 1
         if len(self._entries) > self._most_keys:
             self._shrink()
@@ -127,6 +126,8 @@ class History:
         self._paths.clear()
         self._entries = {key: entry for key, entry in self._entries.items() if entry.runs[-1].end >= before}
         self._users = {user: record for user, record in self._users.items() if record.newest >= before}
+        for partition in self._partitions.values():
+            partition.forget(before)
 
     def user_record(self, user: str | None) -> UserRecord | None:
         """Return what is known of a user's runs as a whole."""

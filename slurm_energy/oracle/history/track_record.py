@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from slurm_energy.oracle.history.busy_time import BusyTime
 from slurm_energy.oracle.history.cap_response import NO_CAPS, caps_of, predicted, tdp_watts
 from slurm_energy.oracle.history.observed_run import Run
 from slurm_energy.oracle.history.similarity import units
@@ -29,6 +30,13 @@ IGNORED_SHARE: Final = 0.05
 
 LARGEST_OVERRUN: Final = 1000.0
 """A single run counts as at most so many times longer than predicted."""
+
+PARTITION_DEPTH: Final = 2
+"""Largest number of simultaneous runs of one user that count as time of a partition.
+
+What is usual in a partition must be known sooner than the habits of single users. Otherwise the users whose
+jobs run first are believed first, are ranked first, and keep the others waiting. That happens with 1 here.
+"""
 
 _OVERRUN_PRIOR_SIZE_SECONDS: Final = 600.0
 _STEPS_PER_DOUBLING: Final = 8
@@ -53,13 +61,14 @@ class Taken:
     """Resources that runs have taken; the sums fade with `HALF_LIFE_S`.
 
     Attributes:
-        seconds: of the runs, whatever their size.
+        seconds: in which any of the runs ran, whatever their size: runs at the same time count once.
         node_seconds: times their nodes.
         cpu_seconds: times their CPUs.
         gpu_seconds: times their GPUs.
         size_seconds: times their GPUs, or CPUs where they had no GPUs: the weight of a run in means.
         limit_sum: `size_seconds` times the time limit, or the time itself where a run had no limit.
         newest: Unix seconds of the end of the newest run.
+        busy: when the runs ran.
     """
 
     seconds: float = 0.0
@@ -69,13 +78,25 @@ class Taken:
     size_seconds: float = 0.0
     limit_sum: float = 0.0
     newest: float = 0.0
+    busy: BusyTime = field(default_factory=BusyTime)
 
-    def add(self, run: Run) -> tuple[float, float]:
-        """Count a run; return the factor on sums over older runs, and the run's size seconds."""
-        fade, seconds, self.newest = _fading(run, self.newest)
+    def add(self, run: Run, new_s: float | None = None) -> tuple[float, float]:
+        """Count a run.
+
+        Args:
+            run: the run.
+            new_s: seconds of the run that count beside simultaneous runs; None: as `busy` says.
+
+        Returns:
+            The factor on sums over older runs, and the run's size seconds.
+        """
+        if new_s is None:
+            new_s = self.busy.add(run.end - run.duration_s, run.end)
+        fade, weight_now, self.newest = _fading(run, self.newest)
+        seconds = max(0.0, run.duration_s) * weight_now
         nodes = run.nodes or 1
         weight = seconds * size(run.nodes, run.cpus, run.gpus)
-        self.seconds = self.seconds * fade + seconds
+        self.seconds = self.seconds * fade + new_s * weight_now
         self.node_seconds = self.node_seconds * fade + seconds * nodes
         self.cpu_seconds = self.cpu_seconds * fade + seconds * (run.cpus or nodes)
         self.gpu_seconds = self.gpu_seconds * fade + seconds * (run.gpus or 0)
@@ -86,9 +107,10 @@ class Taken:
     def share_of(self, need: Need) -> float:
         """Return how much of what a job may take these runs have taken, 0 or more.
 
-        The scarcest resource counts: neither many small runs at once nor a wide one for a moment prove
-        anything of a large or long job. Runs with shorter time limits count less, in proportion: the user
-        says that the job is another one.
+        The scarcest resource counts: neither many runs at once nor a wide one for a moment prove anything of
+        a large or long job. Time counts apart from CPUs because a job may hold more than it asks for, as with
+        `--exclusive` or `--mem=0`. Runs with shorter time limits count less, in proportion: the user says
+        that the job is another one.
         """
         if self.size_seconds <= 0:
             return 0.0
@@ -115,9 +137,9 @@ class ProgramRecord(Taken):
     measured_sum: float = 0.0
     watts_sum: float = 0.0
 
-    def add(self, run: Run) -> tuple[float, float]:
+    def add(self, run: Run, new_s: float | None = None) -> tuple[float, float]:
         """Count a run; see `Taken.add`."""
-        fade, weight = Taken.add(self, run)
+        fade, weight = Taken.add(self, run, new_s)
         limited = weight * (run.time_limit_s or run.duration_s)
         measured = limited if run.energy_joules is not None and run.duration_s > 0 else 0.0
         watts = (run.energy_joules or 0.0) / (units(run) * run.duration_s) if measured else 0.0
@@ -157,9 +179,9 @@ class UserRecord(Taken):
     overrun_size_seconds: float = 0.0
     overrun_sum: float = 0.0
 
-    def add(self, run: Run) -> tuple[float, float]:
+    def add(self, run: Run, new_s: float | None = None) -> tuple[float, float]:
         """Count a run; see `Taken.add`."""
-        fade, weight = Taken.add(self, run)
+        fade, weight = Taken.add(self, run, new_s)
         limit_s, predicted_s = run.time_limit_s or run.duration_s, run.predicted_s or 0.0
         fraction = min(1.0, run.duration_s / limit_s) if limit_s > 0 else 0.0
         self.fraction_sum = self.fraction_sum * fade + weight * limit_s * fraction
@@ -185,10 +207,25 @@ class PartitionRecord:
     Attributes:
         limits: parts of time limits that were used.
         programs: watts of the runs.
+        busy: when the runs of each user ran; None as user: of runs whose user is not known.
     """
 
     limits: UserRecord = field(default_factory=UserRecord)
     programs: ProgramRecord = field(default_factory=ProgramRecord)
+    busy: dict[str | None, BusyTime] = field(default_factory=dict)
+
+    def add(self, run: Run) -> None:
+        """Count a run beside at most `PARTITION_DEPTH` - 1 simultaneous runs of its user."""
+        busy = self.busy.get(run.user)
+        if busy is None:
+            busy = self.busy[run.user] = BusyTime(PARTITION_DEPTH)
+        new_s = busy.add(run.end - run.duration_s, run.end)
+        self.limits.add(run, new_s)
+        self.programs.add(run, new_s)
+
+    def forget(self, before: float) -> None:
+        """Drop the intervals of users whose last run ended before a Unix second; the sums stay."""
+        self.busy = {user: busy for user, busy in self.busy.items() if busy.last_end_s >= before}
 
 
 def overrun(actual_s: float, predicted_s: float) -> float:
@@ -264,11 +301,10 @@ def gpu_watts(run: Run, watts: float) -> float:
 
 
 def _fading(run: Run, newest: float) -> tuple[float, float, float]:
-    """Return the factor on older runs, the seconds of this run as they count, and the newest end."""
-    seconds = max(0.0, run.duration_s)
+    """Return the factor on older runs, the factor on this run, and the newest end."""
     if run.end >= newest:
-        return _fade(run.end - newest), seconds, run.end
-    return 1.0, seconds * _fade(newest - run.end), newest
+        return _fade(run.end - newest), 1.0, run.end
+    return 1.0, _fade(newest - run.end), newest
 
 
 def _fade(elapsed_s: float) -> float:

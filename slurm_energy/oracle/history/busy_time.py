@@ -1,0 +1,57 @@
+"""The time in which the runs of a group ran, whatever their number. Pure arithmetic."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+MAX_INTERVALS: Final = 16
+"""Disjoint intervals kept; beyond that the shortest gap between two of them counts as busy."""
+
+
+class BusyTime:
+    """Sum of the time in which runs ran, where at most `depth` runs at the same time count.
+
+    A gap that is no longer kept counts as busy. A later run over it therefore adds too little time, never too
+    much: no sequence of runs can prove time that has not passed.
+
+    Args:
+        depth: largest number of simultaneous runs that count.
+    """
+
+    __slots__ = ("_layers",)
+
+    def __init__(self, depth: int = 1) -> None:
+        # Layer n holds the time in which more than n runs ran: start and end of each interval in turn.
+        self._layers = tuple(array("d") for _ in range(depth))
+
+    def add(self, start_s: float, end_s: float) -> float:
+        """Add a run and return the seconds of it that count beside the earlier runs.
+
+        Args:
+            start_s: Unix seconds.
+            end_s: Unix seconds.
+        """
+        pieces = [(start_s, end_s)] if end_s > start_s else []
+        length_s = sum(end - start for start, end in pieces)
+        for edges in self._layers:
+            pieces = [overlap for start, end in pieces for overlap in _insert(edges, start, end)]
+        return max(0.0, length_s - sum(end - start for start, end in pieces))
+
+    @property
+    def last_end_s(self) -> float:
+        """Unix seconds of the latest end; 0 without runs."""
+        return self._layers[0][-1] if self._layers[0] else 0.0
+
+
+def _insert(edges: array[float], start_s: float, end_s: float) -> list[tuple[float, float]]:
+    """Unite disjoint intervals with another one; return the parts of it that they covered."""
+    first, last = bisect_left(edges, start_s), bisect_right(edges, end_s)
+    # An odd number of edges before a time means that it lies inside an interval.
+    inside = [*([start_s] if first % 2 else []), *edges[first:last], *([end_s] if last % 2 else [])]
+    edges[first:last] = array("d", [*([] if first % 2 else [start_s]), *([] if last % 2 else [end_s])])
+    if len(edges) > 2 * MAX_INTERVALS:
+        shortest = min(range(1, len(edges) - 1, 2), key=lambda place: edges[place + 1] - edges[place])
+        del edges[shortest : shortest + 2]
+    return list(zip(inside[::2], inside[1::2], strict=True))
