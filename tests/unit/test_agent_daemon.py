@@ -104,8 +104,8 @@ class Agent:
         return self.process.wait(timeout=30)
 
 
-@pytest.fixture
-def agent() -> Iterator[Agent]:
+@contextlib.contextmanager
+def started_agent() -> Iterator[Agent]:
     # Not pytest's directory: its path is long for a socket, and it keeps other users out.
     with tempfile.TemporaryDirectory(prefix="senergyd-") as folder:
         Path(folder).chmod(0o711)
@@ -114,6 +114,19 @@ def agent() -> Iterator[Agent]:
             yield agent.start()
         finally:
             agent.stop(signal.SIGKILL)
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    with started_agent() as agent:
+        yield agent
+
+
+@pytest.fixture(scope="module")
+def shared_agent() -> Iterator[Agent]:
+    """Return one agent for all tests whose requests change nothing."""
+    with started_agent() as agent:
+        yield agent
 
 
 def test_a_job_over_the_socket(agent: Agent) -> None:
@@ -165,13 +178,13 @@ def test_a_job_over_the_socket(agent: Agent) -> None:
         (b'{"op":"resend","record_ids":["x"]}\n', "record x: not among the refused ones"),
     ],
 )
-def test_bad_messages_get_one_line(agent: Agent, message: bytes, words: str) -> None:
-    answer = agent.ask(message)
+def test_bad_messages_get_one_line(shared_agent: Agent, message: bytes, words: str) -> None:
+    answer = shared_agent.ask(message)
     assert answer["ok"] is False
     assert words in answer["error"]
     assert "\n" not in answer["error"]
     assert answer["code"] in (2, 6)
-    assert agent.ask({"op": "status"})["ok"]
+    assert shared_agent.ask({"op": "status"})["ok"]
 
 
 def test_a_message_without_end_is_refused_and_the_agent_lives(agent: Agent) -> None:

@@ -18,6 +18,7 @@ from base_install import Outcome
 
 from slurm_energy.cli.reference import COMMANDS, parser_of
 
+pytestmark = pytest.mark.slow
 EXTRAS = ("numpy", "scipy", "numba", "matplotlib", "pyarrow", "mfusepy", "pyghmi", "amdsmi", "torch")
 ANSWERS: dict[str, Any] = {
     "/v1/records": {"scope": "all", "records": examples.everything()},

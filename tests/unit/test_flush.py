@@ -187,6 +187,7 @@ def test_a_disk_that_fails_for_a_while(
     assert len(list((tmp_path / "state/spool").glob("*.json"))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [5, pytest.param(60, marks=pytest.mark.soak)])
 def test_kill_9_at_random_moments_leaves_one_record_of_each_job(jobs: int) -> None:
     chance = random.Random(11)

@@ -394,6 +394,7 @@ def kill_while_storing(database_path: Path, spool: Path, after_lines: int) -> se
     return {line.strip() for line in said if line.endswith("\n")} - {"ready"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.soak)])
 def test_kill_9_at_any_moment_loses_and_doubles_nothing(accounting, tmp_path, kills):
     chance = random.Random(2)

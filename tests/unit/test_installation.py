@@ -132,6 +132,7 @@ def test_a_prefix_that_is_none(tmp_path):
     assert "cannot pass on" in headers(f"{tmp_path}/a b").stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("make") and shutil.which("gcc")), reason="needs make and gcc")
 def test_make_uses_the_headers_of_the_prefix_and_builds_again(slurm, tmp_path):
     """Earlier it took whatever headers the compiler found, and an energy.so of before for its own."""

@@ -586,6 +586,7 @@ def test_a_step_of_the_wall_clock_moves_nothing_of_a_job(node: Node, step_s: flo
     assert decode(item.trace["columns"]["cpu"]) == [400.0] * 15
 
 
+@pytest.mark.slow
 def test_the_spool_drops_traces_before_records(node: Node) -> None:
     for job_id in range(1, 41):
         node.engine.begin(env(job_id))

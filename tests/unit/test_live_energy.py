@@ -50,6 +50,7 @@ def test_users_name_a_kind_or_none_or_offer_shapes():
     assert counts == {Wish.KIND: 1, Wish.ANY: 2, Wish.SHAPES: 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wish", list(Wish))
 def test_the_simulation_holds_gpus_for_launch_and_run_and_adds_up_to_the_measured_joules(tmp_path, wish):
     jobs = workload.draw(5, 1, 1.0)

@@ -85,6 +85,7 @@ def test_a_search_repeats_itself_with_any_number_of_workers(task: tuple[Problem,
     assert not np.array_equal(alone, search(problem, found, start, dataclasses.replace(quick, seed=2)))
 
 
+@pytest.mark.slow
 def test_workers_need_no_short_directory_for_temporary_files(
     task: tuple[Problem, Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_fit_comes_close_and_predicts_a_limit_that_it_has_not_seen() -> None:
     assert np.isfinite(held.seconds).all()
 
 
+@pytest.mark.slow
 def test_a_workload_left_out_has_no_factors_of_its_own() -> None:
     rows = measured()
     quick = dataclasses.replace(SMALL, generations=2, population=8, polish=0)
@@ -226,6 +228,7 @@ def test_neutral_factors_change_nothing() -> None:
     assert np.array_equal(plain, named)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_calibration_that_predict_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

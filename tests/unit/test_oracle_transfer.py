@@ -233,6 +233,7 @@ def test_most_rows_must_be_part_of_sweeps() -> None:
     assert not fixes_response(A40, narrow)  # 25 % of the design power
 
 
+@pytest.mark.slow
 def test_a_workload_without_sweeps_has_no_factors_after_a_search() -> None:
     rows = study(("resnet50", "bert-base"))
     few, _ = drawn(study(("deepspeech2",)), 8, 0)
@@ -415,6 +416,7 @@ def test_own_factors_go_before_evidence(tmp_path: Path) -> None:
     assert np.array_equal(first.objectives["time"], second.objectives["time"])
 
 
+@pytest.mark.slow
 def test_the_range_of_a_search_is_wider_than_its_own_errors() -> None:
     """Numbers fitted to few rows make these look better predicted than others are."""
     rows = study(("resnet50", "bert-base"))

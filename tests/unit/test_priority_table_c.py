@@ -165,6 +165,7 @@ def test_a_table_of_another_time_is_not_used(plugin, path, age_s):
     assert plugin("read", path, 7)[1:4] == ["1", "0", "70"]  # the last good one
 
 
+@pytest.mark.slow
 def test_changed_bytes_are_never_believed(plugin, path, tmp_path):
     table_file.write(path, range(1, 40), range(39))
     assert plugin("fuzz", path, tmp_path / "scratch", 20000) == ["0"]
@@ -331,6 +332,7 @@ def test_a_lost_snapshot_or_journal_is_made_up_for(plugin, tmp_path):
     assert source.read().job_id.tolist() == list(range(1, 9))
 
 
+@pytest.mark.slow
 def test_the_journal_is_bounded(plugin, tmp_path):
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"

@@ -275,6 +275,7 @@ def test_the_policy_of_a_page_allows_its_one_script_by_hash_and_nothing_else() -
     assert directives["default-src"] == "'none'"
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_browser_shows_the_tooltip_of_every_chart(tmp_path: Path) -> None:
     dom = _dom(_with_allowed_script(page(usages(examples.demo_jobs())), HOVER), tmp_path)
@@ -284,6 +285,7 @@ def test_a_browser_shows_the_tooltip_of_every_chart(tmp_path: Path) -> None:
     assert "performance</span><strong>" in tips[0]
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_script_that_got_into_a_page_does_not_run_while_the_page_s_own_does(tmp_path: Path) -> None:
     """As if escaping of a job's name had failed."""

@@ -119,6 +119,7 @@ def test_time_as_measured_but_not_against_slurm(store):
     ]
 
 
+@pytest.mark.slow
 def test_few_runs_of_a_kind_are_kept_and_old_ones_forgotten(store):
     for number in range(1, 101):
         store.deliver(item(job_id=number, start=1000.0 + number, end=1100.0 + number))
@@ -175,6 +176,7 @@ with database.connect(Path(sys.argv[1])) as connection:
 """
 
 
+@pytest.mark.slow
 def test_kill_9_while_learning_neither_loses_nor_repeats(store, monkeypatch):
     """A learner is killed again and again while jobs end; each run is in the history once."""
     total, killed = 120, 0

@@ -224,6 +224,7 @@ def test_an_error_at_the_start_has_a_priority_too(program: str, folder: Path) ->
     assert any(line.startswith("<3>") and "nonsense" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", MODULES)
 @pytest.mark.parametrize(
     ("options", "key"), [(("--log-level", "error"), ""), ((), "error"), (("--log-level", "error"), "info")]

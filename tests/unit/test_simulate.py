@@ -365,6 +365,7 @@ def test_a_sweep_runs_once_per_value(folder, capsys, sweep, labels):
     assert len(list((folder / "out").iterdir())) == len(labels)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_plots_per_value(folder):
     pytest.importorskip("matplotlib")
     command = ["simulate", str(folder / "small.toml"), "--policies", "fcfs"]
@@ -497,7 +498,7 @@ def test_a_policy_of_ones_own_in_parallel(folder):
         ("exit()", "SystemExit: None"),
     ],
 )
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_policy_without_an_order_ends_in_one_line(folder, body, message, jobs):
     text = (
         "import numpy as np\n"
@@ -665,6 +666,7 @@ def started_array(folder, *before):
     return child
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_command_that_is_ended_cancels_its_array(folder, number):
     child = started_array(folder)
@@ -674,6 +676,7 @@ def test_a_command_that_is_ended_cancels_its_array(folder, number):
     assert (folder / "scancel.told").read_text() == "-M east 77\n"
 
 
+@pytest.mark.slow
 def test_an_array_that_is_being_submitted_is_cancelled_too(folder):
     slow = 'touch "$0.begun"; until [ -e "$0.go" ]; do sleep 0.05; done; echo 77'
     child = array_command(folder, sbatch=slow)
@@ -687,6 +690,7 @@ def test_an_array_that_is_being_submitted_is_cancelled_too(folder):
     assert (folder / "scancel.told").read_text() == "77\n"
 
 
+@pytest.mark.slow
 def test_an_array_that_cannot_be_cancelled_is_told(folder):
     child = started_array(folder)
     (folder / "scancel.status").write_text("1")
@@ -694,6 +698,7 @@ def test_an_array_that_cannot_be_cancelled_is_told(folder):
     assert "could not be cancelled: scancel -M east 77" in child.communicate(timeout=60)[1]
 
 
+@pytest.mark.slow
 def test_an_array_outlives_the_terminal_under_nohup(folder):
     child = started_array(folder, "nohup")
     child.send_signal(signal.SIGHUP)

@@ -176,7 +176,9 @@ def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off
 
 
 @pytest.mark.parametrize("name", names())
-@pytest.mark.parametrize("discipline", [Discipline.EASY, Discipline.PACKING])
+@pytest.mark.parametrize(
+    "discipline", [Discipline.EASY, pytest.param(Discipline.PACKING, marks=pytest.mark.slow)]
+)
 def test_nobody_starves_under_load(name, discipline):
     """Load 0.95: every tenth job needs the whole cluster, while small ones keep coming."""
     random = np.random.default_rng(7)

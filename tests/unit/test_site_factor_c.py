@@ -40,6 +40,7 @@ def driver(tmp_path_factory):
     return program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_random_jobs_get_their_numbers_and_are_written_down(driver, tmp_path, seed):
     tmp_path.chmod(0o755)

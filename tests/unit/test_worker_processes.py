@@ -18,6 +18,7 @@ STEPS = "model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts\n" + 
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -36,6 +37,7 @@ def test_a_killed_command_leaves_no_worker_behind(tmp_path: Path, words: str) ->
     until(lambda: not group(running.pid))
 
 
+@pytest.mark.slow
 def test_a_search_with_one_worker_keeps_one_core_busy(tmp_path: Path) -> None:
     (tmp_path / "steps.csv").write_text(STEPS)
     words = (
