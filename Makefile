@@ -93,7 +93,7 @@ test: deps-build deps-lab deps-test deps-page $(VENV)/.installed-dev $(VENV)/.in
 soak: deps-build deps-lab deps-test $(VENV)/.installed-dev build
 	$(BIN)/python -m pytest -m soak
 	SENERGY_KILL_ROUNDS=300 $(BIN)/python -m pytest -s tests/node/test_agent_kill.py
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --hypothesis-profile=search tests/unit
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --hypothesis-profile=search tests/unit tests/lab
 
 lint-python: $(VENV)/.installed-check
 	$(BIN)/ruff format --check .

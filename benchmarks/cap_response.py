@@ -28,12 +28,12 @@ from typing import NamedTuple
 from claims import at_most, tell
 
 from slurm_energy.oracle.hardware import find_hardware
-from slurm_energy.oracle.history.cap_response import RESPONSE, Response, recapped
+from slurm_energy.oracle.history.cap_response import RESPONSE, CapResponse, recapped
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
 GPUS = {"a40": "a40", "rtx6000": "quadro-rtx-6000"}
 GRID = tuple(
-    Response(static / 20, exponent / 4, compute / 10)
+    CapResponse(static / 20, exponent / 4, compute / 10)
     for static, exponent, compute in itertools.product(range(10), range(4, 13), range(4, 11))
 )
 
@@ -96,7 +96,7 @@ def pairs(folder: Path, gpu: str, *, from_highest: bool) -> list[Pair]:
     return found
 
 
-def errors(rows: Sequence[Pair], response: Response, tdp_watts: float) -> tuple[float, float]:
+def errors(rows: Sequence[Pair], response: CapResponse, tdp_watts: float) -> tuple[float, float]:
     """Return the mean errors of time and watts."""
     said = [recapped(row.watts, row.before, row.after, tdp_watts, response) for row in rows]
     return (
@@ -113,7 +113,7 @@ def unchanged(rows: Sequence[Pair]) -> tuple[float, float]:
     )
 
 
-def fit(rows: Sequence[Pair], tdp_watts: float) -> Response:
+def fit(rows: Sequence[Pair], tdp_watts: float) -> CapResponse:
     """Return the constants of the grid with the least error of time."""
     return min(GRID, key=lambda response: errors(rows, response, tdp_watts)[0])
 
@@ -122,7 +122,7 @@ def line(gpu: str, name: str, rows: Sequence[Pair], error: tuple[float, float]) 
     print(f"{gpu:<9}{name:<52}{len(rows):>5}{error[0]:>8.1%}{error[1]:>8.1%}")
 
 
-def shown(response: Response) -> str:
+def shown(response: CapResponse) -> str:
     return f"({response.static_share:g}, {response.clock_exponent:g}, {response.compute_share:g})"
 
 

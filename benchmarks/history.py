@@ -31,12 +31,12 @@ from typing import Any
 import numpy as np
 from claims import tell
 
-from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run
+from slurm_energy.oracle.history import History, HistoryOracle, ObservedRun, RunEnding
 from slurm_energy.oracle.history.lower_bounds import bounds_many
 from slurm_energy.oracle.history.queue_forecast import predict_many
 from slurm_energy.oracle.history.similarity import ATTRIBUTES
 from slurm_energy.oracle.nameplate import NO_LIMIT_S
-from slurm_energy.oracle.prediction import Question
+from slurm_energy.oracle.prediction import PredictionRequest
 
 QUEUE = 100_000
 SHOWN = {
@@ -52,7 +52,7 @@ class Job:
     """A job of a trace: when it was submitted, and the run that came of it."""
 
     submit: float
-    run: Run
+    run: ObservedRun
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ def replay(jobs: Iterable[Job]) -> list[Outcome]:
     return outcomes
 
 
-def outcome(oracle: HistoryOracle, history: History, run: Run, last: deque[float]) -> Outcome:
+def outcome(oracle: HistoryOracle, history: History, run: ObservedRun, last: deque[float]) -> Outcome:
     limit = run.time_limit_s or 0.0
     two = min(statistics.mean(last), limit) if last else limit
     asked = {name: getattr(run, name) for name in ATTRIBUTES}
-    answer = oracle.predict(Question(**asked, submitted_unix_s=run.end))
+    answer = oracle.predict(PredictionRequest(**asked, submitted_unix_s=run.end))
     if answer is None:
         return Outcome(run.duration_s, limit, two, limit, 0.0, limit, limit / 2)
     said = answer.duration_s
@@ -137,11 +137,11 @@ def in_order(outcomes: list[Outcome], name: str) -> float:
 class _Watts:
     """Power for traces that have none: only times are judged."""
 
-    def predict(self, question: Question) -> Any:
-        from slurm_energy.oracle.prediction import Answer, Estimate, Source
+    def predict(self, question: PredictionRequest) -> Any:
+        from slurm_energy.oracle.prediction import Estimate, Prediction, PredictionSource
 
         one = Estimate(1.0, 1.0, 1.0)
-        return Answer(one, one, one, Source.NAMEPLATE, "one watt")
+        return Prediction(one, one, one, PredictionSource.NAMEPLATE, "one watt")
 
 
 def judged(trace: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
@@ -173,7 +173,9 @@ def speed(jobs: list[Job]) -> list[dict[str, Any]]:
     for job in sorted(jobs, key=lambda job: job.run.end):
         history.learn(job.run)
     oracle, chance = HistoryOracle(history), random.Random(1)
-    questions = [Question(**{name: getattr(job.run, name) for name in ATTRIBUTES}) for job in jobs[:2000]]
+    questions = [
+        PredictionRequest(**{name: getattr(job.run, name) for name in ATTRIBUTES}) for job in jobs[:2000]
+    ]
     for question in questions:
         oracle.predict(question)
     began = time.process_time()
@@ -213,10 +215,10 @@ def eagle(path: Path) -> list[Job]:
     jobs = []
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            run = Run(
+            run = ObservedRun(
                 datetime.fromisoformat(row["end_time"]).timestamp(),
                 float(row["run_time"]),
-                Ending.of_state(row["state"]),
+                RunEnding.of_state(row["state"]),
                 **{name: row[name] for name in ("user", "account", "partition", "name")},
                 nodes=int(row["nodes_req"]),
                 cpus=int(row["processors_req"]),
@@ -274,21 +276,21 @@ def _job(draw: np.random.Generator, program: dict[str, Any], now: float) -> Job:
     program["runs"] += 1
     seconds = program["base"] * program["variants"][variant]
     seconds *= np.exp(program["drift"] * program["runs"] + draw.normal(0, program["scatter"]))
-    nodes, ending = program["nodes"], Ending.COMPLETED
+    nodes, ending = program["nodes"], RunEnding.COMPLETED
     if draw.random() < 0.1:
         nodes, seconds = max(1, nodes // 2), seconds * 1.8
     limit = program["base"] * max(program["variants"]) * program["generous"] * 1.2
     limit = float(min(max(np.ceil(limit / 1800) * 1800, 1800), 7 * 86400))
     if draw.random() < program["fails"]:
-        seconds, ending = seconds * draw.random() ** 3, Ending.FAILED
+        seconds, ending = seconds * draw.random() ** 3, RunEnding.FAILED
     elif draw.random() < 0.02:
-        seconds, ending = seconds * draw.random(), Ending.CANCELLED
+        seconds, ending = seconds * draw.random(), RunEnding.CANCELLED
     if seconds > limit:
-        seconds, ending = limit, Ending.TIMEOUT
+        seconds, ending = limit, RunEnding.TIMEOUT
     seconds = max(1.0, float(seconds))
     gpus = program["gpus"] * nodes
     watts = (nodes * 250 + gpus * 300) * program["watts"] * draw.normal(1, 0.03)
-    run = Run(
+    run = ObservedRun(
         end=now + float(draw.exponential(1800)) + seconds,
         duration_s=seconds,
         ending=ending,

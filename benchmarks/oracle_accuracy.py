@@ -27,7 +27,7 @@ from slurm_energy.oracle.calibration.evaluation import errors, predicted
 from slurm_energy.oracle.calibration.fit_problem import combined
 from slurm_energy.oracle.calibration.fitting import Held, leave_out
 from slurm_energy.oracle.calibration.measurements import Measurement, column, read_measurements
-from slurm_energy.oracle.calibration.search import Settings
+from slurm_energy.oracle.calibration.search import SearchSettings
 from slurm_energy.oracle.calibration_files import shipped_calibration
 from slurm_energy.oracle.hardware import Hardware, find_hardware
 from slurm_energy.oracle.selection import CASES, UNSEEN_DOUBT, expected, taken
@@ -36,8 +36,8 @@ from slurm_energy.oracle.training.parameters import Calibration
 DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
 DEVICES = {"a40": "tf32", "rtx6000": "fp32"}
 """Kinds of GPU of the study and the precision of its runs: PyTorch 1.x used TF32 where there was a unit."""
-QUICK = Settings(generations=0, polish=120, kicks=0)
-FROM_NOTHING = Settings(generations=400, population=200, polish=150, kicks=0)
+QUICK = SearchSettings(generations=0, polish=120, kicks=0)
+FROM_NOTHING = SearchSettings(generations=400, population=200, polish=150, kicks=0)
 FOLDS: dict[str, Callable[[Measurement], Any]] = {
     "cap": lambda row: row.cap_watts,
     "batch": lambda row: row.batch,

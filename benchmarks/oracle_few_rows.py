@@ -40,12 +40,12 @@ from slurm_energy.oracle.calibration.measurements import (  # noqa: E402
     column,
     read_measurements,
 )
-from slurm_energy.oracle.calibration.search import Settings  # noqa: E402
+from slurm_energy.oracle.calibration.search import SearchSettings  # noqa: E402
 from slurm_energy.oracle.calibration_files import shipped_prior  # noqa: E402
 from slurm_energy.oracle.configuration_sweep import sweep  # noqa: E402
 from slurm_energy.oracle.hardware import Hardware, find_hardware  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration  # noqa: E402
-from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
+from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.transfer.evidence import Evidence  # noqa: E402
 from slurm_energy.oracle.workload import find_profile  # noqa: E402
 
@@ -150,7 +150,7 @@ def judge(study: Study, size: int, seed: int) -> dict[str, Any]:
     withheld = [row for place, row in enumerate(rows) if place not in drawn]
     prior, began_s = shipped_prior(hardware.name), time.monotonic()
     calibration = (
-        fit(hardware, given, Settings(), prior=prior).calibration
+        fit(hardware, given, SearchSettings(), prior=prior).calibration
         if given
         else Calibration(hardware.name, evidence=Evidence(prior))
     )
@@ -181,7 +181,7 @@ def losses(
 
 def covered(oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measurement]) -> dict[str, float]:
     """Return the shares of rows inside their ranges, and mean absolute errors."""
-    asked = Alternatives.of(
+    asked = TrainingAlternatives.of(
         (find_profile(row.model), hardware, row.precision, row.batch, row.gpus, 1e9, row.cap_watts)
         for row in rows
     )

@@ -21,10 +21,10 @@ from claims import Claim, at_least, at_most, tell
 
 from slurm_energy.oracle.calibration.fit_problem import Problem, start_vector, unknowns
 from slurm_energy.oracle.calibration.measurements import Measurement
-from slurm_energy.oracle.calibration.search import Settings, search
+from slurm_energy.oracle.calibration.search import SearchSettings, search
 from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
 from slurm_energy.oracle.training.parameters import Theta, bounds_of
-from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle
+from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle
 from slurm_energy.oracle.workload import find_profile
 
 MODELS = ("resnet50", "bert-base", "vgg16", "vit-b-16", "ncf", "unet")
@@ -46,7 +46,7 @@ def main() -> int:
 
 def predictions(count: int = 1_000_000) -> Claim:
     draw = np.random.default_rng(1)
-    asked = Alternatives(
+    asked = TrainingAlternatives(
         profiles=tuple(map(find_profile, MODELS)),
         kinds=tuple(map(find_hardware, KINDS)),
         profile=draw.integers(0, len(MODELS), count),
@@ -103,7 +103,7 @@ def calibration() -> Claim:
     problem = Problem(hardware, rows, Theta(), {})
     found = unknowns(list(bounds_of(Theta))[:UNKNOWNS], [], [])
     began_s = time.perf_counter()
-    vector = search(problem, found, start_vector(found, Theta(), {}), Settings(workers=2))
+    vector = search(problem, found, start_vector(found, Theta(), {}), SearchSettings(workers=2))
     taken_s = time.perf_counter() - began_s
     time_error, power_error = (float(error[0]) for error in problem.errors(found, vector[None]))
     print(f"calibration: {len(rows)} rows, {len(found)} parameters: {taken_s:.0f} s,", end=" ")

@@ -167,13 +167,13 @@ def pending(count: int, first: int = 1) -> object:
 
 def known_runs() -> object:
     """Return a history of runs of half of the programs."""
-    from slurm_energy.oracle.history import History, Run
+    from slurm_energy.oracle.history import History, ObservedRun
 
     draw, history = np.random.default_rng(3), History()
     for number in range(RUNS):
         user, seconds = number % USERS, float(draw.lognormal(7, 1))
         history.learn(
-            Run(
+            ObservedRun(
                 user=f"user{user}",
                 account=f"account{user % 40}",
                 partition="gpu",

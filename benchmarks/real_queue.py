@@ -137,7 +137,7 @@ class RealQueue:
 @contextlib.contextmanager
 def real_queue(*settings: str) -> Iterator[RealQueue]:
     """Bring a lab up, in plugin mode and with these lines in slurm.conf, and take it down."""
-    place = layout.locate(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
+    place = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
     with tempfile.TemporaryDirectory(prefix="senergy-", dir="/dev/shm") as folder:
         yield from _lab_with_tables(place, Path(folder), settings)
 

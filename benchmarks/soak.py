@@ -7,7 +7,7 @@ every ten minutes. No socket and no hardware, so no root. 24 hours with 2,000 jo
 Prints `CLAIM soak_memory`: most resident memory after the first hour less that at its end, in MB, target at
 most 1; `CLAIM soak_descriptors`: most descriptors over those after the first hour, target at most 1;
 `CLAIM soak_records`: the share of jobs and steps with exactly one record; `CLAIM soak_energy`: microjoules
-in the node's books over those that the counters moved; both target exactly 1.
+in the node's energy accounts over those that the counters moved; both target exactly 1.
 """
 
 from __future__ import annotations

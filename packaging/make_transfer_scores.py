@@ -26,7 +26,7 @@ from slurm_energy.oracle.calibration.identification import learn_transfer
 from slurm_energy.oracle.calibration.measurements import Measurement, column, read_measurements
 from slurm_energy.oracle.hardware import Hardware, find_hardware
 from slurm_energy.oracle.training.parameters import Calibration
-from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle
+from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle
 from slurm_energy.oracle.transfer.evidence import Evidence
 from slurm_energy.oracle.transfer.prior import Transfer
 from slurm_energy.oracle.transfer.ranges import NORMAL_SCORES, SCORE_LEVELS, prior_half_width
@@ -79,7 +79,7 @@ def scores(source: Kind, target: Kind) -> Array:
     calibration = Calibration(target.hardware.name, evidence=Evidence(prior))
     oracle = TrainingOracle(lambda name: calibration, looping=True)
     found = oracle.predict_many(
-        Alternatives.of(
+        TrainingAlternatives.of(
             (find_profile(row.model), target.hardware, row.precision, row.batch, row.gpus, 1e9, row.cap_watts)
             for row in target.rows
         )

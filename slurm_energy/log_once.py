@@ -1,25 +1,60 @@
-"""Failures that repeat are logged once, and once more when they are over."""
+"""Log a failure that repeats once when it begins and once when it is over, so that a log stays readable."""
 
 from __future__ import annotations
 
 import logging
+import re
+import traceback
+from typing import Final
 
-log = logging.getLogger(__name__)
+_NUMBER: Final = re.compile(r"\d+")
+_MAX_ERROR_KINDS: Final = 100
 
 
-class Complaints:
-    """What is wrong at present, by subject."""
+class RepeatedFailureLog:
+    """The current failure of each subject, logged again only when its reason changes.
 
-    def __init__(self) -> None:
-        self._present: dict[str, str] = {}
+    Args:
+        log: the logger.
+        ignore_numbers: two reasons that differ only in their numbers count as the same reason.
+    """
 
-    def tell(self, subject: str, reason: str, level: int = logging.WARNING) -> None:
-        """Log a failure unless the same was said about this subject last time."""
-        if self._present.get(subject) != reason:
-            log.log(level, "%s: %s", subject, reason)
-            self._present[subject] = reason
+    def __init__(self, log: logging.Logger, *, ignore_numbers: bool = False) -> None:
+        self._log = log
+        self._ignore_numbers = ignore_numbers
+        self._current: dict[str, str] = {}
 
-    def settle(self, subject: str, text: str) -> None:
-        """Log that a failure is over, if there was one."""
-        if self._present.pop(subject, None) is not None:
-            log.info("%s: %s", subject, text)
+    def report(self, subject: str, reason: str, level: int = logging.WARNING) -> None:
+        """Log a failure unless the last report about `subject` had the same reason."""
+        compared = _NUMBER.sub("0", reason) if self._ignore_numbers else reason
+        if self._current.get(subject) != compared:
+            self._current[subject] = compared
+            self._log.log(level, "%s: %s", subject, reason)
+
+    def clear(self, subject: str, message: str = "works again") -> None:
+        """Log that the failure of `subject` is over, if one was reported."""
+        if self._current.pop(subject, None) is not None:
+            self._log.info("%s: %s", subject, message)
+
+
+class UnexpectedErrorLog:
+    """Programming errors, each logged once with its traceback.
+
+    Two errors are the same if they have the same context, type and line of code. After a hundred different
+    errors no more are logged, so that no sequence of requests can fill the log.
+
+    Args:
+        log: the logger.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._logged: set[str] = set()
+
+    def report(self, error: Exception, message: str, context: str = "") -> None:
+        """Log an error with its traceback unless the same error was logged before."""
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        identity = f"{context} {type(error).__name__} {frame.filename}:{frame.lineno}"
+        if identity not in self._logged and len(self._logged) < _MAX_ERROR_KINDS:
+            self._logged.add(identity)
+            self._log.error("%s", message, exc_info=error)

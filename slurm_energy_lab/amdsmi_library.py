@@ -38,7 +38,7 @@ _TIMEOUT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class GpuState:
+class AmdGpuState:
     """What one GPU shows; powers in microwatts, energy as accumulator x resolution in microjoules."""
 
     accumulator: int = 0
@@ -46,8 +46,8 @@ class GpuState:
     drm_render: int = 128
     cap_uw: int = 550_000_000
     default_cap_uw: int = 550_000_000
-    least_cap_uw: int = 100_000_000
-    most_cap_uw: int = 750_000_000
+    min_cap_uw: int = 100_000_000
+    max_cap_uw: int = 750_000_000
     samples: int = 0
     power_samples: int = 0
     heat_samples: int = 0
@@ -109,7 +109,7 @@ class SharedGpus:
             self._memory = mmap.mmap(file.fileno(), 0)
 
     @classmethod
-    def write(cls, path: Path, gpus: Sequence[GpuState]) -> SharedGpus:
+    def write(cls, path: Path, gpus: Sequence[AmdGpuState]) -> SharedGpus:
         """Make the file.
 
         Args:
@@ -120,13 +120,13 @@ class SharedGpus:
         path.chmod(0o644)
         return cls(path)
 
-    def get(self, index: int) -> GpuState:
+    def get(self, index: int) -> AmdGpuState:
         """Return the present state of a GPU."""
         *numbers, name = _GPU.unpack_from(self._memory, self._offset(index))
         values = dict(zip(_NUMBERS, numbers, strict=True))
-        return GpuState(**values, name=name.rstrip(b"\0").decode())
+        return AmdGpuState(**values, name=name.rstrip(b"\0").decode())
 
-    def put(self, index: int, gpu: GpuState) -> None:
+    def put(self, index: int, gpu: AmdGpuState) -> None:
         """Replace the state of a GPU."""
         _GPU.pack_into(self._memory, self._offset(index), *_values(gpu))
 
@@ -138,14 +138,14 @@ class SharedGpus:
         return _HEADER.size + index * _GPU.size
 
 
-_NUMBERS = tuple(spec.name for spec in fields(GpuState) if spec.name != "name")
+_NUMBERS = tuple(spec.name for spec in fields(AmdGpuState) if spec.name != "name")
 
 
-def _values(gpu: GpuState) -> tuple[int | float | bytes, ...]:
+def _values(gpu: AmdGpuState) -> tuple[int | float | bytes, ...]:
     return (*(getattr(gpu, name) for name in _NUMBERS), gpu.name.encode())
 
 
-def _pack(gpu: GpuState) -> bytes:
+def _pack(gpu: AmdGpuState) -> bytes:
     return _GPU.pack(*_values(gpu))
 
 

@@ -37,24 +37,24 @@ Watts = Callable[[], float]
 
 
 @dataclass(slots=True)
-class Statistics:
+class DcmiPowerStatistics:
     """Power as DCMI tells it: now, and least, most and mean since the BMC was started."""
 
     watts: Watts
     active: bool = True
-    least: float | None = None
-    most: float = 0.0
-    total: float = 0.0
+    min_watts: float | None = None
+    max_watts: float = 0.0
+    total_watts: float = 0.0
     readings: int = 0
 
     def answer(self) -> bytes:
         """Return the data of Get Power Reading (DCMI 1.5, table 6-16)."""
         now = self.watts()
-        self.least = now if self.least is None else min(now, self.least)
-        self.most = max(now, self.most)
-        self.total += now
+        self.min_watts = now if self.min_watts is None else min(now, self.min_watts)
+        self.max_watts = max(now, self.max_watts)
+        self.total_watts += now
         self.readings += 1
-        figures = (now, self.least, self.most, self.total / self.readings)
+        figures = (now, self.min_watts, self.max_watts, self.total_watts / self.readings)
         words = b"".join(round(watts).to_bytes(2, "little") for watts in figures)
         stamp = int(time.time()).to_bytes(4, "little") + _PERIOD_MS.to_bytes(4, "little")
         return bytes((_DCMI,)) + words + stamp + bytes((_ACTIVE if self.active else 0,))
@@ -75,7 +75,7 @@ class PowerBmc(pyghmi_bmc.Bmc):  # type: ignore[misc]
         """
         super().__init__({user: password}, port=port, address=address)
         self.port = int(self.serversocket.getsockname()[1])
-        self.statistics = Statistics(watts)
+        self.statistics = DcmiPowerStatistics(watts)
 
     def get_power_state(self) -> str:
         """Return the chassis' state."""

@@ -21,7 +21,7 @@ from slurm_energy.errors import EXIT_OK, ForbiddenError, UsageError
 
 if TYPE_CHECKING:
     from slurm_energy_lab.cluster.lab import Lab
-    from slurm_energy_lab.cluster.layout import Layout
+    from slurm_energy_lab.cluster.layout import LabLayout
     from slurm_energy_lab.cluster.specification import LabSpec
 
 HELP = "a real Slurm cluster with emulated power hardware on this machine"
@@ -168,10 +168,10 @@ def run(args: argparse.Namespace) -> int:
     return commands[args.command](args)
 
 
-def _layout(args: argparse.Namespace) -> Layout:
-    from slurm_energy_lab.cluster.layout import locate
+def _layout(args: argparse.Namespace) -> LabLayout:
+    from slurm_energy_lab.cluster.layout import locate_lab
 
-    return locate(args.dir)
+    return locate_lab(args.dir)
 
 
 def _require_root() -> None:
@@ -189,7 +189,7 @@ def _up(args: argparse.Namespace) -> int:
     if args.cpu_share is not None and not 0 < args.cpu_share <= 1024:
         raise UsageError(f"--cpu-share {args.cpu_share:g}", "is not possible", "from 0.001 to 1024 cores")
     layout = _layout(args)
-    if lab := lifecycle.existing(layout):
+    if lab := lifecycle.running_lab(layout):
         print(f"The lab is up in {layout.root}: nodes {' '.join(lab.nodes)}.")
         return EXIT_OK
     chosen: dict[str, Any] = {"nodes": nodes_file.read(args.nodes)} if args.nodes else {}
@@ -204,8 +204,8 @@ def _up(args: argparse.Namespace) -> int:
         cpu_share=args.cpu_share,
         **chosen,
     )
-    lab = _bring_up(layout, spec)
-    lab.settle()
+    lab = _start_lab(layout, spec)
+    lab.detach()
     policy = " --energy-policy=powersave" if spec.product else ""
     print("Try next:")
     print(f"  {_command(args, 'shell')}")
@@ -225,14 +225,14 @@ def _command(args: argparse.Namespace, name: str) -> str:
     return f"{program} lab {name}{place}"
 
 
-def _bring_up(layout: Layout, spec: LabSpec) -> Lab:
+def _start_lab(layout: LabLayout, spec: LabSpec) -> Lab:
     """Bring a lab up with a line per step; on failure print the end of the failed step's log."""
     from slurm_energy.slurm import plugin_build
     from slurm_energy_lab.cluster import lifecycle
-    from slurm_energy_lab.cluster.lab import parts_for
+    from slurm_energy_lab.cluster.lab import artifacts_for
     from slurm_energy_lab.cluster.startup import StepError
 
-    if spec.product and (absent := parts_for(spec).absent):
+    if spec.product and (absent := artifacts_for(spec).absent):
         print(f"Not built, left out: {', '.join(absent)} (make build)")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if spec.priority == "plugin":
@@ -262,12 +262,12 @@ def _demo(args: argparse.Namespace) -> int:
         )
     _require_root()
     layout = _layout(args)
-    lab = _bring_up(layout, LabSpec())
+    lab = _start_lab(layout, LabSpec())
     try:
         run_demo({**os.environ, **lab.environment()}, args.html.resolve())
         print(f"The page with the plots: {args.html}")
         if args.keep or os.environ.get("KEEP") == "1":
-            lab.settle()
+            lab.detach()
             shell, down = _command(args, "shell"), _command(args, "down")
             print(f"The lab is left up: {shell} to look around, {down} to end it.")
             return EXIT_OK
@@ -310,10 +310,10 @@ def _down(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from slurm_energy_lab.cluster.lab import find
+    from slurm_energy_lab.cluster.lab import find_lab
 
     _require_root()
-    status = find(_layout(args)).status()
+    status = find_lab(_layout(args)).status()
     if args.json:
         print(json.dumps(status, indent=1))
         return EXIT_OK
@@ -334,21 +334,21 @@ def _running(pid: int | None) -> str:
 
 
 def _exec(args: argparse.Namespace) -> int:
-    from slurm_energy_lab.cluster.lab import find
+    from slurm_energy_lab.cluster.lab import find_lab
 
     _require_root()
     argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
     if not argv:
         raise UsageError("senergy lab exec", "no command given", "senergy lab exec n1 lscpu")
-    lab = find(_layout(args))
+    lab = find_lab(_layout(args))
     command = lab.exec_argv(args.node, argv)
     os.execvpe(command[0], command, {**os.environ, **lab.environment()})
 
 
 def _shell(args: argparse.Namespace) -> int:
-    from slurm_energy_lab.cluster.lab import find
+    from slurm_energy_lab.cluster.lab import find_lab
 
-    lab = find(_layout(args))
+    lab = find_lab(_layout(args))
     shell = os.environ.get("SHELL") or "/bin/sh"
     argv, extra = [shell, "-i"], {}
     if Path(shell).name == "bash":
@@ -360,9 +360,9 @@ def _shell(args: argparse.Namespace) -> int:
 
 
 def _env(args: argparse.Namespace) -> int:
-    from slurm_energy_lab.cluster.lab import find
+    from slurm_energy_lab.cluster.lab import find_lab
 
-    for key, value in find(_layout(args)).environment().items():
+    for key, value in find_lab(_layout(args)).environment().items():
         print(f"export {key}={shlex.quote(value)}")
     return EXIT_OK
 

@@ -1,6 +1,6 @@
 """The one door to a node's model: clock, lock and the notice that something changed.
 
-Readers and writers on any thread use `with silicon.now() as model:`; nothing else touches the model.
+Readers and writers on any thread use `with realtime_model.now() as model:`; nothing else touches the model.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from slurm_energy_lab.model import NodeModel, Profile
+from slurm_energy_lab.model import NodeModel, NodeProfile
 
 Clock = Callable[[], float]
 
 
-class Silicon:
+class RealtimeModel:
     """A node model in real time.
 
     Model time is the machine's monotonic clock; `unix_s` gives the wall clock of the same moment.
     """
 
-    def __init__(self, profile: Profile, clock: Clock = time.monotonic) -> None:
+    def __init__(self, profile: NodeProfile, clock: Clock = time.monotonic) -> None:
         self.profile = profile
         self.clock = clock
         self._model = NodeModel(profile, clock())
         self._lock = threading.Lock()
-        self._changed_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._change_event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     @contextmanager
     def now(self) -> Iterator[NodeModel]:
@@ -41,27 +41,27 @@ class Silicon:
         return time.time() - (self.clock() - moment_s)
 
     @contextmanager
-    def changing(self) -> Iterator[NodeModel]:
+    def modify(self) -> Iterator[NodeModel]:
         """Hold the model to change a setting; whoever waits for its next event is woken."""
         with self.now() as model:
             yield model
-        os.eventfd_write(self._changed_fd, 1)
+        os.eventfd_write(self._change_event_fd, 1)
 
     @property
-    def changed_fd(self) -> int:
-        """A file descriptor that becomes readable after a change; `settle` makes it quiet again."""
-        return self._changed_fd
+    def change_event_fd(self) -> int:
+        """File descriptor that is readable after a change until `clear_change_event` is called."""
+        return self._change_event_fd
 
-    def settle(self) -> None:
+    def clear_change_event(self) -> None:
         """Take note of all changes so far."""
         try:
-            os.eventfd_read(self._changed_fd)
+            os.eventfd_read(self._change_event_fd)
         except BlockingIOError:
             return
 
     def close(self) -> None:
         """Give back the file descriptor."""
-        os.close(self._changed_fd)
+        os.close(self._change_event_fd)
 
 
 class SteppedCounter:

@@ -133,7 +133,7 @@ class Cluster:
 @contextmanager
 def cluster(progress: Progress) -> Iterator[Cluster]:
     """Bring a lab up for a while."""
-    place = layout.locate(tempfile.mkdtemp(prefix="senergy-live-", dir="/var/tmp"))
+    place = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-live-", dir="/var/tmp"))
     spec = LabSpec(workload.NODES, _SETTINGS, cpu_share=CPU_SHARE)
     progress(f"bringing up a lab in {place.root}")
     lab = lifecycle.up(place, spec)

@@ -6,24 +6,23 @@ import asyncio
 import logging
 import os
 import signal
-import traceback
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slurm_energy import atomic_file, service_manager
-from slurm_energy.agent.jobs.job_manager import Engine
-from slurm_energy.agent.sockets.server import Server, refuse_if_answered
-from slurm_energy.agent.state.deferred_messages import Missed
-from slurm_energy.agent.state.delivery import Delivery
-from slurm_energy.agent.state.state_directory import StateDir, lock_file
-from slurm_energy.agent.worker_thread import Regular, Worker
+from slurm_energy.agent.jobs.job_manager import JobManager
+from slurm_energy.agent.sockets.server import AgentServer, refuse_if_served
+from slurm_energy.agent.state.deferred_messages import DeferredMessages
+from slurm_energy.agent.state.delivery import RecordDelivery
+from slurm_energy.agent.state.state_directory import StateDirectory, lock_file
+from slurm_energy.agent.worker_thread import PeriodicTask, WorkerThread
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.errors import EnergyError, UnavailableError
-from slurm_energy.log_once import Complaints
+from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.slurm.hook_environment import this_node
 from slurm_energy.trusted_files import check_folder
 from slurm_energy.validation import DaemonRole, load_for_daemon
@@ -35,7 +34,6 @@ _FLUSH_DELAY_S = 0.2
 _FLUSH_AGAIN_S = 5.0
 _FIRST_READING_S = 0.5
 _AGAIN_S = 1.0
-_MOST_KINDS_OF_ERRORS = 20
 
 
 def load_config(argument: str | None) -> Config:
@@ -47,7 +45,7 @@ def load_config(argument: str | None) -> Config:
     return load_for_daemon(argument, DaemonRole.NODE, log)
 
 
-class Daemon:
+class AgentDaemon:
     """senergyd from start to stop.
 
     Args:
@@ -68,12 +66,12 @@ class Daemon:
         self._argument = argument
         self._manager = manager or service_manager.ServiceManager()
         self._log_level = log_level
-        self._worker = Worker("engine")
+        self._worker = WorkerThread("jobs")
         self._stop = asyncio.Event()
         self._written = asyncio.Event()
         self._late = asyncio.Event()
-        self._complaints = Complaints()
-        self._told: set[str] = set()
+        self._failures = RepeatedFailureLog(log)
+        self._errors = UnexpectedErrorLog(log)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -82,20 +80,18 @@ class Daemon:
             EnergyError: could not start.
         """
         socket_path = self._config.agent.socket
-        await refuse_if_answered(socket_path)
+        await refuse_if_served(socket_path)
         lock = _socket_lock(socket_path)
-        state = StateDir(self._config.agent.state_dir)
-        loop = asyncio.get_running_loop()
+        state = StateDirectory(self._config.agent.state_dir)
+        self._loop = asyncio.get_running_loop()
         try:
-            self._engine = await self._work(lambda: Engine(self._config, self._discover(), state))
-            engine = self._engine
-            self._delivery = Delivery(engine.spool, self._config.cluster, lambda: engine.node, self._work)
-            engine.on_change = lambda: loop.call_soon_threadsafe(self._written.set)
+            jobs = self._jobs = await self._work(self._create_job_manager, state)
+            self._delivery = RecordDelivery(jobs.spool, self._config.cluster, lambda: jobs.node, self._work)
             self._manager.status("Restoring settings of jobs that are over")
-            await self._work(engine.start)
-            self._missed = await self._work(Missed, socket_path, engine)
-            await self._work(self._missed.replay)
-            await self._serve(engine, socket_path)
+            await self._work(jobs.start)
+            self._deferred_messages = await self._work(DeferredMessages, socket_path, jobs)
+            await self._work(self._deferred_messages.replay)
+            await self._serve(jobs, socket_path)
         except OSError as error:
             raise UnavailableError(
                 f"{error.filename or state.folder}", error.strerror or str(error)
@@ -104,32 +100,38 @@ class Daemon:
             self._worker.shutdown()
             os.close(lock)
 
+    def _create_job_manager(self, state: StateDirectory) -> JobManager:
+        return JobManager(self._config, self._discover(), state, on_written=self._notify_written)
+
+    def _notify_written(self) -> None:
+        self._loop.call_soon_threadsafe(self._written.set)
+
     def _discover(self) -> NodeDevices:
         devices = discover(meter=node_power_options(self._config.node_power, this_node()))
         devices.wait_for_readings(_FIRST_READING_S)
         return devices
 
-    async def _serve(self, engine: Engine, socket_path: Path) -> None:
-        server = Server(engine, self._serve_work, self._missed.replay)
+    async def _serve(self, jobs: JobManager, socket_path: Path) -> None:
+        server = AgentServer(jobs, self._serve_work, self._deferred_messages.replay)
         await server.open(socket_path)
         self._handle_signals()
-        runs = (self._keep_house, self._delivery.run, self._flush, self._catch_up)
+        runs = (self._keep_house, self._delivery.run, self._flush, self._apply_pending_settings)
         tasks = [asyncio.create_task(self._for_ever(run)) for run in runs]
         tasks.append(asyncio.create_task(self._manager.keep_alive()))
-        failed = partial(self._tell, "sampling")
-        self._worker.repeat(Regular(engine.tick, lambda: engine.sampling_interval_s, failed))
-        if engine.behind:
+        failed = partial(self._report_error, "sampling")
+        self._worker.run_periodically(PeriodicTask(jobs.sample, lambda: jobs.sampling_interval_s, failed))
+        if jobs.has_pending_settings:
             self._late.set()
-        log.info("senergyd serves %s at %s", engine.node, socket_path)
-        self._manager.ready(f"Serving {engine.node} at {socket_path}")
+        log.info("senergyd serves %s at %s", jobs.node, socket_path)
+        self._manager.ready(f"Serving {jobs.node} at {socket_path}")
         await self._stop.wait()
         self._manager.stopping()
         await server.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._worker.repeat(None)
-        await self._work(engine.stop)
+        self._worker.run_periodically(None)
+        await self._work(jobs.stop)
         log.info("senergyd stopped; settings of running jobs stay until they end")
 
     async def _for_ever(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -138,15 +140,13 @@ class Daemon:
             try:
                 await run()
             except Exception as error:
-                self._tell(getattr(run, "__qualname__", "task"), error)
+                self._report_error(getattr(run, "__qualname__", "task"), error)
             await asyncio.sleep(_AGAIN_S)
 
-    def _tell(self, what: str, error: Exception) -> None:
-        """Log an error of ours; the same is not logged again."""
-        kind = f"{what} {type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1]}"
-        if kind not in self._told and len(self._told) < _MOST_KINDS_OF_ERRORS:
-            self._told.add(kind)
-            log.error("%s failed and goes on; the same is not logged again", what, exc_info=error)
+    def _report_error(self, task: str, error: Exception) -> None:
+        """Log an unexpected error of a task; the same error is logged once only."""
+        message = f"{task} failed and goes on; the same is not logged again"
+        self._errors.report(error, message, context=task)
 
     async def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
@@ -155,15 +155,15 @@ class Daemon:
         try:
             return await self._work(function, *arguments)
         finally:
-            if self._engine.behind:
+            if self._jobs.has_pending_settings:
                 self._late.set()
 
-    async def _catch_up(self) -> None:
+    async def _apply_pending_settings(self) -> None:
         """Set what a step made possible once it has its answer, which it must not wait for."""
         while True:
             await self._late.wait()
             self._late.clear()
-            await self._work(self._engine.catch_up)
+            await self._work(self._jobs.apply_pending_settings)
 
     async def _keep_house(self) -> None:
         while True:
@@ -171,8 +171,8 @@ class Daemon:
             await self._serve_work(self._do_what_waits)
 
     def _do_what_waits(self) -> None:
-        self._missed.replay()
-        self._engine.housekeeping()
+        self._deferred_messages.replay()
+        self._jobs.housekeeping()
 
     async def _flush(self) -> None:
         """Write records and force files to disk a moment later, so that no hook waits for that."""
@@ -180,16 +180,16 @@ class Daemon:
             await self._written.wait()
             await asyncio.sleep(_FLUSH_DELAY_S)
             self._written.clear()
-            flush = await self._work(self._engine.tidy)
+            flush = await self._work(self._jobs.finalize_jobs)
             try:
                 await asyncio.to_thread(atomic_file.flush, flush.files)
             except OSError as error:
-                self._complaints.tell("agent.state_dir", f"cannot be forced to disk, tried again: {error}")
-                await self._work(partial(self._engine.flushed, flush, succeeded=False))
+                self._failures.report("agent.state_dir", f"cannot be forced to disk, tried again: {error}")
+                await self._work(partial(self._jobs.flushed, flush, succeeded=False))
                 asyncio.get_running_loop().call_later(_FLUSH_AGAIN_S, self._written.set)
             else:
-                self._complaints.settle("agent.state_dir", "can be forced to disk again")
-                await self._work(self._engine.flushed, flush)
+                self._failures.clear("agent.state_dir", "can be forced to disk again")
+                await self._work(self._jobs.flushed, flush)
             self._delivery.wake()
 
     def _handle_signals(self) -> None:
@@ -216,7 +216,7 @@ class Daemon:
         self._config = new
         service_manager.set_log_level(self._log_level or new.agent.log_level)
         self._delivery.cluster = new.cluster
-        self._worker.submit(self._engine.reconfigure, new)
+        self._worker.submit(self._jobs.reconfigure, new)
         log.info("configuration reloaded from %s", new.path or "defaults")
 
 

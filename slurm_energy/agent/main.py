@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from slurm_energy import __version__, service_manager
-from slurm_energy.agent.daemon import Daemon, load_config
-from slurm_energy.agent.state.state_directory import StateDir
+from slurm_energy.agent.daemon import AgentDaemon, load_config
+from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.config import Config
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import discover
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 async def _run(
     config: Config, arguments: argparse.Namespace, manager: service_manager.ServiceManager
 ) -> None:
-    await Daemon(config, arguments.config, manager, arguments.log_level).run()
+    await AgentDaemon(config, arguments.config, manager, arguments.log_level).run()
 
 
 def _check(config: Config) -> int:
@@ -103,7 +103,7 @@ def _check(config: Config) -> int:
 
 def _restore(config: Config) -> int:
     """Restore everything in the journal, also of jobs that may still run."""
-    state = StateDir(config.agent.state_dir)
+    state = StateDirectory(config.agent.state_dir)
     devices = discover()
     results = SettingsManager(devices, state.journal).repair(running=())
     devices.close()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-class Grid:
+class TimerGrid:
     """The moments `origin + n x interval_s`. One that was missed is left out and never made up for.
 
     Args:
@@ -37,7 +37,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Regular:
+class PeriodicTask:
     """What is done again and again.
 
     Attributes:
@@ -51,7 +51,7 @@ class Regular:
     failed: Callable[[Exception], object]
 
 
-class Worker(Executor):
+class WorkerThread(Executor):
     """Runs tasks in one thread, one after the other, and between them something regular, on a fixed grid.
 
     What comes late does not shift what follows; moments that were missed are left out. The thread begins with
@@ -61,8 +61,8 @@ class Worker(Executor):
     def __init__(self, name: str) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name)
-        self._regular: Regular | None = None
-        self._grid = Grid(0.0, 1.0)
+        self._periodic: PeriodicTask | None = None
+        self._grid = TimerGrid(0.0, 1.0)
         self._due = 0.0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -84,10 +84,10 @@ class Worker(Executor):
             self._thread.start()
         return future
 
-    def repeat(self, regular: Regular | None) -> None:
+    def run_periodically(self, periodic: PeriodicTask | None) -> None:
         """Do something regularly from now on; None: nothing any more, once the task that runs now is done."""
-        self._regular = regular
-        self.submit(self._anew)
+        self._periodic = periodic
+        self.submit(self._reset_grid)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the thread when the tasks that were submitted are done."""
@@ -95,16 +95,16 @@ class Worker(Executor):
         if wait and self._thread.ident is not None:
             self._thread.join()
 
-    def _anew(self) -> None:
+    def _reset_grid(self) -> None:
         self._due = 0.0
-        self._grid = Grid(0.0, 0.0)
+        self._grid = TimerGrid(0.0, 0.0)
 
     def _run(self) -> None:
         while True:
-            regular = self._regular
-            pause_s = None if regular is None else self._pause_s(regular)
-            if regular is not None and pause_s is not None and pause_s <= 0:
-                self._work(regular)
+            periodic = self._periodic
+            pause_s = None if periodic is None else self._pause_s(periodic)
+            if periodic is not None and pause_s is not None and pause_s <= 0:
+                self._work(periodic)
                 continue
             try:
                 task = self._tasks.get(timeout=pause_s)
@@ -114,17 +114,17 @@ class Worker(Executor):
                 return
             task()
 
-    def _pause_s(self, regular: Regular) -> float:
+    def _pause_s(self, periodic: PeriodicTask) -> float:
         """Return the seconds until the next regular work, on a new grid when the interval is another."""
-        interval_s, now = regular.interval_s(), time.monotonic()
+        interval_s, now = periodic.interval_s(), time.monotonic()
         if interval_s != self._grid.interval_s:
-            self._grid = Grid(now, interval_s)
+            self._grid = TimerGrid(now, interval_s)
             self._due = self._grid.next(now)
         return self._due - now
 
-    def _work(self, regular: Regular) -> None:
+    def _work(self, periodic: PeriodicTask) -> None:
         try:
-            regular.work()
+            periodic.work()
         except Exception as error:
-            regular.failed(error)
+            periodic.failed(error)
         self._due = self._grid.next(time.monotonic())

@@ -127,10 +127,10 @@ def add_selection(select: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table or the JSON document."""
     from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, LONG_FORMAT, Style
-    from slurm_energy.reports.scaling import Units
+    from slurm_energy.reports.scaling import DisplayUnits
     from slurm_energy.reports.selection import chosen, job_states
-    from slurm_energy.reports.table import Layout, field_lines, parse_format, table_lines
-    from slurm_energy.reports.usage import Answer, summarise
+    from slurm_energy.reports.table import TableLayout, field_lines, parse_format, table_lines
+    from slurm_energy.reports.usage import AccountedRecord, summarise
 
     if args.helpformat:
         emit(field_lines(FIELDS, with_meaning=args.verbose))
@@ -145,11 +145,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         columns = parse_format(DEFAULT_FORMAT)
     make = Style.parsable if args.parsable else Style
-    style = make(Units.parse(args.units, args.noconvert), os.environ.get("SLURM_TIME_FORMAT", ""), now)
+    style = make(DisplayUnits.parse(args.units, args.noconvert), os.environ.get("SLURM_TIME_FORMAT", ""), now)
     states = job_states(args.state) if args.state else None
     asked = query(args, now)
     answer = connection.connect(args).get("/v1/records", asked)
-    answers = (Answer.from_json(item) for item in answer.get("records", []))
+    answers = (AccountedRecord.from_json(item) for item in answer.get("records", []))
     jobs = chosen(summarise(answers, duplicates=args.duplicates), states, args.name)
     note_hidden(answer, asked)
     if args.json:
@@ -158,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
         emit_json(document(jobs, scope=answer.get("scope")))
         return EXIT_OK
     rows = [row for job in jobs for row in (job, *job.steps)]
-    layout = Layout(not args.noheader, args.delimiter if args.parsable else None, args.parsable == "p")
+    layout = TableLayout(not args.noheader, args.delimiter if args.parsable else None, args.parsable == "p")
     # Values are clean; the delimiter is the user's own and may be a tab.
     (emit_verbatim if args.parsable else emit)(
         table_lines(rows, columns, style, layout, jobs if args.total else None)

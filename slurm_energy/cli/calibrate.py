@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         from slurm_energy.oracle.calibration.fitting import fit
         from slurm_energy.oracle.calibration.identification import fixes_response
         from slurm_energy.oracle.calibration.measurements import read_measurements
-        from slurm_energy.oracle.calibration.search import Settings
+        from slurm_energy.oracle.calibration.search import SearchSettings
     except ImportError as error:
         why = f"{(error.name or str(error)).partition('.')[0]} is not installed"
         raise UnavailableError("senergy calibrate", why, install_extra("predict")) from None
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         method = "search" if fixes_response(hardware, rows) else "transfer"
     _check_search_options(args, method)
     check_writable(args.output)
-    how = Settings(
+    how = SearchSettings(
         seed=args.seed,
         generations=args.generations,
         population=args.population,

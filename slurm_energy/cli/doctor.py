@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
     from slurm_energy.doctor.inspection import inspect
 
     found = inspect(args.config, _ask_agent, _ask_controller)
-    checks = diagnosis.judge(found)
-    code = EXIT_OK if diagnosis.healthy(checks) else EXIT_FAILURE
+    checks = diagnosis.diagnose(found)
+    code = EXIT_OK if diagnosis.is_healthy(checks) else EXIT_FAILURE
     if args.json:
         emit_json(report.document(found, checks))
     elif args.quiet:

@@ -17,7 +17,7 @@ from slurm_energy.errors import EXIT_OK, NotFoundError, UnavailableError, UsageE
 from slurm_energy.protocol import agent_socket
 
 if TYPE_CHECKING:
-    from slurm_energy.reports.usage import Usage
+    from slurm_energy.reports.usage import JobUsage
 
 HELP = "the energy label of one job"
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if any("." in job_id for job_id in ids):
         raise UsageError("senergy job", "it takes jobs, not steps", "senergy acct -j 12.batch shows a step")
     decided: dict[int, list[dict[str, Any]]] = {}
-    runs: list[list[Usage]] = []
+    runs: list[list[JobUsage]] = []
     scopes: list[str | None] = []
     for job_id in dict.fromkeys(ids):
         try:
@@ -105,20 +105,20 @@ def _fetch(
     job_id: str,
     decided: dict[int, list[dict[str, Any]]],
     scopes: list[str | None],
-) -> list[list[Usage]]:
+) -> list[list[JobUsage]]:
     """Return the runs of each job that the id means (an array has several jobs), oldest run first.
 
     What the queue engine decided about them is added to `decided`, by job id, and the answer's scope to
     `scopes`.
     """
-    from slurm_energy.reports.usage import Answer, summarise
+    from slurm_energy.reports.usage import AccountedRecord, summarise
 
     answer = connection.connect(args).get(f"/v1/jobs/{job_id}", {"duplicates": "1"})
     scopes.append(answer.get("scope"))
     if unnamed := answer.get("unnamed_jobs"):
         note(f"job {job_id}: {unnamed} other jobs that the queue engine decided for are not named")
-    jobs: dict[tuple[str, int], list[Usage]] = {}
-    for usage in summarise(map(Answer.from_json, answer.get("records", [])), duplicates=True):
+    jobs: dict[tuple[str, int], list[JobUsage]] = {}
+    for usage in summarise(map(AccountedRecord.from_json, answer.get("records", [])), duplicates=True):
         jobs.setdefault((usage.first.cluster, usage.first.job_id), []).append(usage)
     if not jobs:
         raise NotFoundError(f"job {job_id}", "no record of it")
@@ -128,7 +128,7 @@ def _fetch(
 
 
 def _print_labels(
-    args: argparse.Namespace, runs: list[list[Usage]], decided: dict[int, list[dict[str, Any]]]
+    args: argparse.Namespace, runs: list[list[JobUsage]], decided: dict[int, list[dict[str, Any]]]
 ) -> None:
     from slurm_energy.reports.fields import Style
     from slurm_energy.reports.label import label

@@ -18,7 +18,7 @@ from slurm_energy.spelling import suggestion
 if TYPE_CHECKING:
     from slurm_energy.oracle.configuration_sweep import Sweep
     from slurm_energy.oracle.site_files import SiteCalibrations
-    from slurm_energy.oracle.workload import Profile
+    from slurm_energy.oracle.workload import WorkloadProfile
 
 HELP = "time, watts and energy of a job before it runs"
 _MOST_VALUES = 1000
@@ -149,7 +149,7 @@ def _list(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _profile(args: argparse.Namespace) -> Profile | None:
+def _profile(args: argparse.Namespace) -> WorkloadProfile | None:
     from slurm_energy.oracle.workload import find_profile, profile_files
 
     if args.trace is None:
@@ -164,7 +164,7 @@ def _profile(args: argparse.Namespace) -> Profile | None:
     return profile
 
 
-def _traced(text: str) -> Profile:
+def _traced(text: str) -> WorkloadProfile:
     """Run the user's function and trace what it returns."""
     import runpy
 
@@ -198,7 +198,7 @@ def _users(path: str, call: Callable[[], Any]) -> Any:
         raise UsageError(f"--trace: {shown(path)}", reason, "mend the file") from error
 
 
-def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], Sweep]:
+def _sweep(args: argparse.Namespace, profile: WorkloadProfile) -> tuple[dict[str, Any], Sweep]:
     from slurm_energy.oracle.calibration_files import load_calibration
     from slurm_energy.oracle.configuration_sweep import sweep
     from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
@@ -238,7 +238,7 @@ def _sweep(args: argparse.Namespace, profile: Profile) -> tuple[dict[str, Any], 
     return names, found
 
 
-def _samples(args: argparse.Namespace, profile: Profile) -> float:
+def _samples(args: argparse.Namespace, profile: WorkloadProfile) -> float:
     if args.samples:
         return _positive(args.samples, "--samples")
     if profile.samples_per_epoch is None:
@@ -301,9 +301,9 @@ def _between(low: float, high: float, step: float, flag: str) -> list[float]:
 
 
 def _lines(names: dict[str, Any], found: Sweep) -> list[str]:
-    from slurm_energy.reports.scaling import Units
+    from slurm_energy.reports.scaling import DisplayUnits
 
-    units = Units()
+    units = DisplayUnits()
     dataset = f" of {names['dataset']}" if names["dataset"] else ""
     out = [f"{names['model']}, {names['precision']}, {names['samples']:,.0f} samples{dataset}", ""]
     out.append(

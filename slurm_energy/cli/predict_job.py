@@ -16,7 +16,7 @@ from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError, UsageErr
 from slurm_energy.quantities import JOULES_PER_KWH, format_duration, shown
 
 if TYPE_CHECKING:
-    from slurm_energy.oracle.prediction import Answer, Estimate, Oracle, Question
+    from slurm_energy.oracle.prediction import Estimate, Oracle, Prediction, PredictionRequest
     from slurm_energy.slurm.batch_script import BatchScript
 
 _SHORT_S = 60.0
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def lines(script: BatchScript, question: Question, answer: Answer) -> list[str]:
+def lines(script: BatchScript, question: PredictionRequest, answer: Prediction) -> list[str]:
     """Return the page: the job, its figures, where they come from."""
     from slurm_energy.oracle.history.history_oracle import age_text
     from slurm_energy.reports.scaling import with_unit
@@ -97,9 +97,9 @@ def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
     return read_script(str(path), content, arguments, extra)
 
 
-def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> Question:
+def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> PredictionRequest:
     """Return what is asked of the oracles; flags that would be refused at submission are noted."""
-    from slurm_energy.oracle.prediction import Question
+    from slurm_energy.oracle.prediction import PredictionRequest
     from slurm_energy.policies.catalogue import policy_caps
     from slurm_energy.policies.flags import PolicyRequest, validate_flags
 
@@ -113,7 +113,7 @@ def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -
         notes.append(str(error))
         request = PolicyRequest(policy=script.flags.get("ENERGY_POLICY", "monitor"))
     cap, gpu_cap = caps.get(request.policy, (None, None))
-    return Question(
+    return PredictionRequest(
         user=user,
         account=script.account,
         partition=script.partition,
@@ -132,19 +132,19 @@ def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -
     )
 
 
-def _ask(args: argparse.Namespace, question: Question, notes: list[str]) -> Answer:
+def _ask(args: argparse.Namespace, question: PredictionRequest, notes: list[str]) -> Prediction:
     from slurm_energy.oracle.nameplate import NameplateOracle
-    from slurm_energy.oracle.prediction import FirstThatKnows
+    from slurm_energy.oracle.prediction import FallbackOracle
 
     if args.calibration is not None:
         return _calibrated(args.calibration, args, question)
     oracles: list[Oracle] = [_Controller(args, notes)]
     if question.model:
         oracles += _model(args, question, notes)
-    return FirstThatKnows([*oracles, NameplateOracle()]).require(question)
+    return FallbackOracle([*oracles, NameplateOracle()]).require(question)
 
 
-def _calibrated(path: Path, args: argparse.Namespace, question: Question) -> Answer:
+def _calibrated(path: Path, args: argparse.Namespace, question: PredictionRequest) -> Prediction:
     """Return what the model with one calibration says; history is not asked.
 
     Raises:
@@ -171,7 +171,7 @@ def _calibrated(path: Path, args: argparse.Namespace, question: Question) -> Ans
     return answer
 
 
-def _model(args: argparse.Namespace, question: Question, notes: list[str]) -> list[Oracle]:
+def _model(args: argparse.Namespace, question: PredictionRequest, notes: list[str]) -> list[Oracle]:
     """Return the analytical model if it can answer, else note why it cannot."""
     if not question.gpu_kind:
         notes.append("the model was not asked: no kind of GPU is named (--gpus=a100:4)")
@@ -202,13 +202,13 @@ class _Controller:
     def __init__(self, args: argparse.Namespace, notes: list[str]) -> None:
         self._args, self._notes = args, notes
 
-    def predict(self, question: Question) -> Answer | None:
+    def predict(self, question: PredictionRequest) -> Prediction | None:
         """Ask the controller.
 
         Raises:
             ForbiddenError: another user's job.
         """
-        from slurm_energy.oracle.prediction import Answer
+        from slurm_energy.oracle.prediction import Prediction
 
         asked = {name: value for name, value in dataclasses.asdict(question).items() if value is not None}
         try:
@@ -216,7 +216,7 @@ class _Controller:
                 connection.connect(self._args).post("/v1/predict", {"questions": [asked]}).get("answers")
             )
             found = answers[0] if isinstance(answers, list) and answers else None
-            return None if found is None else Answer.from_json(found)
+            return None if found is None else Prediction.from_json(found)
         except UnavailableError as error:
             self._notes.append(f"history was not asked: {error}")
         except ValueError as error:
@@ -231,7 +231,7 @@ def _login_name() -> str | None:
         return None
 
 
-def _wanted(script: BatchScript, question: Question) -> str:
+def _wanted(script: BatchScript, question: PredictionRequest) -> str:
     parts = [_count(script.nodes, "node"), _count(script.cpus, "CPU")]
     if script.gpus:
         parts.append(_count(script.gpus, "GPU") + (f" ({script.gpu_kind})" if script.gpu_kind else ""))

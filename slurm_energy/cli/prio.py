@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     from slurm_energy.reports import queuepage
     from slurm_energy.reports.fields import Style
-    from slurm_energy.reports.table import Layout
+    from slurm_energy.reports.table import TableLayout
 
     make = Style.parsable if args.parsable2 else Style
     style = make(time_format=os.environ.get("SLURM_TIME_FORMAT", ""), now=datetime.now())
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         lines = _page(args.job, jobs, answer, style)
     else:
         rows = queuepage.sort(jobs, args.sort) if args.sort else jobs
-        layout = Layout(not args.noheader, "|" if args.parsable2 else None, rule=False)
+        layout = TableLayout(not args.noheader, "|" if args.parsable2 else None, rule=False)
         options = {"columns": args.format, "long": args.long, "norm": args.norm}
         lines = queuepage.queue_lines(rows, style, layout=layout, **options)
     emit(lines)

@@ -73,9 +73,9 @@ def run(args: argparse.Namespace) -> int:
     records += _earlier_runs(controller, query, records)
     from slurm_energy.reports import summarypage
     from slurm_energy.reports.summary import grouped, totals, whole_jobs
-    from slurm_energy.reports.usage import Answer, summarise
+    from slurm_energy.reports.usage import AccountedRecord, summarise
 
-    answers = (Answer.from_json(item) for item in records)
+    answers = (AccountedRecord.from_json(item) for item in records)
     start, end = (float(query[key]) if key in query else None for key in ("start", "end"))
     jobs = _chosen(whole_jobs(summarise(answers, duplicates=True)), start, end, args.tag)
     report = summarypage.Report(start, end, args.by, grouped(jobs, args.by), totals(jobs))

@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the tree."""
     from slurm_energy.reports import sharepage
-    from slurm_energy.reports.table import Layout, field_lines
+    from slurm_energy.reports.table import TableLayout, field_lines
 
     if args.helpformat:
         emit(field_lines(sharepage.FIELDS, with_meaning=args.verbose))
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if told:
         _refuse_unknown(told, accounts or [], named or [])
     rows = sharepage.chosen(told, accounts=accounts, users=users, users_only=args.users_only)
-    layout = Layout(not args.noheader, "|" if args.parsable else None, args.parsable == "p")
+    layout = TableLayout(not args.noheader, "|" if args.parsable else None, args.parsable == "p")
     emit(sharepage.lines(rows, layout, columns=args.format, long=args.long))
     if not args.noheader and not args.parsable:
         emit(sharepage.notes(answer, time.time()))

@@ -80,7 +80,7 @@ def write_page(found: list[tuple[Scenario, list[RunResult], dict[str, Any]]], pa
     from slurm_energy.simulator.summary_table import means
 
     variants = [
-        simulationpage.Variant(
+        simulationpage.SimulationVariant(
             scenario.label,
             means(results),
             outcomes,

@@ -16,7 +16,7 @@ from slurm_energy.control.restore import RestoreResult, restore
 from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.hardware import Setting
-from slurm_energy.log_once import Complaints
+from slurm_energy.log_once import RepeatedFailureLog
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class SettingsManager:
         self._devices = devices
         self.journal = journal
         self.unrestored: set[str] = set()
-        self._complaints = Complaints()
+        self._failures = RepeatedFailureLog(log)
         self._allocations = allocations
         self._domains = KnobDomains.from_hardware(devices.hardware)
 
@@ -112,15 +112,15 @@ class SettingsManager:
     def _log_journal_state(self) -> None:
         if self.journal.write_error:
             why = f"cannot be written, no further setting is applied: {self.journal.write_error}"
-            self._complaints.tell("settings journal", why, logging.ERROR)
+            self._failures.report("settings journal", why, logging.ERROR)
         else:
-            self._complaints.settle("settings journal", "can be written again")
+            self._failures.clear("settings journal", "can be written again")
         keys = [entry.key for entry in self.journal.entries.values() if entry.is_unfulfilled]
         if keys:
             why = f"{join_keys(keys)} cannot be set to the value that the jobs require; retrying"
-            self._complaints.tell("shared settings", why)
+            self._failures.report("shared settings", why)
         else:
-            self._complaints.settle("shared settings", "set to the values that the jobs require")
+            self._failures.clear("shared settings", "set to the values that the jobs require")
 
     def _arbiter(self) -> Arbiter:
         return Arbiter(None if self._allocations is None else self._allocations(), self._domains)

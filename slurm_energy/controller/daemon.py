@@ -28,11 +28,11 @@ from slurm_energy.controller.identity import PrivilegedUsers
 from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.policy_file import write_policy_file
 from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeline
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
 from slurm_energy.controller.server import ControllerServer
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.slurm.command import CommandRunner
@@ -139,24 +139,24 @@ class _Daemon:
         self._manager = manager
         self._log_level = log_level
         self._store = store
-        self._recurring = Recurring(log)
+        self._failures = RepeatedFailureLog(log, ignore_numbers=True)
         self._commands = CommandRunner()
         self._sinfo = CommandRunner()
         self._enrichment = Enrichment(
-            store, self._commands, self._recurring, config.controller.enrich_interval_s
+            store, self._commands, self._failures, config.controller.enrich_interval_s
         )
         self._history = HistoryCache(
-            store, self._recurring, config.controller.history_days, policy_caps(config)
+            store, self._failures, config.controller.history_days, policy_caps(config)
         )
         self._history.model = training_model(config)
-        self._priority = PriorityLoop(config, store, self._history, self._recurring)
-        self._hosts = NodeHosts(self._sinfo, self._recurring)
+        self._priority = PriorityLoop(config, store, self._history, self._failures)
+        self._hosts = NodeHosts(self._sinfo, self._failures)
         self._server = ControllerServer(
             *(
                 config,
                 self._access(config),
                 store,
-                self._recurring,
+                self._failures,
                 self._status,
                 self._history,
                 self._priority,
@@ -254,9 +254,9 @@ class _Daemon:
                     await asyncio.sleep(0)
                 kept_s = self._config.controller.history_days * 86400
                 await self._store.write(decisions.drop_before, time.time() - kept_s)
-                self._recurring.works("trace retention")
+                self._failures.clear("trace retention")
             except EnergyError as error:
-                self._recurring.failed("trace retention", str(error))
+                self._failures.report("trace retention", str(error))
             await asyncio.sleep(RETENTION_INTERVAL_S)
 
     def _reload(self) -> None:

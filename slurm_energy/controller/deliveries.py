@@ -16,9 +16,9 @@ from slurm_energy.accounting.ingest import DeliveredRecord, Refusal, RefusalOutc
 from slurm_energy.accounting.plausibility import PlausibilityCheck
 from slurm_energy.config import Config
 from slurm_energy.controller.node_hosts import OFF, STRICT, NodeHosts, Sender, Verdict
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import UsageError
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.quantities import shown
 from slurm_energy.records import SCHEMA_VERSION
 
@@ -52,7 +52,7 @@ class DeliveryReceiver:
     Args:
         config: returns the configuration in force.
         store: the database.
-        recurring: for refusals, which senders repeat.
+        failures: for refusals, which senders repeat.
         hosts: addresses of nodes; None takes records of any node from any sender.
 
     Attributes:
@@ -60,12 +60,16 @@ class DeliveryReceiver:
     """
 
     def __init__(
-        self, config: Callable[[], Config], store: Store, recurring: Recurring, hosts: NodeHosts | None = None
+        self,
+        config: Callable[[], Config],
+        store: Store,
+        failures: RepeatedFailureLog,
+        hosts: NodeHosts | None = None,
     ) -> None:
         self.pending_counts: dict[str, Mapping[str, int]] = {}
         self._config = config
         self._store = store
-        self._recurring = recurring
+        self._failures = failures
         self._hosts = hosts
         self._reading = asyncio.Semaphore(_READERS)
 
@@ -86,7 +90,7 @@ class DeliveryReceiver:
             delivery = await asyncio.to_thread(_read, body, check)
         items, foreign = await self._check_sender(delivery.items, sender)
         accepted, refused = await self._store.write(_store, items)
-        self._recurring.works("request")
+        self._failures.clear("request")
         refusals = [*delivery.refusals, *foreign, *refused]
         self._note(delivery, sender, refusals)
         return _response(accepted, refusals)
@@ -120,7 +124,7 @@ class DeliveryReceiver:
         if refusals:
             more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
             message = f"{refusals[0].outcome}: {refusals[0].error}{more}"
-            self._recurring.failed(f"records from {sender.peer}", message)
+            self._failures.report(f"records from {sender.peer}", message)
 
 
 def _read(body: bytes, check: PlausibilityCheck) -> _Delivery:

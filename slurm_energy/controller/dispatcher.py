@@ -18,10 +18,10 @@ from aiohttp import web
 from slurm_energy.config import Config
 from slurm_energy.controller.connection_admission import ConnectionAdmission
 from slurm_energy.controller.identity import Caller, PrivilegedUsers, Rights, identify
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.request_limiter import RETRY_AFTER_S, BusyError, ByteBudget, RequestLimiter
 from slurm_energy.controller.responses import Pieces, SignedResponder, unsigned_error
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.quantities import shown
 
 _DELIVERIES_BYTES: Final = 96 << 20  # all that are in memory at a time
@@ -66,7 +66,7 @@ class RequestDispatcher:
     Args:
         current: the configuration and the access rights in force.
         rights: returns what a user may see; may wait.
-        recurring: for failures that repeat.
+        failures: for failures that repeat.
         admission: the connections, those of known users to be told to it.
     """
 
@@ -74,12 +74,12 @@ class RequestDispatcher:
         self,
         current: Callable[[], tuple[Config, PrivilegedUsers]],
         rights: Callable[[int], Rights],
-        recurring: Recurring,
+        failures: RepeatedFailureLog,
         admission: ConnectionAdmission,
     ) -> None:
         self._current = current
         self._rights = rights
-        self._recurring = recurring
+        self._failures = failures
         self._admission = admission
         self._decoders = ThreadPoolExecutor(_DECODERS, "munge-decode")
         self._decoding = asyncio.Semaphore(_DECODERS)
@@ -148,7 +148,7 @@ class RequestDispatcher:
             return unsigned_error(503, error, {"Retry-After": str(RETRY_AFTER_S)})
         except EnergyError as error:
             if isinstance(error, UnavailableError):
-                self._recurring.failed("request", str(error))
+                self._failures.report("request", str(error))
             return await responder.error(_STATUS.get(type(error), 500), error)
         except web.HTTPRequestEntityTooLarge:
             too_large = UsageError("body", f"larger than {route.max_body_bytes} bytes")

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from slurm_energy.accounting import job_facts
 from slurm_energy.accounting.job_facts import JobLookup
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.slurm.job_accounting import IDS_PER_QUERY, JobFacts, read_job_facts
 from slurm_energy.slurm.release import Release, release
@@ -54,10 +54,12 @@ class QuerySchedule:
 class Enrichment:
     """The loop that keeps job facts up to date, one query to Slurm per cycle at most."""
 
-    def __init__(self, store: Store, run: CommandRunner, recurring: Recurring, interval_s: float) -> None:
+    def __init__(
+        self, store: Store, run: CommandRunner, failures: RepeatedFailureLog, interval_s: float
+    ) -> None:
         self._store = store
         self._run = run
-        self._recurring = recurring
+        self._failures = failures
         self.schedule = QuerySchedule(interval_s)
         self._last_answer: float | None = None
         self._last_error: str | None = None
@@ -69,10 +71,10 @@ class Enrichment:
         while True:
             try:
                 await self.cycle()
-                self._recurring.works("enrichment")
+                self._failures.clear("enrichment")
             except EnergyError as error:
                 self._last_error = str(error)
-                self._recurring.failed("enrichment", str(error))
+                self._failures.report("enrichment", str(error))
             await asyncio.sleep(self.schedule.interval_s)
 
     async def cycle(self) -> int:
@@ -113,8 +115,8 @@ class Enrichment:
 
     def _check_clusters(self, others: frozenset[str]) -> None:
         if not others:
-            self._recurring.works("cluster name")
+            self._failures.clear("cluster name")
             return
         message = f"Slurm calls this cluster '{min(others)}', records do not: set cluster.name to ClusterName"
         self._last_error = message
-        self._recurring.failed("cluster name", message)
+        self._failures.report("cluster name", message)

@@ -16,12 +16,12 @@ from typing import Any, Final, TypeVar
 from slurm_energy.accounting import run_history
 from slurm_energy.accounting.run_history import FinishedRun
 from slurm_energy.config import Config
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError, ForbiddenError, UsageError
-from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.oracle.history import History, HistoryOracle, ObservedRun, RunEnding
 from slurm_energy.oracle.nameplate import NameplateOracle
-from slurm_energy.oracle.prediction import FirstThatKnows, Oracle, Question
+from slurm_energy.oracle.prediction import FallbackOracle, Oracle, PredictionRequest
 from slurm_energy.quantities import shown
 
 MAX_QUESTIONS: Final = 1000
@@ -29,7 +29,7 @@ _LOAD_CHUNK: Final = 2000
 _ANSWER_CHUNK: Final = 20
 _FORGET_INTERVAL_S: Final = 3600.0
 _MAX_TEXT_LENGTH: Final = 1024
-_TYPES: Final = {field.name: str(field.type).split(" ")[0] for field in dataclasses.fields(Question)}
+_TYPES: Final = {field.name: str(field.type).split(" ")[0] for field in dataclasses.fields(PredictionRequest)}
 T = TypeVar("T")
 log = logging.getLogger("senergyctld")
 
@@ -39,7 +39,7 @@ class HistoryCache:
 
     Args:
         store: the database.
-        recurring: for failures that repeat.
+        failures: for failures that repeat.
         keep_days: `controller.history_days`; replaced on reload.
         policy_caps: caps of the site's policies, for jobs that ask for none; replaced on reload.
 
@@ -50,11 +50,11 @@ class HistoryCache:
     def __init__(
         self,
         store: Store,
-        recurring: Recurring,
+        failures: RepeatedFailureLog,
         retention_days: float,
         policy_caps: run_history.PolicyCaps | None = None,
     ) -> None:
-        self._store, self._recurring = store, recurring
+        self._store, self._failures = store, failures
         self.retention_days, self.policy_caps = retention_days, policy_caps or {}
         self.model: Oracle | None = None
         self._history = History()
@@ -70,9 +70,9 @@ class HistoryCache:
                     await self.load()
                 await self.learn()
                 await self._drop_old()
-                self._recurring.works("history")
+                self._failures.clear("history")
             except EnergyError as error:
-                self._recurring.failed("history", str(error))
+                self._failures.report("history", str(error))
             await asyncio.sleep(interval_s())
 
     async def load(self) -> None:
@@ -98,7 +98,9 @@ class HistoryCache:
             total += len(runs)
         return total
 
-    async def answers(self, questions: list[Question], own_only: bool) -> list[dict[str, Any] | None]:
+    async def answers(
+        self, questions: list[PredictionRequest], own_only: bool
+    ) -> list[dict[str, Any] | None]:
         """Return an answer as JSON for each question; None where no run is like the job.
 
         Other callers, and the queue engine, have their turns between chunks.
@@ -138,15 +140,15 @@ class HistoryCache:
     def _learn_runs(self, runs: Iterable[FinishedRun]) -> None:
         for run in runs:
             values = run._asdict()
-            self._history.learn(Run(ending=Ending.of_state(values.pop("state")), **values))
+            self._history.learn(ObservedRun(ending=RunEnding.of_state(values.pop("state")), **values))
 
-    def _answers(self, questions: list[Question], own_only: bool) -> list[dict[str, Any] | None]:
+    def _answers(self, questions: list[PredictionRequest], own_only: bool) -> list[dict[str, Any] | None]:
         history = HistoryOracle(self._history, NameplateOracle(), own_only=own_only)
-        oracle = FirstThatKnows([history, *([self.model] if self.model else [])])
+        oracle = FallbackOracle([history, *([self.model] if self.model else [])])
         found = [oracle.predict(self._with_caps(question)) for question in questions]
         return [None if answer is None else answer.to_json() for answer in found]
 
-    def _with_caps(self, question: Question) -> Question:
+    def _with_caps(self, question: PredictionRequest) -> PredictionRequest:
         """Return the question with the caps that its policy brings along."""
         cap, gpu_cap = self.policy_caps.get(question.policy or "", (None, None))
         return dataclasses.replace(
@@ -171,7 +173,7 @@ def training_model(config: Config) -> Oracle | None:
     return TrainingOracle(site.of)
 
 
-def read_questions(data: Any, user: str | None, *, operator: bool) -> list[Question]:
+def read_questions(data: Any, user: str | None, *, operator: bool) -> list[PredictionRequest]:
     """Read the body of a request, and let users ask for themselves only.
 
     Args:
@@ -189,12 +191,12 @@ def read_questions(data: Any, user: str | None, *, operator: bool) -> list[Quest
     return [_question(entry, user, operator=operator) for entry in entries]
 
 
-def _question(entry: Any, user: str | None, *, operator: bool) -> Question:
+def _question(entry: Any, user: str | None, *, operator: bool) -> PredictionRequest:
     if not isinstance(entry, dict):
         raise UsageError("question: not a JSON object")
     for name, value in entry.items():
         _check_value(name, value)
-    question = Question(**entry)
+    question = PredictionRequest(**entry)
     if operator:
         return question
     if question.user not in (None, user) or user is None:

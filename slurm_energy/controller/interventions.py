@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 from slurm_energy.accounting.decisions import REQUEUE, SHAPE, Decision
 from slurm_energy.config import Config
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.policies.shapes import GpuShape
 from slurm_energy.priority.interventions import PROTECTED_S, AssignedShape, InterventionState
 from slurm_energy.priority.offered_shapes import ShapeChoice, choice_reason, choose_shapes, offered_by
@@ -83,7 +83,7 @@ class Interventions:
         self._clock = clock
         self._nodes: list[NodeResources] | None = None
         self._nodes_read = False
-        self._recurring = Recurring(log)
+        self._failures = RepeatedFailureLog(log, ignore_numbers=True)
         self._release: Release | None = None
         self._modes: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
 
@@ -97,9 +97,9 @@ class Interventions:
             self._nodes_read = True
             try:
                 self._nodes = read_nodes(self._run)
-                self._recurring.works("nodes")
+                self._failures.clear("nodes")
             except UnavailableError as error:
-                self._recurring.failed("nodes", str(error))
+                self._failures.report("nodes", str(error))
         return self._nodes
 
     def apply(self, snapshot: Snapshot, policy: Policy) -> None:
@@ -235,7 +235,7 @@ class Interventions:
             except UsageError:  # its owner's words; the other jobs must not suffer from them
                 continue
             for refusal in outcome.refused.values():
-                self._recurring.failed(f"job {job_id}", f"has a shape that Slurm cannot run: {refusal}")
+                self._failures.report(f"job {job_id}", f"has a shape that Slurm cannot run: {refusal}")
             if not outcome.done:
                 continue
             why = f"Slurm cannot run it with {assigned.shape.text}; it has again what it asked for"

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import EnergyError
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.command import Runner
 from slurm_energy.slurm.node_addresses import read_node_addresses
 
@@ -75,15 +75,15 @@ class NodeHosts:
 
     Args:
         run: runs sinfo.
-        recurring: for failures.
+        failures: for failures.
         resolve: returns the addresses of a host name, none if the name service does not know it.
     """
 
     def __init__(
-        self, run: Runner, recurring: Recurring, resolve: Callable[[str], Iterable[str]] | None = None
+        self, run: Runner, failures: RepeatedFailureLog, resolve: Callable[[str], Iterable[str]] | None = None
     ) -> None:
         self._run = run
-        self._recurring = recurring
+        self._failures = failures
         self._resolve = resolve or resolve_host
         self._names: Mapping[str, frozenset[str]] = {}
         self._names_time_s: float | None = None
@@ -153,10 +153,10 @@ class NodeHosts:
         try:
             self._names = read_node_addresses(self._run)
         except EnergyError as error:
-            self._recurring.failed(_SUBJECT, f"not known, senders are not checked: {error}")
+            self._failures.report(_SUBJECT, f"not known, senders are not checked: {error}")
             return
         self._resolved = {node: seen for node, seen in self._resolved.items() if node in self._names}
-        self._recurring.works(_SUBJECT)
+        self._failures.clear(_SUBJECT)
 
     def _resolve_node(self, node: str) -> None:
         addresses: set[str] = set()

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from slurm_energy.accounting import consumption, decisions, start_predictions
 from slurm_energy.config import Config
 from slurm_energy.controller.history_cache import HistoryCache
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import ConfigError, EnergyError, install_extra
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class PriorityLoop:
         config: in force at the start.
         store: the database.
         memory: history; None: predictions do without.
-        recurring: for failures that repeat.
+        failures: for failures that repeat.
         make: makes the parts.
 
     Raises:
@@ -80,10 +80,10 @@ class PriorityLoop:
         config: Config,
         store: Store,
         history: HistoryCache | None,
-        recurring: Recurring,
+        failures: RepeatedFailureLog,
         make: PipelineFactory = make_pipeline,
     ) -> None:
-        self._store, self._history, self._recurring, self._make_pipeline = store, history, recurring, make
+        self._store, self._history, self._failures, self._make_pipeline = store, history, failures, make
         self._thread = ThreadPoolExecutor(1, "priority")
         self._pipeline: PriorityPipeline | None = None
         self._next: tuple[Config, PriorityPipeline | None] | None = None
@@ -147,9 +147,9 @@ class PriorityLoop:
             place = f"{Path(at.filename).name}, line {at.lineno}"
             self._error = f"{place}: {type(error).__name__}: {shown(str(error), 120)}"
         if self._error is None:
-            self._recurring.works("priority")
+            self._failures.clear("priority")
         else:
-            self._recurring.failed("priority", self._error)
+            self._failures.report("priority", self._error)
 
     def status(self) -> dict[str, Any]:
         """Return what the status page shows."""
@@ -216,9 +216,9 @@ class PriorityLoop:
         await self._save_predictions(pipeline)
         self._cycle_s = time.monotonic() - self._began_s
         if pipeline.share_error is None:
-            self._recurring.works("priority, shares")
+            self._failures.clear("priority, shares")
         else:
-            self._recurring.failed("priority, shares", pipeline.share_error)
+            self._failures.report("priority, shares", pipeline.share_error)
         if self.config.priority.mode == "shadow":
             await self._compare_with_slurm(self.snapshot)
         problem = await run(self._thread, pipeline.publish, self.snapshot)

@@ -14,7 +14,7 @@ from slurm_energy.controller.history_cache import HistoryCache
 from slurm_energy.controller.interventions import Interventions
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.oracle.history.lower_bounds import Bounds, bounds_many
-from slurm_energy.oracle.history.queue_forecast import Predictions, predict_many
+from slurm_energy.oracle.history.queue_forecast import QueueForecast, predict_many
 from slurm_energy.priority.engine import EngineState, PriorityEngine
 from slurm_energy.priority.guard import BoundsSource, PredictionGuard
 from slurm_energy.priority.offered_shapes import OfferedShapeProvider
@@ -196,7 +196,7 @@ def _history_predictor(history: HistoryCache | None) -> HistoryPredictor | None:
     if history is None:
         return None
 
-    def ask(columns: Mapping[str, Sequence[Any]]) -> Predictions:
+    def ask(columns: Mapping[str, Sequence[Any]]) -> QueueForecast:
         return history.ask(lambda history: predict_many(history, columns))
 
     return ask

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from slurm_energy.controller.identity import PrivilegedUsers, Rights
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import EnergyError
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.roles import Roles
 from slurm_energy.user_lookup import gids_of, name_of
 
@@ -27,18 +27,18 @@ class RoleCache:
 
     Args:
         read: asks for them; None: they are not to count.
-        recurring: for failures that repeat.
+        failures: for failures that repeat.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self,
         read: Callable[[], Roles] | None,
-        recurring: Recurring,
+        failures: RepeatedFailureLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.read = read
-        self._recurring = recurring
+        self._failures = failures
         self._clock = clock
         self._roles = Roles()
         self._read_at_s = -float("inf")
@@ -71,10 +71,10 @@ class RoleCache:
         try:
             self._roles = await asyncio.to_thread(self.read)
         except EnergyError as error:
-            self._recurring.failed(_SUBJECT, str(error))
+            self._failures.report(_SUBJECT, str(error))
             return False
         self._read_at_s = began_s
-        self._recurring.works(_SUBJECT)
+        self._failures.clear(_SUBJECT)
         return True
 
 

@@ -34,7 +34,6 @@ from slurm_energy.controller.name_check import NameCheck
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.policy_file import policies_answer
 from slurm_energy.controller.priority_loop import PriorityLoop
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.request_limiter import RequestLimiter
 from slurm_energy.controller.responses import Pieces
 from slurm_energy.controller.rights import RightsResolver, RoleCache
@@ -45,7 +44,8 @@ from slurm_energy.errors import (
     UnavailableError,
     UsageError,
 )
-from slurm_energy.oracle.prediction import Question
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.oracle.prediction import PredictionRequest
 from slurm_energy.slurm.roles import read_roles
 from slurm_energy.user_lookup import uid_of
 
@@ -72,7 +72,7 @@ class ControllerServer:
         config: Config,
         access: PrivilegedUsers,
         store: Store,
-        recurring: Recurring,
+        failures: RepeatedFailureLog,
         status: Callable[[], dict[str, Any]],
         history: HistoryCache | None = None,
         priority: PriorityLoop | None = None,
@@ -81,20 +81,20 @@ class ControllerServer:
         self.config = config
         self.access = access
         self._store = store
-        self._recurring = recurring
+        self._failures = failures
         self._status = status
         self._history = history
         self._priority = priority
         self._started = time.time()
-        self._deliveries = DeliveryReceiver(lambda: self.config, store, recurring, hosts)
+        self._deliveries = DeliveryReceiver(lambda: self.config, store, failures, hosts)
         self._names = NameCheck(lambda: self.config, store)
         self._figures: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
         self.admission = ConnectionAdmission()
-        self.roles = RoleCache(None, recurring)
+        self.roles = RoleCache(None, failures)
         self.follow_roles(config.controller.slurm_roles)
         resolver = RightsResolver(lambda: self.access, lambda: self.roles.current)
         self._dispatcher = RequestDispatcher(
-            lambda: (self.config, self.access), resolver.rights_of, recurring, self.admission
+            lambda: (self.config, self.access), resolver.rights_of, failures, self.admission
         )
 
     def application(self) -> web.Application:
@@ -145,7 +145,7 @@ class ControllerServer:
     async def _post_predict(self, _: web.Request, caller: Caller, body: bytes) -> Answer:
         operator = caller.rights.everything
 
-        def questions() -> list[Question]:
+        def questions() -> list[PredictionRequest]:
             return read_questions(read_object(body), caller.rights.name, operator=operator)
 
         asked = await asyncio.to_thread(questions)

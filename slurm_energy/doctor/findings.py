@@ -12,7 +12,7 @@ from slurm_energy.devices.hardware import NodeHardware
 
 
 @dataclass(frozen=True, slots=True)
-class CounterSeen:
+class CounterFinding:
     """An energy counter.
 
     Attributes:
@@ -35,7 +35,7 @@ class CounterSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class KnobSeen:
+class KnobFinding:
     """A knob.
 
     Attributes:
@@ -51,7 +51,7 @@ class KnobSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Interface:
+class InterfaceFinding:
     """A hardware interface that the kernel or a library may offer.
 
     Attributes:
@@ -103,7 +103,7 @@ class FileFault:
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmSide:
+class SlurmFileFindings:
     """What slurm.conf and plugstack.conf say.
 
     Attributes:
@@ -141,7 +141,7 @@ class SlurmSide:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class HostFindings:
     """Everything that was found on a node; errors are texts, empty where all is well.
 
     Attributes:
@@ -163,9 +163,9 @@ class Findings:
     time: float
     root: bool
     hardware: NodeHardware
-    counters: tuple[CounterSeen, ...] = ()
-    knobs: tuple[KnobSeen, ...] = ()
-    interfaces: tuple[Interface, ...] = ()
+    counters: tuple[CounterFinding, ...] = ()
+    knobs: tuple[KnobFinding, ...] = ()
+    interfaces: tuple[InterfaceFinding, ...] = ()
     throttles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     virtual: bool = False
@@ -183,4 +183,4 @@ class Findings:
     clock_offset_s: float | None = None
     clock_uncertainty_s: float = 0.0
     munge_error: str = ""
-    slurm: SlurmSide = field(default_factory=SlurmSide)
+    slurm: SlurmFileFindings = field(default_factory=SlurmFileFindings)

@@ -22,8 +22,8 @@ from slurm_energy.devices.polled_sensor import NO_READING_YET
 from slurm_energy.devices.sources import NodePowerOptions
 from slurm_energy.devices.sysfs import read_optional
 from slurm_energy.doctor import interface_catalogue
-from slurm_energy.doctor.findings import CounterSeen, Findings, Interface, KnobSeen
-from slurm_energy.doctor.slurm_files import slurm_side
+from slurm_energy.doctor.findings import CounterFinding, HostFindings, InterfaceFinding, KnobFinding
+from slurm_energy.doctor.slurm_files import inspect_slurm_files
 from slurm_energy.errors import ConfigError, EnergyError
 from slurm_energy.quantities import counter_delta
 from slurm_energy.slurm import conf_files, munge
@@ -45,7 +45,7 @@ def inspect(
     ask_controller: Ask,
     root: Path = Path("/"),
     slurm_conf: Path | None = None,
-) -> Findings:
+) -> HostFindings:
     """Return what there is on this node.
 
     Args:
@@ -64,7 +64,7 @@ def inspect(
     meter, meter_error = _meter(config, node)
     devices = discover(root, meter)
     try:
-        return Findings(
+        return HostFindings(
             node=node,
             version=__version__,
             time=after,
@@ -92,13 +92,13 @@ def inspect(
             clock_offset_s=_offset_s(controller, (before + after) / 2),
             clock_uncertainty_s=(after - before) / 2,
             munge_error=_munge_error(config),
-            slurm=slurm_side(slurm_conf or conf_files.locate_slurm_conf()),
+            slurm=inspect_slurm_files(slurm_conf or conf_files.locate_slurm_conf()),
         )
     finally:
         devices.close()
 
 
-def interfaces(root: Path, used: NodeDevices | None = None) -> list[Interface]:
+def interfaces(root: Path, used: NodeDevices | None = None) -> list[InterfaceFinding]:
     """Return every hardware interface that we know, and whether this node's kernel shows it.
 
     Args:
@@ -109,7 +109,7 @@ def interfaces(root: Path, used: NodeDevices | None = None) -> list[Interface]:
     kinds = {knob.name for knob in used.knobs.values()} if used else set()
     expected = _expected(root)
     return [
-        Interface(
+        InterfaceFinding(
             known.name,
             known.present(root),
             interface_catalogue.is_used(known, sources, kinds),
@@ -159,7 +159,7 @@ def _all_counters(devices: NodeDevices) -> list[EnergyCounter]:
     return [*devices.counters, *devices.node_counters]
 
 
-def _counters(devices: NodeDevices) -> list[CounterSeen]:
+def _counters(devices: NodeDevices) -> list[CounterFinding]:
     """Read every counter twice, so that its power shows; sources that are polled need a moment to answer."""
     counters = _all_counters(devices)
     first: dict[str, _Reading] = {}
@@ -217,14 +217,16 @@ def _far_apart(first: _Reading, last: _Reading) -> bool:
     return apart_s >= _WATCH_S and first.doubt_s + last.doubt_s <= _DOUBT * apart_s
 
 
-def _seen(counter: EnergyCounter, first: _Reading | None, last: _Reading | None, error: str) -> CounterSeen:
+def _seen(
+    counter: EnergyCounter, first: _Reading | None, last: _Reading | None, error: str
+) -> CounterFinding:
     watts = None
     if first is not None and last is not None and last.time_s > first.time_s and not error:
         moved_uj = last.value_uj - first.value_uj
         if counter.range_uj is not None:
             moved_uj = counter_delta(first.value_uj, last.value_uj, counter.range_uj)
         watts = moved_uj / 1e6 / (last.time_s - first.time_s)
-    return CounterSeen(
+    return CounterFinding(
         key=counter.key,
         component=counter.component,
         source=counter.source,
@@ -236,12 +238,12 @@ def _seen(counter: EnergyCounter, first: _Reading | None, last: _Reading | None,
     )
 
 
-def _knob(knob: Knob) -> KnobSeen:
+def _knob(knob: Knob) -> KnobFinding:
     try:
         value: str | None = knob.format_value(knob.read())
     except DeviceError:
         value = None
-    return KnobSeen(knob.key, knob.name, value, _writable(knob))
+    return KnobFinding(knob.key, knob.name, value, _writable(knob))
 
 
 def _writable(knob: Knob) -> bool:

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from slurm_energy.doctor.diagnosis import NOT_HERE, healthy
-from slurm_energy.doctor.findings import Findings
-from slurm_energy.doctor.verdict import Check, State
+from slurm_energy.doctor.diagnosis import NOT_HERE, is_healthy
+from slurm_energy.doctor.findings import HostFindings
+from slurm_energy.doctor.verdict import CheckResult, CheckState
 
 
-def document(found: Findings, checks: Iterable[Check]) -> dict[str, Any]:
+def document(found: HostFindings, checks: Iterable[CheckResult]) -> dict[str, Any]:
     """Return the report as JSON-ready data."""
     listed = list(checks)
     return {
@@ -20,7 +20,7 @@ def document(found: Findings, checks: Iterable[Check]) -> dict[str, Any]:
         "version": found.version,
         "time": found.time,
         "root": found.root,
-        "healthy": healthy(listed),
+        "healthy": is_healthy(listed),
         "checks": [dataclasses.asdict(check) for check in listed],
         "hardware": dataclasses.asdict(found.hardware),
         "counters": [dataclasses.asdict(counter) for counter in found.counters],
@@ -31,7 +31,7 @@ def document(found: Findings, checks: Iterable[Check]) -> dict[str, Any]:
     }
 
 
-def lines(found: Findings, checks: Iterable[Check]) -> list[str]:
+def lines(found: HostFindings, checks: Iterable[CheckResult]) -> list[str]:
     """Return the report for people."""
     listed = list(checks)
     hardware = found.hardware
@@ -42,28 +42,28 @@ def lines(found: Findings, checks: Iterable[Check]) -> list[str]:
     shown = [check for check in listed if not _is_silent(check)]
     width = max(len(check.name) for check in shown)
     for check in shown:
-        text.append(f"{check.state:<9} {check.name:<{width}}  {check.found}")
+        text.append(f"{check.state:<9} {check.name:<{width}}  {check.finding}")
         indent = " " * (12 + width)
         text += [f"{indent}{label} {value}" for label, value in _advice(check)]
     if names := [check.name.removeprefix("interface ") for check in listed if _is_silent(check)]:
-        text.append(f"{State.ABSENT:<9} {'interfaces':<{width}}  {', '.join(names)}")
+        text.append(f"{CheckState.ABSENT:<9} {'interfaces':<{width}}  {', '.join(names)}")
     text += [f"note      {note}" for note in found.notes]
-    faults = [check.name for check in listed if check.state in (State.DEGRADED, State.FAILED)]
+    faults = [check.name for check in listed if check.state in (CheckState.DEGRADED, CheckState.FAILED)]
     verdict = f"degraded: {', '.join(faults)}" if faults else "healthy"
     return [*text, "", f"{found.node} is {verdict}"]
 
 
-def faults(checks: Iterable[Check]) -> list[str]:
+def faults(checks: Iterable[CheckResult]) -> list[str]:
     """Return a line for each check that needs somebody."""
-    bad = [check for check in checks if check.state in (State.DEGRADED, State.FAILED)]
-    return [": ".join(filter(None, (check.state, check.name, check.found, check.fix))) for check in bad]
+    bad = [check for check in checks if check.state in (CheckState.DEGRADED, CheckState.FAILED)]
+    return [": ".join(filter(None, (check.state, check.name, check.finding, check.fix))) for check in bad]
 
 
-def _is_silent(check: Check) -> bool:
+def _is_silent(check: CheckResult) -> bool:
     """Return whether a check is about an interface that the node does not have, and needs no line."""
-    absent = check.state is State.ABSENT and check.name.startswith("interface ")
-    return absent and check.found == NOT_HERE
+    absent = check.state is CheckState.ABSENT and check.name.startswith("interface ")
+    return absent and check.finding == NOT_HERE
 
 
-def _advice(check: Check) -> list[tuple[str, str]]:
+def _advice(check: CheckResult) -> list[tuple[str, str]]:
     return [(label, value) for label, value in (("costs:", check.cost), ("fix:  ", check.fix)) if value]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from slurm_energy.doctor.findings import FileFault, FileUse, SlurmSide
-from slurm_energy.doctor.verdict import Check, State
+from slurm_energy.doctor.findings import FileFault, FileUse, SlurmFileFindings
+from slurm_energy.doctor.verdict import CheckResult, CheckState
 
 _DRAINS: Final = "Slurm cancels or requeues jobs here and drains this node"
 _COSTS: Final = {
@@ -21,12 +21,16 @@ _ON_NODES: Final = (FileUse.PROLOG, FileUse.EPILOG)
 _ON_CONTROLLER: Final = (FileUse.JOB_SUBMIT, FileUse.CHECK_MODULE, FileUse.SITE_FACTOR)
 
 
-def slurm_checks(slurm: SlurmSide) -> list[Check]:
+def slurm_checks(slurm: SlurmFileFindings) -> list[CheckResult]:
     """Return the checks of Slurm's configuration, those only that matter on this host."""
     if not slurm.conf or slurm.error:
         what = f"{slurm.conf}: {slurm.error}" if slurm.error else "no slurm.conf found"
-        return [Check("slurm.conf", State.ABSENT, what, "hooks and plugin not checked", "set SLURM_CONF")]
-    checks = [Check("slurm.conf", State.OK, slurm.conf)]
+        return [
+            CheckResult(
+                "slurm.conf", CheckState.ABSENT, what, "hooks and plugin not checked", "set SLURM_CONF"
+            )
+        ]
+    checks = [CheckResult("slurm.conf", CheckState.OK, slurm.conf)]
     if slurm.is_compute_node is not False:
         checks += _hooks(slurm)
     checks += [_file(fault) for fault in slurm.faults if _matters(fault, slurm)]
@@ -37,66 +41,76 @@ def slurm_checks(slurm: SlurmSide) -> list[Check]:
     return checks
 
 
-def _hooks(slurm: SlurmSide) -> list[Check]:
+def _hooks(slurm: SlurmFileFindings) -> list[CheckResult]:
     """Say whether jobs are announced, and how."""
     checks = []
     programs = (("Prolog", slurm.prolog), ("Epilog", slurm.epilog))
     if slurm.hooks and (slurm.prolog or slurm.epilog):
         named = " and ".join(program for _, program in programs if program)
         cost = "each job is announced twice: no effect, but it takes time, and a missing file drains the node"
-        checks.append(Check("hooks", State.DEGRADED, f"{slurm.hooks} and {named}", cost, f"remove {named}"))
+        checks.append(
+            CheckResult("hooks", CheckState.DEGRADED, f"{slurm.hooks} and {named}", cost, f"remove {named}")
+        )
     elif slurm.hooks:
-        checks.append(Check("hooks", State.OK, slurm.hooks))
+        checks.append(CheckResult("hooks", CheckState.OK, slurm.hooks))
     else:
         checks += [_program(key, program) for key, program in programs]
     if not slurm.prolog_at_alloc:
         cost = "settings come with the first task, never on nodes without one"
-        checks.append(Check("PrologFlags", State.DEGRADED, "without Alloc", cost, "PrologFlags=Alloc"))
+        checks.append(
+            CheckResult("PrologFlags", CheckState.DEGRADED, "without Alloc", cost, "PrologFlags=Alloc")
+        )
     return checks
 
 
-def _program(key: str, program: str) -> Check:
+def _program(key: str, program: str) -> CheckResult:
     if program:
-        return Check(key, State.OK, program, "a missing file drains the node; energy_hooks.so would not")
+        return CheckResult(
+            key, CheckState.OK, program, "a missing file drains the node; energy_hooks.so would not"
+        )
     cost = "jobs are not announced: no policy is applied and no job is measured"
-    return Check(key, State.DEGRADED, "none of ours, no energy_hooks.so", cost, "docs/install.md, section 5")
+    return CheckResult(
+        key, CheckState.DEGRADED, "none of ours, no energy_hooks.so", cost, "docs/install.md, section 5"
+    )
 
 
-def _matters(fault: FileFault, slurm: SlurmSide) -> bool:
+def _matters(fault: FileFault, slurm: SlurmFileFindings) -> bool:
     """Return whether this host uses a file of that kind."""
     if fault.use in _ON_NODES:
         return slurm.is_compute_node is not False
     return slurm.is_controller if fault.use in _ON_CONTROLLER else True
 
 
-def _file(fault: FileFault) -> Check:
-    return Check(
-        f"{fault.use} file", State.FAILED, f"{fault.path} {fault.why}", _COSTS[fault.use], fault.todo
+def _file(fault: FileFault) -> CheckResult:
+    return CheckResult(
+        f"{fault.use} file", CheckState.FAILED, f"{fault.path} {fault.why}", _COSTS[fault.use], fault.todo
     )
 
 
-def _spank(slurm: SlurmSide) -> Check:
+def _spank(slurm: SlurmFileFindings) -> CheckResult:
     if not slurm.spank:
         cost = "no --energy-* flags; jobs get the default policy and records have no steps"
-        return Check("SPANK", State.DEGRADED, "no energy.so", cost, "docs/install.md, section 5")
+        return CheckResult("SPANK", CheckState.DEGRADED, "no energy.so", cost, "docs/install.md, section 5")
     if slurm.spank_required:
         cost = "a node without the file fails every job"
-        return Check("SPANK", State.DEGRADED, f"required {slurm.spank}", cost, "write `optional`")
+        return CheckResult("SPANK", CheckState.DEGRADED, f"required {slurm.spank}", cost, "write `optional`")
     if slurm.policy_file_missing:
         cost = "at submission only the form of flags is checked"
         fix = "systemctl start senergyctld   (it writes the file)"
-        return Check("SPANK", State.ABSENT, f"{slurm.spank}; no {slurm.policy_file} here", cost, fix)
+        return CheckResult(
+            "SPANK", CheckState.ABSENT, f"{slurm.spank}; no {slurm.policy_file} here", cost, fix
+        )
     known = f", for Slurm {slurm.release}" if slurm.release else "; the installed Slurm is not known"
-    return Check("SPANK", State.OK, f"{slurm.spank}{known}")
+    return CheckResult("SPANK", CheckState.OK, f"{slurm.spank}{known}")
 
 
-def _job_submit(slurm: SlurmSide) -> Check:
+def _job_submit(slurm: SlurmFileFindings) -> CheckResult:
     if slurm.job_submit:
-        return Check("job_submit", State.OK, slurm.job_submit)
+        return CheckResult("job_submit", CheckState.OK, slurm.job_submit)
     cost = "a client without energy.so, or with one of its own, gets wrong flags past submission"
-    return Check(
+    return CheckResult(
         "job_submit",
-        State.ABSENT,
+        CheckState.ABSENT,
         "energy flags are not checked in slurmctld",
         cost,
         "docs/install.md, section 3",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from slurm_energy.doctor.findings import FileFault, FileUse, SlurmSide
+from slurm_energy.doctor.findings import FileFault, FileUse, SlurmFileFindings
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.slurm import conf_files, installation
 from slurm_energy.slurm.hostlist import node_position
@@ -31,7 +31,7 @@ _LARGEST_SCRIPT_BYTES: Final = 1 << 20
 Settings = Mapping[str, list[str]]
 
 
-def slurm_side(conf: Path | None, names: Iterable[str] | None = None) -> SlurmSide:
+def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -> SlurmFileFindings:
     """Return what Slurm's files say of slurm-energy.
 
     Args:
@@ -39,11 +39,11 @@ def slurm_side(conf: Path | None, names: Iterable[str] | None = None) -> SlurmSi
         names: what this host is called; None asks the system.
     """
     if conf is None:
-        return SlurmSide()
+        return SlurmFileFindings()
     try:
         settings = conf_files.read_settings(conf)
     except OSError as error:
-        return SlurmSide(str(conf), error.strerror or str(error))
+        return SlurmFileFindings(str(conf), error.strerror or str(error))
     called = set(names) if names is not None else _own_names()
     lines = conf_files.plugstack_lines(conf, settings)
     flags, hooks = (_line_of(lines, name) for name in (FLAGS_PLUGIN, HOOKS_PLUGIN))
@@ -58,7 +58,7 @@ def slurm_side(conf: Path | None, names: Iterable[str] | None = None) -> SlurmSi
     for line in lines:
         faults += _plugin_faults(line, directories, release)
     faults += _site_factor_faults(settings, directories, release)
-    return SlurmSide(
+    return SlurmFileFindings(
         conf=str(conf),
         prolog=_ours(prologs),
         epilog=_ours(epilogs),

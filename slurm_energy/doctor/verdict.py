@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     """A check's verdict: `absent` is a lack that is no fault; `degraded` and `failed` need somebody."""
 
     OK = "ok"
@@ -16,19 +16,19 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckResult:
     """One line of the report.
 
     Attributes:
         name: what was checked.
         state: the verdict.
-        found: what there is.
+        finding: what there is.
         cost: what its lack costs in accuracy or control; empty if nothing.
         fix: a command or line to write; empty if there is nothing to do.
     """
 
     name: str
-    state: State
-    found: str
+    state: CheckState
+    finding: str
     cost: str = ""
     fix: str = ""

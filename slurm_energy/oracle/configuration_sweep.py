@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from slurm_energy.errors import UsageError
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.objectives import OBJECTIVES, Array, edp_js, eds, least, pareto_front
-from slurm_energy.oracle.prediction import Answer
+from slurm_energy.oracle.prediction import Prediction
 from slurm_energy.oracle.selection import expected, measurement_weight, near_usual_cap, taken
-from slurm_energy.oracle.training_oracle import Alternatives, Predictions, TrainingOracle
-from slurm_energy.oracle.workload import Profile
+from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle, TrainingPredictions
+from slurm_energy.oracle.workload import WorkloadProfile
 
 MOST = 100_000
 _OF_CAPS = ("edp", "eds")
@@ -40,7 +40,7 @@ class Sweep:
     """
 
     rows: list[tuple[Hardware, float, float, float]]
-    answers: list[Answer]
+    answers: list[Prediction]
     step_s: Array
     clock: Array
     objectives: dict[str, Array]
@@ -51,7 +51,7 @@ class Sweep:
 
 def sweep(
     oracle: TrainingOracle,
-    profile: Profile,
+    profile: WorkloadProfile,
     kinds: Sequence[Hardware],
     gpus: Sequence[float],
     batches: Sequence[float],
@@ -87,7 +87,7 @@ def sweep(
     combinations = list(itertools.product(kinds, gpus, batches, sorted(caps_watts)))
     for kind, cap in itertools.product(kinds, caps_watts):
         _check_cap(kind, cap)
-    asked = Alternatives.of(
+    asked = TrainingAlternatives.of(
         (profile, kind, precision, batch, count, samples, cap) for kind, count, batch, cap in combinations
     )
     asked = replace(
@@ -96,7 +96,7 @@ def sweep(
         accumulation=np.full(len(asked), accumulation),
     )
     first = (profile, kinds[0], precision, batches[0], gpus[0], samples, np.inf)
-    plain = replace(Alternatives.of([first]), accumulation=np.array([accumulation]))
+    plain = replace(TrainingAlternatives.of([first]), accumulation=np.array([accumulation]))
     reference, found = oracle.predict_many(plain), oracle.predict_many(asked)
     values = _objectives(found, reference, k)
     able = found.fits if found.fits.any() else np.ones(len(asked), dtype=bool)
@@ -107,7 +107,7 @@ def sweep(
     return Sweep(combinations, answers, found.step_s, found.clock, values, best, front, found.fits)
 
 
-def _objectives(found: Predictions, reference: Predictions, k: float) -> dict[str, Array]:
+def _objectives(found: TrainingPredictions, reference: TrainingPredictions, k: float) -> dict[str, Array]:
     return {
         "time": found.duration_s,
         "energy": found.energy_joules,
@@ -124,10 +124,10 @@ def _objectives(found: Predictions, reference: Predictions, k: float) -> dict[st
 
 def _best(
     oracle: TrainingOracle,
-    asked: Alternatives,
-    found: Predictions,
-    plain: Alternatives,
-    reference: Predictions,
+    asked: TrainingAlternatives,
+    found: TrainingPredictions,
+    plain: TrainingAlternatives,
+    reference: TrainingPredictions,
     k: float,
 ) -> dict[str, int]:
     """Return the place to take for each objective: least time as predicted, least others as expected.
@@ -154,10 +154,10 @@ def _best(
 
 def _cases(
     oracle: TrainingOracle,
-    asked: Alternatives,
-    found: Predictions,
-    plain: Alternatives,
-    reference: Predictions,
+    asked: TrainingAlternatives,
+    found: TrainingPredictions,
+    plain: TrainingAlternatives,
+    reference: TrainingPredictions,
     k: float,
 ) -> list[dict[str, Array]]:
     """Return the objectives of all alternatives in each case to average a choice over."""
@@ -172,8 +172,8 @@ def _cases(
 
 def _near_usual_cap(
     oracle: TrainingOracle,
-    asked: Alternatives,
-    plain: Alternatives,
+    asked: TrainingAlternatives,
+    plain: TrainingAlternatives,
     k: float,
     name: str,
     values: list[Array],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_energy.oracle.workload import Optimizer, Profile
+from slurm_energy.oracle.workload import Optimizer, WorkloadProfile
 
 CONTEXT_BYTES = 0.8e9
 """Assumed: the driver's context and libraries."""
@@ -14,7 +14,7 @@ _MASTER_BYTES = 4.0
 _WIDTHS = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0}
 
 
-def footprint_bytes(profile: Profile, batch: Any, precision: str, optimizer: Optimizer) -> Any:
+def footprint_bytes(profile: WorkloadProfile, batch: Any, precision: str, optimizer: Optimizer) -> Any:
     """Return the estimate for one device: weights, gradients, optimizer's states, kept activations.
 
     Args:

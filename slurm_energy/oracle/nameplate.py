@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.hardware import Hardware, find_hardware
-from slurm_energy.oracle.prediction import Answer, Estimate, Question, Source
+from slurm_energy.oracle.prediction import Estimate, Prediction, PredictionRequest, PredictionSource
 
 NO_LIMIT_S = 86400.0
 """Seconds assumed of a job without a time limit."""
@@ -27,7 +27,7 @@ class NameplateOracle:
     def __init__(self, cpu_kind: str | None = None) -> None:
         self._cpu = _hardware(cpu_kind)
 
-    def predict(self, question: Question) -> Answer:
+    def predict(self, question: PredictionRequest) -> Prediction:
         """Return the answer."""
         limit_s, notes = question.time_limit_s, []
         if limit_s is None:
@@ -39,16 +39,16 @@ class NameplateOracle:
         if question.gpus and not named:
             notes.append(f"no kind of GPU is known: {_GPU_TDP_WATTS:g} W each assumed")
         power = _capped(Estimate(gpu.mean + cpu.mean, gpu.low + cpu.low, gpu.high + cpu.high), question)
-        return Answer(
+        return Prediction(
             duration_s=duration,
             power_watts=power,
             energy_joules=Estimate(*(a * b for a, b in zip(_parts(duration), _parts(power), strict=True))),
-            source=Source.NAMEPLATE,
+            source=PredictionSource.NAMEPLATE,
             basis="time limit and TDP of what is asked for; nothing measured",
             notes=tuple(notes),
         )
 
-    def _gpus(self, question: Question) -> tuple[Estimate, bool]:
+    def _gpus(self, question: PredictionRequest) -> tuple[Estimate, bool]:
         count, hardware = question.gpus or 0, _hardware(question.gpu_kind)
         tdp_watts = count * (hardware.tdp_watts if hardware else _GPU_TDP_WATTS)
         factor = 1.0 if hardware else _UNKNOWN_FACTOR
@@ -57,7 +57,7 @@ class NameplateOracle:
         figures = (min(watts, cap_watts) for watts in (mean, low / factor, high * factor))
         return Estimate(*figures), hardware is not None
 
-    def _cpus(self, question: Question) -> Estimate:
+    def _cpus(self, question: PredictionRequest) -> Estimate:
         """Return watts of the CPUs: at least idle cores, at most whole nodes, which a job may have alone."""
         nodes = question.nodes or 1
         node_watts = 2 * self._cpu.tdp_watts if self._cpu else _NODE_TDP_WATTS
@@ -77,7 +77,7 @@ def _hardware(name: str | None) -> Hardware | None:
         return None
 
 
-def _capped(power: Estimate, question: Question) -> Estimate:
+def _capped(power: Estimate, question: PredictionRequest) -> Estimate:
     if question.cap_watts is None:
         return power
     most = question.cap_watts * (question.nodes or 1)

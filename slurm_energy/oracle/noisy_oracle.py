@@ -6,7 +6,7 @@ import random
 import zlib
 from dataclasses import replace
 
-from slurm_energy.oracle.prediction import Answer, Estimate, Oracle, Question
+from slurm_energy.oracle.prediction import Estimate, Oracle, Prediction, PredictionRequest
 
 
 class NoisyOracle:
@@ -28,7 +28,7 @@ class NoisyOracle:
             raise ValueError("share must be in [0, 1)")
         self._truth, self._seed, self._share, self._tdp_watts = truth, seed, share, tdp_watts
 
-    def predict(self, question: Question) -> Answer | None:
+    def predict(self, question: PredictionRequest) -> Prediction | None:
         """Return the wrong answer, or None where the other knows nothing."""
         answer = self._truth.predict(question)
         if answer is None:

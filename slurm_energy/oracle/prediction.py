@@ -16,7 +16,7 @@ from slurm_energy.errors import NotFoundError
 LOW_QUANTILE, HIGH_QUANTILE = 0.05, 0.95
 
 
-class Source(StrEnum):
+class PredictionSource(StrEnum):
     """Where a prediction comes from, best known first."""
 
     HISTORY = "history"
@@ -55,7 +55,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PredictionRequest:
     """What is known of a job before it runs. None: not known.
 
     Attributes:
@@ -102,7 +102,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Prediction:
     """A prediction for one job.
 
     Attributes:
@@ -119,7 +119,7 @@ class Answer:
     duration_s: Estimate
     power_watts: Estimate
     energy_joules: Estimate
-    source: Source
+    source: PredictionSource
     basis: str
     age_s: float | None = None
     observations: int | None = None
@@ -144,7 +144,7 @@ class Answer:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Answer:
+    def from_json(cls, data: Any) -> Prediction:
         """Read the output of `to_json`.
 
         Raises:
@@ -157,7 +157,7 @@ class Answer:
             }
             return cls(
                 **estimates,
-                source=Source(data["source"]),
+                source=PredictionSource(data["source"]),
                 basis=str(data["basis"]),
                 age_s=None if data["age_s"] is None else float(data["age_s"]),
                 observations=None if data["observations"] is None else int(data["observations"]),
@@ -170,18 +170,18 @@ class Answer:
 class Oracle(Protocol):
     """Anything that predicts a job."""
 
-    def predict(self, question: Question) -> Answer | None:
+    def predict(self, question: PredictionRequest) -> Prediction | None:
         """Return the prediction, or None where this oracle knows nothing of such a job."""
         ...
 
 
-class FirstThatKnows:
+class FallbackOracle:
     """Asks oracles in order and takes the first answer."""
 
     def __init__(self, oracles: Iterable[Oracle]) -> None:
         self._oracles = tuple(oracles)
 
-    def predict(self, question: Question) -> Answer | None:
+    def predict(self, question: PredictionRequest) -> Prediction | None:
         """Return the first answer, or None if nobody knows."""
         for oracle in self._oracles:
             answer = oracle.predict(question)
@@ -189,7 +189,7 @@ class FirstThatKnows:
                 return answer
         return None
 
-    def require(self, question: Question) -> Answer:
+    def require(self, question: PredictionRequest) -> Prediction:
         """Return the first answer.
 
         Raises:

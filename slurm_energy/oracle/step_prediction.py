@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.selection import UNSEEN_DOUBT
-from slurm_energy.oracle.training.demand import Demand, demand
+from slurm_energy.oracle.training.demand import StepDemand, demand
 from slurm_energy.oracle.training.ensemble import averaged, members
 from slurm_energy.oracle.training.parameters import Calibration
 from slurm_energy.oracle.training.power import clock_under, step_watts
 from slurm_energy.oracle.training.saturation import SATURATIONS
-from slurm_energy.oracle.training.timing import Device, StepTimes, step_s, step_times
+from slurm_energy.oracle.training.timing import DeviceParameters, StepTimes, step_s, step_times
 from slurm_energy.oracle.transfer.gaussian_process import Posterior
-from slurm_energy.oracle.transfer.latent_model import DEFAULTS, NEUTRAL, Response
-from slurm_energy.oracle.transfer.lookup_table import Table, cap_shares, tabulate
-from slurm_energy.oracle.workload import Profile, find_optimizer
+from slurm_energy.oracle.transfer.latent_model import DEFAULTS, NEUTRAL, LatentModel
+from slurm_energy.oracle.transfer.lookup_table import LookupTable, cap_shares, tabulate
+from slurm_energy.oracle.workload import WorkloadProfile, find_optimizer
 
 Array = NDArray[np.float64]
 _MAX_TABLES: Final = 256
@@ -54,7 +54,7 @@ class Configurations:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepPredictions:
     """Predictions, as columns of length n.
 
     Attributes:
@@ -81,21 +81,23 @@ class StepPredictor:
     def __init__(self, calibration_of: Callable[[str], Calibration], *, looping: bool = False) -> None:
         self.calibration_of, self._looping = calibration_of, looping
         self._posteriors: dict[str, tuple[Calibration, Posterior | None]] = {}
-        self._tables: dict[tuple[str, str, str], tuple[Calibration, Profile, Hardware, Table]] = {}
+        self._tables: dict[
+            tuple[str, str, str], tuple[Calibration, WorkloadProfile, Hardware, LookupTable]
+        ] = {}
 
-    def is_transferred(self, profile: Profile, kind: Hardware) -> bool:
+    def is_transferred(self, profile: WorkloadProfile, kind: Hardware) -> bool:
         """Return whether a workload is predicted by the evidence."""
         calibration = self.calibration_of(kind.name)
         return calibration.evidence is not None and profile.name not in calibration.workloads
 
     def steps(
         self,
-        profile: Profile,
+        profile: WorkloadProfile,
         kind: Hardware,
         precision: str,
         asked: Configurations,
         deviation: Deviation = (0.0, 0.0),
-    ) -> Steps:
+    ) -> StepPredictions:
         """Return the steps of one workload.
 
         Args:
@@ -114,13 +116,13 @@ class StepPredictor:
 
     def _calibrated(
         self,
-        profile: Profile,
+        profile: WorkloadProfile,
         kind: Hardware,
         precision: str,
-        work: Demand,
+        work: StepDemand,
         asked: Configurations,
         deviation: float,
-    ) -> Steps:
+    ) -> StepPredictions:
         calibration, optimizer = self.calibration_of(kind.name), find_optimizer(profile.optimizer)
         theta, function = calibration.theta, SATURATIONS[calibration.saturation]
         device, tdp_watts = device_of(kind, precision), kind.tdp_watts
@@ -140,34 +142,34 @@ class StepPredictor:
             step, power = step * on_time, np.minimum(power * on_power, tdp_watts)
         spread = calibration.known if known else calibration.unknown
         quantiles = (spread.time_low, spread.time_high, spread.power_low, spread.power_high)
-        return Steps(step, power * more, clock, np.tile(quantiles, (len(asked.batch), 1)))
+        return StepPredictions(step, power * more, clock, np.tile(quantiles, (len(asked.batch), 1)))
 
     def _transferred(
         self,
-        profile: Profile,
+        profile: WorkloadProfile,
         kind: Hardware,
         precision: str,
-        work: Demand,
+        work: StepDemand,
         asked: Configurations,
         deviation: Deviation,
-    ) -> Steps:
+    ) -> StepPredictions:
         device, function = device_of(kind, precision), SATURATIONS["sigmoid"]
         table = self._table(profile, kind, precision)
         times = step_times(work, device, DEFAULTS, NEUTRAL, function, asked.gpus, asked.accumulation)
-        response = Response(times, kind.tdp_watts, asked.cap_watts, asked.clock)
+        response = LatentModel(times, kind.tdp_watts, asked.cap_watts, asked.clock)
         seconds, watts, clock = response.at(*table.latents_at(asked.batch, deviation))
         shares = cap_shares(asked.cap_watts, kind.tdp_watts)
         on_time, on_power = np.exp(table.offsets_at(asked.batch, shares))
         wide_time, wide_power = np.exp(table.widths_at(asked.batch, shares))
         watts = np.minimum(watts * on_power, kind.tdp_watts)
-        return Steps(
+        return StepPredictions(
             np.asarray(seconds * on_time),
             watts,
             clock,
             np.stack((1.0 / wide_time, wide_time, 1.0 / wide_power, wide_power), axis=1),
         )
 
-    def _table(self, profile: Profile, kind: Hardware, precision: str) -> Table:
+    def _table(self, profile: WorkloadProfile, kind: Hardware, precision: str) -> LookupTable:
         """Return the table of a workload, which is made once."""
         key, calibration = (kind.name, profile.name, precision), self.calibration_of(kind.name)
         kept = self._tables.get(key)
@@ -197,13 +199,13 @@ class StepPredictor:
         return kept[1]
 
 
-def device_of(kind: Hardware, precision: str) -> Device:
+def device_of(kind: Hardware, precision: str) -> DeviceParameters:
     """Return the peak figures for one precision.
 
     Raises:
         UsageError: the device has no unit for it.
     """
-    return Device(
+    return DeviceParameters(
         matrix_flops_per_s=kind.matrix_flops_per_s(precision),
         alu_flops_per_s=kind.alu_flops_per_s,
         memory_bytes_per_s=kind.memory_bytes_per_s,
@@ -213,7 +215,7 @@ def device_of(kind: Hardware, precision: str) -> Device:
     )
 
 
-def support_of(calibration: Calibration, profile: Profile, precision: str, batch: Any) -> Array:
+def support_of(calibration: Calibration, profile: WorkloadProfile, precision: str, batch: Any) -> Array:
     """Return how far each very job was measured (`Residuals.support`)."""
     residuals = calibration.residuals.get((profile.name, precision))
     count = np.shape(batch)

@@ -17,12 +17,12 @@ from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.oracle.calibration_files import shipped_calibration
 from slurm_energy.oracle.hardware import PRECISIONS, Hardware, find_hardware
 from slurm_energy.oracle.memory_footprint import footprint_bytes
-from slurm_energy.oracle.prediction import Answer, Estimate, Question, Source
+from slurm_energy.oracle.prediction import Estimate, Prediction, PredictionRequest, PredictionSource
 from slurm_energy.oracle.selection import CASES
 from slurm_energy.oracle.step_prediction import Configurations, Deviation, StepPredictor, support_of
 from slurm_energy.oracle.training.parameters import Calibration
 from slurm_energy.oracle.transfer.evidence import Evidence
-from slurm_energy.oracle.workload import Profile, find_optimizer, find_profile
+from slurm_energy.oracle.workload import WorkloadProfile, find_optimizer, find_profile
 from slurm_energy.quantities import format_duration, format_scaled
 
 Array = NDArray[np.float64]
@@ -34,7 +34,7 @@ _MOST_GPUS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Alternatives:
+class TrainingAlternatives:
     """Jobs to predict, as columns of equal length n.
 
     Attributes:
@@ -51,7 +51,7 @@ class Alternatives:
         accumulation: passes per update.
     """
 
-    profiles: tuple[Profile, ...]
+    profiles: tuple[WorkloadProfile, ...]
     kinds: tuple[Hardware, ...]
     profile: NDArray[np.int64]
     kind: NDArray[np.int64]
@@ -72,7 +72,7 @@ class Alternatives:
         order = np.argsort(codes, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
 
-    def names(self, row: int) -> tuple[Profile, Hardware, str]:
+    def names(self, row: int) -> tuple[WorkloadProfile, Hardware, str]:
         """Return profile, kind and precision of a row."""
         return (
             self.profiles[self.profile[row]],
@@ -85,15 +85,15 @@ class Alternatives:
         columns = (self.batch, self.gpus, self.accumulation, self.cap_watts, self.clock)
         return Configurations(*(values[rows] for values in columns))
 
-    def subset(self, rows: NDArray[np.int64]) -> Alternatives:
+    def subset(self, rows: NDArray[np.int64]) -> TrainingAlternatives:
         """Return some rows."""
         columns = ("profile", "kind", "precision", "batch", "gpus", "samples", "cap_watts", "clock")
         return replace(self, **{name: getattr(self, name)[rows] for name in (*columns, "accumulation")})
 
     @classmethod
     def of(
-        cls, questions: Iterable[tuple[Profile, Hardware, str, float, float, float, float]]
-    ) -> Alternatives:
+        cls, questions: Iterable[tuple[WorkloadProfile, Hardware, str, float, float, float, float]]
+    ) -> TrainingAlternatives:
         """Build from rows (profile, kind, precision, batch, gpus, samples, cap in watts)."""
         rows = list(questions)
         profiles = {id(row[0]): row[0] for row in rows}
@@ -116,7 +116,7 @@ class Alternatives:
 
 
 @dataclass(frozen=True, slots=True)
-class Predictions:
+class TrainingPredictions:
     """Answers as columns, in the order of the alternatives.
 
     Attributes:
@@ -155,7 +155,9 @@ class TrainingOracle:
         self._steps = StepPredictor(calibration_of, looping=looping)
         self._priors: dict[str, tuple[Calibration, Calibration]] = {}
 
-    def predict_many(self, asked: Alternatives, deviation: Deviation = (0.0, 0.0)) -> Predictions:
+    def predict_many(
+        self, asked: TrainingAlternatives, deviation: Deviation = (0.0, 0.0)
+    ) -> TrainingPredictions:
         """Predict all alternatives.
 
         Args:
@@ -180,9 +182,11 @@ class TrainingOracle:
                 memory[rows] = footprint_bytes(profile, asked.batch[rows], precision, optimizer)
         updates = np.maximum(1.0, asked.samples / (asked.batch * asked.gpus * asked.accumulation))
         duration, power = updates * step, watts * asked.gpus
-        return Predictions(step, duration, power, duration * power, clock, memory, memory <= limit, spread)
+        return TrainingPredictions(
+            step, duration, power, duration * power, clock, memory, memory <= limit, spread
+        )
 
-    def cases(self, asked: Alternatives) -> list[tuple[float, Deviation]]:
+    def cases(self, asked: TrainingAlternatives) -> list[tuple[float, Deviation]]:
         """Return the cases to average a choice over (see `choice`): probability and deviation of each.
 
         The host's share is uncertain only where the prediction is transferred from other kinds of device.
@@ -190,7 +194,7 @@ class TrainingOracle:
         second = CASES if self.transferred(asked).any() else ((0.0, 1.0),)
         return [(one * two, (first, other)) for first, one in CASES for other, two in second]
 
-    def transferred(self, asked: Alternatives) -> NDArray[np.bool_]:
+    def transferred(self, asked: TrainingAlternatives) -> NDArray[np.bool_]:
         """Return which alternatives are predicted by what other kinds of device say, shape (n,)."""
         found = np.zeros(len(asked), dtype=bool)
         for rows in asked.groups():
@@ -198,7 +202,7 @@ class TrainingOracle:
             found[rows] = self._steps.is_transferred(profile, kind)
         return found
 
-    def support(self, asked: Alternatives) -> Array:
+    def support(self, asked: TrainingAlternatives) -> Array:
         """Return how far each very job was measured (`Residuals.support`), shape (n,)."""
         found = np.zeros(len(asked))
         for rows in asked.groups():
@@ -207,7 +211,7 @@ class TrainingOracle:
             found[rows] = support_of(calibration, profile, precision, asked.batch[rows])
         return found
 
-    def usual_caps(self, asked: Alternatives) -> Array:
+    def usual_caps(self, asked: TrainingAlternatives) -> Array:
         """Return the power limit that is best on other kinds of device on average, in watts, shape (n,)."""
         found = np.full(len(asked), np.inf)
         for rows in asked.groups():
@@ -216,7 +220,7 @@ class TrainingOracle:
             found[rows] = np.inf if evidence is None else evidence.prior.cap_share * kind.tdp_watts
         return found
 
-    def effective_rows(self, asked: Alternatives) -> Array:
+    def effective_rows(self, asked: TrainingAlternatives) -> Array:
         """Return the effective numbers of transferred measurements (`Evidence.effective_count`), (n,)."""
         counts = np.zeros(len(asked))
         for rows in asked.groups():
@@ -239,7 +243,7 @@ class TrainingOracle:
             cached = self._priors[name] = (calibration, replace(calibration, evidence=evidence))
         return cached[1]
 
-    def predict(self, question: Question) -> Answer | None:
+    def predict(self, question: PredictionRequest) -> Prediction | None:
         """Answer for one training job; None if its model or kind of GPU is not named or not known.
 
         The names come from users and their jobs, so only shipped files count here, never a path.
@@ -258,16 +262,16 @@ class TrainingOracle:
             return None
         cap = max(float(question.gpu_cap_watts or np.inf), kind.min_cap_watts)
         row = (profile, kind, precision, float(question.batch or DEFAULT_BATCH), float(question.gpus or 1))
-        asked = Alternatives.of([(*row, float(samples), cap)])
+        asked = TrainingAlternatives.of([(*row, float(samples), cap)])
         answer = self.answers(asked, self.predict_many(asked))[0]
         basis = "; ".join((answer.basis, *_assumed(question, profile, precision)))
         return replace(answer, basis=basis, notes=(*answer.notes, *_doubts(question, kind, answer)))
 
-    def answers(self, asked: Alternatives, predicted: Predictions) -> list[Answer]:
+    def answers(self, asked: TrainingAlternatives, predicted: TrainingPredictions) -> list[Prediction]:
         """Return predictions one by one, with range, origin and warnings."""
         return [self._answer(asked, predicted, place) for place in range(len(asked))]
 
-    def _answer(self, asked: Alternatives, predicted: Predictions, place: int) -> Answer:
+    def _answer(self, asked: TrainingAlternatives, predicted: TrainingPredictions, place: int) -> Prediction:
         profile, kind = asked.profiles[asked.profile[place]], asked.kinds[asked.kind[place]]
         calibration = self._calibration_of(kind.name)
         time_low, time_high, power_low, power_high = (float(value) for value in predicted.spread[place])
@@ -285,11 +289,11 @@ class TrainingOracle:
         power = _estimate(float(predicted.power_watts[place]), power_low, power_high, most)
         energy_low, energy_high = _product(time_low, power_low), _product(time_high, power_high)
         fitted = calibration.fitted_unix_s
-        return Answer(
+        return Prediction(
             duration_s=_estimate(float(predicted.duration_s[place]), time_low, time_high),
             power_watts=power,
             energy_joules=_estimate(float(predicted.energy_joules[place]), energy_low, energy_high),
-            source=Source.MODEL,
+            source=PredictionSource.MODEL,
             basis=f"{profile.name} on {kind.name}, {calibration.basis}; watts of the {kind.kind.upper()}s",
             age_s=None if fitted is None else max(0.0, time.time() - fitted),
             observations=calibration.rows or None,
@@ -297,7 +301,7 @@ class TrainingOracle:
         )
 
 
-def _unfamiliar(profile: Profile, kind: Hardware, calibration: Calibration) -> list[str]:
+def _unfamiliar(profile: WorkloadProfile, kind: Hardware, calibration: Calibration) -> list[str]:
     """Return a note on a workload without factors of its own."""
     if profile.name in calibration.workloads:
         return []
@@ -309,7 +313,7 @@ def _unfamiliar(profile: Profile, kind: Hardware, calibration: Calibration) -> l
     return [f"{rows} of {profile.name} on {kind.name}, the rest as on other kinds ({sources or 'none'})"]
 
 
-def _assumed(question: Question, profile: Profile, precision: str) -> tuple[str, ...]:
+def _assumed(question: PredictionRequest, profile: WorkloadProfile, precision: str) -> tuple[str, ...]:
     """Return what the question did not say, as one part of a basis; nothing if it said all."""
     parts = []
     if not question.samples:
@@ -321,7 +325,7 @@ def _assumed(question: Question, profile: Profile, precision: str) -> tuple[str,
     return (f"assumed: {', '.join(parts)}",) if parts else ()
 
 
-def _doubts(question: Question, kind: Hardware, answer: Answer) -> list[str]:
+def _doubts(question: PredictionRequest, kind: Hardware, answer: Prediction) -> list[str]:
     """Return notes on what the question says and the model cannot follow."""
     notes, limit_s = [], question.time_limit_s
     if limit_s and answer.duration_s.mean > limit_s:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from slurm_energy.config import Config, SitePolicy
 from slurm_energy.devices import hardware as words
 from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, NodeHardware, Setting
-from slurm_energy.policies import edp
+from slurm_energy.policies import edp_table
 from slurm_energy.policies.caps import LimitRange, split_cap
 from slurm_energy.policies.catalogue import MONITOR, catalogue
 from slurm_energy.policies.flags import PolicyRequest
@@ -169,7 +169,7 @@ def _edp(
 
 def _edp_cpus(targets: _Targets, hardware: NodeHardware, config: Config, model: str | None) -> None:
     gpu_names = [gpu.name for gpu in hardware.gpus]
-    entry = edp.cpu_entry(config, hardware.cpu_model, gpu_names, model)
+    entry = edp_table.cpu_entry(config, hardware.cpu_model, gpu_names, model)
     if entry is None:
         targets.notes.append(f"no EDP entry for CPU '{hardware.cpu_model}': CPU left alone")
         return
@@ -200,7 +200,7 @@ def _edp_gpus(
 ) -> bool:
     found = False
     for gpu in gpus:
-        entry = edp.gpu_entry(config, cpu_model, gpu.name, model)
+        entry = edp_table.gpu_entry(config, cpu_model, gpu.name, model)
         if entry is None:
             targets.notes.append(f"no EDP entry for GPU {gpu.index} '{gpu.name}': left alone")
             continue

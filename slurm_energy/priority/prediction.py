@@ -18,7 +18,7 @@ from slurm_energy.oracle.history import queue_forecast as history_columns
 from slurm_energy.oracle.history.cap_response import caps_of
 from slurm_energy.oracle.history.similarity import LEVELS, USER_LEVEL
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
-from slurm_energy.oracle.prediction import Answer, Question, Source
+from slurm_energy.oracle.prediction import Prediction, PredictionRequest, PredictionSource
 from slurm_energy.oracle.site_files import read_site
 from slurm_energy.oracle.training_oracle import TrainingOracle
 from slurm_energy.policies.catalogue import policy_caps
@@ -31,10 +31,10 @@ from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
 FINGERPRINT: Final = "ENERGY_FINGERPRINT"
 """Name of the script digest among a job's flags."""
 
-SOURCES: Final = (Source.HISTORY, Source.MODEL, Source.NAMEPLATE)
+SOURCES: Final = (PredictionSource.HISTORY, PredictionSource.MODEL, PredictionSource.NAMEPLATE)
 HISTORY, MODEL, NAMEPLATE = range(3)
 
-HistoryPredictor = Callable[[Mapping[str, Sequence[Any]]], history_columns.Predictions]
+HistoryPredictor = Callable[[Mapping[str, Sequence[Any]]], history_columns.QueueForecast]
 """`oracle.history.queue_forecast.predict_many` for the current history."""
 
 _MIN_TIME_S: Final = 1e-3
@@ -267,7 +267,7 @@ class QueuePredictor:
                 continue
             key = (model, kind, requests["gpus"][row], requests["gpu_cap_watts"][row])
             if key not in cache:
-                question = Question(model=model, gpu_kind=kind, gpus=key[2], gpu_cap_watts=key[3])
+                question = PredictionRequest(model=model, gpu_kind=kind, gpus=key[2], gpu_cap_watts=key[3])
                 cache[key] = _mean_figures(self._training.predict(question))
             answer = cache[key]
             if answer is not None:
@@ -292,7 +292,7 @@ class QueuePredictor:
             answer = cache.get(key)
             if answer is None:
                 means = _mean_figures(
-                    self._nameplate.predict(Question(**dict(zip(columns, key, strict=True))))
+                    self._nameplate.predict(PredictionRequest(**dict(zip(columns, key, strict=True))))
                 )
                 answer = cache[key] = means or (NO_LIMIT_S / 2, 0.0)
             found.append(answer)
@@ -315,7 +315,7 @@ def _fingerprint(flags: Mapping[str, str]) -> str | None:
     return text if FINGERPRINT_FORM.fullmatch(text) else None
 
 
-def _mean_figures(answer: Answer | None) -> tuple[float, float] | None:
+def _mean_figures(answer: Prediction | None) -> tuple[float, float] | None:
     return None if answer is None else (answer.duration_s.mean, answer.power_watts.mean)
 
 

@@ -1,6 +1,7 @@
-"""Energy of a program's own sections: in a job through the agent, elsewhere from the counters.
+"""Energy of the sections of a program, measured by the program itself.
 
-Nothing in here may stop or slow the program that is measured: what is not known is None.
+In a job the figures come from the node's agent, elsewhere directly from the energy counters. Measuring never
+stops or slows the program; a figure that is not known is None.
 """
 
 from slurm_energy.profiling.profiler import flush, profile, results

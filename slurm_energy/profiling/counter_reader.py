@@ -1,4 +1,4 @@
-"""Energy straight from the counters, where this process may read them: wraps added up, gaps unknown."""
+"""Energy read directly from the counters, where this process may read them. Wraps are added up."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from slurm_energy.devices.driver import DeviceError, EnergyCounter
 from slurm_energy.profiling.energy_reader import EnergyReader, EnergyReading
 from slurm_energy.quantities import counter_delta
 
-_SAFE_PART_OF_RANGE = 0.9
+_SAFE_FRACTION_OF_RANGE = 0.9
 _READS_PER_WRAP = 3
 
 
 class CounterEnergyReader(EnergyReader):
-    """Sums of all counters by component; a thread reads often enough to see every wrap.
+    """Sums of all counters by component. A thread reads often enough to notice every wrap.
 
-    A component in which a wrap or reset may have been missed is None ever after, rather than wrong.
+    A component in which a wrap or a reset may have been missed is None from then on.
     """
 
     name = "devices"
@@ -38,7 +38,7 @@ class CounterEnergyReader(EnergyReader):
             threading.Thread(target=self._watch, args=arguments, daemon=True, name="senergy-wraps").start()
 
     def read(self) -> EnergyReading | None:
-        """Read all counters."""
+        """Return the energy of each component since this reader was opened."""
         with self._lock:
             for counter in self._devices.counters:
                 self._add(counter)
@@ -62,7 +62,7 @@ class CounterEnergyReader(EnergyReader):
             certain = moved_uj >= 0
         else:
             moved_uj = counter_delta(before, value, counter.range_uj)
-            certain = (now - then) * counter.max_watts * 1e6 <= _SAFE_PART_OF_RANGE * counter.range_uj
+            certain = (now - then) * counter.max_watts * 1e6 <= _SAFE_FRACTION_OF_RANGE * counter.range_uj
         if not certain:
             self._lost.add(counter.key)
         self._total_uj[counter.key] = self._total_uj.get(counter.key, 0) + moved_uj
@@ -83,10 +83,10 @@ class CounterEnergyReader(EnergyReader):
 
 
 def open_counter_reader(root: Path = Path("/")) -> CounterEnergyReader | None:
-    """Return the node's counters, or None if there is none that this process may read.
+    """Return a reader of the node's counters; None if this process may read none of them.
 
     Args:
-        root: where /sys and /proc are found.
+        root: directory that contains /sys and /proc.
     """
     devices = discover(root)
     for counter in devices.counters:

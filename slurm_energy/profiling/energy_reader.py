@@ -1,4 +1,4 @@
-"""Where joules come from, and the node's agent as the source inside a job. The counters are in `counters`."""
+"""Readers of energy for the profiler: their common interface, and the reader that asks the node's agent."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ log = logging.getLogger("slurm_energy")
 
 _TIMEOUT_S = 1.0
 _RETRY_AFTER_S = 5.0
-_KEPT_S = 30.0
-"""A connection that was idle for longer is opened anew: the agent closes it after a minute."""
-_MOST_ASKED = 64
-"""Questions without an answer; with more of them the agent could not get rid of its answers."""
-_LONGEST_ANSWER_BYTES = 1 << 20
+_MAX_IDLE_S = 30.0
+"""A connection that was idle for longer is replaced, because the agent closes it after a minute."""
+_MAX_PENDING = 64
+"""Maximum of requests without a response. Beyond it the agent could block while it sends responses."""
+_MAX_RESPONSE_BYTES = 1 << 20
 _SAME_CLOCK_S = 60.0
-"""A sample further away was told by another clock: a container can have its own."""
+"""A sample further away was timed by another clock: a container can have its own."""
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class EnergyReading:
-    """Energy so far.
+    """Energy up to one instant.
 
     Attributes:
-        joules: by component; None: not known.
-        age_s: seconds between the moment asked about and the agent's sample.
+        joules: joules by component; None if unknown.
+        age_s: seconds between the requested instant and the agent's sample.
     """
 
     joules: Mapping[str, float | None]
@@ -44,42 +44,44 @@ class EnergyReading:
 
 
 @dataclass(slots=True)
-class _Question:
-    """A question to the agent: `reading` is the answer once it is `done`, None if there will be none.
+class _PendingRequest:
+    """A request to the agent for the energy at the time when the request was created.
 
-    It is about the moment in which it was made, seconds of CLOCK_BOOTTIME.
+    `requested_s` is that time in seconds of CLOCK_BOOTTIME. `reading` is the response once `done` is true;
+    it is None if no response will come.
     """
 
-    asked_s: float = field(default_factory=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+    requested_s: float = field(default_factory=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
     done: bool = False
     reading: EnergyReading | None = None
 
 
 class EnergyReader(ABC):
-    """Gives readings of energy so far; only their differences mean anything.
+    """Source of energy readings. Only differences between two readings are meaningful.
 
     Attributes:
-        name: for the lines: `agent` (the job's energy on this node), `devices` (the whole node's) or `none`.
+        name: value of `source` in the lines: `agent` (energy of the job on this node), `devices` (energy of
+            the whole node) or `none`.
     """
 
     name: str
 
     @abstractmethod
     def read(self) -> EnergyReading | None:
-        """Return the energy so far; None if it cannot be known now."""
+        """Return the energy up to now; None if it is unknown."""
 
-    def begin(self) -> Callable[[], EnergyReading | None]:
-        """Take a reading now, and return what gives it later."""
+    def start_reading(self) -> Callable[[], EnergyReading | None]:
+        """Start a reading for this instant, and return a function that returns its result."""
         reading = self.read()
         return lambda: reading
 
     def close(self) -> None:
-        """Give sockets and files back."""
+        """Release sockets and files."""
         return
 
 
 class NullEnergyReader(EnergyReader):
-    """Where nothing can be measured."""
+    """Reader for processes that can measure nothing."""
 
     name = "none"
 
@@ -89,10 +91,10 @@ class NullEnergyReader(EnergyReader):
 
 
 class AgentEnergyReader(EnergyReader):
-    """The `energy` message of this node's senergyd, over one connection that stays open.
+    """Reader that sends the `energy` message to the node's senergyd over one persistent connection.
 
-    The job id only names the job: the agent looks at who asks. Answers come in the order of the questions, so
-    that `begin` asks and whoever reads next collects its answer.
+    The job id only names the job; the agent authenticates the sender. Responses arrive in the order of the
+    requests, so `start_reading` sends a request, and the next caller that reads collects the response.
     """
 
     name = "agent"
@@ -103,44 +105,44 @@ class AgentEnergyReader(EnergyReader):
         self._message = json.dumps(message).encode() + b"\n"
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
-        self._rest = b""
-        self._asked: collections.deque[_Question] = collections.deque()
+        self._buffer = b""
+        self._pending: collections.deque[_PendingRequest] = collections.deque()
         self._used_s = 0.0
         self._not_before = 0.0
 
-    def begin(self) -> Callable[[], EnergyReading | None]:
-        """Ask, and return what waits for the answer: the program need not stand still until it comes."""
-        question = _Question()
-        self._guarded(lambda: self._put(question))
-        return lambda: question.reading if question.done else self._guarded(lambda: self._collect(question))
+    def start_reading(self) -> Callable[[], EnergyReading | None]:
+        """Send a request without waiting, and return a function that waits for the response."""
+        request = _PendingRequest()
+        self._guarded(lambda: self._send_without_waiting(request))
+        return lambda: request.reading if request.done else self._guarded(lambda: self._collect(request))
 
     def read(self) -> EnergyReading | None:
-        """Ask the agent; after a failure nobody waits for it again for some seconds."""
+        """Return the energy up to now. After a failure the agent is left alone for some seconds."""
         return self._guarded(self.ask)
 
     def ask(self) -> EnergyReading:
-        """Return what the agent answers.
+        """Return the agent's response.
 
         Raises:
-            UnavailableError: nobody answers.
-            EnergyError: the agent refused, in its own words.
+            UnavailableError: the agent does not respond.
+            EnergyError: the agent refused the request, with its reason.
         """
-        kept = self._connection is not None
+        was_open = self._connection is not None
         try:
             return self._exchange()
         except (OSError, ValueError):
-            if not kept:
+            if not was_open:
                 raise self._unreachable() from None
         try:
-            return self._exchange()  # the agent closes idle connections, and may have been restarted
+            return self._exchange()  # the agent closes idle connections, or may have been restarted
         except (OSError, ValueError):
             raise self._unreachable() from None
 
     def close(self) -> None:
-        """Close the connection; questions without an answer have none."""
-        connection, self._connection, self._rest = self._connection, None, b""
-        while self._asked:
-            self._asked.popleft().done = True
+        """Close the connection; pending requests end without a response."""
+        connection, self._connection, self._buffer = self._connection, None, b""
+        while self._pending:
+            self._pending.popleft().done = True
         if connection is not None:
             connection.close()
 
@@ -150,7 +152,8 @@ class AgentEnergyReader(EnergyReader):
         try:
             return action() if time.monotonic() >= self._not_before else None
         except (EnergyError, OSError, ValueError) as error:
-            if not isinstance(error, ConnectionError):  # a lost connection: the next question opens another
+            # After a lost connection the next request opens another one.
+            if not isinstance(error, ConnectionError):
                 self._not_before = time.monotonic() + _RETRY_AFTER_S
             log.debug("%s", error)
             return None
@@ -158,35 +161,35 @@ class AgentEnergyReader(EnergyReader):
             self._lock.release()
 
     def _exchange(self) -> EnergyReading:
-        question = _Question()
-        self._send(question)
-        reading = self._collect(question)
+        request = _PendingRequest()
+        self._send(request)
+        reading = self._collect(request)
         if reading is None:
-            raise ConnectionError("no answer")
+            raise ConnectionError("no response")
         return reading
 
-    def _put(self, question: _Question) -> None:
-        """Ask without waiting: over the open connection if the agent has not closed it meanwhile."""
-        self._take_arrived()
-        if len(self._asked) >= _MOST_ASKED:
-            self._collect(self._asked[0])
-        kept = self._connection is not None
+    def _send_without_waiting(self, request: _PendingRequest) -> None:
+        """Send a request over the open connection, or over a new one if the agent has closed it."""
+        self._receive_available()
+        if len(self._pending) >= _MAX_PENDING:
+            self._collect(self._pending[0])
+        was_open = self._connection is not None
         try:
-            self._send(question)
+            self._send(request)
         except OSError:
-            if not kept:
+            if not was_open:
                 raise
-            self._send(question)
+            self._send(request)
 
-    def _take_arrived(self) -> None:
-        """Take the answers that are there; a connection that has ended is closed."""
+    def _receive_available(self) -> None:
+        """Receive the responses that have arrived; close a connection that the agent has closed."""
         if self._connection is None:
             return
         self._connection.settimeout(0)
         try:
-            while self._asked:
-                self._take(self._connection)
-            if not self._rest and self._connection.recv(1, socket.MSG_PEEK) == b"":
+            while self._pending:
+                self._receive(self._connection)
+            if not self._buffer and self._connection.recv(1, socket.MSG_PEEK) == b"":
                 self.close()
         except BlockingIOError:
             pass
@@ -196,8 +199,8 @@ class AgentEnergyReader(EnergyReader):
             if self._connection is not None:
                 self._connection.settimeout(_TIMEOUT_S)
 
-    def _send(self, question: _Question) -> None:
-        if time.monotonic() - self._used_s > _KEPT_S and not self._asked:
+    def _send(self, request: _PendingRequest) -> None:
+        if time.monotonic() - self._used_s > _MAX_IDLE_S and not self._pending:
             self.close()
         try:
             if self._connection is None:
@@ -209,44 +212,44 @@ class AgentEnergyReader(EnergyReader):
             self.close()
             raise
         self._used_s = time.monotonic()
-        self._asked.append(question)
+        self._pending.append(request)
 
-    def _collect(self, wanted: _Question) -> EnergyReading | None:
-        """Read answers up to the one that is wanted."""
+    def _collect(self, request: _PendingRequest) -> EnergyReading | None:
+        """Receive responses up to that of `request`."""
         try:
-            while not wanted.done and self._asked and self._connection is not None:
-                self._take(self._connection)
+            while not request.done and self._pending and self._connection is not None:
+                self._receive(self._connection)
         except EnergyError:
             raise
         except BaseException:
-            self.close()  # an answer that comes later must not be taken for that of the next question
+            self.close()  # a late response must not be taken for that of the next request
             raise
-        return wanted.reading
+        return request.reading
 
-    def _take(self, connection: socket.socket) -> None:
-        """Take the next answer, which is that of the oldest question."""
-        answer = json.loads(self._line(connection))
-        question = self._asked.popleft()
-        question.done = True
-        question.reading = self._reading(answer, question.asked_s)
+    def _receive(self, connection: socket.socket) -> None:
+        """Receive the next response, which belongs to the oldest pending request."""
+        response = json.loads(self._line(connection))
+        request = self._pending.popleft()
+        request.done = True
+        request.reading = self._reading(response, request.requested_s)
 
-    def _reading(self, answer: Any, asked_s: float) -> EnergyReading:
-        if not isinstance(answer, dict):
+    def _reading(self, response: Any, requested_s: float) -> EnergyReading:
+        if not isinstance(response, dict):
             raise ValueError("not an object")
-        if not answer.get("ok") or not isinstance(answer.get("components"), dict):
-            raise EnergyError(f"agent {self._path}", str(answer.get("error", "an answer without energy")))
-        age_s, sampled_s = float(answer.get("age_s") or 0.0), answer.get("sampled_s")
-        if isinstance(sampled_s, (int, float)) and abs(sampled_s - asked_s) < _SAME_CLOCK_S:
-            age_s = abs(sampled_s - asked_s)  # an agent that was busy took its sample later
-        return EnergyReading(answer["components"], age_s)
+        if not response.get("ok") or not isinstance(response.get("components"), dict):
+            raise EnergyError(f"agent {self._path}", str(response.get("error", "a response without energy")))
+        age_s, sampled_s = float(response.get("age_s") or 0.0), response.get("sampled_s")
+        if isinstance(sampled_s, (int, float)) and abs(sampled_s - requested_s) < _SAME_CLOCK_S:
+            age_s = abs(sampled_s - requested_s)  # a busy agent takes its sample later
+        return EnergyReading(response["components"], age_s)
 
     def _line(self, connection: socket.socket) -> bytes:
-        while b"\n" not in self._rest:
+        while b"\n" not in self._buffer:
             data = connection.recv(65536)
-            if not data or len(self._rest) > _LONGEST_ANSWER_BYTES:
-                raise ConnectionError("no answer")
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
+            if not data or len(self._buffer) > _MAX_RESPONSE_BYTES:
+                raise ConnectionError("no response")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
     def _unreachable(self) -> UnavailableError:

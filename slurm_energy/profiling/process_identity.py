@@ -1,4 +1,7 @@
-"""Who is measured: job, step, node, rank and process, and where the lines go. Names only, no authority."""
+"""The process that is measured: its job, step, node, rank and process id, and the directory of its lines.
+
+These are names taken from the environment. They grant no rights.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ class ProcessIdentity:
     """A process of a job.
 
     Attributes:
-        job_id: None outside Slurm.
+        job_id: Slurm's job id; None outside Slurm.
         step: Slurm's step number; None outside steps.
-        node: node name as Slurm knows it, else the host's.
-        rank: of the task; None if nothing tells it.
-        pid: of the process.
+        node: Slurm's name of the node; outside Slurm the name of the host.
+        rank: rank of the task; None if the environment does not name it.
+        pid: process id.
     """
 
     job_id: int | None
@@ -34,7 +37,7 @@ class ProcessIdentity:
 
     @property
     def file_name(self) -> str:
-        """Name of the file for this process's lines; no other process has the same."""
+        """Name of the file with this process's lines; no other process has the same name."""
         parts = [f"job{self.job_id}" if self.job_id is not None else "nojob"]
         parts += [f"step{self.step}"] if self.step is not None else []
         parts += [f"rank{self.rank}"] if self.rank is not None else []
@@ -42,7 +45,7 @@ class ProcessIdentity:
 
 
 def current_process(environment: Mapping[str, str] = os.environ) -> ProcessIdentity:
-    """Return this process's place from what Slurm and MPI say in the environment."""
+    """Return the identity of this process from the environment variables of Slurm and MPI."""
     ranks = (_number(environment.get(key)) for key in _RANK_KEYS)
     return ProcessIdentity(
         job_id=_number(environment.get("SLURM_JOB_ID")),
@@ -53,12 +56,16 @@ def current_process(environment: Mapping[str, str] = os.environ) -> ProcessIdent
     )
 
 
-def profile_directory(place: ProcessIdentity, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return where lines are written: $SENERGY_PROFILE_DIR (empty: nowhere), in a job else its own folder."""
-    named = environment.get(DIRECTORY_KEY)
-    if named is not None:
-        return Path(named) if named else None
-    return None if place.job_id is None else Path(f"senergy-profile.{place.job_id}")
+def profile_directory(process: ProcessIdentity, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the directory for the lines; None if they are not written.
+
+    $SENERGY_PROFILE_DIR names the directory; if it is empty, nothing is written. Without the variable a job
+    writes to a directory of its own, and a program outside Slurm writes nothing.
+    """
+    configured = environment.get(DIRECTORY_KEY)
+    if configured is not None:
+        return Path(configured) if configured else None
+    return None if process.job_id is None else Path(f"senergy-profile.{process.job_id}")
 
 
 def _number(text: str | None) -> int | None:

@@ -1,56 +1,60 @@
-"""Sections of a program: `with profile("phase"):` and `@profile("phase")`. What a program sees of profiling.
+"""Interface of the profiler for programs: `with profile("phase"):` and `@profile("phase")`.
 
-A section's joules are those of the whole job on this node (of the whole node outside Slurm) while it ran, not
-of the calling process alone. Exceptions pass through; failures to measure never reach the program. Both ends
-of a section only ask: the program waits for an answer when it looks at the joules, not before.
+The energy of a section is that of the whole job on this node while the section ran (outside Slurm that of the
+whole node), not that of the calling process alone. Exceptions pass through, and a failure to measure never
+reaches the program. Both ends of a section only send a request; the program waits for the responses when it
+reads the energy.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from slurm_energy.errors import UsageError
-from slurm_energy.profiling.energy_reader import EnergyReader
-from slurm_energy.profiling.finding import find_energy_reader
+from slurm_energy.errors import EnergyError, UsageError
+from slurm_energy.profiling.energy_reader import AgentEnergyReader, EnergyReader, NullEnergyReader
 from slurm_energy.profiling.process_identity import ProcessIdentity, current_process, profile_directory
 from slurm_energy.profiling.recorder import SectionRecorder
 from slurm_energy.profiling.section import Section
 
-_LONGEST_NAME = 200
+log = logging.getLogger("slurm_energy")
+
+_MAX_NAME_CHARS = 200
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Process:
-    """What the sections of one process share; a forked child begins anew."""
+    """State shared by the sections of one process. A forked child starts with a new state."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.source: EnergyReader | None = None
+        self.reader: EnergyReader | None = None
         self.recorder: SectionRecorder | None = None
         self.is_fork = False
 
-    def opened(self) -> EnergyReader:
-        if self.source is None:
+    def open_reader(self) -> EnergyReader:
+        if self.reader is None:
             with self.lock:
-                if self.source is None:
-                    place = current_process()
-                    self.recorder = SectionRecorder(place, profile_directory(place), eager=self.is_fork)
-                    self.source = find_energy_reader(place.job_id)
-        return self.source
+                if self.reader is None:
+                    process = current_process()
+                    self.recorder = SectionRecorder(process, profile_directory(process), eager=self.is_fork)
+                    self.reader = _open_energy_reader(process.job_id)
+        return self.reader
 
-    def forked(self) -> None:
-        self.lock = threading.Lock()  # another thread may have held it
-        if self.source is not None and self.source.name == "agent":
-            self.source.close()  # the child's copy of the descriptor; the parent's stays open
-        self.source = None
+    def reset_after_fork(self) -> None:
+        self.lock = threading.Lock()  # another thread of the parent may have held the old one
+        if self.reader is not None and self.reader.name == "agent":
+            self.reader.close()  # the child's copy of the descriptor; the parent's stays open
+        self.reader = None
         if self.recorder is not None:
             self.recorder.abandon()
         self.recorder = None
@@ -59,36 +63,38 @@ class _Process:
 
 _process = _Process()
 _stack: ContextVar[tuple[Section, ...]] = ContextVar("slurm_energy_sections", default=())
-os.register_at_fork(after_in_child=_process.forked)
+os.register_at_fork(after_in_child=_process.reset_after_fork)
 
 
 class profile:  # noqa: N801 (used like a function, as a context manager and as a decorator)
     """Measure a section of the program.
 
-    `with profile("solve") as section:` measures the block, `@profile("solve")` every call of a function
-    (coroutines and generators too). Sections nest; threads and asyncio tasks have their own stacks.
+    `with profile("solve") as section:` measures a block, `@profile("solve")` each call of a function,
+    including coroutines and generators. Sections nest. Each thread and each asyncio task has its own stack
+    of sections.
 
     Args:
-        name: of the section, up to 200 printable characters.
+        name: name of the section, up to 200 printable characters.
 
     Raises:
-        UsageError: not such a name.
+        UsageError: the name is not valid.
     """
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MAX_NAME_CHARS:
             raise UsageError(
-                f"profile: {name!r:.60} is no name", todo=f"1 to {_LONGEST_NAME} printable characters"
+                f"profile: {name!r:.60} is not a valid name",
+                todo=f"use 1 to {_MAX_NAME_CHARS} printable characters",
             )
         self._name = name
 
     def __enter__(self) -> Section:
-        source = _process.opened()
+        reader = _process.open_reader()
         outer = _stack.get()
         path = (*(outer[-1].path if outer else ()), self._name)
         section = Section(path, time.time(), _owner=id(self), _pid=os.getpid())
         _stack.set((*outer, section))
-        section._begin = source.begin()
+        section._begin = reader.start_reading()
         section._begin_s = time.perf_counter()
         return section
 
@@ -104,14 +110,14 @@ class profile:  # noqa: N801 (used like a function, as a context manager and as 
         section.seconds = end_s - section._begin_s
         section.failed = kind.__name__ if kind is not None else None
         if section._pid != os.getpid():
-            return  # begun before a fork: it is the parent's
-        source = _process.opened()
-        section._end = source.begin()
+            return  # the section began before a fork and belongs to the parent
+        reader = _process.open_reader()
+        section._end = reader.start_reading()
         if _process.recorder is not None:
-            _process.recorder.add(section, source.name)
+            _process.recorder.add(section, reader.name)
 
     def __call__(self, function: _Function) -> _Function:
-        """Return `function`, measured at every call."""
+        """Return `function` wrapped so that each call is measured."""
         name = self._name
         wrapper: Any
         if inspect.iscoroutinefunction(function):
@@ -139,16 +145,55 @@ class profile:  # noqa: N801 (used like a function, as a context manager and as 
 
 
 def results() -> list[dict[str, Any]]:
-    """Return the lines of this process's last sections (up to 10,000), see docs/user-guide.md."""
+    """Return the lines of the last sections of this process, up to 10,000; see docs/user-guide.md."""
     return [] if _process.recorder is None else _process.recorder.lines()
 
 
 def flush() -> None:
-    """Write lines that wait to the process's file now; done by itself every second and at the end."""
+    """Write the waiting lines to the file now. This also happens every second and at exit."""
     if _process.recorder is not None:
         _process.recorder.flush()
 
 
 def process_identity() -> ProcessIdentity:
-    """Return the place that this process's lines name."""
-    return current_process() if _process.recorder is None else _process.recorder.place
+    """Return the identity that the lines of this process carry."""
+    return current_process() if _process.recorder is None else _process.recorder.process
+
+
+def _open_energy_reader(job_id: int | None) -> EnergyReader:
+    """Return the energy reader of this process; warn once if nothing can be measured.
+
+    In a job the reader asks the node's agent. Where no agent answers, the counters are read directly.
+
+    Args:
+        job_id: job that the environment names; None outside Slurm.
+    """
+    why = "this is not a Slurm job"
+    agent = None
+    if job_id is not None:
+        agent = AgentEnergyReader(_socket_path(), job_id)
+        try:
+            agent.ask()
+        except EnergyError as error:
+            why = str(error)
+        else:
+            return agent
+    from slurm_energy.profiling.counter_reader import open_counter_reader
+
+    counters = open_counter_reader()
+    if counters is not None:
+        return counters
+    log.warning(
+        "slurm_energy: the energy of sections is unknown: %s; the counters cannot be read directly either",
+        why,
+    )
+    return agent or NullEnergyReader()
+
+
+def _socket_path() -> Path:
+    from slurm_energy import config
+
+    try:
+        return config.load().agent.socket
+    except EnergyError:
+        return config.AgentConfig().socket

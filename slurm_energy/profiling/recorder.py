@@ -1,4 +1,4 @@
-"""One line of JSON per section, in a file per process. Files only; what a section is, is told elsewhere."""
+"""Recorder of finished sections: one line of JSON per section, in one file per process."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from slurm_energy.profiling.section import Section
 log = logging.getLogger("slurm_energy")
 
 MAX_LINES = 10_000
-_MOST_WAITING = 256
+_MAX_WAITING = 256
 _FLUSH_AFTER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Over:
-    """A section that is over, whose joules were not looked at yet; source and thread that measured it."""
+class _FinishedSection:
+    """A finished section whose energy has not been read yet, and the reader and thread that measured it."""
 
     section: Section
     source: str
     thread: str
 
 
-def _line(over: _Over, place: ProcessIdentity) -> dict[str, Any]:
-    """Return a section as JSON-ready data; null: not known. Waits for its joules."""
-    section = over.section
+def _line(finished: _FinishedSection, process: ProcessIdentity) -> dict[str, Any]:
+    """Return a section as JSON-ready data, null for unknown values. Waits for its energy."""
+    section = finished.section
     return {
         "section": section.name,
         "path": list(section.path),
@@ -44,64 +44,64 @@ def _line(over: _Over, place: ProcessIdentity) -> dict[str, Any]:
         "energy_joules": dict(section.energy_joules),
         "total_joules": section.total_joules,
         "mean_watts": section.mean_watts,
-        "source": over.source,
+        "source": finished.source,
         "age_s": section.age_s,
         "failed": section.failed,
-        "job_id": place.job_id,
-        "step": place.step,
-        "node": place.node,
-        "rank": place.rank,
-        "pid": place.pid,
-        "thread": over.thread,
+        "job_id": process.job_id,
+        "step": process.step,
+        "node": process.node,
+        "rank": process.rank,
+        "pid": process.pid,
+        "thread": finished.thread,
     }
 
 
 class SectionRecorder:
-    """Keeps a process's lines and writes them a little later, so that sections do not wait for a disk.
+    """Collects the lines of a process and writes them with a delay, so that sections do not wait for a disk.
 
     Args:
-        place: the process.
-        directory: where its file goes, made if absent; None keeps lines in memory only.
-        eager: write every line at once, for forked processes, which mostly end without running atexit.
+        process: identity of the process.
+        directory: directory of the file, created if absent; None keeps the lines in memory only.
+        eager: write each line at once. Forked processes need this, because most end without running atexit.
     """
 
-    def __init__(self, place: ProcessIdentity, directory: Path | None, *, eager: bool = False) -> None:
+    def __init__(self, process: ProcessIdentity, directory: Path | None, *, eager: bool = False) -> None:
         self._eager = eager
-        self.place = place
-        # Not where the program may go to later.
-        self._path = None if directory is None else directory.absolute() / place.file_name
-        self._over: collections.deque[_Over] = collections.deque()
-        self._kept: collections.deque[dict[str, Any]] = collections.deque(maxlen=MAX_LINES)
+        self.process = process
+        # An absolute path, because the program may change its working directory.
+        self._path = None if directory is None else directory.absolute() / process.file_name
+        self._finished: collections.deque[_FinishedSection] = collections.deque()
+        self._lines: collections.deque[dict[str, Any]] = collections.deque(maxlen=MAX_LINES)
         self._lock = threading.Lock()
         self._flushed_s = time.monotonic()
         atexit.register(self.flush)
 
     def add(self, section: Section, source: str) -> None:
-        """Keep a section that is over. Its joules may still be on their way and are not waited for."""
-        self._over.append(_Over(section, source, threading.current_thread().name))
+        """Add a finished section without waiting for its energy, which may still be on its way."""
+        self._finished.append(_FinishedSection(section, source, threading.current_thread().name))
         if self._eager:
             self.flush()
-        elif time.monotonic() - self._flushed_s > _FLUSH_AFTER_S or len(self._over) > _MOST_WAITING:
+        elif time.monotonic() - self._flushed_s > _FLUSH_AFTER_S or len(self._finished) > _MAX_WAITING:
             self._flush(leave=1)
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the last `MAX_LINES` lines."""
         self.flush()
-        return list(self._kept)
+        return list(self._lines)
 
     def flush(self) -> None:
-        """Append what waits to the file; a file that cannot be written is given up, with one warning."""
+        """Append the waiting lines to the file. If that fails, warn once and write no more."""
         self._flush(leave=0)
 
     def _flush(self, leave: int) -> None:
         """Write all but the last `leave` sections."""
         with self._lock:
             self._flushed_s = time.monotonic()
-            count = max(0, len(self._over) - leave)
-            found = [_line(self._over.popleft(), self.place) for _ in range(count)]
-            self._kept.extend(found)
-            if found and self._path is not None:
-                self._write(self._path, "".join(json.dumps(entry) + "\n" for entry in found))
+            count = max(0, len(self._finished) - leave)
+            lines = [_line(self._finished.popleft(), self.process) for _ in range(count)]
+            self._lines.extend(lines)
+            if lines and self._path is not None:
+                self._write(self._path, "".join(json.dumps(entry) + "\n" for entry in lines))
 
     def _write(self, path: Path, text: str) -> None:
         try:
@@ -117,9 +117,9 @@ class SectionRecorder:
             self._path = None
 
     def abandon(self) -> None:
-        """Forget everything, in a forked child: the lines are the parent's."""
+        """Drop all lines in a forked child, because they belong to the parent."""
         self._lock = threading.Lock()
         self._path = None
-        self._over.clear()
+        self._finished.clear()
         with contextlib.suppress(Exception):
             atexit.unregister(self.flush)

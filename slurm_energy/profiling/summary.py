@@ -1,7 +1,7 @@
-"""The lines of all processes of a job put together: per rank, per section, as JSON, CSV or a pandas frame.
+"""Summaries of the sections of a job: the lines of all its processes, as JSON, CSV or a pandas frame.
 
-Processes on one node measure the same joules, so sums over processes would count them again and again.
-`summarise` says what is done instead.
+Processes on one node measure the same joules, so adding them up over processes would count these joules
+several times. `summarise` describes the rule that avoids this.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ class SectionSummary:
     """One section over all processes of a job.
 
     Attributes:
-        path: names from the outermost to this one.
-        calls: how often it ran, in all processes.
-        processes, nodes: how many took part.
-        seconds: the longest that one process spent in it.
-        energy_joules: by component, over all nodes; None: not known.
-        total_joules: all components together; None if one is not known.
-        failed: calls that ended in an exception.
+        path: names from the outermost section to this one.
+        calls: number of runs in all processes.
+        processes: number of processes with a run.
+        nodes: number of nodes with a run.
+        seconds: longest total time of one process in the section.
+        energy_joules: joules by component over all nodes; None if unknown.
+        total_joules: joules of all components; None if any is unknown.
+        failed: number of runs that ended in an exception.
     """
 
     path: tuple[str, ...]
@@ -54,36 +55,38 @@ class SectionSummary:
 
 
 def read_lines(directory: Path | str) -> list[dict[str, Any]]:
-    """Return the lines of all files in a directory by start; torn ones of killed programs are left out.
+    """Return the lines of all files in a directory, ordered by start.
+
+    Incomplete lines, which killed programs leave behind, are skipped.
 
     Raises:
-        NotFoundError: no such directory, or no line in it.
+        NotFoundError: the directory does not exist or contains no line.
     """
     folder = Path(directory)
-    found: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.jsonl")):
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        found += filter(None, map(_parsed, text.splitlines()))
-    if not found:
+        lines += filter(None, map(_parsed, text.splitlines()))
+    if not lines:
         raise NotFoundError(
-            f"{folder}", "no section in it", "name the directory that the job's programs wrote to"
+            f"{folder}", "contains no section", "name the directory that the job's programs wrote to"
         )
-    return sorted(found, key=lambda line: line["start"])
+    return sorted(lines, key=lambda line: line["start"])
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
     try:
         line = json.loads(text)
         path, joules = line["path"], line["energy_joules"]
-        sound = bool(path) and isinstance(path, list) and all(isinstance(name, str) for name in path)
-        sound = sound and isinstance(joules, dict) and all(map(_number_or_none, joules.values()))
-        sound = sound and all(map(is_number, (line["start"], line["seconds"], line["pid"])))
+        is_valid = bool(path) and isinstance(path, list) and all(isinstance(name, str) for name in path)
+        is_valid = is_valid and isinstance(joules, dict) and all(map(_number_or_none, joules.values()))
+        is_valid = is_valid and all(map(is_number, (line["start"], line["seconds"], line["pid"])))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return line if sound else None
+    return line if is_valid else None
 
 
 def _number_or_none(value: Any) -> bool:
@@ -93,9 +96,9 @@ def _number_or_none(value: Any) -> bool:
 def summarise(lines: Iterable[dict[str, Any]]) -> list[SectionSummary]:
     """Return one summary per section, in the order of first appearance.
 
-    On each node, runs of a section that overlap in time are counted once: as the process that measured most
-    among them. Runs one after the other add up, and so do nodes. Where runs overlap only in part this is a
-    lower bound.
+    Runs of a section that overlap in time on one node count once, with the value of the process that
+    measured most among them. Runs one after the other add up, and so do nodes. Where runs overlap only in
+    part the result is a lower bound.
     """
     sections: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for line in lines:
@@ -112,7 +115,7 @@ def _summary(path: tuple[str, ...], lines: list[dict[str, Any]]) -> SectionSumma
         seconds[key] = seconds.get(key, 0.0) + line["seconds"]
     parts = [group for own in nodes.values() for group in _overlapping(own)]
     names = dict.fromkeys(name for line in lines for name in line["energy_joules"])
-    energy = {name: _sum(_most(group, name) for group in parts) for name in names}
+    energy = {name: _sum(_max_joules(group, name) for group in parts) for name in names}
     return SectionSummary(
         path=path,
         calls=len(lines),
@@ -130,7 +133,7 @@ def _process(line: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _overlapping(lines: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield groups of runs that overlap, directly or through others."""
+    """Yield groups of runs that overlap, directly or through other runs."""
     group: list[dict[str, Any]] = []
     end = -math.inf
     for line in sorted(lines, key=lambda line: line["start"]):
@@ -142,31 +145,31 @@ def _overlapping(lines: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     yield group
 
 
-def _most(group: list[dict[str, Any]], name: str) -> float | None:
+def _max_joules(group: list[dict[str, Any]], name: str) -> float | None:
     sums: dict[tuple[Any, ...], float | None] = {}
     for line in group:
         key, joules = _process(line), line["energy_joules"].get(name)
         so_far = sums.get(key, 0.0)
         sums[key] = None if so_far is None or joules is None else so_far + joules
-    known = [value for value in sums.values() if value is not None]
-    return max(known) if known else None
+    totals = [value for value in sums.values() if value is not None]
+    return max(totals) if totals else None
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
     listed = list(values)
-    known = [value for value in listed if value is not None]
-    return math.fsum(known) if known and len(known) == len(listed) else None
+    known_values = [value for value in listed if value is not None]
+    return math.fsum(known_values) if known_values and len(known_values) == len(listed) else None
 
 
 def flat(line: dict[str, Any]) -> dict[str, Any]:
-    """Return a line as one row: the path as text, a column `joules.NAME` per component."""
+    """Return a line as one row: the path as text, and a column `joules.NAME` per component."""
     row = {"section": SEPARATOR.join(line["path"])} | {key: line.get(key) for key in _KEYS}
     row |= {f"joules.{name}": joules for name, joules in line["energy_joules"].items()}
     return row | {key: line.get(key) for key in _TAIL}
 
 
 def to_csv(lines: Iterable[dict[str, Any]]) -> str:
-    """Return CSV with a header; what is not known is empty."""
+    """Return CSV text with a header; unknown values are empty."""
     rows = [flat(line) for line in lines]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
@@ -177,7 +180,7 @@ def to_csv(lines: Iterable[dict[str, Any]]) -> str:
 
 
 def frame(directory: Path | str) -> Any:
-    """Return the lines of a directory as a pandas DataFrame, a row per run of a section.
+    """Return the lines of a directory as a pandas DataFrame, one row per run of a section.
 
     Raises:
         ImportError: pandas is not installed.

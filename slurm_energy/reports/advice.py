@@ -16,7 +16,7 @@ from slurm_energy.reports.note import Note
 from slurm_energy.reports.recommendation import gpus_of, recommendations
 from slurm_energy.reports.scaling import percent, plain, with_unit
 from slurm_energy.reports.settings import merge_settings
-from slurm_energy.reports.usage import MEASURED_PARTS, Usage
+from slurm_energy.reports.usage import MEASURED_PARTS, JobUsage
 from slurm_energy.slurm.hostlist import fold_hostlist
 
 GPU_WELL_BELOW_LIMIT = 0.75
@@ -26,7 +26,7 @@ NOTABLE_TIME_SHARE = 0.05
 PART_NAMES = {"cpu": "CPU", "dram": "DRAM", "gpu": "GPU", "other": "other parts", "node": "node meter"}
 
 
-def notes(job: Usage, config: Config | None = None) -> list[Note]:
+def notes(job: JobUsage, config: Config | None = None) -> list[Note]:
     """Return all remarks on a job, the most important first.
 
     Args:
@@ -38,7 +38,7 @@ def notes(job: Usage, config: Config | None = None) -> list[Note]:
     return [*findings, *recommendations(job, config)]
 
 
-def _trust(job: Usage) -> Iterator[Note]:
+def _trust(job: JobUsage) -> Iterator[Note]:
     if job.missing_nodes:
         verb = "has" if job.missing_nodes == 1 else "have"
         yield Note(
@@ -63,7 +63,7 @@ def _trust(job: Usage) -> Iterator[Note]:
                 yield Note("trust", f"{record.node}: {text}" if len(job.records) > 1 else text)
 
 
-def _settings(job: Usage) -> Iterator[Note]:
+def _settings(job: JobUsage) -> Iterator[Note]:
     for merged in merge_settings(job.records):
         fate, where = merged.fate, fold_hostlist(merged.nodes)
         if fate.applied is None:
@@ -76,7 +76,7 @@ def _settings(job: Usage) -> Iterator[Note]:
             )
 
 
-def _caps(job: Usage, config: Config) -> Iterator[Note]:
+def _caps(job: JobUsage, config: Config) -> Iterator[Note]:
     cap, above = asked_number(job, "cap_watts"), job.seconds_above_cap
     if cap and above and above > NOTABLE_TIME_SHARE * job.elapsed_s:
         highest = max((r.peak_watts for r in job.records if r.peak_watts is not None), default=None)
@@ -100,7 +100,7 @@ def _caps(job: Usage, config: Config) -> Iterator[Note]:
         )
 
 
-def _findings(job: Usage) -> Iterator[Note]:
+def _findings(job: JobUsage) -> Iterator[Note]:
     if job.elapsed_s <= 0 or job.energy_joules is None:
         return
     yield from _idle_gpus(job)
@@ -108,7 +108,7 @@ def _findings(job: Usage) -> Iterator[Note]:
     yield from _balance(job)
 
 
-def _idle_gpus(job: Usage) -> Iterator[Note]:
+def _idle_gpus(job: JobUsage) -> Iterator[Note]:
     drawn = [c for c in job.components if c.name.startswith("gpu[") and c.energy_joules is not None]
     limits = [device.max_cap_watts for device in gpus_of(job) if device.max_cap_watts is not None]
     joules = job.part_joules("gpu")
@@ -123,13 +123,13 @@ def _idle_gpus(job: Usage) -> Iterator[Note]:
         )
 
 
-def _busy_cpus(job: Usage) -> Iterator[Note]:
+def _busy_cpus(job: JobUsage) -> Iterator[Note]:
     cpu, gpu, total = job.part_joules("cpu"), job.part_joules("gpu"), job.energy_joules
     if cpu and gpu and total and cpu >= CPU_BESIDE_GPU_SHARE * total and gpu >= cpu:
         yield Note("finding", f"The CPUs took {percent(cpu, total, 0)} of the energy beside busy GPUs.")
 
 
-def _balance(job: Usage) -> Iterator[Note]:
+def _balance(job: JobUsage) -> Iterator[Note]:
     means = {r.node: r.mean_watts for r in job.records if r.mean_watts is not None}
     if len(means) < 2:
         return

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from slurm_energy.reports.fields import asked_number
 from slurm_energy.reports.scaling import plain
-from slurm_energy.reports.usage import Usage
+from slurm_energy.reports.usage import JobUsage
 from slurm_energy.slurm.hostlist import fold_hostlist
 
 BASELINE_POLICIES = ("monitor", "performance")
@@ -20,7 +20,7 @@ _COLORS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class PolicyVariant:
     """The runs of one piece of work under one policy with the same caps.
 
     Attributes:
@@ -31,33 +31,33 @@ class Variant:
 
     name: str
     color: str
-    jobs: tuple[Usage, ...]
+    jobs: tuple[JobUsage, ...]
 
-    def mean(self, figure: Callable[[Usage], float | None]) -> float | None:
+    def mean(self, figure: Callable[[JobUsage], float | None]) -> float | None:
         """Return the mean of a figure over the runs that know it; None if none does."""
         known = [value for value in map(figure, self.jobs) if value is not None]
         return math.fsum(known) / len(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ComparedWork:
     """One piece of work, on one set of nodes, under several policies; the first variant is the baseline."""
 
     name: str
-    variants: tuple[Variant, ...]
+    variants: tuple[PolicyVariant, ...]
 
     @property
-    def baseline(self) -> Variant:
+    def baseline(self) -> PolicyVariant:
         """The variant that the others compare to: an untuned one if there is any."""
         return self.variants[0]
 
 
-def work_name(job: Usage) -> str:
+def work_name(job: JobUsage) -> str:
     """Return what the job computes: its --energy-model, else its tag, else its name, else its id."""
     return job.first.model or job.first.tag or job.job.name or f"job {job.display_id}"
 
 
-def variant_name(job: Usage) -> str:
+def variant_name(job: JobUsage) -> str:
     """Return policy and caps: `edp`, `cap 400 W`, `cap 200 W per GPU`."""
     caps = []
     if (watts := asked_number(job, "cap_watts")) is not None:
@@ -67,26 +67,26 @@ def variant_name(job: Usage) -> str:
     return " ".join([job.first.policy, *caps])
 
 
-def compare(jobs: Iterable[Usage]) -> list[Work]:
+def compare(jobs: Iterable[JobUsage]) -> list[ComparedWork]:
     """Group jobs by work and nodes, then by policy and caps, in the order in which they come.
 
     Within a piece of work, an untuned variant goes first.
     """
     listed = list(jobs)
     colors = _colors(listed)
-    groups: dict[tuple[str, str], dict[str, list[Usage]]] = {}
+    groups: dict[tuple[str, str], dict[str, list[JobUsage]]] = {}
     for job in listed:
         variants = groups.setdefault((work_name(job), fold_hostlist(job.nodes)), {})
         variants.setdefault(variant_name(job), []).append(job)
     out = []
     for (name, nodes), variants in groups.items():
-        made = [Variant(label, colors[label], tuple(runs)) for label, runs in variants.items()]
+        made = [PolicyVariant(label, colors[label], tuple(runs)) for label, runs in variants.items()]
         made.sort(key=lambda variant: variant.jobs[0].first.policy not in BASELINE_POLICIES)
-        out.append(Work(f"{name} on {nodes}", tuple(made)))
+        out.append(ComparedWork(f"{name} on {nodes}", tuple(made)))
     return out
 
 
-def _colors(jobs: Sequence[Usage]) -> dict[str, str]:
+def _colors(jobs: Sequence[JobUsage]) -> dict[str, str]:
     """Give each variant a colour of its own, the well-known policies always the same one."""
     labels = {variant_name(job): job.first.policy for job in jobs}
     numbers: dict[str, int] = {}

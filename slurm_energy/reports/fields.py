@@ -10,10 +10,10 @@ from typing import Any, Generic, Literal, TypeVar
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.records import Quality
-from slurm_energy.reports.scaling import Units, figure, plain
+from slurm_energy.reports.scaling import DisplayUnits, figure, plain
 from slurm_energy.reports.settings import applied_part, short_settings
 from slurm_energy.reports.timespec import format_time
-from slurm_energy.reports.usage import Usage
+from slurm_energy.reports.usage import JobUsage
 from slurm_energy.slurm.hostlist import fold_hostlist
 from slurm_energy.spelling import suggestion
 
@@ -22,7 +22,7 @@ Kind = Literal["text", "scaled", "number", "figure", "duration", "time"]
 Row = TypeVar("Row")
 LISTING = "senergy acct --helpformat lists all"
 UNKNOWN = "unknown"
-PLAIN = Units(convert=False)
+PLAIN = DisplayUnits(convert=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,15 @@ class Style:
             leaves it empty.
     """
 
-    units: Units = Units()
+    units: DisplayUnits = DisplayUnits()
     time_format: str = ""
     now: datetime | None = None
     unknown: str = UNKNOWN
 
     @classmethod
-    def parsable(cls, units: Units = PLAIN, time_format: str = "", now: datetime | None = None) -> Style:
+    def parsable(
+        cls, units: DisplayUnits = PLAIN, time_format: str = "", now: datetime | None = None
+    ) -> Style:
         """Return the style of output for programs: one unit per column, unknown values empty."""
         return cls(units if units.fixed else PLAIN, time_format, now, unknown="")
 
@@ -112,19 +114,19 @@ class Field(Generic[Row]):
         return plain(value, 6 if self.name == "kWh" else 3)
 
 
-def _job_only(value: Callable[[Usage], Value]) -> Callable[[Usage], Value]:
+def _job_only(value: Callable[[JobUsage], Value]) -> Callable[[JobUsage], Value]:
     """Leave the column empty for steps, as sacct does."""
     return lambda usage: value(usage) if usage.first.step is None else None
 
 
-def _asked_watts(key: str) -> Callable[[Usage], Value]:
-    def value(usage: Usage) -> Value:
+def _asked_watts(key: str) -> Callable[[JobUsage], Value]:
+    def value(usage: JobUsage) -> Value:
         return asked_number(usage, key)
 
     return value
 
 
-def asked_number(usage: Usage, key: str) -> float | None:
+def asked_number(usage: JobUsage, key: str) -> float | None:
     """Return what the job asked for under `cap_watts` or `gpu_cap_watts`."""
     asked = usage.first.requested
     text = asked.get(key) or asked.get(key.rpartition("_")[0])
@@ -134,30 +136,30 @@ def asked_number(usage: Usage, key: str) -> float | None:
         return None
 
 
-def _quality(usage: Usage) -> str | None:
+def _quality(usage: JobUsage) -> str | None:
     quality: Quality | None = usage.quality
     return None if quality is None else str(quality)
 
 
-def _allocated_nodes(usage: Usage) -> int:
+def _allocated_nodes(usage: JobUsage) -> int:
     known = usage.job.nodes if usage.first.step is None else None
     return known or len(usage.records)
 
 
-def _step_or_job_name(usage: Usage) -> str | None:
+def _step_or_job_name(usage: JobUsage) -> str | None:
     return usage.job.name if usage.first.step is None else usage.first.step
 
 
 def _twins(
     name: str,
     widths: tuple[int, int],
-    value: Callable[[Usage], Value],
+    value: Callable[[JobUsage], Value],
     doc: str,
     unit: str,
     *,
     additive: bool = False,
-    expected: Callable[[Usage], bool] = always,
-) -> tuple[Field[Usage], Field[Usage]]:
+    expected: Callable[[JobUsage], bool] = always,
+) -> tuple[Field[JobUsage], Field[JobUsage]]:
     """Return a scaled column and its Raw twin, a plain number in the base unit."""
     options: dict[str, Any] = {"additive": additive, "unit": unit, "expected": expected}
     return (
@@ -166,7 +168,9 @@ def _twins(
     )
 
 
-def _energy(name: str, widths: tuple[int, int], part: str, doc: str) -> tuple[Field[Usage], Field[Usage]]:
+def _energy(
+    name: str, widths: tuple[int, int], part: str, doc: str
+) -> tuple[Field[JobUsage], Field[JobUsage]]:
     return _twins(
         name,
         widths,
@@ -178,7 +182,7 @@ def _energy(name: str, widths: tuple[int, int], part: str, doc: str) -> tuple[Fi
     )
 
 
-FIELDS: tuple[Field[Usage], ...] = (
+FIELDS: tuple[Field[JobUsage], ...] = (
     Field("Account", 10, "text", lambda u: u.job.account, "account that the job ran under"),
     Field("AllocCPUS", 10, "number", lambda u: u.cpus, "CPUs on all nodes"),
     Field(
@@ -306,7 +310,7 @@ LONG_FORMAT = (
 )
 
 
-def find_field(name: str, flag: str = "--format") -> Field[Usage]:
+def find_field(name: str, flag: str = "--format") -> Field[JobUsage]:
     """Return the field of jobs and steps of that name; see `find_in`."""
     return find_in(FIELDS, name, flag, LISTING)
 

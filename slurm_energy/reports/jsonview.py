@@ -11,13 +11,13 @@ from typing import Any
 from slurm_energy import __version__
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord, JobDevice
 from slurm_energy.reports.settings import applied_part
-from slurm_energy.reports.usage import Usage
+from slurm_energy.reports.usage import JobUsage
 
 FORMAT_VERSION = 1
 
 
 def document(
-    jobs: Sequence[Usage],
+    jobs: Sequence[JobUsage],
     decisions: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
     scope: str | None = None,
 ) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def document(
     }
 
 
-def job_object(job: Usage) -> dict[str, Any]:
+def job_object(job: JobUsage) -> dict[str, Any]:
     """Return one job with `nodes` and `steps`."""
     first = job.first
     return {
@@ -65,7 +65,7 @@ def job_object(job: Usage) -> dict[str, Any]:
     }
 
 
-def _figures(usage: Usage) -> dict[str, Any]:
+def _figures(usage: JobUsage) -> dict[str, Any]:
     return {
         "start": usage.start,
         "end": usage.end,

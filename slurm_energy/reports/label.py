@@ -21,7 +21,7 @@ from slurm_energy.reports.settings import MergedSetting, applied_part, merge_set
 from slurm_energy.reports.textplot import Glyphs, area_plot, share_bar, sparkline
 from slurm_energy.reports.timespec import format_time
 from slurm_energy.reports.trace import PowerTrace, combine, decode_trace
-from slurm_energy.reports.usage import Usage, part_of, worst_quality
+from slurm_energy.reports.usage import JobUsage, part_of, worst_quality
 from slurm_energy.slurm.hostlist import fold_hostlist
 
 WIDTH = 88
@@ -32,10 +32,10 @@ _MOST_NODES = 16
 
 
 def label(
-    job: Usage,
+    job: JobUsage,
     glyphs: Glyphs,
     style: Style,
-    earlier_runs: Sequence[Usage] = (),
+    earlier_runs: Sequence[JobUsage] = (),
     decisions: Sequence[Mapping[str, Any]] = (),
     config: Config | None = None,
 ) -> list[str]:
@@ -84,7 +84,7 @@ def _optional(title: str, lines: list[str]) -> list[list[str]]:
     return [_title(title, "-"), lines] if lines else []
 
 
-def _header(job: Usage, style: Style) -> list[str]:
+def _header(job: JobUsage, style: Style) -> list[str]:
     first, info = job.first, job.job
     number = str(first.job_id) + (f", run {first.restart_count + 1}" if first.restart_count else "")
     owner = (info.user or first.user or str(first.uid), info.account)
@@ -119,7 +119,7 @@ def _short(text: str, width: int) -> str:
     return clean if len(clean) <= width else clean[: width - 1] + "+"
 
 
-def _node_count(job: Usage) -> str:
+def _node_count(job: JobUsage) -> str:
     if job.missing_nodes:
         return f"{len(job.records)} of {job.job.nodes}"
     return str(len(job.records))
@@ -131,20 +131,20 @@ _ASKED = (
 )
 
 
-def policy_text(job: Usage) -> str:
+def policy_text(job: JobUsage) -> str:
     """Return the policy with its origin and, where it did not do all it wanted, with what it did."""
     origin = "asked for" if "policy" in job.first.requested else "default"
     done = {"none": ", nothing set", "part": ", set in part"}.get(applied_part(job.records) or "", "")
     return f"{job.first.policy} ({origin}{done})"
 
 
-def asked_text(job: Usage) -> str:
+def asked_text(job: JobUsage) -> str:
     """Return what the job asked for beside its policy: `cap 400 W, GPU cap 250 W`."""
     values = ((name, asked_number(job, key), unit) for key, name, unit in _ASKED)
     return ", ".join(f"{name} {plain(value)} {unit}" for name, value, unit in values if value is not None)
 
 
-def _energy(job: Usage, glyphs: Glyphs) -> list[str]:
+def _energy(job: JobUsage, glyphs: Glyphs) -> list[str]:
     total = job.energy_joules
     lines = []
     for part in job.parts:
@@ -171,7 +171,7 @@ def _energy(job: Usage, glyphs: Glyphs) -> list[str]:
     ]
 
 
-def _provenance(job: Usage, part: str) -> str:
+def _provenance(job: JobUsage, part: str) -> str:
     components = [c for c in job.components if part_of(c.name) == part]
     known = [c for c in components if c.energy_joules is not None]
     if not known:
@@ -182,7 +182,7 @@ def _provenance(job: Usage, part: str) -> str:
     return f"{quality}{count}  {sources}"
 
 
-def _times(job: Usage) -> str:
+def _times(job: JobUsage) -> str:
     named = (
         ("above the cap", job.seconds_above_cap),
         ("throttled", job.throttled_seconds),
@@ -195,7 +195,7 @@ def _times(job: Usage) -> str:
     )
 
 
-def _settings(job: Usage, glyphs: Glyphs) -> list[str]:
+def _settings(job: JobUsage, glyphs: Glyphs) -> list[str]:
     merged = merge_settings(job.records)
     if not merged:
         return []
@@ -228,14 +228,14 @@ def _after(fate: AppliedSetting) -> str:
     return {True: "restored", False: "NOT restored", None: "still set"}[fate.restored]
 
 
-def _nodes(job: Usage) -> list[str]:
+def _nodes(job: JobUsage) -> list[str]:
     if len(job.records) < 2:
         return []
     parts = job.parts
     names = " ".join(f"{PART_NAMES.get(part, part).split()[0]:>9}" for part in parts)
     lines = [f"{'node':<12} {'energy':>9} {'mean':>9} {'peak':>9} {names}"]
     for record in job.records[:_MOST_NODES]:
-        one = Usage((record,), job.job)
+        one = JobUsage((record,), job.job)
         figures = [with_unit(record.energy_joules, "J")]
         figures += [with_unit(watts, "W") for watts in (record.mean_watts, record.peak_watts)]
         figures += [with_unit(one.part_joules(part), "J") if part in one.parts else "" for part in parts]
@@ -244,7 +244,7 @@ def _nodes(job: Usage) -> list[str]:
     return [*lines, f"and {left} more: senergy job {job.display_id} --json"] if left > 0 else lines
 
 
-def _steps(job: Usage) -> list[str]:
+def _steps(job: JobUsage) -> list[str]:
     shown = [step for step in job.steps if step.first.step != "extern"]
     if len(shown) < 2:
         return []
@@ -256,14 +256,14 @@ def _steps(job: Usage) -> list[str]:
     ]
 
 
-def combined_trace(job: Usage, points: int) -> PowerTrace | None:
+def combined_trace(job: JobUsage, points: int) -> PowerTrace | None:
     """Return the power of all nodes on one axis, None without any trace."""
     traces = [decode_trace(trace) for trace in job.traces.values()]
     filled = [trace for trace in traces if trace.length]
     return combine(filled, points) if filled else None
 
 
-def _power(job: Usage, glyphs: Glyphs) -> list[str]:
+def _power(job: JobUsage, glyphs: Glyphs) -> list[str]:
     trace = combined_trace(job, PLOT_COLUMNS)
     if trace is None:
         return []
@@ -301,7 +301,7 @@ def _notes(remarks: Sequence[Note]) -> list[str]:
     return lines
 
 
-def _earlier(job: Usage, runs: Sequence[Usage]) -> list[Note]:
+def _earlier(job: JobUsage, runs: Sequence[JobUsage]) -> list[Note]:
     if not runs:
         return []
     known = [run.energy_joules for run in runs if run.energy_joules is not None]

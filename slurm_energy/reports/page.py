@@ -28,19 +28,19 @@ from slurm_energy.reports.charts import (
     power_chart,
     share_chart,
 )
-from slurm_energy.reports.comparison import Variant, Work, change_percent, compare, work_name
+from slurm_energy.reports.comparison import ComparedWork, PolicyVariant, change_percent, compare, work_name
 from slurm_energy.reports.document import render
 from slurm_energy.reports.fields import asked_number
 from slurm_energy.reports.label import asked_text, combined_trace, policy_text
 from slurm_energy.reports.scaling import percent, with_unit
 from slurm_energy.reports.settings import MergedSetting, merge_settings, short_settings
 from slurm_energy.reports.timespec import format_time
-from slurm_energy.reports.usage import Usage, part_of, worst_quality
+from slurm_energy.reports.usage import JobUsage, part_of, worst_quality
 from slurm_energy.slurm.hostlist import fold_hostlist
 
 WIDE, NARROW, SMALL = (1040, 300), (400, 240), (400, 210)
 _WIDE_POINTS, _SMALL_POINTS = 240, 100
-_Figure = Callable[[Usage], float | None]
+_Figure = Callable[[JobUsage], float | None]
 _FIGURES: tuple[tuple[str, str, _Figure], ...] = (
     ("Time", "s", lambda usage: usage.elapsed_s),
     ("Energy", "J", lambda usage: usage.energy_joules),
@@ -49,7 +49,7 @@ _FIGURES: tuple[tuple[str, str, _Figure], ...] = (
 
 
 def page(
-    jobs: Sequence[Usage],
+    jobs: Sequence[JobUsage],
     title: str = "",
     remarks: Sequence[str] = (),
     now: datetime | None = None,
@@ -75,7 +75,7 @@ def embed(chart: Chart) -> dict[str, Markup]:
     return {"svg": Markup(chart.svg), "data": Markup(data)}
 
 
-def _job_context(job: Usage, title: str, config: Config | None) -> dict[str, Any]:
+def _job_context(job: JobUsage, title: str, config: Config | None) -> dict[str, Any]:
     parts = _parts(job)
     name = job.job.name or ""
     return {
@@ -104,12 +104,12 @@ def _job_context(job: Usage, title: str, config: Config | None) -> dict[str, Any
     }
 
 
-def _owner(job: Usage) -> str:
+def _owner(job: JobUsage) -> str:
     user, account = job.job.user or job.first.user or str(job.first.uid), job.job.account
     return f"{user}/{account}" if account else user
 
 
-def _hours(job: Usage) -> str:
+def _hours(job: JobUsage) -> str:
     return "" if job.energy_joules is None else with_unit(job.energy_joules / 3600, "Wh")
 
 
@@ -117,13 +117,13 @@ def _when(moment: float) -> str:
     return f"from {format_time(moment, '%Y-%m-%d %H:%M')}"
 
 
-def _nodes_text(job: Usage) -> str:
+def _nodes_text(job: JobUsage) -> str:
     count = len(job.records)
     whole = f" of {job.job.nodes}" if job.missing_nodes else ""
     return f"{count}{whole} node{'' if count == 1 else 's'}"
 
 
-def _facts(job: Usage) -> list[tuple[str, str]]:
+def _facts(job: JobUsage) -> list[tuple[str, str]]:
     first = job.first
     seconds = (
         ("Above the cap", job.seconds_above_cap),
@@ -148,7 +148,7 @@ def _facts(job: Usage) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value]
 
 
-def _parts(job: Usage) -> list[dict[str, Any]]:
+def _parts(job: JobUsage) -> list[dict[str, Any]]:
     out = []
     for part in job.parts:
         joules = job.part_joules(part)
@@ -168,7 +168,7 @@ def _parts(job: Usage) -> list[dict[str, Any]]:
     return out
 
 
-def _job_charts(job: Usage) -> list[dict[str, Any]]:
+def _job_charts(job: JobUsage) -> list[dict[str, Any]]:
     """Return the same chart for wide and for narrow screens; the page shows one of them."""
     charts = []
     cap = asked_number(job, "cap_watts")
@@ -206,7 +206,7 @@ def _setting_row(merged: MergedSetting, node_count: int) -> dict[str, str]:
     }
 
 
-def _node_rows(job: Usage) -> list[dict[str, Any]]:
+def _node_rows(job: JobUsage) -> list[dict[str, Any]]:
     if len(job.records) < 2:
         return []
     return [
@@ -216,15 +216,15 @@ def _node_rows(job: Usage) -> list[dict[str, Any]]:
             "mean": with_unit(record.mean_watts, "W"),
             "peak": with_unit(record.peak_watts, "W"),
             "parts": ", ".join(
-                f"{PART_NAMES.get(p, p)} {with_unit(Usage((record,), job.job).part_joules(p), 'J')}"
-                for p in Usage((record,), job.job).parts
+                f"{PART_NAMES.get(p, p)} {with_unit(JobUsage((record,), job.job).part_joules(p), 'J')}"
+                for p in JobUsage((record,), job.job).parts
             ),
         }
         for record in job.records
     ]
 
 
-def _comparison_context(jobs: Sequence[Usage], title: str) -> dict[str, Any]:
+def _comparison_context(jobs: Sequence[JobUsage], title: str) -> dict[str, Any]:
     works = compare(jobs)
     clusters = sorted({job.first.cluster for job in jobs})
     variants = {variant.name: variant.color for work in works for variant in work.variants}
@@ -249,7 +249,7 @@ def _comparison_context(jobs: Sequence[Usage], title: str) -> dict[str, Any]:
     }
 
 
-def _bar_groups(works: Sequence[Work], figure: _Figure, unit: str) -> list[BarGroup]:
+def _bar_groups(works: Sequence[ComparedWork], figure: _Figure, unit: str) -> list[BarGroup]:
     groups = []
     for work in works:
         base = work.baseline.mean(figure)
@@ -283,7 +283,7 @@ def _figure_text(value: float | None, unit: str) -> str:
     return with_unit(value, unit)
 
 
-def _work_chart(work: Work) -> dict[str, Any]:
+def _work_chart(work: ComparedWork) -> dict[str, Any]:
     series = []
     for variant in work.variants:
         trace = combined_trace(variant.jobs[0], _SMALL_POINTS)
@@ -297,7 +297,7 @@ def _work_chart(work: Work) -> dict[str, Any]:
     )
 
 
-def _run_row(job: Usage, work: Work, variant: Variant) -> dict[str, Any]:
+def _run_row(job: JobUsage, work: ComparedWork, variant: PolicyVariant) -> dict[str, Any]:
     base = work.baseline
     compared = (
         (change_percent(figure(job), base.mean(figure)) if job not in base.jobs else None)

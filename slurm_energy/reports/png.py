@@ -12,13 +12,13 @@ from slurm_energy.reports.axis import time_label, time_ticks, value_ticks, watt_
 from slurm_energy.reports.fields import asked_number
 from slurm_energy.reports.label import combined_trace
 from slurm_energy.reports.scaling import with_unit
-from slurm_energy.reports.usage import Usage
+from slurm_energy.reports.usage import JobUsage
 
 _POINTS = 400
 _COLORS = {"cpu": "#3e74d6", "dram": "#1d9e86", "gpu": "#e0832b", "other": "#8a95a5", "node": "#5a6675"}
 
 
-def write_png(job: Usage, path: Path) -> None:
+def write_png(job: JobUsage, path: Path) -> None:
     """Draw stacked power by part.
 
     Raises:
@@ -71,7 +71,7 @@ def write_png(job: Usage, path: Path) -> None:
         raise EnergyError(str(path), error.strerror or str(error), "name a file that you may write") from None
 
 
-def _headline(job: Usage) -> str:
+def _headline(job: JobUsage) -> str:
     name = f" {job.job.name}" if job.job.name else ""
     return (
         f"Job {job.display_id}{name}, policy {job.first.policy}: {with_unit(job.energy_joules, 'J')} in"

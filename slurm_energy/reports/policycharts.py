@@ -43,7 +43,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ChartSpan:
     """A bar of a schedule: `row` from the top, start and end in seconds, and the words of its tooltip."""
 
     row: int
@@ -115,7 +115,7 @@ def distribution_chart(series: Sequence[Distribution], title: str, size: tuple[i
     return drawing(size, title, *shapes, class_="plot")
 
 
-def schedule_chart(spans: Sequence[Span], title: str, size: tuple[int, int] = (480, 280)) -> str:
+def schedule_chart(spans: Sequence[ChartSpan], title: str, size: tuple[int, int] = (480, 280)) -> str:
     """Draw jobs as bars from start to end, a row each."""
     longest = max((span.end_s for span in spans), default=1.0) or 1.0
     rows = max((span.row for span in spans), default=0) + 1

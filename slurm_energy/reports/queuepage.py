@@ -21,11 +21,11 @@ from slurm_energy.reports.queuefields import (
     unit_text,
 )
 from slurm_energy.reports.scaling import figure, plain, with_unit
-from slurm_energy.reports.table import Layout, fit, parse_columns, table_lines
+from slurm_energy.reports.table import TableLayout, fit, parse_columns, table_lines
 from slurm_energy.reports.timespec import format_time
 
 _STALE_CYCLES = 4
-_COLUMNS = Layout(rule=False)
+_COLUMNS = TableLayout(rule=False)
 _NUMBER = re.compile(r"(\d{1,18})", re.ASCII)
 _MODES = {
     "off": "priority.mode is off: no order is computed; 'shadow' computes one and changes nothing",
@@ -40,7 +40,7 @@ def queue_lines(
     columns: str | None = None,
     long: bool = False,
     norm: bool = False,
-    layout: Layout = _COLUMNS,
+    layout: TableLayout = _COLUMNS,
 ) -> list[str]:
     """Return a row per job.
 

@@ -13,14 +13,14 @@ from dataclasses import replace
 from slurm_energy.config import Config, EdpEntry
 from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.hardware.hardware_files import find_hardware
-from slurm_energy.oracle.prediction import Answer, Question
+from slurm_energy.oracle.prediction import Prediction, PredictionRequest
 from slurm_energy.policies import catalogue
-from slurm_energy.policies.edp import cpu_entry, gpu_entry
+from slurm_energy.policies.edp_table import cpu_entry, gpu_entry
 from slurm_energy.records import JobDevice
 from slurm_energy.reports.fields import asked_number
 from slurm_energy.reports.note import Note
 from slurm_energy.reports.settings import split_setting
-from slurm_energy.reports.usage import Usage
+from slurm_energy.reports.usage import JobUsage
 
 UNTUNED_POLICIES = ("monitor", "performance")
 LEAST_EDP_GAIN = 0.03
@@ -31,7 +31,7 @@ _CAP_STEP_WATTS = 10
 _FIGURE = re.compile(r"\d ?%")
 
 
-def recommendations(job: Usage, config: Config) -> Iterator[Note]:
+def recommendations(job: JobUsage, config: Config) -> Iterator[Note]:
     """Yield at most one setting to try: a cap predicted for the job's model, else the policy `edp`."""
     if job.elapsed_s <= 0 or job.energy_joules is None or job.first.policy not in UNTUNED_POLICIES:
         return
@@ -40,12 +40,12 @@ def recommendations(job: Usage, config: Config) -> Iterator[Note]:
         yield note
 
 
-def gpus_of(job: Usage) -> list[JobDevice]:
+def gpus_of(job: JobUsage) -> list[JobDevice]:
     """Return the job's GPUs on all nodes, as far as the records name them."""
     return [device for record in job.records for device in record.devices if device.name != "cpu"]
 
 
-def _predicted_cap(job: Usage, config: Config) -> Note | None:
+def _predicted_cap(job: JobUsage, config: Config) -> Note | None:
     gpus, model = gpus_of(job), job.first.model
     kinds = {gpu.product for gpu in gpus}
     if not model or len(kinds) != 1 or asked_number(job, "gpu_cap_watts") or _is_capped(job):
@@ -57,7 +57,7 @@ def _predicted_cap(job: Usage, config: Config) -> Note | None:
         return None
     low = max(kind.min_cap_watts if gpu.min_cap_watts is None else gpu.min_cap_watts for gpu in gpus)
     limit = min(kind.max_cap_watts if gpu.max_cap_watts is None else gpu.max_cap_watts for gpu in gpus)
-    asked = Question(model=model, gpu_kind=product, gpus=len(gpus), nodes=len(job.records))
+    asked = PredictionRequest(model=model, gpu_kind=product, gpus=len(gpus), nodes=len(job.records))
     before, best, cap = _search(asked, limit, _caps(low, limit, config.bounds.gpu_cap_watts))
     if before is None or best is None or not _agrees(job, before):
         return None
@@ -73,7 +73,7 @@ def _predicted_cap(job: Usage, config: Config) -> Note | None:
     )
 
 
-def _agrees(job: Usage, predicted: Answer) -> bool:
+def _agrees(job: JobUsage, predicted: Prediction) -> bool:
     """Return whether the GPUs drew about what the model says: else the job is not what its name suggests."""
     joules = job.part_joules("gpu")
     if joules is None:
@@ -82,7 +82,7 @@ def _agrees(job: Usage, predicted: Answer) -> bool:
     return abs(ratio - 1) <= MODEL_TOLERANCE
 
 
-def _is_capped(job: Usage) -> bool:
+def _is_capped(job: JobUsage) -> bool:
     kinds = (split_setting(setting.setting)[0] for record in job.records for setting in record.applied)
     return any(kind.endswith("power_limit") and not kind.startswith("powercap") for kind in kinds)
 
@@ -93,7 +93,9 @@ def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
     return [cap for cap in range(first, math.ceil(limit), _CAP_STEP_WATTS) if cap <= bounds[1]]
 
 
-def _search(asked: Question, limit: float, caps: Sequence[int]) -> tuple[Answer | None, Answer | None, int]:
+def _search(
+    asked: PredictionRequest, limit: float, caps: Sequence[int]
+) -> tuple[Prediction | None, Prediction | None, int]:
     """Return predictions under the limit in force and under the best cap, and that cap.
 
     None where the model was never measured on this kind of GPU, or the question goes beyond what it knows.
@@ -104,7 +106,7 @@ def _search(asked: Question, limit: float, caps: Sequence[int]) -> tuple[Answer 
         return None, None, 0
     oracle = TrainingOracle()
 
-    def ask(cap_watts: float) -> Answer | None:
+    def ask(cap_watts: float) -> Prediction | None:
         return oracle.predict(replace(asked, gpu_cap_watts=cap_watts))
 
     before = ask(limit)
@@ -115,7 +117,7 @@ def _search(asked: Question, limit: float, caps: Sequence[int]) -> tuple[Answer 
     return before, best, cap
 
 
-def _edp(job: Usage, config: Config) -> Note | None:
+def _edp(job: JobUsage, config: Config) -> Note | None:
     policy = catalogue(config)["edp"]
     if policy.base != "edp" or not policy.allows(job.job.user or job.first.user):
         return None
@@ -163,7 +165,7 @@ def _gpu_settings(entry: EdpEntry, gpus: Sequence[JobDevice]) -> str:
     return f"{cap:g} W per GPU" if all(takes) else ""
 
 
-def _binds(entry: EdpEntry, job: Usage, count: int) -> bool:
+def _binds(entry: EdpEntry, job: JobUsage, count: int) -> bool:
     """Return whether the job's GPUs drew more on average than an entry's cap, if it has one.
 
     Otherwise the cap would hardly change the job, and the figure measured for the entry says nothing of it.

@@ -12,7 +12,7 @@ PREFIXES = ("", "K", "M", "G", "T", "P")
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
+class DisplayUnits:
     """How columns scale their figures.
 
     Attributes:
@@ -24,7 +24,7 @@ class Units:
     convert: bool = True
 
     @classmethod
-    def parse(cls, units: str | None, noconvert: bool) -> Units:
+    def parse(cls, units: str | None, noconvert: bool) -> DisplayUnits:
         """Read --units and --noconvert.
 
         Raises:

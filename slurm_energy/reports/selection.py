@@ -7,7 +7,7 @@ from typing import Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.reports.usage import Usage
+from slurm_energy.reports.usage import JobUsage
 from slurm_energy.spelling import suggestion
 
 STATES: Final = {
@@ -47,7 +47,7 @@ def job_states(text: str) -> frozenset[str]:
     return frozenset(states)
 
 
-def chosen(jobs: Iterable[Usage], states: Collection[str] | None, names: str | None) -> list[Usage]:
+def chosen(jobs: Iterable[JobUsage], states: Collection[str] | None, names: str | None) -> list[JobUsage]:
     """Return the jobs in one of the states that have one of the names.
 
     A job of which Slurm's accounting has not told state or name yet is not among them.

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.fields import Field, Style
-from slurm_energy.reports.table import Layout, parse_columns, table_lines
+from slurm_energy.reports.table import TableLayout, parse_columns, table_lines
 
 Row = Mapping[str, Any]
 """An account (`user` None) or an association as `GET /v1/shares` tells it."""
@@ -90,7 +90,7 @@ def chosen(
     return [row for row in rows if wanted(row)]
 
 
-def lines(rows: Sequence[Row], layout: Layout, *, columns: str | None = None, long: bool) -> list[str]:
+def lines(rows: Sequence[Row], layout: TableLayout, *, columns: str | None = None, long: bool) -> list[str]:
     """Return a line per row, with the names first if the layout says so.
 
     Args:

@@ -15,9 +15,9 @@ from slurm_energy.reports.charts import Bar, BarGroup, Series, bar_chart, highes
 from slurm_energy.reports.document import render
 from slurm_energy.reports.page import embed
 from slurm_energy.reports.policycharts import (
+    ChartSpan,
     Distribution,
     Point,
-    Span,
     distribution_chart,
     scatter_chart,
     schedule_chart,
@@ -42,7 +42,7 @@ _BARS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class SimulationVariant:
     """One variant of a scenario.
 
     Attributes:
@@ -62,7 +62,7 @@ class Variant:
     notes: Sequence[str] = ()
 
 
-def page(title: str, variants: Sequence[Variant], now: datetime | None = None) -> str:
+def page(title: str, variants: Sequence[SimulationVariant], now: datetime | None = None) -> str:
     """Return one HTML document.
 
     Args:
@@ -90,7 +90,7 @@ def _scheduled_jobs(charts: int) -> int:
     return min(_SCHEDULED_JOBS, max(_LEAST_SCHEDULED_JOBS, _ALL_SCHEDULED_JOBS // charts))
 
 
-def _variant(variant: Variant, colors: Mapping[str, str], scheduled_jobs: int) -> dict[str, Any]:
+def _variant(variant: SimulationVariant, colors: Mapping[str, str], scheduled_jobs: int) -> dict[str, Any]:
     header, *rows = summary_rows(variant.means, several=variant.seeds > 1)
     return {
         "label": variant.label or "Results",
@@ -113,7 +113,7 @@ def _variant(variant: Variant, colors: Mapping[str, str], scheduled_jobs: int) -
     }
 
 
-def _bars(variants: Sequence[Variant], colors: Mapping[str, str]) -> list[dict[str, Any]]:
+def _bars(variants: Sequence[SimulationVariant], colors: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return a chart of bars per figure that some policy has: a group per variant, a bar per policy."""
     charts = []
     for key, name, form, factor in _BARS:
@@ -123,7 +123,9 @@ def _bars(variants: Sequence[Variant], colors: Mapping[str, str]) -> list[dict[s
     return charts
 
 
-def _bar_group(variant: Variant, key: str, form: str, factor: float, colors: Mapping[str, str]) -> BarGroup:
+def _bar_group(
+    variant: SimulationVariant, key: str, form: str, factor: float, colors: Mapping[str, str]
+) -> BarGroup:
     bars = []
     for name, means in variant.means.items():
         pair = means.get(key)
@@ -134,7 +136,7 @@ def _bar_group(variant: Variant, key: str, form: str, factor: float, colors: Map
     return BarGroup(variant.label or "All jobs", bars, next((bar.value for bar in bars if bar.value), 0.0))
 
 
-def _power(variant: Variant, colors: Mapping[str, str]) -> list[dict[str, Any]]:
+def _power(variant: SimulationVariant, colors: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return a chart per policy; all of a variant have the same axis, so that they can be compared."""
     lines = {name: _power_lines(o, variant.budget, colors[name]) for name, o in variant.outcomes.items()}
     top_watts = max(map(highest_watts, lines.values()), default=1.0) * 1.03
@@ -156,7 +158,7 @@ def _power_lines(outcome: SimulationResult, budget: StepFunction | None, color: 
     return lines
 
 
-def _trade_off(variant: Variant, colors: Mapping[str, str]) -> str:
+def _trade_off(variant: SimulationVariant, colors: Mapping[str, str]) -> str:
     points = []
     for name, means in variant.means.items():
         energy, speed = means.get("energy_kwh"), means.get("jobs_per_hour")
@@ -166,7 +168,7 @@ def _trade_off(variant: Variant, colors: Mapping[str, str]) -> str:
     return scatter_chart(points, "Throughput and energy", ("energy, kWh", "jobs per hour")) if points else ""
 
 
-def _completion(variant: Variant, colors: Mapping[str, str]) -> str:
+def _completion(variant: SimulationVariant, colors: Mapping[str, str]) -> str:
     series = [
         Distribution(name, colors[name], _thinned(np.sort(outcome.jct_s())).tolist())
         for name, outcome in variant.outcomes.items()
@@ -194,5 +196,5 @@ def _schedule(policy: str, outcome: SimulationResult, count: int) -> str:
     for row, job in enumerate(order):
         start_s, end_s, user = float(accounts.start_s[job]), float(ends[job]), int(work.user[job])
         text = f"job {work.job_id[job]} of {work.users[user]}: {format_duration(end_s - start_s)}"
-        spans.append(Span(row, start_s, end_s, f"v{(user + 1) % _COLOURS}", text))
+        spans.append(ChartSpan(row, start_s, end_s, f"v{(user + 1) % _COLOURS}", text))
     return schedule_chart(spans, f"Schedule: {policy}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_energy.quantities import JOULES_PER_KWH
-from slurm_energy.reports.usage import Usage
+from slurm_energy.reports.usage import JobUsage
 from slurm_energy.slurm.tres import parse_tres
 
 COMPLETED, DEADLINE = "COMPLETED", "DEADLINE"
@@ -28,10 +28,10 @@ class WholeJob:
         runs: in the order of their starts.
     """
 
-    runs: tuple[Usage, ...]
+    runs: tuple[JobUsage, ...]
 
     @property
-    def last(self) -> Usage:
+    def last(self) -> JobUsage:
         """The run that counts for its state and its names."""
         return self.runs[-1]
 
@@ -168,13 +168,13 @@ class Summary:
         }
 
 
-def whole_jobs(usages: Iterable[Usage]) -> list[WholeJob]:
+def whole_jobs(usages: Iterable[JobUsage]) -> list[WholeJob]:
     """Join the runs of requeued jobs.
 
     Args:
         usages: jobs as `usage.summarise(..., duplicates=True)` gives them; rows of steps are left out.
     """
-    by_id: dict[tuple[str, int], list[list[Usage]]] = defaultdict(list)
+    by_id: dict[tuple[str, int], list[list[JobUsage]]] = defaultdict(list)
     for usage in sorted(usages, key=lambda usage: usage.start):
         if usage.first.step is not None:
             continue

@@ -13,7 +13,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.records import Quality
 from slurm_energy.reports.fields import FIELDS, LISTING, Field, Row, Style, find_in
-from slurm_energy.reports.usage import Usage, worst_quality
+from slurm_energy.reports.usage import JobUsage, worst_quality
 from slurm_energy.safe_text import display_width, escape_controls
 
 MAX_WIDTH = 4096
@@ -44,7 +44,7 @@ class Column(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """How rows are put on lines.
 
     Attributes:
@@ -60,7 +60,7 @@ class Layout:
     rule: bool = True
 
 
-def parse_format(text: str, flag: str = "--format") -> list[Column[Usage]]:
+def parse_format(text: str, flag: str = "--format") -> list[Column[JobUsage]]:
     """Read a list of fields of jobs and steps; see `parse_columns`."""
     return parse_columns(FIELDS, text, flag, LISTING)
 
@@ -107,7 +107,7 @@ def table_lines(
     rows: Iterable[Row],
     columns: list[Column[Row]],
     style: Style,
-    layout: Layout,
+    layout: TableLayout,
     total_of: Sequence[Row] | None = None,
 ) -> Iterator[str]:
     """Yield header, rows and, if `total_of` is given, a line with the sums of its additive columns."""
@@ -141,12 +141,12 @@ def _totals(rows: Sequence[Any], columns: list[Column[Row]], style: Style) -> li
     return values
 
 
-def _total_quality(rows: Sequence[Usage]) -> str:
+def _total_quality(rows: Sequence[JobUsage]) -> str:
     """A sum is partial if a job's energy is not known at all."""
     return str(worst_quality(row.quality or Quality.PARTIAL for row in rows))
 
 
-def _line(values: Sequence[str], columns: Sequence[Column[Row]], layout: Layout) -> str:
+def _line(values: Sequence[str], columns: Sequence[Column[Row]], layout: TableLayout) -> str:
     if layout.delimiter is not None:
         return delimited(values, layout.delimiter) + (layout.delimiter if layout.trailing else "")
     cells = (

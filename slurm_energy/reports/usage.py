@@ -58,7 +58,7 @@ class JobInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AccountedRecord:
     """One record as the controller returns it, with the job's accounting data and perhaps its trace."""
 
     record: EnergyRecord
@@ -66,7 +66,7 @@ class Answer:
     trace: dict[str, Any] | None = None
 
     @classmethod
-    def from_json(cls, data: Any) -> Answer:
+    def from_json(cls, data: Any) -> AccountedRecord:
         """Read one element of the controller's `records`.
 
         Raises:
@@ -79,7 +79,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class JobUsage:
     """A job or one of its steps over all nodes.
 
     Attributes:
@@ -91,7 +91,7 @@ class Usage:
 
     records: tuple[EnergyRecord, ...]
     job: JobInfo
-    steps: tuple[Usage, ...] = ()
+    steps: tuple[JobUsage, ...] = ()
     traces: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -263,7 +263,7 @@ def worst_quality(qualities: Iterable[Quality]) -> Quality | None:
     return next((quality for quality in _WORST_FIRST if quality in found), None)
 
 
-def summarise(answers: Iterable[Answer], *, duplicates: bool = False) -> list[Usage]:
+def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -> list[JobUsage]:
     """Group the controller's records into jobs with their steps.
 
     Args:
@@ -278,14 +278,14 @@ def summarise(answers: Iterable[Answer], *, duplicates: bool = False) -> list[Us
     last: dict[tuple[str, int], _Run] = {}
     for run in runs:
         last[run.cluster, run.job_id] = max(run, last.get((run.cluster, run.job_id), run))
-    rows: list[Usage] = []
+    rows: list[JobUsage] = []
     for run in sorted(runs, key=lambda run: (_counted(run, runs[run]), run)):
         if duplicates or run == last[run.cluster, run.job_id]:
             rows += _rows(runs[run])
     return rows
 
 
-def _counted(run: _Run, answers: Sequence[Answer]) -> tuple[int, int]:
+def _counted(run: _Run, answers: Sequence[AccountedRecord]) -> tuple[int, int]:
     """Order jobs as people count them: array tasks and components by number below their common id."""
     shown = next((answer.job.display_id for answer in answers if answer.job.display_id), "")
     match = _MEMBER.fullmatch(shown)
@@ -301,12 +301,12 @@ class _Run(NamedTuple):
     restart_count: int
 
 
-def _runs(answers: Iterable[Answer]) -> dict[_Run, list[Answer]]:
+def _runs(answers: Iterable[AccountedRecord]) -> dict[_Run, list[AccountedRecord]]:
     """Group by run. Without accounting data a record belongs to the newest job of its id."""
-    runs: dict[_Run, list[Answer]] = defaultdict(list)
+    runs: dict[_Run, list[AccountedRecord]] = defaultdict(list)
     newest: dict[tuple[str, int], float] = {}
-    known: list[Answer] = []
-    unknown: list[Answer] = []
+    known: list[AccountedRecord] = []
+    unknown: list[AccountedRecord] = []
     for answer in answers:
         (unknown if answer.job.submit is None else known).append(answer)
     for answer in [*known, *unknown]:
@@ -318,8 +318,8 @@ def _runs(answers: Iterable[Answer]) -> dict[_Run, list[Answer]]:
     return runs
 
 
-def _rows(answers: Sequence[Answer]) -> list[Usage]:
-    groups: dict[str | None, list[Answer]] = defaultdict(list)
+def _rows(answers: Sequence[AccountedRecord]) -> list[JobUsage]:
+    groups: dict[str | None, list[AccountedRecord]] = defaultdict(list)
     for answer in answers:
         groups[answer.record.step].append(answer)
     whole = groups.pop(None, None)
@@ -329,14 +329,14 @@ def _rows(answers: Sequence[Answer]) -> list[Usage]:
     return [dataclasses.replace(_usage(whole), steps=tuple(steps))]
 
 
-def _usage(answers: Sequence[Answer]) -> Usage:
+def _usage(answers: Sequence[AccountedRecord]) -> JobUsage:
     ordered = sorted(answers, key=lambda answer: answer.record.node)
     job = next((a.job for a in ordered if a.job != JobInfo()), JobInfo())
     traces = {a.record.node: a.trace for a in ordered if a.trace}
-    return Usage(tuple(a.record for a in ordered), job, (), traces)
+    return JobUsage(tuple(a.record for a in ordered), job, (), traces)
 
 
-def _step_order(usage: Usage) -> tuple[int, int, str]:
+def _step_order(usage: JobUsage) -> tuple[int, int, str]:
     """Batch and extern first, as sacct lists them, then the numbered steps."""
     step = usage.first.step or ""
     names = ("batch", "extern", "interactive")

@@ -14,7 +14,7 @@ from slurm_energy.simulator.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class PreemptionPlan:
+class PreemptionSelection:
     """How a job still meets its deadline: jobs to interrupt (maybe none), and the shape to run in."""
 
     shape: int
@@ -34,7 +34,7 @@ def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:
 
 def rescue(
     jobs: Workload, runs: RunningJobs, cluster: Cluster, job: int, now_s: float, rules: Preemption
-) -> PreemptionPlan | None:
+) -> PreemptionSelection | None:
     """Return the cheapest way in which a job at risk meets its deadline.
 
     None if it is not at risk, if something that is free will do, or if nothing helps any more.
@@ -53,7 +53,7 @@ def rescue(
         found = victims(others, kind, int(jobs.units[shape]), int(cluster.free[kind]))
         if found is not None:
             lost = sum(other.lost_joules for other in others if other.job_id in found)
-            ways.append(PreemptionPlan(int(shape), tuple(found), lost))
+            ways.append(PreemptionSelection(int(shape), tuple(found), lost))
     return min(ways, key=lambda way: (way.lost_joules, len(way.victims), way.shape), default=None)
 
 

@@ -319,7 +319,7 @@ class Simulation:
                 self._interrupt(self._runs.running[victim], failure=False)
             self._start(job, found.shape)
 
-    def _rescue_watts(self, rescue: deadlines.PreemptionPlan) -> float:
+    def _rescue_watts(self, rescue: deadlines.PreemptionSelection) -> float:
         """Return by how much an urgent job raises the committed power on the nodes of those that make way."""
         held = [pair for victim in rescue.victims for pair in self._runs.running[victim].allocation]
         self._cluster.release(held)

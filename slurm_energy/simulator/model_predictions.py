@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_energy.errors import UsageError
 from slurm_energy.oracle.hardware import find_hardware
-from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle
+from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle
 from slurm_energy.oracle.workload import find_profile
 from slurm_energy.simulator.scenario_schema import ModelSection
 from slurm_energy.simulator.workload_generator import ShapePrediction
@@ -53,7 +53,7 @@ def _predicted(
     except UsageError:
         return None
     row = (find_profile(profile), kind, precision, float(batch), float(gpus), samples, cap_watts)
-    found = _oracle().predict_many(Alternatives.of([row]))
+    found = _oracle().predict_many(TrainingAlternatives.of([row]))
     if not bool(np.all(found.fits)):
         return None
     most = gpus * min(kind.tdp_watts, cap_watts)

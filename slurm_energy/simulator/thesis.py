@@ -25,7 +25,7 @@ RunningJobs = Mapping[tuple[str, str], Sequence[RunResult]]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ThesisClaim:
     """One statement of the thesis.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Figures:
         return [variant for name, variant in self._runs if name == scenario]
 
 
-def claims(runs: RunningJobs) -> list[Claim]:
+def claims(runs: RunningJobs) -> list[ThesisClaim]:
     """Return every claim with our figures.
 
     Args:
@@ -69,7 +69,7 @@ def claims(runs: RunningJobs) -> list[Claim]:
     return [claim for part in parts for claim in part(figures)]
 
 
-def _malleability(at: _Figures) -> Iterator[Claim]:
+def _malleability(at: _Figures) -> Iterator[ThesisClaim]:
     for policy, thesis in (("pollux", "2.2 to 2.3"), ("themis", "about 2.2")):
         rigid = at.values("thesis-malleability", policy, "jobs_per_hour", _RIGID)
         malleable = at.values("thesis-malleability", policy, "jobs_per_hour", _MALLEABLE)
@@ -80,7 +80,7 @@ def _malleability(at: _Figures) -> Iterator[Claim]:
         yield _claim("5.3", f"{policy}, malleable / rigid", thesis, ratios, (1.7, 3), (1.1, 99))
 
 
-def _pareto(at: _Figures) -> Iterator[Claim]:
+def _pareto(at: _Figures) -> Iterator[ThesisClaim]:
     name = "thesis-pareto"
     pollux, zeus = (at.values(name, policy, "energy_kwh") for policy in ("pollux", "zeus"))
     rates = {p: at.values(name, p, "jobs_per_hour") for p in ("pollux", "zeus", "aurachronos")}
@@ -95,7 +95,7 @@ def _pareto(at: _Figures) -> Iterator[Claim]:
     yield _claim("5.4", "aurachronos / zeus, jobs/h", "0.80", lost, (0.7, 0.9), (0, 0.98))
 
 
-def _deadlines(at: _Figures) -> Iterator[Claim]:
+def _deadlines(at: _Figures) -> Iterator[ThesisClaim]:
     missed = {
         policy: [100 * x for x in at.values("thesis-sla", policy, "deadline_miss_rate")]
         for policy in ("pollux", "zeus", "aurachronos")
@@ -107,7 +107,7 @@ def _deadlines(at: _Figures) -> Iterator[Claim]:
     yield _claim("5.5", "aurachronos, missed deadlines %", "under 1", missed["aurachronos"], (0, 1), (0, 3))
 
 
-def _budget(at: _Figures) -> Iterator[Claim]:
+def _budget(at: _Figures) -> Iterator[ThesisClaim]:
     name = "thesis-budget"
     peak = [max(at.values(name, "charon", "peak_watts"))]
     yield _claim("5.6", "charon, highest W of all runs", "4500", peak, (0, 4500))
@@ -120,7 +120,7 @@ def _budget(at: _Figures) -> Iterator[Claim]:
     yield _claim("5.6", "charon against pollux, energy %", "under -50", less, (-65, -40), (-99, -10))
 
 
-def _fairness(at: _Figures) -> Iterator[Claim]:
+def _fairness(at: _Figures) -> Iterator[ThesisClaim]:
     name = "thesis-fairness"
     jain = {
         policy: at.values(name, policy, "jain_jct")
@@ -143,7 +143,7 @@ def _fairness(at: _Figures) -> Iterator[Claim]:
     yield _claim("5.8", "hades less themis, jobs/h", "significantly more", more, (0.5, 9), (0.1, 9))
 
 
-def _load(at: _Figures) -> Iterator[Claim]:
+def _load(at: _Figures) -> Iterator[ThesisClaim]:
     name = "thesis-load"
     variants = at.variants(name)
     policies = ("pollux", "themis", "chronos", "zeus", "hades", "aurachronos")
@@ -177,16 +177,16 @@ def _claim(
     values: Sequence[float],
     size: Range | None = None,
     direction: Range | None = None,
-) -> Claim:
+) -> ThesisClaim:
     """Return a claim, judged by where the mean lies: in `size`, else in `direction`."""
     known = [value for value in values if value == value]
     if not known:
-        return Claim(figure, what, thesis, None, "-")
+        return ThesisClaim(figure, what, thesis, None, "-")
     mean = statistics.fmean(known)
     agrees = "-" if size is None else "yes" if _within(mean, size) else "no"
     if agrees == "no" and direction is not None and _within(mean, direction):
         agrees = "direction"
-    return Claim(figure, what, thesis, (mean, _deviation(known)), agrees)
+    return ThesisClaim(figure, what, thesis, (mean, _deviation(known)), agrees)
 
 
 def _within(value: float, bounds: Range) -> bool:
@@ -201,13 +201,13 @@ def _deviation(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def rows(found: Sequence[Claim]) -> list[list[str]]:
+def rows(found: Sequence[ThesisClaim]) -> list[list[str]]:
     """Return claims as rows of words, the header first."""
     header = ["figure", "quantity", "thesis", "ours", "agrees"]
     return [header, *([c.figure, c.what, c.thesis, _text(c.ours), c.agrees] for c in found)]
 
 
-def objects(found: Sequence[Claim]) -> list[dict[str, Any]]:
+def objects(found: Sequence[ThesisClaim]) -> list[dict[str, Any]]:
     """Return claims for JSON."""
     return [
         {

@@ -31,7 +31,7 @@ _SPANK_HEADER = Path("include/slurm/spank.h")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Artifacts:
     """What there is of the product; None for what is not built.
 
     Attributes:
@@ -49,7 +49,7 @@ class Parts:
     absent: tuple[str, ...] = ()
 
 
-def find_parts() -> Parts:
+def find_artifacts() -> Artifacts:
     """Look for the product's parts in $SENERGY_PARTS_DIR or else in the checkout."""
     base = Path(os.environ.get(PARTS_KEY) or Path(slurm_energy.__file__).parent.parent)
     hooks = base / "prolog_epilog"
@@ -63,7 +63,7 @@ def find_parts() -> Parts:
     daemons = {"agent": _daemon("agent", "senergyd"), "controller": _daemon("controller", "senergyctld")}
     absent = [str(path.relative_to(base)) for name, path in files.items() if name not in found]
     absent += [f"the {name}" for name, command in daemons.items() if not command]
-    return Parts(
+    return Artifacts(
         spank=found.get("spank"),
         prolog=found.get("prolog"),
         epilog=found.get("epilog"),

@@ -16,11 +16,11 @@ from slurm_energy import config
 from slurm_energy.config.schema_document import toml
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm import installation
-from slurm_energy_lab.cluster.artifacts import Parts
-from slurm_energy_lab.cluster.layout import Layout
+from slurm_energy_lab.cluster.artifacts import Artifacts
+from slurm_energy_lab.cluster.layout import LabLayout
 from slurm_energy_lab.cluster.namespaces import GRES_DIRECTORY
 from slurm_energy_lab.cluster.specification import LabSpec
-from slurm_energy_lab.model import Profile
+from slurm_energy_lab.model import NodeProfile
 
 CLUSTER = "lab"
 _SETTING = re.compile(r"(?P<key>[A-Za-z]\w*)=[^\n\r]*")
@@ -46,7 +46,7 @@ class SlurmNode:
     gpu_type: str
 
 
-def slurm_node(name: str, port: int, profile: Profile) -> SlurmNode:
+def slurm_node(name: str, port: int, profile: NodeProfile) -> SlurmNode:
     """Describe a profile's hardware to Slurm."""
     cpu, gpu = profile.cpu, profile.gpu
     return SlurmNode(
@@ -108,7 +108,7 @@ def toml_document(data: Mapping[str, Any]) -> str:
 
 
 def render(
-    layout: Layout, spec: LabSpec, parts: Parts, ports: Mapping[str, int], nodes: Iterable[SlurmNode]
+    layout: LabLayout, spec: LabSpec, parts: Artifacts, ports: Mapping[str, int], nodes: Iterable[SlurmNode]
 ) -> dict[Path, str]:
     """Return the text of every configuration file by path; writes nothing.
 

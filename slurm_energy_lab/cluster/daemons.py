@@ -11,12 +11,12 @@ from pathlib import Path
 from slurm_energy.config.schema_document import toml
 from slurm_energy.slurm.plugin_build import PLUGIN, plugin_sources
 from slurm_energy_lab.cluster import processes
-from slurm_energy_lab.cluster.artifacts import Parts
-from slurm_energy_lab.cluster.layout import Layout
+from slurm_energy_lab.cluster.artifacts import Artifacts
+from slurm_energy_lab.cluster.layout import LabLayout
 from slurm_energy_lab.cluster.nodes_file import NodeSpec
 from slurm_energy_lab.cluster.specification import LabSpec
-from slurm_energy_lab.cluster.startup import Step
-from slurm_energy_lab.cluster.supervisor import MARK
+from slurm_energy_lab.cluster.startup import StartupStep
+from slurm_energy_lab.cluster.supervisor import SUPERVISOR_MARK
 from slurm_energy_lab.nvml_library import SOURCES
 
 _DATABASE_OPTIONS = (
@@ -33,12 +33,12 @@ _DATABASE_OPTIONS = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class DaemonPlan:
     """What the declarations are made from."""
 
-    layout: Layout
+    layout: LabLayout
     spec: LabSpec
-    parts: Parts
+    parts: Artifacts
     ports: Mapping[str, int]
 
     def log(self, name: str) -> Path:
@@ -46,7 +46,7 @@ class Plan:
         return self.layout.log / f"{name.replace(' ', '-')}.log"
 
 
-def steps(plan: Plan) -> list[Step]:
+def steps(plan: DaemonPlan) -> list[StartupStep]:
     """Return all steps of this lab, in an order fit for reading."""
     found = [_munge(plan), _nvml(plan), _linker_cache(plan), _task_plugin(plan)]
     if plan.spec.accounting:
@@ -61,40 +61,42 @@ def steps(plan: Plan) -> list[Step]:
     return found
 
 
-def _munge(plan: Plan) -> Step:
+def _munge(plan: DaemonPlan) -> StartupStep:
     layout = plan.layout
     argv = ["munged", "--foreground", "--force", "--num-threads=4", f"--socket={layout.munge_socket}"]
     argv += [f"--key-file={layout.etc}/munge.key", f"--seed-file={layout.state}/munge.seed"]
     argv += [f"--pid-file={layout.munge_socket.parent}/munged.pid"]
-    return Step("munged", plan.log("munged"), argv, ready=lambda: processes.accepts(layout.munge_socket))
+    return StartupStep(
+        "munged", plan.log("munged"), argv, ready=lambda: processes.accepts(layout.munge_socket)
+    )
 
 
-def _nvml(plan: Plan) -> Step:
+def _nvml(plan: DaemonPlan) -> StartupStep:
     imports = "import pathlib, sys; from slurm_energy_lab.nvml_library import build_nvml"
     code = f"{imports}; build_nvml(pathlib.Path(sys.argv[1]))"
     argv = [sys.executable, "-c", code, str(plan.layout.lib)]
-    return Step("NVML library", plan.log("nvml"), argv, env=_compiling(plan), timeout_s=60)
+    return StartupStep("NVML library", plan.log("nvml"), argv, env=_compiling(plan), timeout_s=60)
 
 
-def _task_plugin(plan: Plan) -> Step:
+def _task_plugin(plan: DaemonPlan) -> StartupStep:
     source = SOURCES / "lab_tasks.c"
     argv = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra"]
     argv += ["-o", f"{plan.layout.lib}/lab_tasks.so", str(source)]
-    return Step("task plugin", plan.log("lab_tasks"), argv, env=_compiling(plan), timeout_s=60)
+    return StartupStep("task plugin", plan.log("lab_tasks"), argv, env=_compiling(plan), timeout_s=60)
 
 
-def _compiling(plan: Plan) -> dict[str, str]:
+def _compiling(plan: DaemonPlan) -> dict[str, str]:
     """Keep a compiler's own files in the lab's directory: one that is killed leaves them behind."""
     return {"TMPDIR": str(plan.layout.lib)}
 
 
-def _linker_cache(plan: Plan) -> Step:
+def _linker_cache(plan: DaemonPlan) -> StartupStep:
     layout = plan.layout
     argv = ["ldconfig", "-X", "-f", f"{layout.etc}/ld.so.conf", "-C", str(layout.linker_cache)]
-    return Step("linker cache", plan.log("ldconfig"), argv, needs=("NVML library",))
+    return StartupStep("linker cache", plan.log("ldconfig"), argv, needs=("NVML library",))
 
 
-def _accounting(plan: Plan) -> list[Step]:
+def _accounting(plan: DaemonPlan) -> list[StartupStep]:
     layout, socket = plan.layout, plan.layout.database_socket
     database = ["--no-defaults", f"--datadir={layout.state}/mysql", *_DATABASE_OPTIONS]
     # In a shared one a server that starts deletes the temporary tables of all others.
@@ -102,20 +104,20 @@ def _accounting(plan: Plan) -> list[Step]:
     install = ["--auth-root-authentication-method=socket", "--skip-test-db"]
     serve = [f"--socket={socket}", f"--pid-file={socket.parent}/mariadbd.pid"]
     return [
-        Step(
+        StartupStep(
             "database files",
             plan.log("mariadb-install-db"),
             ["mariadb-install-db", *database, *install],
             timeout_s=60,
         ),
-        Step(
+        StartupStep(
             "mariadbd",
             plan.log("mariadbd"),
             ["mariadbd", *database, *serve],
             needs=("database files",),
             ready=lambda: processes.accepts(socket),
         ),
-        Step(
+        StartupStep(
             "slurmdbd",
             plan.log("slurmdbd"),
             ["slurmdbd", "-D"],
@@ -123,7 +125,7 @@ def _accounting(plan: Plan) -> list[Step]:
             env={"MYSQL_UNIX_PORT": str(socket)},
             ready=lambda: processes.listens(plan.ports["slurmdbd"]),
         ),
-        Step(
+        StartupStep(
             "accounts",
             plan.log("accounts"),
             ["sacctmgr", "-i", "load", f"file={layout.etc}/accounts"],
@@ -133,19 +135,19 @@ def _accounting(plan: Plan) -> list[Step]:
     ]
 
 
-def _priority_plugin(plan: Plan) -> Step:
+def _priority_plugin(plan: DaemonPlan) -> StartupStep:
     """Everybody reads slurm.conf, so the plugin's directory must be one that everybody may read."""
     target = plan.layout.slurm_plugins / PLUGIN
     argv = ["install", "-D", "-m", "0755", str(plugin_sources() / PLUGIN), str(target)]
-    return Step("priority plugin", plan.log("priority-plugin"), argv)
+    return StartupStep("priority plugin", plan.log("priority-plugin"), argv)
 
 
-def _slurmctld(plan: Plan) -> Step:
+def _slurmctld(plan: DaemonPlan) -> StartupStep:
     """The cluster registers itself with slurmdbd, which must be there first."""
     needs = ["munged", "task plugin"]
     needs += ["slurmdbd"] if plan.spec.accounting else []
     needs += ["priority plugin"] if plan.spec.priority == "plugin" else []
-    return Step(
+    return StartupStep(
         "slurmctld",
         plan.log("slurmctld"),
         ["slurmctld", "-D"],
@@ -154,9 +156,9 @@ def _slurmctld(plan: Plan) -> Step:
     )
 
 
-def _senergyctld(plan: Plan, command: Sequence[str]) -> Step:
+def _senergyctld(plan: DaemonPlan, command: Sequence[str]) -> StartupStep:
     layout = plan.layout
-    return Step(
+    return StartupStep(
         "senergyctld",
         plan.log("senergyctld"),
         [*command, "--config", str(layout.energy_toml)],
@@ -166,15 +168,15 @@ def _senergyctld(plan: Plan, command: Sequence[str]) -> Step:
     )
 
 
-def _node(plan: Plan, node: NodeSpec) -> list[Step]:
-    found = [_emulator(plan, node), _keeper(plan, node.name)]
+def _node(plan: DaemonPlan, node: NodeSpec) -> list[StartupStep]:
+    found = [_emulator(plan, node), _supervisor(plan, node.name)]
     if plan.parts.agent:
         found.append(_senergyd(plan, node.name, plan.parts.agent))
     found.append(_slurmd(plan, node.name))
     return found
 
 
-def _emulator(plan: Plan, node: NodeSpec) -> Step:
+def _emulator(plan: DaemonPlan, node: NodeSpec) -> StartupStep:
     layout, name = plan.layout, node.name
     log = plan.log(f"{name} emulator")
     argv = [
@@ -192,32 +194,32 @@ def _emulator(plan: Plan, node: NodeSpec) -> Step:
         argv += ["--cpu-share", f"{plan.spec.cpu_share:g}"]
     for key, value in node.overrides.items():
         argv += ["--set", f"{key}={toml(value)}"]
-    return Step(f"{name} emulator", log, argv, ready=lambda: _says_ready(log))
+    return StartupStep(f"{name} emulator", log, argv, ready=lambda: _is_ready(log))
 
 
-def _says_ready(log: Path) -> bool:
+def _is_ready(log: Path) -> bool:
     try:
         return b"ready" in log.read_bytes().split()
     except OSError:
         return False
 
 
-def _keeper(plan: Plan, name: str) -> Step:
+def _supervisor(plan: DaemonPlan, name: str) -> StartupStep:
     layout = plan.layout
     argv = [
         sys.executable,
         "-m",
         "slurm_energy_lab.cluster.supervisor",
         "--socket",
-        str(layout.keeper_socket(name)),
+        str(layout.supervisor_socket(name)),
     ]
     argv += ["--host-name", name, "--view", str(layout.view(name))]
-    return Step(name, plan.log(f"{name} keeper"), argv, needs=(f"{name} emulator", "linker cache"))
+    return StartupStep(name, plan.log(f"{name} supervisor"), argv, needs=(f"{name} emulator", "linker cache"))
 
 
-def _senergyd(plan: Plan, name: str, command: Sequence[str]) -> Step:
+def _senergyd(plan: DaemonPlan, name: str, command: Sequence[str]) -> StartupStep:
     socket = plan.layout.node_run(name) / "senergy" / "agent.sock"
-    return Step(
+    return StartupStep(
         f"{name} senergyd",
         plan.log(f"{name} senergyd"),
         [*command, "--config", str(plan.layout.energy_toml)],
@@ -227,9 +229,9 @@ def _senergyd(plan: Plan, name: str, command: Sequence[str]) -> Step:
     )
 
 
-def _slurmd(plan: Plan, name: str) -> Step:
+def _slurmd(plan: DaemonPlan, name: str) -> StartupStep:
     """The variable keeps hwloc from asking the real processor. slurmd has a log of its own besides."""
-    return Step(
+    return StartupStep(
         f"{name} slurmd",
         plan.log(f"{name} slurmd").with_suffix(".out"),
         ["slurmd", "-D", "-N", name],
@@ -240,8 +242,8 @@ def _slurmd(plan: Plan, name: str) -> Step:
     )
 
 
-def lab_view(layout: Layout) -> dict[str, object]:
-    """Return what the lab's own daemons see, for their keeper."""
+def lab_mounts(layout: LabLayout) -> dict[str, object]:
+    """Return what the lab's own daemons see, for their supervisor."""
     return {
         "tree": None,
         "stage": str(layout.stage),
@@ -250,8 +252,8 @@ def lab_view(layout: Layout) -> dict[str, object]:
     }
 
 
-def node_view(layout: Layout, name: str, spec: LabSpec) -> dict[str, object]:
-    """Return what a node's processes see, for its keeper."""
+def node_mounts(layout: LabLayout, name: str, spec: LabSpec) -> dict[str, object]:
+    """Return what a node's processes see, for its supervisor."""
     own = layout.node(name)
     binds = {
         "/run/senergy": own / "run" / "senergy",
@@ -271,10 +273,10 @@ def node_view(layout: Layout, name: str, spec: LabSpec) -> dict[str, object]:
     }
 
 
-def daemon_environment(layout: Layout) -> dict[str, str]:
-    """Return the environment of every process that keepers start."""
+def daemon_environment(layout: LabLayout) -> dict[str, str]:
+    """Return the environment of every process that supervisors start."""
     return {
-        MARK: str(layout.root),
+        SUPERVISOR_MARK: str(layout.root),
         "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",
         "LANG": "C.UTF-8",

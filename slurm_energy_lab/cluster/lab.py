@@ -11,13 +11,13 @@ from typing import Any
 
 from slurm_energy.errors import NotFoundError, UnavailableError
 from slurm_energy_lab.cluster import processes
-from slurm_energy_lab.cluster.artifacts import SYSTEM_PATH, Parts, find_parts
-from slurm_energy_lab.cluster.daemons import Plan, daemon_environment, steps
-from slurm_energy_lab.cluster.layout import ENVIRONMENT_KEY, Layout
-from slurm_energy_lab.cluster.processes import KeeperClient
+from slurm_energy_lab.cluster.artifacts import SYSTEM_PATH, Artifacts, find_artifacts
+from slurm_energy_lab.cluster.daemons import DaemonPlan, daemon_environment, steps
+from slurm_energy_lab.cluster.layout import ENVIRONMENT_KEY, LabLayout
+from slurm_energy_lab.cluster.processes import SupervisorClient
 from slurm_energy_lab.cluster.specification import LabRecord, LabSpec, read_record
-from slurm_energy_lab.cluster.startup import Report, Startup, Step, ignore
-from slurm_energy_lab.cluster.supervisor import SETTLED
+from slurm_energy_lab.cluster.startup import Startup, StartupStep, StepReport, ignore
+from slurm_energy_lab.cluster.supervisor import DETACH
 
 _IN_DIRECTORY = 'cd -- "$1" 2>/dev/null || cd /; shift; exec "$@"'
 
@@ -30,11 +30,11 @@ class Lab:
         record: what it is.
     """
 
-    def __init__(self, layout: Layout, record: LabRecord, tie_fd: int | None = None) -> None:
+    def __init__(self, layout: LabLayout, record: LabRecord, lifeline_fd: int | None = None) -> None:
         self.layout = layout
         self.record = record
-        self._tie_fd = tie_fd
-        plan = Plan(layout, record.spec, parts_for(record.spec), record.ports)
+        self._lifeline_fd = lifeline_fd
+        plan = DaemonPlan(layout, record.spec, artifacts_for(record.spec), record.ports)
         self._steps = {step.name: step for step in steps(plan)}
 
     @property
@@ -42,12 +42,12 @@ class Lab:
         """Names of the nodes."""
         return [node.name for node in self.record.spec.nodes]
 
-    def settle(self) -> None:
+    def detach(self) -> None:
         """Let the lab outlive this process; until then its processes end with this one."""
-        if self._tie_fd is not None:
-            os.write(self._tie_fd, SETTLED)
-            os.close(self._tie_fd)
-            self._tie_fd = None
+        if self._lifeline_fd is not None:
+            os.write(self._lifeline_fd, DETACH)
+            os.close(self._lifeline_fd)
+            self._lifeline_fd = None
 
     def environment(self) -> dict[str, str]:
         """Return the variables that make a shell the lab's login node, to add to its own."""
@@ -69,7 +69,7 @@ class Lab:
         """
         if node not in self.nodes:
             raise NotFoundError(f"node '{node}'", "not in this lab", f"nodes: {' '.join(self.nodes)}")
-        pid = KeeperClient(self.layout.keeper_socket(node)).pid()
+        pid = SupervisorClient(self.layout.supervisor_socket(node)).pid()
         if pid is None:
             raise UnavailableError(f"node '{node}'", "its first process is gone", "senergy lab down, then up")
         inner = ["/bin/sh", "-c", _IN_DIRECTORY, "sh", str(directory or Path.cwd()), *argv]
@@ -82,14 +82,14 @@ class Lab:
             NotFoundError: the lab has no such daemon.
         """
         step = self._step(daemon, node)
-        client = KeeperClient(self.layout.keeper_socket(step.node))
-        keeper_pid = client.pid()
-        if keeper_pid is None:
+        client = SupervisorClient(self.layout.supervisor_socket(step.node))
+        supervisor_pid = client.pid()
+        if supervisor_pid is None:
             return None
         child = client.children().get(step.name)
         if child is None or child["exit"] is not None:
             return None
-        return processes.host_pid(keeper_pid, child["pid"])
+        return processes.host_pid(supervisor_pid, child["pid"])
 
     def start_daemon(self, daemon: str, node: str | None = None) -> None:
         """Start a daemon again that has ended, and wait until it serves.
@@ -100,12 +100,12 @@ class Lab:
         """
         self.startup([replace(self._step(daemon, node), needs=())]).run()
 
-    def startup(self, chosen: list[Step], report: Report = ignore) -> Startup:
+    def startup(self, chosen: list[StartupStep], report: StepReport = ignore) -> Startup:
         """Prepare a start of these steps in this lab."""
         environment = daemon_environment(self.layout)
-        return Startup(chosen, self._keeper, environment, report)
+        return Startup(chosen, self._supervisor, environment, report)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StartupStep]:
         """Return all daemons and tasks of this lab."""
         return list(self._steps.values())
 
@@ -129,12 +129,15 @@ class Lab:
         states = self.node_states() if pids["slurmctld"] else {}
         nodes = {}
         for node in self.record.spec.nodes:
-            keeper_pid = KeeperClient(self.layout.keeper_socket(node.name)).pid()
+            supervisor_pid = SupervisorClient(self.layout.supervisor_socket(node.name)).pid()
             own = {name: pid for name, pid in pids.items() if name.startswith(f"{node.name} ")}
             nodes[node.name] = {
                 "profile": node.profile,
                 "state": states.get(node.name),
-                "daemons": {"keeper": keeper_pid, **{name.split()[1]: pid for name, pid in own.items()}},
+                "daemons": {
+                    "supervisor": supervisor_pid,
+                    **{name.split()[1]: pid for name, pid in own.items()},
+                },
             }
         return {
             "directory": str(self.layout.root),
@@ -144,30 +147,33 @@ class Lab:
             "nodes": nodes,
         }
 
-    def _keeper(self, node: str | None) -> KeeperClient:
-        return KeeperClient(self.layout.keeper_socket(node))
+    def _supervisor(self, node: str | None) -> SupervisorClient:
+        return SupervisorClient(self.layout.supervisor_socket(node))
 
-    def _step(self, daemon: str, node: str | None) -> Step:
+    def _step(self, daemon: str, node: str | None) -> StartupStep:
         name = f"{node} {daemon}" if node else daemon
         if name not in self._steps:
             raise NotFoundError(f"daemon '{name}'", "not in this lab")
         return self._steps[name]
 
 
-def parts_for(spec: LabSpec) -> Parts:
+def artifacts_for(spec: LabSpec) -> Artifacts:
     """Return the product's parts that this lab runs."""
-    return find_parts() if spec.product else Parts()
+    return find_artifacts() if spec.product else Artifacts()
 
 
-def is_up(layout: Layout, record: LabRecord) -> bool:
-    """Return whether a lab came up and is still there; only root can ask its keeper, others take its word."""
-    socket = layout.keeper_socket(None)
+def is_up(layout: LabLayout, record: LabRecord) -> bool:
+    """Return whether a lab came up and still runs.
+
+    Only root can connect to the supervisor; for other users an existing socket is evidence enough.
+    """
+    socket = layout.supervisor_socket(None)
     return record.complete and (
-        KeeperClient(socket).pid() is not None if os.geteuid() == 0 else socket.exists()
+        SupervisorClient(socket).pid() is not None if os.geteuid() == 0 else socket.exists()
     )
 
 
-def find(layout: Layout) -> Lab:
+def find_lab(layout: LabLayout) -> Lab:
     """Return the lab in a directory.
 
     Raises:

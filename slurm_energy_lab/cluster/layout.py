@@ -18,7 +18,7 @@ _SHADOWED = ("/run", "/var/run", "/dev", "/sys", "/proc")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LabLayout:
     """Paths below one lab's directory."""
 
     root: Path
@@ -113,25 +113,25 @@ class Layout:
         """Name of the control group below which all of this lab's groups are."""
         return f"senergy-lab-{zlib.crc32(str(self.root).encode()):08x}"
 
-    def keeper_socket(self, node: str | None) -> Path:
+    def supervisor_socket(self, node: str | None) -> Path:
         """Socket of PID 1 of a node, or of the lab itself."""
-        return self.node_run(node) / "keeper.sock" if node else self.root / "run" / "keeper.sock"
+        return self.node_run(node) / "supervisor.sock" if node else self.root / "run" / "supervisor.sock"
 
     def node(self, name: str) -> Path:
         """Return a node's own directory."""
         return self.root / "nodes" / name
 
     def node_run(self, name: str) -> Path:
-        """Return what becomes part of the node's /run: senergy, senergy-lab; and its keeper's socket."""
+        """Return what becomes part of the node's /run: senergy, senergy-lab; and its supervisor's socket."""
         return self.node(name) / "run"
 
     @property
     def stage(self) -> Path:
-        """Empty directory in which the lab's keeper assembles others."""
+        """Empty directory in which the lab's supervisor assembles others."""
         return self.root / "run" / "stage"
 
     def view(self, node: str | None) -> Path:
-        """Return the description, for its keeper, of what a node (None: the lab's daemons) sees."""
+        """Return the description, for its supervisor, of what a node (None: the lab's daemons) sees."""
         return self.node(node) / "view.json" if node else self.root / "run" / "view.json"
 
     def tree(self, name: str) -> Path:
@@ -143,14 +143,14 @@ class Layout:
         return self.node_run(name) / "senergy-lab" / "emulator.sock"
 
 
-def locate(argument: Path | str | None = None) -> Layout:
+def locate_lab(argument: Path | str | None = None) -> LabLayout:
     """Return the layout of the lab in `argument`, else in $SENERGY_LAB_DIR, else in the default place.
 
     Raises:
         UsageError: the path is relative to nothing sensible, too long for sockets, or hidden inside nodes.
     """
     root = Path(os.path.abspath(argument or os.environ.get(ENVIRONMENT_KEY) or DEFAULT_ROOT))  # noqa: PTH100
-    layout = Layout(root)
+    layout = LabLayout(root)
     if any(root.is_relative_to(path) for path in _SHADOWED) or root == Path("/"):
         raise UsageError(f"lab directory {root}", "nodes have their own /run, /dev, /sys and /proc")
     longest = layout.emulator_socket("n" * 16)

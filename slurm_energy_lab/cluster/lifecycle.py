@@ -17,11 +17,11 @@ from slurm_energy.errors import AlreadyRunningError, UsageError
 from slurm_energy.slurm import plugin_build
 from slurm_energy_lab.cluster import configuration, processes
 from slurm_energy_lab.cluster.artifacts import require_machine
-from slurm_energy_lab.cluster.daemons import daemon_environment, lab_view, node_view
-from slurm_energy_lab.cluster.lab import Lab, is_up, parts_for
-from slurm_energy_lab.cluster.layout import ENVIRONMENT_KEY, Layout
+from slurm_energy_lab.cluster.daemons import daemon_environment, lab_mounts, node_mounts
+from slurm_energy_lab.cluster.lab import Lab, artifacts_for, is_up
+from slurm_energy_lab.cluster.layout import ENVIRONMENT_KEY, LabLayout
 from slurm_energy_lab.cluster.specification import LabRecord, LabSpec, read_record
-from slurm_energy_lab.cluster.startup import Report, Step, StepError, ignore
+from slurm_energy_lab.cluster.startup import StartupStep, StepError, StepReport, ignore
 from slurm_energy_lab.cluster.teardown import teardown
 from slurm_energy_lab.model import load_profile
 
@@ -33,7 +33,7 @@ PS1='(lab) \\w\\$ '
 _FIRST_PORT, _PORT_SPREAD = 17000, 12000
 
 
-def up(layout: Layout, spec: LabSpec, report: Report = ignore) -> Lab:
+def up(layout: LabLayout, spec: LabSpec, report: StepReport = ignore) -> Lab:
     """Bring a lab up; on failure take away what was begun.
 
     Args:
@@ -42,7 +42,7 @@ def up(layout: Layout, spec: LabSpec, report: Report = ignore) -> Lab:
         report: called with each step and the seconds it took.
 
     Returns:
-        The lab, tied to this process until `Lab.settle()`.
+        The lab, tied to this process until `Lab.detach()`.
 
     Raises:
         AlreadyRunningError: a lab is up there already, or just being changed.
@@ -59,18 +59,18 @@ def up(layout: Layout, spec: LabSpec, report: Report = ignore) -> Lab:
             nodes = [
                 configuration.slurm_node(n, ports[f"slurmd.{n}"], profile) for n, profile in profiles.items()
             ]
-            texts = configuration.render(layout, spec, parts_for(spec), ports, nodes)
+            texts = configuration.render(layout, spec, artifacts_for(spec), ports, nodes)
             record = LabRecord(spec, ports, time.time(), os.getpid())
             record.write(layout.record)
             _make_directories(layout, spec)
             configuration.write(texts)
-            return _start(Lab(layout, record, _start_keeper(layout)), report)
+            return _start(Lab(layout, record, _start_supervisor(layout)), report)
         except BaseException:
             teardown(layout)
             raise
 
 
-def _start(lab: Lab, report: Report) -> Lab:
+def _start(lab: Lab, report: StepReport) -> Lab:
     steps = lab.steps()
     lab.startup([*steps, _all_idle(lab, steps)], report).run()
     lab.record = replace(lab.record, complete=True)
@@ -78,20 +78,20 @@ def _start(lab: Lab, report: Report) -> Lab:
     return lab
 
 
-def existing(layout: Layout) -> Lab | None:
+def running_lab(layout: LabLayout) -> Lab | None:
     """Return the lab that is up in a directory, if any."""
     record = read_record(layout.record)
     return Lab(layout, record) if record and is_up(layout, record) else None
 
 
-def down(layout: Layout) -> bool:
+def down(layout: LabLayout) -> bool:
     """Take a lab away, complete or not; return whether there was one.
 
     Raises:
         AlreadyRunningError: another `up` or `down` is at work.
         UsageError: the directory is not a lab's.
     """
-    if not layout.root.exists() and not processes.marked(layout.root):
+    if not layout.root.exists() and not processes.lab_processes(layout.root):
         return False
     with _locked(layout):
         _refuse_foreign(layout)
@@ -99,7 +99,7 @@ def down(layout: Layout) -> bool:
     return True
 
 
-def _clear(layout: Layout) -> None:
+def _clear(layout: LabLayout) -> None:
     """Make place for a new lab: leftovers of one that was not taken down go."""
     record = read_record(layout.record)
     if record and is_up(layout, record):
@@ -110,13 +110,13 @@ def _clear(layout: Layout) -> None:
     layout.root.chmod(_PUBLIC)
 
 
-def _refuse_foreign(layout: Layout) -> None:
+def _refuse_foreign(layout: LabLayout) -> None:
     if not layout.record.exists() and any(layout.root.iterdir()):
         raise UsageError(f"{layout.root}", "not empty and not a lab's", f"choose another ${ENVIRONMENT_KEY}")
 
 
 @contextmanager
-def _locked(layout: Layout) -> Iterator[None]:
+def _locked(layout: LabLayout) -> Iterator[None]:
     """Hold a lock on the directory itself, so that no lock file is left."""
     layout.root.mkdir(parents=True, exist_ok=True)
     handle = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
@@ -132,7 +132,7 @@ def _locked(layout: Layout) -> Iterator[None]:
 
 
 @contextmanager
-def _ports(layout: Layout, spec: LabSpec) -> Iterator[dict[str, int]]:
+def _ports(layout: LabLayout, spec: LabSpec) -> Iterator[dict[str, int]]:
     """Choose a port for each daemon, by name, and keep others away from them meanwhile."""
     names = ["slurmctld", "senergyctld", *(f"slurmd.{node.name}" for node in spec.nodes)]
     if spec.accounting:
@@ -145,12 +145,12 @@ def _ports(layout: Layout, spec: LabSpec) -> Iterator[dict[str, int]]:
         processes.release(held)
 
 
-def _make_directories(layout: Layout, spec: LabSpec) -> None:
+def _make_directories(layout: LabLayout, spec: LabSpec) -> None:
     modes = {
         layout.etc: _PUBLIC,
         layout.lib: _PUBLIC,
         layout.log: _PUBLIC,
-        layout.keeper_socket(None).parent: _PUBLIC,
+        layout.supervisor_socket(None).parent: _PUBLIC,
         layout.stage: _PRIVATE,
         layout.munge_socket.parent: _PUBLIC,
         layout.database_socket.parent: _PRIVATE,
@@ -173,8 +173,8 @@ def _make_directories(layout: Layout, spec: LabSpec) -> None:
         path.chmod(mode)
     for node in spec.nodes:
         (layout.node(node.name) / "hostname").write_text(f"{node.name}\n")
-        layout.view(node.name).write_text(json.dumps(node_view(layout, node.name, spec)))
-    layout.view(None).write_text(json.dumps(lab_view(layout)))
+        layout.view(node.name).write_text(json.dumps(node_mounts(layout, node.name, spec)))
+    layout.view(None).write_text(json.dumps(lab_mounts(layout)))
     (layout.etc / "bashrc").write_text(_BASHRC)
     key = layout.etc / "munge.key"
     key.touch(0o400)
@@ -182,18 +182,18 @@ def _make_directories(layout: Layout, spec: LabSpec) -> None:
     (layout.etc / "ld.so.conf").write_text(f"{layout.lib}\ninclude /etc/ld.so.conf\n")
 
 
-def _start_keeper(layout: Layout) -> int:
+def _start_supervisor(layout: LabLayout) -> int:
     """Start the lab's first process; return the tie: while it is open and unsettled, closing ends the lab."""
     reader, writer = os.pipe()
-    log = layout.log / "keeper.log"
+    log = layout.log / "supervisor.log"
     argv = [
         sys.executable,
         "-m",
         "slurm_energy_lab.cluster.supervisor",
         "--socket",
-        str(layout.keeper_socket(None)),
+        str(layout.supervisor_socket(None)),
     ]
-    argv += ["--host-name", "controller", "--view", str(layout.view(None)), "--tie-fd", str(reader)]
+    argv += ["--host-name", "controller", "--view", str(layout.view(None)), "--lifeline-fd", str(reader)]
     try:
         with log.open("ab") as output:
             result = subprocess.run(
@@ -211,13 +211,13 @@ def _start_keeper(layout: Layout) -> int:
         os.close(reader)
     if result.returncode != 0:
         os.close(writer)
-        raise StepError(Step("keeper", log), f"ended with exit code {result.returncode}")
+        raise StepError(StartupStep("supervisor", log), f"ended with exit code {result.returncode}")
     return writer
 
 
-def _all_idle(lab: Lab, steps: list[Step]) -> Step:
+def _all_idle(lab: Lab, steps: list[StartupStep]) -> StartupStep:
     wanted = dict.fromkeys(lab.nodes, "idle")
-    return Step(
+    return StartupStep(
         "nodes idle",
         lab.layout.log / "slurmctld.log",
         needs=tuple(step.name for step in steps),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy_lab.cluster.supervisor import MARK
+from slurm_energy_lab.cluster.supervisor import SUPERVISOR_MARK
 
 _PROC = Path("/proc")
 _CLIENTS = frozenset({"srun", "salloc", "sattach", "sbatch"})
@@ -61,13 +61,13 @@ def _environment(pid: int) -> list[bytes]:
     return data.split(b"\0")
 
 
-def marked(root: Path) -> list[int]:
-    """Return the running processes that a keeper of this lab started, and the keepers themselves."""
-    wanted = f"{MARK}={root}".encode()
+def lab_processes(root: Path) -> list[int]:
+    """Return the running processes that a supervisor of this lab started, and the supervisors themselves."""
+    wanted = f"{SUPERVISOR_MARK}={root}".encode()
     return [pid for pid in _pids() if wanted in _environment(pid) and is_running(pid)]
 
 
-def clients(slurm_conf: Path) -> list[int]:
+def slurm_clients(slurm_conf: Path) -> list[int]:
     """Return srun, salloc and the like that talk to this lab from outside it."""
     wanted = f"SLURM_CONF={slurm_conf}".encode()
     return [
@@ -79,7 +79,7 @@ def clients(slurm_conf: Path) -> list[int]:
     ]
 
 
-def end(pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> None:
+def send_signal(pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> None:
     """Send a signal to each process that still exists."""
     for pid in pids:
         try:
@@ -88,8 +88,8 @@ def end(pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> None:
             continue
 
 
-def host_pid(keeper_pid: int, inner_pid: int) -> int | None:
-    """Translate the PID of a keeper's child, as the keeper sees it, to the caller's."""
+def host_pid(supervisor_pid: int, inner_pid: int) -> int | None:
+    """Translate the PID of a supervisor's child, as the supervisor sees it, to the caller's."""
     for pid in _pids():
         fields = dict(
             line.split(":\t", 1)
@@ -97,7 +97,7 @@ def host_pid(keeper_pid: int, inner_pid: int) -> int | None:
             if ":\t" in line
         )
         numbers = fields.get("NSpid", "").split()
-        if fields.get("PPid") == str(keeper_pid) and len(numbers) > 1 and numbers[-1] == str(inner_pid):
+        if fields.get("PPid") == str(supervisor_pid) and len(numbers) > 1 and numbers[-1] == str(inner_pid):
             return pid
     return None
 
@@ -154,18 +154,18 @@ def release(held: Iterable[socket.socket]) -> None:
         probe.close()
 
 
-class KeeperClient:
-    """Talks to one keeper.
+class SupervisorClient:
+    """Talks to one supervisor.
 
     Args:
-        path: the keeper's socket.
+        path: the supervisor's socket.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def pid(self) -> int | None:
-        """Return the keeper's PID as the caller sees it, None if nothing serves the socket."""
+        """Return the supervisor's PID as the caller sees it, None if nothing serves the socket."""
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 connection.connect(str(self.path))
@@ -178,7 +178,7 @@ class KeeperClient:
         """Start a process inside; return its PID there.
 
         Raises:
-            UnavailableError: the keeper does not answer or cannot start it.
+            UnavailableError: the supervisor does not answer or cannot start it.
         """
         request = {"op": "spawn", "name": name, "argv": argv, "env": env, "log": str(log)}
         return int(self._ask(request)["pid"])
@@ -197,13 +197,13 @@ class KeeperClient:
                     stream.flush()
                     answer = json.loads(stream.readline())
         except (OSError, ValueError) as error:
-            raise UnavailableError(f"lab keeper {self.path}", str(error)) from None
+            raise UnavailableError(f"lab supervisor {self.path}", str(error)) from None
         if not answer["ok"]:
-            raise UnavailableError(f"lab keeper {self.path}", answer["error"])
+            raise UnavailableError(f"lab supervisor {self.path}", answer["error"])
         return dict(answer)
 
 
-def wait_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int]:
+def kill_until_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int]:
     """Kill what `find` finds until that is nothing and all of it has ended; return what is left in the end.
 
     A namespace's first process that was killed can be found no more by its environment while it waits for the
@@ -217,5 +217,5 @@ def wait_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int]:
         left = found or sorted(filter(is_running, seen))
         if not left or time.monotonic() > deadline:
             return left
-        end(found)
+        send_signal(found)
         time.sleep(0.03)

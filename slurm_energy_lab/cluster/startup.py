@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_energy.errors import EnergyError, UnavailableError
-from slurm_energy_lab.cluster.processes import KeeperClient
+from slurm_energy_lab.cluster.processes import SupervisorClient
 
 POLL_S = 0.02
 LOG_TAIL_LINES = 12
 
 
 @dataclass(frozen=True)
-class Step:
+class StartupStep:
     """A daemon to start, a task to run, or (without `argv`) something to wait for.
 
     Attributes:
@@ -39,11 +39,11 @@ class Step:
     timeout_s: float = 30.0
 
 
-Report = Callable[[Step, float], None]
+StepReport = Callable[[StartupStep, float], None]
 """Receives a step that got ready and the seconds it took."""
 
 
-def ignore(step: Step, took_s: float) -> None:
+def ignore(step: StartupStep, took_s: float) -> None:
     """Report nothing."""
 
 
@@ -54,7 +54,7 @@ class StepError(UnavailableError):
         log_tail: the last lines of its log.
     """
 
-    def __init__(self, step: Step, why: str) -> None:
+    def __init__(self, step: StartupStep, why: str) -> None:
         super().__init__(step.name, why)
         self.step = step
         self.log_tail = tail(step.log)
@@ -74,22 +74,22 @@ class Startup:
     """State of one start: which steps wait, run and are ready.
 
     Args:
-        keeper: gives the keeper of a node (None: of the lab).
+        supervisor: gives the supervisor of a node (None: of the lab).
         environment: of every process; a step's own is added.
         report: called with a step and the seconds it took.
     """
 
     def __init__(
         self,
-        steps: Iterable[Step],
-        keeper: Callable[[str | None], KeeperClient],
+        steps: Iterable[StartupStep],
+        supervisor: Callable[[str | None], SupervisorClient],
         environment: Mapping[str, str],
-        report: Report = ignore,
+        report: StepReport = ignore,
     ) -> None:
         self._waiting = {step.name: step for step in steps}
-        self._running: dict[str, tuple[Step, float]] = {}
-        self._ready: dict[str, Step] = {}
-        self._keeper = keeper
+        self._running: dict[str, tuple[StartupStep, float]] = {}
+        self._ready: dict[str, StartupStep] = {}
+        self._supervisor = supervisor
         self._environment = dict(environment)
         self._report = report
 
@@ -100,11 +100,11 @@ class Startup:
             StepError: one ended, did not get ready in time, or could not be started.
         """
         while self._waiting or self._running:
-            self._start_possible()
-            self._look()
+            self._start_ready_steps()
+            self._check_running()
             time.sleep(POLL_S)
 
-    def _start_possible(self) -> None:
+    def _start_ready_steps(self) -> None:
         for step in list(self._waiting.values()):
             if all(name in self._ready for name in step.needs):
                 del self._waiting[step.name]
@@ -112,20 +112,20 @@ class Startup:
                 if step.argv:
                     self._spawn(step)
 
-    def _spawn(self, step: Step) -> None:
+    def _spawn(self, step: StartupStep) -> None:
         try:
-            self._keeper(step.node).spawn(
+            self._supervisor(step.node).spawn(
                 step.name, list(step.argv), {**self._environment, **step.env}, step.log
             )
         except EnergyError as error:
             raise StepError(step, error.why or str(error)) from None
 
-    def _look(self) -> None:
+    def _check_running(self) -> None:
         exits = self._exits()
         for name, (step, since) in list(self._running.items()):
             code = exits.get((step.node, name))
             if code is not None and (step.ready or code != 0):
-                raise StepError(step, f"ended with {_ending(code)}")
+                raise StepError(step, f"ended with {_exit_description(code)}")
             is_ready = step.ready() if step.ready else code == 0
             took_s = time.monotonic() - since
             if is_ready:
@@ -137,16 +137,16 @@ class Startup:
         for name, step in self._ready.items():
             code = exits.get((step.node, name))
             if code is not None and step.ready:
-                raise StepError(step, f"ended with {_ending(code)}")
+                raise StepError(step, f"ended with {_exit_description(code)}")
 
     def _exits(self) -> dict[tuple[str | None, str], int | None]:
         steps = [*self._ready.values(), *(step for step, _ in self._running.values())]
         exits: dict[tuple[str | None, str], int | None] = {}
         for node in {step.node for step in steps if step.argv}:
-            for name, child in self._keeper(node).children().items():
+            for name, child in self._supervisor(node).children().items():
                 exits[node, name] = child["exit"]
         return exits
 
 
-def _ending(code: int) -> str:
+def _exit_description(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"

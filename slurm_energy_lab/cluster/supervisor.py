@@ -1,9 +1,9 @@
 """The first process (PID 1) of the lab's or of a node's namespaces: starts processes on request, reaps all.
 
-When a keeper ends, for whatever reason, the kernel ends every process and undoes every mount of its
+When a supervisor ends, for whatever reason, the kernel ends every process and undoes every mount of its
 namespaces; that is what `senergy lab down` relies on. It knows nothing of Slurm.
 
-A keeper's socket carries JSON lines: `{"op":"spawn","name":...,"argv":[...],"env":{...},"log":PATH}`
+A supervisor's socket carries JSON lines: `{"op":"spawn","name":...,"argv":[...],"env":{...},"log":PATH}`
 answers `{"ok":true,"pid":N}` (N as seen inside), `{"op":"list"}` answers
 `{"ok":true,"processes":[{"name":...,"pid":N,"exit":CODE|null}]}`.
 """
@@ -24,9 +24,9 @@ from typing import Any
 
 from slurm_energy_lab.cluster import namespaces
 
-MARK = "SENERGY_LAB_KEEPER"
-"""Environment variable of every process that a keeper starts; its value is the lab's directory."""
-SETTLED = b"s"
+SUPERVISOR_MARK = "SENERGY_LAB_SUPERVISOR"
+"""Environment variable of every process that a supervisor starts; its value is the lab's directory."""
+DETACH = b"s"
 """What the starter writes into its tie once the lab shall outlive it."""
 _REQUEST_LIMIT = 1 << 20
 
@@ -38,10 +38,10 @@ class _Child:
     exit: int | None = None
 
 
-class Keeper:
+class Supervisor:
     """Serves requests on a listening socket until the tie to its starter breaks."""
 
-    def __init__(self, listener: socket.socket, tie_fd: int | None) -> None:
+    def __init__(self, listener: socket.socket, lifeline_fd: int | None) -> None:
         self._listener = listener
         self._children: dict[str, _Child] = {}
         self._selector = selectors.DefaultSelector()
@@ -53,8 +53,8 @@ class Keeper:
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._selector.register(reader, selectors.EVENT_READ, self._reap)
-        if tie_fd is not None:
-            self._selector.register(tie_fd, selectors.EVENT_READ, self._tie)
+        if lifeline_fd is not None:
+            self._selector.register(lifeline_fd, selectors.EVENT_READ, self._read_lifeline)
 
     def serve(self) -> None:
         """Answer requests for ever."""
@@ -62,11 +62,11 @@ class Keeper:
             for key, _ in self._selector.select():
                 key.data(key.fileobj)
 
-    def _tie(self, tie_fd: int) -> None:
-        if os.read(tie_fd, 1) != SETTLED:
+    def _read_lifeline(self, lifeline_fd: int) -> None:
+        if os.read(lifeline_fd, 1) != DETACH:
             os._exit(1)
-        self._selector.unregister(tie_fd)
-        os.close(tie_fd)
+        self._selector.unregister(lifeline_fd)
+        os.close(lifeline_fd)
 
     def _accept(self, listener: socket.socket) -> None:
         connection = listener.accept()[0]
@@ -145,15 +145,15 @@ def _enter(arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Enter new namespaces; return in the starter's process once the keeper in there serves."""
+    """Enter new namespaces; return in the starter's process once the supervisor in there serves."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--host-name", required=True)
     parser.add_argument("--view", type=Path, required=True, help="JSON file: tree, binds, stage, hidden")
-    parser.add_argument("--tie-fd", type=int, help="end when this pipe closes before it says settled")
+    parser.add_argument("--lifeline-fd", type=int, help="end when this pipe closes before it says settled")
     arguments = parser.parse_args()
-    if arguments.tie_fd is not None:
-        os.set_inheritable(arguments.tie_fd, False)
+    if arguments.lifeline_fd is not None:
+        os.set_inheritable(arguments.lifeline_fd, False)
     namespaces.unshare()
     reader, writer = os.pipe()
     if os.fork():
@@ -162,10 +162,10 @@ def main() -> int:
     os.close(reader)
     os.setsid()
     _enter(arguments)
-    keeper = Keeper(_listen(arguments.socket), arguments.tie_fd)
+    supervisor = Supervisor(_listen(arguments.socket), arguments.lifeline_fd)
     os.write(writer, b"r")
     os.close(writer)
-    keeper.serve()
+    supervisor.serve()
     return 1
 
 

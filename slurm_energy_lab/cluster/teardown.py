@@ -11,23 +11,23 @@ from pathlib import Path
 
 from slurm_energy.errors import EnergyError
 from slurm_energy_lab.cluster import namespaces, processes
-from slurm_energy_lab.cluster.layout import Layout
+from slurm_energy_lab.cluster.layout import LabLayout
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _TIMEOUT_S = 10.0
 _PAUSE_S = 0.05
 
 
-def teardown(layout: Layout, *, keep_directory: bool = False) -> None:
+def teardown(layout: LabLayout, *, keep_directory: bool = False) -> None:
     """Leave nothing of a lab behind, but for its empty directory on demand; harmless where there is none.
 
     Raises:
         EnergyError: a process cannot be ended, or a directory not be removed.
     """
-    processes.end(processes.clients(layout.slurm_conf), signal.SIGTERM)
-    if left := processes.wait_gone(lambda: processes.marked(layout.root), _TIMEOUT_S):
+    processes.send_signal(processes.slurm_clients(layout.slurm_conf), signal.SIGTERM)
+    if left := processes.kill_until_gone(lambda: processes.lab_processes(layout.root), _TIMEOUT_S):
         raise EnergyError("lab", f"processes {left} do not end", "see why with: ps -o pid,stat,wchan,args")
-    processes.wait_gone(lambda: processes.clients(layout.slurm_conf), _TIMEOUT_S)
+    processes.kill_until_gone(lambda: processes.slurm_clients(layout.slurm_conf), _TIMEOUT_S)
     for target in _mounts_below(layout.root):
         namespaces.detach(target)
     for group in _groups(layout.cgroup):
@@ -74,7 +74,7 @@ def _remove_idle(group: Path) -> None:
         time.sleep(_PAUSE_S)
 
 
-def _empty(layout: Layout) -> None:
+def _empty(layout: LabLayout) -> None:
     """Remove every file; the record goes last, so that an interrupted removal can be taken up again."""
     for entry in layout.root.iterdir():
         if entry == layout.record:

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import EXIT_FAILURE, EXIT_USAGE, AlreadyRunningError, EnergyError, UsageError
-from slurm_energy_lab.emulator.cpu_throttle import TICK_S, Throttle
-from slurm_energy_lab.emulator.request_handler import Requests
-from slurm_energy_lab.realtime_model import Silicon
-from slurm_energy_lab.tree.hwmon import INTERVAL_S, PowerMeter
+from slurm_energy_lab.emulator.cpu_throttle import TICK_S, CpuThrottle
+from slurm_energy_lab.emulator.request_handler import EmulatorRequestHandler
+from slurm_energy_lab.realtime_model import RealtimeModel
+from slurm_energy_lab.tree.hwmon import INTERVAL_S, AcpiPowerMeter
 
 MAX_LINE_BYTES = 64 * 1024
 _READ_BYTES = 16 * 1024
 _BACKLOG = 64
 _CREDENTIALS = struct.Struct("3i")
-_TIDY_S = 10.0
+_STALE_CHECK_S = 10.0
 
 
 class _Connection:
@@ -39,7 +39,7 @@ class _Connection:
         credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         self.uid: int = _CREDENTIALS.unpack(credentials)[1]
         self.buffer = b""
-        self.work_id: int | None = None
+        self.run_id: int | None = None
 
     def next_line(self) -> bytes | None:
         """Return the next whole line, None if there is none yet.
@@ -81,16 +81,21 @@ class ControlServer:
     """Serves the socket from `start` to `stop`."""
 
     def __init__(
-        self, path: Path, silicon: Silicon, requests: Requests, throttle: Throttle, meter: PowerMeter
+        self,
+        path: Path,
+        realtime_model: RealtimeModel,
+        requests: EmulatorRequestHandler,
+        throttle: CpuThrottle,
+        meter: AcpiPowerMeter,
     ) -> None:
         self._path = path
-        self._silicon = silicon
+        self._realtime_model = realtime_model
         self._requests = requests
         self._throttle = throttle
         self._timers = [
             _Timer(TICK_S, throttle.tick, lambda: throttle.busy),
             _Timer(INTERVAL_S, meter.sample, lambda: True),
-            _Timer(_TIDY_S, requests.tidy, lambda: True),
+            _Timer(_STALE_CHECK_S, requests.remove_stale_groups, lambda: True),
         ]
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}
@@ -101,7 +106,7 @@ class ControlServer:
     def start(self) -> None:
         """Begin to serve on a thread of its own."""
         self._listener.setblocking(False)
-        for source in (self._listener, self._silicon.changed_fd, self._stop_fd):
+        for source in (self._listener, self._realtime_model.change_event_fd, self._stop_fd):
             self._selector.register(source, selectors.EVENT_READ)
         self._thread.start()
 
@@ -125,38 +130,38 @@ class ControlServer:
                 if key.fd == self._stop_fd:
                     return
                 self._dispatch(key)
-            wait_s = self._do_what_is_due()
+            wait_s = self._run_due_work()
 
     def _dispatch(self, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._listener:
             self._accept()
-        elif key.fd == self._silicon.changed_fd:
-            self._silicon.settle()
+        elif key.fd == self._realtime_model.change_event_fd:
+            self._realtime_model.clear_change_event()
         elif key.fd in self._connections:
             self._receive(self._connections[key.fd])
 
-    def _do_what_is_due(self) -> float:
+    def _run_due_work(self) -> float:
         """Answer finished kernels and run timers; return how long nothing else will be due."""
         waits = [wait for timer in self._timers if (wait := timer.run()) is not None]
-        waiting = [item for item in self._connections.values() if item.work_id is not None]
+        waiting = [item for item in self._connections.values() if item.run_id is not None]
         if waiting:
-            self._answer_finished(waiting)
-            with self._silicon.now() as model:
+            self._report_finished_kernels(waiting)
+            with self._realtime_model.now() as model:
                 next_s, now_s = model.next_event_s(), model.now_s
             if next_s is not None:
                 waits.append(max(0.0, next_s - now_s))
         return min(waits)
 
-    def _answer_finished(self, waiting: list[_Connection]) -> None:
+    def _report_finished_kernels(self, waiting: list[_Connection]) -> None:
         for connection in waiting:
-            if connection.work_id is None:
+            if connection.run_id is None:
                 continue
             try:
-                answer = self._requests.finished_kernel(connection.work_id)
+                answer = self._requests.finished_kernel(connection.run_id)
             except EnergyError as error:
                 answer = _refusal(error)
             if answer is not None:
-                connection.work_id = None
+                connection.run_id = None
                 self._send(connection, answer)
                 self._serve_lines(connection)
 
@@ -185,7 +190,7 @@ class ControlServer:
 
     def _serve_lines(self, connection: _Connection) -> None:
         """Answer whole lines; while a kernel runs, the client's next lines wait."""
-        while connection.work_id is None and connection.peer.fileno() >= 0:
+        while connection.run_id is None and connection.peer.fileno() >= 0:
             try:
                 line = connection.next_line()
                 if line is None:
@@ -208,7 +213,7 @@ class ControlServer:
         if not isinstance(message, dict):
             raise UsageError("message: not a JSON object")
         if message.get("op") == "kernel":
-            connection.work_id = self._requests.start_kernel(message)
+            connection.run_id = self._requests.start_kernel(message)
             return None
         return self._requests.answer(message, connection.uid)
 
@@ -224,9 +229,9 @@ class ControlServer:
 
     def _hang_up(self, connection: _Connection) -> None:
         """Close; a kernel that nobody waits for any more is cancelled, as if its process had died."""
-        if connection.work_id is not None:
-            self._requests.cancel_kernel(connection.work_id)
-            connection.work_id = None
+        if connection.run_id is not None:
+            self._requests.cancel_kernel(connection.run_id)
+            connection.run_id = None
         descriptor = connection.peer.fileno()
         if descriptor >= 0:
             with contextlib.suppress(KeyError, ValueError):

@@ -13,7 +13,7 @@ _UNLIMITED = "-1"
 _ATTEMPTS = 1000
 
 
-class Groups(Protocol):
+class CpuCgroups(Protocol):
     """A place for one group per job."""
 
     kind: str
@@ -34,7 +34,7 @@ class Groups(Protocol):
         """Move what still runs out of the way and remove everything made here."""
 
 
-class GroupsV1:
+class CpuCgroupsV1:
     """Controllers `cpu` and `cpuacct` of version 1, together or apart. Leftovers are removed first."""
 
     kind = "v1"
@@ -75,7 +75,7 @@ class GroupsV1:
             _clear(base, home / "cgroup.procs", home)
 
 
-class GroupsV2:
+class CpuCgroupsV2:
     """The unified hierarchy with its `cpu` controller. Leftovers are removed first."""
 
     kind = "v2"
@@ -113,7 +113,7 @@ class GroupsV2:
         _clear(self._base, self._root / "cgroup.procs", self._root)
 
 
-def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[Groups | None, str]:
+def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[CpuCgroups | None, str]:
     """Find a usable CPU controller and make the base group below it.
 
     Args:
@@ -126,9 +126,9 @@ def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tu
     v1, unified = _mounts(mountinfo)
     try:
         if "cpu" in v1 and "cpuacct" in v1:
-            return GroupsV1(v1["cpu"], v1["cpuacct"], base), ""
+            return CpuCgroupsV1(v1["cpu"], v1["cpuacct"], base), ""
         if unified and "cpu" in (unified / "cgroup.controllers").read_text().split():
-            return GroupsV2(unified, base), ""
+            return CpuCgroupsV2(unified, base), ""
     except OSError as error:
         return None, f"control group {base}: {error.strerror}"
     return None, "no cpu controller is mounted"

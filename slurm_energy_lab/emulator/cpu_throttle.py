@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy_lab.emulator.cpu_cgroups import Groups
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.emulator.cpu_cgroups import CpuCgroups
+from slurm_energy_lab.realtime_model import RealtimeModel
 
 DEFAULT_SHARE_CORES = 0.45
 TICK_S = 0.1
@@ -50,21 +50,21 @@ class _Job:
 
     cpus: tuple[int, ...]
     cores: dict[int, int]
-    asked_s: float
+    registered_s: float
     allowed_cores: float = 0.0
-    looked_s: float = 0.0
+    sampled_s: float = 0.0
     used_s: float = 0.0
     measured: float = 0.0
-    told: float | None = 0.0
+    reported: float | None = 0.0
 
 
-class Throttle:
+class CpuThrottle:
     """Quotas and utilisation of the real programs of one node. Used from one thread."""
 
     def __init__(
         self,
-        silicon: Silicon,
-        groups: Groups | None,
+        realtime_model: RealtimeModel,
+        groups: CpuCgroups | None,
         reason: str = "",
         share_cores: float = DEFAULT_SHARE_CORES,
         clock: Callable[[], float] = time.monotonic,
@@ -72,16 +72,16 @@ class Throttle:
         """Prepare.
 
         Args:
-            silicon: the node's model.
+            realtime_model: the node's model.
             groups: where job groups are made; None: programs run as fast as the host lets them.
             reason: why there are no groups.
             share_cores: real cores that all emulated CPUs together are worth at full frequency.
             clock: seconds that only rise.
         """
-        self._silicon = silicon
+        self._realtime_model = realtime_model
         self._groups = groups
         self._reason = reason
-        self._share_per_cpu = share_cores / silicon.profile.cpu.cpus
+        self._share_per_cpu = share_cores / realtime_model.profile.cpu.cpus
         self._clock = clock
         self._jobs: dict[int, _Job] = {}
 
@@ -95,11 +95,11 @@ class Throttle:
         return {
             "mode": self._groups.kind if self._groups else "none",
             "reason": self._reason,
-            "share_cores": self._share_per_cpu * self._silicon.profile.cpu.cpus,
+            "share_cores": self._share_per_cpu * self._realtime_model.profile.cpu.cpus,
             "jobs": {str(number): job.measured for number, job in self._jobs.items()},
         }
 
-    def knows(self, job_id: int) -> bool:
+    def has_job(self, job_id: int) -> bool:
         """Return whether a job's real programs have a group."""
         return job_id in self._jobs
 
@@ -119,7 +119,7 @@ class Throttle:
         if self._groups is None:
             return []
         known = self._jobs.get(job_id)
-        everything = tuple(range(self._silicon.profile.cpu.cpus))
+        everything = tuple(range(self._realtime_model.profile.cpu.cpus))
         wanted = cpus or (known.cpus if known else everything)
         try:
             files = self._groups.create(_name(job_id))
@@ -127,14 +127,14 @@ class Throttle:
         except OSError as error:
             raise _unavailable(job_id, error) from None
         now_s = self._clock()
-        cores = dict(Counter(self._silicon.profile.cpu.core_of(cpu) for cpu in wanted))
+        cores = dict(Counter(self._realtime_model.profile.cpu.core_of(cpu) for cpu in wanted))
         if known:
-            known.told = known.told if known.cpus == wanted else None
-            known.cpus, known.cores, known.asked_s = wanted, cores, now_s
+            known.reported = known.reported if known.cpus == wanted else None
+            known.cpus, known.cores, known.registered_s = wanted, cores, now_s
         else:
-            self._jobs[job_id] = _Job(wanted, cores, now_s, looked_s=now_s, used_s=used_s)
+            self._jobs[job_id] = _Job(wanted, cores, now_s, sampled_s=now_s, used_s=used_s)
         try:
-            self._limit(job_id, self._allowances()[job_id])
+            self._limit(job_id, self._allowed_cores()[job_id])
         except OSError as error:
             raise _unavailable(job_id, error) from None
         return [str(path) for path in files]
@@ -143,16 +143,16 @@ class Throttle:
         """Measure every job, tell the model, follow the frequency, drop groups that are empty."""
         measured = [job_id for job_id in list(self._jobs) if self._try(self._measure, job_id)]
         if measured:
-            with self._silicon.changing() as model:
+            with self._realtime_model.modify() as model:
                 for job_id in measured:
                     job = self._jobs[job_id]
                     model.set_real_load(_name(job_id), job.cpus, job.measured * len(job.cores), job_id)
-                    job.told = job.measured
-        for job_id, allowed_cores in self._allowances().items():
+                    job.reported = job.measured
+        for job_id, allowed_cores in self._allowed_cores().items():
             self._try(self._limit, job_id, allowed_cores)
         now_s = self._clock()
         for job_id, job in list(self._jobs.items()):
-            if now_s - job.asked_s > EMPTY_GRACE_S and job.measured == 0:
+            if now_s - job.registered_s > EMPTY_GRACE_S and job.measured == 0:
                 self._remove_if_empty(job_id)
 
     def close(self) -> None:
@@ -175,20 +175,20 @@ class Throttle:
         assert self._groups is not None
         job, now_s = self._jobs[job_id], self._clock()
         _, period_us = quota_us(job.allowed_cores)
-        if now_s - job.looked_s < max(TICK_S / 2, 2e-6 * period_us):
+        if now_s - job.sampled_s < max(TICK_S / 2, 2e-6 * period_us):
             return False
         used_s = self._groups.cpu_seconds(_name(job_id))
-        real_cores = (used_s - job.used_s) / (now_s - job.looked_s)
-        job.used_s, job.looked_s = used_s, now_s
+        real_cores = (used_s - job.used_s) / (now_s - job.sampled_s)
+        job.used_s, job.sampled_s = used_s, now_s
         job.measured = min(1.0, real_cores / job.allowed_cores) if job.allowed_cores else 0.0
         if job.measured < 1e-4:
             job.measured = 0.0
-        return job.measured != job.told
+        return job.measured != job.reported
 
-    def _allowances(self) -> dict[int, float]:
+    def _allowed_cores(self) -> dict[int, float]:
         """Return the real cores that each job may use at its present frequencies."""
-        max_khz = self._silicon.profile.cpufreq.max_khz
-        with self._silicon.now() as model:
+        max_khz = self._realtime_model.profile.cpufreq.max_khz
+        with self._realtime_model.now() as model:
             cycles = {
                 job_id: sum(count * model.effective_khz(core) for core, count in job.cores.items())
                 for job_id, job in self._jobs.items()
@@ -211,7 +211,7 @@ class Throttle:
 
     def _drop(self, job_id: int) -> None:
         job = self._jobs.pop(job_id)
-        with self._silicon.changing() as model:
+        with self._realtime_model.modify() as model:
             model.set_real_load(_name(job_id), job.cpus, 0.0)
 
 

@@ -14,7 +14,16 @@ from typing import Any
 
 import mfusepy
 
-from slurm_energy_lab.tree.entries import PAGE_BYTES, Device, Directory, Entry, File, Link, Tree, refuse
+from slurm_energy_lab.tree.entries import (
+    PAGE_BYTES,
+    CharacterDevice,
+    Directory,
+    File,
+    Link,
+    Tree,
+    TreeEntry,
+    refuse,
+)
 
 ATTRIBUTE_CACHE_S = 2.0
 """How long the kernel may answer stat by itself. Opening always asks, so a vanished file is noticed."""
@@ -25,7 +34,7 @@ class _Handle:
 
     __slots__ = ("content", "entry")
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: TreeEntry) -> None:
         self.entry = entry
         self.content: bytes | None = None
 
@@ -94,15 +103,15 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         handle = self._next_handle
         self._next_handle += 1
         self._handles[handle] = _Handle(entry)
-        if isinstance(entry, Device):
-            entry.opened()
+        if isinstance(entry, CharacterDevice):
+            entry.client_opened()
         return handle
 
     def release(self, path: str, fh: int) -> int:
         """Close."""
         handle = self._handles.pop(fh, None)
-        if handle and isinstance(handle.entry, Device):
-            handle.entry.released()
+        if handle and isinstance(handle.entry, CharacterDevice):
+            handle.entry.client_closed()
         return 0
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
@@ -110,7 +119,7 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         self._raise_fault(path)
         handle = self._handles[fh]
         entry = handle.entry
-        if isinstance(entry, Device):
+        if isinstance(entry, CharacterDevice):
             return entry.read_at(size, offset)
         if not isinstance(entry, File):
             refuse(errno.EISDIR)
@@ -122,7 +131,7 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         """Write: one store of at most a page for attributes, a command for devices."""
         self._raise_fault(path)
         entry = self._handles[fh].entry
-        if isinstance(entry, Device):
+        if isinstance(entry, CharacterDevice):
             return entry.write_at(data, offset, mfusepy.fuse_get_context()[0])
         if not isinstance(entry, File) or entry.store is None:
             refuse(errno.EIO)
@@ -183,7 +192,7 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         """Refuse."""
         refuse(errno.EPERM)
 
-    def _entry(self, path: str) -> Entry:
+    def _entry(self, path: str) -> TreeEntry:
         entry = self._tree.get(path)
         if entry is None:
             refuse(errno.ENOENT)

@@ -23,12 +23,12 @@ from typing import Any
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EnergyError, UnavailableError, UsageError
 from slurm_energy_lab.emulator.control_server import ControlServer
 from slurm_energy_lab.emulator.cpu_cgroups import find_groups
-from slurm_energy_lab.emulator.cpu_throttle import DEFAULT_SHARE_CORES, Throttle
+from slurm_energy_lab.emulator.cpu_throttle import DEFAULT_SHARE_CORES, CpuThrottle
 from slurm_energy_lab.emulator.fuse import TreeOperations, serve
-from slurm_energy_lab.emulator.request_handler import Requests
+from slurm_energy_lab.emulator.request_handler import EmulatorRequestHandler
 from slurm_energy_lab.model import load_profile
-from slurm_energy_lab.realtime_model import Silicon
-from slurm_energy_lab.tree.node_tree import Firmware, build_tree
+from slurm_energy_lab.realtime_model import RealtimeModel
+from slurm_energy_lab.tree.node_tree import NodeOptions, build_tree
 
 NICENESS = 5
 _SWITCH_INTERVAL_S = 0.0005
@@ -93,8 +93,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.counter_range is not None and args.counter_range < 5:
         raise UsageError(f"--counter-range {args.counter_range:g}: must be 5 J or more")
     free_mountpoint(args.mount)
-    silicon = Silicon(profile)
-    firmware = Firmware(
+    realtime_model = RealtimeModel(profile)
+    firmware = NodeOptions(
         args.name,
         offset,
         args.rapl_locked,
@@ -102,12 +102,12 @@ def _run(args: argparse.Namespace) -> int:
         args.pm_counters,
         args.counter_range,
     )
-    node = build_tree(silicon, firmware)
+    node = build_tree(realtime_model, firmware)
     groups, reason = find_groups(args.cgroup) if args.cgroup else (None, "no control group given")
-    throttle = Throttle(silicon, groups, reason, args.cpu_share)
+    throttle = CpuThrottle(realtime_model, groups, reason, args.cpu_share)
     operations = TreeOperations(node.tree, _say_ready)
-    requests = Requests(args.name, silicon, throttle, node.groups, node.tree.faults)
-    server = ControlServer(args.socket, silicon, requests, throttle, node.meter)
+    requests = EmulatorRequestHandler(args.name, realtime_model, throttle, node.groups, node.tree.faults)
+    server = ControlServer(args.socket, realtime_model, requests, throttle, node.meter)
     _prepare_process(f"emulator {args.name}")
     # Only the thread that sits in libfuse's read is to take these: taken by another they would not end it.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
@@ -120,7 +120,7 @@ def _run(args: argparse.Namespace) -> int:
         return EXIT_FAILURE
     finally:
         server.stop()
-        silicon.close()
+        realtime_model.close()
     return EXIT_OK
 
 

@@ -9,28 +9,28 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from slurm_energy.errors import ForbiddenError, UsageError
-from slurm_energy_lab.emulator.cpu_throttle import Throttle
-from slurm_energy_lab.model import KernelRequest, KernelResult, NodeModel, Usage
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.emulator.cpu_throttle import CpuThrottle
+from slurm_energy_lab.model import JobUsage, KernelRequest, KernelResult, NodeModel
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.cpu_lists import parse_list
-from slurm_energy_lab.tree.job_cgroups import JobGroups
+from slurm_energy_lab.tree.job_cgroups import JobCgroups
 
 Message = dict[str, Any]
 
 
-class Requests:
+class EmulatorRequestHandler:
     """Carries out messages against one node."""
 
     def __init__(
         self,
         node: str,
-        silicon: Silicon,
-        throttle: Throttle,
-        groups: JobGroups,
+        realtime_model: RealtimeModel,
+        throttle: CpuThrottle,
+        groups: JobCgroups,
         faults: MutableMapping[str, int],
     ) -> None:
         self._node = node
-        self._silicon = silicon
+        self._realtime_model = realtime_model
         self._throttle = throttle
         self._groups = groups
         self._faults = faults
@@ -62,49 +62,49 @@ class Requests:
             UsageError: unknown kernel or device, bad size or numbers.
         """
         request = _kernel_request(message)
-        with self._silicon.changing() as model:
-            work_id = model.submit(request, model.now_s)
-        self._running.add(work_id)
+        with self._realtime_model.modify() as model:
+            run_id = model.submit(request, model.now_s)
+        self._running.add(run_id)
         if request.job_id is not None:
-            self._groups.appear(request.job_id)
-        return work_id
+            self._groups.create_group(request.job_id)
+        return run_id
 
-    def finished_kernel(self, work_id: int) -> Message | None:
+    def finished_kernel(self, run_id: int) -> Message | None:
         """Return the answer to a kernel that is done, None while it runs."""
-        with self._silicon.now() as model:
-            result = model.result(work_id)
+        with self._realtime_model.now() as model:
+            result = model.result(run_id)
             if result is None:
                 return None
-            model.forget(work_id)
-            unix_s = self._silicon.unix_s(result.end_s)
-        self._running.discard(work_id)
+            model.forget(run_id)
+            unix_s = self._realtime_model.unix_s(result.end_s)
+        self._running.discard(run_id)
         return _kernel_answer(result, unix_s)
 
-    def cancel_kernel(self, work_id: int) -> None:
+    def cancel_kernel(self, run_id: int) -> None:
         """Stop a kernel that nobody waits for."""
-        self._running.discard(work_id)
-        with self._silicon.changing() as model:
-            model.forget(work_id)
+        self._running.discard(run_id)
+        with self._realtime_model.modify() as model:
+            model.forget(run_id)
 
-    def tidy(self) -> None:
+    def remove_stale_groups(self) -> None:
         """Take away what is left of jobs that ended long ago."""
-        if self._groups.any:
-            self._groups.tidy(self._throttle.knows)
+        if self._groups.has_groups:
+            self._groups.remove_stale(self._throttle.has_job)
 
     def _truth(self, with_jobs: bool) -> Message:
-        with self._silicon.now() as model:
+        with self._realtime_model.now() as model:
             names = model.components()
             answer = {
                 "ok": True,
-                "time": self._silicon.unix_s(model.now_s),
+                "time": self._realtime_model.unix_s(model.now_s),
                 "energy_joules": {name: model.energy_joules(name) for name in names},
                 "power_watts": {name: model.power_watts(name) for name in names},
             }
             return answer | _truth_by_job(model) if with_jobs else answer
 
     def _status(self) -> Message:
-        profile = self._silicon.profile
-        with self._silicon.now() as model:
+        profile = self._realtime_model.profile
+        with self._realtime_model.now() as model:
             state = _model_state(model, profile.cpu.packages, profile.gpu_count)
         return {
             "ok": True,
@@ -126,12 +126,12 @@ class Requests:
         if cpus is not None and not isinstance(cpus, str):
             raise UsageError("cpus: not a CPU list such as 0-3")
         numbers = parse_list(cpus) if cpus else None
-        if numbers and numbers[-1] >= self._silicon.profile.cpu.cpus:
+        if numbers and numbers[-1] >= self._realtime_model.profile.cpu.cpus:
             raise UsageError(f"cpus: the node has no CPU {numbers[-1]}")
         procs = self._throttle.register(job_id, numbers)
-        with self._silicon.now() as model:
-            model.usage().note(job_id, model.now_s)
-        self._groups.appear(job_id)
+        with self._realtime_model.now() as model:
+            model.usage().add_job(job_id, model.now_s)
+        self._groups.create_group(job_id)
         return {"ok": True, "procs": procs}
 
     def _fault(self, message: Message) -> Message:
@@ -204,14 +204,14 @@ def _kernel_answer(result: KernelResult, end_unix_s: float) -> Message:
 def _truth_by_job(model: NodeModel) -> Message:
     usage, now_s = model.usage(), model.now_s
     return {
-        "jobs": {str(job): _used(usage, job, now_s) for job in usage.jobs()},
-        "no_job": _used(usage, None, now_s),
+        "jobs": {str(job): _usage_message(usage, job, now_s) for job in usage.jobs()},
+        "no_job": _usage_message(usage, None, now_s),
         "idle_joules": usage.idle_joules(now_s),
         "system_cpu_seconds": usage.system_cpu_seconds(now_s),
     }
 
 
-def _used(usage: Usage, job: int | None, now_s: float) -> Message:
+def _usage_message(usage: JobUsage, job: int | None, now_s: float) -> Message:
     return {
         "cpu_seconds": usage.cpu_seconds(job, now_s),
         "dynamic_joules": usage.dynamic_joules(job, now_s),

@@ -4,7 +4,7 @@ Files, sockets, processes and clocks stay outside; only `profile_load` opens the
 The equations are in docs/lab-physics.md.
 """
 
-from slurm_energy_lab.model.job_usage import Usage
+from slurm_energy_lab.model.job_usage import JobUsage
 from slurm_energy_lab.model.kernels import kernel_names
 from slurm_energy_lab.model.node import NodeModel
 from slurm_energy_lab.model.problem_size import default_size
@@ -15,8 +15,8 @@ from slurm_energy_lab.model.profile import (
     CpuProfile,
     GpuProfile,
     MemoryProfile,
+    NodeProfile,
     OtherProfile,
-    Profile,
     RaplProfile,
 )
 from slurm_energy_lab.model.profile_file import load_profile, profile_names
@@ -30,14 +30,14 @@ __all__ = [
     "FrequencyRequest",
     "GpuProfile",
     "GpuState",
+    "JobUsage",
     "KernelRequest",
     "KernelResult",
     "MemoryProfile",
     "NodeModel",
+    "NodeProfile",
     "OtherProfile",
-    "Profile",
     "RaplProfile",
-    "Usage",
     "default_size",
     "kernel_names",
     "load_profile",

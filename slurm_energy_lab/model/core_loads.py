@@ -13,9 +13,9 @@ from slurm_energy.errors import UsageError
 from slurm_energy_lab.model.cpu_physics import CoreLoad
 from slurm_energy_lab.model.cpufreq import check_request, default_request, target_khz
 from slurm_energy_lab.model.job_integrals import Job
-from slurm_energy_lab.model.kernel_run import Part
+from slurm_energy_lab.model.kernel_run import KernelPart
 from slurm_energy_lab.model.placement import check_cpu
-from slurm_energy_lab.model.profile import Profile
+from slurm_energy_lab.model.profile import NodeProfile
 from slurm_energy_lab.model.requests import FrequencyRequest
 
 
@@ -33,14 +33,14 @@ class _RealLoad:
 class Cores:
     """Occupancy and frequency settings of every core; logical CPUs in, core numbers out."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: NodeProfile) -> None:
         self._profile = profile
         self._cpu = profile.cpu
         self._cpufreq = profile.cpufreq
         default = default_request(profile.cpufreq)
         self._known = {default: default}
         self._requests = [default] * profile.cpu.cpus
-        self._parts: list[tuple[Part, ...]] = [()] * profile.cpu.cores
+        self._parts: list[tuple[KernelPart, ...]] = [()] * profile.cpu.cores
         self._real_keys: list[tuple[str, ...]] = [()] * profile.cpu.cores
         self._real_loads: dict[str, _RealLoad] = {}
         self._real_busy: dict[tuple[str, ...], float] = {}
@@ -78,11 +78,11 @@ class Cores:
         self._requests[cpu] = self._known[request]
         return bool(self._parts[core]) or self._real(core) > 0
 
-    def wanted_khz(self, cpu: int) -> int:
+    def requested_khz(self, cpu: int) -> int:
         """Return what the settings of the CPU's core ask for: the higher wish of its threads."""
-        return self._wanted_khz(self._check(cpu))
+        return self._requested_khz(self._check(cpu))
 
-    def _wanted_khz(self, core: int) -> int:
+    def _requested_khz(self, core: int) -> int:
         busy = 1.0 if self._parts[core] else self._real(core)
         return max(
             self._target_khz(self._requests[cpu], busy)
@@ -99,12 +99,12 @@ class Cores:
             target = self._targets[key] = target_khz(self._cpufreq, request, busy)
         return target
 
-    def add_part(self, part: Part, cores: Iterable[int]) -> None:
+    def add_part(self, part: KernelPart, cores: Iterable[int]) -> None:
         """Put a work's part on cores."""
         for core in cores:
             self._parts[core] = (*self._parts[core], part)
 
-    def remove_part(self, part: Part, cores: Iterable[int]) -> None:
+    def remove_part(self, part: KernelPart, cores: Iterable[int]) -> None:
         """Take a work's part off its cores."""
         for core in cores:
             self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
@@ -174,11 +174,11 @@ class Cores:
     def loads(self, package: int) -> list[CoreLoad]:
         """Return the busy cores of a package, equal ones together."""
         per_package = self._cpu.cores_per_package
-        groups: dict[tuple[int, tuple[Part, ...], tuple[str, ...]], int] = {}
+        groups: dict[tuple[int, tuple[KernelPart, ...], tuple[str, ...]], int] = {}
         for core in range(package * per_package, (package + 1) * per_package):
             parts, keys = self._parts[core], self._real_keys[core]
             if parts or keys:
-                group = (self._wanted_khz(core), parts, () if parts else keys)
+                group = (self._requested_khz(core), parts, () if parts else keys)
                 groups[group] = groups.get(group, 0) + 1
         return [
             CoreLoad(count, khz, parts, *self._real_shares(keys))

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from slurm_energy_lab.model.job_integrals import Job
-from slurm_energy_lab.model.kernel_run import Part
+from slurm_energy_lab.model.kernel_run import KernelPart
 from slurm_energy_lab.model.kernels import REAL_ACTIVITY, REAL_BYTES_PER_CYCLE, KernelSpec, roofline
-from slurm_energy_lab.model.profile import CpuProfile, Profile
+from slurm_energy_lab.model.profile import CpuProfile, NodeProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class CoreLoad:
 
     count: int
     khz: int
-    parts: tuple[Part, ...]
+    parts: tuple[KernelPart, ...]
     real: float
     real_jobs: tuple[tuple[Job, float], ...] = ()
 
@@ -40,7 +40,7 @@ class CoreLoad:
 
 
 @dataclass(slots=True)
-class Demand:
+class CpuDemand:
     """One work on a package: what it can use per second, what it then does, and how active that is."""
 
     cores: float = 0.0
@@ -52,20 +52,20 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class CpuOperatingPoint:
     """How a package runs at one ceiling: package watts (of them its cores'), traffic, phases per second."""
 
     watts: float
     core_watts: float
     bytes_per_s: float
-    rates: dict[Part, float]
-    demands: dict[Part, Demand]
+    rates: dict[KernelPart, float]
+    demands: dict[KernelPart, CpuDemand]
 
 
 class CpuPhysics:
     """Power and rates of one package of a profile."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: NodeProfile) -> None:
         self.cpu: CpuProfile = profile.cpu
         self.min_khz = profile.cpufreq.min_khz
         self.max_khz = profile.cpufreq.max_khz
@@ -93,18 +93,18 @@ class CpuPhysics:
         return self.cpu.turbo_bins[-1][1]
 
     def operate(
-        self, loads: Iterable[CoreLoad], ceiling_khz: int, fed_gpus: float, feed_watts: float
-    ) -> Operation:
+        self, loads: Iterable[CoreLoad], ceiling_khz: int, busy_gpus: float, feed_watts: float
+    ) -> CpuOperatingPoint:
         """Return power and progress of a package.
 
         Args:
             loads: its busy cores.
             ceiling_khz: no core runs faster.
-            fed_gpus: GPUs whose work a thread of this package feeds; keeps the package awake.
+            busy_gpus: GPUs whose work a thread of this package feeds; keeps the package awake.
             feed_watts: what that costs.
         """
         cpu = self.cpu
-        demands: dict[Part, Demand] = {}
+        demands: dict[KernelPart, CpuDemand] = {}
         levels = []
         real_bytes_per_s = 0.0
         for load in loads:
@@ -116,18 +116,18 @@ class CpuPhysics:
             cores = load.count / len(load.parts)
             bandwidth = self.core_bandwidth(khz)
             for part in load.parts:
-                demand = demands.setdefault(part, Demand())
+                demand = demands.setdefault(part, CpuDemand())
                 demand.cores += cores
                 demand.cycles_per_s += cores * khz * 1e3
                 demand.bytes_per_s += cores * bandwidth
         bytes_per_s = real_bytes_per_s + self._share_memory(demands)
         watts = cpu.idle_watts + feed_watts + cpu.uncore_joules_per_byte * bytes_per_s
-        watts += cpu.awake_watts * min(1.0, fed_gpus + sum(load.count * load.busy for load, _ in levels))
+        watts += cpu.awake_watts * min(1.0, busy_gpus + sum(load.count * load.busy for load, _ in levels))
         cores = sum(load.count * load.busy * self._core_watts(load, khz, demands) for load, khz in levels)
         rates = {part: 1.0 / demand.period_s for part, demand in demands.items()}
-        return Operation(watts + cores, cores, bytes_per_s, rates, demands)
+        return CpuOperatingPoint(watts + cores, cores, bytes_per_s, rates, demands)
 
-    def _core_watts(self, load: CoreLoad, khz: int, demands: dict[Part, Demand]) -> float:
+    def _core_watts(self, load: CoreLoad, khz: int, demands: dict[KernelPart, CpuDemand]) -> float:
         """Static and dynamic power of one busy core."""
         if load.parts:
             activity = sum(demands[part].activity for part in load.parts) / len(load.parts)
@@ -140,7 +140,7 @@ class CpuPhysics:
         dynamic = self.cpu.core_dynamic_watts * activity * khz / self.max_khz
         return self.voltage_square(khz) * (self.cpu.core_leakage_watts + dynamic)
 
-    def _share_memory(self, demands: dict[Part, Demand]) -> float:
+    def _share_memory(self, demands: dict[KernelPart, CpuDemand]) -> float:
         """Fill in period and activity of every work; return the bytes per second that they move."""
         limit = self.cpu.package_bytes_per_s
         for part, demand in demands.items():
@@ -174,9 +174,11 @@ class CpuPhysics:
         return total / cpu.packages
 
 
-def fair_shares(wishes: dict[Part, float], weights: dict[Part, float], limit: float) -> dict[Part, float]:
+def fair_shares(
+    wishes: dict[KernelPart, float], weights: dict[KernelPart, float], limit: float
+) -> dict[KernelPart, float]:
     """Divide `limit` by weight; what somebody does not wish for goes to the others."""
-    given: dict[Part, float] = {}
+    given: dict[KernelPart, float] = {}
     open_parts, left = list(wishes), limit
     while open_parts:
         per_weight = left / sum(weights[part] for part in open_parts)

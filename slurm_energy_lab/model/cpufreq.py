@@ -78,10 +78,10 @@ def target_khz(cpufreq: CpufreqProfile, request: FrequencyRequest, utilisation: 
     """
     low, high = allowed_range_khz(cpufreq, request)
     if cpufreq.driver in ACTIVE_DRIVERS:
-        wanted = _active_khz(request, low, high, utilisation)
+        wanted = _active_driver_khz(request, low, high, utilisation)
     else:
-        wanted = _generic_khz(request, low, high, utilisation)
-    return _on_table(cpufreq, request, min(high, max(low, wanted)))
+        wanted = _generic_governor_khz(request, low, high, utilisation)
+    return _rounded_to_table(cpufreq, request, min(high, max(low, wanted)))
 
 
 def allowed_range_khz(cpufreq: CpufreqProfile, request: FrequencyRequest) -> tuple[int, int]:
@@ -91,7 +91,7 @@ def allowed_range_khz(cpufreq: CpufreqProfile, request: FrequencyRequest) -> tup
     return min(high, max(cpufreq.min_khz, request.min_khz)), high
 
 
-def _active_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
+def _active_driver_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
     """Firmware-governed drivers: `performance` is the top; else EPP bounds it and load ramps to it."""
     if request.governor == "performance":
         return high
@@ -102,7 +102,7 @@ def _active_khz(request: FrequencyRequest, low: int, high: int, utilisation: flo
     return low + (ceiling - low) * min(1.0, utilisation / _UP_THRESHOLD)
 
 
-def _generic_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
+def _generic_governor_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
     """Generic governors in their steady state."""
     if request.governor == "performance":
         return high
@@ -124,7 +124,7 @@ def _interpolate(epp: int) -> float:
     return _EPP_CEILING[-1][1]
 
 
-def _on_table(cpufreq: CpufreqProfile, request: FrequencyRequest, khz: float) -> int:
+def _rounded_to_table(cpufreq: CpufreqProfile, request: FrequencyRequest, khz: float) -> int:
     """Round as the driver does: table drivers to the next lower entry, the top entry opening turbo."""
     table = cpufreq.available_khz
     if not table:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import deque
 
 from slurm_energy_lab.model.gpu_physics import GpuPhysics
-from slurm_energy_lab.model.integrator import Meter
-from slurm_energy_lab.model.job_integrals import ByJob
+from slurm_energy_lab.model.integrator import Integrator
+from slurm_energy_lab.model.job_integrals import JobIntegrals
 from slurm_energy_lab.model.job_power import gpu_shares
-from slurm_energy_lab.model.kernel_run import Part
+from slurm_energy_lab.model.kernel_run import KernelPart
 from slurm_energy_lab.model.requests import GpuState
 
 _AVERAGE_S = 1.0
 
 
-class Gpu:
+class GpuModel:
     """One GPU in time: its meter, settings and present operation."""
 
     def __init__(self, physics: GpuPhysics, index: int, now_s: float) -> None:
@@ -28,14 +28,14 @@ class Gpu:
         self._history: deque[tuple[float, float]] = deque([(now_s, 0.0)])
         self._start_s = now_s
         self.index = index
-        self.meter = Meter(now_s, physics.profile.idle_watts)
+        self.meter = Integrator(now_s, physics.profile.idle_watts)
         self.limit_watts = physics.profile.default_limit_watts
         self.graphics_range_mhz: tuple[int, int] | None = None
         self.memory_range_mhz: tuple[int, int] | None = None
-        self.parts: tuple[Part, ...] = ()
+        self.parts: tuple[KernelPart, ...] = ()
         self.clock_mhz = float(physics.profile.idle_graphics_mhz)
-        self.rates: dict[Part, float] = {}
-        self.by_job = ByJob()
+        self.rates: dict[KernelPart, float] = {}
+        self.job_watts = JobIntegrals()
 
     def target_mhz(self) -> float:
         """Return the graphics clock that the settings allow at most."""
@@ -56,8 +56,8 @@ class Gpu:
         self.clock_mhz = clock if self.parts else self._idle_mhz()
         self._memory_share = operation.memory_share
         self.rates = operation.rates
-        self.by_job.run_at(now_s, gpu_shares(self._physics, self.parts, operation, clock))
-        if self.meter.run_at(now_s, operation.watts):
+        self.job_watts.set_rates(now_s, gpu_shares(self._physics, self.parts, operation, clock))
+        if self.meter.set_rate(now_s, operation.watts):
             self._remember(now_s)
 
     def _clock_for(self, watts: float, high_mhz: float, memory_mhz: float) -> float:

@@ -8,18 +8,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from slurm_energy_lab.model.kernel_run import Part, Task
+from slurm_energy_lab.model.kernel_run import KernelPart, PhaseWork
 from slurm_energy_lab.model.kernels import KernelSpec, roofline
 from slurm_energy_lab.model.profile import GpuProfile
 
 
 @dataclass(frozen=True, slots=True)
-class GpuOperation:
+class GpuOperatingPoint:
     """How a GPU runs at one clock: watts, share of peak bandwidth, phases per second of each work."""
 
     watts: float
     memory_share: float
-    rates: dict[Part, float]
+    rates: dict[KernelPart, float]
 
 
 class GpuPhysics:
@@ -45,13 +45,13 @@ class GpuPhysics:
         share = min(1.0, mhz / gpu.bandwidth_knee_mhz)
         return gpu.bytes_per_s * share * memory_mhz / gpu.memory_clocks_mhz[0]
 
-    def operate(self, parts: tuple[Part, ...], mhz: float, memory_mhz: float) -> GpuOperation:
+    def operate(self, parts: tuple[KernelPart, ...], mhz: float, memory_mhz: float) -> GpuOperatingPoint:
         """Return power and progress with `parts` sharing the GPU's time equally."""
         gpu = self.profile
         if not parts:
-            return GpuOperation(gpu.idle_watts, 0.0, {})
+            return GpuOperatingPoint(gpu.idle_watts, 0.0, {})
         bandwidth = self.bandwidth(mhz, memory_mhz)
-        rates: dict[Part, float] = {}
+        rates: dict[KernelPart, float] = {}
         bytes_per_s = activity = 0.0
         for part in parts:
             task = part.task
@@ -60,12 +60,12 @@ class GpuPhysics:
             bytes_per_s += task.bytes * rates[part]
             activity += self.activity(task, period_s, mhz) / len(parts)
         watts = gpu.idle_watts + self.core_watts(activity, mhz) + gpu.joules_per_byte * bytes_per_s
-        return GpuOperation(watts, bytes_per_s / gpu.bytes_per_s, rates)
+        return GpuOperatingPoint(watts, bytes_per_s / gpu.bytes_per_s, rates)
 
-    def _compute_s(self, task: Task, mhz: float) -> float:
+    def _compute_s(self, task: PhaseWork, mhz: float) -> float:
         return task.flops / (self.profile.flops_per_s * task.factors.efficiency * mhz / self.max_mhz)
 
-    def activity(self, task: Task, period_s: float, mhz: float) -> float:
+    def activity(self, task: PhaseWork, period_s: float, mhz: float) -> float:
         """Return the switching activity while a phase runs alone and takes `period_s`."""
         span = task.factors.busy - task.factors.stall
         return task.factors.stall + span * self._compute_s(task, mhz) / period_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Meter:
+class Integrator:
     """Watts in, joules out (or any quantity and its integral over time).
 
     A segment is closed only when the value changes, so reading in between leaves no rounding behind.
@@ -20,7 +20,7 @@ class Meter:
         """Return the integral from the start to `now_s`, which is not before the last change."""
         return self._closed + self.value * (now_s - self._since_s)
 
-    def run_at(self, now_s: float, value: float) -> bool:
+    def set_rate(self, now_s: float, value: float) -> bool:
         """Let `value` hold from `now_s` on; return whether that is a change."""
         if value == self.value:
             return False

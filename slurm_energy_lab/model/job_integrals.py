@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from slurm_energy_lab.model.integrator import Meter
+from slurm_energy_lab.model.integrator import Integrator
 
 Job = int | None
 """Slurm's job number; None: work that belongs to no job."""
 
 
-class ByJob:
+class JobIntegrals:
     """Rates by job in (watts, busy CPUs), integrals by job out (joules, CPU seconds)."""
 
     __slots__ = ("_closed", "_rates", "_running")
 
     def __init__(self) -> None:
         self._rates: Mapping[Job, float] = {}
-        self._running: dict[Job, Meter] = {}
+        self._running: dict[Job, Integrator] = {}
         self._closed: dict[Job, float] = {}
 
-    def run_at(self, now_s: float, rates: Mapping[Job, float]) -> None:
+    def set_rates(self, now_s: float, rates: Mapping[Job, float]) -> None:
         """Let these rates hold from `now_s` on; who is not named has none."""
         if rates == self._rates:
             return
@@ -32,9 +32,9 @@ class ByJob:
         for job, rate in rates.items():
             meter = self._running.get(job)
             if meter is None:
-                self._running[job] = Meter(now_s, rate)
+                self._running[job] = Integrator(now_s, rate)
             else:
-                meter.run_at(now_s, rate)
+                meter.set_rate(now_s, rate)
 
     def rate(self, job: Job) -> float:
         """Return the present rate of a job."""
@@ -51,7 +51,7 @@ class ByJob:
         running = math.fsum(meter.integral_at(now_s) for meter in self._running.values())
         return math.fsum(self._closed.values()) + running
 
-    def merge(self, job: Job, now_s: float) -> None:
+    def merge_into_no_job(self, job: Job, now_s: float) -> None:
         """Book what a job without a present rate has had under no job."""
         if job not in self._running and job in self._closed:
             self._closed[None] = self._closed.get(None, 0.0) + self._closed.pop(job)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from slurm_energy_lab.model.cpu_physics import CoreLoad, CpuPhysics, Operation
-from slurm_energy_lab.model.gpu_physics import GpuOperation, GpuPhysics
+from slurm_energy_lab.model.cpu_physics import CoreLoad, CpuOperatingPoint, CpuPhysics
+from slurm_energy_lab.model.gpu_physics import GpuOperatingPoint, GpuPhysics
 from slurm_energy_lab.model.job_integrals import Job
-from slurm_energy_lab.model.kernel_run import Part
+from slurm_energy_lab.model.kernel_run import KernelPart
 from slurm_energy_lab.model.kernels import REAL_ACTIVITY, REAL_BYTES_PER_CYCLE
 
 
@@ -27,9 +27,9 @@ class CpuShares:
 def cpu_shares(
     physics: CpuPhysics,
     loads: Sequence[CoreLoad],
-    operation: Operation,
+    operation: CpuOperatingPoint,
     ceiling_khz: int,
-    fed: Sequence[tuple[Part, ...]],
+    fed: Sequence[tuple[KernelPart, ...]],
     host_watts: float,
 ) -> CpuShares:
     """Divide what a package draws beyond idle.
@@ -59,10 +59,10 @@ def cpu_shares(
             own[part.job] += host_watts / len(parts)
     active = len(fed) + sum(load.count * load.busy for load in loads)
     awake_watts = physics.cpu.awake_watts * min(1.0, active)
-    return CpuShares(_with_the_shared(own, traffic, physics, awake_watts), traffic)
+    return CpuShares(_with_shared_power(own, traffic, physics, awake_watts), traffic)
 
 
-def _jobs(loads: Iterable[CoreLoad], fed: Iterable[tuple[Part, ...]]) -> set[Job]:
+def _jobs(loads: Iterable[CoreLoad], fed: Iterable[tuple[KernelPart, ...]]) -> set[Job]:
     found: set[Job] = {part.job for parts in fed for part in parts}
     for load in loads:
         found.update(part.job for part in load.parts)
@@ -75,7 +75,7 @@ def _add_cores(
     traffic: dict[Job, float],
     physics: CpuPhysics,
     load: CoreLoad,
-    operation: Operation,
+    operation: CpuOperatingPoint,
     khz: int,
 ) -> None:
     """Add what some cores draw to who uses them, and the traffic of real programs."""
@@ -87,7 +87,7 @@ def _add_cores(
         traffic[job] += load.count * share * REAL_BYTES_PER_CYCLE * khz * 1e3
 
 
-def _with_the_shared(
+def _with_shared_power(
     own: dict[Job, float], traffic: dict[Job, float], physics: CpuPhysics, awake_watts: float
 ) -> dict[Job, float]:
     """Add uncore power by bytes, and what all need together by what each draws itself."""
@@ -101,7 +101,7 @@ def _with_the_shared(
 
 
 def gpu_shares(
-    physics: GpuPhysics, parts: tuple[Part, ...], operation: GpuOperation, mhz: float
+    physics: GpuPhysics, parts: tuple[KernelPart, ...], operation: GpuOperatingPoint, mhz: float
 ) -> dict[Job, float]:
     """Divide what a GPU draws beyond idle among the jobs whose works share its time.
 

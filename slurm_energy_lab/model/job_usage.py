@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from slurm_energy_lab.model.job_integrals import ByJob, Job
+from slurm_energy_lab.model.job_integrals import Job, JobIntegrals
 from slurm_energy_lab.model.occupancy import Occupancy
-from slurm_energy_lab.model.profile import Profile
+from slurm_energy_lab.model.profile import NodeProfile
 
-KEPT_JOBS = 1000
+MAX_TRACKED_JOBS = 1000
 """So many jobs are told apart; the oldest of those that have ended then count as no job."""
 
 
-class Usage:
+class JobUsage:
     """CPU seconds and dynamic joules by job.
 
     Dynamic is what a component uses beyond its idle power. For every component
@@ -26,9 +26,9 @@ class Usage:
 
     def __init__(
         self,
-        profile: Profile,
+        profile: NodeProfile,
         occupancy: Occupancy,
-        shares: Mapping[str, Sequence[ByJob]],
+        shares: Mapping[str, Sequence[JobIntegrals]],
         start_s: float,
     ) -> None:
         """Tie the books together.
@@ -46,12 +46,12 @@ class Usage:
         self._known: dict[int, None] = {}
         self._system = profile.cpu.system_cpus / profile.cpu.cpus
 
-    def note(self, job: Job, now_s: float) -> None:
+    def add_job(self, job: Job, now_s: float) -> None:
         """Tell that a job is there."""
         if job is None:
             return
         self._known[job] = None
-        if len(self._known) > KEPT_JOBS:
+        if len(self._known) > MAX_TRACKED_JOBS:
             self._forget_oldest(now_s)
 
     def jobs(self) -> tuple[int, ...]:
@@ -114,6 +114,6 @@ class Usage:
         if job is None:
             return
         del self._known[job]
-        self._occupancy.merge(job, now_s)
+        self._occupancy.merge_into_no_job(job, now_s)
         for book in (book for group in self._shares.values() for book in group):
-            book.merge(job, now_s)
+            book.merge_into_no_job(job, now_s)

@@ -14,7 +14,7 @@ from slurm_energy_lab.model.requests import KernelResult
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PhaseWork:
     """One phase of a part in absolute numbers."""
 
     flops: float
@@ -23,7 +23,7 @@ class Task:
     factors: Factors
 
 
-class Part:
+class KernelPart:
     """The share of a work that one GPU, or all its CPUs together, carries out.
 
     Attributes:
@@ -48,7 +48,7 @@ class Part:
         scale = spec.scale(size)
         cycles = max(1, math.ceil(size)) if spec.looped else 1
         self._tasks = tuple(
-            Task(
+            PhaseWork(
                 phase.flops * scale / cycles,
                 phase.bytes * scale / cycles,
                 phase.overlap,
@@ -65,7 +65,7 @@ class Part:
         self.end_s = math.inf
         self.job = job
 
-    def settle(self, now_s: float) -> None:
+    def update_progress(self, now_s: float) -> None:
         """Book the progress up to `now_s`."""
         if now_s > self._since_s:
             done = math.fsum(self._rates.values()) * (now_s - self._since_s)
@@ -73,7 +73,7 @@ class Part:
             self._since_s = now_s
 
     def set_rate(self, place: int, rate_per_s: float) -> None:
-        """Set how much of the phase a place (package or GPU) does per second; call `settle` first."""
+        """Set the phases per second of a package or GPU. Call `update_progress` first."""
         if self._rates.get(place) != rate_per_s:
             self._rates[place] = rate_per_s
         total = math.fsum(self._rates.values())
@@ -102,10 +102,10 @@ class Part:
 
 
 @dataclass(slots=True)
-class Work:
+class KernelRun:
     """A submitted kernel: its parts still running and what they began with."""
 
-    work_id: int
+    run_id: int
     kernel: str
     device: str
     size: float
@@ -113,12 +113,12 @@ class Work:
     flops: float
     bytes: float
     start_joules: dict[str, float]
-    places: dict[Part, tuple[int, ...]] = field(default_factory=dict)
+    places: dict[KernelPart, tuple[int, ...]] = field(default_factory=dict)
 
     def finished(self, now_s: float, joules: dict[str, float]) -> KernelResult:
         """Return the result of a work that ends now, from the node's energy readings."""
         return KernelResult(
-            work_id=self.work_id,
+            run_id=self.run_id,
             kernel=self.kernel,
             device=self.device,
             size=self.size,

@@ -37,7 +37,7 @@ class Factors:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class KernelPhase:
     """A stretch of work of one character.
 
     Attributes:
@@ -71,7 +71,7 @@ class KernelSpec:
     size_unit: str
     exponent: float
     bound: str
-    phases: tuple[Phase, ...]
+    phases: tuple[KernelPhase, ...]
     looped: bool = False
 
     def scale(self, size: float) -> float:
@@ -104,42 +104,50 @@ _KERNELS = (
         "N of an N x N x N product",
         3.0,
         "compute",
-        (Phase(2.0, 8.0 / _GEMM_BLOCK, 0.70, Factors(0.85, 1.0, 0.80), Factors(0.85, 1.0, 0.60)),),
+        (KernelPhase(2.0, 8.0 / _GEMM_BLOCK, 0.70, Factors(0.85, 1.0, 0.80), Factors(0.85, 1.0, 0.60)),),
     ),
     KernelSpec(
         "spmv",
         f"non-zeros of a COO matrix, {SWEEPS} products",
         1.0,
         "memory",
-        (Phase(2.0 * SWEEPS, 16.0 * SWEEPS, 0.9, Factors(0.02, 0.9, 0.75), Factors(0.02, 0.20, 0.06)),),
+        (KernelPhase(2.0 * SWEEPS, 16.0 * SWEEPS, 0.9, Factors(0.02, 0.9, 0.75), Factors(0.02, 0.20, 0.06)),),
     ),
     KernelSpec(
         "triad",
         f"elements of one vector, {SWEEPS} sweeps",
         1.0,
         "memory",
-        (Phase(2.0 * SWEEPS, 12.0 * SWEEPS, 0.95, Factors(0.10, 0.9, 0.84), Factors(0.10, 0.50, 0.24)),),
+        (
+            KernelPhase(
+                2.0 * SWEEPS, 12.0 * SWEEPS, 0.95, Factors(0.10, 0.9, 0.84), Factors(0.10, 0.50, 0.24)
+            ),
+        ),
     ),
     KernelSpec(
         "stencil",
         f"grid points, {SWEEPS} sweeps",
         1.0,
         "mixed",
-        (Phase(8.0 * SWEEPS, 8.0 * SWEEPS, 0.9, Factors(0.05, 0.7, 0.50), Factors(0.15, 0.35, 0.15)),),
+        (KernelPhase(8.0 * SWEEPS, 8.0 * SWEEPS, 0.9, Factors(0.05, 0.7, 0.50), Factors(0.15, 0.35, 0.15)),),
     ),
     KernelSpec(
         "monte_carlo",
         "samples",
         1.0,
         "compute",
-        (Phase(12.0, 0.3, 0.95, Factors(0.30, 1.12, 0.8), Factors(0.30, 0.50, 0.40)),),
+        (KernelPhase(12.0, 0.3, 0.95, Factors(0.30, 1.12, 0.8), Factors(0.30, 0.50, 0.40)),),
     ),
     KernelSpec(
         "dist",
         f"points, {SWEEPS} sweeps",
         1.0,
         "mixed",
-        (Phase(4.0 * SWEEPS, 12.0 * SWEEPS, 0.9, Factors(0.015, 0.8, 0.60), Factors(0.05, 0.40, 0.20)),),
+        (
+            KernelPhase(
+                4.0 * SWEEPS, 12.0 * SWEEPS, 0.9, Factors(0.015, 0.8, 0.60), Factors(0.05, 0.40, 0.20)
+            ),
+        ),
     ),
     KernelSpec(
         "train",
@@ -147,8 +155,10 @@ _KERNELS = (
         1.0,
         "mixed",
         (
-            Phase(_TRAIN_FLOPS, _TRAIN_COMPUTE_BYTES, 0.7, Factors(0.7, 0.95, 0.8), Factors(0.7, 0.9, 0.6)),
-            Phase(1e10, _TRAIN_UPDATE_BYTES, 0.9, Factors(0.1, 0.9, 0.8), Factors(0.1, 0.5, 0.24)),
+            KernelPhase(
+                _TRAIN_FLOPS, _TRAIN_COMPUTE_BYTES, 0.7, Factors(0.7, 0.95, 0.8), Factors(0.7, 0.9, 0.6)
+            ),
+            KernelPhase(1e10, _TRAIN_UPDATE_BYTES, 0.9, Factors(0.1, 0.9, 0.8), Factors(0.1, 0.5, 0.24)),
         ),
         looped=True,
     ),

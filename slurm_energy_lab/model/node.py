@@ -12,16 +12,16 @@ from collections.abc import Collection, Iterable
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy_lab.model.core_loads import Cores
 from slurm_energy_lab.model.cpu_physics import CpuPhysics
-from slurm_energy_lab.model.gpu import Gpu
+from slurm_energy_lab.model.gpu import GpuModel
 from slurm_energy_lab.model.gpu_physics import GpuPhysics
-from slurm_energy_lab.model.job_usage import Usage
-from slurm_energy_lab.model.kernel_run import Part, Work
+from slurm_energy_lab.model.job_usage import JobUsage
+from slurm_energy_lab.model.kernel_run import KernelPart, KernelRun
 from slurm_energy_lab.model.kernels import kernel_spec
 from slurm_energy_lab.model.occupancy import Occupancy
-from slurm_energy_lab.model.package import Package
+from slurm_energy_lab.model.package import PackageModel
 from slurm_energy_lab.model.placement import check_gpu, check_gpu_limit, host_package, placements
 from slurm_energy_lab.model.problem_size import size_of
-from slurm_energy_lab.model.profile import Profile
+from slurm_energy_lab.model.profile import NodeProfile
 from slurm_energy_lab.model.readings import Readings
 from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
 
@@ -34,21 +34,23 @@ class NodeModel:
     is taken as the current time.
     """
 
-    def __init__(self, profile: Profile, start_s: float = 0.0) -> None:
+    def __init__(self, profile: NodeProfile, start_s: float = 0.0) -> None:
         """Start with everything idle and the profile's default settings."""
         self.profile = profile
         self._now_s = start_s
         self._cores = Cores(profile)
         physics = CpuPhysics(profile)
-        self._packages = [Package(profile, physics, index, start_s) for index in range(profile.cpu.packages)]
-        self._gpus: list[Gpu] = []
+        self._packages = [
+            PackageModel(profile, physics, index, start_s) for index in range(profile.cpu.packages)
+        ]
+        self._gpus: list[GpuModel] = []
         if profile.gpu is not None:
             gpu_physics = GpuPhysics(profile.gpu)
-            self._gpus = [Gpu(gpu_physics, index, start_s) for index in range(profile.gpu.count)]
-        self._works: dict[int, Work] = {}
+            self._gpus = [GpuModel(gpu_physics, index, start_s) for index in range(profile.gpu.count)]
+        self._runs: dict[int, KernelRun] = {}
         self._results: dict[int, KernelResult] = {}
-        self._owner: dict[Part, Work] = {}
-        self._last_id = 0
+        self._run_of_part: dict[KernelPart, KernelRun] = {}
+        self._last_run_id = 0
         self._next_s = math.inf
         self._stale_packages: set[int] = set()
         self._stale_gpus: set[int] = set()
@@ -64,11 +66,11 @@ class NodeModel:
         )
         self._occupancy = Occupancy(profile.cpu, start_s)
         books = {
-            "cpu": [package.by_job for package in self._packages],
-            "dram": [package.dram_by_job for package in self._packages],
-            "gpu": [gpu.by_job for gpu in self._gpus],
+            "cpu": [package.job_watts for package in self._packages],
+            "dram": [package.dram_job_watts for package in self._packages],
+            "gpu": [gpu.job_watts for gpu in self._gpus],
         }
-        self._usage = Usage(profile, self._occupancy, books, start_s)
+        self._usage = JobUsage(profile, self._occupancy, books, start_s)
 
     @property
     def now_s(self) -> float:
@@ -123,7 +125,7 @@ class NodeModel:
             UsageError: unknown CPU.
         """
         self._operate()
-        wanted = self._cores.wanted_khz(cpu)
+        wanted = self._cores.requested_khz(cpu)
         return min(wanted, self._packages[self.profile.cpu.package_of(cpu)].ceiling_khz)
 
     def set_package_limit(
@@ -155,7 +157,7 @@ class NodeModel:
         if not (0 <= limit_watts < math.inf and 0 < window_s < math.inf):
             raise UsageError(f"limit of {limit_watts} W over {window_s} s is not possible")
         self._operate()
-        limit.settle(self._now_s)
+        limit.update_average(self._now_s)
         limit.limit_watts, limit.window_s, limit.enabled = limit_watts, window_s, enabled
         self._stale_packages.add(package)
 
@@ -207,8 +209,8 @@ class NodeModel:
         """
         packages, share = self._cores.set_real_load(key, cpus, busy_cores, job_id)
         self._stale_packages |= packages
-        self._usage.note(job_id, self._now_s)
-        self._occupancy.set_real(self._now_s, key, job_id, cpus, share)
+        self._usage.add_job(job_id, self._now_s)
+        self._occupancy.set_real_load(self._now_s, key, job_id, cpus, share)
 
     def submit(self, request: KernelRequest, now_s: float) -> int:
         """Start a kernel at `now_s` and return its work id.
@@ -220,10 +222,10 @@ class NodeModel:
         size = size_of(self.profile, request)
         places = placements(self.profile, request)
         self.advance(now_s)
-        parts = [Part(spec, request.device, size, self._now_s, request.job_id) for _ in places]
-        self._last_id += 1
-        work = Work(
-            work_id=self._last_id,
+        parts = [KernelPart(spec, request.device, size, self._now_s, request.job_id) for _ in places]
+        self._last_run_id += 1
+        work = KernelRun(
+            run_id=self._last_run_id,
             kernel=request.kernel,
             device=request.device,
             size=size,
@@ -233,32 +235,32 @@ class NodeModel:
             start_joules=self._readings.all_joules(self._now_s),
             places={part: place.units for part, place in zip(parts, places, strict=True)},
         )
-        self._works[work.work_id] = work
-        self._usage.note(request.job_id, self._now_s)
+        self._runs[work.run_id] = work
+        self._usage.add_job(request.job_id, self._now_s)
         for part, place in zip(parts, places, strict=True):
-            self._owner[part] = work
+            self._run_of_part[part] = work
             self._place(part, work)
-            self._occupancy.take(self._now_s, part, place.cpus, computes=request.device == "cpu")
-        return work.work_id
+            self._occupancy.add_part(self._now_s, part, place.cpus, computes=request.device == "cpu")
+        return work.run_id
 
-    def result(self, work_id: int) -> KernelResult | None:
+    def result(self, run_id: int) -> KernelResult | None:
         """Return the result of a finished kernel, None while it runs. Kept until `forget`.
 
         Raises:
             NotFoundError: no such work.
         """
-        if work_id not in self._works and work_id not in self._results:
-            raise NotFoundError(f"work {work_id} is not known")
-        return self._results.get(work_id)
+        if run_id not in self._runs and run_id not in self._results:
+            raise NotFoundError(f"work {run_id} is not known")
+        return self._results.get(run_id)
 
     def running(self) -> tuple[int, ...]:
         """Return the ids of the kernels in progress."""
-        return tuple(self._works)
+        return tuple(self._runs)
 
-    def forget(self, work_id: int) -> None:
+    def forget(self, run_id: int) -> None:
         """Drop a finished kernel's result, or cancel a running kernel. Unknown ids are ignored."""
-        self._results.pop(work_id, None)
-        work = self._works.pop(work_id, None)
+        self._results.pop(run_id, None)
+        work = self._runs.pop(run_id, None)
         if work is None:
             return
         self._operate()
@@ -291,7 +293,7 @@ class NodeModel:
         """Return every component name: parts and sums (`core[i]` left out: it is inside `cpu[i]`)."""
         return self._readings.names
 
-    def usage(self) -> Usage:
+    def usage(self) -> JobUsage:
         """Return what each job has used, to be read at `now_s`."""
         self._operate()
         return self._usage
@@ -313,39 +315,39 @@ class NodeModel:
         self._operate()
         return self._gpu(index).state(self._now_s)
 
-    def _package(self, index: int) -> Package:
+    def _package(self, index: int) -> PackageModel:
         if not 0 <= index < len(self._packages):
             raise UsageError(f"package {index} is not there", todo=f"0 to {len(self._packages) - 1}")
         return self._packages[index]
 
-    def _gpu(self, index: int) -> Gpu:
+    def _gpu(self, index: int) -> GpuModel:
         check_gpu(self.profile, index)
         return self._gpus[index]
 
     def _pass_event(self) -> None:
         """Handle everything that happens at the present moment."""
         now = self._now_s
-        ended = [part for part in self._owner if part.end_s <= now]
+        ended = [part for part in self._run_of_part if part.end_s <= now]
         for part in ended:
             self._touch(part)
-            part.settle(now)
+            part.update_progress(now)
             if not part.next_phase():
-                self._remove(part, self._owner[part])
+                self._remove(part, self._run_of_part[part])
         for package in self._packages:
             if package.next_event_s() <= now:
                 self._stale_packages.add(package.index)
         self._operate()
 
-    def _touch(self, part: Part) -> None:
+    def _touch(self, part: KernelPart) -> None:
         """Mark where a part runs as in need of a new operating point."""
-        work = self._owner[part]
+        work = self._run_of_part[part]
         place = work.places[part]
         if work.device == "gpu":
             self._stale_gpus.update(place)
         else:
             self._stale_packages.update(self._cores.packages_of(place))
 
-    def _place(self, part: Part, work: Work) -> None:
+    def _place(self, part: KernelPart, work: KernelRun) -> None:
         """Put a part on its cores or GPU."""
         if work.device == "gpu":
             gpu = self._gpus[work.places[part][0]]
@@ -354,20 +356,20 @@ class NodeModel:
             self._cores.add_part(part, work.places[part])
         self._touch(part)
 
-    def _remove(self, part: Part, work: Work) -> None:
+    def _remove(self, part: KernelPart, work: KernelRun) -> None:
         """Take a part away; with the last one the work is finished (or cancelled)."""
         self._touch(part)
         place = work.places.pop(part)
-        del self._owner[part]
-        self._occupancy.leave(self._now_s, part)
+        del self._run_of_part[part]
+        self._occupancy.remove_part(self._now_s, part)
         if work.device == "gpu":
             gpu = self._gpus[place[0]]
             gpu.parts = tuple(other for other in gpu.parts if other is not part)
         else:
             self._cores.remove_part(part, place)
-        if not work.places and work.work_id in self._works:
-            del self._works[work.work_id]
-            self._results[work.work_id] = work.finished(self._now_s, self._readings.all_joules(self._now_s))
+        if not work.places and work.run_id in self._runs:
+            del self._runs[work.run_id]
+            self._results[work.run_id] = work.finished(self._now_s, self._readings.all_joules(self._now_s))
 
     def _operate(self) -> None:
         """Give every place that was touched its new operating point, from the present moment on."""
@@ -390,11 +392,11 @@ class NodeModel:
             package.operate(now, self._cores.loads(index), fed, host_watts)
             self._set_rates(index, package.rates, package.rates)
         self._stale_packages.clear()
-        ends = [part.end_s for part in self._owner]
+        ends = [part.end_s for part in self._run_of_part]
         ends.extend(package.next_event_s() for package in self._packages)
         self._next_s = min(ends, default=math.inf)
 
-    def _set_rates(self, place: int, parts: Iterable[Part], rates: dict[Part, float]) -> None:
+    def _set_rates(self, place: int, parts: Iterable[KernelPart], rates: dict[KernelPart, float]) -> None:
         for part in parts:
-            part.settle(self._now_s)
+            part.update_progress(self._now_s)
             part.set_rate(place, rates[part])

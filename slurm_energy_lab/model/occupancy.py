@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from slurm_energy_lab.model.integrator import Meter
+from slurm_energy_lab.model.integrator import Integrator
 from slurm_energy_lab.model.job_integrals import Job
-from slurm_energy_lab.model.kernel_run import Part
+from slurm_energy_lab.model.kernel_run import KernelPart
 from slurm_energy_lab.model.profile import CpuProfile
 
 
@@ -34,9 +34,9 @@ class _Cell:
     """
 
     cpus: list[int]
-    parts: tuple[Part, ...]
+    parts: tuple[KernelPart, ...]
     keys: tuple[str, ...]
-    busy: dict[Job, Meter] = field(default_factory=dict)
+    busy: dict[Job, Integrator] = field(default_factory=dict)
 
 
 class Occupancy:
@@ -49,14 +49,14 @@ class Occupancy:
 
     def __init__(self, cpu: CpuProfile, now_s: float) -> None:
         self._cpu = cpu
-        self._parts: dict[Part, tuple[int, ...]] = {}
-        self._computing: set[Part] = set()
+        self._parts: dict[KernelPart, tuple[int, ...]] = {}
+        self._computing: set[KernelPart] = set()
         self._real: dict[str, _RealLoad] = {}
         self._cells = [_Cell(list(range(cpu.cpus)), (), ())]
         self._closed = [0.0] * cpu.cpus
         self._closed_jobs: dict[Job, float] = {}
 
-    def take(self, now_s: float, part: Part, cpus: Sequence[int], computes: bool) -> None:
+    def add_part(self, now_s: float, part: KernelPart, cpus: Sequence[int], computes: bool) -> None:
         """Put a part on CPUs.
 
         Args:
@@ -70,13 +70,13 @@ class Occupancy:
             self._computing.add(part)
         self._rebuild(now_s)
 
-    def leave(self, now_s: float, part: Part) -> None:
+    def remove_part(self, now_s: float, part: KernelPart) -> None:
         """Take a part off its CPUs."""
         self._parts.pop(part, None)
         self._computing.discard(part)
         self._rebuild(now_s)
 
-    def set_real(self, now_s: float, key: str, job: Job, cpus: Collection[int], share: float) -> None:
+    def set_real_load(self, now_s: float, key: str, job: Job, cpus: Collection[int], share: float) -> None:
         """Let a real program keep each of its CPUs busy for `share` of the time; 0 removes it."""
         load = self._real.get(key)
         if load and share and (load.cpus is cpus or load.cpus == cpus):
@@ -114,7 +114,7 @@ class Occupancy:
         """Return how many CPUs are busy now."""
         return sum(len(cell.cpus) * sum(meter.value for meter in cell.busy.values()) for cell in self._cells)
 
-    def merge(self, job: Job, now_s: float) -> None:
+    def merge_into_no_job(self, job: Job, now_s: float) -> None:
         """Book what a job has had under no job."""
         self._close(now_s)
         self._closed_jobs[None] = self._closed_jobs.get(None, 0.0) + self._closed_jobs.pop(job, 0.0)
@@ -122,7 +122,7 @@ class Occupancy:
     def _rebuild(self, now_s: float) -> None:
         """Sort the CPUs into cells anew."""
         self._close(now_s)
-        parts: dict[int, tuple[Part, ...]] = {}
+        parts: dict[int, tuple[KernelPart, ...]] = {}
         computing: set[int] = set()
         for part, cpus in self._parts.items():
             for cpu in cpus:
@@ -134,7 +134,7 @@ class Occupancy:
             for cpu in load.cpus:
                 if self._cpu.core_of(cpu) not in computing:
                     keys[cpu] = (*keys.get(cpu, ()), key)
-        cells: dict[tuple[tuple[Part, ...], tuple[str, ...]], _Cell] = {}
+        cells: dict[tuple[tuple[KernelPart, ...], tuple[str, ...]], _Cell] = {}
         for cpu in range(self._cpu.cpus):
             here = parts.get(cpu, ()), keys.get(cpu, ())
             if here not in cells:
@@ -154,7 +154,7 @@ class Occupancy:
             for job, wish in wishes:
                 rates[job] = rates.get(job, 0.0) + wish * scale
             for job, rate in rates.items():
-                cell.busy.setdefault(job, Meter(now_s, 0.0)).run_at(now_s, rate)
+                cell.busy.setdefault(job, Integrator(now_s, 0.0)).set_rate(now_s, rate)
 
     def _close(self, now_s: float) -> None:
         """Bring the books to the present moment and empty the cells."""
@@ -163,4 +163,4 @@ class Occupancy:
             for job, meter in cell.busy.items():
                 used_s = len(cell.cpus) * meter.integral_at(now_s)
                 self._closed_jobs[job] = self._closed_jobs.get(job, 0.0) + used_s
-                cell.busy[job] = Meter(now_s, meter.value)
+                cell.busy[job] = Integrator(now_s, meter.value)

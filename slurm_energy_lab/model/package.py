@@ -10,34 +10,36 @@ import math
 from collections.abc import Sequence
 
 from slurm_energy_lab.model.cpu_physics import CoreLoad, CpuPhysics
-from slurm_energy_lab.model.integrator import Meter
-from slurm_energy_lab.model.job_integrals import ByJob
+from slurm_energy_lab.model.integrator import Integrator
+from slurm_energy_lab.model.job_integrals import JobIntegrals
 from slurm_energy_lab.model.job_power import cpu_shares
-from slurm_energy_lab.model.kernel_run import Part
-from slurm_energy_lab.model.power_limits import RunningLimit
-from slurm_energy_lab.model.profile import Constraint, Profile
+from slurm_energy_lab.model.kernel_run import KernelPart
+from slurm_energy_lab.model.power_limits import RunningAverageLimit
+from slurm_energy_lab.model.profile import Constraint, NodeProfile
 
 _HSMP_WINDOW_S = 0.1  # assumed: the firmware's own loop is fast and has no setting
 
 
-class Package:
+class PackageModel:
     """One package in time: its meters, limits and present operation."""
 
-    def __init__(self, profile: Profile, physics: CpuPhysics, index: int, now_s: float) -> None:
+    def __init__(self, profile: NodeProfile, physics: CpuPhysics, index: int, now_s: float) -> None:
         self._physics = physics
         self._memory = profile.memory
         self.index = index
-        self.meter = Meter(now_s, physics.cpu.idle_watts)
-        self.core_meter = Meter(now_s, 0.0)
-        self.dram_meter = Meter(now_s, profile.memory.idle_watts)
-        self.by_job, self.dram_by_job = ByJob(), ByJob()
-        self.throttle_meter = Meter(now_s, 0.0)
+        self.meter = Integrator(now_s, physics.cpu.idle_watts)
+        self.core_meter = Integrator(now_s, 0.0)
+        self.dram_meter = Integrator(now_s, profile.memory.idle_watts)
+        self.job_watts, self.dram_job_watts = JobIntegrals(), JobIntegrals()
+        self.throttle_meter = Integrator(now_s, 0.0)
         self.limits = self._power_on_limits(profile, now_s)
         self.ceiling_khz = physics.max_khz
         self.active_cores = 0.0
-        self.rates: dict[Part, float] = {}
+        self.rates: dict[KernelPart, float] = {}
 
-    def _power_on_limits(self, profile: Profile, now_s: float) -> dict[tuple[str, str], RunningLimit]:
+    def _power_on_limits(
+        self, profile: NodeProfile, now_s: float
+    ) -> dict[tuple[str, str], RunningAverageLimit]:
         rapl, idle = profile.rapl, profile.cpu.idle_watts
         constraints = {
             (interface, constraint.name): constraint
@@ -48,7 +50,7 @@ class Package:
             limit = Constraint("long_term", profile.cpu.tdp_watts, _HSMP_WINDOW_S, rapl.hsmp_max_watts, True)
             constraints["hsmp", "long_term"] = limit
         return {
-            place: RunningLimit(
+            place: RunningAverageLimit(
                 limit_watts=constraint.limit_watts,
                 window_s=constraint.window_s,
                 enabled=constraint.enabled,
@@ -66,7 +68,7 @@ class Package:
         return self.throttle_meter.value > 0
 
     def operate(
-        self, now_s: float, loads: list[CoreLoad], fed: Sequence[tuple[Part, ...]], host_watts: float
+        self, now_s: float, loads: list[CoreLoad], fed: Sequence[tuple[KernelPart, ...]], host_watts: float
     ) -> None:
         """Let these loads hold from `now_s` on, within the limits in force.
 
@@ -76,42 +78,42 @@ class Package:
             fed: what runs on each busy GPU that a thread of this package feeds.
             host_watts: what feeding one GPU costs.
         """
-        fed_gpus, feed_watts = len(fed), len(fed) * host_watts
+        busy_gpus, feed_watts = len(fed), len(fed) * host_watts
         bound = math.inf
         for limit in self.limits.values():
-            limit.settle(now_s)
+            limit.update_average(now_s)
             if limit.in_force():
                 bound = min(bound, limit.limit_watts)
         self.active_cores = sum(load.count * load.busy for load in loads)
         ceiling = self._physics.turbo_khz(self.active_cores)
-        operation = self._physics.operate(loads, ceiling, fed_gpus, feed_watts)
+        operation = self._physics.operate(loads, ceiling, busy_gpus, feed_watts)
         throttled = operation.watts > bound and bool(loads)
         if throttled:
-            ceiling = self._ceiling_for(bound, loads, fed_gpus, feed_watts)
-            operation = self._physics.operate(loads, ceiling, fed_gpus, feed_watts)
+            ceiling = self._ceiling_for(bound, loads, busy_gpus, feed_watts)
+            operation = self._physics.operate(loads, ceiling, busy_gpus, feed_watts)
         self.ceiling_khz = ceiling
         self.rates = operation.rates
-        self.meter.run_at(now_s, operation.watts)
-        self.core_meter.run_at(now_s, operation.core_watts)
+        self.meter.set_rate(now_s, operation.watts)
+        self.core_meter.set_rate(now_s, operation.core_watts)
         dram_watts = self._memory.idle_watts + self._memory.joules_per_byte * operation.bytes_per_s
-        self.dram_meter.run_at(now_s, dram_watts)
-        self.throttle_meter.run_at(now_s, 1.0 if throttled else 0.0)
+        self.dram_meter.set_rate(now_s, dram_watts)
+        self.throttle_meter.set_rate(now_s, 1.0 if throttled else 0.0)
         shares = cpu_shares(self._physics, loads, operation, ceiling, fed, host_watts)
-        self.by_job.run_at(now_s, shares.watts)
+        self.job_watts.set_rates(now_s, shares.watts)
         dram = self._memory.joules_per_byte
-        self.dram_by_job.run_at(now_s, {job: dram * rate for job, rate in shares.bytes_per_s.items()})
+        self.dram_job_watts.set_rates(now_s, {job: dram * rate for job, rate in shares.bytes_per_s.items()})
         for limit in self.limits.values():
-            limit.run_at(operation.watts)
+            limit.set_power(operation.watts)
 
-    def _ceiling_for(self, watts: float, loads: list[CoreLoad], fed_gpus: int, feed_watts: float) -> int:
+    def _ceiling_for(self, watts: float, loads: list[CoreLoad], busy_gpus: int, feed_watts: float) -> int:
         """Return the highest ceiling in kHz that keeps the package at or below `watts`, or the minimum."""
         low, high = self._physics.min_khz, max(load.khz for load in loads)
         high = min(high, self._physics.turbo_khz(self.active_cores))
-        if self._physics.operate(loads, low, fed_gpus, feed_watts).watts > watts:
+        if self._physics.operate(loads, low, busy_gpus, feed_watts).watts > watts:
             return low
         while high - low > 1:
             middle = (low + high) // 2
-            if self._physics.operate(loads, middle, fed_gpus, feed_watts).watts <= watts:
+            if self._physics.operate(loads, middle, busy_gpus, feed_watts).watts <= watts:
                 low = middle
             else:
                 high = middle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_energy.errors import UsageError
-from slurm_energy_lab.model.profile import Profile
+from slurm_energy_lab.model.profile import NodeProfile
 from slurm_energy_lab.model.requests import KernelRequest
 
 
@@ -22,7 +22,7 @@ class Placement:
     cpus: tuple[int, ...]
 
 
-def placements(profile: Profile, request: KernelRequest) -> list[Placement]:
+def placements(profile: NodeProfile, request: KernelRequest) -> list[Placement]:
     """Return where the parts of a kernel go: one for all cores, or one per GPU.
 
     Raises:
@@ -41,24 +41,24 @@ def placements(profile: Profile, request: KernelRequest) -> list[Placement]:
     return [Placement((gpu,), (_feeding_cpu(profile, gpu, request.cpus),)) for gpu in gpus]
 
 
-def host_package(profile: Profile, gpu: int) -> int:
+def host_package(profile: NodeProfile, gpu: int) -> int:
     """Return the package whose thread feeds a GPU."""
     return gpu * profile.cpu.packages // max(1, profile.gpu_count)
 
 
-def check_cpu(profile: Profile, cpu: int) -> None:
+def check_cpu(profile: NodeProfile, cpu: int) -> None:
     """Raise UsageError for a logical CPU that the node does not have."""
     if not 0 <= cpu < profile.cpu.cpus:
         raise UsageError(f"CPU {cpu} is not there", todo=f"0 to {profile.cpu.cpus - 1}")
 
 
-def check_gpu(profile: Profile, gpu: int) -> None:
+def check_gpu(profile: NodeProfile, gpu: int) -> None:
     """Raise UsageError for a GPU that the node does not have."""
     if not 0 <= gpu < profile.gpu_count:
         raise UsageError(f"GPU {gpu} is not there", why=f"{profile.name} has {profile.gpu_count}")
 
 
-def check_gpu_limit(profile: Profile, gpu: int, limit_watts: float) -> None:
+def check_gpu_limit(profile: NodeProfile, gpu: int, limit_watts: float) -> None:
     """Raise UsageError for a power limit that a GPU of the node does not take."""
     bounds = profile.gpu
     if bounds is not None and not bounds.min_limit_watts <= limit_watts <= bounds.max_limit_watts:
@@ -68,7 +68,7 @@ def check_gpu_limit(profile: Profile, gpu: int, limit_watts: float) -> None:
         )
 
 
-def _feeding_cpu(profile: Profile, gpu: int, cpus: tuple[int, ...]) -> int:
+def _feeding_cpu(profile: NodeProfile, gpu: int, cpus: tuple[int, ...]) -> int:
     """Return the CPU whose thread feeds a GPU: one of those given, else one of the GPU's package."""
     near = cpus or profile.cpu.package_cpus(host_package(profile, gpu))
     return near[gpu % len(near)]

@@ -13,7 +13,7 @@ MET_TOLERANCE_WATTS = 1e-3
 
 
 @dataclass(slots=True)
-class RunningLimit:
+class RunningAverageLimit:
     """One limit and the exponentially weighted average that is compared with it.
 
     The average obeys d(average)/dt = (power - average) / window; with constant power from `since_s` on
@@ -40,7 +40,7 @@ class RunningLimit:
         decay = math.exp(-(now_s - self.since_s) / self.window_s)
         return self.power_watts + (self.average_watts - self.power_watts) * decay
 
-    def settle(self, now_s: float) -> None:
+    def update_average(self, now_s: float) -> None:
         """Bring the stored average to `now_s`; at its crossing it is the limit exactly."""
         crossed = self.crossing_s is not None and self.crossing_s <= now_s
         self.average_watts = self.limit_watts if crossed else self.average_at(now_s)
@@ -48,12 +48,12 @@ class RunningLimit:
         self.crossing_s = None
 
     def in_force(self) -> bool:
-        """Return whether power must not exceed the limit now (call `settle` first)."""
+        """Return whether power must not exceed the limit now (call `update_average` first)."""
         if not self.enabled:
             return False
         return not self.running or self.average_watts >= self.limit_watts - MET_TOLERANCE_WATTS
 
-    def run_at(self, power_watts: float) -> None:
+    def set_power(self, power_watts: float) -> None:
         """Let constant power begin at the settled time and foresee the crossing."""
         self.power_watts = power_watts
         self.crossing_s = None

@@ -8,11 +8,11 @@ from slurm_energy.errors import UsageError
 from slurm_energy_lab.model.cpu_physics import CpuPhysics
 from slurm_energy_lab.model.gpu_physics import GpuPhysics
 from slurm_energy_lab.model.kernels import DEFAULT_SECONDS, kernel_spec
-from slurm_energy_lab.model.profile import Profile
+from slurm_energy_lab.model.profile import NodeProfile
 from slurm_energy_lab.model.requests import KernelRequest
 
 
-def size_of(profile: Profile, request: KernelRequest) -> float:
+def size_of(profile: NodeProfile, request: KernelRequest) -> float:
     """Return the problem size of a request, worked out where it gives none.
 
     Raises:
@@ -24,7 +24,9 @@ def size_of(profile: Profile, request: KernelRequest) -> float:
     return default_size(profile, request.kernel, request.device, **seconds)
 
 
-def default_size(profile: Profile, kernel: str, device: str, full_speed_s: float = DEFAULT_SECONDS) -> float:
+def default_size(
+    profile: NodeProfile, kernel: str, device: str, full_speed_s: float = DEFAULT_SECONDS
+) -> float:
     """Return the problem size that takes `full_speed_s` on the whole idle device at full speed.
 
     Full speed: highest frequency for the number of cores, no power limit. The device is all packages

@@ -285,7 +285,7 @@ class OtherProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class NodeProfile:
     """One kind of node."""
 
     name: str

@@ -1,4 +1,4 @@
-"""Reading of node profiles (TOML) into `Profile`, with every check that a file can fail.
+"""Reading of node profiles (TOML) into `NodeProfile`, with every check that a file can fail.
 
 Only this module knows the file format; errors name file and key.
 """
@@ -22,7 +22,7 @@ from slurm_energy_lab.model.profile import (
     CpufreqProfile,
     CpuProfile,
     GpuProfile,
-    Profile,
+    NodeProfile,
     RaplProfile,
 )
 
@@ -40,7 +40,7 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.toml")))
 
 
-def load_profile(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None) -> Profile:
+def load_profile(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None) -> NodeProfile:
     """Read a profile.
 
     Args:
@@ -60,7 +60,7 @@ def load_profile(name_or_path: str | Path, overrides: Mapping[str, Any] | None =
         _override(path, data, key, value)
     _complete_cpufreq(path, data)
     _complete_gpu(path, data)
-    profile: Profile = _build(path, "", Profile, data)
+    profile: NodeProfile = _build(path, "", NodeProfile, data)
     for key, why in _faults(profile):
         raise ConfigError(f"profile {path}: {key}", why=why)
     return profile
@@ -173,7 +173,7 @@ def _convert_tuple(path: Path, key: str, arguments: tuple[Any, ...], value: Any)
     return tuple(_convert(path, f"{key}[{index}]", hint, item) for index, (hint, item) in enumerate(pairs))
 
 
-def _faults(profile: Profile) -> list[tuple[str, str]]:
+def _faults(profile: NodeProfile) -> list[tuple[str, str]]:
     """Return (key, why) of figures that contradict each other."""
     rules = _cpu_rules(profile.cpu, profile.cpufreq) + _rapl_rules(profile.rapl)
     meters = profile.other.power_meters in (None, "acpi", "grace", "none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from slurm_energy.errors import NotFoundError
-from slurm_energy_lab.model.integrator import Meter
+from slurm_energy_lab.model.integrator import Integrator
 from slurm_energy_lab.model.profile import OtherProfile
 
 
@@ -18,7 +18,11 @@ class Readings:
     """
 
     def __init__(
-        self, meters: dict[str, list[Meter]], cores: list[Meter], other: OtherProfile, start_s: float
+        self,
+        meters: dict[str, list[Integrator]],
+        cores: list[Integrator],
+        other: OtherProfile,
+        start_s: float,
     ) -> None:
         self._cores = {f"core[{i}]": meter for i, meter in enumerate(cores)}
         self._meters = {kind: group for kind, group in meters.items() if group}

@@ -64,7 +64,7 @@ class KernelResult:
         energy_joules: energy of every component of the node between start and end.
     """
 
-    work_id: int
+    run_id: int
     kernel: str
     device: str
     size: float

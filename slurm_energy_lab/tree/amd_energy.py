@@ -9,26 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.entries import File, Tree
 from slurm_energy_lab.tree.hwmon import CLASS, DEVICES
 
 _CHIP = "hwmon8"
 
 
-def add_amd_energy(tree: Tree, silicon: Silicon) -> None:
+def add_amd_energy(tree: Tree, realtime_model: RealtimeModel) -> None:
     """Add the one chip of the node."""
-    base, cpu = f"{DEVICES}/{_CHIP}", silicon.profile.cpu
+    base, cpu = f"{DEVICES}/{_CHIP}", realtime_model.profile.cpu
     tree.text(f"{base}/name", "amd_energy")
     for core in range(cpu.cores):
         package = core // cpu.cores_per_package
         _add_channel(
-            tree, base, core + 1, f"Ecore{core:03d}", _joules(silicon, package, cpu.cores_per_package)
+            tree, base, core + 1, f"Ecore{core:03d}", _joules(realtime_model, package, cpu.cores_per_package)
         )
     for node in range(cpu.numa_nodes):
         first = next(number for number in range(cpu.cpus) if cpu.numa_node_of(number) == node)
         channel = cpu.cores + node + 1
-        _add_channel(tree, base, channel, f"Esocket{node}", _joules(silicon, cpu.package_of(first), 1))
+        _add_channel(tree, base, channel, f"Esocket{node}", _joules(realtime_model, cpu.package_of(first), 1))
     tree.link(f"{CLASS}/{_CHIP}", f"../../devices/virtual/hwmon/{_CHIP}")
     tree.link(f"{base}/subsystem", "../../../../class/hwmon")
 
@@ -38,11 +38,11 @@ def _add_channel(tree: Tree, base: str, channel: int, label: str, joules: Callab
     tree.add(f"{base}/energy{channel}_input", File(lambda: b"%d\n" % int(joules() * 1e6), 0o440))
 
 
-def _joules(silicon: Silicon, package: int, parts: int) -> Callable[[], float]:
+def _joules(realtime_model: RealtimeModel, package: int, parts: int) -> Callable[[], float]:
     """Return what reads a package's energy, divided evenly among so many parts."""
 
     def read() -> float:
-        with silicon.now() as model:
+        with realtime_model.now() as model:
             return model.energy_joules(f"cpu[{package}]") / parts
 
     return read

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree import kernel_parsers
-from slurm_energy_lab.tree.cpufreq_state import CpufreqState, Policy
+from slurm_energy_lab.tree.cpufreq_state import CpufreqPolicy, CpufreqState
 from slurm_energy_lab.tree.entries import File, Store, Tree, refuse
 from slurm_energy_lab.tree.topology import CPU_ROOT
 
@@ -18,11 +18,11 @@ _STATUS_DIRECTORIES = {"intel": f"{CPU_ROOT}/intel_pstate", "amd": f"{CPU_ROOT}/
 class CpufreqFiles:
     """All cpufreq files of one node over one `CpufreqState`."""
 
-    def __init__(self, tree: Tree, silicon: Silicon) -> None:
+    def __init__(self, tree: Tree, realtime_model: RealtimeModel) -> None:
         self._tree = tree
-        self._silicon = silicon
-        cpu = silicon.profile.cpu
-        self.state = CpufreqState(silicon.profile.cpufreq, cpu.cpus, "hwp_epp" in cpu.flags.split())
+        self._realtime_model = realtime_model
+        cpu = realtime_model.profile.cpu
+        self.state = CpufreqState(realtime_model.profile.cpufreq, cpu.cpus, "hwp_epp" in cpu.flags.split())
         for number in range(cpu.cpus):
             tree.link(f"{CPU_ROOT}/cpu{number}/cpufreq", f"../cpufreq/policy{number}")
         self._add_driver_files()
@@ -50,7 +50,7 @@ class CpufreqFiles:
 
         self._tree.add(path, File(render, 0o644 if store else 0o444, store))
 
-    def _add_policy(self, policy: Policy) -> None:
+    def _add_policy(self, policy: CpufreqPolicy) -> None:
         base = f"{ROOT}/policy{policy.cpu}"
         self._add_constants(base, policy)
         state = self.state
@@ -64,12 +64,12 @@ class CpufreqFiles:
         self._file(
             f"{base}/scaling_min_freq",
             lambda: state.limits_khz(policy)[0],
-            lambda data: self._store_khz(policy, data, state.ask_min),
+            lambda data: self._store_khz(policy, data, state.request_min),
         )
         self._file(
             f"{base}/scaling_max_freq",
             lambda: state.limits_khz(policy)[1],
-            lambda data: self._store_khz(policy, data, state.ask_max),
+            lambda data: self._store_khz(policy, data, state.request_max),
         )
         self._file(
             f"{base}/scaling_setspeed",
@@ -78,14 +78,14 @@ class CpufreqFiles:
         )
         if policy.epp is not None:
             offered = f"{base}/energy_performance_available_preferences"
-            self._file(offered, lambda: state.offered_epp(policy))
+            self._file(offered, lambda: state.available_epp(policy))
             self._file(
                 f"{base}/energy_performance_preference",
                 lambda: policy.epp,
                 lambda data: self._store_epp(policy, data),
             )
 
-    def _add_constants(self, base: str, policy: Policy) -> None:
+    def _add_constants(self, base: str, policy: CpufreqPolicy) -> None:
         profile, state = self.state.profile, self.state
         texts = {
             "affected_cpus": policy.cpu,
@@ -134,25 +134,27 @@ class CpufreqFiles:
         self._tree.text(f"{base}/num_pstates", str(steps))
         self._tree.text(f"{base}/turbo_pct", str(100 * turbo // steps))
 
-    def _current_khz(self, policy: Policy) -> int:
-        with self._silicon.now() as model:
+    def _current_khz(self, policy: CpufreqPolicy) -> int:
+        with self._realtime_model.now() as model:
             return model.effective_khz(policy.cpu)
 
-    def _store_governor(self, policy: Policy, data: bytes) -> None:
+    def _store_governor(self, policy: CpufreqPolicy, data: bytes) -> None:
         word = kernel_parsers.word(data, 15)
-        with self._silicon.changing() as model:
+        with self._realtime_model.modify() as model:
             self.state.set_governor(policy, word, model.effective_khz(policy.cpu))
             model.set_cpufreq(policy.cpu, self.state.request(policy))
 
-    def _store_khz(self, policy: Policy, data: bytes, take: Callable[[Policy, int], None]) -> None:
+    def _store_khz(
+        self, policy: CpufreqPolicy, data: bytes, take: Callable[[CpufreqPolicy, int], None]
+    ) -> None:
         khz = kernel_parsers.any_base_unsigned(data)
-        with self._silicon.changing() as model:
+        with self._realtime_model.modify() as model:
             take(policy, khz)
             model.set_cpufreq(policy.cpu, self.state.request(policy))
 
-    def _store_epp(self, policy: Policy, data: bytes) -> None:
+    def _store_epp(self, policy: CpufreqPolicy, data: bytes) -> None:
         word = kernel_parsers.word(data, 20)
-        with self._silicon.changing() as model:
+        with self._realtime_model.modify() as model:
             self.state.set_epp(policy, word)
             model.set_cpufreq(policy.cpu, self.state.request(policy))
 
@@ -174,7 +176,7 @@ class CpufreqFiles:
             self._add_driver_files()
 
     def _store_global(self, change: Callable[[], None]) -> None:
-        with self._silicon.changing() as model:
+        with self._realtime_model.modify() as model:
             change()
             requests = [self.state.request(policy) for policy in self.state.policies]
             if all(request == requests[0] for request in requests):

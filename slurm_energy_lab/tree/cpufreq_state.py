@@ -28,16 +28,16 @@ _MAX_REQUEST = 2**31 - 1
 
 
 @dataclass(slots=True)
-class Policy:
-    """What was asked of one CPU; `epp_kept` is the preference to return to after governor performance."""
+class CpufreqPolicy:
+    """What was asked of one CPU; `saved_epp` is the preference to return to after governor performance."""
 
     cpu: int
     governor: str
-    asked_min_khz: int
-    asked_max_khz: int
+    requested_min_khz: int
+    requested_max_khz: int
     setspeed_khz: int
     epp: str | None
-    epp_kept: str | None
+    saved_epp: str | None
 
 
 class CpufreqState:
@@ -60,14 +60,16 @@ class CpufreqState:
         self.boost = self.family != "cppc"
         self.max_perf_pct = 100
         self.min_perf_pct = max(1, profile.min_khz * 100 // profile.max_khz)
-        self.policies = [self._fresh_policy(cpu, profile.governor, profile.epp) for cpu in range(cpus)]
+        self.policies = [self._initial_policy(cpu, profile.governor, profile.epp) for cpu in range(cpus)]
 
-    def _fresh_policy(self, cpu: int, governor: str, epp: str | None) -> Policy:
+    def _initial_policy(self, cpu: int, governor: str, epp: str | None) -> CpufreqPolicy:
         low, high = self.profile.min_khz, self.cpuinfo_max_khz
         if epp is None and self.family == "intel" and self.hwp:
             epp = "balance_performance"
         forced = self.active and governor == "performance" and epp is not None
-        return Policy(cpu, governor, low, high, self.profile.base_khz, "performance" if forced else epp, epp)
+        return CpufreqPolicy(
+            cpu, governor, low, high, self.profile.base_khz, "performance" if forced else epp, epp
+        )
 
     @property
     def family(self) -> str:
@@ -98,7 +100,7 @@ class CpufreqState:
             return self.profile.cpuinfo_max_khz
         return min(self.profile.base_khz, self.profile.cpuinfo_max_khz)
 
-    def offered_epp(self, policy: Policy) -> str:
+    def available_epp(self, policy: CpufreqPolicy) -> str:
         """Return `energy_performance_available_preferences`.
 
         Under governor performance AMD's active driver offers nothing else (amd-pstate.c,
@@ -108,17 +110,17 @@ class CpufreqState:
             return "performance"
         return " ".join(EPP_NAMES) + " "
 
-    def limits_khz(self, policy: Policy) -> tuple[int, int]:
+    def limits_khz(self, policy: CpufreqPolicy) -> tuple[int, int]:
         """Return (minimum, maximum) in force: requests within the hardware's range, minimum giving way."""
         floor, ceiling = self.profile.min_khz, self.cpuinfo_max_khz
-        high = min(max(policy.asked_max_khz, floor), ceiling)
-        low = min(max(policy.asked_min_khz, floor), ceiling)
+        high = min(max(policy.requested_max_khz, floor), ceiling)
+        low = min(max(policy.requested_min_khz, floor), ceiling)
         if self.table_khz:
             high = max((khz for khz in self.table_khz if khz <= high), default=min(self.table_khz))
             low = min((khz for khz in self.table_khz if khz >= low), default=high)
         return min(low, high), high
 
-    def set_governor(self, policy: Policy, word: str, current_khz: int) -> None:
+    def set_governor(self, policy: CpufreqPolicy, word: str, current_khz: int) -> None:
         """Take `scaling_governor`; names are compared without regard to case.
 
         Raises:
@@ -133,22 +135,22 @@ class CpufreqState:
             self._follow_governor_with_epp(policy, name)
         policy.governor = name
 
-    def _follow_governor_with_epp(self, policy: Policy, governor: str) -> None:
+    def _follow_governor_with_epp(self, policy: CpufreqPolicy, governor: str) -> None:
         """Governor performance forces the preference; only Intel's driver gives the old one back."""
         if governor == "performance":
-            policy.epp_kept, policy.epp = policy.epp, "performance"
+            policy.saved_epp, policy.epp = policy.epp, "performance"
         elif self.family == "intel":
-            policy.epp = policy.epp_kept
+            policy.epp = policy.saved_epp
 
-    def ask_min(self, policy: Policy, khz: int) -> None:
+    def request_min(self, policy: CpufreqPolicy, khz: int) -> None:
         """Take `scaling_min_freq`."""
-        policy.asked_min_khz = _request(khz)
+        policy.requested_min_khz = _request(khz)
 
-    def ask_max(self, policy: Policy, khz: int) -> None:
+    def request_max(self, policy: CpufreqPolicy, khz: int) -> None:
         """Take `scaling_max_freq`."""
-        policy.asked_max_khz = _request(khz)
+        policy.requested_max_khz = _request(khz)
 
-    def set_speed(self, policy: Policy, khz: int) -> None:
+    def set_speed(self, policy: CpufreqPolicy, khz: int) -> None:
         """Take `scaling_setspeed`.
 
         Raises:
@@ -158,7 +160,7 @@ class CpufreqState:
             refuse(errno.EINVAL)
         policy.setspeed_khz = khz
 
-    def speed_khz(self, policy: Policy) -> int | None:
+    def speed_khz(self, policy: CpufreqPolicy) -> int | None:
         """Return what `scaling_setspeed` asks for within the limits, None unless governor userspace."""
         if policy.governor != "userspace":
             return None
@@ -166,7 +168,7 @@ class CpufreqState:
         wanted = min(max(policy.setspeed_khz, low), high)
         return min((khz for khz in self.table_khz if wanted <= khz <= high), default=wanted)
 
-    def set_epp(self, policy: Policy, word: str) -> None:
+    def set_epp(self, policy: CpufreqPolicy, word: str) -> None:
         """Take `energy_performance_preference`: a name, or with Intel's driver a number up to 255.
 
         Raises:
@@ -195,7 +197,7 @@ class CpufreqState:
         self.boost = enabled
         if self.family != "intel":
             for policy in self.policies:
-                policy.asked_max_khz = self.cpuinfo_max_khz
+                policy.requested_max_khz = self.cpuinfo_max_khz
 
     def set_perf_pct(self, low: int | None = None, high: int | None = None) -> None:
         """Take `intel_pstate/min_perf_pct` or `max_perf_pct`, each kept within range of the other."""
@@ -221,9 +223,9 @@ class CpufreqState:
         self.mode, self.driver = mode, driver
         governor = self.profile.governor if driver == self.profile.driver else _default_governor(driver)
         epp = (self.profile.epp or "balance_performance") if self.active else None
-        self.policies = [self._fresh_policy(policy.cpu, governor, epp) for policy in self.policies]
+        self.policies = [self._initial_policy(policy.cpu, governor, epp) for policy in self.policies]
 
-    def request(self, policy: Policy) -> FrequencyRequest:
+    def request(self, policy: CpufreqPolicy) -> FrequencyRequest:
         """Return what the silicon is asked to do for one CPU.
 
         The model knows the profile's driver only; after a switch of mode the governor is translated

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from slurm_energy_lab.model import CpuProfile
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.entries import File, Tree
 
 PATH = "/proc/cpuinfo"
 
 
-def add_cpuinfo(tree: Tree, silicon: Silicon) -> None:
+def add_cpuinfo(tree: Tree, realtime_model: RealtimeModel) -> None:
     """Add the file; its `cpu MHz` is the core's present frequency."""
-    cpu = silicon.profile.cpu
-    base_khz = silicon.profile.cpufreq.base_khz
+    cpu = realtime_model.profile.cpu
+    base_khz = realtime_model.profile.cpufreq.base_khz
     parts = [_before_and_after_mhz(cpu, number, base_khz) for number in range(cpu.cpus)]
 
     def render() -> bytes:
-        with silicon.now() as model:
+        with realtime_model.now() as model:
             khz = [model.effective_khz(number) for number in range(cpu.cpus)]
         return "".join(
             f"{head}{value / 1000:.3f}{tail}" for (head, tail), value in zip(parts, khz, strict=True)

@@ -24,7 +24,7 @@ def refuse(code: int) -> NoReturn:
     raise OSError(code, os.strerror(code))
 
 
-class Entry:
+class TreeEntry:
     """Anything with a path; `mode` includes the file type."""
 
     __slots__ = ("gid", "mode", "size", "uid")
@@ -36,7 +36,7 @@ class Entry:
         self.gid = 0
 
 
-class File(Entry):
+class File(TreeEntry):
     """A sysfs-like attribute: content is made as a whole when reading starts, one write is one store."""
 
     __slots__ = ("content", "store")
@@ -61,7 +61,7 @@ class File(Entry):
         return self.content if isinstance(self.content, bytes) else self.content()
 
 
-class Device(Entry):
+class CharacterDevice(TreeEntry):
     """A character device in disguise: reads and writes have a position and no cached content."""
 
     __slots__ = ()
@@ -69,10 +69,10 @@ class Device(Entry):
     def __init__(self, mode: int) -> None:
         super().__init__(stat.S_IFREG | mode, PAGE_BYTES)
 
-    def opened(self) -> None:
+    def client_opened(self) -> None:
         """Note that one more client holds the device."""
 
-    def released(self) -> None:
+    def client_closed(self) -> None:
         """Note that one client less holds the device."""
 
     def read_at(self, size: int, offset: int) -> bytes:
@@ -84,7 +84,7 @@ class Device(Entry):
         refuse(errno.EINVAL)
 
 
-class Link(Entry):
+class Link(TreeEntry):
     """A symbolic link."""
 
     __slots__ = ("target",)
@@ -94,28 +94,28 @@ class Link(Entry):
         self.target = target
 
 
-class Directory(Entry):
+class Directory(TreeEntry):
     """A directory; its children are names to entries."""
 
     __slots__ = ("children",)
 
     def __init__(self) -> None:
         super().__init__(stat.S_IFDIR | 0o755)
-        self.children: dict[str, Entry] = {}
+        self.children: dict[str, TreeEntry] = {}
 
 
 class Tree:
     """Entries by absolute path. Parents come into being by themselves."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {"/": Directory()}
+        self._entries: dict[str, TreeEntry] = {"/": Directory()}
         self.faults: dict[str, int] = {}
         """Error numbers by path, to play broken hardware; a path that ends in `/` stands for all below it."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, path: str) -> Entry | None:
+    def get(self, path: str) -> TreeEntry | None:
         """Return the entry of an absolute path, None if there is none."""
         return self._entries.get(path)
 
@@ -128,7 +128,7 @@ class Tree:
         )
         return self.faults.get(path) or next(below, 0)
 
-    def add(self, path: str, entry: Entry) -> None:
+    def add(self, path: str, entry: TreeEntry) -> None:
         """Put an entry in place, replacing one of the same path."""
         parent, _, name = path.rpartition("/")
         self.directory(parent or "/").children[name] = entry

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree import kernel_parsers
 from slurm_energy_lab.tree.entries import File, Tree, refuse
 from slurm_energy_lab.tree.hwmon import CLASS, DEVICES
@@ -19,20 +19,20 @@ _UW_PER_MW = 1000
 _INTERFACE, _CONSTRAINT, _WINDOW_S = "hsmp", "long_term", 0.1
 
 
-class Socket:
+class HsmpSocket:
     """The port of one socket."""
 
-    def __init__(self, silicon: Silicon, package: int) -> None:
-        profile = silicon.profile
-        self._silicon = silicon
+    def __init__(self, realtime_model: RealtimeModel, package: int) -> None:
+        profile = realtime_model.profile
+        self._realtime_model = realtime_model
         self._package = package
-        self.most_mw = round((profile.rapl.hsmp_max_watts or 0.0) * 1000)
-        self._limit_mw = min(round(profile.cpu.tdp_watts * 1000), self.most_mw)
+        self.max_mw = round((profile.rapl.hsmp_max_watts or 0.0) * 1000)
+        self._limit_mw = min(round(profile.cpu.tdp_watts * 1000), self.max_mw)
         self._push()
 
     def power_uw(self) -> int:
         """Return what `power1_input` shows."""
-        with self._silicon.now() as model:
+        with self._realtime_model.now() as model:
             return int(model.power_watts(f"cpu[{self._package}]") * 1000) * _UW_PER_MW
 
     def limit_uw(self) -> int:
@@ -43,26 +43,26 @@ class Socket:
         """Take what is written to `power1_cap`."""
         if data.lstrip().startswith(b"-"):
             refuse(errno.EINVAL)
-        self._limit_mw = min(kernel_parsers.decimal_u64(data) // _UW_PER_MW, self.most_mw)
+        self._limit_mw = min(kernel_parsers.decimal_u64(data) // _UW_PER_MW, self.max_mw)
         self._push()
 
     def _push(self) -> None:
-        with self._silicon.changing() as model:
+        with self._realtime_model.modify() as model:
             watts = self._limit_mw / 1000
             model.set_package_limit(self._package, _CONSTRAINT, watts, _WINDOW_S, watts > 0, _INTERFACE)
 
 
-def add_hsmp(tree: Tree, silicon: Silicon) -> None:
+def add_hsmp(tree: Tree, realtime_model: RealtimeModel) -> None:
     """Add a chip per socket, after the power meter."""
-    for package in range(silicon.profile.cpu.packages):
-        socket, name = Socket(silicon, package), f"hwmon{_FIRST_CHIP + package}"
+    for package in range(realtime_model.profile.cpu.packages):
+        socket, name = HsmpSocket(realtime_model, package), f"hwmon{_FIRST_CHIP + package}"
         _add_chip(tree, f"{DEVICES}/{name}", socket)
         tree.link(f"{CLASS}/{name}", f"../../devices/virtual/hwmon/{name}")
 
 
-def _add_chip(tree: Tree, base: str, socket: Socket) -> None:
+def _add_chip(tree: Tree, base: str, socket: HsmpSocket) -> None:
     tree.text(f"{base}/name", "amd_hsmp_hwmon")
     tree.add(f"{base}/power1_input", File(lambda: b"%d\n" % socket.power_uw()))
     tree.add(f"{base}/power1_cap", File(lambda: b"%d\n" % socket.limit_uw(), 0o644, socket.store_limit))
-    tree.text(f"{base}/power1_cap_max", str(socket.most_mw * _UW_PER_MW))
+    tree.text(f"{base}/power1_cap_max", str(socket.max_mw * _UW_PER_MW))
     tree.link(f"{base}/subsystem", "../../../../class/hwmon")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.entries import File, Tree
 
 DEVICES = "/sys/devices/virtual/hwmon"
@@ -21,19 +21,19 @@ _RAIL_INTERVAL_S = 0.05
 _CORE_SHARE = 0.75
 
 
-class PowerMeter:
+class AcpiPowerMeter:
     """Mean power of the node over the last whole interval; whoever keeps time calls `sample`."""
 
-    def __init__(self, silicon: Silicon) -> None:
-        self._silicon = silicon
-        with silicon.now() as model:
+    def __init__(self, realtime_model: RealtimeModel) -> None:
+        self._realtime_model = realtime_model
+        with realtime_model.now() as model:
             self._since_s = model.now_s
             self._energy_joules = model.energy_joules("node")
             self._watts = model.power_watts("node")
 
     def sample(self) -> None:
         """End an interval: what it averaged is shown until the next one ends."""
-        with self._silicon.now() as model:
+        with self._realtime_model.now() as model:
             now_s, energy_joules = model.now_s, model.energy_joules("node")
         if now_s > self._since_s:
             self._watts = (energy_joules - self._energy_joules) / (now_s - self._since_s)
@@ -44,13 +44,13 @@ class PowerMeter:
         return round(self._watts * 1e6)
 
 
-def add_hwmon(tree: Tree, silicon: Silicon, meter: PowerMeter) -> None:
+def add_hwmon(tree: Tree, realtime_model: RealtimeModel, meter: AcpiPowerMeter) -> None:
     """Add the power meters that the profile has, from hwmon0 or, with several, from hwmon16 on."""
-    kind = silicon.profile.other.power_meters or "acpi"
+    kind = realtime_model.profile.other.power_meters or "acpi"
     if kind == "acpi":
         _add_meter(tree, "hwmon0", "node", INTERVAL_S, meter.microwatts)
     elif kind == "grace":
-        for number, (label, watts) in enumerate(_grace_rails(silicon)):
+        for number, (label, watts) in enumerate(_grace_rails(realtime_model)):
             _add_meter(tree, f"hwmon{_FIRST_RAIL + number}", label, _RAIL_INTERVAL_S, watts)
 
 
@@ -66,9 +66,9 @@ def _add_meter(tree: Tree, name: str, label: str, interval_s: float, microwatts:
     tree.link(f"{base}/subsystem", "../../../../class/hwmon")
 
 
-def _grace_rails(silicon: Silicon) -> list[tuple[str, Callable[[], int]]]:
+def _grace_rails(realtime_model: RealtimeModel) -> list[tuple[str, Callable[[], int]]]:
     """Return (label, microwatts now) of every meter: rails are in `Grace`, which is in `Module`."""
-    profile = silicon.profile
+    profile = realtime_model.profile
     found: list[tuple[str, Callable[[], int]]] = []
     for socket in range(profile.cpu.packages):
         cpu, dram = (f"cpu[{socket}]", 1.0), (f"dram[{socket}]", 1.0)
@@ -80,13 +80,13 @@ def _grace_rails(silicon: Silicon) -> list[tuple[str, Callable[[], int]]]:
             "Module": (cpu, dram, *((f"gpu[{index}]", 1.0) for index in gpus)),
         }
         for rail, parts in rails.items():
-            found.append((f"{rail} Power Socket {socket}", _sum_of(silicon, parts)))
+            found.append((f"{rail} Power Socket {socket}", _sum_of(realtime_model, parts)))
     return found
 
 
-def _sum_of(silicon: Silicon, parts: tuple[tuple[str, float], ...]) -> Callable[[], int]:
+def _sum_of(realtime_model: RealtimeModel, parts: tuple[tuple[str, float], ...]) -> Callable[[], int]:
     def microwatts() -> int:
-        with silicon.now() as model:
+        with realtime_model.now() as model:
             return round(sum(model.power_watts(part) * share for part, share in parts) * 1e6)
 
     return microwatts

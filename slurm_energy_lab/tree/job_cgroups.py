@@ -10,19 +10,19 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.entries import File, Tree, refuse
 
 ROOT = "/sys/fs/cgroup/system.slice"
-KEPT_S = 60.0
+GROUP_RETENTION_S = 60.0
 """How long a job's group stays after nothing of the job runs any more; Slurm removes it at the job's end."""
 
 
 class _Group:
     """One job's group."""
 
-    def __init__(self, silicon: Silicon, job_id: int, now_s: float) -> None:
-        self._silicon = silicon
+    def __init__(self, realtime_model: RealtimeModel, job_id: int, now_s: float) -> None:
+        self._realtime_model = realtime_model
         self._job_id = job_id
         self._highest_usec = 0
         self.active_s = now_s
@@ -32,7 +32,7 @@ class _Group:
         """Return the content of cpu.stat; a removed group has none, as with the kernel's."""
         if self.gone:
             refuse(errno.ENODEV)
-        with self._silicon.now() as model:
+        with self._realtime_model.now() as model:
             seconds = model.usage().cpu_seconds(self._job_id, model.now_s)
         self._highest_usec = max(self._highest_usec, int(seconds * 1e6))
         return (
@@ -41,52 +41,54 @@ class _Group:
         ).encode()
 
 
-class JobGroups:
+class JobCgroups:
     """The groups of one node's jobs; they come with a job's first program or kernel."""
 
-    def __init__(self, tree: Tree, silicon: Silicon, node: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, tree: Tree, realtime_model: RealtimeModel, node: str, clock: Callable[[], float]
+    ) -> None:
         """Prepare.
 
         Args:
             tree: where the groups appear.
-            silicon: the node's model.
+            realtime_model: the node's model.
             node: Slurm's name of the node.
             clock: seconds that only rise.
         """
         self._tree = tree
-        self._silicon = silicon
+        self._realtime_model = realtime_model
         self._clock = clock
         self._scope = f"{ROOT}/{node}_slurmstepd.scope"
         self._groups: dict[int, _Group] = {}
         tree.directory(self._scope)
 
     @property
-    def any(self) -> bool:
+    def has_groups(self) -> bool:
         """Whether there is a group."""
         return bool(self._groups)
 
-    def appear(self, job_id: int) -> None:
+    def create_group(self, job_id: int) -> None:
         """Make a job's group, if it is not there."""
         group = self._groups.get(job_id)
         if group is None:
-            group = self._groups[job_id] = _Group(self._silicon, job_id, self._clock())
+            group = self._groups[job_id] = _Group(self._realtime_model, job_id, self._clock())
             self._tree.add(f"{self._scope}/job_{job_id}/cpu.stat", File(group.stat, size=0))
         group.active_s = self._clock()
 
-    def tidy(self, alive: Callable[[int], bool]) -> None:
+    def remove_stale(self, alive: Callable[[int], bool]) -> None:
         """Remove groups of jobs that ended long ago.
 
         Args:
             alive: whether a job's real programs are still there.
         """
         now_s = self._clock()
-        with self._silicon.now() as model:
+        with self._realtime_model.now() as model:
             usage = model.usage()
             running = {job_id for job_id in self._groups if usage.running(job_id)}
         for job_id, group in list(self._groups.items()):
             if job_id in running or alive(job_id):
                 group.active_s = now_s
-            elif now_s - group.active_s > KEPT_S:
+            elif now_s - group.active_s > GROUP_RETENTION_S:
                 group.gone = True
                 del self._groups[job_id]
                 self._tree.remove(f"{self._scope}/job_{job_id}")

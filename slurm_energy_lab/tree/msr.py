@@ -6,7 +6,7 @@ import errno
 import struct
 from collections.abc import Callable
 
-from slurm_energy_lab.tree.entries import Device, Tree, refuse
+from slurm_energy_lab.tree.entries import CharacterDevice, Tree, refuse
 from slurm_energy_lab.tree.rapl_registers import LIMIT_MASK, RaplRegisters
 
 RAPL_POWER_UNIT = 0x606
@@ -25,15 +25,17 @@ AMD_CORE_ENERGY_STATUS = 0xC001029A
 AMD_PKG_ENERGY_STATUS = 0xC001029B
 _LOW_LOCK = 1 << 31
 
-Reading = Callable[[], int]
+RegisterReading = Callable[[], int]
 
 
-class MsrDevice(Device):
+class MsrDevice(CharacterDevice):
     """The registers that one CPU sees; all CPUs of a package share them."""
 
     __slots__ = ("_registers", "_writers")
 
-    def __init__(self, registers: dict[int, Reading], writers: dict[int, Callable[[int], None]]) -> None:
+    def __init__(
+        self, registers: dict[int, RegisterReading], writers: dict[int, Callable[[int], None]]
+    ) -> None:
         super().__init__(0o600)
         self._registers = registers
         self._writers = writers
@@ -61,7 +63,7 @@ class MsrDevice(Device):
 
 def add_msrs(tree: Tree, registers: RaplRegisters) -> None:
     """Add /dev/cpu/N/msr for every logical CPU."""
-    cpu = registers.silicon.profile.cpu
+    cpu = registers.realtime_model.profile.cpu
     for package in range(cpu.packages):
         device = _package_device(registers, package)
         for number in cpu.package_cpus(package):
@@ -69,7 +71,7 @@ def add_msrs(tree: Tree, registers: RaplRegisters) -> None:
 
 
 def _package_device(registers: RaplRegisters, package: int) -> MsrDevice:
-    if registers.silicon.profile.cpu.vendor == "AuthenticAMD":
+    if registers.realtime_model.profile.cpu.vendor == "AuthenticAMD":
         return MsrDevice(_amd_readings(registers, package), {})
     writers: dict[int, Callable[[int], None]] = {}
     if registers.limits and not registers.limits[package].locked:
@@ -78,12 +80,12 @@ def _package_device(registers: RaplRegisters, package: int) -> MsrDevice:
 
 
 def _unit_register(registers: RaplRegisters) -> int:
-    rapl = registers.silicon.profile.rapl
+    rapl = registers.realtime_model.profile.rapl
     return rapl.power_unit_exponent | rapl.energy_unit_exponent << 8 | rapl.time_unit_exponent << 16
 
 
-def _amd_readings(registers: RaplRegisters, package: int) -> dict[int, Reading]:
-    cores = registers.silicon.profile.cpu.cores_per_package
+def _amd_readings(registers: RaplRegisters, package: int) -> dict[int, RegisterReading]:
+    cores = registers.realtime_model.profile.cpu.cores_per_package
     units = _unit_register(registers)
     return {
         AMD_RAPL_POWER_UNIT: lambda: units,
@@ -92,13 +94,13 @@ def _amd_readings(registers: RaplRegisters, package: int) -> dict[int, Reading]:
     }
 
 
-def _intel_readings(registers: RaplRegisters, package: int) -> dict[int, Reading]:
-    rapl = registers.silicon.profile.rapl
+def _intel_readings(registers: RaplRegisters, package: int) -> dict[int, RegisterReading]:
+    rapl = registers.realtime_model.profile.rapl
     units = _unit_register(registers)
-    readings: dict[int, Reading] = {
+    readings: dict[int, RegisterReading] = {
         RAPL_POWER_UNIT: lambda: units,
         PKG_ENERGY_STATUS: lambda: registers.raw_energy(f"cpu[{package}]"),
-        PKG_PERF_STATUS: lambda: registers.throttled_raw(package),
+        PKG_PERF_STATUS: lambda: registers.throttled_time_raw(package),
     }
     if registers.limits:
         info = _power_info(registers)
@@ -119,6 +121,6 @@ def _intel_readings(registers: RaplRegisters, package: int) -> dict[int, Reading
 def _power_info(registers: RaplRegisters) -> int:
     """Return MSR 0x614: thermal design power and the highest limit, in power units."""
     unit_uw = registers.units.power_uw
-    tdp = round(registers.silicon.profile.cpu.tdp_watts * 1e6) // unit_uw & LIMIT_MASK
+    tdp = round(registers.realtime_model.profile.cpu.tdp_watts * 1e6) // unit_uw & LIMIT_MASK
     highest = max(constraint.max_watts for constraint in registers.limits[0].constraints)
     return tdp | (round(highest * 1e6) // unit_uw & LIMIT_MASK) << 32

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.amd_energy import add_amd_energy
 from slurm_energy_lab.tree.cpufreq import CpufreqFiles
 from slurm_energy_lab.tree.cpuinfo import add_cpuinfo
 from slurm_energy_lab.tree.dmi import add_dmi
 from slurm_energy_lab.tree.entries import Tree
 from slurm_energy_lab.tree.hsmp import add_hsmp
-from slurm_energy_lab.tree.hwmon import PowerMeter, add_hwmon
-from slurm_energy_lab.tree.job_cgroups import JobGroups
+from slurm_energy_lab.tree.hwmon import AcpiPowerMeter, add_hwmon
+from slurm_energy_lab.tree.job_cgroups import JobCgroups
 from slurm_energy_lab.tree.msr import add_msrs
 from slurm_energy_lab.tree.nvidia import add_nvidia
 from slurm_energy_lab.tree.pm_counters import add_pm_counters
@@ -23,7 +23,7 @@ from slurm_energy_lab.tree.topology import add_topology
 
 
 @dataclass(frozen=True, slots=True)
-class Firmware:
+class NodeOptions:
     """What differs between nodes of one profile.
 
     Attributes:
@@ -49,32 +49,34 @@ class NodeTree:
 
     tree: Tree
     cpufreq: CpufreqFiles
-    meter: PowerMeter
-    groups: JobGroups
+    meter: AcpiPowerMeter
+    groups: JobCgroups
 
 
-def build_tree(silicon: Silicon, firmware: Firmware) -> NodeTree:
+def build_tree(realtime_model: RealtimeModel, firmware: NodeOptions) -> NodeTree:
     """Build every emulated file of a node."""
     tree = Tree()
-    add_topology(tree, silicon.profile)
-    cpufreq = CpufreqFiles(tree, silicon)
+    add_topology(tree, realtime_model.profile)
+    cpufreq = CpufreqFiles(tree, realtime_model)
     registers = RaplRegisters(
-        silicon, firmware.energy_offset_joules, firmware.rapl_locked, firmware.counter_range_joules
+        realtime_model, firmware.energy_offset_joules, firmware.rapl_locked, firmware.counter_range_joules
     )
-    if not silicon.profile.rapl.amd_energy:
+    if not realtime_model.profile.rapl.amd_energy:
         add_powercap(tree, registers)
     add_msrs(tree, registers)
-    meter = PowerMeter(silicon)
-    add_hwmon(tree, silicon, meter)
-    if silicon.profile.rapl.amd_energy:
-        add_amd_energy(tree, silicon)
-    if silicon.profile.memory.dmi:
-        add_dmi(tree, silicon.profile.memory)
-    if silicon.profile.rapl.hsmp_max_watts is not None:
-        add_hsmp(tree, silicon)
+    meter = AcpiPowerMeter(realtime_model)
+    add_hwmon(tree, realtime_model, meter)
+    if realtime_model.profile.rapl.amd_energy:
+        add_amd_energy(tree, realtime_model)
+    if realtime_model.profile.memory.dmi:
+        add_dmi(tree, realtime_model.profile.memory)
+    if realtime_model.profile.rapl.hsmp_max_watts is not None:
+        add_hsmp(tree, realtime_model)
     if firmware.pm_counters:
-        add_pm_counters(tree, silicon)
-    add_nvidia(tree, silicon, firmware.node, firmware.gpu_persistence)
-    add_cpuinfo(tree, silicon)
-    add_proc_stat(tree, silicon)
-    return NodeTree(tree, cpufreq, meter, JobGroups(tree, silicon, firmware.node, silicon.clock))
+        add_pm_counters(tree, realtime_model)
+    add_nvidia(tree, realtime_model, firmware.node, firmware.gpu_persistence)
+    add_cpuinfo(tree, realtime_model)
+    add_proc_stat(tree, realtime_model)
+    return NodeTree(
+        tree, cpufreq, meter, JobCgroups(tree, realtime_model, firmware.node, realtime_model.clock)
+    )

@@ -12,8 +12,8 @@ import uuid
 
 from slurm_energy.errors import EnergyError
 from slurm_energy_lab.model import GpuProfile, GpuState
-from slurm_energy_lab.realtime_model import Silicon, SteppedCounter
-from slurm_energy_lab.tree.entries import Device, Tree, refuse
+from slurm_energy_lab.realtime_model import RealtimeModel, SteppedCounter
+from slurm_energy_lab.tree.entries import CharacterDevice, Tree, refuse
 
 HEADER = struct.Struct("<8s4I80s80s")
 DYNAMIC = struct.Struct("<2Q14I")
@@ -35,7 +35,7 @@ _NVIDIA_VENDOR = 0x10DE
 Range = tuple[int, int]
 
 
-class NvidiaGpu(Device):
+class NvidiaGpu(CharacterDevice):
     """One GPU: settings in force, its record, and the device file /dev/nvidiaN."""
 
     __slots__ = (
@@ -46,16 +46,16 @@ class NvidiaGpu(Device):
         "_locked_graphics",
         "_locked_memory",
         "_profile",
-        "_silicon",
+        "_realtime_model",
         "_static",
         "persistent",
     )
 
     def __init__(
-        self, silicon: Silicon, profile: GpuProfile, node: str, index: int, persistent: bool
+        self, realtime_model: RealtimeModel, profile: GpuProfile, node: str, index: int, persistent: bool
     ) -> None:
         super().__init__(0o666)
-        self._silicon, self._profile, self._index = silicon, profile, index
+        self._realtime_model, self._profile, self._index = realtime_model, profile, index
         self.persistent = persistent
         self._energy_base_mj = 0
         self._energy = SteppedCounter(lambda model: model.gpu_state(index).energy_mj, ENERGY_INTERVAL_S)
@@ -70,13 +70,13 @@ class NvidiaGpu(Device):
     def reload_driver(self) -> None:
         """Forget every setting and start the energy counter at 0, as unloading the driver does."""
         self._reset_settings()
-        with self._silicon.now() as model:
+        with self._realtime_model.now() as model:
             self._energy_base_mj = model.gpu_state(self._index).energy_mj
         self._push()
 
     def record(self) -> bytes:
         """Return the present record."""
-        with self._silicon.now() as model:
+        with self._realtime_model.now() as model:
             state = model.gpu_state(self._index)
             energy_mj = self._energy.value(model)
         return DYNAMIC.pack(*self._dynamic_fields(state, energy_mj)) + self._static
@@ -129,7 +129,7 @@ class NvidiaGpu(Device):
         elif command == SET_PERSISTENCE and first in (0, 1):
             self.persistent = bool(first)
         elif command in (LOCK_MEMORY, RESET_MEMORY):
-            if not _can_lock_memory(self._profile):
+            if not _supports_memory_lock(self._profile):
                 refuse(errno.EOPNOTSUPP)
             clocks = self._profile.memory_clocks_mhz
             self._locked_memory = None if command == RESET_MEMORY else _clock_range(clocks, first, second)
@@ -143,14 +143,14 @@ class NvidiaGpu(Device):
         self._limit_watts = watts
 
     def _push(self) -> None:
-        with self._silicon.changing() as model:
+        with self._realtime_model.modify() as model:
             try:
                 model.set_gpu(self._index, self._limit_watts, self._locked_graphics, self._locked_memory)
             except EnergyError:
                 refuse(errno.EINVAL)
 
 
-class NvidiaControl(Device):
+class NvidiaControl(CharacterDevice):
     """/dev/nvidiactl: header and records. The driver stays loaded while a client holds it open."""
 
     __slots__ = ("_clients", "_gpus", "_header", "_tree")
@@ -171,11 +171,11 @@ class NvidiaControl(Device):
             f"13.{profile.driver_version}".encode(),
         )
 
-    def opened(self) -> None:
+    def client_opened(self) -> None:
         """Count a client."""
         self._clients += 1
 
-    def released(self) -> None:
+    def client_closed(self) -> None:
         """With the last client gone, GPUs without persistence mode lose their driver."""
         self._clients -= 1
         if self._clients == 0:
@@ -199,19 +199,19 @@ class NvidiaControl(Device):
         return self._gpus[index].record()[within : within + size]
 
 
-def add_nvidia(tree: Tree, silicon: Silicon, node: str, persistent: bool = True) -> None:
+def add_nvidia(tree: Tree, realtime_model: RealtimeModel, node: str, persistent: bool = True) -> None:
     """Add the device files; nothing on a node without GPUs.
 
     Args:
         tree: where to add.
-        silicon: the node's model.
+        realtime_model: the node's model.
         node: node name; the GPUs' UUIDs derive from it.
         persistent: whether persistence mode is on from the start, as with nvidia-persistenced.
     """
-    profile = silicon.profile.gpu
+    profile = realtime_model.profile.gpu
     if profile is None or not profile.count:
         return
-    gpus = [NvidiaGpu(silicon, profile, node, index, persistent) for index in range(profile.count)]
+    gpus = [NvidiaGpu(realtime_model, profile, node, index, persistent) for index in range(profile.count)]
     tree.add("/dev/nvidiactl", NvidiaControl(tree, profile, gpus))
     for index, gpu in enumerate(gpus):
         tree.add(f"/dev/nvidia{index}", gpu)
@@ -256,7 +256,7 @@ def _has_average(profile: GpuProfile) -> bool:
     return profile.compute_capability >= (8, 6)
 
 
-def _can_lock_memory(profile: GpuProfile) -> bool:
+def _supports_memory_lock(profile: GpuProfile) -> bool:
     return profile.compute_capability >= (8, 0)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.entries import File, Tree
 
 FOLDER = "/sys/cray/pm_counters"
@@ -16,12 +16,12 @@ SCAN_HZ = 10
 _NAMES = {"cpu": "cpu", "dram": "memory", "node": ""}
 
 
-class Scan:
+class PmCountersScan:
     """The last update: every file that is read before the next one shows the same moment."""
 
-    def __init__(self, silicon: Silicon) -> None:
-        self._silicon = silicon
-        self._born_s = silicon.clock()
+    def __init__(self, realtime_model: RealtimeModel) -> None:
+        self._realtime_model = realtime_model
+        self._start_s = realtime_model.clock()
         self.freshness = -1
         self.stamp_us = 0
         self.joules: dict[str, float] = {}
@@ -30,19 +30,19 @@ class Scan:
 
     def refresh(self) -> None:
         """Take a new update if it is time for one."""
-        due = int((self._silicon.clock() - self._born_s) * SCAN_HZ)
+        due = int((self._realtime_model.clock() - self._start_s) * SCAN_HZ)
         if due <= self.freshness:
             return
-        with self._silicon.now() as model:
-            parts = [*_NAMES, *(f"gpu[{index}]" for index in range(self._silicon.profile.gpu_count))]
+        with self._realtime_model.now() as model:
+            parts = [*_NAMES, *(f"gpu[{index}]" for index in range(self._realtime_model.profile.gpu_count))]
             self.joules = {part: model.energy_joules(part) for part in parts}
             self.watts = {part: model.power_watts(part) for part in parts}
             self.freshness, self.stamp_us = due, int(model.now_s * 1e6)
 
 
-def add_pm_counters(tree: Tree, silicon: Silicon) -> None:
+def add_pm_counters(tree: Tree, realtime_model: RealtimeModel) -> None:
     """Add the counters of the node, its processors, memory and accelerators."""
-    scan = Scan(silicon)
+    scan = PmCountersScan(realtime_model)
     for part in scan.joules:
         stem = _NAMES[part] if part in _NAMES else f"accel{part[4:-1]}"
         prefix = f"{stem}_" if stem else ""
@@ -58,7 +58,7 @@ def add_pm_counters(tree: Tree, silicon: Silicon) -> None:
         tree.text(f"{FOLDER}/{name}", str(value))
 
 
-def _shown(scan: Scan, part: str, unit: str) -> Callable[[], bytes]:
+def _shown(scan: PmCountersScan, part: str, unit: str) -> Callable[[], bytes]:
     def content() -> bytes:
         scan.refresh()
         value = int((scan.joules if unit == "J" else scan.watts)[part])
@@ -67,7 +67,7 @@ def _shown(scan: Scan, part: str, unit: str) -> Callable[[], bytes]:
     return content
 
 
-def _counter(scan: Scan) -> Callable[[], bytes]:
+def _counter(scan: PmCountersScan) -> Callable[[], bytes]:
     def content() -> bytes:
         scan.refresh()
         return b"%d\n" % scan.freshness

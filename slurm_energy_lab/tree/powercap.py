@@ -22,7 +22,7 @@ CLASS = "/sys/class/powercap"
 
 
 @dataclass(frozen=True, slots=True)
-class Zone:
+class EmulatedZone:
     """One power zone: where it is, what it is called, which counter and limits it shows."""
 
     path: str
@@ -34,7 +34,7 @@ class Zone:
 
 def add_powercap(tree: Tree, registers: RaplRegisters) -> None:
     """Add both control types with all zones that the profile has."""
-    rapl = registers.silicon.profile.rapl
+    rapl = registers.realtime_model.profile.rapl
     _add_control_type(tree, "intel-rapl")
     for zone in zones(registers):
         _add_zone(tree, registers, zone)
@@ -42,13 +42,13 @@ def add_powercap(tree: Tree, registers: RaplRegisters) -> None:
         _add_control_type(tree, "intel-rapl-mmio")
         for package, limits in enumerate(registers.mmio_limits):
             path = f"intel-rapl-mmio/intel-rapl-mmio:{package:x}"
-            _add_zone(tree, registers, Zone(path, f"package-{package}", f"cpu[{package}]", limits))
+            _add_zone(tree, registers, EmulatedZone(path, f"package-{package}", f"cpu[{package}]", limits))
 
 
-def zones(registers: RaplRegisters) -> list[Zone]:
+def zones(registers: RaplRegisters) -> list[EmulatedZone]:
     """Return the zones below `intel-rapl`; psys comes after the first package, so numbers mislead."""
-    profile = registers.silicon.profile
-    made: list[Zone] = []
+    profile = registers.realtime_model.profile
+    made: list[EmulatedZone] = []
     number = 0
     dies = profile.rapl.dies or 1
     shares = f"/{dies}" if profile.cpu.vendor == "GenuineIntel" else ""
@@ -56,22 +56,22 @@ def zones(registers: RaplRegisters) -> list[Zone]:
         path = f"intel-rapl/intel-rapl:{number:x}"
         limits = registers.die_limits[package][die] if registers.die_limits else None
         name = f"package-{package}" + (f"-die-{die}" if dies > 1 else "")
-        made.append(Zone(path, name, f"cpu[{package}]{shares if dies > 1 else ''}", limits))
+        made.append(EmulatedZone(path, name, f"cpu[{package}]{shares if dies > 1 else ''}", limits))
         made += _subzones(path, package, registers, shares if dies > 1 else "")
         number += 1
         if number == 1 and profile.rapl.psys:
-            made.append(Zone(f"intel-rapl/intel-rapl:{number:x}", "psys", "node"))
+            made.append(EmulatedZone(f"intel-rapl/intel-rapl:{number:x}", "psys", "node"))
             number += 1
     return made
 
 
-def _subzones(path: str, package: int, registers: RaplRegisters, share: str = "") -> list[Zone]:
-    rapl = registers.silicon.profile.rapl
+def _subzones(path: str, package: int, registers: RaplRegisters, share: str = "") -> list[EmulatedZone]:
+    rapl = registers.realtime_model.profile.rapl
     names = ["core"] if rapl.core else []
     names += ["dram"] if rapl.dram_energy_unit_exponent is not None else []
     parent = path.rpartition("/")[2]
     return [
-        Zone(
+        EmulatedZone(
             f"{path}/{parent}:{index:x}",
             name,
             f"{name}[{package}]{share if name == 'dram' else ''}",
@@ -100,7 +100,7 @@ def _refuse_enabled(data: bytes) -> None:
     refuse(errno.ENOSYS)
 
 
-def _add_zone(tree: Tree, registers: RaplRegisters, zone: Zone) -> None:
+def _add_zone(tree: Tree, registers: RaplRegisters, zone: EmulatedZone) -> None:
     base = f"{DEVICES}/{zone.path}"
     _add_class_links(tree, base)
     tree.text(f"{base}/name", zone.name)
@@ -145,7 +145,9 @@ def _add_locked_dram_constraint(tree: Tree, base: str, registers: RaplRegisters)
     """Server firmware locks DRAM limits as a rule: they can be read, and refuse every write."""
     stem = f"{base}/constraint_0"
     tree.text(f"{stem}_name", "long_term")
-    tree.text(f"{stem}_max_power_uw", str(round(registers.silicon.profile.memory.idle_watts * 4) * 10**6))
+    tree.text(
+        f"{stem}_max_power_uw", str(round(registers.realtime_model.profile.memory.idle_watts * 4) * 10**6)
+    )
     _add_number(tree, f"{stem}_power_limit_uw", lambda: 0, _refuse_constraint)
     _add_number(tree, f"{stem}_time_window_us", lambda: registers.units.time_us, _refuse_constraint)
 

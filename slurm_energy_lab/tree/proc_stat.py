@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.entries import File, Tree
 
 STAT = "/proc/stat"
@@ -29,23 +29,23 @@ class ProcessorTimes:
 
     def __init__(
         self,
-        silicon: Silicon,
+        realtime_model: RealtimeModel,
         machine: Path = Path(STAT),
         uptime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         """Prepare.
 
         Args:
-            silicon: the node's model.
+            realtime_model: the node's model.
             machine: the machine's own /proc/stat.
             uptime: seconds since boot.
         """
-        self._silicon = silicon
+        self._realtime_model = realtime_model
         self._machine = machine
-        with silicon.now() as model:
+        with realtime_model.now() as model:
             self._start_s = model.now_s
         self._up_before_s = uptime()
-        self._shown = [(0, 0, 0)] * (silicon.profile.cpu.cpus + 1)
+        self._shown = [(0, 0, 0)] * (realtime_model.profile.cpu.cpus + 1)
 
     def stat(self) -> bytes:
         """Return the content of /proc/stat."""
@@ -72,7 +72,7 @@ class ProcessorTimes:
 
     def _read(self) -> tuple[list[float], float, float, float]:
         """Return jobs' seconds on every CPU, the system's on each, seconds since boot, CPUs busy now."""
-        with self._silicon.now() as model:
+        with self._realtime_model.now() as model:
             usage, now_s = model.usage(), model.now_s
             busy, running = usage.busy_seconds(now_s), usage.busy_cpus()
             system_s = usage.system_cpu_seconds(now_s) / len(busy)
@@ -85,8 +85,8 @@ def _ticks(seconds: Sequence[float], shown: tuple[int, int, int]) -> tuple[int, 
     return max(user, shown[0]), max(system, shown[1]), max(idle, shown[2])
 
 
-def add_proc_stat(tree: Tree, silicon: Silicon) -> None:
+def add_proc_stat(tree: Tree, realtime_model: RealtimeModel) -> None:
     """Add both files."""
-    times = ProcessorTimes(silicon)
+    times = ProcessorTimes(realtime_model)
     tree.add(STAT, File(times.stat, size=0))
     tree.add(UPTIME, File(times.uptime, size=0))

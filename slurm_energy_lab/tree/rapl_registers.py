@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from slurm_energy_lab.model import Constraint, NodeModel, Profile
-from slurm_energy_lab.realtime_model import Silicon, SteppedCounter
+from slurm_energy_lab.model import Constraint, NodeModel, NodeProfile
+from slurm_energy_lab.realtime_model import RealtimeModel, SteppedCounter
 
 COUNTER_MASK = 0xFFFFFFFF
 COUNTER_INTERVAL_S = 0.001
@@ -23,7 +23,7 @@ _ENABLE_BIT, _CLAMP_BIT, _WINDOW_SHIFT, _LOCK_BIT = 15, 16, 17, 63
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
+class RaplUnits:
     """What one raw step is worth, in the integers that the kernel calculates with."""
 
     power_uw: int
@@ -32,7 +32,7 @@ class Units:
     time_us: int
 
     @classmethod
-    def of(cls, profile: Profile) -> Units:
+    def of(cls, profile: NodeProfile) -> RaplUnits:
         """Return the units of a profile."""
         rapl = profile.rapl
         dram = rapl.dram_energy_unit_exponent
@@ -71,22 +71,24 @@ class LimitRegister:
     Dies of a package have a register each; the package as a whole is held to the sum of their limits.
     """
 
-    def __init__(self, silicon: Silicon, package: int, interface: str, locked: bool, dies: int = 1) -> None:
+    def __init__(
+        self, realtime_model: RealtimeModel, package: int, interface: str, locked: bool, dies: int = 1
+    ) -> None:
         """Power on.
 
         Args:
-            silicon: the node's model.
+            realtime_model: the node's model.
             package: package number.
             interface: `msr` or `mmio`.
             locked: whether the firmware has locked it.
             dies: how many registers the package's limits are divided among.
         """
-        self.together = [self]
-        self._silicon = silicon
+        self.package_registers = [self]
+        self._realtime_model = realtime_model
         self._package = package
         self._interface = interface
-        self._units = Units.of(silicon.profile)
-        self.constraints: tuple[Constraint, ...] = silicon.profile.rapl.constraints
+        self._units = RaplUnits.of(realtime_model.profile)
+        self.constraints: tuple[Constraint, ...] = realtime_model.profile.rapl.constraints
         self.value = int(locked) << _LOCK_BIT
         for constraint in self.constraints:
             shift = _SHIFTS[constraint.name]
@@ -141,22 +143,22 @@ class LimitRegister:
 
     def _push(self) -> None:
         """Tell the model; a limit that is off or 0 does not bind."""
-        with self._silicon.changing() as model:
+        with self._realtime_model.modify() as model:
             for constraint in self.constraints:
                 name = constraint.name
-                watts = sum(register.limit_uw(name) for register in self.together) / 1e6
-                window_s = min(register.window_us(name) for register in self.together) / 1e6
-                enabled = all(register.enabled(name) for register in self.together) and watts > 0
+                watts = sum(register.limit_uw(name) for register in self.package_registers) / 1e6
+                window_s = min(register.window_us(name) for register in self.package_registers) / 1e6
+                enabled = all(register.enabled(name) for register in self.package_registers) and watts > 0
                 model.set_package_limit(self._package, name, watts, window_s, enabled, self._interface)
 
 
 def die_registers(
-    silicon: Silicon, package: int, interface: str, locked: bool, dies: int
+    realtime_model: RealtimeModel, package: int, interface: str, locked: bool, dies: int
 ) -> list[LimitRegister]:
     """Return the limit registers of a package, one for each die."""
-    registers = [LimitRegister(silicon, package, interface, locked, dies) for _ in range(dies)]
+    registers = [LimitRegister(realtime_model, package, interface, locked, dies) for _ in range(dies)]
     for register in registers:
-        register.together = registers
+        register.package_registers = registers
         register.write(register.value)
     return registers
 
@@ -166,7 +168,7 @@ class RaplRegisters:
 
     def __init__(
         self,
-        silicon: Silicon,
+        realtime_model: RealtimeModel,
         energy_offset_joules: float = 0.0,
         locked: bool = False,
         range_joules: float | None = None,
@@ -174,27 +176,31 @@ class RaplRegisters:
         """Power on.
 
         Args:
-            silicon: the node's model.
+            realtime_model: the node's model.
             energy_offset_joules: what every counter stands at in the beginning.
             locked: whether the firmware has locked the package limits.
             range_joules: after how much counters wrap, to the next whole nanojoule of their unit; None:
                 as the profile's units have it.
         """
-        self.silicon = silicon
-        self.units = Units.of(silicon.profile)
+        self.realtime_model = realtime_model
+        self.units = RaplUnits.of(realtime_model.profile)
         if range_joules is not None:
             unit_nj = max(1, round(range_joules * 1e9 / (COUNTER_MASK + 1)))
             self.units = dataclasses.replace(self.units, energy_nj=unit_nj, dram_energy_nj=unit_nj)
         self._offset_joules = energy_offset_joules
-        self._born_s = silicon.clock()
+        self._start_s = realtime_model.clock()
         self._counters: dict[str, SteppedCounter] = {}
-        profile = silicon.profile
+        profile = realtime_model.profile
         packages = range(profile.cpu.packages) if profile.rapl.constraints else ()
         dies = profile.rapl.dies or 1
-        self.die_limits = [die_registers(silicon, package, "msr", locked, dies) for package in packages]
+        self.die_limits = [
+            die_registers(realtime_model, package, "msr", locked, dies) for package in packages
+        ]
         self.limits = [registers[0] for registers in self.die_limits]
         self.mmio_limits = [
-            LimitRegister(silicon, package, "mmio", locked) for package in packages if profile.rapl.mmio
+            LimitRegister(realtime_model, package, "mmio", locked)
+            for package in packages
+            if profile.rapl.mmio
         ]
 
     def raw_energy(self, domain: str) -> int:
@@ -210,7 +216,7 @@ class RaplRegisters:
                 COUNTER_INTERVAL_S,
             )
             self._counters[domain] = counter
-        with self.silicon.now() as model:
+        with self.realtime_model.now() as model:
             return counter.value(model) & COUNTER_MASK
 
     def energy_uj(self, domain: str) -> int:
@@ -221,9 +227,9 @@ class RaplRegisters:
         """Return `max_energy_range_uj` of a counter."""
         return COUNTER_MASK * self._unit_nj(domain) // 1000
 
-    def throttled_raw(self, package: int) -> int:
+    def throttled_time_raw(self, package: int) -> int:
         """Return the time for which limits held the package back, in raw time units (MSR 0x613)."""
-        with self.silicon.now() as model:
+        with self.realtime_model.now() as model:
             return int(model.package_throttled_s(package) * 1e6 / self.units.time_us) & COUNTER_MASK
 
     def _unit_nj(self, domain: str) -> int:
@@ -234,5 +240,5 @@ class RaplRegisters:
         if not domain.startswith("core"):
             part, _, dies = domain.partition("/")
             return model.energy_joules(part) / int(dies or 1)
-        idle_joules = self.silicon.profile.cpu.idle_watts * (model.now_s - self._born_s)
+        idle_joules = self.realtime_model.profile.cpu.idle_watts * (model.now_s - self._start_s)
         return max(0.0, model.energy_joules(f"cpu{domain[4:]}") - idle_joules)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from slurm_energy_lab.model import CacheLevel, CpuProfile, Profile
+from slurm_energy_lab.model import CacheLevel, CpuProfile, NodeProfile
 from slurm_energy_lab.tree import kernel_parsers
 from slurm_energy_lab.tree.cpu_lists import format_list, format_mask
 from slurm_energy_lab.tree.entries import File, Tree, refuse
@@ -14,7 +14,7 @@ NODE_ROOT = "/sys/devices/system/node"
 LINE_BYTES = 64
 
 
-def add_topology(tree: Tree, profile: Profile) -> None:
+def add_topology(tree: Tree, profile: NodeProfile) -> None:
     """Add CPU numbers, per-CPU topology and caches, and the NUMA nodes."""
     cpu = profile.cpu
     _add_cpu_numbers(tree, cpu)
@@ -96,7 +96,7 @@ def _add_cache(tree: Tree, base: str, cpu: CpuProfile, cache: CacheLevel, number
         tree.text(f"{base}/{name}", str(value))
 
 
-def _add_numa(tree: Tree, profile: Profile) -> None:
+def _add_numa(tree: Tree, profile: NodeProfile) -> None:
     cpu = profile.cpu
     nodes = range(cpu.numa_nodes)
     for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):

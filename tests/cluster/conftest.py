@@ -9,7 +9,7 @@ fewest.
 from __future__ import annotations
 
 import pytest
-from lab_driver import LabDriver, LabWish, sweep
+from lab_driver import LabDriver, LabRequest, sweep
 from own_controller import controller, munged, place  # noqa: F401  fixtures
 
 from slurm_energy.errors import EnergyError, UnavailableError
@@ -23,11 +23,11 @@ def pytest_configure(config):
     config.addinivalue_line("markers", line)
 
 
-def _wish(item) -> LabWish:
+def _wish(item) -> LabRequest:
     arguments = {}
     for marker in reversed(list(item.iter_markers("lab"))):
         arguments.update(marker.kwargs)
-    return LabWish.from_marker(arguments)
+    return LabRequest.from_marker(arguments)
 
 
 def pytest_collection_modifyitems(items):
@@ -61,7 +61,7 @@ class _Pool:
     def __init__(self):
         self.current = None
 
-    def get(self, wish: LabWish) -> LabDriver:
+    def get(self, wish: LabRequest) -> LabDriver:
         if self.current is None or self.current.wish != wish:
             self.close()
             if wish.priority == "plugin":

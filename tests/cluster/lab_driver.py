@@ -27,7 +27,7 @@ PARENT, PREFIX = Path("/var/tmp"), "senergy-test-"
 
 
 @dataclass(frozen=True)
-class LabWish:
+class LabRequest:
     """The lab that a test asks for with the marker `lab`; equal wishes share one lab.
 
     `overrides` (dotted keys of the profile) go for every node; the others are as in `LabSpec`.
@@ -43,7 +43,7 @@ class LabWish:
     priority: str = "off"
 
     @classmethod
-    def from_marker(cls, arguments: Mapping[str, Any]) -> LabWish:
+    def from_marker(cls, arguments: Mapping[str, Any]) -> LabRequest:
         lists = {key: tuple(value) for key, value in arguments.items() if isinstance(value, list | tuple)}
         return cls(**{**arguments, **lists})
 
@@ -56,9 +56,9 @@ class LabWish:
 class LabDriver:
     """A lab of its own in a new directory; ends with this process even if that is killed."""
 
-    def __init__(self, wish: LabWish) -> None:
+    def __init__(self, wish: LabRequest) -> None:
         self.wish = wish
-        self.layout = layout.locate(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=PARENT))
+        self.layout = layout.locate_lab(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=PARENT))
         try:
             self.lab: Lab = lifecycle.up(self.layout, wish.spec())
         except BaseException:
@@ -180,7 +180,7 @@ def sweep() -> None:
         owner = root.name.removeprefix(PREFIX).partition("-")[0]
         if owner.isdigit() and not processes.is_running(int(owner)):
             with contextlib.suppress(EnergyError):  # another worker sweeps it, or it is no lab's any more
-                lifecycle.down(layout.locate(root))
+                lifecycle.down(layout.locate_lab(root))
 
 
 def traces_of(root: Path) -> Sequence[str]:
@@ -199,7 +199,7 @@ def traces_of(root: Path) -> Sequence[str]:
             found.append(f"process {entry.name}: {text[:80]!r}")
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     found += [f"mount {line}" for line in mounts if str(root) in line]
-    group = layout.locate(root).cgroup
+    group = layout.locate_lab(root).cgroup
     folders = (folder for folder, _, _ in os.walk("/sys/fs/cgroup"))  # others' may go away meanwhile
     found += [f"control group {folder}" for folder in folders if folder.endswith(f"/{group}")]
     if root.exists():

@@ -143,7 +143,7 @@ IMPOSTURES = (
 def delivering(spool, url, munge_socket, monkeypatch):
     """Run the agent's delivery meanwhile."""
     monkeypatch.setattr(delivery, "_FIRST_WAIT_S", 0.05)
-    monkeypatch.setattr(delivery, "_LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr(delivery, "_MAX_WAIT_S", 0.1)
     cluster = ClusterConfig(controller_url=url, munge_socket=munge_socket, controller_users=[RUNS_AS])
     stop = threading.Event()
 
@@ -151,7 +151,7 @@ def delivering(spool, url, munge_socket, monkeypatch):
         return function(*arguments)
 
     async def run():
-        task = asyncio.create_task(delivery.Delivery(spool, cluster, lambda: "n1", work).run())
+        task = asyncio.create_task(delivery.RecordDelivery(spool, cluster, lambda: "n1", work).run())
         while not stop.is_set():
             await asyncio.sleep(0.01)
         task.cancel()

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_driver import PARENT, LabDriver, LabWish, traces_of
+from lab_driver import PARENT, LabDriver, LabRequest, traces_of
 
 from slurm_energy.errors import AlreadyRunningError, ConfigError, UsageError
 from slurm_energy_lab.cluster import layout, lifecycle, processes
@@ -51,7 +51,7 @@ def root() -> Iterator[Path]:
     """A place for a lab of this test's own; whatever is left is taken away."""
     path = PARENT / f"senergy-test-{os.getpid()}-life"
     yield path
-    lifecycle.down(layout.locate(path))
+    lifecycle.down(layout.locate_lab(path))
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ def read_until(up: subprocess.Popen[str], words: str) -> None:
 
 
 def kill_first_process(lab: Lab, node: str | None) -> None:
-    """Kill a keeper, and wait until the kernel has ended everything in its namespaces."""
-    pid = processes.KeeperClient(lab.layout.keeper_socket(node)).pid()
+    """Kill a supervisor, and wait until the kernel has ended everything in its namespaces."""
+    pid = processes.SupervisorClient(lab.layout.supervisor_socket(node)).pid()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 60
@@ -112,9 +112,9 @@ def host_files() -> set[tuple[str, int]]:
 
 def gone_within(root: Path, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while processes.marked(root) and time.monotonic() < deadline:
+    while processes.lab_processes(root) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not processes.marked(root)
+    return not processes.lab_processes(root)
 
 
 def test_up_status_up_again_and_down(root: Path, nodes_file: Path):
@@ -149,7 +149,7 @@ def test_up_status_up_again_and_down(root: Path, nodes_file: Path):
 def test_a_control_group_goes_once_its_last_process_is_through(root: Path):
     """After SIGKILL a process takes a moment to leave; `down` is not to fail for that."""
     home = next(path for path in (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup")) if path.is_dir())
-    group = home / layout.locate(root).cgroup
+    group = home / layout.locate_lab(root).cgroup
     group.mkdir()
     last = subprocess.Popen(["sleep", "0.7"])
     (group / "cgroup.procs").write_text(str(last.pid))
@@ -164,7 +164,7 @@ def test_overrides_and_settings_reach_node_and_slurm(root: Path, nodes_file: Pat
         root, "up", "--nodes", str(nodes_file), *SMALL, "--set", "KillWait=17", "--set", "MaxArraySize=77"
     )
     assert up.returncode == 0, up.stderr
-    lab = lifecycle.existing(layout.locate(root))
+    lab = lifecycle.running_lab(layout.locate_lab(root))
     environment = {**os.environ, **lab.environment()}
     config = subprocess.check_output(["scontrol", "show", "config"], env=environment, text=True, timeout=30)
     assert re.search(r"KillWait += 17 sec", config)
@@ -177,7 +177,7 @@ def test_overrides_and_settings_reach_node_and_slurm(root: Path, nodes_file: Pat
 
 @pytest.fixture(scope="module")
 def product_lab(machine) -> Iterator[LabDriver]:
-    driver = LabDriver(LabWish(profiles=("xeon-8358",), product=False))
+    driver = LabDriver(LabRequest(profiles=("xeon-8358",), product=False))
     yield driver
     driver.down()
 
@@ -192,7 +192,7 @@ def test_a_killed_daemon_starts_again(product_lab: LabDriver, daemon: str, node:
 @pytest.mark.parametrize(("daemon", "node"), DAEMONS)
 def test_down_after_kill_of_any_daemon_leaves_nothing(daemon: str, node: str | None):
     accounting = daemon in ("mariadbd", "slurmdbd")
-    driver = LabDriver(LabWish(profiles=("xeon-8358",), product=False, accounting=accounting))
+    driver = LabDriver(LabRequest(profiles=("xeon-8358",), product=False, accounting=accounting))
     try:
         job = driver.sbatch("sleep 100")
         driver.kill(daemon, node)
@@ -203,7 +203,7 @@ def test_down_after_kill_of_any_daemon_leaves_nothing(daemon: str, node: str | N
 
 
 def test_down_ends_srun_on_the_login_node():
-    driver = LabDriver(LabWish(profiles=("xeon-8358",), product=False, accounting=False))
+    driver = LabDriver(LabRequest(profiles=("xeon-8358",), product=False, accounting=False))
     try:
         srun = subprocess.Popen(["srun", "sleep", "100"], env=driver.env, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
@@ -218,7 +218,7 @@ def test_down_ends_srun_on_the_login_node():
 
 @pytest.mark.parametrize("node", [None, "n1"])
 def test_down_after_kill_of_a_first_process_leaves_nothing(node: str | None):
-    driver = LabDriver(LabWish(profiles=("xeon-8358",), product=False, accounting=False))
+    driver = LabDriver(LabRequest(profiles=("xeon-8358",), product=False, accounting=False))
     try:
         driver.run("srun", "--overlap", "true")
         kill_first_process(driver.lab, node)
@@ -243,7 +243,7 @@ def test_a_killed_up_takes_its_processes_along_and_down_the_rest(
 
 
 def test_up_clears_what_a_killed_up_has_left(root: Path, nodes_file: Path):
-    lab = lifecycle.up(layout.locate(root), small_spec())
+    lab = lifecycle.up(layout.locate_lab(root), small_spec())
     kill_first_process(lab, None)
     up = senergy(root, "up", "--nodes", str(nodes_file), *SMALL)
     assert up.returncode == 0, up.stderr
@@ -276,7 +276,7 @@ def test_a_taken_port_names_the_daemon(root: Path, monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(processes, "reserve_ports", taken_first)
         with pytest.raises(StepError) as caught:
-            lifecycle.up(layout.locate(root), small_spec())
+            lifecycle.up(layout.locate_lab(root), small_spec())
     assert str(caught.value).startswith("slurmctld: ")
     assert any("Address already in use" in line for line in caught.value.log_tail)
     assert traces_of(root) == []
@@ -301,7 +301,7 @@ def test_a_machine_without_hosts_file_and_slurm_directory(root: Path, nodes_file
 
 
 def test_two_ups_at_a_time_do_not_disturb_each_other(root: Path):
-    place = layout.locate(root)
+    place = layout.locate_lab(root)
     with lifecycle._locked(place), pytest.raises(AlreadyRunningError, match="another senergy lab"):
         lifecycle.up(place, small_spec())
     root.rmdir()
@@ -313,7 +313,7 @@ def test_a_directory_with_other_files_is_left_alone():
     text.write_text("years of work")
     for act in (lambda place: lifecycle.up(place, small_spec()), lifecycle.down):
         with pytest.raises(UsageError, match="not empty and not a lab's"):
-            act(layout.locate(folder))
+            act(layout.locate_lab(folder))
     assert text.read_text() == "years of work"
     text.unlink()
     folder.rmdir()
@@ -321,7 +321,7 @@ def test_a_directory_with_other_files_is_left_alone():
 
 def test_an_unknown_profile_is_refused_before_anything_begins(root: Path):
     with pytest.raises(ConfigError):
-        lifecycle.up(layout.locate(root), LabSpec(from_profiles(["abacus"])))
+        lifecycle.up(layout.locate_lab(root), LabSpec(from_profiles(["abacus"])))
     assert not root.exists()
 
 

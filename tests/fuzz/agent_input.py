@@ -20,7 +20,7 @@ import atheris
 
 with atheris.instrument_imports(include=["slurm_energy"]):
     from slurm_energy.agent.sockets import messages
-    from slurm_energy.agent.sockets.server import Server
+    from slurm_energy.agent.sockets.server import AgentServer
     from slurm_energy.config import Config
     from slurm_energy.errors import EnergyError, ForbiddenError
     from slurm_energy.policies import validate_flags
@@ -74,7 +74,7 @@ async def work(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-SERVER = Server(Refusing(), work)  # type: ignore[arg-type]
+SERVER = AgentServer(Refusing(), work)  # type: ignore[arg-type]
 LOOP = asyncio.new_event_loop()
 
 

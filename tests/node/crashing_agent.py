@@ -173,9 +173,9 @@ class CrashingAgent(NodeAgent):
         return [entry["key"] for entry in data["entries"]]
 
     def left(self) -> list[str]:
-        """Return messages of hooks, and what the state directory holds but its lock and the node's books."""
+        """Return messages of hooks, and what the state directory holds except lock and accounts."""
         missed, state = self.socket.with_name(self.socket.name + SUFFIX), self.folder / "state"
-        stays = ("lock", "books.json", "boot_id")
+        stays = ("lock", "accounts.json", "boot_id")
         files = [path for folder in (missed, state) for path in folder.rglob("*") if path.is_file()]
         return sorted(str(path.relative_to(self.folder)) for path in files if path.name not in stays)
 

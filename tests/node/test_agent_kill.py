@@ -252,21 +252,21 @@ class Round:
                 assert all(part.energy_joules >= 0 for part in parts), record
                 for part in parts if record.step is None else []:
                     totals[part.name] = totals.get(part.name, 0.0) + part.energy_joules
-        self._check_books()
+        self._check_accounts()
         for name, joules in totals.items():
             used = after["energy_joules"][name] - before[name]
             assert joules <= used + 0.03 * after["power_watts"][name], (name, joules, used)
 
-    def _check_books(self) -> None:
+    def _check_accounts(self) -> None:
         """Each microjoule is booked once, and what jobs were booked is what all their records say."""
         recorded: dict[str, float] = {}
         for record in self.agent.controller.records.values():
             for part in record.components if record.step is None else ():
                 if part.energy_joules is not None and part.name != "node":
                     recorded[part.name] = recorded.get(part.name, 0.0) + part.energy_joules
-        books = self.agent.ask(op="status")["books"]
-        assert books.keys() >= recorded.keys()
-        for name, line in books.items():
+        accounts = self.agent.ask(op="status")["energy_accounts"]
+        assert accounts.keys() >= recorded.keys()
+        for name, line in accounts.items():
             assert line["jobs"] + line["idle"] + line["unattributed"] == line["measured"], (name, line)
             assert line["jobs"] / 1e6 == pytest.approx(recorded.get(name, 0.0), abs=1e-3), (name, line)
 

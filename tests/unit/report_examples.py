@@ -7,7 +7,7 @@ from typing import Any
 
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord, Quality
 from slurm_energy.reports.trace import encode_trace
-from slurm_energy.reports.usage import Answer, Usage, summarise
+from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
 
 START = 1795000000.0
 
@@ -189,8 +189,8 @@ def everything() -> list[dict[str, Any]]:
     return [*cpu_job(), *gpu_job(), *unknown_job()]
 
 
-def usages(answers: list[dict[str, Any]], **options: Any) -> list[Usage]:
-    return summarise((Answer.from_json(item) for item in answers), **options)
+def usages(answers: list[dict[str, Any]], **options: Any) -> list[JobUsage]:
+    return summarise((AccountedRecord.from_json(item) for item in answers), **options)
 
 
 def quality(text: str) -> Quality:

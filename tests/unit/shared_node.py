@@ -12,8 +12,8 @@ from typing import Any
 from hardware_tree import Tree
 from test_sampler import HandClock
 
-from slurm_energy.agent.jobs.job_manager import Engine
-from slurm_energy.agent.state.state_directory import StateDir
+from slurm_energy.agent.jobs.job_manager import JobManager
+from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCounter
@@ -88,12 +88,12 @@ class SharedNode:
         self._open = contextlib.ExitStack()
         self.engine = self.start()
 
-    def start(self) -> Engine:
+    def start(self) -> JobManager:
         """Start the agent."""
-        self.state = StateDir(self.folder / "state")
+        self.state = StateDirectory(self.folder / "state")
         self._open.callback(self.state.close)
-        engine = Engine(self.config, self._devices(), self.state, self.clock)
-        self._open.callback(engine._measuring.close)
+        engine = JobManager(self.config, self._devices(), self.state, self.clock)
+        self._open.callback(engine._meter.close)
         engine.start()
         return engine
 
@@ -174,7 +174,7 @@ class SharedNode:
                 {job: Fraction(cpus * part) for job, cpus in (busy or {}).items()}, Fraction(system * part)
             )
             if ticks:
-                self.engine.tick()
+                self.engine.sample()
             seconds -= part
 
     def move(self, component: str, energy_uj: int) -> None:
@@ -201,11 +201,11 @@ class SharedNode:
         return {record.job_id: record for record in self.all_records() if record.step is None}
 
     def all_records(self) -> list[EnergyRecord]:
-        self.engine.tidy()
+        self.engine.finalize_jobs()
         return [EnergyRecord.from_json(item.record) for item in self.engine.spool.items(10**9, 10_000)]
 
-    def books(self) -> dict[str, dict[str, int]]:
-        found: dict[str, Any] = self.engine.status()["books"]
+    def accounts(self) -> dict[str, dict[str, int]]:
+        found: dict[str, Any] = self.engine.status()["energy_accounts"]
         return found
 
 

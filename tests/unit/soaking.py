@@ -12,8 +12,8 @@ from pathlib import Path
 from hardware_tree import KERNEL_RANGE_UJ, Tree
 from test_sampler import HandClock
 
-from slurm_energy.agent.jobs.job_manager import Engine
-from slurm_energy.agent.state.state_directory import StateDir
+from slurm_energy.agent.jobs.job_manager import JobManager
+from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.devices.discovery import discover
 
@@ -34,7 +34,7 @@ class Found:
         records, steps: how often a record of each job id, or of its step, was delivered.
         ids: hashes of the records' ids.
         energy_uj: movement of all counters.
-        measured_uj: what the node's books say of it.
+        measured_uj: what the node's energy accounts say of it.
         booked_uj: what of it went to jobs, idle and unattributed.
         memory_bytes: resident memory after each hour.
         descriptors: open ones after each hour, without those of running jobs' control groups.
@@ -108,9 +108,9 @@ class Soak:
         self._running: dict[int, tuple[int, Number, float]] = {}
         self._used_ns: dict[int, int] = {}
         self._clock = HandClock()
-        self._state = StateDir(folder / "state")
+        self._state = StateDirectory(folder / "state")
         config = Config(agent=AgentConfig(sampling_hz=1.0, idle_watts={"cpu": 120.0, "dram": 20.0}))
-        self._engine = Engine(config, discover(self._tree.root), self._state, self._clock)
+        self._engine = JobManager(config, discover(self._tree.root), self._state, self._clock)
         self.found = Found(array("B", bytes(jobs + 1)), array("B", bytes(jobs + 1)), array("q"))
 
     def run(self) -> Found:
@@ -127,9 +127,9 @@ class Soak:
         for job in list(self._running):
             self._end(job)
         self._deliver()
-        books = self._engine.status()["books"]
-        self.found.measured_uj = sum(line["measured"] for line in books.values())
-        self.found.booked_uj = sum(sum(line.values()) - line["measured"] for line in books.values())
+        accounts = self._engine.status()["energy_accounts"]
+        self.found.measured_uj = sum(line["measured"] for line in accounts.values())
+        self.found.booked_uj = sum(sum(line.values()) - line["measured"] for line in accounts.values())
         self._engine.stop()
         for number in (*self._zones.values(), self._stat):
             number.close()
@@ -183,7 +183,7 @@ class Soak:
         self._stat.put(self._busy_ns // 10_000_000)
 
     def _keep_house(self, second: int) -> None:
-        self._engine.tidy()
+        self._engine.finalize_jobs()
         self._engine.housekeeping()
         for job in self._running:
             self._engine.energy(job, reader=1001)
@@ -192,7 +192,7 @@ class Soak:
             self._deliver()
 
     def _deliver(self) -> None:
-        self._engine.tidy()
+        self._engine.finalize_jobs()
         for item in self._engine.spool.items(10**9, 10_000):
             record = item.record
             (self.found.records if record["step"] is None else self.found.steps)[record["job_id"]] += 1

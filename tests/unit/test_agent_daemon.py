@@ -23,8 +23,8 @@ import pytest
 from test_job_manager import env
 
 from slurm_energy.agent import daemon
-from slurm_energy.agent.jobs.job_manager import Engine
-from slurm_energy.agent.sockets.server import LINE_LIMIT, Server
+from slurm_energy.agent.jobs.job_manager import JobManager
+from slurm_energy.agent.sockets.server import LINE_LIMIT, AgentServer
 from slurm_energy.agent.state import delivery
 from slurm_energy.agent.state.spool import Spool
 from slurm_energy.config import AgentConfig, ClusterConfig, Config
@@ -261,12 +261,12 @@ def test_an_error_of_ours_does_not_end_the_agent(
     config = Config(agent=AgentConfig(socket=tmp_path / "s", state_dir=tmp_path / "state", sampling_hz=50.0))
     calls = []
 
-    def broken(self: Engine) -> None:
+    def broken(self: JobManager) -> None:
         calls.append(1)
         raise ZeroDivisionError("ours")
 
     async def run() -> None:
-        agent = daemon.Daemon(config)
+        agent = daemon.AgentDaemon(config)
         running = asyncio.create_task(agent.run())
         while len(calls) < 3 and not running.done():
             await asyncio.sleep(0.01)
@@ -274,7 +274,7 @@ def test_an_error_of_ours_does_not_end_the_agent(
         await running
 
     monkeypatch.setattr(daemon, "_AGAIN_S", 0.01)
-    monkeypatch.setattr(Engine, "housekeeping", broken)
+    monkeypatch.setattr(JobManager, "housekeeping", broken)
     monkeypatch.setattr(daemon, "_HOUSEKEEPING_S", 0.01)
     asyncio.run(run())
     assert caplog.text.count("ZeroDivisionError: ours") == 1
@@ -394,7 +394,7 @@ def deliver(spool: Spool, controller: Controller, monkeypatch: pytest.MonkeyPatc
     """Run the delivery task until the controller has nothing more to say about the spool."""
 
     async def run() -> None:
-        task = delivery.Delivery(spool, ClusterConfig(), lambda: "n1", work)
+        task = delivery.RecordDelivery(spool, ClusterConfig(), lambda: "n1", work)
         running = asyncio.create_task(task.run())
         for _ in range(1000):
             await asyncio.sleep(0.005)
@@ -501,10 +501,10 @@ def test_a_real_controller_s_refusal_keeps_the_records(
             "slurm_energy.protocol.controller_client.munge.encode", lambda *_arguments: "MUNGE:x:"
         )
         controller = Controller(lambda body: client.post("/v1/records", body))
-        monkeypatch.setattr("slurm_energy.agent.state.delivery._LONGEST_WAIT_S", 0.01)
+        monkeypatch.setattr("slurm_energy.agent.state.delivery._MAX_WAIT_S", 0.01)
 
         async def run() -> None:
-            task = delivery.Delivery(spool, ClusterConfig(), lambda: "n1", work)
+            task = delivery.RecordDelivery(spool, ClusterConfig(), lambda: "n1", work)
             running = asyncio.create_task(task.run())
             while len(controller.bodies) < 3:
                 await asyncio.sleep(0.01)
@@ -524,7 +524,7 @@ def test_an_error_of_ours_is_answered_and_logged(caplog: pytest.LogCaptureFixtur
         def status(self, reader: int | None) -> None:
             raise RuntimeError("secret path /x")
 
-    engine: Engine = Broken()  # type: ignore[assignment]
-    answer = asyncio.run(Server(engine, work).answer(b'{"op":"status"}\n', 0))
+    engine: JobManager = Broken()  # type: ignore[assignment]
+    answer = asyncio.run(AgentServer(engine, work).answer(b'{"op":"status"}\n', 0))
     assert answer == {"ok": False, "error": "internal error, see the agent's log", "code": 1}
     assert "secret path" in caplog.text

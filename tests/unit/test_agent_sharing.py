@@ -12,8 +12,8 @@ import test_mig
 from test_job_manager import Node, env
 from test_sampler import HandClock
 
-from slurm_energy.agent.jobs.job_manager import Engine
-from slurm_energy.agent.state.state_directory import StateDir
+from slurm_energy.agent.jobs.job_manager import JobManager
+from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.config import Config
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.cpu.powercap import RaplPowerLimit
@@ -28,7 +28,7 @@ from slurm_energy.records import EnergyRecord, JobDevice
 class SharedNode(Node):
     """A node of 4 cores in two packages."""
 
-    def start(self) -> Engine:
+    def start(self) -> JobManager:
         self.tree.cores(4, 2)
         return super().start()
 
@@ -37,8 +37,8 @@ class SharedNode(Node):
 
     def step(self, job_id: int, cores: str | None) -> None:
         assert self.engine.step("start", job_id, "batch", cores)["known"]
-        if self.engine.behind:
-            self.engine.catch_up()
+        if self.engine.has_pending_settings:
+            self.engine.apply_pending_settings()
 
     def job_record(self, job_id: int) -> EnergyRecord:
         return next(r for r in self.records() if r.job_id == job_id and r.step is None)
@@ -181,7 +181,7 @@ class Limit(NvmlPowerLimit):
 
 
 @pytest.fixture
-def gpu_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Engine, list[Limit]]]:
+def gpu_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[JobManager, list[Limit]]]:
     """An engine on a node of two GPUs that are partitioned or not, and their limits."""
     gpus = tuple(
         GpuInfo(i, i, "A100", 400.0, 100.0, 400.0, None, partitioned=request.param) for i in range(2)
@@ -189,13 +189,13 @@ def gpu_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[E
     limits = [Limit(index) for index in range(2)]
     hardware = NodeHardware("", 8, gpus=gpus)
     devices = NodeDevices(hardware, (), {limit.key: limit for limit in limits}, ())
-    engine = Engine(Config(), devices, StateDir(tmp_path / "state"), HandClock())
+    engine = JobManager(Config(), devices, StateDirectory(tmp_path / "state"), HandClock())
     yield engine, limits
     engine.stop()
 
 
 @pytest.mark.parametrize("gpu_node", [False], indirect=True)
-def test_jobs_on_one_gpu_share_its_limit(gpu_node: tuple[Engine, list[Limit]]) -> None:
+def test_jobs_on_one_gpu_share_its_limit(gpu_node: tuple[JobManager, list[Limit]]) -> None:
     engine, limits = gpu_node
     for job_id, cap, gpus in ((5, "150", "0"), (6, "200", "0-1")):
         engine.begin(env(job_id, cpus="2", gpu_cap=cap) | {"SLURM_JOB_GPUS": gpus})
@@ -203,7 +203,7 @@ def test_jobs_on_one_gpu_share_its_limit(gpu_node: tuple[Engine, list[Limit]]) -
     engine.end(env(6, cpus="2"))
     assert [limit.value for limit in limits] == ["150000", "400000"]
     engine.end(env(5, cpus="2"))
-    engine.tidy()
+    engine.finalize_jobs()
     records = [EnergyRecord.from_json(item.record) for item in engine.spool.items(10**9, 9)]
     gpus = [JobDevice(f"gpu[{index}]", "A100", 100.0, 400.0) for index in range(2)]
     assert {record.job_id: list(record.devices) for record in records} == {5: gpus[:1], 6: gpus}
@@ -221,13 +221,13 @@ def test_a_job_with_an_instance_gets_no_figure_of_the_gpu_with_its_number(
     hardware = NodeHardware("", 8, gpus=tuple(found.gpus))
     clock = HandClock()
     devices = NodeDevices(hardware, tuple(found.counters), {}, ())
-    engine = Engine(Config(), devices, StateDir(tmp_path / "state"), clock)
+    engine = JobManager(Config(), devices, StateDirectory(tmp_path / "state"), clock)
     for job_id, whole in ((5, {}), (6, {"SLURM_JOB_EXCLUSIVE": "node"})):
         engine.begin(env(job_id, cpus="2") | {"SLURM_JOB_GPUS": "0"} | whole)
         clock.now += 1.0
-        engine.tick()
+        engine.sample()
         engine.end(env(job_id, cpus="2"))
-    engine.tidy()
+    engine.finalize_jobs()
     shared, alone = [EnergyRecord.from_json(item.record) for item in engine.spool.items(10**9, 9)]
     engine.stop()
     (gpu,) = shared.components
@@ -238,7 +238,7 @@ def test_a_job_with_an_instance_gets_no_figure_of_the_gpu_with_its_number(
 
 @pytest.mark.parametrize("gpu_node", [True], indirect=True)
 def test_a_cap_of_a_gpu_with_instances_needs_all_jobs_that_have_any(
-    gpu_node: tuple[Engine, list[Limit]],
+    gpu_node: tuple[JobManager, list[Limit]],
 ) -> None:
     engine, limits = gpu_node
     engine.begin(env(5, cpus="2", gpu_cap="150") | {"SLURM_JOB_GPUS": "9"})

@@ -39,7 +39,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gpus(tmp_path: Path) -> Iterator[Any]:
-    shared = lab.SharedGpus.write(tmp_path / "amdsmi.state", [lab.GpuState(), lab.GpuState(drm_render=136)])
+    shared = lab.SharedGpus.write(
+        tmp_path / "amdsmi.state", [lab.AmdGpuState(), lab.AmdGpuState(drm_render=136)]
+    )
     yield shared
     shared.close()
 
@@ -90,8 +92,8 @@ def test_gpus_are_described(library: Path, gpus: Any) -> None:
 
 def test_energy_is_the_accumulator_times_its_resolution_exactly(library: Path, gpus: Any) -> None:
     count = 2**60 + 1  # beyond what a float can tell apart
-    gpus.put(0, lab.GpuState(accumulator=count, resolution_uj=15.25))
-    gpus.put(1, lab.GpuState(accumulator=2**64 - 1))
+    gpus.put(0, lab.AmdGpuState(accumulator=count, resolution_uj=15.25))
+    gpus.put(1, lab.AmdGpuState(accumulator=2**64 - 1))
     script = "import contextlib\nfrom slurm_energy.devices.driver import DeviceError\n"
     script += (
         "why = ''\ntry:\n    found.counters[1].read()\nexcept DeviceError as error:\n    why = error.why\n"
@@ -131,7 +133,7 @@ def test_only_root_may_set_a_limit(library: Path) -> None:
         shutil.copytree(library / "lib", place / "lib")
         (place / "lib").chmod(0o755)
         (place / "lib" / lab.LIBRARY).chmod(0o755)
-        shared = lab.SharedGpus.write(place / "state", [lab.GpuState()])
+        shared = lab.SharedGpus.write(place / "state", [lab.AmdGpuState()])
         why = run(place, shared, REFUSED.format(microwatts=300_000_000), uid=65534)
         assert shared.get(0).cap_uw == 550_000_000
         shared.close()
@@ -140,7 +142,7 @@ def test_only_root_may_set_a_limit(library: Path) -> None:
 
 THROTTLED = """
 from pathlib import Path
-from slurm_energy_lab import amdsmi as lab
+from slurm_energy_lab import amdsmi_library as lab
 shared = lab.SharedGpus(Path({path!r}))
 (sensor,) = found.throttle_sensors
 seconds = []
@@ -152,7 +154,7 @@ print(json.dumps([sensor.component, seconds]))
 
 
 def test_throttling_is_the_part_of_the_firmware_s_samples(library: Path, gpus: Any) -> None:
-    gpus.put(0, lab.GpuState(samples=1000, power_samples=100))
+    gpus.put(0, lab.AmdGpuState(samples=1000, power_samples=100))
     # The second GPU does not count its samples and has no sensor.
     result = run(library, gpus, THROTTLED.format(path=str(gpus.path)))
     assert result == ["gpu[0]", [0.5, 0.0, 2.0]]

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_energy import atomic_file
 from slurm_energy.agent.state.spool import Spool
-from slurm_energy.agent.state.state_directory import StateDir
+from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.errors import ForbiddenError, UnavailableError
 
 PLANTS = ["link", "fifo", "second name", "folder", "too long"]
@@ -87,7 +87,7 @@ def test_a_plant_in_the_spool_is_put_aside_unread(tmp_path: Path, victim: Path, 
 def test_a_plant_among_the_sessions_is_put_aside_unread(tmp_path: Path, victim: Path, kind: str) -> None:
     (tmp_path / "state/sessions").mkdir(parents=True, mode=0o700)
     plant(tmp_path / "state/sessions/5.0.json", kind, victim)
-    state = StateDir(tmp_path / "state")
+    state = StateDirectory(tmp_path / "state")
     try:
         assert state.load() == []
         assert (tmp_path / "state/sessions/5.0.json.damaged").exists()
@@ -101,18 +101,18 @@ def test_a_planted_journal_stops_the_start(tmp_path: Path, victim: Path, kind: s
     (tmp_path / "state").mkdir(mode=0o700)
     plant(tmp_path / "state/journal.json", kind, victim)
     with pytest.raises(UnavailableError):
-        StateDir(tmp_path / "state")
+        StateDirectory(tmp_path / "state")
 
 
 def test_the_state_directory_is_private_and_its_place_is_safe(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/state").mkdir(mode=0o755)
-    StateDir(tmp_path / "lib/state").close()
+    StateDirectory(tmp_path / "lib/state").close()
     assert (tmp_path / "lib/state").stat().st_mode & 0o777 == 0o700
     (tmp_path / "lib").chmod(0o777)
     with pytest.raises(ForbiddenError, match="mode 0777: expected"):
-        StateDir(tmp_path / "lib/state")
+        StateDirectory(tmp_path / "lib/state")
     (tmp_path / "lib").chmod(0o755)
     (tmp_path / "lib/link").symlink_to("state")
     with pytest.raises(ForbiddenError, match="symbolic link"):
-        StateDir(tmp_path / "lib/link")
+        StateDirectory(tmp_path / "lib/link")

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.agent.metering.attribution import Claim, NodeInterval, Split, apportion, node_rest, split
+from slurm_energy.agent.metering.attribution import (
+    EnergySplit,
+    JobResourceTime,
+    NodeMeasurement,
+    apportion,
+    rest_of_node,
+    split_energy,
+)
 from slurm_energy.agent.metering.idle_power import IdlePower
 
 DOCUMENT = Path(__file__).parents[2] / "docs/attribution.md"
@@ -44,7 +51,7 @@ def test_largest_remainders_get_the_rest() -> None:
 SHARES = st.dictionaries(st.integers(0, 2), st.fractions(0, 1, max_denominator=8), max_size=3)
 CLAIMS = st.lists(
     st.builds(
-        Claim,
+        JobResourceTime,
         job=st.text("abcdef", min_size=1, max_size=3),
         held_ns=st.integers(0, 64 * 10**10),
         cpu_time_ns=st.none() | st.integers(0, 10**12),
@@ -57,7 +64,7 @@ ENERGY = st.fixed_dictionaries(
     {}, optional={name: st.integers(0, 10**12) for name in ("cpu", "dram", "gpu[0]", "gpu[1]", "other")}
 )
 INTERVALS = st.builds(
-    NodeInterval,
+    NodeMeasurement,
     capacity_ns=st.integers(0, 10**14),
     busy_ns=st.none() | st.integers(0, 10**13),
     energy_uj=ENERGY,
@@ -65,16 +72,16 @@ INTERVALS = st.builds(
 )
 
 
-def column(result: Split, component: str) -> int:
+def column(result: EnergySplit, component: str) -> int:
     jobs = sum(parts[component] for parts in result.jobs.values())
     return jobs + result.idle[component] + result.unattributed[component]
 
 
 @given(INTERVALS, CLAIMS)
 def test_jobs_idle_and_unattributed_are_the_node_to_the_microjoule(
-    interval: NodeInterval, claims: list[Claim]
+    interval: NodeMeasurement, claims: list[JobResourceTime]
 ) -> None:
-    result = split(interval, claims)
+    result = split_energy(interval, claims)
     assert set(result.jobs) == {claim.job for claim in claims}
     for component, energy_uj in interval.energy_uj.items():
         assert column(result, component) == energy_uj
@@ -85,19 +92,19 @@ def test_jobs_idle_and_unattributed_are_the_node_to_the_microjoule(
 
 @given(INTERVALS, CLAIMS, st.randoms())
 def test_the_order_of_the_jobs_does_not_matter(
-    interval: NodeInterval, claims: list[Claim], random: object
+    interval: NodeMeasurement, claims: list[JobResourceTime], random: object
 ) -> None:
-    result = split(interval, claims)
+    result = split_energy(interval, claims)
     random.shuffle(claims)  # type: ignore[attr-defined]
-    assert split(interval, claims) == result
+    assert split_energy(interval, claims) == result
 
 
 @given(INTERVALS)
-def test_a_job_with_the_whole_node_gets_everything(interval: NodeInterval) -> None:
+def test_a_job_with_the_whole_node_gets_everything(interval: NodeMeasurement) -> None:
     """All CPUs, all GPUs, and all the CPU time that there was."""
     gpus = {0: Fraction(1), 1: Fraction(1)}
-    job = Claim("a", max(1, interval.capacity_ns), max(1, interval.busy_ns or 0), gpus)
-    result = split(interval, [job])
+    job = JobResourceTime("a", max(1, interval.capacity_ns), max(1, interval.busy_ns or 0), gpus)
+    result = split_energy(interval, [job])
     for component, energy_uj in interval.energy_uj.items():
         if component == "other" and not any(name != "other" for name in interval.energy_uj):
             continue
@@ -112,39 +119,48 @@ def test_a_job_with_the_whole_node_gets_everything(interval: NodeInterval) -> No
 
 
 @given(INTERVALS, CLAIMS)
-def test_without_jobs_nobody_pays(interval: NodeInterval, claims: list[Claim]) -> None:
-    result = split(interval, [])
+def test_without_jobs_nobody_pays(interval: NodeMeasurement, claims: list[JobResourceTime]) -> None:
+    result = split_energy(interval, [])
     for component, energy_uj in interval.energy_uj.items():
         static = min(energy_uj, interval.static_uj.get(component, 0))
         assert (result.idle[component], result.unattributed[component]) == (static, energy_uj - static)
 
 
-def node(**more: object) -> NodeInterval:
+def node(**more: object) -> NodeMeasurement:
     values: dict[str, object] = {
         "capacity_ns": 64 * CPU,
         "busy_ns": 340 * SECOND,
         "energy_uj": {"cpu": 3000 * JOULE},
         "static_uj": {"cpu": 1000 * JOULE},
     }
-    return NodeInterval(**{**values, **more})  # type: ignore[arg-type]
+    return NodeMeasurement(**{**values, **more})  # type: ignore[arg-type]
 
 
 def test_a_sleeping_job_gets_its_static_share_only() -> None:
-    result = split(node(), [Claim("busy", 32 * CPU, 320 * SECOND), Claim("asleep", 16 * CPU, 0)])
+    result = split_energy(
+        node(), [JobResourceTime("busy", 32 * CPU, 320 * SECOND), JobResourceTime("asleep", 16 * CPU, 0)]
+    )
     assert result.jobs["asleep"]["cpu"] == 250 * JOULE  # 16 of 64 CPUs of 1000 J
     assert result.idle["cpu"] == 250 * JOULE
     assert result.unattributed["cpu"] == round(2000 * JOULE * 20 / 340)
 
 
 def test_more_cpus_than_the_node_has_share_what_there_is() -> None:
-    result = split(node(static_uj={"cpu": 3000 * JOULE}), [Claim("a", 64 * CPU, 1), Claim("b", 64 * CPU, 1)])
+    result = split_energy(
+        node(static_uj={"cpu": 3000 * JOULE}),
+        [JobResourceTime("a", 64 * CPU, 1), JobResourceTime("b", 64 * CPU, 1)],
+    )
     assert [result.jobs[job]["cpu"] for job in "ab"] == [1500 * JOULE, 1500 * JOULE]
     assert result.idle["cpu"] == 0
 
 
 def test_jobs_whose_cpu_time_is_not_known_share_what_is_left() -> None:
-    known, one, two = Claim("a", 32 * CPU, 40 * SECOND), Claim("b", 16 * CPU), Claim("c", 8 * CPU)
-    result = split(node(static_uj={}), [known, one, two])
+    known, one, two = (
+        JobResourceTime("a", 32 * CPU, 40 * SECOND),
+        JobResourceTime("b", 16 * CPU),
+        JobResourceTime("c", 8 * CPU),
+    )
+    result = split_energy(node(static_uj={}), [known, one, two])
     # 300 s are left; 24 CPUs can do 240 s of them, 160 and 80; 60 s are the system's.
     assert result.jobs["b"]["cpu"] == round(3000 * JOULE * 160 / 340)
     assert result.jobs["c"]["cpu"] == round(3000 * JOULE * 80 / 340)
@@ -153,15 +169,18 @@ def test_jobs_whose_cpu_time_is_not_known_share_what_is_left() -> None:
 
 def test_a_whole_gpu_is_the_job_s_and_an_unused_one_nobody_s() -> None:
     interval = node(energy_uj={"gpu[0]": 500, "gpu[1]": 70}, static_uj={"gpu[0]": 60, "gpu[1]": 60})
-    result = split(interval, [Claim("a", 1 * CPU, 0, {0: Fraction(1)})])
+    result = split_energy(interval, [JobResourceTime("a", 1 * CPU, 0, {0: Fraction(1)})])
     assert result.jobs["a"] == {"gpu[0]": 500, "gpu[1]": 0}
     assert (result.idle["gpu[1]"], result.unattributed["gpu[1]"]) == (60, 10)
 
 
 def test_mig_instances_share_a_gpu_by_their_size() -> None:
     interval = node(energy_uj={"gpu[0]": 700}, static_uj={"gpu[0]": 70})
-    claims = [Claim("a", 1 * CPU, 0, {0: Fraction(4, 7)}), Claim("b", 1 * CPU, 0, {0: Fraction(2, 7)})]
-    result = split(interval, claims)
+    claims = [
+        JobResourceTime("a", 1 * CPU, 0, {0: Fraction(4, 7)}),
+        JobResourceTime("b", 1 * CPU, 0, {0: Fraction(2, 7)}),
+    ]
+    result = split_energy(interval, claims)
     assert [result.jobs[job]["gpu[0]"] for job in "ab"] == [40 + 420, 20 + 210]
     assert result.idle["gpu[0]"] == 10
 
@@ -169,8 +188,8 @@ def test_mig_instances_share_a_gpu_by_their_size() -> None:
 def test_losses_follow_what_causes_them() -> None:
     energy = {"cpu": 1000, "gpu[0]": 1000, "other": 500}
     interval = node(energy_uj=energy, static_uj={"cpu": 200, "gpu[0]": 200, "other": 100}, busy_ns=100)
-    claims = [Claim("gpu", 16 * CPU, 0, {0: Fraction(1)}), Claim("cpu", 48 * CPU, 100)]
-    result = split(interval, claims)
+    claims = [JobResourceTime("gpu", 16 * CPU, 0, {0: Fraction(1)}), JobResourceTime("cpu", 48 * CPU, 100)]
+    result = split_energy(interval, claims)
     # Static 100: means of 1/4 and 1, and of 3/4 and 0; dynamic 400 by 800 : 800.
     # Of 62.5 and 37.5 the first by name is rounded up.
     assert [result.jobs[job]["other"] for job in ("gpu", "cpu")] == [62 + 200, 37 + 1 + 200]
@@ -180,7 +199,7 @@ def test_losses_follow_what_causes_them() -> None:
 def test_the_rest_of_the_node_never_is_negative_and_loses_nothing(pairs: list[tuple[int, int]]) -> None:
     debt, rest_sum = 0, 0
     for node_uj, parts_uj in pairs:
-        rest, debt = node_rest(node_uj, parts_uj, debt)
+        rest, debt = rest_of_node(node_uj, parts_uj, debt)
         assert rest >= 0 and debt >= 0
         rest_sum += rest
     assert sum(n for n, _ in pairs) + debt == sum(p for _, p in pairs) + rest_sum
@@ -189,20 +208,20 @@ def test_the_rest_of_the_node_never_is_negative_and_loses_nothing(pairs: list[tu
 def test_the_document_s_example_is_what_the_code_does() -> None:
     """The two tables of docs/attribution.md: what was measured, and who pays (joules)."""
     rows = re.findall(r"^\| (\w[\w\[\], ]*?) *\|(.*)\|$", DOCUMENT.read_text(), re.MULTILINE)
-    numbers = {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
+    numbers = {name: [cell.strip() for cell in cells.split_energy("|")] for name, cells in rows}
     energy = dict(zip(("cpu", "dram", "gpu[0]", "other"), map(int, numbers["measured"]), strict=True))
     static = dict(zip(energy, map(int, numbers["of it static"]), strict=True))
-    interval = NodeInterval(
+    interval = NodeMeasurement(
         capacity_ns=64 * CPU,
         busy_ns=340 * SECOND,
         energy_uj={name: joules * JOULE for name, joules in energy.items()},
         static_uj={name: joules * JOULE for name, joules in static.items()},
     )
     claims = [
-        Claim("A", 32 * CPU, 240 * SECOND, {0: Fraction(1)}),
-        Claim("B", 16 * CPU, 80 * SECOND),
+        JobResourceTime("A", 32 * CPU, 240 * SECOND, {0: Fraction(1)}),
+        JobResourceTime("B", 16 * CPU, 80 * SECOND),
     ]
-    result = split(interval, claims)
+    result = split_energy(interval, claims)
     expected = {
         "job A": result.jobs["A"],
         "job B": result.jobs["B"],
@@ -214,8 +233,8 @@ def test_the_document_s_example_is_what_the_code_does() -> None:
 
 
 def _quiet_seconds(idle: IdlePower, *seconds: tuple[float, float]) -> None:
-    for read_s, watts in seconds:
-        idle.sampled(read_s)
+    for read_duration_s, watts in seconds:
+        idle.sampled(read_duration_s)
         idle.observe(1.0, {"cpu": round(watts * JOULE)}, ["cpu"])
 
 
@@ -253,7 +272,7 @@ def test_idle_power_is_the_lowest_quiet_mean() -> None:
 
 
 def test_the_site_s_idle_power_is_not_replaced() -> None:
-    idle = IdlePower(given_watts={"cpu": 80.0})
+    idle = IdlePower(configured_watts={"cpu": 80.0})
     for _ in range(10):
         idle.observe(1.0, {"cpu": 50 * JOULE}, quiet=["cpu"])
     assert idle.watts("cpu") == 80.0

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.oracle.history import History, HistoryOracle, Run
+from slurm_energy.oracle.history import History, HistoryOracle, ObservedRun
 from slurm_energy.oracle.history.cap_response import Caps, caps_of, predicted
 from slurm_energy.oracle.history.queue_forecast import predict_many
-from slurm_energy.oracle.prediction import Question
+from slurm_energy.oracle.prediction import PredictionRequest
 
 NOW = 1_800_000_000.0
 WATTS = st.floats(1.0, 1e4)
@@ -25,13 +25,13 @@ def runs(count=20, watts=300.0, seconds=600.0, gpu_joules=None, **more):
     for number in range(count):
         joules = None if gpu_joules is None else gpu_joules * seconds
         history.learn(
-            Run(NOW + number, seconds, energy_joules=watts * seconds, gpu_joules=joules, **JOB | more)
+            ObservedRun(NOW + number, seconds, energy_joules=watts * seconds, gpu_joules=joules, **JOB | more)
         )
     return history
 
 
 def asked(history, **more):
-    return HistoryOracle(history, clock=lambda: NOW).predict(Question(**JOB | more))
+    return HistoryOracle(history, clock=lambda: NOW).predict(PredictionRequest(**JOB | more))
 
 
 def test_a_cap_holds_and_stretches_the_time():
@@ -103,7 +103,7 @@ def test_answers_never_exceed_the_cap_and_are_monotone(seen, one, other, which):
     history = History()
     for number, (seconds, watts, cap) in enumerate(seen):
         caps = {which: cap}
-        history.learn(Run(NOW + number, seconds, energy_joules=watts * seconds, **JOB | caps))
+        history.learn(ObservedRun(NOW + number, seconds, energy_joules=watts * seconds, **JOB | caps))
     low, high = sorted((one, other))
     strict, mild = asked(history, **{which: low}), asked(history, **{which: high})
     for part in ("low", "mean", "high"):

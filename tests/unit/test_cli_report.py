@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from slurm_energy.cli import report
 from slurm_energy.cli.main import main
 from slurm_energy.reports import summary
-from slurm_energy.reports.usage import Answer, summarise
+from slurm_energy.reports.usage import AccountedRecord, summarise
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.fairness import jain
@@ -205,7 +205,7 @@ def test_ids_used_again_are_other_jobs() -> None:
         a_job(1, START, START + 1, START + 2, 10.0),
         a_job(1, START + 9000, START + 9001, START + 9002, 10.0),
     ]
-    usages = summarise(map(Answer.from_json, records), duplicates=True)
+    usages = summarise(map(AccountedRecord.from_json, records), duplicates=True)
     assert [len(job.runs) for job in summary.whole_jobs(usages)] == [1, 1]
 
 
@@ -231,7 +231,7 @@ def test_groups_sum_up_to_the_total(rows: list[tuple[int, int, int, float, int]]
         a_job(i, START + at, START + at + wait, START + at + wait + time, joules, user=f"u{user}")
         for i, (at, wait, time, joules, user) in enumerate(rows, 1)
     ]
-    jobs = summary.whole_jobs(summarise(map(Answer.from_json, records), duplicates=True))
+    jobs = summary.whole_jobs(summarise(map(AccountedRecord.from_json, records), duplicates=True))
     groups, total = summary.grouped(jobs, "user"), summary.totals(jobs)
     assert sum(group.jobs for group in groups.values()) == total.jobs == len(rows)
     assert sum(group.energy_joules or 0 for group in groups.values()) == pytest.approx(total.energy_joules)
@@ -261,7 +261,7 @@ def test_the_words_mean_what_they_mean_in_the_simulator() -> None:
         )
         for i in range(6)
     ]
-    live = summary.totals(summary.whole_jobs(summarise(map(Answer.from_json, records)))).to_json()
+    live = summary.totals(summary.whole_jobs(summarise(map(AccountedRecord.from_json, records)))).to_json()
     simulated = outcome.summary()
     shared = sorted(set(live) & set(simulated))
     assert {"job_kwh", "job_edp_js", "jobs_per_hour", "mean_jct_s", "p95_wait_s", "makespan_s"} <= set(shared)

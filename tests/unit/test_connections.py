@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.agent.jobs.job_manager import Engine
+from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.sockets import connections, messages
-from slurm_energy.agent.sockets.rate_limit import Allowance
-from slurm_energy.agent.sockets.server import Server
+from slurm_energy.agent.sockets.rate_limit import UserTokenBuckets
+from slurm_energy.agent.sockets.server import AgentServer
 from slurm_energy.errors import UsageError
 from slurm_energy.protocol.agent_socket import root_socket_path
 
@@ -66,8 +66,8 @@ async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
 @contextlib.asynccontextmanager
 async def served(
     path: Path, engine: Any, work: Callable[..., Awaitable[Any]] = at_once
-) -> AsyncIterator[Server]:
-    server = Server(engine, work)
+) -> AsyncIterator[AgentServer]:
+    server = AgentServer(engine, work)
     await server.open(path)
     try:
         yield server
@@ -167,7 +167,7 @@ def test_who_does_not_read_is_cut_off_and_holds_one_answer_at_most(path: Path) -
 def test_a_user_s_connections_have_an_end_and_places_come_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MOST_PER_USER", 5)
+    monkeypatch.setattr(connections, "MAX_PER_USER", 5)
 
     async def test() -> None:
         held = [await asyncio.open_unix_connection(path) for _ in range(5)]
@@ -228,8 +228,8 @@ def test_root_waits_for_one_question_of_users_at_most() -> None:
             await going.wait()
             return {}
 
-        engine: Engine = Numbering()  # type: ignore[assignment]
-        server = Server(engine, work)
+        engine: JobManager = Numbering()  # type: ignore[assignment]
+        server = AgentServer(engine, work)
         users = [asyncio.create_task(server.answer(STATUS, USER + i % 3)) for i in range(50)]
         await settled()
         assert len(running) == 1
@@ -252,8 +252,8 @@ def test_the_door_of_root_is_root_s_and_the_other_everybody_s(path: Path) -> Non
 
 def test_an_error_of_ours_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        engine: Engine = None  # type: ignore[assignment]
-        server = Server(engine, at_once)
+        engine: JobManager = None  # type: ignore[assignment]
+        server = AgentServer(engine, at_once)
         for _ in range(1000):
             assert (await server.answer(STATUS, USER))["code"] == 1
 
@@ -282,7 +282,7 @@ def test_any_object_is_taken_or_refused_in_one_line(message: dict[str, Any]) -> 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 5), st.booleans()), max_size=60))
 def test_an_allowance_never_grants_more_than_burst_and_rate(asks: list[tuple[int, float, bool]]) -> None:
-    allowance = Allowance(10.0, 5.0)
+    allowance = UserTokenBuckets(10.0, 5.0)
     now, granted = 0.0, dict.fromkeys(range(4), 0)
     for uid, pause_s, waits in asks:
         now += pause_s
@@ -290,13 +290,13 @@ def test_an_allowance_never_grants_more_than_burst_and_rate(asks: list[tuple[int
             due = now + allowance.reserve(uid, now)
             granted[uid] += 1
             assert granted[uid] <= 5.0 + 10.0 * due + 1e-6
-        elif allowance.take(uid, now):
+        elif allowance.try_take(uid, now):
             granted[uid] += 1
             assert granted[uid] <= 5.0 + 10.0 * now + 1e-6
 
 
 def test_an_allowance_remembers_a_bounded_number_of_users() -> None:
-    allowance = Allowance(1.0, 2.0)
+    allowance = UserTokenBuckets(1.0, 2.0)
     for uid in range(100_000):
-        assert allowance.take(uid, 0.0)
+        assert allowance.try_take(uid, 0.0)
     assert len(allowance._left) <= 1000

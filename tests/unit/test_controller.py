@@ -29,13 +29,13 @@ from slurm_energy.controller.enrichment import Enrichment, QuerySchedule
 from slurm_energy.controller.history_cache import HistoryCache
 from slurm_energy.controller.identity import PrivilegedUsers
 from slurm_energy.controller.node_hosts import NodeHosts
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import (
     AlreadyRunningError,
     ConfigError,
     UnavailableError,
 )
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.policies import policy_file as submission_file
 from slurm_energy.protocol.response_proof import ResponseVerifier
 from slurm_energy.reports.trace import encode_trace
@@ -62,10 +62,10 @@ class Controller:
         self.config = configuration.parse(text)
         self.store = Store(directory / "senergy.db")
         access, _ = PrivilegedUsers.from_config(self.config.controller)
-        recurring = Recurring(logging.getLogger("test"))
-        self.memory = HistoryCache(self.store, recurring, retention_days=365.0)
+        failures = RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True)
+        self.memory = HistoryCache(self.store, failures, retention_days=365.0)
         self.server = server.ControllerServer(
-            self.config, access, self.store, recurring, lambda: {"enrichment": {}}, self.memory
+            self.config, access, self.store, failures, lambda: {"enrichment": {}}, self.memory
         )
 
     def session(self, story):
@@ -177,7 +177,7 @@ def test_each_item_has_one_outcome(controller):
 def test_a_host_delivers_only_for_its_own_nodes(controller):
     hosts = NodeHosts(
         lambda _argv: "n1|n1|127.0.0.1\nn2|n2|192.0.2.7\nn3|n3|n3\n",
-        Recurring(logging.getLogger("test")),
+        RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True),
         lambda name: [name] if name[0].isdigit() else [],
     )
     controller.server._deliveries._hosts = hosts
@@ -799,7 +799,7 @@ class TestEnrichment:
             return fixed_width_text(argv, answer)
 
         async def story(c):
-            log = Recurring(logging.getLogger("test"))
+            log = RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True)
             enrichment = Enrichment(c.store, run, log, interval_s)
             if entries:
                 await c.post({"items": entries})
@@ -859,14 +859,14 @@ class TestEnrichment:
 
 
 def test_repeated_failures_are_said_once(caplog):
-    recurring = Recurring(logging.getLogger("test"))
+    failures = RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True)
     with caplog.at_level(logging.INFO):
         for _ in range(5):
-            recurring.failed("slurm", "away")
-        recurring.failed("slurm", "still away, differently")
-        recurring.works("slurm")
-        recurring.works("slurm")
-        recurring.failed("slurm", "away")
+            failures.report("slurm", "away")
+        failures.report("slurm", "still away, differently")
+        failures.clear("slurm")
+        failures.clear("slurm")
+        failures.report("slurm", "away")
     assert [r.message for r in caplog.records] == [
         "slurm: away",
         "slurm: still away, differently",
@@ -1000,10 +1000,10 @@ class TestPrediction:
 
 
 def test_a_failure_that_only_counts_differently_is_logged_once(caplog):
-    log = Recurring(logging.getLogger("test"))
+    log = RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True)
     for count in (3, 17):
-        log.failed("priority", f"{count} jobs keep their old place, job {count}: denied")
-    log.failed("priority", "other")
+        log.report("priority", f"{count} jobs keep their old place, job {count}: denied")
+    log.report("priority", "other")
     assert [record.getMessage()[:14] for record in caplog.records] == ["priority: 3 jo", "priority: othe"]
 
 

@@ -25,9 +25,9 @@ from slurm_energy.accounting.decisions import Decision
 from slurm_energy.accounting.job_facts import JobLookup
 from slurm_energy.controller import daemon, identity, priority_pipeline
 from slurm_energy.controller.priority_loop import PriorityLoop, make_pipeline
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.controller.server import ControllerServer
 from slurm_energy.errors import ConfigError, UnavailableError
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.priority import table_file
 from slurm_energy.priority.engine import EngineState, PriorityEngine
 from slurm_energy.priority.publisher import (
@@ -70,14 +70,14 @@ class Queueing:
         self.controller = Controller(directory)
         self.source = Source(jobs())
         self.publisher, self.told, self.share_fails = None, ShareTree(), False
-        self.recurring = Recurring(logging.getLogger("senergyctld"))
+        self.failures = RepeatedFailureLog(logging.getLogger("senergyctld"), ignore_numbers=True)
         config = configuration.parse(text(directory, **settings))
         self.loop = PriorityLoop(
-            config, self.controller.store, self.controller.memory, self.recurring, self.make
+            config, self.controller.store, self.controller.memory, self.failures, self.make
         )
         access, _ = identity.PrivilegedUsers.from_config(config.controller)
         self.controller.server = ControllerServer(
-            config, access, self.controller.store, self.recurring,
+            config, access, self.controller.store, self.failures,
             lambda: {"priority": self.loop.status()}, self.controller.memory, self.loop,
         )  # fmt: skip
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from test_job_manager import Node, energy_of, env
 
-from slurm_energy.agent.sockets.server import Server
-from slurm_energy.agent.state.deferred_messages import Missed
+from slurm_energy.agent.sockets.server import AgentServer
+from slurm_energy.agent.state.deferred_messages import DeferredMessages
 
 
 class Beside:
@@ -22,7 +22,7 @@ class Beside:
     def __init__(self, node: Node, folder: Path) -> None:
         self.node, self.socket = node, folder / "agent.sock"
         self.count = 0
-        self.missed = Missed(self.socket, node.engine, node.clock)
+        self.missed = DeferredMessages(self.socket, node.engine, node.clock)
 
     def leave(self, operation: str, environment: dict[str, str], *, ago_s: float = 0.0) -> Path:
         self.count += 1
@@ -69,7 +69,7 @@ def test_the_first_step_finds_its_job_whose_begin_was_missed(node: Node, beside:
         message = {"op": "step", "job_id": 5, "step": "batch", **more}
         return asyncio.run(server.answer(json.dumps(message).encode(), 0))
 
-    server = Server(node.engine, work, beside.missed.replay)
+    server = AgentServer(node.engine, work, beside.missed.replay)
     assert tell(event="start")["known"] is False
     beside.leave("begin", env(), ago_s=1.0)
     assert tell(event="start", fingerprint="0123456789abcdef")["known"]
@@ -126,7 +126,7 @@ def test_a_requeued_job_is_two_jobs(node: Node, beside: Beside) -> None:
 def test_messages_of_an_earlier_boot_are_dropped(node: Node, beside: Beside) -> None:
     beside.leave("begin", env())
     node.clock.boot_id = "another"
-    Missed(beside.socket, node.engine, node.clock).replay()
+    DeferredMessages(beside.socket, node.engine, node.clock).replay()
     assert node.engine.status()["jobs"] == []
     assert beside.left() == []
 
@@ -136,7 +136,7 @@ def test_messages_of_this_boot_outlive_senergyd_and_a_step_of_the_wall_clock(
 ) -> None:
     beside.leave("begin", env(), ago_s=2.0)
     monkeypatch.setattr(node.clock, "unix", lambda: 1_700_000_000 + node.clock.now + 86_400)
-    Missed(beside.socket, node.engine, node.clock).replay()
+    DeferredMessages(beside.socket, node.engine, node.clock).replay()
     node.engine.end(env())
     assert "began 2.0 s before" in node.records()[0].notes[0]
 
@@ -173,7 +173,7 @@ def test_a_directory_that_somebody_removed_is_made_again(node: Node, beside: Bes
     beside.missed.replay()
     beside.leave("begin", env())
     beside.missed.replay()
-    assert node.engine.knows((5, 0))
+    assert node.engine.has_job((5, 0))
 
 
 @pytest.mark.parametrize("spoil", ["mode", "link"])
@@ -186,7 +186,7 @@ def test_a_directory_that_others_could_write_is_refused(node: Node, tmp_path: Pa
         folder.chmod(0o777)
     arguments: Any = (tmp_path / "agent.sock", node.engine, node.clock)
     with pytest.raises(PermissionError, match="somebody else could write it"):
-        Missed(*arguments)
+        DeferredMessages(*arguments)
 
 
 def test_a_message_that_leads_to_an_error_of_ours_does_not_stop_the_others(
@@ -203,6 +203,6 @@ def test_a_message_that_leads_to_an_error_of_ours_does_not_stop_the_others(
     beside.leave("begin", env(8), ago_s=3.0)
     beside.leave("begin", env(9), ago_s=2.0)
     beside.missed.replay()
-    assert node.engine.knows((9, 0))
+    assert node.engine.has_job((9, 0))
     assert beside.left() == []
     assert "of ours" in caplog.text

@@ -18,8 +18,8 @@ from test_agent_daemon import TRACE, accept, record, work
 
 from slurm_energy.agent.sockets import responses
 from slurm_energy.agent.state import deferred_records, delivery, rejected_records
-from slurm_energy.agent.state.deferred_records import Deferral
-from slurm_energy.agent.state.delivery import Delivery
+from slurm_energy.agent.state.deferred_records import DeferredRecords
+from slurm_energy.agent.state.delivery import RecordDelivery
 from slurm_energy.agent.state.spool import Spool
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, UsageError
@@ -74,7 +74,7 @@ class Node:
 
     def restart(self) -> None:
         self.spool = Spool(self.folder / "spool", 10**8)
-        self.delivery = Delivery(self.spool, ClusterConfig(), lambda: "n1", work)
+        self.delivery = RecordDelivery(self.spool, ClusterConfig(), lambda: "n1", work)
 
     def add(self, job_id: int, schema: int = 1, trace: Any = None) -> None:
         """Spool a record; one of another schema as a release would that writes it."""
@@ -339,7 +339,7 @@ def test_one_record_at_which_the_controller_fails_holds_no_other_up(
     node.deliver()
     assert sorted(node.controller.records) == ["id0", "id1", "id3", "id4"]
     assert node.spool.state()["deferred"] == node.spool.count() == 1
-    assert "internal error" in node.spool.deferral.reason
+    assert "internal error" in node.spool.deferred.reason
     assert node.deliver() == 0
 
 
@@ -498,14 +498,14 @@ def test_accept_helper_of_an_old_controller_names_no_release(node: Node) -> None
 
 
 def test_the_probe_goes_round() -> None:
-    waiting = Deferral()
+    waiting = DeferredRecords()
     for name in "abc":
         waiting.add(name, "why", 0.0)
-    assert waiting.held(1.0) == {"a", "b", "c"}
-    assert waiting.held(30.0) == {"b", "c"}
+    assert waiting.withheld(1.0) == {"a", "b", "c"}
+    assert waiting.withheld(30.0) == {"b", "c"}
     waiting.add("a", "why", 31.0)
     assert waiting.pause_s(31.0) == 60.0
-    assert waiting.held(91.0) == {"a", "c"}
+    assert waiting.withheld(91.0) == {"a", "c"}
     waiting.forget("b")  # it was taken: so may the others be
     assert len(waiting) == 0 and waiting.pause_s(0.0) is None
 
@@ -522,7 +522,7 @@ def test_the_end_of_the_agent_does_not_wait_for_a_controller_that_hangs(
 
     async def run(listening: socket.socket) -> None:
         cluster = ClusterConfig(controller_url=f"http://127.0.0.1:{listening.getsockname()[1]}")
-        task = asyncio.create_task(Delivery(spool, cluster, lambda: "n1", work).run())
+        task = asyncio.create_task(RecordDelivery(spool, cluster, lambda: "n1", work).run())
         held.append((await asyncio.to_thread(listening.accept))[0])
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -28,92 +28,96 @@ from slurm_energy.devices.source_priority import COMPONENT_SOURCES, NODE_SOURCES
 from slurm_energy.doctor import diagnosis, inspection, interface_catalogue, report
 from slurm_energy.doctor import slurm_files as slurm_side_module
 from slurm_energy.doctor.findings import (
-    CounterSeen,
+    CounterFinding,
     FileFault,
     FileUse,
-    Findings,
-    Interface,
-    KnobSeen,
-    SlurmSide,
+    HostFindings,
+    InterfaceFinding,
+    KnobFinding,
+    SlurmFileFindings,
 )
-from slurm_energy.doctor.slurm_files import slurm_side
-from slurm_energy.doctor.verdict import State
+from slurm_energy.doctor.slurm_files import inspect_slurm_files
+from slurm_energy.doctor.verdict import CheckState
 from slurm_energy.errors import UnavailableError
 from slurm_energy.protocol import agent_socket
 from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.plugin_version import plugin_release
 
 AGENT = {"version": __version__, "spooled": 0, "devices": {"counters": ["powercap:package-0"]}}
-COUNTER = CounterSeen("powercap:package-0", "cpu", "powercap:intel-rapl", "measured", 7, "", 700.0)
-WELL = Findings(
+COUNTER = CounterFinding("powercap:package-0", "cpu", "powercap:intel-rapl", "measured", 7, "", 700.0)
+WELL = HostFindings(
     node="n1",
     version=__version__,
     time=1.0,
     root=True,
     hardware=NodeHardware("Xeon", 4),
     counters=(COUNTER,),
-    knobs=(KnobSeen("cpufreq.governor[policy0]", "cpufreq.governor", "powersave", True),),
+    knobs=(KnobFinding("cpufreq.governor[policy0]", "cpufreq.governor", "powersave", True),),
     agent=AGENT,
     controller={"version": __version__},
     clock_offset_s=0.01,
-    slurm=SlurmSide(
+    slurm=SlurmFileFindings(
         "/etc/slurm/slurm.conf", "", "/p", "/e", True, (), "/lib/energy.so", is_compute_node=True
     ),
 )
 
 
-def states(found: Findings) -> dict[str, State]:
-    return {check.name: check.state for check in diagnosis.judge(found)}
+def states(found: HostFindings) -> dict[str, CheckState]:
+    return {check.name: check.state for check in diagnosis.diagnose(found)}
 
 
 def test_a_node_with_everything_is_healthy() -> None:
-    checks = diagnosis.judge(WELL)
-    assert [check.name for check in checks if check.state in (State.DEGRADED, State.FAILED)] == []
-    assert diagnosis.healthy(checks)
+    checks = diagnosis.diagnose(WELL)
+    assert [check.name for check in checks if check.state in (CheckState.DEGRADED, CheckState.FAILED)] == []
+    assert diagnosis.is_healthy(checks)
     assert report.faults(checks) == []
 
 
 @pytest.mark.parametrize(
     ("change", "check", "state"),
     [
-        ({"counters": ()}, "energy cpu", State.DEGRADED),
+        ({"counters": ()}, "energy cpu", CheckState.DEGRADED),
         (
             {"counters": (dataclasses.replace(COUNTER, energy_uj=None, error="EIO"),)},
             "energy cpu",
-            State.DEGRADED,
+            CheckState.DEGRADED,
         ),
-        ({"counters": (dataclasses.replace(COUNTER, wraps_after_s=1.0),)}, "sampling", State.DEGRADED),
+        ({"counters": (dataclasses.replace(COUNTER, wraps_after_s=1.0),)}, "sampling", CheckState.DEGRADED),
         (
             {"counters": (dataclasses.replace(COUNTER, energy_uj=0, watts=0.0),)},
             "energy cpu",
-            State.DEGRADED,
+            CheckState.DEGRADED,
         ),
-        ({"agent": "no such file"}, "agent", State.FAILED),
-        ({"agent": {**AGENT, "unrestored": ["x"]}}, "settings left", State.DEGRADED),
-        ({"agent": {**AGENT, "version": "0"}}, "agent", State.DEGRADED),
-        ({"agent": {**AGENT, "devices": {"counters": []}}}, "agent's devices", State.DEGRADED),
-        ({"agent": AGENT | {"rejected": 3}}, "rejected records", State.DEGRADED),
-        ({"agent": AGENT | {"deferred": 2}}, "retried records", State.DEGRADED),
-        ({"state_free_mb": 1.0, "spool_limit_mb": 512}, "spool", State.DEGRADED),
-        ({"controller": "connection refused"}, "controller", State.DEGRADED),
-        ({"clock_offset_s": -3600.0}, "clock", State.DEGRADED),
-        ({"munge_error": "no socket"}, "munge", State.FAILED),
-        ({"config_error": "line 3"}, "configuration", State.FAILED),
-        ({"meter_error": "bmc.password: mode 0644"}, "node_power", State.DEGRADED),
+        ({"agent": "no such file"}, "agent", CheckState.FAILED),
+        ({"agent": {**AGENT, "unrestored": ["x"]}}, "settings left", CheckState.DEGRADED),
+        ({"agent": {**AGENT, "version": "0"}}, "agent", CheckState.DEGRADED),
+        ({"agent": {**AGENT, "devices": {"counters": []}}}, "agent's devices", CheckState.DEGRADED),
+        ({"agent": AGENT | {"rejected": 3}}, "rejected records", CheckState.DEGRADED),
+        ({"agent": AGENT | {"deferred": 2}}, "retried records", CheckState.DEGRADED),
+        ({"state_free_mb": 1.0, "spool_limit_mb": 512}, "spool", CheckState.DEGRADED),
+        ({"controller": "connection refused"}, "controller", CheckState.DEGRADED),
+        ({"clock_offset_s": -3600.0}, "clock", CheckState.DEGRADED),
+        ({"munge_error": "no socket"}, "munge", CheckState.FAILED),
+        ({"config_error": "line 3"}, "configuration", CheckState.FAILED),
+        ({"meter_error": "bmc.password: mode 0644"}, "node_power", CheckState.DEGRADED),
         (
-            {"interfaces": (Interface("NVML", False, False, True, "c", "f"),)},
+            {"interfaces": (InterfaceFinding("NVML", False, False, True, "c", "f"),)},
             "interface NVML",
-            State.DEGRADED,
+            CheckState.DEGRADED,
         ),
-        ({"knobs": (KnobSeen("k[0]", "k", None, True),)}, "k", State.DEGRADED),
-        ({"knobs": (KnobSeen("k[0]", "k", "1", False),)}, "k", State.DEGRADED),
-        ({"slurm": SlurmSide("/s", prolog="", epilog="/e", spank="x")}, "Prolog", State.DEGRADED),
+        ({"knobs": (KnobFinding("k[0]", "k", None, True),)}, "k", CheckState.DEGRADED),
+        ({"knobs": (KnobFinding("k[0]", "k", "1", False),)}, "k", CheckState.DEGRADED),
         (
-            {"interfaces": (Interface("NVML", True, False, False, "c", "f", "library not found"),)},
-            "interface NVML",
-            State.DEGRADED,
+            {"slurm": SlurmFileFindings("/s", prolog="", epilog="/e", spank="x")},
+            "Prolog",
+            CheckState.DEGRADED,
         ),
-        ({"slurm": dataclasses.replace(WELL.slurm, hooks="/h")}, "hooks", State.DEGRADED),
+        (
+            {"interfaces": (InterfaceFinding("NVML", True, False, False, "c", "f", "library not found"),)},
+            "interface NVML",
+            CheckState.DEGRADED,
+        ),
+        ({"slurm": dataclasses.replace(WELL.slurm, hooks="/h")}, "hooks", CheckState.DEGRADED),
         *(
             (
                 {
@@ -122,47 +126,53 @@ def test_a_node_with_everything_is_healthy() -> None:
                     )
                 },
                 f"{use} file",
-                State.FAILED,
+                CheckState.FAILED,
             )
             for use in FileUse
         ),
         (
             {"slurm": dataclasses.replace(WELL.slurm, is_controller=True), "controller": "refused"},
             "controller",
-            State.FAILED,
+            CheckState.FAILED,
         ),
-        ({"controller": {"version": "0"}}, "controller", State.DEGRADED),
+        ({"controller": {"version": "0"}}, "controller", CheckState.DEGRADED),
         (
             {"agent": {**AGENT, "devices": {"counters": ["powercap:package-0", "x"]}}},
             "agent's devices",
-            State.DEGRADED,
+            CheckState.DEGRADED,
         ),
-        ({"knobs": ()}, "knobs", State.DEGRADED),
-        ({"slurm": dataclasses.replace(WELL.slurm, prolog_at_alloc=False)}, "PrologFlags", State.DEGRADED),
-        ({"slurm": dataclasses.replace(WELL.slurm, spank_required=True)}, "SPANK", State.DEGRADED),
+        ({"knobs": ()}, "knobs", CheckState.DEGRADED),
+        (
+            {"slurm": dataclasses.replace(WELL.slurm, prolog_at_alloc=False)},
+            "PrologFlags",
+            CheckState.DEGRADED,
+        ),
+        ({"slurm": dataclasses.replace(WELL.slurm, spank_required=True)}, "SPANK", CheckState.DEGRADED),
     ],
 )
-def test_each_fault_is_said_and_ends_with_a_failure(change: dict[str, Any], check: str, state: State) -> None:
+def test_each_fault_is_said_and_ends_with_a_failure(
+    change: dict[str, Any], check: str, state: CheckState
+) -> None:
     found = dataclasses.replace(WELL, **change)
     assert states(found)[check] is state
-    assert not diagnosis.healthy(diagnosis.judge(found))
-    for judged in diagnosis.judge(found):
-        if judged.state in (State.DEGRADED, State.FAILED):
-            assert judged.found and judged.cost and judged.fix, judged
+    assert not diagnosis.is_healthy(diagnosis.diagnose(found))
+    for judged in diagnosis.diagnose(found):
+        if judged.state in (CheckState.DEGRADED, CheckState.FAILED):
+            assert judged.finding and judged.cost and judged.fix, judged
 
 
 def test_what_a_node_does_not_have_is_no_fault() -> None:
-    absent = Interface("IPMI", False, False, False, "", "")
-    checks = diagnosis.judge(dataclasses.replace(WELL, interfaces=(absent,)))
-    assert {c.name: c.state for c in checks}["interface IPMI"] is State.ABSENT
-    assert diagnosis.healthy(checks)
+    absent = InterfaceFinding("IPMI", False, False, False, "", "")
+    checks = diagnosis.diagnose(dataclasses.replace(WELL, interfaces=(absent,)))
+    assert {c.name: c.state for c in checks}["interface IPMI"] is CheckState.ABSENT
+    assert diagnosis.is_healthy(checks)
 
 
 def test_counters_that_only_the_agent_may_read_are_no_fault_for_a_user() -> None:
     hidden = dataclasses.replace(COUNTER, energy_uj=None, error="Permission denied")
     found = dataclasses.replace(WELL, root=False, counters=(hidden,))
-    assert states(found)["energy cpu"] is State.OK
-    assert states(dataclasses.replace(found, agent="gone"))["energy cpu"] is State.DEGRADED
+    assert states(found)["energy cpu"] is CheckState.OK
+    assert states(dataclasses.replace(found, agent="gone"))["energy cpu"] is CheckState.DEGRADED
 
 
 def test_a_tree_is_described_as_it_is(tmp_path: Path) -> None:
@@ -201,7 +211,7 @@ def test_a_counter_s_power_is_what_it_moved_while_it_was_watched(tmp_path: Path)
     watts = {counter.key: counter.watts for counter in found.counters}
     assert 0 < (watts["powercap:package-0"] or 0) < 1000
     assert watts["powercap:package-1"] == 0
-    assert " W" in {check.name: check.found for check in diagnosis.judge(found)}["energy cpu"]
+    assert " W" in {check.name: check.finding for check in diagnosis.diagnose(found)}["energy cpu"]
 
 
 class _Clock:
@@ -264,11 +274,11 @@ def subclasses(parent: type[Knob]) -> list[type[Knob]]:
 
 @pytest.mark.parametrize(("source", "word"), [("ipmi:dcmi", "ipmitool"), ("redfish:power", "curl")])
 def test_a_silent_bmc_comes_with_the_command_that_asks_it(source: str, word: str) -> None:
-    silent = CounterSeen(source, "node", source, "measured", None, "no answer within 4 s", None)
-    checks = diagnosis.judge(dataclasses.replace(WELL, counters=(COUNTER, silent)))
+    silent = CounterFinding(source, "node", source, "measured", None, "no answer within 4 s", None)
+    checks = diagnosis.diagnose(dataclasses.replace(WELL, counters=(COUNTER, silent)))
     (node,) = [check for check in checks if check.name == "energy node"]
-    assert node.state is State.DEGRADED
-    assert "no answer" in node.found and word in node.fix
+    assert node.state is CheckState.DEGRADED
+    assert "no answer" in node.finding and word in node.fix
 
 
 def test_an_interface_is_in_use_through_its_counters_or_knobs(tmp_path: Path) -> None:
@@ -324,7 +334,7 @@ def slurm_files(folder: Path, prolog_mode: int = 0o755, more: str = "") -> Path:
 
 def test_slurm_s_files_are_read_through_their_includes(tmp_path: Path) -> None:
     conf = slurm_files(tmp_path)
-    side = slurm_side(conf)
+    side = inspect_slurm_files(conf)
     assert (side.prolog, side.epilog, side.prolog_at_alloc) == (f"{tmp_path}/prolog",) * 2 + (True,)
     assert (side.spank, side.spank_required) == (f"{tmp_path}/energy.so", False)
     assert (side.policy_file, side.policy_file_missing) == (f"{tmp_path}/policies", True)
@@ -336,7 +346,9 @@ def test_slurm_s_files_are_read_through_their_includes(tmp_path: Path) -> None:
 
 
 def faults(conf: Path) -> list[tuple[str, str, FileUse]]:
-    return [(Path(fault.path).name, fault.why, fault.use) for fault in slurm_side(conf, ["n1"]).faults]
+    return [
+        (Path(fault.path).name, fault.why, fault.use) for fault in inspect_slurm_files(conf, ["n1"]).faults
+    ]
 
 
 def test_a_prolog_that_cannot_be_run_is_found(tmp_path: Path) -> None:
@@ -381,7 +393,7 @@ def test_programs_of_a_directory_are_found_by_their_pattern(tmp_path: Path) -> N
         (directory / name).chmod(0o755)
     conf = tmp_path / "slurm.conf"
     conf.write_text(f"Prolog={directory}/*\nEpilog={directory}/*\n")
-    side = slurm_side(conf)
+    side = inspect_slurm_files(conf)
     assert (side.prolog, side.epilog, side.faults) == (f"{directory}/50-hook",) * 2 + ((),)
 
 
@@ -428,27 +440,27 @@ def test_job_submit_must_start_without_our_module(
 def test_slurm_conf_says_what_a_host_is(
     names: list[str], compute: bool, controller: bool, tmp_path: Path
 ) -> None:
-    side = slurm_side(slurm_files(tmp_path, more="SlurmctldHost=ctl(10.0.0.1)\n"), names)
+    side = inspect_slurm_files(slurm_files(tmp_path, more="SlurmctldHost=ctl(10.0.0.1)\n"), names)
     assert (side.is_compute_node, side.is_controller) == (compute, controller)
 
 
 def test_a_node_that_may_join_without_a_line_counts_as_compute_node(tmp_path: Path) -> None:
     conf = slurm_files(tmp_path, more="SlurmctldHost=ctl\nMaxNodeCount=100\n")
-    assert slurm_side(conf, ["cloud7"]).is_compute_node is None
-    assert slurm_side(conf, ["ctl"]).is_compute_node is False
+    assert inspect_slurm_files(conf, ["cloud7"]).is_compute_node is None
+    assert inspect_slurm_files(conf, ["ctl"]).is_compute_node is False
 
 
 def test_a_controller_needs_no_agent_and_no_counters() -> None:
     slurm = dataclasses.replace(WELL.slurm, is_compute_node=False, is_controller=True, prolog="", epilog="")
     found = dataclasses.replace(WELL, slurm=slurm, agent="no such file", counters=(), knobs=())
-    checks = diagnosis.judge(found)
-    assert diagnosis.healthy(checks), report.faults(checks)
-    assert states(found)["agent"] is State.ABSENT
+    checks = diagnosis.diagnose(found)
+    assert diagnosis.is_healthy(checks), report.faults(checks)
+    assert states(found)["agent"] is CheckState.ABSENT
     assert "energy cpu" not in states(found)
-    assert {check.name: check.found for check in checks}["role"] == "controller"
+    assert {check.name: check.finding for check in checks}["role"] == "controller"
     faulty = FileFault("/p", "is missing", "do", FileUse.PROLOG)  # slurmd's matter, and there is none
-    assert diagnosis.healthy(
-        diagnosis.judge(dataclasses.replace(found, slurm=dataclasses.replace(slurm, faults=(faulty,))))
+    assert diagnosis.is_healthy(
+        diagnosis.diagnose(dataclasses.replace(found, slurm=dataclasses.replace(slurm, faults=(faulty,))))
     )
 
 
@@ -475,7 +487,7 @@ def test_a_plugin_for_another_series_is_found(version: str, why: str, tmp_path: 
     write_plugin(tmp_path / "energy.so", version)
     conf.write_text(conf.read_text() + f"PluginDir={tmp_path}/slurm\n")
     assert faults(conf) == ([("energy.so", why, FileUse.OPTIONAL_PLUGIN)] if why else [])
-    assert slurm_side(conf).release == "22.05.8"
+    assert inspect_slurm_files(conf).release == "22.05.8"
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
@@ -522,9 +534,9 @@ def test_a_library_of_gpus_that_cannot_be_opened_is_a_fault_with_its_reason(
     tree.put("dev/nvidiactl", "")
     found = inspection.inspect(None, lambda _: AGENT, lambda _: {}, tmp_path)
     assert "NVML: NVML Shared Library Not Found: NVIDIA GPUs are neither measured nor set" in found.notes
-    (check,) = [check for check in diagnosis.judge(found) if check.name == "interface NVML"]
-    assert check.state is State.DEGRADED
-    assert "NVML Shared Library Not Found" in check.found and check.cost and check.fix
+    (check,) = [check for check in diagnosis.diagnose(found) if check.name == "interface NVML"]
+    assert check.state is CheckState.DEGRADED
+    assert "NVML Shared Library Not Found" in check.finding and check.cost and check.fix
 
 
 def test_an_include_of_itself_ends(tmp_path: Path) -> None:
@@ -593,4 +605,4 @@ def test_a_bad_configuration_is_a_finding_and_no_error(
     assert not report["healthy"]
     (check,) = [check for check in report["checks"] if check["name"] == "configuration"]
     assert check["state"] == "failed"
-    assert "sampling" in check["found"]
+    assert "sampling" in check["finding"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.agent.metering import components
-from slurm_energy.agent.metering.job_meter import Meter
+from slurm_energy.agent.metering.job_meter import JobMeter
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.node import smbios
@@ -166,7 +166,7 @@ def test_a_record_says_that_its_memory_is_modelled(tree: Tree) -> None:
     dmi(tree, module(0x7FFF, extended_mb=megabytes(32)) + END).zone("intel-rapl:0", "package-0")
     devices = discover(tree.root)
     parts = components.job_components(devices, True, (), unknown_gpus=False)
-    meter = Meter(0.0, energy_uj={"cpu": 5_000_000, "dram": 5_000_000})
+    meter = JobMeter(0.0, energy_uj={"cpu": 5_000_000, "dram": 5_000_000})
     found = {c.name: c.quality for c in components.component_energies(parts, meter, whole_node=True)}
     assert found == {"cpu": Quality.MEASURED, "dram": Quality.MODELLED}
     devices.close()

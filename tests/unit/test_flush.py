@@ -51,7 +51,7 @@ def spool_files(node: Node) -> list[Path]:
 
 def test_the_job_stays_until_its_record_is_on_disk(node: Node) -> None:
     run_job(node)
-    flush = node.engine.tidy()
+    flush = node.engine.finalize_jobs()
     assert session_files(node)
     assert {str(path) for path in spool_files(node)} <= set(flush.files)
     node.engine.flushed(flush)
@@ -61,7 +61,7 @@ def test_the_job_stays_until_its_record_is_on_disk(node: Node) -> None:
 def test_a_power_failure_before_that_costs_no_record(node: Node) -> None:
     """What was not forced to disk is gone, what was removed too."""
     run_job(node)
-    node.engine.tidy()
+    node.engine.finalize_jobs()
     (job,) = [r for r in node.records() if r.step is None]
     node.die()
     for path in spool_files(node):
@@ -95,7 +95,7 @@ def test_no_job_is_forgotten_before_a_flush_that_holds_its_record(
     for job_id in range(5, 35):
         run_job(node, job_id)
         if chance.random() < 0.5:
-            batch = node.engine.tidy()
+            batch = node.engine.finalize_jobs()
             if chance.random() < 0.5:
                 atomic_file.flush(batch.files)
                 node.engine.flushed(batch)
@@ -112,7 +112,7 @@ def test_no_job_is_forgotten_before_a_flush_that_holds_its_record(
 def test_a_file_that_could_not_be_forced_to_disk_is_written_again(node: Node) -> None:
     """After a failed fsync the kernel calls the pages clean: a second fsync alone says nothing."""
     run_job(node)
-    flush = node.engine.tidy()
+    flush = node.engine.finalize_jobs()
     paths = spool_files(node)
     before = {path: (path.stat().st_ino, path.read_bytes()) for path in paths}
     for path in paths:
@@ -122,7 +122,7 @@ def test_a_file_that_could_not_be_forced_to_disk_is_written_again(node: Node) ->
         inode, content = before[path]
         assert path.stat().st_ino != inode and path.read_bytes() == content
     assert session_files(node)
-    again = node.engine.tidy()
+    again = node.engine.finalize_jobs()
     assert {str(path) for path in paths} <= set(again.files)
     node.engine.flushed(again)
     assert session_files(node) == []
@@ -130,18 +130,18 @@ def test_a_file_that_could_not_be_forced_to_disk_is_written_again(node: Node) ->
 
 def test_what_was_delivered_meanwhile_stays_away(node: Node) -> None:
     run_job(node)
-    flush = node.engine.tidy()
+    flush = node.engine.finalize_jobs()
     for item in node.engine.spool.items(10**9, 100):
         node.engine.spool.remove(item.name)
     node.engine.flushed(flush, succeeded=False)
     assert spool_files(node) == []
-    node.engine.flushed(node.engine.tidy())
+    node.engine.flushed(node.engine.finalize_jobs())
     assert session_files(node) == []
 
 
 def test_a_job_that_begins_again_is_not_forgotten_with_its_first_run(node: Node) -> None:
     run_job(node)
-    flush = node.engine.tidy()
+    flush = node.engine.finalize_jobs()
     node.engine.begin(env())
     node.engine.flushed(flush)
     node.die()
@@ -169,7 +169,7 @@ def test_a_disk_that_fails_for_a_while(
                 await asyncio.sleep(0.01)
 
     async def run() -> None:
-        agent = daemon.Daemon(config)
+        agent = daemon.AgentDaemon(config)
         running = asyncio.create_task(agent.run())
         await until(lambda: running.done() or Path(tmp_path / "s").exists())
         monkeypatch.setattr(os, "fsync", fsync)

@@ -16,8 +16,8 @@ from property_examples import examples
 from shared_node import CPUS, HandCounter, SharedNode, joules, quality
 from test_sampler import decode
 
-from slurm_energy.agent.metering.component_account import Line
-from slurm_energy.agent.metering.sampler import Delta, Interval
+from slurm_energy.agent.metering.component_account import ComponentAccount
+from slurm_energy.agent.metering.sampler import CounterDelta, SampleInterval
 from slurm_energy.devices.source_priority import NodePart
 from slurm_energy.reports.live import node_watts
 
@@ -80,13 +80,13 @@ def test_jobs_pay_for_what_they_do_and_for_what_they_hold(make: Callable[..., Sh
     # Static 1000, 200 and 800 J by 4/8 and 2/8; dynamic 2000, 200 and 800 J by 3/5 and 1/5.
     assert found[5] == {"cpu": 500 + 1200.0, "dram": 100 + 120.0, "other": 400 + 480.0}
     assert found[6] == {"cpu": 250 + 400.0, "dram": 50 + 40.0, "other": 200 + 160.0}
-    books = node.books()
-    assert {name: line["idle"] for name, line in books.items()} == {
+    accounts = node.accounts()
+    assert {name: account["idle"] for name, account in accounts.items()} == {
         "cpu": 250_000_000,
         "dram": 50_000_000,
         "other": 200_000_000,
     }
-    assert books["cpu"]["unattributed"] == 400_000_000
+    assert accounts["cpu"]["unattributed"] == 400_000_000
     assert quality(node.records()[5]) == dict.fromkeys(("cpu", "dram", "other"), "modelled")
     assert any("shares the node" in note and "(4 of 8)" in note for note in node.records()[5].notes)
 
@@ -111,8 +111,8 @@ def test_a_gpu_is_its_holder_s_and_measured(make: Callable[..., SharedNode]) -> 
     assert joules(found[5]) == {"cpu": 250.0, "gpu[0]": 3000.0}
     assert quality(found[5]) == {"cpu": "modelled", "gpu[0]": "measured"}
     assert joules(found[6]) == {"cpu": 250.0}
-    line = node.books()["gpu[1]"]
-    assert (line["idle"], line["unattributed"], line["jobs"]) == (500_000_000, 100_000_000, 0)
+    account = node.accounts()["gpu[1]"]
+    assert (account["idle"], account["unattributed"], account["jobs"]) == (500_000_000, 100_000_000, 0)
 
 
 def test_two_jobs_on_one_gpu_share_it_and_are_marked(make: Callable[..., SharedNode]) -> None:
@@ -288,17 +288,19 @@ def test_what_a_part_tells_after_it_was_left_out_is_nobody_s(make: Callable[...,
     second.silent = False
     node.use(5, {"cpu": 100, "cpu:1": 50})
     node.end(1)
-    books = node.books()["cpu"]
-    assert books["measured"] == sum(counter.value_uj - 5_000_000 for counter in node.counters.values())
-    assert books["jobs"] + books["idle"] + books["unattributed"] == books["measured"]
+    accounts = node.accounts()["cpu"]
+    assert accounts["measured"] == sum(counter.value_uj - 5_000_000 for counter in node.counters.values())
+    assert accounts["jobs"] + accounts["idle"] + accounts["unattributed"] == accounts["measured"]
     assert joules(node.records()[1])["cpu"] == pytest.approx(1500, abs=60)
 
 
 def test_doubt_that_goes_on_is_one_stretch() -> None:
-    line = Line(("a", "b"))
+    account = ComponentAccount(("a", "b"))
     for second in range(100):
-        line.take(Interval(second, second + 1.0, {"a": Delta(second, 1, certain=False)}, {}))
-    assert line.doubt == [(0.0, 100.0)]
+        account.add_readings(
+            SampleInterval(second, second + 1.0, {"a": CounterDelta(second, 1, certain=False)}, {})
+        )
+    assert account.uncertain_spans == [(0.0, 100.0)]
 
 
 def test_what_is_told_after_a_job_has_ended_is_missing_and_marked(make: Callable[..., SharedNode]) -> None:
@@ -315,7 +317,7 @@ def test_what_is_told_after_a_job_has_ended_is_missing_and_marked(make: Callable
     found = node.records()
     assert (quality(found[5])["dram"], found[5].uncertain_seconds) == ("partial", 3.0)
     assert joules(found[5])["dram"] == 50.0
-    assert node.books()["dram"]["unattributed"] == pytest.approx(200e6 * 12 / 28, abs=2)
+    assert node.accounts()["dram"]["unattributed"] == pytest.approx(200e6 * 12 / 28, abs=2)
     assert (quality(found[6])["dram"], found[6].uncertain_seconds) == ("partial", 4.0)
 
 
@@ -370,7 +372,7 @@ def test_a_meter_that_is_updated_less_often_than_it_is_read_is_no_contradiction(
         shown_uj = meter.value_uj
         node.use(0.05, {"cpu": 100.0, "other": 20.0}, ticks=False)
         now_uj, meter.value_uj = meter.value_uj, shown_uj
-        node.engine.tick()
+        node.engine.sample()
         meter.value_uj = now_uj
         node.use(0.05, {"cpu": 100.0, "other": 20.0})
     node.end(5)
@@ -455,8 +457,8 @@ def test_what_was_not_told_during_a_step_is_unknown_not_nothing(make: Callable[.
 
 def test_books_are_root_s_to_see(make: Callable[..., SharedNode]) -> None:
     node = make()
-    assert "books" not in node.engine.status(reader=1001)
-    assert "books" in node.engine.status()
+    assert "energy_accounts" not in node.engine.status(reader=1001)
+    assert "energy_accounts" in node.engine.status()
 
 
 ACTIONS = st.lists(
@@ -489,18 +491,18 @@ def test_jobs_idle_and_unattributed_are_the_node_over_any_history(actions: list[
             counter.silent = False
         node.use(100, {}, ticks=False)  # nothing waits any longer
         node.engine.housekeeping()
-        node.engine.tick()
+        node.engine.sample()
         for job in range(1, 5):
             node.end(job)
         node.engine.housekeeping()
-        books = node.books()
-        for name, line in books.items():
-            assert line["jobs"] + line["idle"] + line["unattributed"] == line["measured"], name
-            assert min(line.values()) >= 0
+        accounts = node.accounts()
+        for name, account in accounts.items():
+            assert account["jobs"] + account["idle"] + account["unattributed"] == account["measured"], name
+            assert min(account.values()) >= 0
             paid = sum(round((joules(r).get(name) or 0) * 1e6) for r in node.all_records() if r.step is None)
-            assert paid == line["jobs"], name
+            assert paid == account["jobs"], name
         for name in ("cpu", "dram", "gpu[0]"):
-            assert books[name]["measured"] == node.counters[name].value_uj - first[name], name
+            assert accounts[name]["measured"] == node.counters[name].value_uj - first[name], name
 
 
 def _do(node: SharedNode, action: tuple[object, ...]) -> None:
@@ -518,7 +520,7 @@ def _do(node: SharedNode, action: tuple[object, ...]) -> None:
         for name, energy in {"cpu": cpu, "dram": dram, "gpu[0]": gpu, "other": other}.items():
             node.move(name, energy)
         node.work({job: Fraction(milliseconds * job, 4000) for job in range(1, 4)}, Fraction(1, 100))
-        node.engine.tick()
+        node.engine.sample()
     elif what == "silent":
         node.counters[str(more[0])].silent = bool(more[1])
     elif what == "kill":
@@ -526,4 +528,4 @@ def _do(node: SharedNode, action: tuple[object, ...]) -> None:
     elif what == "house":
         node.engine.housekeeping()
     else:
-        node.engine.tidy()
+        node.engine.finalize_jobs()

@@ -10,8 +10,8 @@ import pytest
 
 from slurm_energy.controller import node_hosts
 from slurm_energy.controller.node_hosts import CHECK, OFF, STRICT, NodeHosts, Sender, Verdict
-from slurm_energy.controller.recurring import Recurring
 from slurm_energy.errors import UnavailableError
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.node_addresses import parse_node_addresses
 
 SINFO = "n1|n1|n1\nn2|n2|10.0.0.2\nn3|localhost|localhost\nn4|localhost|localhost\nn5|n5|gone\nn1|n1|n1\n"
@@ -32,7 +32,11 @@ class Cluster:
     def __init__(self, sinfo: str = SINFO) -> None:
         self.sinfo: str | None = sinfo
         self.commands = 0
-        self.hosts = NodeHosts(self.run, Recurring(logging.getLogger("test")), lambda n: NAMES.get(n, []))
+        self.hosts = NodeHosts(
+            self.run,
+            RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True),
+            lambda n: NAMES.get(n, []),
+        )
 
     def run(self, argv: Sequence[str]) -> str:
         assert argv[0] == "sinfo"

@@ -28,14 +28,14 @@ from slurm_energy.oracle.calibration.measurements import (  # noqa: E402
     read_measurements,
     write_measurements,
 )
-from slurm_energy.oracle.calibration.search import SEGMENT, Settings, search  # noqa: E402
+from slurm_energy.oracle.calibration.search import SEGMENT, SearchSettings, search  # noqa: E402
 from slurm_energy.oracle.calibration_files import load_calibration, shipped_calibration  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
 from slurm_energy.oracle.training.parameters import Scalars, Theta  # noqa: E402
 
 A40 = find_hardware("a40")
 TRUTH = Theta(beta_conv=0.45, beta_gemm=0.8, kernel_s=1.1e-5, static_share=0.2, voltage_floor=0.5)
-SMALL = Settings(generations=SEGMENT, population=24, polish=40, kicks=0)
+SMALL = SearchSettings(generations=SEGMENT, population=24, polish=40, kicks=0)
 STUDY = Path(__file__).parents[2].parent / "shared/data/power-limits"
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 np = pytest.importorskip("numpy", reason="the model needs numpy")
 
 from slurm_energy.oracle.calibration.fit_problem import combined, mape  # noqa: E402
-from slurm_energy.oracle.training.demand import Demand  # noqa: E402
+from slurm_energy.oracle.training.demand import StepDemand  # noqa: E402
 from slurm_energy.oracle.training.parameters import Scalars, Theta  # noqa: E402
 from slurm_energy.oracle.training.power import (  # noqa: E402
     clock_under,
@@ -26,7 +26,7 @@ from slurm_energy.oracle.training.power import (  # noqa: E402
 )
 from slurm_energy.oracle.training.saturation import SATURATIONS, sigmoid  # noqa: E402
 from slurm_energy.oracle.training.timing import (  # noqa: E402
-    Device,
+    DeviceParameters,
     StepTimes,
     all_reduce_s,
     efficiency,
@@ -39,7 +39,7 @@ from slurm_energy.oracle.training.timing import (  # noqa: E402
     step_times,
 )
 from slurm_energy.oracle.workload import OPTIMIZERS  # noqa: E402
-from slurm_energy.oracle.workload.operation_cost import Tally, Work  # noqa: E402
+from slurm_energy.oracle.workload.operation_cost import OperationCost, Tally  # noqa: E402
 
 THESIS = Theta(overlap=1.0, overlap_host=0.0)
 PLAIN = Scalars(sample_s=0.0)
@@ -60,9 +60,9 @@ def test_4_4_and_4_5_traffic_of_adamw_in_mixed_precision() -> None:
 
 def test_4_6_mean_dimension_is_weighted_by_operations() -> None:
     tally = Tally()
-    tally.add(Work(unit="gemm", forward_flops=300.0, dims=(10.0, 4.0, 2.0)))
-    tally.add(Work(unit="gemm", forward_flops=100.0, dims=(50.0, 8.0, 6.0)))
-    tally.add(Work(forward_flops=1e9))
+    tally.add(OperationCost(unit="gemm", forward_flops=300.0, dims=(10.0, 4.0, 2.0)))
+    tally.add(OperationCost(unit="gemm", forward_flops=100.0, dims=(50.0, 8.0, 6.0)))
+    tally.add(OperationCost(forward_flops=1e9))
     assert [tally.mean_dim("gemm", axis) for axis in ("m", "n", "k")] == [20.0, 5.0, 3.0]
     assert tally.mean_dim("conv", "pixels") == 0.0
 
@@ -73,8 +73,10 @@ def test_4_7_step_is_longer_of_compute_and_memory_plus_the_rest() -> None:
 
 
 def test_4_7_accumulation_repeats_the_pass_only() -> None:
-    work = Demand(2e9, 0.0, 0.0, 1.0, 10.0, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), 0.0, 1e6, 0.0, 0.0, 0.0, 8.0)
-    device = Device(1e12, 1e12, 1e9, 1.0, 1e9, 100.0)
+    work = StepDemand(
+        2e9, 0.0, 0.0, 1.0, 10.0, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), 0.0, 1e6, 0.0, 0.0, 0.0, 8.0
+    )
+    device = DeviceParameters(1e12, 1e12, 1e9, 1.0, 1e9, 100.0)
     theta = dataclasses.replace(THESIS, beta_gemm=1.0, kernel_s=1e-3, fixed_s=0.0, time_optimizer=1.0)
     once, four = (
         step_times(work, device, theta, PLAIN, lambda x: 1.0, accumulation=times) for times in (1.0, 4.0)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.oracle.history import Ending, History, HistoryOracle, Run, distribution
+from slurm_energy.oracle.history import History, HistoryOracle, ObservedRun, RunEnding, distribution
 from slurm_energy.oracle.history.run_history import RUNS_PER_KEY, RUNS_PER_USER
-from slurm_energy.oracle.history.run_variability import Surprise
+from slurm_energy.oracle.history.run_variability import RunVariability
 from slurm_energy.oracle.history.similarity import ATTRIBUTES, LEVELS
-from slurm_energy.oracle.prediction import Answer, Estimate, Question, Source
+from slurm_energy.oracle.prediction import Estimate, Prediction, PredictionRequest, PredictionSource
 from slurm_energy.user_quota import fair_quota
 
 NOW = 1_800_000_000.0
@@ -25,11 +25,11 @@ JOB = {"user": "alice", "account": "physics", "partition": "cpu", "name": "solve
 def run(duration_s=100.0, watts=200.0, ago=0.0, **more):
     """Return a run that ended `ago` seconds before NOW."""
     joules = None if watts is None else watts * duration_s
-    return Run(NOW - ago, duration_s, energy_joules=joules, **(JOB | more))
+    return ObservedRun(NOW - ago, duration_s, energy_joules=joules, **(JOB | more))
 
 
 def asked(history, power=None, **more):
-    return HistoryOracle(history, power, lambda: NOW).predict(Question(**(JOB | more)))
+    return HistoryOracle(history, power, lambda: NOW).predict(PredictionRequest(**(JOB | more)))
 
 
 def learned(*runs):
@@ -44,7 +44,7 @@ class Everywhere:
 
     def predict(self, _question):
         one = Estimate(500.0, 100.0, 900.0)
-        return Answer(one, one, one, Source.NAMEPLATE, "everywhere")
+        return Prediction(one, one, one, PredictionSource.NAMEPLATE, "everywhere")
 
 
 class TestDistributions:
@@ -87,21 +87,21 @@ class TestDistributions:
 
     @given(st.lists(st.tuples(st.floats(0, 1e300), st.floats(0, 1e300)), max_size=200))
     def test_surprises_are_positive_and_in_order(self, pairs):
-        surprise = Surprise()
+        surprise = RunVariability()
         for before, after in pairs:
             surprise.note(before, after)
         assert list(surprise.factors) == sorted(surprise.factors)
         assert all(factor > 0 for factor in surprise.factors)
 
     def test_one_user_does_not_decide_how_far_everybodys_runs_differ(self):
-        surprise = Surprise()
+        surprise = RunVariability()
         for _ in range(300):
             surprise.note(1.0, 1.1, "alice")
         for number in range(2000):
             surprise.note(1.0, 1e6, "mallory")
             surprise.note(1.0, 1.1, f"u{number % 50}")
         assert max(surprise.factors[2:-2]) < 1.2
-        alone = Surprise()
+        alone = RunVariability()
         for _ in range(2000):
             alone.note(1.0, 3.0, "alice")
         assert max(alone.factors) == pytest.approx(3.0)
@@ -126,13 +126,13 @@ class TestFallingBack:
             {"account": "chemistry"},
         ):
             changes |= more
-            forecast = history.forecast(Question(**(JOB | {"time_limit_s": 600.0} | SAME | changes)))
+            forecast = history.forecast(PredictionRequest(**(JOB | {"time_limit_s": 600.0} | SAME | changes)))
             levels.append(forecast.level)
         assert levels == list(range(len(LEVELS)))
-        assert history.forecast(Question(user="carol")) is None
+        assert history.forecast(PredictionRequest(user="carol")) is None
 
     def test_gpu_jobs_say_nothing_of_others(self):
-        assert learned(run(gpus=2)).forecast(Question(**JOB)) is None
+        assert learned(run(gpus=2)).forecast(PredictionRequest(**JOB)) is None
 
     def test_a_new_program_of_a_user_is_less_certain_than_a_known_one(self):
         history = learned(*(run(duration_s=100 + n % 5, time_limit_s=6000.0) for n in range(40)))
@@ -157,7 +157,7 @@ class TestFallingBack:
         history = learned(*(run(ago=1000.0 - n) for n in range(200)), run(user="old", ago=5000.0))
         assert asked(history).observations == RUNS_PER_KEY
         history.forget(NOW - 2000)
-        assert history.forecast(Question(user="old")) is None
+        assert history.forecast(PredictionRequest(user="old")) is None
         assert asked(history) is not None
 
     def test_memory_is_bounded_where_every_job_has_its_own_name(self):
@@ -165,14 +165,14 @@ class TestFallingBack:
         for number in range(500):
             history.learn(run(name=f"job{number}", ago=1000.0 - number))
             assert len(history) <= 100
-        assert history.forecast(Question(**(JOB | {"name": "job499"}))).level == 2
-        assert history.forecast(Question(**(JOB | {"name": "job3"}))).level == 5
+        assert history.forecast(PredictionRequest(**(JOB | {"name": "job499"}))).level == 2
+        assert history.forecast(PredictionRequest(**(JOB | {"name": "job3"}))).level == 5
 
 
 class TestAnswers:
     def test_repeated_runs(self):
         answer = asked(learned(*(run(ago=3600.0 * n + 7200) for n in reversed(range(5)))))
-        assert answer.source is Source.HISTORY
+        assert answer.source is PredictionSource.HISTORY
         assert (answer.observations, answer.age_s) == (5, 7200.0)
         assert answer.basis == "5 runs: same user, name and resources"
         for estimate, true in (
@@ -203,32 +203,32 @@ class TestAnswers:
     def test_kinds_of_end(self):
         """Runs ended from outside count as at least so long; failures as they are."""
         done = [run(duration_s=100.0 + n) for n in range(10)]
-        cut = [run(duration_s=50.0, ending=ending) for ending in Ending if not ending.by_itself] * 3
+        cut = [run(duration_s=50.0, ending=ending) for ending in RunEnding if not ending.by_itself] * 3
         answer = asked(learned(*done, *cut))
         assert answer.duration_s.mean > 95
         assert answer.notes == (
             "9 of 19 runs did not end by themselves (3 timeout, 3 cancelled, 3 interrupted): "
             "they count as at least that long",
         )
-        failed = asked(learned(*done, *(run(duration_s=5.0, ending=Ending.FAILED) for _ in range(3))))
+        failed = asked(learned(*done, *(run(duration_s=5.0, ending=RunEnding.FAILED) for _ in range(3))))
         assert failed.duration_s.low < 10
         assert failed.notes == ("3 of 13 runs failed",)
 
     @pytest.mark.parametrize(
         ("state", "ending"),
         [
-            ("COMPLETED", Ending.COMPLETED),
-            ("CANCELLED by 1001", Ending.CANCELLED),
-            ("TIMEOUT", Ending.TIMEOUT),
-            ("OUT_OF_MEMORY", Ending.FAILED),
-            ("PREEMPTED", Ending.INTERRUPTED),
-            ("REQUEUED", Ending.INTERRUPTED),
-            ("NODE_FAIL", Ending.INTERRUPTED),
-            ("something new", Ending.INTERRUPTED),
+            ("COMPLETED", RunEnding.COMPLETED),
+            ("CANCELLED by 1001", RunEnding.CANCELLED),
+            ("TIMEOUT", RunEnding.TIMEOUT),
+            ("OUT_OF_MEMORY", RunEnding.FAILED),
+            ("PREEMPTED", RunEnding.INTERRUPTED),
+            ("REQUEUED", RunEnding.INTERRUPTED),
+            ("NODE_FAIL", RunEnding.INTERRUPTED),
+            ("something new", RunEnding.INTERRUPTED),
         ],
     )
     def test_states_of_slurm(self, state, ending):
-        assert Ending.of_state(state) is ending
+        assert RunEnding.of_state(state) is ending
 
     def test_power_from_elsewhere_if_no_run_has_energy(self):
         history = learned(*(run(watts=None) for _ in range(9)))
@@ -253,11 +253,11 @@ jobs = st.fixed_dictionaries(
     },
 )
 runs = st.builds(
-    lambda job, seconds, watts, ending: Run(NOW, seconds, ending, watts and watts * seconds, **job),
+    lambda job, seconds, watts, ending: ObservedRun(NOW, seconds, ending, watts and watts * seconds, **job),
     jobs,
     st.floats(0, 1e6),
     st.none() | st.floats(0, 1e4),
-    st.sampled_from(Ending),
+    st.sampled_from(RunEnding),
 )
 
 
@@ -270,7 +270,7 @@ def test_whole_queues_are_answered_as_single_jobs(seen, wanted):
     columns = {name: [job.get(name) for job in wanted] for name in ATTRIBUTES}
     many = predict_many(history, columns)
     for place, job in enumerate(wanted):
-        single = HistoryOracle(history, Everywhere(), lambda: NOW).predict(Question(**job))
+        single = HistoryOracle(history, Everywhere(), lambda: NOW).predict(PredictionRequest(**job))
         assert (many.runs[place] > 0) == (single is not None)
         if single is None:
             continue
@@ -301,15 +301,15 @@ def test_one_user_cannot_displace_the_history_of_others():
         history.learn(run(user="mallory", name=f"job{number}", ago=1000.0 - number))
         assert len(history) <= 200
     for number in range(5):
-        assert history.forecast(Question(**(JOB | {"user": "bob", "name": f"b{number}"}))).level == 2
-    assert history.forecast(Question(**(JOB | {"user": "mallory", "name": "job999"}))).level == 2
+        assert history.forecast(PredictionRequest(**(JOB | {"user": "bob", "name": f"b{number}"}))).level == 2
+    assert history.forecast(PredictionRequest(**(JOB | {"user": "mallory", "name": "job999"}))).level == 2
 
 
 def test_one_user_cannot_fill_a_key_that_several_share():
     history = learned(*(run(user=f"u{n}", duration_s=50.0) for n in range(20)))
     for _ in range(200):
         history.learn(run(user="mallory", duration_s=9000.0))
-    entry = history.forecast(Question(**(JOB | {"user": "carol"})))
+    entry = history.forecast(PredictionRequest(**(JOB | {"user": "carol"})))
     assert entry.level == 6 and entry.runs == 20 + RUNS_PER_USER
     assert distribution.middle(entry.seconds) == 9000.0  # the newest still weigh most
 

@@ -31,13 +31,13 @@ from slurm_energy.oracle.calibration.measurements import (  # noqa: E402
 )
 from slurm_energy.oracle.calibration_files import load_calibration, save_calibration  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware, load_hardware  # noqa: E402
-from slurm_energy.oracle.history import History, HistoryOracle, Run  # noqa: E402
+from slurm_energy.oracle.history import History, HistoryOracle, ObservedRun  # noqa: E402
 from slurm_energy.oracle.nameplate import NameplateOracle  # noqa: E402
-from slurm_energy.oracle.prediction import Question  # noqa: E402
+from slurm_energy.oracle.prediction import PredictionRequest  # noqa: E402
 from slurm_energy.oracle.training.demand import demand  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration  # noqa: E402
 from slurm_energy.oracle.training.saturation import SATURATIONS  # noqa: E402
-from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
+from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.workload import (  # noqa: E402
     find_optimizer,
     find_profile,
@@ -85,7 +85,7 @@ def test_any_network_under_any_saturation_stays_between_idle_and_design_power(
     caps = np.linspace(kind.min_cap_watts, kind.tdp_watts, 12)
     rows = [(find_profile(name), kind, "fp32", batch, gpus, 1e6, cap) for cap in (*caps, np.inf)]
     own = Calibration(kind.name, saturation=saturation)
-    found = TrainingOracle(lambda name: own).predict_many(Alternatives.of(rows))
+    found = TrainingOracle(lambda name: own).predict_many(TrainingAlternatives.of(rows))
     idle_watts = own.theta.static_share * kind.tdp_watts * gpus
     assert np.isfinite(found.step_s).all()
     assert (np.diff(found.step_s) <= 1e-9 * found.step_s[1:]).all()  # a higher limit is never slower
@@ -312,12 +312,12 @@ def test_what_goes_wrong_in_a_traced_file_is_one_line(
 
 def test_the_model_says_what_it_assumed_and_what_it_cannot_follow() -> None:
     ask = TrainingOracle().predict
-    little = Question(model="resnet50", gpu_kind="a40", gpus=1, nodes=1)
+    little = PredictionRequest(model="resnet50", gpu_kind="a40", gpus=1, nodes=1)
     answer = ask(little)
     assert answer is not None
     assert answer.basis.endswith("assumed: one epoch of ImageNet-1k, 32 samples per GPU and step, tf32")
     assert answer.notes == ()
-    much = Question(
+    much = PredictionRequest(
         model="resnet50", gpu_kind="h100", gpus=16, nodes=2, time_limit_s=1.0, cap_watts=900,
         gpu_cap_watts=100, batch=64, precision="bf16", samples=1e6,
     )  # fmt: skip
@@ -328,7 +328,9 @@ def test_the_model_says_what_it_assumed_and_what_it_cannot_follow() -> None:
     for part in ("time limit of 00:00:01", "one node only", "per node is left out", "from 200 W on"):
         assert part in text
     allowed = ask(
-        Question(**{**{name: getattr(much, name) for name in Question.__slots__}, "gpu_cap_watts": 200})
+        PredictionRequest(
+            **{**{name: getattr(much, name) for name in PredictionRequest.__slots__}, "gpu_cap_watts": 200}
+        )
     )
     assert allowed is not None
     assert allowed.duration_s == answer.duration_s  # senergyd sets the lowest limit that the GPU takes
@@ -337,8 +339,10 @@ def test_the_model_says_what_it_assumed_and_what_it_cannot_follow() -> None:
 def test_joules_that_no_job_can_draw_are_no_power() -> None:
     history = History()
     for joules in (1e5, 1e300, 1e5):
-        history.learn(Run(1.7e9, 1000.0, energy_joules=joules, user="ada", name="sim", nodes=1))
-    answer = HistoryOracle(history, NameplateOracle()).predict(Question(user="ada", name="sim", nodes=1))
+        history.learn(ObservedRun(1.7e9, 1000.0, energy_joules=joules, user="ada", name="sim", nodes=1))
+    answer = HistoryOracle(history, NameplateOracle()).predict(
+        PredictionRequest(user="ada", name="sim", nodes=1)
+    )
     assert answer is not None
     assert (answer.observations, answer.power_watts.high < 1e6, answer.energy_joules.high < 1e9) == (
         3,
@@ -349,7 +353,7 @@ def test_joules_that_no_job_can_draw_are_no_power() -> None:
 
 limits = st.sampled_from([None, 60.0, 3600.0, 1e9])
 runs = st.builds(
-    Run,
+    ObservedRun,
     end=st.floats(0, 4e9),  # clocks step
     duration_s=st.sampled_from([1e-9, 0.1, 60.0, 3600.0, 1e7, 3e9]),
     energy_joules=st.sampled_from([None, 0.0, 1.0, 1e6, 1e15, 1e308]),
@@ -364,12 +368,12 @@ runs = st.builds(
 
 @given(st.lists(runs, max_size=12), limits, st.sampled_from([None, 0, 8]))
 def test_any_history_gives_ranges_in_order_and_keeps_the_limit(
-    learned: list[Run], limit: float | None, gpus: int | None
+    learned: list[ObservedRun], limit: float | None, gpus: int | None
 ) -> None:
     history = History(most_keys=5)
     for run in learned:
         history.learn(run)
-    question = Question(user="a", name="n", partition="p", nodes=1, gpus=gpus, time_limit_s=limit)
+    question = PredictionRequest(user="a", name="n", partition="p", nodes=1, gpus=gpus, time_limit_s=limit)
     answer = HistoryOracle(history, NameplateOracle()).predict(question)  # an estimate checks its own order
     assert answer is None or limit is None or answer.duration_s.high <= limit
     assert answer is None or np.isfinite(answer.energy_joules.high)

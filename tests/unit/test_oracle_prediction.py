@@ -20,11 +20,11 @@ from slurm_energy.oracle.calibration_files import load_calibration, save_calibra
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
 from slurm_energy.oracle.memory_footprint import footprint_bytes  # noqa: E402
 from slurm_energy.oracle.objectives import eds, least, pareto_front  # noqa: E402
-from slurm_energy.oracle.prediction import Question, Source  # noqa: E402
+from slurm_energy.oracle.prediction import PredictionRequest, PredictionSource  # noqa: E402
 from slurm_energy.oracle.step_prediction import device_of  # noqa: E402
 from slurm_energy.oracle.training.ensemble import device_sample_s, members  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta  # noqa: E402
-from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
+from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.workload import find_optimizer, find_profile  # noqa: E402
 from slurm_energy.oracle.workload.profile_files import save_profile  # noqa: E402
 
@@ -52,9 +52,9 @@ def senergy(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def test_many_at_once_are_what_each_is_alone() -> None:
-    together = PLAIN.predict_many(Alternatives.of(ROWS))
+    together = PLAIN.predict_many(TrainingAlternatives.of(ROWS))
     for place, row in enumerate(ROWS):
-        alone = PLAIN.predict_many(Alternatives.of([row]))
+        alone = PLAIN.predict_many(TrainingAlternatives.of([row]))
         for name in (
             "step_s",
             "duration_s",
@@ -68,11 +68,11 @@ def test_many_at_once_are_what_each_is_alone() -> None:
 
 
 def test_a_column_of_nothing_is_empty() -> None:
-    assert len(PLAIN.predict_many(Alternatives.of([])).step_s) == 0
+    assert len(PLAIN.predict_many(TrainingAlternatives.of([])).step_s) == 0
 
 
 def test_figures_belong_together() -> None:
-    found = PLAIN.predict_many(Alternatives.of(ROWS))
+    found = PLAIN.predict_many(TrainingAlternatives.of(ROWS))
     assert found.energy_joules == pytest.approx(found.power_watts * found.duration_s)
     updates = np.array([1e6 / 128, 1e5 / 64, 1e6 / 128, 1e6 / 128])
     assert found.duration_s == pytest.approx(updates * found.step_s)
@@ -83,7 +83,7 @@ def test_figures_belong_together() -> None:
 
 @given(st.sampled_from([RESNET, BERT]), st.integers(1, 512), st.integers(1, 64), st.floats(100, 400))
 def test_predictions_stay_physical(profile: Any, batch: int, gpus: int, cap: float) -> None:
-    found = PLAIN.predict_many(Alternatives.of([(profile, A100, "bf16", batch, gpus, 1e6, cap)]))
+    found = PLAIN.predict_many(TrainingAlternatives.of([(profile, A100, "bf16", batch, gpus, 1e6, cap)]))
     assert 0 < found.step_s[0] < 1e4
     assert 0 < found.power_watts[0] <= gpus * A100.tdp_watts
     flops = (profile.gemm_flops_forward.at(batch) + profile.conv_flops_forward.at(batch)) * 2.5
@@ -92,18 +92,18 @@ def test_predictions_stay_physical(profile: Any, batch: int, gpus: int, cap: flo
 
 def test_more_gpus_finish_sooner_but_not_in_proportion() -> None:
     rows = [(BERT, A40, "tf32", 16.0, gpus, 1e6, np.inf) for gpus in (1.0, 2.0, 4.0, 8.0)]
-    time = PLAIN.predict_many(Alternatives.of(rows)).duration_s
+    time = PLAIN.predict_many(TrainingAlternatives.of(rows)).duration_s
     assert list(time) == sorted(time, reverse=True)
     assert time[3] > time[0] / 8
 
 
 def test_one_answer_has_range_origin_and_warning() -> None:
-    question = Question(
+    question = PredictionRequest(
         model="resnet50", gpu_kind="a100", gpus=4, batch=128, precision="bf16", gpu_cap_watts=250
     )
     answer = PLAIN.predict(question)
     assert answer is not None
-    assert answer.source is Source.MODEL
+    assert answer.source is PredictionSource.MODEL
     assert answer.duration_s.low < answer.duration_s.mean < answer.duration_s.high
     assert answer.power_watts.high <= 4 * A100.tdp_watts
     assert answer.notes == ("resnet50 was never measured on a100-sxm4-40gb: wide range",)
@@ -113,21 +113,21 @@ def test_one_answer_has_range_origin_and_warning() -> None:
 @pytest.mark.parametrize(
     "question",
     [
-        Question(gpu_kind="a100"),
-        Question(model="resnet50"),
-        Question(model="unheard-of", gpu_kind="a100"),
-        Question(model="resnet50", gpu_kind="unheard-of"),
-        Question(model="resnet50", gpu_kind="rtx6000", precision="bf16"),
+        PredictionRequest(gpu_kind="a100"),
+        PredictionRequest(model="resnet50"),
+        PredictionRequest(model="unheard-of", gpu_kind="a100"),
+        PredictionRequest(model="resnet50", gpu_kind="unheard-of"),
+        PredictionRequest(model="resnet50", gpu_kind="rtx6000", precision="bf16"),
     ],
 )
-def test_what_the_model_does_not_know_it_leaves_to_others(question: Question) -> None:
+def test_what_the_model_does_not_know_it_leaves_to_others(question: PredictionRequest) -> None:
     assert PLAIN.predict(question) is None
 
 
 def test_a_job_cannot_make_the_oracle_read_a_file(tmp_path: Path) -> None:
     save_profile(RESNET, tmp_path / "own.json")
-    assert PLAIN.predict(Question(model=str(tmp_path / "own.json"), gpu_kind="a100")) is None
-    assert PLAIN.predict(Question(model="resnet50", gpu_kind="/etc/a.toml")) is None
+    assert PLAIN.predict(PredictionRequest(model=str(tmp_path / "own.json"), gpu_kind="a100")) is None
+    assert PLAIN.predict(PredictionRequest(model="resnet50", gpu_kind="/etc/a.toml")) is None
 
 
 def test_a_calibration_of_another_kind_is_refused(senergy: Run, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_calibration_counts_and_survives_its_file(tmp_path: Path) -> None:
     save_calibration(own, tmp_path / "own.toml")
     again = load_calibration(tmp_path / "own.toml")
     assert again == own
-    answer = TrainingOracle(lambda name: again).predict(Question(model="resnet50", gpu_kind="a100"))
+    answer = TrainingOracle(lambda name: again).predict(PredictionRequest(model="resnet50", gpu_kind="a100"))
     assert answer is not None
     assert answer.duration_s.low == pytest.approx(0.9 * answer.duration_s.mean)
     assert (answer.observations, answer.notes) == (12, ())
@@ -173,8 +173,8 @@ def test_factors_of_shared_weights_hold_for_workloads_that_share() -> None:
     albert, bert = find_profile("albert-base-v2"), find_profile("bert-base-128")
     special = Calibration(A100.name, workloads={"shared-weights": Scalars(memory=2.8, compute=3.0)})
     rows = [(profile, A100, "fp32", 32.0, 1.0, 1e5, np.inf) for profile in (albert, bert)]
-    plain = PLAIN.predict_many(Alternatives.of(rows)).step_s
-    found = TrainingOracle(lambda name: special).predict_many(Alternatives.of(rows)).step_s
+    plain = PLAIN.predict_many(TrainingAlternatives.of(rows)).step_s
+    found = TrainingOracle(lambda name: special).predict_many(TrainingAlternatives.of(rows)).step_s
     assert found[0] > 2 * plain[0]
     assert found[1] == plain[1]
 
@@ -185,7 +185,7 @@ def test_a_workload_never_measured_may_be_like_any_that_was() -> None:
 
     def step(workloads: dict[str, Scalars]) -> float:
         calibration = Calibration(A100.name, workloads=workloads)
-        found = TrainingOracle(lambda name: calibration).predict_many(Alternatives.of(ROWS[:1]))
+        found = TrainingOracle(lambda name: calibration).predict_many(TrainingAlternatives.of(ROWS[:1]))
         return float(found.step_s[0])
 
     alone = [step({"resnet50": factors}) for factors in (Scalars(), slow, slower)]

@@ -20,14 +20,14 @@ from slurm_energy.oracle.calibration.evaluation import errors, predicted  # noqa
 from slurm_energy.oracle.calibration.fitting import fit, leave_out, with_residuals  # noqa: E402
 from slurm_energy.oracle.calibration.kriging import krige  # noqa: E402
 from slurm_energy.oracle.calibration.measurements import Measurement, read_measurements  # noqa: E402
-from slurm_energy.oracle.calibration.search import Settings  # noqa: E402
+from slurm_energy.oracle.calibration.search import SearchSettings  # noqa: E402
 from slurm_energy.oracle.calibration_files import load_calibration, save_calibration, shipped_calibration  # noqa: E402
 from slurm_energy.oracle.configuration_sweep import Sweep, sweep  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
 from slurm_energy.oracle.selection import CASES, TOLERANCE, expected, taken  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
 from slurm_energy.oracle.training.residuals import Residuals  # noqa: E402
-from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
+from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.workload import find_profile  # noqa: E402
 
 A40, RESNET = find_hardware("a40"), find_profile("resnet50")
@@ -112,7 +112,7 @@ def test_the_left_out_prediction_of_a_batch_does_not_know_it() -> None:
 
 def test_a_fit_takes_up_what_its_parameters_cannot_say() -> None:
     rows = as_measured(OWN, lambda batch, cap: 1.3 if (batch, cap) in ((32.0, 150.0), (64.0, 150.0)) else 1.0)
-    quick = Settings(generations=0, population=8, polish=5, kicks=0)
+    quick = SearchSettings(generations=0, population=8, polish=5, kicks=0)
     result, plain = (fit(A40, rows, quick, start=OWN, residuals=wanted) for wanted in (True, False))
     assert set(result.calibration.residuals) == {("resnet50", "tf32")}
     assert result.combined_error < 0.5 * result.model_error == 0.5 * plain.combined_error
@@ -123,18 +123,20 @@ def test_the_oracle_predicts_with_residuals_of_the_same_precision() -> None:
     rows = as_measured(OWN, lambda batch, cap: 1.1)
     own = with_residuals(A40, rows, OWN)
     oracle, plain = TrainingOracle(lambda name: own), TrainingOracle(lambda name: OWN)
-    asked = Alternatives.of((RESNET, A40, "tf32", row.batch, 1.0, 1e5, row.cap_watts) for row in rows)
+    asked = TrainingAlternatives.of((RESNET, A40, "tf32", row.batch, 1.0, 1e5, row.cap_watts) for row in rows)
     ratio = oracle.predict_many(asked).step_s / plain.predict_many(asked).step_s
     assert ratio == pytest.approx(np.full(len(rows), 1.1), rel=0.01)
     assert with_residuals(A40, rows, own) == own  # never on top of older ones
-    other = Alternatives.of([(RESNET, A40, "fp32", 32.0, 1.0, 1e5, 200.0)])  # nothing measured in FP32
+    other = TrainingAlternatives.of(
+        [(RESNET, A40, "fp32", 32.0, 1.0, 1e5, 200.0)]
+    )  # nothing measured in FP32
     assert oracle.predict_many(other).step_s == plain.predict_many(other).step_s
 
 
 def test_what_is_left_out_leaks_through_no_residual() -> None:
     rows = as_measured(OWN, lambda batch, cap: 1.0)
     start = with_residuals(A40, as_measured(OWN, lambda batch, cap: 1.5), OWN)
-    still = Settings(generations=0, population=8, polish=0, kicks=0)
+    still = SearchSettings(generations=0, population=8, polish=0, kicks=0)
     held = leave_out(A40, rows, lambda row: row.batch == 32.0, still, start=start)
     seconds = np.array([row.step_s for row in rows])
     assert held.seconds == pytest.approx(seconds, rel=0.01)

@@ -23,14 +23,14 @@ from slurm_energy import config as configuration  # noqa: E402
 from slurm_energy.cli import main as cli  # noqa: E402
 from slurm_energy.config.findings import Severity  # noqa: E402
 from slurm_energy.controller.history_cache import HistoryCache, training_model  # noqa: E402
-from slurm_energy.controller.recurring import Recurring  # noqa: E402
 from slurm_energy.errors import ConfigError  # noqa: E402
+from slurm_energy.log_once import RepeatedFailureLog  # noqa: E402
 from slurm_energy.oracle.calibration.evaluation import predicted  # noqa: E402
 from slurm_energy.oracle.calibration.measurements import write_measurements  # noqa: E402
 from slurm_energy.oracle.calibration_files import save_calibration, shipped_calibration  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware, hardware_names, use_site_hardware  # noqa: E402
 from slurm_energy.oracle.hardware.hardware_files import _DIRECTORY as SHIPPED  # noqa: E402
-from slurm_energy.oracle.prediction import Question, Source  # noqa: E402
+from slurm_energy.oracle.prediction import PredictionRequest, PredictionSource  # noqa: E402
 from slurm_energy.oracle.site_files import read_site  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
 from slurm_energy.priority.prediction import MODEL, QueuePredictor  # noqa: E402
@@ -87,9 +87,9 @@ def test_the_live_queue_predicts_with_the_sites_calibration(folder: Path) -> Non
 def test_senergyctld_answers_for_jobs_that_history_does_not_know(folder: Path) -> None:
     model = training_model(configuration.load())
     assert model is not None
-    asked = Question(model="resnet50", gpu_kind="a100", gpus=1)
+    asked = PredictionRequest(model="resnet50", gpu_kind="a100", gpus=1)
     answer = model.predict(asked)
-    assert answer is not None and "ours" in answer.basis and answer.source is Source.MODEL
+    assert answer is not None and "ours" in answer.basis and answer.source is PredictionSource.MODEL
     new = model.predict(dataclasses.replace(asked, gpu_kind="x-nine"))
     assert new is not None and "resnet50 on x9" in new.basis
     training_model(configuration.Config())  # as a reload without the files does
@@ -227,8 +227,10 @@ def test_a_prior_is_of_another_kind_and_says_something(folder: Path, senergy: Ru
 
 
 def test_the_controller_asks_the_model_where_history_knows_nothing(folder: Path) -> None:
-    memory = HistoryCache(Mock(), Recurring(logging.getLogger("test")), retention_days=1.0)
-    asked = [Question(model="resnet50", gpu_kind="a100", gpus=1), Question(name="anything")]
+    memory = HistoryCache(
+        Mock(), RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True), retention_days=1.0
+    )
+    asked = [PredictionRequest(model="resnet50", gpu_kind="a100", gpus=1), PredictionRequest(name="anything")]
     assert asyncio.run(memory.answers(asked, own_only=True)) == [None, None]
     memory.model = training_model(configuration.load())
     first, second = asyncio.run(memory.answers(asked, own_only=True))

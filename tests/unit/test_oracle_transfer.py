@@ -28,7 +28,7 @@ from slurm_energy.oracle.calibration.identification import (  # noqa: E402
     usual_cap_share,
 )
 from slurm_energy.oracle.calibration.measurements import Measurement, column  # noqa: E402
-from slurm_energy.oracle.calibration.search import Settings  # noqa: E402
+from slurm_energy.oracle.calibration.search import SearchSettings  # noqa: E402
 from slurm_energy.oracle.calibration_files import (  # noqa: E402
     load_calibration,
     save_calibration,
@@ -39,7 +39,7 @@ from slurm_energy.oracle.configuration_sweep import Sweep, sweep  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
 from slurm_energy.oracle.selection import EQUAL_WEIGHT_ROWS, measurement_weight  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
-from slurm_energy.oracle.training_oracle import Alternatives, TrainingOracle  # noqa: E402
+from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle  # noqa: E402
 from slurm_energy.oracle.transfer.evidence import OTHER_WORKLOADS, Evidence, assess  # noqa: E402
 from slurm_energy.oracle.transfer.prior import NOTHING, Transfer, WorkloadOffsets, combined  # noqa: E402
 from slurm_energy.oracle.workload import find_profile  # noqa: E402
@@ -67,7 +67,7 @@ def drawn(rows: list[Measurement], count: int, seed: int) -> tuple[list[Measurem
 
 
 def calibrated(rows: list[Measurement]) -> Calibration:
-    return fit(A40, rows, Settings(), prior=PRIOR, method="transfer").calibration
+    return fit(A40, rows, SearchSettings(), prior=PRIOR, method="transfer").calibration
 
 
 def sweep_of(calibration: Calibration, model: str, batch: float, caps: tuple[float, ...] = CAPS) -> Sweep:
@@ -132,7 +132,9 @@ def test_the_prior_oracle_ignores_measurements_and_follows_a_reload() -> None:
     current = [calibrated(few)]
     oracle = TrainingOracle(lambda name: current[0])
     none = TrainingOracle(lambda name: Calibration(A40.name, evidence=Evidence(PRIOR)))
-    asked = Alternatives.of((find_profile("resnet50"), A40, "tf32", 32.0, 1.0, 1e6, cap) for cap in CAPS)
+    asked = TrainingAlternatives.of(
+        (find_profile("resnet50"), A40, "tf32", 32.0, 1.0, 1e6, cap) for cap in CAPS
+    )
     expected_s = none.predict_many(asked).duration_s
     assert oracle.prior.predict_many(asked).duration_s == pytest.approx(expected_s)
     assert oracle.predict_many(asked).duration_s != pytest.approx(expected_s)
@@ -181,7 +183,7 @@ def test_ranges_cover_rows_that_were_not_seen(count: int) -> None:
 def coverage(given_rows: list[Measurement], left: list[Measurement]) -> list[float]:
     """Return the shares of rows inside their ranges of time and of power."""
     calibration = calibrated(given_rows)
-    asked = Alternatives.of(
+    asked = TrainingAlternatives.of(
         (find_profile(row.model), A40, row.precision, row.batch, 1.0, 1e6, row.cap_watts) for row in left
     )
     found = TrainingOracle(lambda name: calibration).predict_many(asked)
@@ -217,7 +219,7 @@ def test_random_rows_leave_the_response_to_limits_alone() -> None:
     assert fixes_response(A40, rows)
     assert "voltage_floor" in {unknown.name for unknown in choose_unknowns(A40, rows)}
     assert "voltage_floor" not in {unknown.name for unknown in choose_unknowns(A40, few)}
-    result = fit(A40, few, Settings(), prior=PRIOR)
+    result = fit(A40, few, SearchSettings(), prior=PRIOR)
     assert (result.method, result.calibration.theta) == ("transfer", Calibration(A40.name).theta)
 
 
@@ -238,7 +240,7 @@ def test_a_workload_without_sweeps_has_no_factors_after_a_search() -> None:
     rows = study(("resnet50", "bert-base"))
     few, _ = drawn(study(("deepspeech2",)), 8, 0)
     assert own_workloads(A40, rows + few) == ["bert-base", "resnet50"]
-    quick = Settings(generations=0, population=8, polish=3, kicks=0)
+    quick = SearchSettings(generations=0, population=8, polish=3, kicks=0)
     shipped = shipped_calibration(A40.name)
     start = dataclasses.replace(shipped, workloads={name: shipped.workloads[name] for name in MODELS[:2]})
     found = fit(A40, rows + few, quick, start=start, prior=PRIOR).calibration
@@ -384,11 +386,11 @@ def test_a_corrupt_file_names_file_and_key(tmp_path: Path, old: str, new: str, m
 
 def test_a_search_wants_four_rows_and_a_transfer_one() -> None:
     rows = study()[:1]
-    assert fit(A40, rows, Settings(), prior=PRIOR).method == "transfer"
+    assert fit(A40, rows, SearchSettings(), prior=PRIOR).method == "transfer"
     with pytest.raises(UsageError, match="1 measurements are too few"):
-        fit(A40, rows, Settings(), method="search")
+        fit(A40, rows, SearchSettings(), method="search")
     with pytest.raises(UsageError, match="0 measurements are too few"):
-        fit(A40, [], Settings())
+        fit(A40, [], SearchSettings())
 
 
 def test_searched_workloads_are_predicted_as_before() -> None:
@@ -420,7 +422,7 @@ def test_own_factors_go_before_evidence(tmp_path: Path) -> None:
 def test_the_range_of_a_search_is_wider_than_its_own_errors() -> None:
     """Numbers fitted to few rows make these look better predicted than others are."""
     rows = study(("resnet50", "bert-base"))
-    still = Settings(generations=0, population=8, polish=0, kicks=0)
+    still = SearchSettings(generations=0, population=8, polish=0, kicks=0)
     shipped = shipped_calibration(A40.name)
     known = fit(A40, rows, still, start=shipped).calibration.known
     own = with_residuals(A40, rows, shipped).known

@@ -13,7 +13,7 @@ import pytest
 from slurm_energy.errors import ConfigError, EnergyError, NotFoundError
 from slurm_energy.oracle.workload import (
     Affine,
-    Profile,
+    WorkloadProfile,
     find_optimizer,
     find_profile,
     load_profile,
@@ -30,7 +30,7 @@ WANTED = {
 }  # fmt: skip
 
 
-def matrix_flops(profile: Profile, batch: float) -> float:
+def matrix_flops(profile: WorkloadProfile, batch: float) -> float:
     return profile.gemm_flops_forward.at(batch) + profile.conv_flops_forward.at(batch)
 
 
@@ -111,7 +111,7 @@ def torch() -> Any:
     return pytest.importorskip("torch", reason="PyTorch is not installed; it only makes profiles")
 
 
-def trace(module: Any, *shape: int, dtype: Any = None) -> Profile:
+def trace(module: Any, *shape: int, dtype: Any = None) -> WorkloadProfile:
     import torch
 
     from slurm_energy.oracle.workload.tracing import Labels, profile_module
@@ -172,7 +172,7 @@ def test_tracing_leaves_the_module_as_it_was(torch: Any) -> None:
 
 def test_an_operator_without_handler_names_layer_and_remedy(torch: Any) -> None:
     from slurm_energy.oracle.workload import registry
-    from slurm_energy.oracle.workload.operation_cost import Work
+    from slurm_energy.oracle.workload.operation_cost import OperationCost
 
     class Odd(torch.nn.Module):
         def forward(self, data: Any) -> Any:
@@ -185,7 +185,7 @@ def test_an_operator_without_handler_names_layer_and_remedy(torch: Any) -> None:
     assert caught.value.operator.startswith("aten.linalg_matrix_exp")
     assert "handles_operator('aten.linalg_matrix_exp')" in str(caught.value)
     registry.handles_layer("Odd")(
-        registry.LayerHandler(lambda layer, inputs, output: [Work(forward_flops=7.0)])
+        registry.LayerHandler(lambda layer, inputs, output: [OperationCost(forward_flops=7.0)])
     )
     try:
         assert trace(model, 4, 4).alu_flops_forward.fixed == 7.0

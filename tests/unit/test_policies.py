@@ -24,7 +24,7 @@ from slurm_energy.policies import (
     validate_flags,
 )
 from slurm_energy.policies.caps import LimitRange, split_cap
-from slurm_energy.policies.edp_defaults import DEFAULTS
+from slurm_energy.policies.edp_table import DEFAULTS
 
 GENERIC = ("conservative", "ondemand", "userspace", "powersave", "performance", "schedutil")
 PREFERENCES = ("default", "performance", "balance_performance", "balance_power", "power")

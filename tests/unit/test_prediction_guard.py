@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from queue_examples import NOW, queue, running
 
 from slurm_energy import config as configuration
-from slurm_energy.oracle.history import Ending, History, Run
+from slurm_energy.oracle.history import History, ObservedRun, RunEnding
 from slurm_energy.oracle.history.lower_bounds import bounds_many
 from slurm_energy.oracle.history.queue_forecast import predict_many
 from slurm_energy.oracle.history.track_record import bounded, misprediction_factor, overrun, rounded_up
@@ -50,7 +50,7 @@ class Cluster:
         for left in reversed(range(times)):
             more = {"nodes": 1, "cpus": 64, "gpus": 0, "account": "physics", "partition": "cpu"} | more
             end = NOW - 1000 - left * apart_s
-            run = Run(end, seconds, energy_joules=watts * seconds, user=user, name=name,
+            run = ObservedRun(end, seconds, energy_joules=watts * seconds, user=user, name=name,
                       time_limit_s=limit, **more)  # fmt: skip
             self.history.learn(run)
 
@@ -76,8 +76,8 @@ def decoys(cluster, kind):
         "the same script": lambda: cluster.ran(1.0, fingerprint="f" * 16, times=3),
         "an array of a thousand seconds": lambda: cluster.ran(1.0, times=1000),
         "an array of short limits": lambda: cluster.ran(60.0, limit=600.0, times=500),
-        "failing at once": lambda: cluster.ran(0.5, ending=Ending.FAILED, times=50),
-        "cancelled at once": lambda: cluster.ran(0.5, ending=Ending.CANCELLED, times=50),
+        "failing at once": lambda: cluster.ran(0.5, ending=RunEnding.FAILED, times=50),
+        "cancelled at once": lambda: cluster.ran(0.5, ending=RunEnding.CANCELLED, times=50),
         "an array of single cores": lambda: cluster.ran(60.0, cpus=1, times=1400),
         "wide for a moment": lambda: cluster.ran(60.0, nodes=50, cpus=3200, times=3),
         "idle": lambda: cluster.ran(300.0, watts=5.0, times=3),
@@ -328,9 +328,19 @@ def test_caps_of_flags_and_policies_count_in_the_queue():
     history = History()
     for number in range(20):
         history.learn(
-            Run(NOW + number, 600.0, energy_joules=300.0 * 600, user="alice", name="train", nodes=1, cpus=1,
-                gpus=1, time_limit_s=900.0, policy="monitor")
-        )  # fmt: skip
+            ObservedRun(
+                NOW + number,
+                600.0,
+                energy_joules=300.0 * 600,
+                user="alice",
+                name="train",
+                nodes=1,
+                cpus=1,
+                gpus=1,
+                time_limit_s=900.0,
+                policy="monitor",
+            )
+        )
     text = '[priority]\npolicy = "zeus"\n[policies.night]\nbase = "cap"\ngpu_cap_watts = 150\n'
     kept = EngineState(DecayedUsage(7 * DAY))
 

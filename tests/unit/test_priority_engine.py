@@ -16,10 +16,10 @@ from slurm_energy import scheduling
 from slurm_energy.accounting.consumption import ConsumptionRecord
 from slurm_energy.accounting.record_selection import Visibility
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
-from slurm_energy.oracle.history import History, HistoryOracle, Run
-from slurm_energy.oracle.history.queue_forecast import Predictions, predict_many
+from slurm_energy.oracle.history import History, HistoryOracle, ObservedRun
+from slurm_energy.oracle.history.queue_forecast import QueueForecast, predict_many
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
-from slurm_energy.oracle.prediction import Question
+from slurm_energy.oracle.prediction import PredictionRequest
 from slurm_energy.oracle.training_oracle import TrainingOracle
 from slurm_energy.priority import explanation
 from slurm_energy.priority.engine import EngineState, PriorityEngine
@@ -67,7 +67,7 @@ def test_history_then_model_then_general_history_then_nameplate():
     history = History()
     for n in range(5):
         history.learn(
-            Run(
+            ObservedRun(
                 end=NOW + n,
                 duration_s=100.0,
                 energy_joules=50_000.0,
@@ -79,7 +79,7 @@ def test_history_then_model_then_general_history_then_nameplate():
             )
         )
         history.learn(
-            Run(
+            ObservedRun(
                 end=NOW + n,
                 duration_s=50.0,
                 energy_joules=5000.0,
@@ -104,7 +104,7 @@ def test_history_then_model_then_general_history_then_nameplate():
     assert found.source.tolist() == [HISTORY, MODEL, MODEL, NAMEPLATE, HISTORY, HISTORY]
     assert found.power_watts[0] == pytest.approx(500.0, rel=0.01)
     assert found.runs.tolist() == [5, 0, 0, 0, 5, 5]
-    model = TrainingOracle().predict(Question(model="resnet50", gpu_kind="a100", gpus=1))
+    model = TrainingOracle().predict(PredictionRequest(model="resnet50", gpu_kind="a100", gpus=1))
     assert found.time_s[1] == model.duration_s.mean and found.power_watts[1] == model.power_watts.mean
     assert "same user, name and resources" in found.basis(0) and found.basis(1) == "training model"
 
@@ -128,7 +128,7 @@ def test_the_nameplate_says_the_same_in_columns(shapes):
         caps = {"cap_watts": 300.0} if "ENERGY_CAP" in flags else {}
         caps |= {"gpu_cap_watts": 200.0} if "ENERGY_GPU_CAP" in flags else {}
         limit = None if math.isnan(limit) else limit
-        question = Question(
+        question = PredictionRequest(
             nodes=nodes, cpus=cpus, gpus=gpus, gpu_kind=kind or None, time_limit_s=limit, **caps
         )
         answer = NameplateOracle().predict(question)
@@ -140,7 +140,7 @@ def test_history_says_the_same_in_columns():
     history = History()
     for n in range(9):
         history.learn(
-            Run(
+            ObservedRun(
                 end=NOW + n,
                 duration_s=100.0 + n,
                 energy_joules=5e4 * n if n else None,
@@ -153,7 +153,7 @@ def test_history_says_the_same_in_columns():
     found = QueuePredictor(settings(), lambda columns: predict_many(history, columns)).predict(asked)
     oracle = HistoryOracle(history, NameplateOracle())
     for row in range(4):
-        question = Question(
+        question = PredictionRequest(
             user="alice", account="physics", partition="cpu", name=f"j{row}", nodes=1, cpus=1, gpus=0,
             time_limit_s=3600.0, policy="monitor",
         )  # fmt: skip
@@ -170,7 +170,7 @@ def test_figures_that_cannot_be_do_not_stop_the_ranking(figures):
     times, watts = (np.array(column) for column in zip(*figures, strict=True))
     count = np.full(len(figures), 3)
     none = np.full(len(figures), np.nan)
-    said = Predictions(times, none, none, watts, none, none, none, none, none, runs=count, level=count)
+    said = QueueForecast(times, none, none, watts, none, none, none, none, none, runs=count, level=count)
     found = PriorityEngine(settings(), EngineState(DecayedUsage(DAY)), lambda columns: said).cycle(
         queue(*limits(*range(1, 1 + len(figures)))), NOW
     )

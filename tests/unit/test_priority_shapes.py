@@ -12,7 +12,7 @@ from queue_examples import NOW, queue, running
 
 from slurm_energy import config as configuration
 from slurm_energy import scheduling
-from slurm_energy.oracle.history import History, Run
+from slurm_energy.oracle.history import History, ObservedRun
 from slurm_energy.oracle.history.queue_forecast import predict_many
 from slurm_energy.policies.shapes import GpuShape
 from slurm_energy.priority import explanation, offered_shapes
@@ -93,7 +93,7 @@ def remembering(*runs):
     for number, (kind, gpus, seconds, watts) in enumerate(runs):
         for repeated in range(4):
             history.learn(
-                Run(
+                ObservedRun(
                     end=NOW - 1000 + 10 * number + repeated,
                     duration_s=seconds,
                     energy_joules=seconds * watts,

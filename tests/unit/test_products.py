@@ -8,8 +8,7 @@ from slurm_energy.config import Config, EdpEntry
 from slurm_energy.devices.product_names import gpu_product_words, matches_cpu, matches_gpu
 from slurm_energy.errors import NotFoundError
 from slurm_energy.oracle.hardware.hardware_files import find_hardware
-from slurm_energy.policies.edp import cpu_entry, gpu_entry
-from slurm_energy.policies.edp_defaults import DEFAULTS
+from slurm_energy.policies.edp_table import DEFAULTS, cpu_entry, gpu_entry
 
 GPUS = """\
 Quadro RTX 6000

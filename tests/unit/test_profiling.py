@@ -257,7 +257,7 @@ def test_without_an_agent_the_program_runs_on_and_is_warned_once(agent: FakeAgen
     """)
     assert done.returncode == 0
     assert json.loads(done.stdout) == [None, None, True]
-    assert done.stderr.count("not known") == 1
+    assert done.stderr.count("unknown") == 1
     assert "senergyd" in done.stderr
     assert [line["total_joules"] for line in agent.lines()] == [None] * 3
 

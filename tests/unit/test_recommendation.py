@@ -13,14 +13,14 @@ from slurm_energy.oracle.hardware.hardware_files import find_hardware
 from slurm_energy.records import EnergyRecord, JobDevice
 from slurm_energy.reports.advice import notes
 from slurm_energy.reports.note import Note
-from slurm_energy.reports.usage import Usage
+from slurm_energy.reports.usage import JobUsage
 
 CPU = JobDevice("cpu", "AMD EPYC 7513 32-Core Processor")
 
 
 def gpu_job(
     product: str, low: float | None, high: float | None, watts: float = 60.0, **changes: Any
-) -> Usage:
+) -> JobUsage:
     gpus = tuple(JobDevice(f"gpu[{i}]", product, low, high) for i in range(2))
     parts = (component("cpu", 2000.0), *(component(gpu.name, watts * 40) for gpu in gpus))
     values = {"policy": "monitor", "components": parts, "devices": (CPU, *gpus), **changes}
@@ -28,7 +28,7 @@ def gpu_job(
     return job
 
 
-def tries(job: Usage, config: Config | None = None) -> list[Note]:
+def tries(job: JobUsage, config: Config | None = None) -> list[Note]:
     return [note for note in notes(job, config) if note.directive]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slurm_energy.errors import UsageError
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord, Quality
 from slurm_energy.reports.jsonview import job_object
-from slurm_energy.reports.usage import Answer, summarise
+from slurm_energy.reports.usage import AccountedRecord, summarise
 
 RECORD = EnergyRecord(
     cluster="lab",
@@ -107,7 +107,7 @@ def test_any_json_is_a_record_or_a_usage_error(key, value):
 def test_json_shows_keys_of_a_newer_release():
     data = RECORD.to_json() | {"carbon_grams": 1.5}
     data["components"][0] |= {"socket": 3}
-    answer = Answer.from_json(data | {"job": None, "trace": None})
+    answer = AccountedRecord.from_json(data | {"job": None, "trace": None})
     (node,) = job_object(summarise([answer])[0])["nodes"]
     assert node["carbon_grams"] == 1.5
     assert node["components"]["cpu"]["socket"] == 3

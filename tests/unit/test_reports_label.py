@@ -15,7 +15,7 @@ from slurm_energy.reports.advice import notes
 from slurm_energy.reports.fields import Style
 from slurm_energy.reports.label import label
 from slurm_energy.reports.textplot import ASCII, BLOCKS, Glyphs
-from slurm_energy.reports.usage import Usage
+from slurm_energy.reports.usage import JobUsage
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_the_label_reads(name: str, answers: list[dict[str, Any]], glyphs: Glyph
     golden_files.compare(name, "\n".join(lines) + "\n")
 
 
-def one(**changes: Any) -> Usage:
+def one(**changes: Any) -> JobUsage:
     info = changes.pop("job", job_info(1))
     (job,) = usages([answer(record(1, **changes), info)])
     return job

@@ -13,10 +13,10 @@ from slurm_energy.records import AppliedSetting, EnergyRecord
 from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, Field, Style, find_field
 from slurm_energy.reports.jsonview import job_object
 from slurm_energy.reports.label import policy_text
-from slurm_energy.reports.scaling import Units, with_unit
+from slurm_energy.reports.scaling import DisplayUnits, with_unit
 from slurm_energy.reports.settings import short_settings
-from slurm_energy.reports.table import Layout, delimited, fit, parse_format, table_lines
-from slurm_energy.reports.usage import Answer, Usage, summarise
+from slurm_energy.reports.table import TableLayout, delimited, fit, parse_format, table_lines
+from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
 from slurm_energy.safe_text import display_width
 
 NAMES = [field.name for field in FIELDS]
@@ -99,39 +99,43 @@ def test_cuts_and_pads_as_sacct(text: str, width: int, left: bool, expected: str
 @pytest.mark.parametrize(
     ("value", "units", "expected"),
     [
-        (None, Units(), ""),
-        (0.0, Units(), "0J"),
-        (0.25, Units(), "0.25J"),
-        (999.994, Units(), "999.99J"),
-        (999.996, Units(), "1.00kJ"),
-        (1000.0, Units(), "1kJ"),
-        (4802.0, Units(), "4.80kJ"),
-        (12_345_678.0, Units(), "12.35MJ"),
-        (4802.0, Units(convert=False), "4802"),
-        (4802.1256, Units(convert=False), "4802.126"),
-        (4802.0, Units("M"), "0.004802"),
-        (4802.0, Units("K", convert=False), "4.802"),
+        (None, DisplayUnits(), ""),
+        (0.0, DisplayUnits(), "0J"),
+        (0.25, DisplayUnits(), "0.25J"),
+        (999.994, DisplayUnits(), "999.99J"),
+        (999.996, DisplayUnits(), "1.00kJ"),
+        (1000.0, DisplayUnits(), "1kJ"),
+        (4802.0, DisplayUnits(), "4.80kJ"),
+        (12_345_678.0, DisplayUnits(), "12.35MJ"),
+        (4802.0, DisplayUnits(convert=False), "4802"),
+        (4802.1256, DisplayUnits(convert=False), "4802.126"),
+        (4802.0, DisplayUnits("M"), "0.004802"),
+        (4802.0, DisplayUnits("K", convert=False), "4.802"),
     ],
 )
-def test_scales_like_sacct_and_carries_the_unit(value: float | None, units: Units, expected: str) -> None:
+def test_scales_like_sacct_and_carries_the_unit(
+    value: float | None, units: DisplayUnits, expected: str
+) -> None:
     assert units.text(value, "J") == expected
 
 
 @given(st.floats(0, 1e17), st.sampled_from(["", "K", "M", "G", "T", "P"]))
 def test_a_figure_that_is_scaled_by_itself_is_the_figure_in_the_base_unit(value: float, prefix: str) -> None:
-    text = Units().text(value, "J")
+    text = DisplayUnits().text(value, "J")
     number, letters = text.rstrip("kMGTPJ"), text.lstrip("0123456789.")
     assert letters[-1] == "J"
     power = "kMGTP".index(letters[0]) + 1 if len(letters) == 2 else 0
     assert float(number) * 1000.0**power == pytest.approx(value, rel=0.006, abs=0.006)
-    assert set(Units(prefix, convert=False).text(value, "J")) <= {*"0123456789."}
+    assert set(DisplayUnits(prefix, convert=False).text(value, "J")) <= {*"0123456789."}
 
 
-PARSABLE = [Style.parsable(), Style.parsable(Units("K")), Style.parsable(Units(convert=False))]
+PARSABLE = [Style.parsable(), Style.parsable(DisplayUnits("K")), Style.parsable(DisplayUnits(convert=False))]
 
 
 @given(st.sampled_from(PARSABLE), st.sampled_from([field for field in FIELDS if field.unit]))
-def test_output_for_programs_has_one_unit_per_column_and_names_it(style: Style, field: Field[Usage]) -> None:
+def test_output_for_programs_has_one_unit_per_column_and_names_it(
+    style: Style, field: Field[JobUsage]
+) -> None:
     """3.5 MJ and 3.7 MJ, 1 J and 1 PJ: the same unit, whatever the other rows are."""
     (job,) = usages(examples.gpu_job())
     assert re.fullmatch(rf"{field.name}\(k?{re.escape(field.unit)}\)", field.header(style))
@@ -155,7 +159,7 @@ def test_three_significant_digits_in_sentences(value: float | None, expected: st
 def test_control_characters_in_names_do_not_reach_the_terminal() -> None:
     info = examples.job_info(1, name="a\x1b[31m\nb|c")
     rows = usages([examples.answer(examples.record(1), info)])
-    for layout, delimiter in ((Layout(False), "|"), (Layout(False, "|"), r"\x7c")):
+    for layout, delimiter in ((TableLayout(False), "|"), (TableLayout(False, "|"), r"\x7c")):
         (line,) = table_lines(rows, parse_format("JobName%30"), Style(), layout)
         assert line.strip() == rf"a\x1b[31m\nb{delimiter}c"
 
@@ -185,8 +189,8 @@ def test_settings_in_short() -> None:
     assert short_settings(gpu.records) == "cpu.cap=180W|180W! gpu.cap=250W"
 
 
-def usage_of(*records: EnergyRecord) -> Usage:
-    (usage,) = summarise([Answer.from_json(answer(one, None)) for one in records])
+def usage_of(*records: EnergyRecord) -> JobUsage:
+    (usage,) = summarise([AccountedRecord.from_json(answer(one, None)) for one in records])
     return usage
 
 

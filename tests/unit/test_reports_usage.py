@@ -10,7 +10,7 @@ from report_examples import START, answer, component, job_info, record, usages
 
 from slurm_energy.errors import UsageError
 from slurm_energy.records import ComponentEnergy, Quality
-from slurm_energy.reports.usage import Answer
+from slurm_energy.reports.usage import AccountedRecord
 
 JOULES = st.none() | st.floats(0, 1e12, allow_nan=False)
 PARTS = ("cpu", "dram", "gpu[0]", "gpu[1]", "other")
@@ -164,10 +164,10 @@ def test_times_and_peaks_over_nodes() -> None:
 
 def test_a_record_of_a_newer_controller_may_have_more_keys() -> None:
     data = {**answer(record(1), {**job_info(1), "qos": "high"}), "received": 5.0}
-    assert Answer.from_json(data).job.display_id == "1"
+    assert AccountedRecord.from_json(data).job.display_id == "1"
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"schema": 1}, {**record(1).to_json(), "end": 0.0}])
 def test_a_broken_answer_is_refused(data: object) -> None:
     with pytest.raises(UsageError):
-        Answer.from_json(data)
+        AccountedRecord.from_json(data)

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.agent.metering.clock import Clock
-from slurm_energy.agent.metering.job_meter import Booking, Meter, PowerWatch
-from slurm_energy.agent.metering.sampler import Delta, Interval, Sampler
-from slurm_energy.agent.metering.trace import MOST_POINTS, TraceBuilder
-from slurm_energy.agent.worker_thread import Grid
+from slurm_energy.agent.metering.job_meter import Charge, JobMeter, PowerMonitor
+from slurm_energy.agent.metering.sampler import CounterDelta, SampleInterval, Sampler
+from slurm_energy.agent.metering.trace import MAX_POINTS, TraceBuilder
+from slurm_energy.agent.worker_thread import TimerGrid
 from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCounter, ThrottleSensor
 
 
@@ -65,7 +65,7 @@ class Counter(EnergyCounter):
         return self.value
 
 
-def step(sampler: Sampler, clock: HandClock, seconds: float) -> Interval:
+def step(sampler: Sampler, clock: HandClock, seconds: float) -> SampleInterval:
     clock.now += seconds
     interval = sampler.sample()
     assert interval is not None
@@ -141,7 +141,7 @@ def test_energy_before_a_reading_that_was_held_up_is_what_the_hardware_can_have_
     counter.stall_s = 3.0
     sampler.sample()
     counter.stall_s, counter.value = 0.0, 1_240_000_000  # 3.1 s at 400 W
-    assert step(sampler, clock, 0.1).deltas["c"] == Delta(1001.5, 1_240_000_000, certain=True)
+    assert step(sampler, clock, 0.1).deltas["c"] == CounterDelta(1001.5, 1_240_000_000, certain=True)
 
 
 def test_a_driver_reload_counts_what_the_counter_shows_since() -> None:
@@ -149,7 +149,7 @@ def test_a_driver_reload_counts_what_the_counter_shows_since() -> None:
     counter.value = 5_000_000_000
     sampler, clock = start(counter)
     counter.value = 30_000_000
-    assert step(sampler, clock, 1.0).deltas["c"] == Delta(1000.0, 30_000_000, certain=False)
+    assert step(sampler, clock, 1.0).deltas["c"] == CounterDelta(1000.0, 30_000_000, certain=False)
 
 
 def test_a_jump_that_the_hardware_cannot_have_made_counts_as_nothing() -> None:
@@ -157,7 +157,7 @@ def test_a_jump_that_the_hardware_cannot_have_made_counts_as_nothing() -> None:
     counter.value = 200_000_000_000
     sampler, clock = start(counter)
     counter.value = 1_000  # reset, which modulo arithmetic takes for 62 kJ
-    assert step(sampler, clock, 1.0).deltas["c"] == Delta(1000.0, 0, certain=False)
+    assert step(sampler, clock, 1.0).deltas["c"] == CounterDelta(1000.0, 0, certain=False)
 
 
 def test_a_counter_that_could_not_be_read_catches_up_but_is_doubted() -> None:
@@ -168,7 +168,7 @@ def test_a_counter_that_could_not_be_read_catches_up_but_is_doubted() -> None:
     assert (failed.deltas, failed.unknown) == ({}, {"c"})
     counter.value = 300_000_000
     back = step(sampler, clock, 1.0)
-    assert (back.deltas, back.unknown) == ({"c": Delta(1000.0, 300_000_000, certain=False)}, set())
+    assert (back.deltas, back.unknown) == ({"c": CounterDelta(1000.0, 300_000_000, certain=False)}, set())
     assert step(sampler, clock, 1.0).deltas["c"].certain
 
 
@@ -184,7 +184,7 @@ def test_a_counter_that_went_away_counts_from_its_return_and_is_unknown_meanwhil
     after = step(sampler, clock, 1.0)
     for interval in (*gone, back):
         assert (interval.unknown, set(interval.deltas)) == ({"c"}, {"other"})
-    assert (after.unknown, after.deltas["c"]) == (set(), Delta(1003.0, 10_000_000, certain=True))
+    assert (after.unknown, after.deltas["c"]) == (set(), CounterDelta(1003.0, 10_000_000, certain=True))
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         "counter c: cannot be read: c: Input/output error"
     ]
@@ -198,7 +198,9 @@ def test_readings_of_an_earlier_run_count_on_the_same_boot_only() -> None:
     counter.value = 700_000
     clock.now += 60
     again.sample()
-    assert again.since(earlier) == Interval(1000.0, 1060.0, {"c": Delta(1000.0, 700_000, certain=True)}, {})
+    assert again.since(earlier) == SampleInterval(
+        1000.0, 1060.0, {"c": CounterDelta(1000.0, 700_000, certain=True)}, {}
+    )
     assert again.since({**earlier, "boot_id": "another"}) is None
 
 
@@ -214,8 +216,8 @@ def test_a_slow_source_is_read_at_its_own_rate_and_its_delta_covers_its_own_time
         assert interval.deltas["c"].start == interval.start
         found += [(second, interval.deltas["slow"])] if "slow" in interval.deltas else []
     assert found == [
-        (5, Delta(1000.0, 10_000_000, certain=True)),
-        (10, Delta(pytest.approx(1005.0, abs=0.01), 10_000_000, certain=True)),
+        (5, CounterDelta(1000.0, 10_000_000, certain=True)),
+        (10, CounterDelta(pytest.approx(1005.0, abs=0.01), 10_000_000, certain=True)),
     ]
     assert (fast.reads, slow.reads) == (11, 3)
 
@@ -224,7 +226,7 @@ def test_a_sample_at_the_edge_of_a_job_reads_slow_sources_too() -> None:
     slow = Counter(key="slow", interval_s=5.0)
     sampler, clock = start(slow)
     slow.value = 4_000_000
-    assert step(sampler, clock, 2.0).deltas["slow"] == Delta(1000.0, 4_000_000, certain=True)
+    assert step(sampler, clock, 2.0).deltas["slow"] == CounterDelta(1000.0, 4_000_000, certain=True)
 
 
 def test_a_slow_source_that_is_lost_stays_unknown_until_it_is_read_again() -> None:
@@ -260,7 +262,7 @@ def test_a_counter_that_stands_still_is_doubted_and_may_catch_up() -> None:
     still = [step(sampler, clock, 1.0).deltas["c"].certain for _ in range(15)]
     assert still == [True] * 10 + [False] * 5
     counter.value += 3_000_000_000  # 15 s at 200 W, more than 400 W in the last second
-    assert step(sampler, clock, 1.0).deltas["c"] == Delta(1015.0, 3_000_000_000, certain=False)
+    assert step(sampler, clock, 1.0).deltas["c"] == CounterDelta(1015.0, 3_000_000_000, certain=False)
     counter.value += 200_000_000
     assert step(sampler, clock, 1.0).deltas["c"].certain
 
@@ -277,7 +279,7 @@ def test_energy_around_a_suspend_is_a_lower_bound(after: int, range_uj: int | No
     counter.value = after
     clock.slept = 3600.0
     interval = step(sampler, clock, 3601.0)
-    assert interval.deltas["c"] == Delta(1000.0, energy_uj, certain=False)
+    assert interval.deltas["c"] == CounterDelta(1000.0, energy_uj, certain=False)
     assert (interval.suspended_s, interval.length_s) == (3600.0, 3601.0)
     counter.value += 100_000_000
     interval = step(sampler, clock, 1.0)
@@ -294,7 +296,7 @@ def test_a_suspend_while_the_agent_did_not_run_is_seen() -> None:
     interval = again.since(earlier)
     assert interval is not None
     assert interval.suspended_s == 400.0
-    assert interval.deltas["c"] == Delta(1000.0, 5_000_000, certain=False)
+    assert interval.deltas["c"] == CounterDelta(1000.0, 5_000_000, certain=False)
 
 
 def test_counters_are_read_thrice_per_wrap_whatever_is_configured() -> None:
@@ -307,7 +309,7 @@ def test_counters_are_read_thrice_per_wrap_whatever_is_configured() -> None:
 def test_a_grid_never_drifts_and_never_catches_up(
     interval_s: float, origin: float, delays: list[float]
 ) -> None:
-    grid, now, last = Grid(origin, interval_s), origin, origin
+    grid, now, last = TimerGrid(origin, interval_s), origin, origin
     for delay in delays:
         moment = grid.next(now)
         steps = (moment - origin) / interval_s
@@ -353,22 +355,25 @@ def test_throttle_sensors_take_turns_and_what_they_told_holds_meanwhile() -> Non
 
 
 def test_a_meter_adds_what_counts_and_marks_what_is_missing() -> None:
-    meter = Meter(10.0)
-    meter.add(Booking(10, 11, {"cpu": 5, "gpu[0]": 7}, doubtful_s={"dram": 1.0}), ["cpu", "dram"])
+    meter = JobMeter(10.0)
+    meter.add(Charge(10, 11, {"cpu": 5, "gpu[0]": 7}, component_uncertain_s={"dram": 1.0}), ["cpu", "dram"])
     before = meter.copy()
-    doubtful_s = {"dram": 2.0, "cpu": 0.5, "gpu[0]": 9.0}
-    meter.add(Booking(11, 13, {"cpu": 6}, doubtful_s=doubtful_s, assumed=frozenset({"cpu"})), ["cpu", "dram"])
+    component_uncertain_s = {"dram": 2.0, "cpu": 0.5, "gpu[0]": 9.0}
+    meter.add(
+        Charge(11, 13, {"cpu": 6}, component_uncertain_s=component_uncertain_s, assumed=frozenset({"cpu"})),
+        ["cpu", "dram"],
+    )
     assert meter.energy_uj == {"cpu": 11}
-    assert (meter.doubtful_s, meter.uncertain_s) == ({"dram": 3.0, "cpu": 0.5}, 3.0)
+    assert (meter.component_uncertain_s, meter.uncertain_s) == ({"dram": 3.0, "cpu": 0.5}, 3.0)
     assert (meter.elapsed_s, meter.throttled_s) == (3.0, None)
     later = meter.since(before)
     assert (later.start, later.elapsed_s, later.energy_uj) == (11.0, 2.0, {"cpu": 6})
-    assert (later.doubtful_s, later.assumed_s) == ({"dram": 2.0, "cpu": 0.5}, {"cpu": 2.0})
-    assert Meter(**json.loads(json.dumps(meter.dump()))) == meter
+    assert (later.component_uncertain_s, later.assumed_s) == ({"dram": 2.0, "cpu": 0.5}, {"cpu": 2.0})
+    assert JobMeter(**json.loads(json.dumps(meter.dump()))) == meter
 
 
 def test_peaks_are_means_of_whole_windows() -> None:
-    watch = PowerWatch(window_s=1.0)
+    watch = PowerMonitor(window_s=1.0)
     for joules in (100.0, 0.0, 300.0, 0.0):
         watch.add(0.5, {"cpu": joules})
     assert watch.peak_watts == 300.0
@@ -379,25 +384,25 @@ def test_peaks_are_means_of_whole_windows() -> None:
 
 def test_a_window_does_not_end_with_readings_that_were_held_up() -> None:
     """The last of them were made half a second after the moment that they are noted at."""
-    watch = PowerWatch(window_s=1.0, cap_watts=110.0)
-    watch.add(1.0, {"cpu": 150.0}, blur_s=0.5)
+    watch = PowerMonitor(window_s=1.0, cap_watts=110.0)
+    watch.add(1.0, {"cpu": 150.0}, timing_uncertainty_s=0.5)
     assert watch.peak_watts is None
-    watch.add(0.5, {"cpu": 0.0}, blur_s=0.001)
+    watch.add(0.5, {"cpu": 0.0}, timing_uncertainty_s=0.001)
     assert (watch.peak_watts, watch.above_cap_s) == (100.0, 0.0)
-    watch.add(1.0, {"cpu": 150.0}, blur_s=0.5)
+    watch.add(1.0, {"cpu": 150.0}, timing_uncertainty_s=0.5)
     watch.finish()
     assert (watch.peak_watts, watch.above_cap_s) == (100.0, 0.0)
 
 
 def test_a_job_shorter_than_a_window_has_its_mean_as_peak() -> None:
-    watch = PowerWatch(window_s=1.0)
+    watch = PowerMonitor(window_s=1.0)
     watch.add(0.2, {"cpu": 50.0})
     watch.finish()
     assert watch.peak_watts == 250.0
 
 
 def test_energy_that_is_told_late_makes_no_peak() -> None:
-    watch = PowerWatch(window_s=1.0)
+    watch = PowerMonitor(window_s=1.0)
     for _ in range(4):
         watch.add(1.0, {"cpu": 100.0}, waiting=["other"])
     watch.add(1.0, {"cpu": 100.0, "other": 250.0}, {"other": 5.0})
@@ -407,7 +412,7 @@ def test_energy_that_is_told_late_makes_no_peak() -> None:
 
 
 def test_what_cannot_be_limited_is_not_above_a_cap() -> None:
-    watch = PowerWatch(window_s=1.0, cap_watts=100.0)
+    watch = PowerMonitor(window_s=1.0, cap_watts=100.0)
     watch.add(1.0, {"cpu": 90.0, "other": 80.0})
     assert (watch.above_cap_s, watch.peak_watts) == (0.0, 90.0)
 
@@ -417,7 +422,7 @@ def test_what_cannot_be_limited_is_not_above_a_cap() -> None:
     [({}, None), ({"cap_watts": 400.0}, 1.0), ({"cap_watts": 500.0}, 0.0), ({"gpu_cap_watts": 150.0}, 2.0)],
 )
 def test_seconds_above_a_cap(caps: dict[str, float], expected: float | None) -> None:
-    watch = PowerWatch(window_s=1.0, **caps)
+    watch = PowerMonitor(window_s=1.0, **caps)
     watch.add(1.0, {"cpu": 300.0, "gpu[0]": 160.0})
     watch.add(1.0, {"cpu": 150.0, "gpu[0]": 160.0})
     assert watch.above_cap_s == expected
@@ -462,11 +467,11 @@ def test_a_trace_takes_late_energy_of_one_component() -> None:
 
 def test_a_long_trace_doubles_its_interval_and_keeps_its_energy() -> None:
     trace = TraceBuilder(0.0, 1.0, ["cpu"])
-    for second in range(2 * MOST_POINTS + 10):
+    for second in range(2 * MAX_POINTS + 10):
         trace.add(second, second + 1, {"cpu": 100.0 + second % 2})
     watts = trace.watts()["cpu"]
     assert trace.interval_s == 4.0
-    assert len(watts) <= MOST_POINTS
+    assert len(watts) <= MAX_POINTS
     assert set(watts[:-1]) == {100.5}
 
 
@@ -497,7 +502,7 @@ def test_a_long_time_away_costs_no_more_memory_than_a_long_trace(monkeypatch: py
 
     monkeypatch.setattr(trace, "_put", counted)
     trace.add(1.0, 3 * 86400.0, {"cpu": 100.0 * (3 * 86400 - 1)})
-    assert max(written) <= MOST_POINTS
+    assert max(written) <= MAX_POINTS
     watts = trace.watts()["cpu"]
-    assert len(watts) <= MOST_POINTS
+    assert len(watts) <= MAX_POINTS
     assert [round(value) for value in (watts[0], watts[-1])] == [100, 100]

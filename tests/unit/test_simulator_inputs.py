@@ -15,7 +15,7 @@ from property_examples import examples
 from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy.reports.jsonview import document
-from slurm_energy.reports.usage import JobInfo, Usage
+from slurm_energy.reports.usage import JobInfo, JobUsage
 from slurm_energy.simulator.inputs import read_workload
 
 TRACES = Path(__file__).parents[2].parent / "shared/data/traces"
@@ -194,7 +194,7 @@ def test_our_own_accounting_with_measured_energy(tmp_path):
         for node in ("n1", "n2")
     )
     job = JobInfo(name="train", user="alice", submit=1000.0, start=1010.0, end=1110.0, nodes=2)
-    printed = document([Usage(records, job)])
+    printed = document([JobUsage(records, job)])
     unknown = {**printed["jobs"][0], "job_id": 13, "submit": None, "energy_joules": None}
     printed["jobs"].append(unknown)
     path = put(tmp_path, "acct.json", json.dumps(printed))

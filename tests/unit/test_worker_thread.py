@@ -7,20 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_energy.agent.worker_thread import Regular, Worker
+from slurm_energy.agent.worker_thread import PeriodicTask, WorkerThread
 
 DEADLINE_S = 20.0
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
-    worker = Worker("test")
+def worker() -> Iterator[WorkerThread]:
+    worker = WorkerThread("test")
     yield worker
-    worker.repeat(None)
+    worker.run_periodically(None)
     worker.shutdown()
 
 
-def test_tasks_run_in_their_order_and_tell_their_result(worker: Worker) -> None:
+def test_tasks_run_in_their_order_and_tell_their_result(worker: WorkerThread) -> None:
     seen: list[int] = []
     futures = [worker.submit(lambda n=n: seen.append(n) or n * n) for n in range(50)]
     assert [future.result(DEADLINE_S) for future in futures] == [n * n for n in range(50)]
@@ -29,7 +29,7 @@ def test_tasks_run_in_their_order_and_tell_their_result(worker: Worker) -> None:
         worker.submit(lambda: 1 / 0).result(DEADLINE_S)
 
 
-def test_regular_work_goes_on_after_an_error_beside_tasks(worker: Worker) -> None:
+def test_regular_work_goes_on_after_an_error_beside_tasks(worker: WorkerThread) -> None:
     enough, errors, count = threading.Event(), [], 0
 
     def work() -> None:
@@ -39,20 +39,20 @@ def test_regular_work_goes_on_after_an_error_beside_tasks(worker: Worker) -> Non
             enough.set()
         raise RuntimeError(str(count))
 
-    worker.repeat(Regular(work, lambda: 0.01, errors.append))
+    worker.run_periodically(PeriodicTask(work, lambda: 0.01, errors.append))
     while not enough.is_set():
         assert worker.submit(lambda: 7).result(DEADLINE_S) == 7
     assert enough.wait(DEADLINE_S)
-    worker.repeat(None)
+    worker.run_periodically(None)
     worker.submit(int).result(DEADLINE_S)
     last = count
     assert [str(error) for error in errors] == [str(n + 1) for n in range(last)]
     assert worker.submit(lambda: count).result(DEADLINE_S) == last
 
 
-def test_a_shorter_interval_counts_from_the_next_task_on(worker: Worker) -> None:
+def test_a_shorter_interval_counts_from_the_next_task_on(worker: WorkerThread) -> None:
     interval_s, worked = 3600.0, threading.Event()
-    worker.repeat(Regular(worked.set, lambda: interval_s, pytest.fail))
+    worker.run_periodically(PeriodicTask(worked.set, lambda: interval_s, pytest.fail))
     worker.submit(int).result(DEADLINE_S)
     assert not worked.is_set()
     interval_s = 0.01

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 from slurm_energy.agent.jobs import job_records
 from slurm_energy.agent.jobs.sessions import Session
-from slurm_energy.agent.state.checkpoints import Keeper
+from slurm_energy.agent.state.checkpoints import CheckpointWriter
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
 
 log = logging.getLogger(__name__)
 
 
-class Closing:
+class JobFinalizer:
     """The jobs whose end is not complete yet.
 
     Args:
@@ -27,49 +27,51 @@ class Closing:
         sessions: these jobs.
     """
 
-    def __init__(self, devices: NodeDevices, restoration: SettingsManager, keeper: Keeper) -> None:
+    def __init__(
+        self, devices: NodeDevices, settings: SettingsManager, checkpoints: CheckpointWriter
+    ) -> None:
         self.sessions: list[Session] = []
         self._devices = devices
-        self._restoration = restoration
-        self._keeper = keeper
+        self._settings = settings
+        self._checkpoints = checkpoints
 
-    def put_back(self, session: Session) -> None:
+    def restore_settings(self, session: Session) -> None:
         """Restore what a job set."""
-        results = self._restoration.restore(session.owner)
+        results = self._settings.restore(session.owner)
         known = {result.key: result for result in (*session.restored, *results)}
         # Entries may have been closed before: by senergyd --restore, or by us just before we died.
         missing = [o for o in session.outcomes if o.key not in known and not o.failed]
-        session.restored = [*known.values(), *self._restoration.check_restored(missing)]
+        session.restored = [*known.values(), *self._settings.check_restored(missing)]
 
     def repair(self, running: Iterable[Session]) -> None:
         """Restore what jobs left that do not run."""
         for session in self.sessions:
-            if self._restoration.has_settings(session.owner):
-                self.put_back(session)
-        self._restoration.repair([session.owner for session in (*running, *self.sessions)])
+            if self._settings.has_settings(session.owner):
+                self.restore_settings(session)
+        self._settings.repair([session.owner for session in (*running, *self.sessions)])
 
     def complete(self) -> None:
         """Write the records of what has ended, and forget it; what fails is tried again later."""
-        if not self.sessions or not self._keeper.save_books():
+        if not self.sessions or not self._checkpoints.save_accounts():
             return  # what is forgotten would take the latest books with it
         self.sessions = [session for session in self.sessions if not self._completed(session)]
 
     def _completed(self, session: Session) -> bool:
-        if self._restoration.has_settings(session.owner) or (session.outcomes and not session.restored):
-            self.put_back(session)  # the latter: we died between restoring and noting it
+        if self._settings.has_settings(session.owner) or (session.outcomes and not session.restored):
+            self.restore_settings(session)  # the latter: we died between restoring and noting it
         end = session.end_unix if session.end_unix is not None else session.start_unix
         for name, step in list(session.steps.items()):
             record = job_records.step_record(session, step, end)
             notes = (*record.notes, "the end of the step was not seen")
-            if self._keeper.spool(dataclasses.replace(record, notes=notes)):
+            if self._checkpoints.spool_record(dataclasses.replace(record, notes=notes)):
                 del session.steps[name]
         trace = None
         if session.trace is not None and session.trace.is_plot:
             trace = session.trace.encode(session.unix_at(session.trace.start))
         record = job_records.job_record(session, self._devices.knobs)
-        if session.steps or not self._keeper.spool(record, trace):
+        if session.steps or not self._checkpoints.spool_record(record, trace):
             return False
         joules = "unknown" if record.energy_joules is None else f"{record.energy_joules:.1f} J"
         log.info("job %s ended: %s in %.1f s", session.owner, joules, record.elapsed_s)
-        self._keeper.forget_when_synced([session])
+        self._checkpoints.remove_when_synced([session])
         return True

@@ -10,22 +10,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_energy.agent.jobs import job_records, planner, recovery
-from slurm_energy.agent.jobs.finalizer import Closing
-from slurm_energy.agent.jobs.sessions import CLOSING, OPEN, STARTING, Roster, Session
-from slurm_energy.agent.jobs.settings_applier import Applying
-from slurm_energy.agent.jobs.stale_jobs import NOTE, overdue
+from slurm_energy.agent.jobs.finalizer import JobFinalizer
+from slurm_energy.agent.jobs.sessions import CLOSING, OPEN, STARTING, Session, SessionTable
+from slurm_energy.agent.jobs.settings_applier import SettingsApplier
+from slurm_energy.agent.jobs.stale_jobs import NO_EPILOG_NOTE, stale_jobs
 from slurm_energy.agent.metering import components
 from slurm_energy.agent.metering.clock import Clock
-from slurm_energy.agent.metering.cpu_time_meter import Moment
-from slurm_energy.agent.metering.live_power import LEAST_WINDOW_S
-from slurm_energy.agent.metering.node_meter import Measuring
+from slurm_energy.agent.metering.cpu_time_meter import SampleReason
+from slurm_energy.agent.metering.live_power import MIN_WINDOW_S
+from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
 from slurm_energy.agent.metering.trace import TraceBuilder
 from slurm_energy.agent.sockets import responses
-from slurm_energy.agent.sockets.rate_limit import Allowance
-from slurm_energy.agent.state.checkpoints import Flush, Keeper
+from slurm_energy.agent.sockets.rate_limit import UserTokenBuckets
+from slurm_energy.agent.state.checkpoints import CheckpointWriter, UnsyncedFiles
 from slurm_energy.agent.state.spool import Spool
-from slurm_energy.agent.state.state_directory import StateDir
+from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.config import Config
+from slurm_energy.control.arbitration import JobAllocation
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.errors import ForbiddenError
@@ -33,16 +34,16 @@ from slurm_energy.slurm.hook_environment import JobContext, job_context, this_no
 
 log = logging.getLogger(__name__)
 
-_FRESH_S = 0.1
-_FRESHEST_S = 0.001
+_SAMPLE_AGE_S = 0.1
+_MIN_SAMPLE_AGE_S = 0.001
 """Counters are updated every millisecond (RAPL) or less often; a younger sample tells nothing new."""
 _IDLE_INTERVAL_S = 10.0
 """Between jobs somebody may still ask for the node's power, and its idle power is learned."""
-_FRESH_PER_S, _FRESH_BURST = 200.0, 400.0
+_FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST = 200.0, 400.0
 """Samples that one user can make the agent take: 200 a second keep it below a tenth of a core."""
 
 
-class Engine:
+class JobManager:
     """The jobs of one node.
 
     Args:
@@ -50,16 +51,16 @@ class Engine:
         devices: the node's hardware.
         state: the agent's directory.
         clock: time.
-        on_change: called after something was written that should be forced to disk, or delivered.
+        on_written: called after each write that should be synced to disk or delivered.
     """
 
     def __init__(
         self,
         config: Config,
         devices: NodeDevices,
-        state: StateDir,
+        state: StateDirectory,
         clock: Clock | None = None,
-        on_change: Callable[[], None] = lambda: None,
+        on_written: Callable[[], None] | None = None,
     ) -> None:
         self.config = config
         self.node = this_node()
@@ -67,27 +68,20 @@ class Engine:
         self._devices = devices
         self._state = state
         self._clock = clock or Clock()
-        self._fresh = Allowance(_FRESH_PER_S, _FRESH_BURST)
-        self._late: set[tuple[int, int]] = set()
-        self._sessions = Roster()
-        self._measuring = Measuring(devices, self._clock, self.node, config.agent.idle_watts)
-        self._restoration = SettingsManager(
+        self._fresh = UserTokenBuckets(_FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST)
+        self._pending: set[tuple[int, int]] = set()
+        self._sessions = SessionTable()
+        self._meter = NodeEnergyMeter(devices, self._clock, self.node, config.agent.idle_watts)
+        self._settings = SettingsManager(
             devices,
             state.journal,
-            lambda: {s.owner: planner.tenant(s, devices.hardware) for s in self._sessions.values()},
+            self._allocations,
         )
-        self._keeper = Keeper(state, self.spool, self._measuring, self._sessions.values, on_change)
-        self._closing = Closing(devices, self._restoration, self._keeper)
-        self._applying = Applying(devices, self._restoration, self._keeper, lambda: self.config)
-
-    @property
-    def on_change(self) -> Callable[[], None]:
-        """Called after something was written that should be forced to disk, or delivered."""
-        return self._keeper.on_change
-
-    @on_change.setter
-    def on_change(self, function: Callable[[], None]) -> None:
-        self._keeper.on_change = function
+        self._checkpoints = CheckpointWriter(
+            state, self.spool, self._meter, self._sessions.values, on_written
+        )
+        self._finalizer = JobFinalizer(devices, self._settings, self._checkpoints)
+        self._applier = SettingsApplier(devices, self._settings, self._checkpoints, self._current_config)
 
     @property
     def active(self) -> bool:
@@ -97,26 +91,25 @@ class Engine:
     @property
     def sampling_interval_s(self) -> float:
         """Seconds between regular samples now: as configured for jobs, seldom without, wraps never missed."""
-        wanted_s = 1 / self.config.agent.sampling_hz
-        wanted_s = wanted_s if self.active else max(wanted_s, _IDLE_INTERVAL_S)
-        return min(wanted_s, self._measuring.max_interval_s)
+        interval_s = 1 / self.config.agent.sampling_hz
+        interval_s = interval_s if self.active else max(interval_s, _IDLE_INTERVAL_S)
+        return min(interval_s, self._meter.max_interval_s)
 
     def start(self) -> None:
         """Take up what an earlier run left: finish what ended, go on with what runs, restore the rest."""
-        take_up = recovery.take_up(self._state, self.spool, self._measuring, self._clock.boot_id)
-        running, ended, recorded = take_up
-        self._closing.sessions += ended
+        running, ended, recorded = recovery.recover(self._state, self.spool, self._meter, self._clock.boot_id)
+        self._finalizer.sessions += ended
         self._sessions.update({session.key: session for session in running})
-        self._measuring.resume(self._sessions.values())
+        self._meter.resume(self._sessions.values())
         for session in self._sessions.values():
-            self._continue(session)
+            self._resume_session(session)
         self._repair()
-        self.catch_up()
-        self._keeper.save_books()
+        self.apply_pending_settings()
+        self._checkpoints.save_accounts()
         self.spool.expire(self._clock.unix(), self.config.agent.trace_retention_days * 86400)
-        self._keeper.forget_when_synced(recorded)
-        if self._closing.sessions:
-            self.on_change()
+        self._checkpoints.remove_when_synced(recorded)
+        if self._finalizer.sessions:
+            self.notify_written()
 
     def begin(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
         """Begin a job, or say what was done if it has begun before.
@@ -132,25 +125,27 @@ class Engine:
         session = self._sessions.get(context.key)
         if session is not None:
             return responses.begin_response(session)
-        self._name_node(context.node)
+        self._set_node_name(context.node)
         whole = components.has_whole_node(context, self._devices.hardware.cpu_count)
-        self._close_stale(context, whole)
+        self._finish_stale(context, whole)
         self._repair()
-        moment = Moment.LAST if whole else Moment.HOOK  # what was before is not the whole node's job's
-        self._sample(moment)
-        started = self._clock.unix(), self._measuring.sampled_at
+        reason = (
+            SampleReason.FINAL if whole else SampleReason.HOOK
+        )  # what was before is not the whole node's job's
+        self._sample(reason)
+        started = self._clock.unix(), self._meter.sampled_at
         session = planner.new_session(context, whole, self.node, self._devices, self.config, started)
         session.boot_id = self._clock.boot_id
         if late_s:
             session.late = True
             session.note(f"the job began {late_s:.1f} s before senergyd took note: not measured until then")
-        request = planner.request(session, context.flags, self.config)
+        request = planner.parse_request(session, context.flags, self.config)
         self._sessions[session.key] = session
-        if self._applying.apply(session, request):
-            self._sample(moment)
-        self._begin_meter(session)
+        if self._applier.apply(session, request):
+            self._sample(reason)
+        self._start_metering(session)
         session.phase = OPEN
-        self._keeper.save(session)
+        self._checkpoints.save(session)
         answer = responses.begin_response(session)
         log.info(
             "job %s begins: policy %s, %s", session.owner, session.policy, responses.settings_summary(answer)
@@ -168,7 +163,7 @@ class Engine:
             UsageError: the environment does not describe a job.
         """
         context = job_context(env)
-        session = self._sessions.get(context.key) or self._sessions.only_run(context.job_id)
+        session = self._sessions.get(context.key) or self._sessions.sole_run(context.job_id)
         if session is None:
             return {"known": False}
         if late_s:
@@ -178,11 +173,11 @@ class Engine:
         self._finish(session)
         return {"known": True}
 
-    def knows(self, key: tuple[int, int]) -> bool:
+    def has_job(self, key: tuple[int, int]) -> bool:
         """Return whether a job (id, restart count) has begun here and has no record yet."""
-        return key in self._sessions or any(session.key == key for session in self._closing.sessions)
+        return key in self._sessions or any(session.key == key for session in self._finalizer.sessions)
 
-    def not_measured(self, env: Mapping[str, str], began: float, ended: float) -> None:
+    def record_unmeasured_job(self, env: Mapping[str, str], began: float, ended: float) -> None:
         """Record a job that began and ended while we were away; boot times in seconds.
 
         Raises:
@@ -195,8 +190,8 @@ class Engine:
         session = planner.new_session(context, whole, node, self._devices, self.config, (now + began, began))
         planner.mark_unmeasured(session, context.flags, self._clock.boot_id, now + ended)
         if not self.spool.has(session.record_id):
-            self._closing.sessions.append(session)
-            self._keeper.save(session)
+            self._finalizer.sessions.append(session)
+            self._checkpoints.save(session)
 
     def step(
         self,
@@ -217,37 +212,37 @@ class Engine:
             pid: the step's slurmstepd; None if that is not told.
             script: fingerprint of the job's script and its arguments; None if that is not told.
         """
-        session = self._sessions.running(job_id)
+        session = self._sessions.latest_run(job_id)
         if session is None or (event == "end" and name not in session.steps):
             return {"known": False}
-        self._measuring.learn(session)  # at the end of a step its job's control group is still there
-        self._sample(Moment.STEP)
+        self._meter.find_processes(session)  # at the end of a step its job's control group is still there
+        self._sample(SampleReason.STEP)
         if event == "start":
-            session.begin_step(name, self._measuring.sampled_at, pid)
+            session.begin_step(name, self._meter.sampled_at, pid)
             session.fingerprint = script or session.fingerprint
-            self._measuring.learn(session)
+            self._meter.find_processes(session)
             if planner.learn_cpus(session, job_cores, self._devices.hardware):
-                self._late.add(session.key)
+                self._pending.add(session.key)
         else:
             step = session.steps[name]
-            record = job_records.step_record(session, step, session.unix_at(self._measuring.sampled_at))
-            if self._keeper.spool(record):
+            record = job_records.step_record(session, step, session.unix_at(self._meter.sampled_at))
+            if self._checkpoints.spool_record(record):
                 del session.steps[name]
             if step.is_container:
-                session.over_since = self._clock.boottime()
-        self._keeper.save(session)
+                session.steps_ended_at = self._clock.boottime()
+        self._checkpoints.save(session)
         return {"known": True}
 
     @property
-    def behind(self) -> bool:
+    def has_pending_settings(self) -> bool:
         """Whether `catch_up` has anything to do."""
-        return bool(self._late)
+        return bool(self._pending)
 
-    def catch_up(self) -> None:
+    def apply_pending_settings(self) -> None:
         """Set what became possible with a step, after it was answered: the step must not wait for it."""
-        late, self._late = self._late, set()
+        late, self._pending = self._pending, set()
         for session in [self._sessions[key] for key in late if key in self._sessions]:
-            self._applying.again(session)
+            self._applier.replan(session)
 
     def set_caps(self, job_id: int, caps: Mapping[str, float | None]) -> dict[str, Any]:
         """Change the caps of a running job.
@@ -259,9 +254,9 @@ class Engine:
         Raises:
             NotFoundError: no such job here.
         """
-        session = self._sessions.must_run(job_id)
-        self._sample(Moment.HOOK)
-        return self._applying.set_caps(session, caps)
+        session = self._sessions.require_run(job_id)
+        self._sample(SampleReason.HOOK)
+        return self._applier.set_caps(session, caps)
 
     def energy(
         self, job_id: int, *, reader: int | None = None, fresh: bool = False
@@ -277,14 +272,14 @@ class Engine:
             NotFoundError: no such job here.
             ForbiddenError: it is another user's.
         """
-        session = self._sessions.must_run(job_id)
+        session = self._sessions.require_run(job_id)
         if reader not in (None, session.uid):
             raise ForbiddenError(f"energy: job {job_id} belongs to another user")
         now = self._clock.boottime()
-        oldest_s = _FRESHEST_S if fresh and self._fresh.take(session.uid, now) else _FRESH_S
-        if now - self._measuring.sampled_at > oldest_s:
-            self._sample(Moment.LOOK)
-        sampled_s = self._measuring.sampled_at
+        oldest_s = _MIN_SAMPLE_AGE_S if fresh and self._fresh.try_take(session.uid, now) else _SAMPLE_AGE_S
+        if now - self._meter.sampled_at > oldest_s:
+            self._sample(SampleReason.QUERY)
+        sampled_s = self._meter.sampled_at
         age_s = max(0.0, self._clock.boottime() - sampled_s)
         return session.uid, {**responses.energy_response(session), "age_s": age_s, "sampled_s": sampled_s}
 
@@ -294,82 +289,92 @@ class Engine:
         Args:
             reader: uid of who asks; None for who may read everything.
         """
-        now, last = self._clock.boottime(), self._measuring.time
-        if not self.active and (last is None or now - last > LEAST_WINDOW_S):
-            self._sample(Moment.LOOK)  # without jobs that is done seldom
-        live, sessions = self._measuring.live, [*self._sessions.values(), *self._closing.sessions]
-        found = {
+        now, last = self._clock.boottime(), self._meter.time
+        if not self.active and (last is None or now - last > MIN_WINDOW_S):
+            self._sample(SampleReason.QUERY)  # without jobs that is done seldom
+        live, sessions = self._meter.live, [*self._sessions.values(), *self._finalizer.sessions]
+        response = {
             **responses.status_response(self.node, sessions, self._devices, reader),
             **self.spool.state(),
             "sampling_hz": self.config.agent.sampling_hz,
-            "unrestored": sorted(self._restoration.unrestored),
+            "unrestored": sorted(self._settings.unrestored),
             "watts": dict(live.watts(now)),
             "watts_window_s": live.window_s,
         }
-        books = {"books": self._measuring.sums(), "idle_watts": self._measuring.idle_watts()}
-        return found if reader is not None else found | books
+        accounts = {"energy_accounts": self._meter.account_totals(), "idle_watts": self._meter.idle_watts()}
+        return response if reader is not None else response | accounts
 
-    def tick(self) -> None:
+    def sample(self) -> None:
         """Take a regular sample."""
-        self._sample(Moment.TICK)
+        self._sample(SampleReason.PERIODIC)
 
     def housekeeping(self) -> None:
         """Write a checkpoint, and try again what failed before."""
-        self.catch_up()
-        for session in overdue(self._sessions.values(), self._devices.root, self._clock.boottime()):
-            log.warning("job %s: %s", session.owner, NOTE)
-            session.note(NOTE)
+        self.apply_pending_settings()
+        for session in stale_jobs(self._sessions.values(), self._devices.root, self._clock.boottime()):
+            log.warning("job %s: %s", session.owner, NO_EPILOG_NOTE)
+            session.note(NO_EPILOG_NOTE)
             self._finish(session)
         self._repair()
-        self._keeper.save_regularly()
+        self._checkpoints.save_periodically()
         self.spool.expire(self._clock.unix(), self.config.agent.trace_retention_days * 86400)
-        if self._closing.sessions:
-            self.on_change()
+        if self._finalizer.sessions:
+            self.notify_written()
 
     def reconfigure(self, config: Config) -> None:
         """Use another configuration from now on; running jobs keep their settings."""
         self.config = config
         self.spool.limit_bytes = config.agent.spool_limit_mb * 1_000_000
 
-    def tidy(self) -> Flush:
+    def finalize_jobs(self) -> UnsyncedFiles:
         """Write records of what has ended, and return what is to be forced to disk before `flushed`."""
-        self._closing.complete()
-        return self._keeper.unsynced()
+        self._finalizer.complete()
+        return self._checkpoints.unsynced()
 
-    def flushed(self, flush: Flush, *, succeeded: bool = True) -> None:
+    def flushed(self, flush: UnsyncedFiles, *, succeeded: bool = True) -> None:
         """Forget what is on disk now; what could not be forced to it is written again."""
-        (self._keeper.synced if succeeded else self._keeper.not_synced)(flush)
+        (self._checkpoints.synced if succeeded else self._checkpoints.not_synced)(flush)
 
     def stop(self) -> None:
         """Write everything down; settings of running jobs stay, journaled."""
-        self.tick()
-        self._keeper.save_traces()
-        self._keeper.save_books()
-        self._closing.complete()
-        self._keeper.flush()
-        self._measuring.close()
+        self.sample()
+        self._checkpoints.save_traces()
+        self._checkpoints.save_accounts()
+        self._finalizer.complete()
+        self._checkpoints.flush()
+        self._meter.close()
         self._devices.close()
         self._state.close()
 
-    def _begin_meter(self, session: Session) -> None:
-        """Count from the last sample on: what setting up used is not the job's."""
-        start = self._measuring.sampled_at
-        session.start_unix = self._clock.unix() - (self._clock.boottime() - start)
-        session.count_from(start, 1 / self.config.agent.sampling_hz)
+    def notify_written(self) -> None:
+        """Ask for a sync to disk and for delivery of the spool."""
+        self._checkpoints.notify_written()
 
-    def _continue(self, session: Session) -> None:
+    def _allocations(self) -> dict[str, JobAllocation]:
+        return {s.owner: planner.allocation(s, self._devices.hardware) for s in self._sessions.values()}
+
+    def _current_config(self) -> Config:
+        return self.config
+
+    def _start_metering(self, session: Session) -> None:
+        """Count from the last sample on: what setting up used is not the job's."""
+        start = self._meter.sampled_at
+        session.start_unix = self._clock.unix() - (self._clock.boottime() - start)
+        session.start_metering(start, 1 / self.config.agent.sampling_hz)
+
+    def _resume_session(self, session: Session) -> None:
         session.note("senergyd was restarted while the job ran")
         if session.phase == STARTING:
-            session.merge_outcomes(self._restoration.apply(session.owner, session.plan))
+            session.merge_outcomes(self._settings.apply(session.owner, session.plan))
             session.phase = OPEN
         if session.cpu_list is not None:  # known, but perhaps not acted upon yet
-            self._late.add(session.key)
+            self._pending.add(session.key)
         if session.trace is None:
             interval_s = 1 / self.config.agent.sampling_hz
-            session.trace = TraceBuilder(self._measuring.sampled_at, interval_s, session.components)
+            session.trace = TraceBuilder(self._meter.sampled_at, interval_s, session.components)
         log.info("job %s goes on", session.owner)
 
-    def _close_stale(self, context: JobContext, whole: bool) -> None:
+    def _finish_stale(self, context: JobContext, whole: bool) -> None:
         """End jobs that cannot run any more beside the new one: their epilog never came."""
         for session in list(self._sessions.values()):
             if whole or session.whole_node or session.job_id == context.job_id:
@@ -379,24 +384,24 @@ class Engine:
 
     def _finish(self, session: Session) -> None:
         """Measure for the last time and restore; the record is written by `tidy`, nobody waits for it."""
-        self._sample(Moment.LAST)
-        session.end_unix = session.unix_at(self._measuring.sampled_at)
+        self._sample(SampleReason.FINAL)
+        session.end_unix = session.unix_at(self._meter.sampled_at)
         session.phase = CLOSING
         del self._sessions[session.key]
-        self._measuring.leave(session)
-        self._closing.sessions.append(session)
+        self._meter.remove(session)
+        self._finalizer.sessions.append(session)
         if session.outcomes:
-            self._keeper.save(session)
-        self._closing.put_back(session)
-        self._keeper.save(session)
+            self._checkpoints.save(session)
+        self._finalizer.restore_settings(session)
+        self._checkpoints.save(session)
 
     def _repair(self) -> None:
-        self._closing.repair(self._sessions.values())
+        self._finalizer.repair(self._sessions.values())
 
-    def _sample(self, moment: Moment) -> None:
-        self._measuring.sample((s for s in self._sessions.values() if s.phase == OPEN), moment)
+    def _sample(self, reason: SampleReason) -> None:
+        self._meter.sample((s for s in self._sessions.values() if s.phase == OPEN), reason)
 
-    def _name_node(self, node: str | None) -> None:
+    def _set_node_name(self, node: str | None) -> None:
         if node and node != self.node:
             self.node = node
-            self._measuring.rename(node)
+            self._meter.rename(node)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurm_energy.agent.jobs.sessions import Session, Step
+from slurm_energy.agent.jobs.sessions import JobStep, Session
 from slurm_energy.agent.metering.attribution import BY_CPU_TIME, OTHER
 from slurm_energy.agent.metering.components import component_energies
 from slurm_energy.control import knob_keys
@@ -22,12 +22,15 @@ _LEFT_TO_OTHERS = "after the job: "
 def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
     """Return the record of a session that has ended."""
     end = max(session.start_unix, session.end_unix if session.end_unix is not None else session.start_unix)
-    session.watch.finish()
+    session.power_monitor.finish()
     found = component_energies(
-        session.parts, session.meter, whole_node=session.whole_node, partial=session.partly_known
+        session.job_components,
+        session.meter,
+        whole_node=session.whole_node,
+        partial=session.partial_components,
     )
     return EnergyRecord(
-        **_whose(session),
+        **_common_fields(session),
         start=session.start_unix,
         end=end,
         components=found,
@@ -35,8 +38,8 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
         devices=session.devices,
         cpus=session.cpus,
         mean_watts=_mean(found, end - session.start_unix),
-        peak_watts=_peak(session.watch.peak_watts, found, end - session.start_unix),
-        seconds_above_cap=session.watch.above_cap_s,
+        peak_watts=_peak(session.power_monitor.peak_watts, found, end - session.start_unix),
+        seconds_above_cap=session.power_monitor.above_cap_s,
         throttled_seconds=session.meter.throttled_s,
         uncertain_seconds=session.meter.uncertain_s,
         notes=tuple(session.notes),
@@ -44,17 +47,17 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
     )
 
 
-def step_record(session: Session, step: Step, end_unix: float) -> EnergyRecord:
+def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecord:
     """Return the record of a step: what the job's part of the node used while it ran."""
     end = max(step.start_unix, end_unix)
-    meter = session.meter.since(step.earlier)
+    meter = session.meter.since(step.meter_at_start)
     if not session.whole_node:  # what was split in this time is noted as assumed; the rest is still to come
         untold = {name for name in (*BY_CPU_TIME, OTHER) if name not in meter.assumed_s}
         meter.energy_uj = {name: uj for name, uj in meter.energy_uj.items() if name not in untold}
-    partial = session.components if step.shared else session.partly_known
-    found = component_energies(session.parts, meter, whole_node=session.whole_node, partial=partial)
+    partial = session.components if step.shared else session.partial_components
+    found = component_energies(session.job_components, meter, whole_node=session.whole_node, partial=partial)
     return EnergyRecord(
-        **_whose(session),
+        **_common_fields(session),
         start=step.start_unix,
         end=end,
         components=found,
@@ -67,7 +70,7 @@ def step_record(session: Session, step: Step, end_unix: float) -> EnergyRecord:
     )
 
 
-def _whose(session: Session) -> dict[str, Any]:
+def _common_fields(session: Session) -> dict[str, Any]:
     """Return what the records of a job and of its steps have in common."""
     return {
         "cluster": session.cluster,
@@ -82,7 +85,7 @@ def _whose(session: Session) -> dict[str, Any]:
         "model": session.model,
         "tag": session.tag,
         "fingerprint": session.fingerprint,
-        "requested": dict(session.asked),
+        "requested": dict(session.requested),
         "gpus": session.gpus,
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_energy.agent.jobs.sessions import CLOSING, Session
 from slurm_energy.agent.metering import components
-from slurm_energy.agent.metering.job_meter import Meter, PowerWatch
+from slurm_energy.agent.metering.job_meter import JobMeter, PowerMonitor
 from slurm_energy.config import Config
 from slurm_energy.control.arbitration import JobAllocation
 from slurm_energy.control.journal import SettingsJournal
@@ -29,7 +29,7 @@ from slurm_energy.quantities import shown
 from slurm_energy.records import JobDevice
 from slurm_energy.slurm.hook_environment import JobContext
 
-_ASKED = {
+_FLAG_NAMES = {
     "ENERGY_POLICY": "policy",
     "ENERGY_CAP": "cap_watts",
     "ENERGY_GPU_CAP": "gpu_cap_watts",
@@ -37,8 +37,8 @@ _ASKED = {
     "ENERGY_TAG": "tag",
     "ENERGY_ALTERNATIVES": "alternatives",
 }
-_SHORTEST_WINDOW_S = 1.0
-_LONGEST_PRODUCT = 128
+_MIN_WINDOW_S = 1.0
+_MAX_PRODUCT_LENGTH = 128
 _LIMIT_KINDS = (
     "cpufreq.boost",
     "cpufreq.frequency",
@@ -88,9 +88,9 @@ def new_session(
         gpus=gpus,
         gpu_job=bool(context.gpus),
         devices=_devices(hardware, gpus),
-        parts=components.job_components(devices, whole, gpus, unknown),
-        meter=Meter(started[1]),
-        watch=PowerWatch(max(_SHORTEST_WINDOW_S, 1 / config.agent.sampling_hz)),
+        job_components=components.job_components(devices, whole, gpus, unknown),
+        meter=JobMeter(started[1]),
+        power_monitor=PowerMonitor(max(_MIN_WINDOW_S, 1 / config.agent.sampling_hz)),
         notes=[*notes, _INSTANCES] if unknown else notes,
     )
 
@@ -106,25 +106,25 @@ def _devices(hardware: NodeHardware, gpus: Sequence[int]) -> tuple[JobDevice, ..
 
 
 def _product(name: str) -> str:
-    return shown(name, _LONGEST_PRODUCT)
+    return shown(name, _MAX_PRODUCT_LENGTH)
 
 
 def mark_unmeasured(session: Session, flags: Mapping[str, str], boot_id: str, end_unix: float) -> None:
     """Close a session of which nothing was seen; the same job always gets the same record id."""
-    session.asked = _asked(flags)
+    session.requested = _requested_flags(flags)
     session.boot_id, session.end_unix, session.phase = boot_id, end_unix, CLOSING
-    session.parts = ()
+    session.job_components = ()
     identity = f"{session.cluster}/{session.node}/{boot_id}/{session.owner}"
     session.record_id = uuid.uuid5(uuid.NAMESPACE_URL, identity).hex
     session.notes = ["senergyd was away for the whole job: nothing was set, its energy is not known"]
 
 
-def request(session: Session, flags: Mapping[str, str], config: Config) -> PolicyRequest:
+def parse_request(session: Session, flags: Mapping[str, str], config: Config) -> PolicyRequest:
     """Check a job's flags again and note them in the session.
 
     What cannot be accepted never stops a job: it runs under the default policy, and the record says why.
     """
-    session.asked = _asked(flags)
+    session.requested = _requested_flags(flags)
     try:
         found = validate_flags(flags, config, session.user, session.partition)
     except EnergyError as error:
@@ -134,9 +134,11 @@ def request(session: Session, flags: Mapping[str, str], config: Config) -> Polic
     return found
 
 
-def _asked(flags: Mapping[str, str]) -> dict[str, str]:
+def _requested_flags(flags: Mapping[str, str]) -> dict[str, str]:
     return {
-        _ASKED[name]: shown(text, _shown_max(name)) for name, text in flags.items() if name in _ASKED and text
+        _FLAG_NAMES[name]: shown(text, _shown_max(name))
+        for name, text in flags.items()
+        if name in _FLAG_NAMES and text
     }
 
 
@@ -172,9 +174,9 @@ def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) 
     return session.cpu_list is not None
 
 
-def again(session: Session, config: Config) -> PolicyRequest:
+def request_again(session: Session, config: Config) -> PolicyRequest:
     """Return what a running job asks for, to plan it again."""
-    caps = session.watch.cap_watts, session.watch.gpu_cap_watts
+    caps = session.power_monitor.cap_watts, session.power_monitor.gpu_cap_watts
     policy = session.policy if caps == (None, None) else capping_policy(session.policy, config)
     return PolicyRequest(policy=policy, cap_watts=caps[0], gpu_cap_watts=caps[1], model=session.model)
 
@@ -184,7 +186,7 @@ _INSTANCES = (
 )
 
 
-def tenant(session: Session, hardware: NodeHardware) -> JobAllocation:
+def allocation(session: Session, hardware: NodeHardware) -> JobAllocation:
     """Return what a job has of the node."""
     cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
     return JobAllocation(cpus, frozenset(_gpus_to_set(session, hardware)))

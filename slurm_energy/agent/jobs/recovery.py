@@ -6,22 +6,22 @@ import logging
 from typing import Any
 
 from slurm_energy.agent.jobs.sessions import CLOSING, Session
-from slurm_energy.agent.metering.node_meter import Measuring
+from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
 from slurm_energy.agent.state.spool import Spool
-from slurm_energy.agent.state.state_directory import StateDir
+from slurm_energy.agent.state.state_directory import StateDirectory
 
 log = logging.getLogger(__name__)
 
 
-def take_up(
-    state: StateDir, spool: Spool, measuring: Measuring, boot_id: str
+def recover(
+    state: StateDirectory, spool: Spool, meter: NodeEnergyMeter, boot_id: str
 ) -> tuple[list[Session], list[Session], list[Session]]:
     """Load the jobs of an earlier run, and the node's books from its latest checkpoint.
 
     Args:
         state: the agent's directory.
         spool: records for the controller.
-        measuring: takes the books.
+        meter: takes the books.
         boot_id: jobs of another boot have ended with it.
 
     Returns:
@@ -30,7 +30,7 @@ def take_up(
     found = state.load()
     sessions = [session for session, _ in found if not spool.has(session.record_id)]
     recorded = [session for session, _ in found if session not in sessions]
-    _take_books(state, measuring, [checkpoint for _, checkpoint in found], sessions)
+    _load_accounts(state, meter, [checkpoint for _, checkpoint in found], sessions)
     for session in sessions:
         if session.phase != CLOSING and session.boot_id != boot_id:
             session.end_unix = session.unix_at(session.meter.start + session.meter.elapsed_s)
@@ -40,20 +40,20 @@ def take_up(
     return [session for session in sessions if session.phase != CLOSING], ended, recorded
 
 
-def _take_books(
-    state: StateDir, measuring: Measuring, checkpoints: list[dict[str, Any]], sessions: list[Session]
+def _load_accounts(
+    state: StateDirectory, meter: NodeEnergyMeter, checkpoints: list[dict[str, Any]], sessions: list[Session]
 ) -> None:
     """Go on from the latest checkpoint that can be read, whichever job's file it is in."""
-    if (books := state.load_books()) is not None:
+    if (books := state.load_accounts()) is not None:
         checkpoints.append(books)
     running = [session for session in sessions if session.phase != CLOSING]
     for checkpoint in sorted(checkpoints, key=_sequence, reverse=True):
         try:
-            measuring.load(checkpoint, running)
+            meter.load(checkpoint, running)
             return
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             why = f"{type(error).__name__}: {error}"
-            log.error("books of an earlier run cannot be read, older ones count: %s", why)
+            log.error("energy accounts of an earlier run cannot be read, older ones count: %s", why)
 
 
 def _sequence(checkpoint: Any) -> int:

@@ -12,9 +12,9 @@ from fractions import Fraction
 from typing import Any
 
 from slurm_energy.agent.metering.attribution import BY_CPU_TIME, OTHER
-from slurm_energy.agent.metering.components import Part
-from slurm_energy.agent.metering.cpu_time_meter import Worker
-from slurm_energy.agent.metering.job_meter import Booking, Meter, PowerWatch
+from slurm_energy.agent.metering.components import JobComponent
+from slurm_energy.agent.metering.cpu_time_meter import MeteredJob
+from slurm_energy.agent.metering.job_meter import Charge, JobMeter, PowerMonitor
 from slurm_energy.agent.metering.occupancy import Occupant
 from slurm_energy.agent.metering.trace import TraceBuilder
 from slurm_energy.control.restore import RestoreResult
@@ -25,13 +25,13 @@ from slurm_energy.errors import NotFoundError
 from slurm_energy.records import JobDevice
 
 STARTING, OPEN, CLOSING = "starting", "open", "closing"
-MOST_OPEN_STEPS = 1000
-MOST_NOTES = 100
+MAX_OPEN_STEPS = 1000
+MAX_NOTES = 100
 _WHOLE = Fraction(1)
 
 
 @dataclass(slots=True)
-class Step:
+class JobStep:
     """A step that runs now.
 
     Attributes:
@@ -46,10 +46,10 @@ class Step:
 
     name: str
     start_unix: float
-    earlier: Meter
+    meter_at_start: JobMeter
     pid: int | None = None
     shared: bool = False
-    seen: bool = False
+    process_seen: bool = False
     record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -59,12 +59,12 @@ class Step:
 
     def dump(self) -> dict[str, Any]:
         """Return JSON-ready data."""
-        return {**_flat(self), "earlier": self.earlier.dump()}
+        return {**_flat(self), "meter_at_start": self.meter_at_start.dump()}
 
     @classmethod
-    def load(cls, data: dict[str, Any]) -> Step:
+    def load(cls, data: dict[str, Any]) -> JobStep:
         """Read the output of `dump`."""
-        return cls(**{**data, "earlier": Meter(**data["earlier"])})
+        return cls(**{**data, "meter_at_start": JobMeter(**data["meter_at_start"])})
 
 
 @dataclass(slots=True)
@@ -112,11 +112,11 @@ class Session:
     start_unix: float
     whole_node: bool
     gpus: tuple[int, ...]
-    parts: tuple[Part, ...]
-    meter: Meter
-    watch: PowerWatch
+    job_components: tuple[JobComponent, ...]
+    meter: JobMeter
+    power_monitor: PowerMonitor
     policy: str = "monitor"
-    asked: dict[str, str] = field(default_factory=dict)
+    requested: dict[str, str] = field(default_factory=dict)
     model: str | None = None
     tag: str | None = None
     fingerprint: str | None = None
@@ -125,13 +125,13 @@ class Session:
     outcomes: list[SettingOutcome] = field(default_factory=list)
     restored: list[RestoreResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    steps: dict[str, Step] = field(default_factory=dict)
+    steps: dict[str, JobStep] = field(default_factory=dict)
     gpu_job: bool = False
     cpu_list: tuple[int, ...] | None = None
     late: bool = False
     phase: str = STARTING
     end_unix: float | None = None
-    over_since: float | None = None
+    steps_ended_at: float | None = None
     record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     trace: TraceBuilder | None = None
 
@@ -148,11 +148,11 @@ class Session:
     @property
     def components(self) -> tuple[str, ...]:
         """Names of the components that count for it, as far as that is known."""
-        return tuple(part.component for part in self.parts if part.known)
+        return tuple(component.component for component in self.job_components if component.known)
 
     @property
-    def partly_known(self) -> tuple[str, ...]:
-        """Components of which a part cannot be told: what the job holds of them is not known."""
+    def partial_components(self) -> tuple[str, ...]:
+        """Components of which a component cannot be told: what the job holds of them is not known."""
         return () if self.whole_node or self.cpus is not None else (*BY_CPU_TIME, OTHER)
 
     @property
@@ -162,48 +162,50 @@ class Session:
         return Occupant(self.owner, self.cpus, gpus, self.whole_node)
 
     @property
-    def worker(self) -> Worker:
+    def metered_job(self) -> MeteredJob:
         """How its CPU time is found."""
         pids = tuple(step.pid for step in self.steps.values() if step.pid is not None)
         start = None if self.late else self.meter.start
-        return Worker(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
+        return MeteredJob(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
 
     def unix_at(self, boottime: float) -> float:
         """Return Unix seconds of a moment of the boot clock; not disturbed by jumps of the wall clock."""
         return self.start_unix + max(0.0, boottime - self.meter.start)
 
-    def count_from(self, boottime: float, interval_s: float) -> None:
+    def start_metering(self, boottime: float, interval_s: float) -> None:
         """Begin to count energy at a moment, with a trace of intervals of a length."""
-        self.meter = Meter(boottime)
-        self.watch.reset()
+        self.meter = JobMeter(boottime)
+        self.power_monitor.reset()
         self.trace = TraceBuilder(boottime, interval_s, self.components)
 
-    def book(self, booking: Booking) -> None:
+    def add_charge(self, charge: Charge) -> None:
         """Count what an interval brought for the job and its trace."""
         components = self.components
-        self.meter.add(booking, components)
-        used = {name: booking.energy_uj[name] / 1e6 for name in components if name in booking.energy_uj}
-        waiting = [name for name in components if name in booking.waiting]
-        if not booking.since:
-            self.watch.add(booking.length_s, used, waiting=waiting, blur_s=booking.blur_s)
-            self._plot(booking.start, booking.end, used)
+        self.meter.add(charge, components)
+        used = {name: charge.energy_uj[name] / 1e6 for name in components if name in charge.energy_uj}
+        waiting = [name for name in components if name in charge.waiting]
+        if not charge.since:
+            self.power_monitor.add(
+                charge.length_s, used, waiting=waiting, timing_uncertainty_s=charge.timing_uncertainty_s
+            )
+            self._add_to_trace(charge.start, charge.end, used)
             return
-        since = {name: booking.since.get(name, booking.start) for name in used}
-        lengths_s = {name: booking.end - start for name, start in since.items()}
-        self.watch.add(booking.length_s, used, lengths_s, waiting, booking.blur_s)
+        since = {name: charge.since.get(name, charge.start) for name in used}
+        lengths_s = {name: charge.end - start for name, start in since.items()}
+        self.power_monitor.add(charge.length_s, used, lengths_s, waiting, charge.timing_uncertainty_s)
         for start in set(since.values()):
             together = {name: joules for name, joules in used.items() if since[name] == start}
-            self._plot(start, booking.end, together)
+            self._add_to_trace(start, charge.end, together)
 
-    def _plot(self, start: float, end: float, joules: dict[str, float]) -> None:
+    def _add_to_trace(self, start: float, end: float, joules: dict[str, float]) -> None:
         if self.trace is not None:
             self.trace.add(start, end, joules)
 
     def begin_step(self, name: str, boottime: float, pid: int | None = None) -> None:
         """Open a step; one that is already open goes on."""
-        if name in self.steps or len(self.steps) >= MOST_OPEN_STEPS:
+        if name in self.steps or len(self.steps) >= MAX_OPEN_STEPS:
             return
-        step = Step(name, self.unix_at(boottime), self.meter.copy(), pid)
+        step = JobStep(name, self.unix_at(boottime), self.meter.copy(), pid)
         for other in self.steps.values():
             if not (step.is_container or other.is_container):
                 step.shared = other.shared = True
@@ -211,8 +213,8 @@ class Session:
 
     def note(self, text: str) -> None:
         """Add a remark for the record, once; not without end, as caps may change every few seconds."""
-        if text not in self.notes and len(self.notes) <= MOST_NOTES:
-            self.notes.append(text if len(self.notes) < MOST_NOTES else "further remarks are left out")
+        if text not in self.notes and len(self.notes) <= MAX_NOTES:
+            self.notes.append(text if len(self.notes) < MAX_NOTES else "further remarks are left out")
 
     def merge_outcomes(self, outcomes: Iterable[SettingOutcome]) -> None:
         """Add outcomes; a later one of the same knob keeps the first original."""
@@ -224,9 +226,9 @@ class Session:
         """Return JSON-ready data, without the trace."""
         data = _flat(self)
         del data["trace"]
-        for name in ("parts", "devices", "plan", "outcomes", "restored"):
+        for name in ("job_components", "devices", "plan", "outcomes", "restored"):
             data[name] = [_flat(item) for item in data[name]]
-        data["meter"], data["watch"] = self.meter.dump(), self.watch.dump()
+        data["meter"], data["power_monitor"] = self.meter.dump(), self.power_monitor.dump()
         data["steps"] = {name: step.dump() for name, step in self.steps.items()}
         return data
 
@@ -242,38 +244,38 @@ class Session:
                 **data,
                 "gpus": tuple(data["gpus"]),
                 "cpu_list": None if (cpus := data.get("cpu_list")) is None else tuple(cpus),
-                "parts": tuple(Part(**item) for item in data["parts"]),
-                "meter": Meter(**data["meter"]),
-                "watch": PowerWatch(**data["watch"]),
+                "job_components": tuple(JobComponent(**item) for item in data["job_components"]),
+                "meter": JobMeter(**data["meter"]),
+                "power_monitor": PowerMonitor(**data["power_monitor"]),
                 "devices": tuple(JobDevice(**item) for item in data.get("devices", ())),
                 "plan": tuple(Setting(**item) for item in data["plan"]),
                 "outcomes": [SettingOutcome(**item) for item in data["outcomes"]],
                 "restored": [RestoreResult(**item) for item in data["restored"]],
-                "steps": {name: Step.load(step) for name, step in data["steps"].items()},
+                "steps": {name: JobStep.load(step) for name, step in data["steps"].items()},
             }
         )
 
 
-class Roster(dict[tuple[int, int], Session]):
+class SessionTable(dict[tuple[int, int], Session]):
     """Sessions by job id and restart count."""
 
-    def running(self, job_id: int) -> Session | None:
+    def latest_run(self, job_id: int) -> Session | None:
         """Return the latest run of a job."""
         runs = [session for session in self.values() if session.job_id == job_id]
         return max(runs, key=lambda session: session.restart_count, default=None)
 
-    def must_run(self, job_id: int) -> Session:
+    def require_run(self, job_id: int) -> Session:
         """Return the latest run of a job.
 
         Raises:
             NotFoundError: it does not run here.
         """
-        session = self.running(job_id)
+        session = self.latest_run(job_id)
         if session is None:
             raise NotFoundError(f"job {job_id} does not run on this node")
         return session
 
-    def only_run(self, job_id: int) -> Session | None:
+    def sole_run(self, job_id: int) -> Session | None:
         """Return a job's run if it has one: an epilog may name another restart count than its prolog."""
         runs = [session for session in self.values() if session.job_id == job_id]
         return runs[0] if len(runs) == 1 else None

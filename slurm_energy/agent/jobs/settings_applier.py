@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from slurm_energy.agent.jobs import planner
 from slurm_energy.agent.jobs.sessions import Session
-from slurm_energy.agent.state.checkpoints import Keeper
+from slurm_energy.agent.state.checkpoints import CheckpointWriter
 from slurm_energy.config import Config
 from slurm_energy.control import knob_keys
 from slurm_energy.control.settings_manager import SettingsManager
@@ -18,7 +18,7 @@ from slurm_energy.policies import PolicyRequest
 log = logging.getLogger(__name__)
 
 
-class Applying:
+class SettingsApplier:
     """Plans and sets.
 
     Args:
@@ -29,29 +29,36 @@ class Applying:
     """
 
     def __init__(
-        self, devices: NodeDevices, restoration: SettingsManager, keeper: Keeper, config: Callable[[], Config]
+        self,
+        devices: NodeDevices,
+        settings: SettingsManager,
+        checkpoints: CheckpointWriter,
+        config: Callable[[], Config],
     ) -> None:
         self._devices = devices
-        self._restoration = restoration
-        self._keeper = keeper
+        self._settings = settings
+        self._checkpoints = checkpoints
         self._config = config
 
     def apply(self, session: Session, request: PolicyRequest) -> list[SettingOutcome]:
         """Plan and set what a request means here; what only an earlier plan set goes back."""
-        journal = self._restoration.journal
+        journal = self._settings.journal
         plan, known = planner.plan(session, request, self._devices, journal, self._config())
         dropped = {setting.key for setting in session.plan} - {setting.key for setting in plan.settings}
         session.policy, session.plan = plan.policy, plan.settings
-        session.watch.cap_watts, session.watch.gpu_cap_watts = plan.cap_watts, plan.gpu_cap_watts
+        session.power_monitor.cap_watts, session.power_monitor.gpu_cap_watts = (
+            plan.cap_watts,
+            plan.gpu_cap_watts,
+        )
         for note in plan.notes:
             session.note(note)
         if dropped:
-            self._restoration.restore(session.owner, dropped)
+            self._settings.restore(session.owner, dropped)
         if plan.settings:
-            self._keeper.save(session)
+            self._checkpoints.save(session)
         if dropped:
             known = {}  # restoring may have changed them
-        outcomes = self._restoration.apply(session.owner, plan.settings, known)
+        outcomes = self._settings.apply(session.owner, plan.settings, known)
         session.merge_outcomes(outcomes)
         failed: dict[str, list[str]] = {}
         for outcome in outcomes:
@@ -61,28 +68,28 @@ class Applying:
             log.warning("job %s: %s: %s", session.owner, knob_keys.join_keys(keys), note)
         return outcomes
 
-    def again(self, session: Session) -> None:
+    def replan(self, session: Session) -> None:
         """Plan anew what a running job asked for, now that its CPUs are known."""
         policy = session.policy
-        outcomes = self.apply(session, planner.again(session, self._config()))
+        outcomes = self.apply(session, planner.request_again(session, self._config()))
         session.policy = policy
         log.info("job %s: CPUs known, %d settings planned again", session.owner, len(outcomes))
-        self._keeper.save(session)
+        self._checkpoints.save(session)
 
     def set_caps(self, session: Session, caps: Mapping[str, float | None]) -> dict[str, int]:
         """Change the caps of a running job, see `Engine.set_caps`; return how many were set and failed."""
         request = PolicyRequest(
             policy=planner.capping_policy(session.policy, self._config()),
-            cap_watts=caps.get("cap_watts", session.watch.cap_watts),
-            gpu_cap_watts=caps.get("gpu_cap_watts", session.watch.gpu_cap_watts),
+            cap_watts=caps.get("cap_watts", session.power_monitor.cap_watts),
+            gpu_cap_watts=caps.get("gpu_cap_watts", session.power_monitor.gpu_cap_watts),
             model=session.model,
         )
         policy = session.policy
         outcomes = self.apply(session, request)
         session.policy = policy
-        note = planner.caps_note(session.watch.cap_watts, session.watch.gpu_cap_watts)
+        note = planner.caps_note(session.power_monitor.cap_watts, session.power_monitor.gpu_cap_watts)
         session.note(note)
-        self._keeper.save(session)
+        self._checkpoints.save(session)
         log.info("job %s: %s", session.owner, note)
         failed = sum(outcome.failed for outcome in outcomes)
         return {"applied": len(outcomes) - failed, "failed": failed}

@@ -10,10 +10,10 @@ from slurm_energy.devices.cpu import process_tree
 
 EPILOG_GRACE_S = 600.0
 """Other epilogs of the site may run before ours, one after the other."""
-NOTE = "no epilog came within 10 minutes of the job's end: ended then, so the end is an upper bound"
+NO_EPILOG_NOTE = "no epilog came within 10 minutes of the job's end: ended then, so the end is an upper bound"
 
 
-def overdue(sessions: Iterable[Session], root: Path, now: float) -> list[Session]:
+def stale_jobs(sessions: Iterable[Session], root: Path, now: float) -> list[Session]:
     """Return the jobs whose epilog should have come by now.
 
     A job is over when its batch script or its extern step is: when that step said so, or when its slurmstepd,
@@ -26,9 +26,9 @@ def overdue(sessions: Iterable[Session], root: Path, now: float) -> list[Session
     """
     found = []
     for session in sessions:
-        if session.over_since is None and _is_over(session, root):
-            session.over_since = now
-        if session.over_since is not None and now - session.over_since > EPILOG_GRACE_S:
+        if session.steps_ended_at is None and _is_over(session, root):
+            session.steps_ended_at = now
+        if session.steps_ended_at is not None and now - session.steps_ended_at > EPILOG_GRACE_S:
             found.append(session)
     return found
 
@@ -37,7 +37,7 @@ def _is_over(session: Session, root: Path) -> bool:
     containers = [step for step in session.steps.values() if step.is_container and step.pid is not None]
     pids = [step.pid for step in containers if step.pid is not None]
     alive = set(process_tree.find_slurmstepds(root, pids).get(session.job_id, []))
-    over = any(step.seen and step.pid not in alive for step in containers)
+    over = any(step.process_seen and step.pid not in alive for step in containers)
     for step in containers:
-        step.seen = step.seen or step.pid in alive
+        step.process_seen = step.process_seen or step.pid in alive
     return over

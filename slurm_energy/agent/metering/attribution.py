@@ -17,7 +17,7 @@ _NONE = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class JobResourceTime:
     """What one job holds of the node in an interval, and what it did.
 
     Attributes:
@@ -34,7 +34,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class DynamicEnergy:
     """Dynamic energy in microjoules that jobs and the rest of the node caused, all components together."""
 
     jobs: Mapping[str, int] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeInterval:
+class NodeMeasurement:
     """What was measured of the whole node.
 
     Attributes:
@@ -58,12 +58,12 @@ class NodeInterval:
     busy_ns: int | None
     energy_uj: Mapping[str, int]
     static_uj: Mapping[str, int] = field(default_factory=dict)
-    moved: Moved = field(default_factory=Moved)
+    dynamic: DynamicEnergy = field(default_factory=DynamicEnergy)
     gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class EnergySplit:
     """The result, in microjoules by component.
 
     Attributes:
@@ -76,7 +76,7 @@ class Split:
     jobs: Mapping[str, Mapping[str, int]]
     idle: Mapping[str, int]
     unattributed: Mapping[str, int]
-    moved: Moved
+    dynamic: DynamicEnergy
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ def apportion(total: int, weights: Sequence[int]) -> list[int]:
     return parts
 
 
-def split(interval: NodeInterval, claims: Iterable[Claim]) -> Split:
+def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -> EnergySplit:
     """Split an interval's energy among jobs, idle and unattributed.
 
     Args:
@@ -138,8 +138,8 @@ def split(interval: NodeInterval, claims: Iterable[Claim]) -> Split:
     jobs = sorted(claims, key=lambda claim: claim.job)
     held, used = _cpus_held(interval, jobs), _cpu_time(interval, jobs)
     pieces: dict[str, _Piece] = {}
-    dynamic = _Piece([interval.moved.jobs.get(claim.job, 0) for claim in jobs])
-    dynamic.unattributed = interval.moved.rest + sum(interval.moved.jobs.values()) - sum(dynamic.jobs)
+    dynamic = _Piece([interval.dynamic.jobs.get(claim.job, 0) for claim in jobs])
+    dynamic.unattributed = interval.dynamic.rest + sum(interval.dynamic.jobs.values()) - sum(dynamic.jobs)
     for name, energy_uj in interval.energy_uj.items():
         if name == OTHER:
             continue
@@ -154,15 +154,17 @@ def split(interval: NodeInterval, claims: Iterable[Claim]) -> Split:
     if OTHER in interval.energy_uj:
         gpus = [_gpu_held(gpu_index(name), jobs) for name in _gpu_names(interval, jobs)]
         pieces[OTHER] = _other(interval, _node_held(held, gpus), dynamic)
-    return Split(
+    return EnergySplit(
         jobs={c.job: {name: piece.jobs[i] for name, piece in pieces.items()} for i, c in enumerate(jobs)},
         idle={name: piece.idle for name, piece in pieces.items()},
         unattributed={name: piece.unattributed for name, piece in pieces.items()},
-        moved=Moved(dict(zip((c.job for c in jobs), dynamic.jobs, strict=True)), dynamic.unattributed),
+        dynamic=DynamicEnergy(
+            dict(zip((c.job for c in jobs), dynamic.jobs, strict=True)), dynamic.unattributed
+        ),
     )
 
 
-def node_rest(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, int]:
+def rest_of_node(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, int]:
     """Return what a node used besides its measured parts, never negative.
 
     The node's meter and the parts' counters are not read at one instant, so that the parts of a short
@@ -194,13 +196,13 @@ def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
     return _Piece(jobs, unattributed=unattributed)
 
 
-def _cpus_held(interval: NodeInterval, jobs: Sequence[Claim]) -> _Weights:
+def _cpus_held(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _Weights:
     """Return allocated CPUs by job, and free ones."""
     held = [claim.held_ns for claim in jobs]
     return _Weights(held, max(0 if any(held) else 1, interval.capacity_ns - sum(held)))
 
 
-def _cpu_time(interval: NodeInterval, jobs: Sequence[Claim]) -> _Weights:
+def _cpu_time(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _Weights:
     """Return CPU time by job, and that of everything else.
 
     A job whose CPU time is not known gets, with its like and by allocated CPUs, what the others left, at
@@ -215,14 +217,14 @@ def _cpu_time(interval: NodeInterval, jobs: Sequence[Claim]) -> _Weights:
     return _Weights(weights, max(0, (interval.busy_ns or 0) - sum(weights)))
 
 
-def _gpu_names(interval: NodeInterval, jobs: Sequence[Claim]) -> list[str]:
+def _gpu_names(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> list[str]:
     """Return the node's GPUs as far as this interval knows of them: measured, named for it, or held."""
     measured = {name for name in interval.energy_uj if name.startswith("gpu[")}
     held = {f"gpu[{index}]" for claim in jobs for index in claim.gpus}
     return sorted(measured | held | set(interval.gpus))
 
 
-def _gpu_held(index: int, jobs: Sequence[Claim]) -> _Weights:
+def _gpu_held(index: int, jobs: Sequence[JobResourceTime]) -> _Weights:
     """Return the share of a GPU by job, and what nobody holds."""
     shares = [claim.gpus.get(index, _NONE) for claim in jobs]
     if all(share is _NONE for share in shares):
@@ -237,7 +239,7 @@ def gpu_index(component: str) -> int:
     return int(component[4:-1])
 
 
-def _other(interval: NodeInterval, held: _Weights, dynamic: _Piece) -> _Piece:
+def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece:
     """Split fans, losses and the rest: static by allocation, the excess as other parts' dynamic energy."""
     energy_uj = interval.energy_uj[OTHER]
     static_uj = min(energy_uj, interval.static_uj.get(OTHER, 0))

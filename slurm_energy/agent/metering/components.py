@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from slurm_energy.agent.metering.attribution import OTHER
-from slurm_energy.agent.metering.job_meter import Meter
+from slurm_energy.agent.metering.job_meter import JobMeter
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.hardware import GpuInfo
 from slurm_energy.records import ComponentEnergy, Quality
@@ -18,7 +18,7 @@ from slurm_energy.slurm.hook_environment import JobContext
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JobComponent:
     """A component that counts for a job.
 
     Attributes:
@@ -58,29 +58,29 @@ def is_on_unknown_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node:
 
 def job_components(
     devices: NodeDevices, whole_node: bool, gpus: tuple[int, ...], unknown_gpus: bool
-) -> tuple[Part, ...]:
+) -> tuple[JobComponent, ...]:
     """Return the components that count for a job: of the GPUs its own, all with the whole node.
 
     With `unknown_gpus` all are listed as not known.
     """
-    found: dict[str, Part] = {}
+    found: dict[str, JobComponent] = {}
     own = {f"gpu[{index}]" for index in gpus}
     for counter in devices.counters:
         name = counter.component
         is_gpu = name.startswith("gpu")
         if is_gpu and not (whole_node or unknown_gpus or name in own):
             continue
-        part = Part(name, counter.source, counter.quality, not (is_gpu and unknown_gpus))
+        part = JobComponent(name, counter.source, counter.quality, not (is_gpu and unknown_gpus))
         found[name] = _joined(found.get(name), part)
     guessed = any(counter.quality == Quality.MODELLED for counter in devices.counters)
     for counter in devices.node_counters:  # less the components: as good as they are
         quality = Quality.MODELLED if guessed else counter.quality
-        found[OTHER] = _joined(found.get(OTHER), Part(OTHER, counter.source, quality))
+        found[OTHER] = _joined(found.get(OTHER), JobComponent(OTHER, counter.source, quality))
     return tuple(found.values())
 
 
 def component_energies(
-    listed: Iterable[Part], meter: Meter, *, whole_node: bool, partial: Container[str] = ()
+    listed: Iterable[JobComponent], meter: JobMeter, *, whole_node: bool, partial: Container[str] = ()
 ) -> tuple[ComponentEnergy, ...]:
     """Return a record's components from what a meter added up.
 
@@ -98,28 +98,28 @@ def component_energies(
         found.append(ComponentEnergy(part.component, joules, part.source, quality))
     if whole_node and OTHER in meter.energy_uj:
         source = next(part.source for part in found if part.name == OTHER)
-        doubtful = OTHER in partial or OTHER in meter.doubtful_s
+        doubtful = OTHER in partial or OTHER in meter.component_uncertain_s
         total = math.fsum(part.energy_joules for part in found if part.energy_joules is not None)
         quality = Quality.PARTIAL if doubtful else Quality.MEASURED
         found.append(ComponentEnergy("node", total, source, quality))
     return tuple(found)
 
 
-def joules(meter: Meter) -> dict[str, float]:
+def joules(meter: JobMeter) -> dict[str, float]:
     """Return joules so far by component, as far as known."""
     return {name: energy_uj / 1e6 for name, energy_uj in meter.energy_uj.items()}
 
 
-def _joined(one: Part | None, other: Part) -> Part:
+def _joined(one: JobComponent | None, other: JobComponent) -> JobComponent:
     if one is None:
         return other
     sources = dict.fromkeys([*one.source.split("+"), other.source])
     quality = Quality.MODELLED if Quality.MODELLED in (one.quality, other.quality) else one.quality
-    return Part(one.component, "+".join(sources), quality, one.known)
+    return JobComponent(one.component, "+".join(sources), quality, one.known)
 
 
-def _quality(part: Part, meter: Meter, partial: bool) -> Quality:
-    if partial or meter.doubtful_s.get(part.component):
+def _quality(part: JobComponent, meter: JobMeter, partial: bool) -> Quality:
+    if partial or meter.component_uncertain_s.get(part.component):
         return Quality.PARTIAL
     assumed = part.quality == Quality.MODELLED or meter.assumed_s.get(part.component)
     return Quality.MODELLED if assumed else Quality.MEASURED

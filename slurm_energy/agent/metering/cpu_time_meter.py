@@ -6,57 +6,60 @@ up its processes, is not: that is left to samples that no hook waits for.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.agent.metering.attribution import node_rest
-from slurm_energy.agent.metering.occupancy import Used
+from slurm_energy.agent.metering.attribution import rest_of_node
+from slurm_energy.agent.metering.occupancy import CpuTimeDelta
 from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, JobCpuTimeReader, JobProcesses, node_busy_ns
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.log_once import Complaints
+from slurm_energy.log_once import RepeatedFailureLog
+
+log = logging.getLogger(__name__)
 
 _TREE_PAUSE_S = 0.9
 """All processes of the node are gone through about once a second at most."""
-_SEARCH_PAUSE_S, _LONGEST_PAUSE_S = 0.9, 15.0
+_SEARCH_PAUSE_S, _MAX_PAUSE_S = 0.9, 15.0
 """A job of which nothing is found, e.g. an allocation without steps, is looked for less and less often."""
-_MOST_DEBT_NS = 20_000_000
+_MAX_DEBT_NS = 20_000_000
 """/proc/stat counts in ticks of 10 ms on every CPU: it may be behind the groups' nanoseconds by two."""
 
 
-class Moment(Enum):
+class SampleReason(Enum):
     """Why a sample is taken, which says how long reading may take."""
 
-    TICK = auto()
+    PERIODIC = auto()
     """The timer: nobody waits."""
     HOOK = auto()
     """A hook waits, and another sample will follow."""
     STEP = auto()
     """The same, and a step's record counts from here or up to here."""
-    LOOK = auto()
+    QUERY = auto()
     """Somebody looks: only what can tell anything new is read."""
-    LAST = auto()
+    FINAL = auto()
     """A hook waits, and a job's time ends here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """A job whose CPU time is wanted.
+class MeteredJob:
+    """A job whose CPU time is requested.
 
     Attributes:
-        job: unique name.
+        name: unique name.
         start: boot time of its begin, in seconds; it had used nothing then. None if it began before we knew.
-        place: how its processes are found.
+        processes: how its processes are found.
     """
 
-    job: str
+    name: str
     start: float | None
-    place: JobProcesses
+    processes: JobProcesses
 
 
-class Usage:
+class CpuTimeMeter:
     """Keeps the last reading of every job and of the node.
 
     Args:
@@ -68,44 +71,46 @@ class Usage:
     def __init__(self, root: Path, node: str, cpus: int) -> None:
         self._root = root
         self._times = JobCpuTimeReader(root, node)
-        self._most_debt_ns = cpus * _MOST_DEBT_NS
+        self._max_debt_ns = cpus * _MAX_DEBT_NS
         self._last: dict[str, tuple[int, float]] = {}
         self._busy_ns: int | None = None
         self._time: float | None = None
         self._debt_ns = 0
         self._due: dict[str, float] = {}
         self._pause_s: dict[str, float] = {}
-        self._complaints = Complaints()
+        self._failures = RepeatedFailureLog(log)
 
-    def read(self, now: float, workers: Iterable[Worker], moment: Moment = Moment.TICK) -> Used:
+    def read(
+        self, now: float, jobs: Iterable[MeteredJob], reason: SampleReason = SampleReason.PERIODIC
+    ) -> CpuTimeDelta:
         """Return the CPU time since the last complete reading.
 
         Args:
             now: boot time in seconds.
-            workers: the jobs on the node.
-            moment: why.
+            jobs: the jobs on the node.
+            reason: why the sample is taken.
         """
-        wanted = list(workers)
-        if moment in (Moment.HOOK, Moment.STEP, Moment.LOOK) and any(
-            self._can_wait(worker) for worker in wanted
+        requested = list(jobs)
+        if reason in (SampleReason.HOOK, SampleReason.STEP, SampleReason.QUERY) and any(
+            self._can_wait(job) for job in requested
         ):
-            return Used(complete=False)
-        searched = [worker for worker in wanted if self._must_search(worker, now, moment)]
-        if any(self._is_tree(worker) and worker not in searched for worker in wanted):
-            return Used(complete=False)  # their processes are gone through a little later
-        times: dict[int, int | None] = dict(self._times.read_open(worker.place for worker in wanted))
+            return CpuTimeDelta(complete=False)
+        searched = [job for job in requested if self._must_search(job, now, reason)]
+        if any(self._is_tree(job) and job not in searched for job in requested):
+            return CpuTimeDelta(complete=False)  # their processes are gone through a little later
+        times: dict[int, int | None] = dict(self._times.read_open(job.processes for job in requested))
         if searched:
-            times |= self._times.read(worker.place for worker in searched)
-            self._plan(searched, times, now)
-        return self._since_last(now, wanted, times)
+            times |= self._times.read(job.processes for job in searched)
+            self._schedule_search(searched, times, now)
+        return self._since_last(now, requested, times)
 
-    def learn(self, worker: Worker) -> None:
+    def find_processes(self, job: MeteredJob) -> None:
         """Look at once for a job of which a process is known now."""
-        if not self._times.find(worker.place):
-            self._due.pop(worker.job, None)
-            self._pause_s.pop(worker.job, None)
+        if not self._times.find(job.processes):
+            self._due.pop(job.name, None)
+            self._pause_s.pop(job.name, None)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Nobody asks for CPU time now: the next reading is the first of a new time."""
         self._busy_ns = None
 
@@ -113,11 +118,11 @@ class Usage:
         """Take another name of this node."""
         self._times.node = node
 
-    def forget(self, worker: Worker) -> None:
+    def forget(self, job: MeteredJob) -> None:
         """Drop a job that has ended."""
-        for kept in (self._last, self._due, self._pause_s):
-            kept.pop(worker.job, None)
-        self._times.forget(worker.place.job_id)
+        for readings in (self._last, self._due, self._pause_s):
+            readings.pop(job.name, None)
+        self._times.forget(job.processes.job_id)
 
     def close(self) -> None:
         """Give descriptors back."""
@@ -132,59 +137,61 @@ class Usage:
         self._time, self._busy_ns, self._debt_ns = data["time"], data["busy_ns"], data["debt_ns"]
         self._last = {job: (int(time_ns), float(when)) for job, (time_ns, when) in data["jobs"].items()}
 
-    def _is_tree(self, worker: Worker) -> bool:
-        return self._times.source(worker.place.job_id) == PROCESS_TREE
+    def _is_tree(self, job: MeteredJob) -> bool:
+        return self._times.source(job.processes.job_id) == PROCESS_TREE
 
-    def _can_wait(self, worker: Worker) -> bool:
+    def _can_wait(self, job: MeteredJob) -> bool:
         """Return whether a later sample will tell about this interval what this one cannot."""
-        return self._is_tree(worker) or not (
-            self._times.source(worker.place.job_id) or worker.job in self._due
-        )
+        return self._is_tree(job) or not (self._times.source(job.processes.job_id) or job.name in self._due)
 
-    def _must_search(self, worker: Worker, now: float, moment: Moment) -> bool:
-        if moment is Moment.TICK:
-            found = self._times.source(worker.place.job_id) not in (None, PROCESS_TREE)
-            return not found and now >= self._due.get(worker.job, now)
-        return self._is_tree(worker) and moment is Moment.LAST
+    def _must_search(self, job: MeteredJob, now: float, reason: SampleReason) -> bool:
+        if reason is SampleReason.PERIODIC:
+            found = self._times.source(job.processes.job_id) not in (None, PROCESS_TREE)
+            return not found and now >= self._due.get(job.name, now)
+        return self._is_tree(job) and reason is SampleReason.FINAL
 
-    def _plan(self, searched: Iterable[Worker], times: Mapping[int, int | None], now: float) -> None:
-        for worker in searched:
-            if times.get(worker.place.job_id) is not None:
-                self._pause_s.pop(worker.job, None)
-                self._due[worker.job] = now + _TREE_PAUSE_S
+    def _schedule_search(
+        self, searched: Iterable[MeteredJob], times: Mapping[int, int | None], now: float
+    ) -> None:
+        for job in searched:
+            if times.get(job.processes.job_id) is not None:
+                self._pause_s.pop(job.name, None)
+                self._due[job.name] = now + _TREE_PAUSE_S
                 continue
-            pause_s = self._pause_s.get(worker.job, _SEARCH_PAUSE_S)
-            self._due[worker.job] = now + pause_s
-            self._pause_s[worker.job] = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = self._pause_s.get(job.name, _SEARCH_PAUSE_S)
+            self._due[job.name] = now + pause_s
+            self._pause_s[job.name] = min(2 * pause_s, _MAX_PAUSE_S)
 
-    def _since_last(self, now: float, workers: list[Worker], times: Mapping[int, int | None]) -> Used:
-        jobs: dict[str, int | None] = {}
-        for worker in workers:
-            time_ns = times.get(worker.place.job_id)
-            jobs[worker.job] = None if time_ns is None else self._moved(worker, time_ns, now)
-        busy_ns = self._busy(sum(used for used in jobs.values() if used is not None))
+    def _since_last(
+        self, now: float, jobs: list[MeteredJob], times: Mapping[int, int | None]
+    ) -> CpuTimeDelta:
+        used_ns: dict[str, int | None] = {}
+        for job in jobs:
+            time_ns = times.get(job.processes.job_id)
+            used_ns[job.name] = None if time_ns is None else self._job_delta_ns(job, time_ns, now)
+        busy_ns = self._busy_delta_ns(sum(used for used in used_ns.values() if used is not None))
         self._time = now
-        return Used(busy_ns, jobs)
+        return CpuTimeDelta(busy_ns, used_ns)
 
-    def _moved(self, worker: Worker, time_ns: int, now: float) -> int | None:
+    def _job_delta_ns(self, job: MeteredJob, time_ns: int, now: float) -> int | None:
         """Return what a job used since the last complete reading; None if that did not know it."""
-        last = self._last.get(worker.job)
-        self._last[worker.job] = time_ns, now
-        if last is None and worker.start is None:
+        last = self._last.get(job.name)
+        self._last[job.name] = time_ns, now
+        if last is None and job.start is None:
             return None
-        last_ns, since = last or (0, worker.start or 0.0)
+        last_ns, since = last or (0, job.start or 0.0)
         return None if self._time is not None and since < self._time else max(0, time_ns - last_ns)
 
-    def _busy(self, jobs_ns: int) -> int | None:
+    def _busy_delta_ns(self, jobs_ns: int) -> int | None:
         """Return the CPU time of all, never less than that of the jobs."""
         before = self._busy_ns
         try:
             self._busy_ns = node_busy_ns(self._root)
         except DeviceError as error:
-            self._complaints.tell("CPU time of the node", f"not known: {error}")
+            self._failures.report("CPU time of the node", f"not known: {error}")
             self._busy_ns = None
         if before is None or self._busy_ns is None:
             return None
-        rest_ns, debt_ns = node_rest(max(0, self._busy_ns - before), jobs_ns, self._debt_ns)
-        self._debt_ns = min(debt_ns, self._most_debt_ns)
+        rest_ns, debt_ns = rest_of_node(max(0, self._busy_ns - before), jobs_ns, self._debt_ns)
+        self._debt_ns = min(debt_ns, self._max_debt_ns)
         return jobs_ns + rest_ns

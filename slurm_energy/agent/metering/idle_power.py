@@ -13,13 +13,13 @@ WINDOW_S = 10.0
 _SLACK_S = 0.1  # of a timer that fires a little early
 QUIET_BUSY_SHARE = 0.02
 """Share of the node's CPU time up to which the node counts as idle; daemons need some of it."""
-_MOST_BLUR = 0.01
+_MAX_TIMING_UNCERTAINTY = 0.01
 """Share of a window that its ends may be off by: the lowest mean of many would be one that began late."""
 
 
 @dataclass(slots=True)
 class _Window:
-    began_blur_s: float
+    start_uncertainty_s: float
     length_s: float = 0.0
     joules: float = 0.0
 
@@ -29,18 +29,18 @@ class IdlePower:
     """The lowest mean power of each component over a quiet window.
 
     Attributes:
-        given_watts: values of the site, which are never replaced; `gpu` is each of the GPUs.
+        configured_watts: values of the site, which are never replaced; `gpu` is each of the GPUs.
         learned_watts: lowest quiet mean so far.
     """
 
-    given_watts: Mapping[str, float] = field(default_factory=dict)
+    configured_watts: Mapping[str, float] = field(default_factory=dict)
     learned_watts: dict[str, float] = field(default_factory=dict)
     _windows: dict[str, _Window] = field(default_factory=dict)
-    _blur_s: tuple[float, float] = (0.0, 0.0)
+    _timing_uncertainty_s: tuple[float, float] = (0.0, 0.0)
 
-    def sampled(self, read_s: float) -> None:
+    def set_read_duration(self, read_duration_s: float) -> None:
         """Take how long the readings at the end of the next intervals took; before `observe`."""
-        self._blur_s = (self._blur_s[1], read_s / 2)
+        self._timing_uncertainty_s = (self._timing_uncertainty_s[1], read_duration_s / 2)
 
     def observe(self, length_s: float, energy_uj: Mapping[str, int], quiet: Iterable[str]) -> None:
         """Take an interval.
@@ -51,18 +51,20 @@ class IdlePower:
             quiet: components that nobody used: cpu, dram and other with CPUs busy for at most
                 QUIET_BUSY_SHARE of the time, a GPU that no job holds.
         """
-        calm = set(quiet)
-        if not (calm or self._windows):
+        idle_components = set(quiet)
+        if not (idle_components or self._windows):
             return
         for name, energy in energy_uj.items():
-            if name not in calm or energy <= 0:  # what stands still is stuck: even idle parts draw power
+            if (
+                name not in idle_components or energy <= 0
+            ):  # what stands still is stuck: even idle parts draw power
                 self._windows.pop(name, None)
                 continue
-            window = self._windows.setdefault(name, _Window(self._blur_s[0]))
+            window = self._windows.setdefault(name, _Window(self._timing_uncertainty_s[0]))
             window.length_s += length_s
             window.joules += energy / 1e6
-            blur_s = window.began_blur_s + self._blur_s[1]
-            if window.length_s >= max(WINDOW_S - _SLACK_S, blur_s / _MOST_BLUR):
+            timing_uncertainty_s = window.start_uncertainty_s + self._timing_uncertainty_s[1]
+            if window.length_s >= max(WINDOW_S - _SLACK_S, timing_uncertainty_s / _MAX_TIMING_UNCERTAINTY):
                 watts = window.joules / window.length_s
                 self.learned_watts[name] = min(watts, self.learned_watts.get(name, watts))
                 del self._windows[name]
@@ -70,7 +72,7 @@ class IdlePower:
     def watts(self, component: str) -> float | None:
         """Return the idle power of a component, None as long as it is not known."""
         kind = component.partition("[")[0]
-        given = self.given_watts.get(component, self.given_watts.get(kind))
+        given = self.configured_watts.get(component, self.configured_watts.get(kind))
         return given if given is not None else self.learned_watts.get(component)
 
     def static_uj(self, length_s: float, energy_uj: Mapping[str, int]) -> dict[str, int]:

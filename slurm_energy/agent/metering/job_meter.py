@@ -12,12 +12,12 @@ from slurm_energy.agent.metering.attribution import OTHER
 _CAP_TOLERANCE = 1.02
 """A regulator holds the mean around its limit, so up to 2 % above the cap counts as at the cap."""
 _ALMOST = 0.95  # a timer that fires a little early still ends a window
-_MOST_BLUR = 0.01
+_MAX_TIMING_UNCERTAINTY = 0.01
 """Share of a window that its end may be off by: the highest mean of many would be one that ended late."""
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class Charge:
     """What one interval adds to one job.
 
     Attributes:
@@ -25,10 +25,10 @@ class Booking:
         energy_uj: microjoules by component, of those that are told now.
         since: boot time from which on a component's energy is told, where that is not `start`.
         waiting: components whose energy of this interval will be told later.
-        doubtful_s: seconds by component in which a wrap or reset may have been missed, or nothing was read.
+        component_uncertain_s: seconds by component with a possibly missed wrap or reset, or no reading.
         assumed: components of which an assumption says how much is the job's.
         throttled_s: seconds of throttling by component.
-        blur_s: by how much its end may be off.
+        timing_uncertainty_s: by how much its end may be off.
     """
 
     start: float
@@ -36,10 +36,10 @@ class Booking:
     energy_uj: Mapping[str, int]
     since: Mapping[str, float] = field(default_factory=dict)
     waiting: frozenset[str] = frozenset()
-    doubtful_s: Mapping[str, float] = field(default_factory=dict)
+    component_uncertain_s: Mapping[str, float] = field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
     throttled_s: Mapping[str, float] = field(default_factory=dict)
-    blur_s: float = 0.0
+    timing_uncertainty_s: float = 0.0
 
     @property
     def length_s(self) -> float:
@@ -48,11 +48,11 @@ class Booking:
 
 
 @dataclass(slots=True)
-class Meter:
+class JobMeter:
     """Energy of a job from `start` (boot time) on, in microjoules by component.
 
     Attributes:
-        doubtful_s: seconds by component in which something may be missing.
+        component_uncertain_s: seconds by component in which something may be missing.
         assumed_s: seconds by component of which an assumption says how much is the job's.
         uncertain_s: doubtful seconds of the component that has most of them: components are told at different
             times, so that the same seconds come several times.
@@ -62,49 +62,51 @@ class Meter:
 
     start: float
     energy_uj: dict[str, int] = field(default_factory=dict)
-    doubtful_s: dict[str, float] = field(default_factory=dict)
+    component_uncertain_s: dict[str, float] = field(default_factory=dict)
     assumed_s: dict[str, float] = field(default_factory=dict)
     uncertain_s: float = 0.0
     throttled_s: float | None = None
     elapsed_s: float = 0.0
 
-    def add(self, booking: Booking, components: Iterable[str]) -> None:
+    def add(self, charge: Charge, components: Iterable[str]) -> None:
         """Add what an interval brought, of the components that count."""
         wanted = set(components)
         total = self.energy_uj
-        for name, energy in booking.energy_uj.items():
+        for name, energy in charge.energy_uj.items():
             if name in wanted:
                 total[name] = total.get(name, 0) + energy
-        if booking.doubtful_s:
-            self.doubt({name: seconds for name, seconds in booking.doubtful_s.items() if name in wanted})
-        for name in booking.assumed & wanted:
-            length_s = booking.end - booking.since.get(name, booking.start)
+        if charge.component_uncertain_s:
+            self.add_uncertain(
+                {name: seconds for name, seconds in charge.component_uncertain_s.items() if name in wanted}
+            )
+        for name in charge.assumed & wanted:
+            length_s = charge.end - charge.since.get(name, charge.start)
             self.assumed_s[name] = self.assumed_s.get(name, 0.0) + length_s
-        throttled = [seconds for name, seconds in booking.throttled_s.items() if name in wanted]
+        throttled = [seconds for name, seconds in charge.throttled_s.items() if name in wanted]
         if throttled:
             self.throttled_s = (self.throttled_s or 0.0) + max(throttled)
-        self.elapsed_s += booking.length_s
+        self.elapsed_s += charge.length_s
 
-    def doubt(self, seconds: Mapping[str, float]) -> None:
+    def add_uncertain(self, seconds: Mapping[str, float]) -> None:
         """Note seconds by component in which something may be missing."""
         for name, length_s in seconds.items():
-            self.doubtful_s[name] = self.doubtful_s.get(name, 0.0) + length_s
-        self.uncertain_s = max(self.doubtful_s.values(), default=0.0)
+            self.component_uncertain_s[name] = self.component_uncertain_s.get(name, 0.0) + length_s
+        self.uncertain_s = max(self.component_uncertain_s.values(), default=0.0)
 
-    def copy(self) -> Meter:
+    def copy(self) -> JobMeter:
         """Return the state as it is now, for `since`."""
-        return Meter(**_copied(self.dump()))
+        return JobMeter(**_copied(self.dump()))
 
-    def since(self, earlier: Meter) -> Meter:
+    def since(self, earlier: JobMeter) -> JobMeter:
         """Return what was added after `earlier` was copied."""
         throttled = None if self.throttled_s is None else self.throttled_s - (earlier.throttled_s or 0.0)
-        doubtful_s = _grown(self.doubtful_s, earlier.doubtful_s)
-        return Meter(
+        component_uncertain_s = _grown(self.component_uncertain_s, earlier.component_uncertain_s)
+        return JobMeter(
             start=earlier.start + earlier.elapsed_s,
             energy_uj={name: uj - earlier.energy_uj.get(name, 0) for name, uj in self.energy_uj.items()},
-            doubtful_s=doubtful_s,
+            component_uncertain_s=component_uncertain_s,
             assumed_s=_grown(self.assumed_s, earlier.assumed_s),
-            uncertain_s=max(doubtful_s.values(), default=0.0),
+            uncertain_s=max(component_uncertain_s.values(), default=0.0),
             throttled_s=throttled,
             elapsed_s=self.elapsed_s - earlier.elapsed_s,
         )
@@ -123,7 +125,7 @@ def _grown(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, 
 
 
 @dataclass(slots=True)
-class PowerWatch:
+class PowerMonitor:
     """Mean power over windows of at least `window_s`: the peak, and the time above caps.
 
     A window shorter than a second would see the steps in which counters are updated rather than power, and
@@ -137,7 +139,7 @@ class PowerWatch:
         above_cap_s: seconds of windows above a cap; None without caps.
         watts: mean of the last window by component.
         length_s, joules, told_s: the window that is open, energy by component and the seconds that it is of.
-        blur_s: by how much the end of its last interval may be off.
+        timing_uncertainty_s: by how much the end of its last interval may be off.
     """
 
     window_s: float
@@ -148,8 +150,8 @@ class PowerWatch:
     watts: dict[str, float] = field(default_factory=dict)
     length_s: float = 0.0
     joules: dict[str, float] = field(default_factory=dict)
-    told_s: dict[str, float] = field(default_factory=dict)
-    blur_s: float = 0.0
+    covered_s: dict[str, float] = field(default_factory=dict)
+    timing_uncertainty_s: float = 0.0
 
     def add(
         self,
@@ -157,7 +159,7 @@ class PowerWatch:
         joules: Mapping[str, float],
         lengths_s: Mapping[str, float] | None = None,
         waiting: Iterable[str] = (),
-        blur_s: float = 0.0,
+        timing_uncertainty_s: float = 0.0,
     ) -> None:
         """Add an interval's energy; ends the window when it is long enough and its end is known well.
 
@@ -166,16 +168,16 @@ class PowerWatch:
             joules: energy by component.
             lengths_s: seconds that a component's energy is of, where that is not `length_s`.
             waiting: components whose energy comes later; their last power holds until then.
-            blur_s: by how much its end may be off.
+            timing_uncertainty_s: by how much its end may be off.
         """
-        self.blur_s = blur_s
+        self.timing_uncertainty_s = timing_uncertainty_s
         self.length_s += length_s
         for name, energy in joules.items():
             self.joules[name] = self.joules.get(name, 0.0) + energy
-            told_s = (lengths_s or {}).get(name, length_s)
-            self.told_s[name] = self.told_s.get(name, 0.0) + told_s
+            covered_s = (lengths_s or {}).get(name, length_s)
+            self.covered_s[name] = self.covered_s.get(name, 0.0) + covered_s
         for name in waiting:
-            self.told_s.setdefault(name, 0.0)
+            self.covered_s.setdefault(name, 0.0)
         if self._is_whole():
             self.finish()
 
@@ -184,29 +186,29 @@ class PowerWatch:
         if self.length_s <= 0:
             return
         whole = self._is_whole()
-        means = {name: watts for name in self.told_s if (watts := self._mean(name)) is not None}
+        means = {name: watts for name in self.covered_s if (watts := self._mean(name)) is not None}
         if means and (whole or self.peak_watts is None):
             self.peak_watts = max(_fast_watts(means), self.peak_watts or 0.0)
             self.watts = means
         if self.cap_watts is not None or self.gpu_cap_watts is not None:
             above_s = self.length_s if self._is_sharp() and self._above(means) else 0.0
             self.above_cap_s = (self.above_cap_s or 0.0) + above_s
-        self.length_s, self.joules, self.told_s = 0.0, {}, {}
+        self.length_s, self.joules, self.covered_s = 0.0, {}, {}
 
     def reset(self) -> None:
         """Forget everything but window and caps."""
         self.peak_watts = self.above_cap_s = None
-        self.watts, self.joules, self.told_s, self.length_s = {}, {}, {}, 0.0
+        self.watts, self.joules, self.covered_s, self.length_s = {}, {}, {}, 0.0
 
     def _is_whole(self) -> bool:
         return self.length_s >= _ALMOST * self.window_s and self._is_sharp()
 
     def _is_sharp(self) -> bool:
-        return self.blur_s <= _MOST_BLUR * self.length_s
+        return self.timing_uncertainty_s <= _MAX_TIMING_UNCERTAINTY * self.length_s
 
     def _mean(self, name: str) -> float | None:
-        told_s = self.told_s[name]
-        return self.joules[name] / told_s if told_s > 0 else self.watts.get(name)
+        covered_s = self.covered_s[name]
+        return self.joules[name] / covered_s if covered_s > 0 else self.watts.get(name)
 
     def _above(self, means: Mapping[str, float]) -> bool:
         total = _fast_watts(means)

@@ -1,4 +1,4 @@
-"""The node's books: what every component used, and who pays. Each microjoule is booked once.
+"""The node's books: what every component cpu_time, and who pays. Each microjoule is booked once.
 
 Takes intervals with the jobs that were there and gives each job its part by the rule of docs/attribution.md.
 Reads no hardware. For every component: jobs + idle + unattributed = measured.
@@ -6,34 +6,43 @@ Reads no hardware. For every component: jobs + idle + unattributed = measured.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_energy.agent.metering.attribution import (
     BY_CPU_TIME,
     OTHER,
-    Moved,
-    NodeInterval,
-    Split,
+    DynamicEnergy,
+    EnergySplit,
+    NodeMeasurement,
     gpu_index,
-    node_rest,
-    split,
+    rest_of_node,
+    split_energy,
 )
-from slurm_energy.agent.metering.component_account import LONGEST_WAIT_S, SLACK_S, Line
+from slurm_energy.agent.metering.component_account import MAX_WAIT_S, SLACK_S, ComponentAccount
 from slurm_energy.agent.metering.idle_power import QUIET_BUSY_SHARE, IdlePower
-from slurm_energy.agent.metering.job_meter import Booking
-from slurm_energy.agent.metering.occupancy import GONE, Occupant, Span, Used, span
-from slurm_energy.agent.metering.sampler import Interval
+from slurm_energy.agent.metering.job_meter import Charge
+from slurm_energy.agent.metering.occupancy import (
+    GONE,
+    CpuTimeDelta,
+    OccupancyInterval,
+    Occupant,
+    occupancy_of,
+)
+from slurm_energy.agent.metering.sampler import SampleInterval
 from slurm_energy.devices.discovery import NodeDevices
-from slurm_energy.log_once import Complaints
+from slurm_energy.log_once import RepeatedFailureLog
 
-_OTHER_SPAN_S = 10.0
+log = logging.getLogger(__name__)
+
+_MIN_SHARED_SPAN_S = 10.0
 """Meters of nodes lag and average; over less, what their lag moves about would be split, not energy."""
-_ALONE_SPAN_S = 1.0
+_MIN_SOLE_SPAN_S = 1.0
 """They are updated ten times a second or less often, so that samples in between show parts only."""
-_LONGEST_READING_S = 0.05
+_MAX_READ_DURATION_S = 0.05
 """Where readings took longer, the node's meter may be that much ahead of its parts: the next ones tell."""
-_MOST_DEBT_S = 30.0
+_MAX_DEBT_S = 30.0
 """Meters that disagree for longer than this contradict each other: the node's shows less than its parts."""
 
 
@@ -51,274 +60,311 @@ class Ledger:
         keys: dict[str, list[str]] = {}
         for counter in devices.counters:
             keys.setdefault(counter.component, []).append(counter.key)
-        self._lines = {name: Line(tuple(of)) for name, of in keys.items()}
-        self._gpus = [gpu_index(name) for name in self._lines if name.startswith("gpu[")]
+        self._accounts = {name: ComponentAccount(tuple(of)) for name, of in keys.items()}
+        self._gpus = [gpu_index(name) for name in self._accounts if name.startswith("gpu[")]
         node = tuple(counter.key for counter in devices.node_counters)
         if node:
-            self._lines[OTHER] = Line(node)
+            self._accounts[OTHER] = ComponentAccount(node)
         # What the node's meter lacks is added to it, so that it is no part of the difference either.
-        self._inside = {
+        self._node_parts = {
             name for name in keys if name.partition("[")[0] not in devices.selection.added_parts and node
         }
-        self._inside_uj = 0
+        self._node_parts_uj = 0
         self._debt_uj = 0
-        self._moved = Moved()
-        self._complaints = Complaints()
+        self._dynamic = DynamicEnergy()
+        self._failures = RepeatedFailureLog(log)
 
-    def add(
-        self, interval: Interval, occupants: Sequence[Occupant], used: Used, *, settle: bool = False
-    ) -> dict[str, Booking]:
+    def charge(
+        self,
+        interval: SampleInterval,
+        occupants: Sequence[Occupant],
+        cpu_time: CpuTimeDelta,
+        *,
+        at_boundary: bool = False,
+    ) -> dict[str, Charge]:
         """Book an interval.
 
         Args:
             interval: what the counters told.
             occupants: the jobs that were there all the time.
-            used: CPU time in it.
-            settle: a job's or step's time begins or ends here: what can be booked is.
+            cpu_time: CPU time in it.
+            at_boundary: a job's or step's time begins or ends here: what can be booked is.
 
         Returns:
             By job what it pays; every occupant has an entry.
         """
-        self.idle.sampled(interval.read_s)
-        piece = span(interval.start, interval.end, self._cpus, self._gpus, occupants, used)
-        ready: dict[int, tuple[Span, list[str]]] = {}
-        for name, line in self._lines.items():
+        self.idle.set_read_duration(interval.read_duration_s)
+        occupancy = occupancy_of(interval.start, interval.end, self._cpus, self._gpus, occupants, cpu_time)
+        ready: dict[int, tuple[OccupancyInterval, list[str]]] = {}
+        for name, account in self._accounts.items():
             if name == OTHER:
                 continue
-            if line.take(interval) and (used.complete or name not in BY_CPU_TIME):
-                whole = line.close(piece)
-                ready.setdefault(id(whole), (whole, []))[1].append(name)
+            if account.add_readings(interval) and (cpu_time.complete or name not in BY_CPU_TIME):
+                open_time = account.close(occupancy)
+                ready.setdefault(id(open_time), (open_time, []))[1].append(name)
             else:
-                line.wait(piece)
-        draft = _Draft(interval, occupants)
-        for whole, names in ready.values():
-            self._book(whole, {name: self._lines[name].energy_uj for name in names}, draft)
-        self._book_other(interval, piece, draft, settle)
-        draft.waiting = frozenset(name for name, line in self._lines.items() if line.open is not None)
-        return draft.bookings()
+                account.extend(occupancy)
+        charges = _ChargeBuilder(interval, occupants)
+        for open_time, names in ready.values():
+            self._charge_split(
+                open_time, {name: self._accounts[name].uncharged_uj for name in names}, charges
+            )
+        self._charge_other(interval, occupancy, charges, at_boundary)
+        charges.waiting = frozenset(
+            name for name, account in self._accounts.items() if account.open_interval is not None
+        )
+        return charges.charges()
 
-    def leave(self, job: str, now: float) -> dict[str, float]:
+    def remove_job(self, job: str, now: float) -> dict[str, float]:
         """Let a job go; what is still to be told of its time is nobody's.
 
         Returns:
             Seconds by component of which it does not get its part any more.
         """
         lost: dict[str, float] = {}
-        for name, line in self._lines.items():
-            if line.open is not None and job in line.open.since:
-                lost[name] = max(0.0, now - max(line.open.start, line.open.since[job]))
-                line.open = line.open.without(job)
-        if job in self._moved.jobs:
-            jobs = {name: uj for name, uj in self._moved.jobs.items() if name != job}
-            self._moved = Moved(jobs, self._moved.rest + self._moved.jobs[job])
+        for name, account in self._accounts.items():
+            if account.open_interval is not None and job in account.open_interval.since:
+                lost[name] = max(
+                    0.0, now - max(account.open_interval.start, account.open_interval.since[job])
+                )
+                account.open_interval = account.open_interval.without(job)
+        if job in self._dynamic.jobs:
+            jobs = {name: uj for name, uj in self._dynamic.jobs.items() if name != job}
+            self._dynamic = DynamicEnergy(jobs, self._dynamic.rest + self._dynamic.jobs[job])
         return lost
 
-    def sums(self) -> dict[str, dict[str, int]]:
+    def totals(self) -> dict[str, dict[str, int]]:
         """Return the books in microjoules by component: `jobs`, `idle` and `unattributed` are `measured`."""
         return {
             name: {
-                "measured": line.measured_uj,
-                "jobs": line.jobs_uj,
-                "idle": line.idle_uj,
-                "unattributed": line.unattributed_uj,
+                "measured": account.measured_uj,
+                "jobs": account.jobs_uj,
+                "idle": account.idle_uj,
+                "unattributed": account.unattributed_uj,
             }
-            for name, line in self._lines.items()
+            for name, account in self._accounts.items()
         }
 
-    def write_off(self, energy_uj: Mapping[str, int]) -> None:
+    def move_to_unattributed(self, energy_uj: Mapping[str, int]) -> None:
         """Take back what a job was given that nobody remembers."""
         for name, energy in energy_uj.items():
-            if name in self._lines:
-                self._lines[name].jobs_uj -= energy
-                self._lines[name].unattributed_uj += energy
+            if name in self._accounts:
+                self._accounts[name].jobs_uj -= energy
+                self._accounts[name].unattributed_uj += energy
 
     def dump(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
         return {
-            "lines": {name: line.dump() for name, line in self._lines.items()},
-            "inside_uj": self._inside_uj,
+            "accounts": {name: account.dump() for name, account in self._accounts.items()},
+            "node_parts_uj": self._node_parts_uj,
             "debt_uj": self._debt_uj,
-            "moved": {"jobs": dict(self._moved.jobs), "rest": self._moved.rest},
+            "dynamic": {"jobs": dict(self._dynamic.jobs), "rest": self._dynamic.rest},
             "idle": self.idle.dump(),
         }
 
     def load(self, data: Mapping[str, Any], *, same_boot: bool) -> None:
         """Go on from the output of `dump`; after another boot only with what is booked."""
-        for name, line in self._lines.items():
-            if name in data["lines"]:
-                line.load(data["lines"][name])
+        for name, account in self._accounts.items():
+            if name in data["accounts"]:
+                account.load(data["accounts"][name])
             if not same_boot:
-                line.energy_uj, line.behind, line.doubt, line.open, line.lost = 0, {}, [], None, {}
-                line.left_out = {}
+                (
+                    account.uncharged_uj,
+                    account.late_since,
+                    account.uncertain_spans,
+                    account.open_interval,
+                    account.lost_since,
+                ) = 0, {}, [], None, {}
+                account.excluded_until = {}
         if same_boot:
-            self._inside_uj, self._debt_uj = data["inside_uj"], data["debt_uj"]
-            self._moved = Moved(data["moved"]["jobs"], data["moved"]["rest"])
+            self._node_parts_uj, self._debt_uj = data["node_parts_uj"], data["debt_uj"]
+            self._dynamic = DynamicEnergy(data["dynamic"]["jobs"], data["dynamic"]["rest"])
         self.idle.learned_watts.update(data["idle"])
 
-    def _book(self, whole: Span, energy_uj: Mapping[str, int], draft: _Draft) -> None:
+    def _charge_split(
+        self, open_time: OccupancyInterval, energy_uj: Mapping[str, int], charges: _ChargeBuilder
+    ) -> None:
         """Split energy that was told for a span, and note it in the lines."""
-        if whole.sole is not None:
-            self._book_sole(whole, whole.sole, energy_uj, draft)
+        if open_time.sole is not None:
+            self._charge_sole(open_time, open_time.sole, energy_uj, charges)
             return
-        result = self._split(whole, energy_uj)
+        result = self._split(open_time, energy_uj)
         for name, energy in energy_uj.items():
-            line = self._lines[name]
+            account = self._accounts[name]
             gone = result.jobs.get(GONE, {}).get(name, 0)
-            line.idle_uj += result.idle[name]
-            line.unattributed_uj += result.unattributed[name] + gone
-            line.jobs_uj += sum(parts[name] for parts in result.jobs.values()) - gone
-            line.measured_uj += energy
-            if name in self._inside:
-                self._inside_uj += energy
-            draft.note(name, whole, line, result)
-            if not line.doubt:
-                self.idle.observe(whole.length_s, {name: energy}, [name] if _is_quiet(name, whole) else [])
-            line.energy_uj, line.doubt, line.lost = 0, [], {}
-        if OTHER in self._lines and OTHER not in energy_uj:
-            self._moved = result.moved
+            account.idle_uj += result.idle[name]
+            account.unattributed_uj += result.unattributed[name] + gone
+            account.jobs_uj += sum(parts[name] for parts in result.jobs.values()) - gone
+            account.measured_uj += energy
+            if name in self._node_parts:
+                self._node_parts_uj += energy
+            charges.add_split(name, open_time, account, result)
+            if not account.uncertain_spans:
+                self.idle.observe(
+                    open_time.length_s, {name: energy}, [name] if _is_quiet(name, open_time) else []
+                )
+            account.uncharged_uj, account.uncertain_spans, account.lost_since = 0, [], {}
+        if OTHER in self._accounts and OTHER not in energy_uj:
+            self._dynamic = result.dynamic
 
-    def _book_sole(self, whole: Span, sole: str, energy_uj: Mapping[str, int], draft: _Draft) -> None:
+    def _charge_sole(
+        self, open_time: OccupancyInterval, sole: str, energy_uj: Mapping[str, int], charges: _ChargeBuilder
+    ) -> None:
         """Book all of a span for the job that had the node for itself; on most nodes that is every sample."""
-        self.idle.observe(whole.length_s, energy_uj, ())
+        self.idle.observe(open_time.length_s, energy_uj, ())
         for name, energy in energy_uj.items():
-            line = self._lines[name]
-            line.jobs_uj += energy
-            line.measured_uj += energy
-            if name in self._inside:
-                self._inside_uj += energy
-            draft.told[name] = energy
-            draft.doubt += line.doubt
-            draft.give(sole, name, energy, whole, line)
-            line.energy_uj, line.doubt, line.lost = 0, [], {}
-        if OTHER in self._lines and OTHER not in energy_uj:
-            mine = self._moved.jobs.get(sole, 0) + sum(energy_uj.values())
-            self._moved = Moved({**self._moved.jobs, sole: mine}, self._moved.rest)
+            account = self._accounts[name]
+            account.jobs_uj += energy
+            account.measured_uj += energy
+            if name in self._node_parts:
+                self._node_parts_uj += energy
+            charges.charged_uj[name] = energy
+            charges.uncertain_spans += account.uncertain_spans
+            charges.add(sole, name, energy, open_time, account)
+            account.uncharged_uj, account.uncertain_spans, account.lost_since = 0, [], {}
+        if OTHER in self._accounts and OTHER not in energy_uj:
+            mine = self._dynamic.jobs.get(sole, 0) + sum(energy_uj.values())
+            self._dynamic = DynamicEnergy({**self._dynamic.jobs, sole: mine}, self._dynamic.rest)
 
-    def _split(self, whole: Span, energy_uj: Mapping[str, int]) -> Split:
-        interval = NodeInterval(
-            capacity_ns=whole.capacity_ns,
-            busy_ns=whole.busy_ns,
+    def _split(self, open_time: OccupancyInterval, energy_uj: Mapping[str, int]) -> EnergySplit:
+        interval = NodeMeasurement(
+            capacity_ns=open_time.capacity_ns,
+            busy_ns=open_time.busy_ns,
             energy_uj=energy_uj,
-            static_uj=self.idle.static_uj(whole.length_s, energy_uj),
-            moved=self._moved,
-            gpus=tuple(name for name in self._lines if name.startswith("gpu[")),
+            static_uj=self.idle.static_uj(open_time.length_s, energy_uj),
+            dynamic=self._dynamic,
+            gpus=tuple(name for name in self._accounts if name.startswith("gpu[")),
         )
-        return split(interval, whole.claims())
+        return split_energy(interval, open_time.resource_times())
 
-    def _book_other(self, interval: Interval, piece: Span, draft: _Draft, settle: bool) -> None:
+    def _charge_other(
+        self,
+        interval: SampleInterval,
+        occupancy: OccupancyInterval,
+        charges: _ChargeBuilder,
+        at_boundary: bool,
+    ) -> None:
         """Book what the node's meter shows beyond the parts, once both are told for the same time."""
-        line = self._lines.get(OTHER)
-        if line is None:
+        account = self._accounts.get(OTHER)
+        if account is None:
             return
-        was_open = line.open is not None
-        told = line.take(interval)
-        if was_open and line.open is None:  # its meter begins to tell: what parts used before is not in it
-            self._inside_uj = sum(draft.told.get(name, 0) for name in self._inside)
-            self._debt_uj, self._moved = 0, Moved()
-        late = [self._lines[name].open for name in self._inside]
-        waits = any(open_ is not None and interval.end - open_.start < LONGEST_WAIT_S for open_ in late)
-        for start, end in draft.doubt:
-            line.doubt_between(start, end)
-        start = line.open.start if line.open is not None else piece.start
-        alone = piece.sole is not None and interval.read_s <= _LONGEST_READING_S
-        least_s = (_ALONE_SPAN_S if alone else _OTHER_SPAN_S) - SLACK_S
-        young = not settle and interval.end - start < least_s
+        was_open = account.open_interval is not None
+        told = account.add_readings(interval)
+        if (
+            was_open and account.open_interval is None
+        ):  # its meter begins to tell: what parts cpu_time before is not in it
+            self._node_parts_uj = sum(charges.charged_uj.get(name, 0) for name in self._node_parts)
+            self._debt_uj, self._dynamic = 0, DynamicEnergy()
+        late = [self._accounts[name].open_interval for name in self._node_parts]
+        waits = any(open_ is not None and interval.end - open_.start < MAX_WAIT_S for open_ in late)
+        for start, end in charges.uncertain_spans:
+            account.mark_uncertain(start, end)
+        start = account.open_interval.start if account.open_interval is not None else occupancy.start
+        alone = occupancy.sole is not None and interval.read_duration_s <= _MAX_READ_DURATION_S
+        min_s = (_MIN_SOLE_SPAN_S if alone else _MIN_SHARED_SPAN_S) - SLACK_S
+        young = not at_boundary and interval.end - start < min_s
         if not told or waits or young:
-            line.wait(piece)
+            account.extend(occupancy)
             return
-        whole = line.close(piece)
-        rest_uj, debt_uj = node_rest(line.energy_uj, self._inside_uj, self._debt_uj)
-        self._debt_uj = self._bounded(debt_uj, line.energy_uj, whole.length_s)
-        self._inside_uj = 0
-        self._book(whole, {OTHER: rest_uj}, draft)
-        self._moved = Moved()
+        open_time = account.close(occupancy)
+        rest_uj, debt_uj = rest_of_node(account.uncharged_uj, self._node_parts_uj, self._debt_uj)
+        self._debt_uj = self._bounded(debt_uj, account.uncharged_uj, open_time.length_s)
+        self._node_parts_uj = 0
+        self._charge_split(open_time, {OTHER: rest_uj}, charges)
+        self._dynamic = DynamicEnergy()
 
     def _bounded(self, debt_uj: int, node_uj: int, length_s: float) -> int:
-        if length_s < _ALONE_SPAN_S - SLACK_S:  # says nothing of their powers
+        if length_s < _MIN_SOLE_SPAN_S - SLACK_S:  # says nothing of their powers
             return debt_uj
-        most_uj = round(node_uj * _MOST_DEBT_S / length_s)
-        if debt_uj <= most_uj:
-            self._complaints.settle("meter of the node", "shows as much as its parts again")
+        max_uj = round(node_uj * _MAX_DEBT_S / length_s)
+        if debt_uj <= max_uj:
+            self._failures.clear("meter of the node", "shows as much as its parts again")
             return debt_uj
-        self._complaints.tell("meter of the node", "shows less than the node's parts together")
-        return most_uj
+        self._failures.report("meter of the node", "shows less than the node's parts together")
+        return max_uj
 
 
-class _Draft:
+class _ChargeBuilder:
     """Collects what an interval brings to each occupant."""
 
-    def __init__(self, interval: Interval, occupants: Sequence[Occupant]) -> None:
+    def __init__(self, interval: SampleInterval, occupants: Sequence[Occupant]) -> None:
         self._interval = interval
-        self._tenants = occupants
-        self._sizeless = {t.job for t in occupants if t.cpus is None and not t.whole}
+        self._allocations = occupants
+        self._unsized = {t.job for t in occupants if t.cpus is None and not t.whole}
         self._energy: dict[str, dict[str, int]] = {occupant.job: {} for occupant in occupants}
         self._since: dict[str, dict[str, float]] = {occupant.job: {} for occupant in occupants}
-        self._doubtful: dict[str, dict[str, float]] = {occupant.job: {} for occupant in occupants}
+        self._uncertain: dict[str, dict[str, float]] = {occupant.job: {} for occupant in occupants}
         self._assumed: dict[str, set[str]] = {occupant.job: set() for occupant in occupants}
-        self.told: dict[str, int] = {}
-        self.doubt: list[tuple[float, float]] = []
+        self.charged_uj: dict[str, int] = {}
+        self.uncertain_spans: list[tuple[float, float]] = []
         self.waiting: frozenset[str] = frozenset()
 
-    def note(self, name: str, whole: Span, line: Line, result: Split) -> None:
+    def add_split(
+        self, name: str, open_time: OccupancyInterval, account: ComponentAccount, result: EnergySplit
+    ) -> None:
         """Note the split of one component's energy."""
-        self.told[name] = line.energy_uj
-        self.doubt += line.doubt
+        self.charged_uj[name] = account.uncharged_uj
+        self.uncertain_spans += account.uncertain_spans
         for job in self._energy:
-            if job not in result.jobs or (not result.jobs[job][name] and self._is_unknown(name, job, whole)):
+            if job not in result.jobs or (
+                not result.jobs[job][name] and self._is_unknown(name, job, open_time)
+            ):
                 continue
-            self.give(job, name, result.jobs[job][name], whole, line)
-            if _is_assumed(name, job, whole):
+            self.add(job, name, result.jobs[job][name], open_time, account)
+            if _is_assumed(name, job, open_time):
                 self._assumed[job].add(name)
 
-    def give(self, job: str, name: str, energy_uj: int, whole: Span, line: Line) -> None:
+    def add(
+        self, job: str, name: str, energy_uj: int, open_time: OccupancyInterval, account: ComponentAccount
+    ) -> None:
         """Note what a job, if it is still there, gets of one component's energy."""
         if (energy := self._energy.get(job)) is None:
             return
         energy[name] = energy_uj
-        since = max(whole.start, whole.since[job])
+        since = max(open_time.start, open_time.since[job])
         if since < self._interval.start:
             self._since[job][name] = since
-        if line.doubt and (doubtful_s := line.doubtful_s(job, since)) > 0:
-            self._doubtful[job][name] = doubtful_s
+        if account.uncertain_spans and (component_uncertain_s := account.uncertain_s(job, since)) > 0:
+            self._uncertain[job][name] = component_uncertain_s
 
-    def _is_unknown(self, name: str, job: str, whole: Span) -> bool:
+    def _is_unknown(self, name: str, job: str, open_time: OccupancyInterval) -> bool:
         """Return whether nothing tells what a job holds or does: it was given nothing, which is no figure."""
         by_cpu = name in BY_CPU_TIME or name == OTHER
-        return by_cpu and job in self._sizeless and whole.cpu_ns.get(job) is None
+        return by_cpu and job in self._unsized and open_time.cpu_ns.get(job) is None
 
-    def bookings(self) -> dict[str, Booking]:
+    def charges(self) -> dict[str, Charge]:
         """Return the result."""
         return {
-            job: Booking(
+            job: Charge(
                 self._interval.start,
                 self._interval.end,
                 energy,
                 self._since[job],
                 self.waiting,
-                self._doubtful[job],
+                self._uncertain[job],
                 frozenset(self._assumed[job]),
                 self._interval.throttled_s,
-                self._interval.read_s / 2,
+                self._interval.read_duration_s / 2,
             )
             for job, energy in self._energy.items()
         }
 
 
-def _is_assumed(name: str, job: str, whole: Span) -> bool:
+def _is_assumed(name: str, job: str, open_time: OccupancyInterval) -> bool:
     """Return whether it is an assumption how much of a component is the job's: others are there too."""
     if not name.startswith("gpu["):
         return True
     index = gpu_index(name)
-    share_ns = whole.gpu_ns.get(job, {}).get(index, 0)
-    there_s = whole.length_s - max(0.0, whole.since[job] - whole.start)
-    return share_ns > 0 and (len(whole.holders(index)) > 1 or share_ns < 0.999e9 * there_s)
+    share_ns = open_time.gpu_ns.get(job, {}).get(index, 0)
+    there_s = open_time.length_s - max(0.0, open_time.since[job] - open_time.start)
+    return share_ns > 0 and (len(open_time.holders(index)) > 1 or share_ns < 0.999e9 * there_s)
 
 
-def _is_quiet(name: str, whole: Span) -> bool:
-    """Return whether nobody used a component in a span."""
+def _is_quiet(name: str, open_time: OccupancyInterval) -> bool:
+    """Return whether nobody cpu_time a component in a span."""
     if name.startswith("gpu["):
-        return not whole.holders(gpu_index(name))
-    held = any(any(held.values()) for held in whole.gpu_ns.values())
-    if whole.busy_ns is None or (name == OTHER and held):
+        return not open_time.holders(gpu_index(name))
+    held = any(any(held.values()) for held in open_time.gpu_ns.values())
+    if open_time.busy_ns is None or (name == OTHER and held):
         return False
-    return whole.busy_ns <= QUIET_BUSY_SHARE * whole.capacity_ns
+    return open_time.busy_ns <= QUIET_BUSY_SHARE * open_time.capacity_ns

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slurm_energy.agent.metering.attribution import OTHER
-from slurm_energy.agent.metering.sampler import Delta, Interval
+from slurm_energy.agent.metering.sampler import CounterDelta, SampleInterval
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.driver import EnergyCounter
 
-LEAST_WINDOW_S = 0.5
+MIN_WINDOW_S = 0.5
 """A shorter window would see the steps in which counters are updated rather than power."""
-MOST_WINDOW_S = 60.0
+MAX_WINDOW_S = 60.0
 """The mean of a longer interval is not what the node draws now."""
 _HELD_WINDOWS = 2.0
 """A counter that is silent for more than so many of its windows is not known."""
@@ -29,7 +29,7 @@ class _Window:
     open_from: float | None = None
     energy_uj: int = 0
 
-    def add(self, delta: Delta | None, end: float, unknown: bool) -> None:
+    def add(self, delta: CounterDelta | None, end: float, unknown: bool) -> None:
         if delta is None:
             if unknown or end - self.end > _HELD_WINDOWS * self.length_s:
                 self._clear()
@@ -41,8 +41,8 @@ class _Window:
             self.open_from = delta.start
         self.energy_uj += delta.energy_uj
         length_s = end - self.open_from
-        if length_s >= LEAST_WINDOW_S:
-            self.watts = self.energy_uj / 1e6 / length_s if length_s <= MOST_WINDOW_S else None
+        if length_s >= MIN_WINDOW_S:
+            self.watts = self.energy_uj / 1e6 / length_s if length_s <= MAX_WINDOW_S else None
             self.end, self.length_s = end, length_s
             self.open_from, self.energy_uj = None, 0
 
@@ -64,7 +64,7 @@ class LivePower:
         """Length of the longest window in seconds; None before the first."""
         return max((w.length_s for w in self._windows.values() if w.length_s > 0), default=None)
 
-    def add(self, interval: Interval) -> None:
+    def add(self, interval: SampleInterval) -> None:
         """Add an interval."""
         for key, window in self._windows.items():
             window.add(interval.deltas.get(key), interval.end, key in interval.unknown)
@@ -96,7 +96,7 @@ class LivePower:
         total = 0.0
         for counter in counters:
             window = self._windows[counter.key]
-            if window.watts is None or now - window.end > MOST_WINDOW_S:
+            if window.watts is None or now - window.end > MAX_WINDOW_S:
                 return None
             total += window.watts
         return total

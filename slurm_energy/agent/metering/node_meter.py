@@ -7,17 +7,17 @@ from typing import Any
 
 from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.metering.clock import Clock
-from slurm_energy.agent.metering.cpu_time_meter import Moment, Usage
+from slurm_energy.agent.metering.cpu_time_meter import CpuTimeMeter, SampleReason
 from slurm_energy.agent.metering.idle_power import IdlePower
-from slurm_energy.agent.metering.job_meter import Meter, PowerWatch
+from slurm_energy.agent.metering.job_meter import JobMeter, PowerMonitor
 from slurm_energy.agent.metering.ledger import Ledger
 from slurm_energy.agent.metering.live_power import LivePower
-from slurm_energy.agent.metering.occupancy import Used
-from slurm_energy.agent.metering.sampler import Interval, Sampler
+from slurm_energy.agent.metering.occupancy import CpuTimeDelta
+from slurm_energy.agent.metering.sampler import SampleInterval, Sampler
 from slurm_energy.devices.discovery import NodeDevices
 
 
-class Measuring:
+class NodeEnergyMeter:
     """The energy of one node and its jobs.
 
     Args:
@@ -36,10 +36,10 @@ class Measuring:
         self._clock = clock
         self._counters = {c.key: c for c in (*devices.counters, *devices.node_counters)}
         self._sampler = Sampler(list(self._counters.values()), devices.throttle_sensors, clock)
-        self._usage = Usage(devices.root, node, devices.hardware.cpu_count)
-        self._ledger = Ledger(devices, IdlePower(given_watts=dict(idle_watts)))
+        self._cpu_time = CpuTimeMeter(devices.root, node, devices.hardware.cpu_count)
+        self._ledger = Ledger(devices, IdlePower(configured_watts=dict(idle_watts)))
         self._sequence = 0
-        self._earlier: Mapping[str, Any] | None = None
+        self._earlier_readings: Mapping[str, Any] | None = None
         self.live = LivePower(devices)
 
     @property
@@ -57,32 +57,34 @@ class Measuring:
         """Boot time up to which energy is booked."""
         return self._clock.boottime() if self._sampler.time is None else self._sampler.time
 
-    def sample(self, running: Iterable[Session], moment: Moment = Moment.TICK) -> None:
+    def sample(self, running: Iterable[Session], reason: SampleReason = SampleReason.PERIODIC) -> None:
         """Read everything, and book it for the jobs that ran since the last sample."""
         sessions = list(running)
-        interval = self._sampler.sample(due_only=moment in (Moment.TICK, Moment.LOOK))
-        used = self._used(sessions, moment)  # right beside the counters
+        interval = self._sampler.sample(due_only=reason in (SampleReason.PERIODIC, SampleReason.QUERY))
+        cpu_time = self._read_cpu_time(sessions, reason)  # right beside the counters
         if interval is not None:
             self.live.add(interval)
-            self._book(interval, sessions, used, settle=moment in (Moment.LAST, Moment.STEP))
+            self._charge(
+                interval, sessions, cpu_time, at_boundary=reason in (SampleReason.FINAL, SampleReason.STEP)
+            )
 
-    def learn(self, session: Session) -> None:
-        """A process of the job is known now."""
+    def find_processes(self, session: Session) -> None:
+        """A process of the job is by_owner now."""
         if not session.whole_node:
-            self._usage.learn(session.worker)
+            self._cpu_time.find_processes(session.metered_job)
 
-    def leave(self, session: Session) -> None:
+    def remove(self, session: Session) -> None:
         """A job ends with the last sample: what of its energy is still to be told is missing."""
-        session.meter.doubt(self._ledger.leave(session.owner, self.sampled_at))
-        self._usage.forget(session.worker)
+        session.meter.add_uncertain(self._ledger.remove_job(session.owner, self.sampled_at))
+        self._cpu_time.forget(session.metered_job)
 
     def rename(self, node: str) -> None:
         """Take another name of this node."""
-        self._usage.rename(node)
+        self._cpu_time.rename(node)
 
-    def sums(self) -> dict[str, dict[str, int]]:
+    def account_totals(self) -> dict[str, dict[str, int]]:
         """Return the node's books, see `Ledger.sums`."""
-        return self._ledger.sums()
+        return self._ledger.totals()
 
     def idle_watts(self) -> dict[str, float]:
         """Return the idle power that was learned, by component."""
@@ -95,9 +97,11 @@ class Measuring:
             "sequence": self._sequence,
             "sampler": self._sampler.readings(),
             "counters": {key: data for key, c in self._counters.items() if (data := c.dump()) is not None},
-            "usage": self._usage.dump(),
+            "usage": self._cpu_time.dump(),
             "ledger": self._ledger.dump(),
-            "meters": {s.owner: {"meter": s.meter.dump(), "watch": s.watch.dump()} for s in running},
+            "meters": {
+                s.owner: {"meter": s.meter.dump(), "power_monitor": s.power_monitor.dump()} for s in running
+            },
         }
 
     def load(self, checkpoint: Mapping[str, Any], running: Iterable[Session]) -> None:
@@ -115,41 +119,48 @@ class Measuring:
             for key, data in checkpoint["counters"].items():
                 if key in self._counters:
                     self._counters[key].load(data)
-            self._usage.load(checkpoint["usage"])
-            self._earlier = checkpoint["sampler"]
+            self._cpu_time.load(checkpoint["usage"])
+            self._earlier_readings = checkpoint["sampler"]
 
     def resume(self, running: Iterable[Session]) -> None:
         """Take the first sample, and book the time since the earlier run's last for jobs that still run."""
         sessions = list(running)
         self._sampler.sample()
-        used = self._used(sessions, Moment.TICK)
-        gap = self._sampler.since(self._earlier) if self._earlier is not None else None
-        self._earlier = None
+        cpu_time = self._read_cpu_time(sessions, SampleReason.PERIODIC)
+        gap = self._sampler.since(self._earlier_readings) if self._earlier_readings is not None else None
+        self._earlier_readings = None
         if gap is not None:
-            self._book(gap, sessions, used)
+            self._charge(gap, sessions, cpu_time)
 
     def close(self) -> None:
         """Give descriptors back."""
-        self._usage.close()
+        self._cpu_time.close()
 
-    def _used(self, sessions: list[Session], moment: Moment) -> Used:
+    def _read_cpu_time(self, sessions: list[Session], reason: SampleReason) -> CpuTimeDelta:
         if len(sessions) == 1 and sessions[0].whole_node:
-            self._usage.rest()
-            return Used()
-        return self._usage.read(self.sampled_at, (session.worker for session in sessions), moment)
+            self._cpu_time.pause()
+            return CpuTimeDelta()
+        return self._cpu_time.read(self.sampled_at, (session.metered_job for session in sessions), reason)
 
-    def _book(self, interval: Interval, sessions: list[Session], used: Used, *, settle: bool = False) -> None:
+    def _charge(
+        self,
+        interval: SampleInterval,
+        sessions: list[Session],
+        cpu_time: CpuTimeDelta,
+        *,
+        at_boundary: bool = False,
+    ) -> None:
         occupants = [session.occupant for session in sessions]
-        bookings = self._ledger.add(interval, occupants, used, settle=settle)
+        charges = self._ledger.charge(interval, occupants, cpu_time, at_boundary=at_boundary)
         for session in sessions:
-            session.book(bookings[session.owner])
+            session.add_charge(charges[session.owner])
 
     def _restore_meters(self, meters: Mapping[str, Any], sessions: Iterable[Session]) -> None:
-        known = {session.owner: session for session in sessions}
+        by_owner = {session.owner: session for session in sessions}
         for owner, data in meters.items():
-            if owner in known:
-                known[owner].meter = Meter(**data["meter"])
-                known[owner].watch = PowerWatch(**data["watch"])
+            if owner in by_owner:
+                by_owner[owner].meter = JobMeter(**data["meter"])
+                by_owner[owner].power_monitor = PowerMonitor(**data["power_monitor"])
             else:  # its file is damaged or gone
-                self._ledger.leave(owner, 0.0)
-                self._ledger.write_off(data["meter"]["energy_uj"])
+                self._ledger.remove_job(owner, 0.0)
+                self._ledger.move_to_unattributed(data["meter"]["energy_uj"])

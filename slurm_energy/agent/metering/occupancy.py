@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from slurm_energy.agent.metering.attribution import Claim
+from slurm_energy.agent.metering.attribution import JobResourceTime
 
 GONE = ""
 """Stands for jobs that ended before the energy of their time was told."""
@@ -33,7 +33,7 @@ class Occupant:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class CpuTimeDelta:
     """CPU time of an interval.
 
     Attributes:
@@ -48,7 +48,7 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OccupancyInterval:
     """A stretch of time on the node.
 
     Attributes:
@@ -78,7 +78,7 @@ class Span:
         """Seconds of it."""
         return self.length_ns / _NS
 
-    def then(self, later: Span) -> Span:
+    def joined_with(self, later: OccupancyInterval) -> OccupancyInterval:
         """Return this and the span that follows it as one."""
         if self.sole is not None and self.sole == later.sole:
             length_ns, capacity_ns = self.length_ns + later.length_ns, self.capacity_ns + later.capacity_ns
@@ -86,7 +86,7 @@ class Span:
         gpus = {job: dict(held) for job, held in self.gpu_ns.items()}
         for job, held in later.gpu_ns.items():
             gpus[job] = _sum(gpus.get(job, {}), held)
-        return Span(
+        return OccupancyInterval(
             start=self.start,
             length_ns=self.length_ns + later.length_ns,
             capacity_ns=self.capacity_ns + later.capacity_ns,
@@ -101,7 +101,7 @@ class Span:
             gpu_ns=gpus,
         )
 
-    def without(self, job: str) -> Span:
+    def without(self, job: str) -> OccupancyInterval:
         """Return the span with what a job held and used as that of one that is gone."""
         if job not in self.since:
             return self
@@ -120,10 +120,10 @@ class Span:
             },
         )
 
-    def claims(self) -> list[Claim]:
+    def resource_times(self) -> list[JobResourceTime]:
         """Return what each job holds of the node and did."""
         return [
-            Claim(job, held, self.cpu_ns.get(job), self._gpu_shares(job))
+            JobResourceTime(job, held, self.cpu_ns.get(job), self._gpu_shares(job))
             for job, held in self.held_ns.items()
         ]
 
@@ -142,14 +142,19 @@ class Span:
         return data
 
     @classmethod
-    def load(cls, data: Mapping[str, Any]) -> Span:
+    def load(cls, data: Mapping[str, Any]) -> OccupancyInterval:
         """Read the output of `dump`."""
         return cls(**{**data, "gpu_ns": {job: dict(held) for job, held in data["gpu_ns"].items()}})
 
 
-def span(
-    start: float, end: float, cpus: int, gpus: Iterable[int], occupants: Iterable[Occupant], used: Used
-) -> Span:
+def occupancy_of(
+    start: float,
+    end: float,
+    cpus: int,
+    gpus: Iterable[int],
+    occupants: Iterable[Occupant],
+    used: CpuTimeDelta,
+) -> OccupancyInterval:
     """Return the span of one interval.
 
     Args:
@@ -167,7 +172,7 @@ def span(
     if sole is not None:
         return _of_one(sole, start, length_ns, capacity_ns, gpus)
     missing: int | None = None if used.complete else 0
-    return Span(
+    return OccupancyInterval(
         start,
         length_ns,
         capacity_ns,
@@ -186,11 +191,15 @@ def span(
     )
 
 
-def _of_one(sole: str, start: float, length_ns: int, capacity_ns: int, gpus: Iterable[int]) -> Span:
+def _of_one(
+    sole: str, start: float, length_ns: int, capacity_ns: int, gpus: Iterable[int]
+) -> OccupancyInterval:
     """Return the span of a job with the whole node: everything is its own, whatever it did."""
     gpu_ns = {sole: dict.fromkeys(gpus, length_ns)}
     held, used = {sole: capacity_ns}, {sole: capacity_ns}
-    return Span(start, length_ns, capacity_ns, capacity_ns, sole, {sole: start}, held, used, gpu_ns)
+    return OccupancyInterval(
+        start, length_ns, capacity_ns, capacity_ns, sole, {sole: start}, held, used, gpu_ns
+    )
 
 
 def _plus(one: int | None, other: int | None) -> int | None:

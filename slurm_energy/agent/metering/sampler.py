@@ -6,17 +6,20 @@ one goes away and comes back, in `Sampler`.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from slurm_energy.agent.metering.clock import Clock
-from slurm_energy.agent.metering.throttle_sensors import Throttles
+from slurm_energy.agent.metering.throttle_sensors import ThrottleSampler
 from slurm_energy.devices.counter_wraps import max_sampling_interval_s
 from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCounter, ThrottleSensor
-from slurm_energy.log_once import Complaints
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.quantities import counter_delta
+
+log = logging.getLogger(__name__)
 
 _SAFE_PART_OF_RANGE = 0.9
 """An interval in which the part at its highest power would use more of the range than this is uncertain."""
@@ -31,7 +34,7 @@ _ALMOST = 0.95  # of an interval: a timer that fires a little early still finds 
 _NOTHING: frozenset[str] = frozenset()
 
 
-class Delta(NamedTuple):
+class CounterDelta(NamedTuple):
     """How far one counter moved, up to the end of the interval that it is part of.
 
     Attributes:
@@ -47,7 +50,7 @@ class Delta(NamedTuple):
 
 
 @dataclass(slots=True)
-class Interval:
+class SampleInterval:
     """What is known of the time between two samples. Not to be changed; not frozen, since that costs.
 
     A counter that is neither in `deltas` nor in `unknown` was not due; a later Delta covers this time too.
@@ -57,18 +60,18 @@ class Interval:
         start, end: boot time in seconds.
         deltas: by counter key.
         throttled_s: seconds of throttling by component, for components that have a sensor.
-        unknown: keys of counters that were unreadable at the end, or began to count anew there.
+        unknown: keys of counters that were unreadable at the end, or began to count started there.
         suspended_s: seconds of it in which the machine was suspended; no Delta is certain then.
         read_s: how long the readings at its end took: its end may be off by half of that.
     """
 
     start: float
     end: float
-    deltas: Mapping[str, Delta]
+    deltas: Mapping[str, CounterDelta]
     throttled_s: Mapping[str, float]
     unknown: frozenset[str] = _NOTHING
     suspended_s: float = 0.0
-    read_s: float = 0.0
+    read_duration_s: float = 0.0
 
     @property
     def length_s(self) -> float:
@@ -76,7 +79,7 @@ class Interval:
         return self.end - self.start
 
 
-def movement(
+def energy_between(
     counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float, still_s: float = 0.0
 ) -> tuple[int, bool]:
     """Return microjoules between two readings of a counter, and whether that is certain.
@@ -91,78 +94,90 @@ def movement(
         length_s: time between them.
         still_s: for how long the counter had not moved before; it may catch up on that time.
     """
-    most_uj = counter.max_watts * 1e6
+    max_uj = counter.max_watts * 1e6
     range_uj = counter.range_uj
     moved = later_uj != earlier_uj
     certain = still_s <= _STILL_S if moved else still_s + length_s <= _STILL_S
     if range_uj is not None:
         energy_uj = counter_delta(earlier_uj, later_uj, range_uj)
-        certain = certain and length_s * most_uj <= _SAFE_PART_OF_RANGE * range_uj
+        certain = certain and length_s * max_uj <= _SAFE_PART_OF_RANGE * range_uj
     elif later_uj >= earlier_uj:
         energy_uj = later_uj - earlier_uj
     elif earlier_uj - later_uj <= _JITTER_UJ:
         return 0, certain
     else:
         energy_uj, certain = later_uj, False
-    if energy_uj > most_uj * (length_s + still_s + _UPDATE_SLACK_S):
+    if energy_uj > max_uj * (length_s + still_s + _UPDATE_SLACK_S):
         return 0, False
     return energy_uj, certain
 
 
-def least_movement(counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float) -> int:
+def min_energy_across_suspend(counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float) -> int:
     """Return the least energy between readings with a suspend between them, in microjoules.
 
-    The counter may have gone on, stood still or started anew, so that one that shows less has counted at
+    The counter may have gone on, stood still or started started, so that one that shows less has counted at
     least what it shows, whether it wrapped or was reset.
     """
     energy_uj = later_uj - earlier_uj if later_uj >= earlier_uj else later_uj
-    most_uj = counter.max_watts * 1e6 * (length_s + _UPDATE_SLACK_S)
-    return energy_uj if energy_uj <= most_uj else 0
+    max_uj = counter.max_watts * 1e6 * (length_s + _UPDATE_SLACK_S)
+    return energy_uj if energy_uj <= max_uj else 0
 
 
-class _Track:
+class _CounterState:
     """The last reading of one counter.
 
     Attributes:
         time: boot time of it; None while there is no reading to count from.
         blur_s: by how much that may be off.
         changed: boot time at which the counter was first seen there.
-        asked: boot time of the last attempt.
+        last_attempt: boot time of the last attempt.
         most_uj_per_s: what the counter can move.
     """
 
-    __slots__ = ("asked", "blur_s", "changed", "counter", "key", "most_uj_per_s", "read", "time", "value_uj")
+    __slots__ = (
+        "changed",
+        "counter",
+        "key",
+        "last_attempt",
+        "max_uj_per_s",
+        "read",
+        "time",
+        "timing_uncertainty_s",
+        "value_uj",
+    )
 
     def __init__(self, counter: EnergyCounter) -> None:
         self.counter = counter
         self.key = counter.key
         self.read = counter.read
-        self.most_uj_per_s = counter.max_watts * 1e6
+        self.max_uj_per_s = counter.max_watts * 1e6
         self.time: float | None = None
-        self.asked = -math.inf
+        self.last_attempt = -math.inf
         self.value_uj = 0
-        self.blur_s = self.changed = 0.0
+        self.timing_uncertainty_s = self.changed = 0.0
 
-    def start(self, now: float, value_uj: int, blur_s: float) -> None:
+    def start(self, now: float, value_uj: int, timing_uncertainty_s: float) -> None:
         """Count from here on."""
         self.time = self.changed = now
-        self.value_uj, self.blur_s = value_uj, blur_s
+        self.value_uj, self.timing_uncertainty_s = value_uj, timing_uncertainty_s
 
-    def move(self, now: float, value_uj: int, blur_s: float, suspended: bool) -> Delta:
+    def move(self, now: float, value_uj: int, timing_uncertainty_s: float, suspended: bool) -> CounterDelta:
         """Take a reading that follows another one; what it can be is judged by the longest time between."""
         start, last_uj = self.time, self.value_uj
         assert start is not None
-        length_s = now - start + self.blur_s + blur_s
-        self.time, self.blur_s = now, blur_s
+        length_s = now - start + self.timing_uncertainty_s + timing_uncertainty_s
+        self.time, self.timing_uncertainty_s = now, timing_uncertainty_s
         if suspended:
-            energy_uj, certain = least_movement(self.counter, last_uj, value_uj, length_s), False
+            energy_uj, certain = min_energy_across_suspend(self.counter, last_uj, value_uj, length_s), False
         else:
-            energy_uj, certain = movement(self.counter, last_uj, value_uj, length_s, start - self.changed)
+            energy_uj, certain = energy_between(
+                self.counter, last_uj, value_uj, length_s, start - self.changed
+            )
         if value_uj != last_uj:
             self.changed = now
             if not (energy_uj == 0 and certain):  # after jitter the higher value stays the base
                 self.value_uj = value_uj
-        return Delta(start, energy_uj, certain)
+        return CounterDelta(start, energy_uj, certain)
 
 
 class Sampler:
@@ -176,22 +191,22 @@ class Sampler:
     def __init__(
         self, counters: Sequence[EnergyCounter], throttles: Sequence[ThrottleSensor], clock: Clock
     ) -> None:
-        self._tracks = {counter.key: _Track(counter) for counter in counters}
-        self._fast = [track for track in self._tracks.values() if track.counter.interval_s <= 0]
-        self._slow = [track for track in self._tracks.values() if track.counter.interval_s > 0]
-        self._throttles = Throttles(throttles)
+        self._counters = {counter.key: _CounterState(counter) for counter in counters}
+        self._fast = [state for state in self._counters.values() if state.counter.interval_s <= 0]
+        self._slow = [state for state in self._counters.values() if state.counter.interval_s > 0]
+        self._throttles = ThrottleSampler(throttles)
         self._clock = clock
         self._suspended_s = clock.suspended()
-        self._blur_s = 0.0
-        self._lost: set[str] = set()
+        self._timing_uncertainty_s = 0.0
+        self._unreadable: set[str] = set()
         self._gone: set[str] = set()
         self.time: float | None = None
         self.max_interval_s = max_sampling_interval_s(counters)
         wraps = [c.range_uj / (c.max_watts * 1e6) for c in counters if c.range_uj is not None]
         self._safe_s = _SAFE_PART_OF_RANGE * min(wraps, default=math.inf)
-        self._complaints = Complaints()
+        self._failures = RepeatedFailureLog(log)
 
-    def sample(self, due_only: bool = False) -> Interval | None:
+    def sample(self, due_only: bool = False) -> SampleInterval | None:
         """Read the counters. Returns None for the first sample after `forget`.
 
         Args:
@@ -200,39 +215,39 @@ class Sampler:
         """
         clock = self._clock
         before = clock.boottime()
-        lost = frozenset(self._lost) if self._lost else _NOTHING
+        unreadable = frozenset(self._unreadable) if self._unreadable else _NOTHING
         values = self._read(self._fast)
         if self._slow:
-            values += self._read(self._ask_slow(before, due_only))
+            values += self._read(self._due_slow_counters(before, due_only))
         after = clock.boottime()
-        now, blur_s = (before + after) / 2, (after - before) / 2
+        now, timing_uncertainty_s = (before + after) / 2, (after - before) / 2
         suspended_s = self._suspended()
         start, self.time = self.time, now
-        deltas, unknown = self._moved(values, start, now, blur_s, lost, suspended_s > 0)
-        self._blur_s = blur_s
+        deltas, unknown = self._moved(values, start, now, timing_uncertainty_s, unreadable, suspended_s > 0)
+        self._timing_uncertainty_s = timing_uncertainty_s
         throttled_s = self._throttles.seconds(now, start, everything=not due_only)
         if start is None:
             return None
-        return Interval(start, now, deltas, throttled_s, unknown, suspended_s, after - before)
+        return SampleInterval(start, now, deltas, throttled_s, unknown, suspended_s, after - before)
 
     def forget(self) -> None:
         """Drop all readings: nobody is interested in the time until the next sample."""
-        for track in self._tracks.values():
-            track.time = None
+        for state in self._counters.values():
+            state.time = None
         self.time = None
 
     def readings(self) -> dict[str, Any]:
         """Return the last readings for `since`, JSON-ready."""
-        known = {key: [t.time, t.value_uj] for key, t in self._tracks.items() if t.time is not None}
+        known = {key: [t.time, t.value_uj] for key, t in self._counters.items() if t.time is not None}
         return {
             "boot_id": self._clock.boot_id,
             "time": self.time,
-            "blur_s": self._blur_s,
+            "timing_uncertainty_s": self._timing_uncertainty_s,
             "suspended_s": self._suspended_s,
             "counters": known,
         }
 
-    def since(self, earlier: Mapping[str, Any]) -> Interval | None:
+    def since(self, earlier: Mapping[str, Any]) -> SampleInterval | None:
         """Return the interval from readings of an earlier run to the last sample.
 
         None if they are of another boot, or there is no sample on either side. A counter that cannot be read
@@ -242,83 +257,90 @@ class Sampler:
             return None
         suspended_s = self._suspended_s - float(earlier.get("suspended_s", self._suspended_s))
         suspended_s = suspended_s if suspended_s > _SUSPENDED_S else 0.0
-        blur_s = float(earlier.get("blur_s", 0.0))
-        deltas: dict[str, Delta] = {}
+        timing_uncertainty_s = float(earlier.get("timing_uncertainty_s", 0.0))
+        deltas: dict[str, CounterDelta] = {}
         for key, (time, value_uj) in earlier["counters"].items():
-            track = self._tracks.get(key)
-            if track is None or track.time is None:
-                if track is not None and key not in self._gone:
-                    track.start(float(time), int(value_uj), blur_s)
+            state = self._counters.get(key)
+            if state is None or state.time is None:
+                if state is not None and key not in self._gone:
+                    state.start(float(time), int(value_uj), timing_uncertainty_s)
                 continue
-            last = _Track(track.counter)
-            last.start(float(time), int(value_uj), blur_s)
-            deltas[key] = last.move(track.time, track.value_uj, track.blur_s, suspended_s > 0)
-        unknown = frozenset(self._tracks.keys() - deltas.keys())
-        return Interval(float(earlier["time"]), self.time, deltas, {}, unknown, suspended_s)
+            last = _CounterState(state.counter)
+            last.start(float(time), int(value_uj), timing_uncertainty_s)
+            deltas[key] = last.move(state.time, state.value_uj, state.timing_uncertainty_s, suspended_s > 0)
+        unknown = frozenset(self._counters.keys() - deltas.keys())
+        return SampleInterval(float(earlier["time"]), self.time, deltas, {}, unknown, suspended_s)
 
-    def _ask_slow(self, now: float, due_only: bool) -> list[_Track]:
-        asked = [track for track in self._slow if not due_only or _is_due(track, now)]
-        for track in asked:
-            track.asked = now
-        return asked
+    def _due_slow_counters(self, now: float, due_only: bool) -> list[_CounterState]:
+        last_attempt = [state for state in self._slow if not due_only or _is_due(state, now)]
+        for state in last_attempt:
+            state.last_attempt = now
+        return last_attempt
 
-    def _read(self, tracks: Iterable[_Track]) -> list[tuple[_Track, int]]:
+    def _read(self, counters: Iterable[_CounterState]) -> list[tuple[_CounterState, int]]:
         found = []
-        lost = self._lost
-        for track in tracks:
+        unreadable = self._unreadable
+        for state in counters:
             try:
-                found.append((track, track.read()))
+                found.append((state, state.read()))
             except DeviceError as error:
-                self._lose(track, error)
+                self._mark_unreadable(state, error)
                 continue
-            if lost and track.key in lost:
-                lost.discard(track.key)
-                self._gone.discard(track.key)
-                self._complaints.settle(f"counter {track.key}", "can be read again")
+            if unreadable and state.key in unreadable:
+                unreadable.discard(state.key)
+                self._gone.discard(state.key)
+                self._failures.clear(f"counter {state.key}", "can be read again")
         return found
 
     def _moved(
         self,
-        values: Iterable[tuple[_Track, int]],
+        values: Iterable[tuple[_CounterState, int]],
         last: float | None,
         now: float,
-        blur_s: float,
-        lost: frozenset[str],
+        timing_uncertainty_s: float,
+        unreadable: frozenset[str],
         suspended: bool,
-    ) -> tuple[dict[str, Delta], frozenset[str]]:
+    ) -> tuple[dict[str, CounterDelta], frozenset[str]]:
         """Return deltas, and the keys of counters that are unknown.
 
         Nearly always a counter has moved before and now, no further than it can, and nothing else happened:
         what `movement` says of that is said here at once. `blur_s` is by how much `now` may be off: of two
         readings the first may have been made that much earlier and the last that much later.
         """
-        deltas: dict[str, Delta] = {}
-        anew: list[str] = []
-        length_s = now - last + self._blur_s + blur_s if last is not None else math.inf
-        plain = not (lost or suspended) and length_s <= self._safe_s
-        most_s = length_s + _UPDATE_SLACK_S
+        deltas: dict[str, CounterDelta] = {}
+        started: list[str] = []
+        length_s = (
+            now - last + self._timing_uncertainty_s + timing_uncertainty_s if last is not None else math.inf
+        )
+        plain = not (unreadable or suspended) and length_s <= self._safe_s
+        max_s = length_s + _UPDATE_SLACK_S
         new = tuple.__new__
-        for track, value_uj in values:
-            moved_uj = value_uj - track.value_uj
-            if plain and track.changed == last and 0 < moved_uj <= track.most_uj_per_s * most_s:
-                track.time, track.changed, track.value_uj, track.blur_s = now, now, value_uj, blur_s
-                deltas[track.key] = new(Delta, (last, moved_uj, True))
-            elif track.time is None:
-                track.start(now, value_uj, blur_s)
-                anew.append(track.key)
+        for state, value_uj in values:
+            moved_uj = value_uj - state.value_uj
+            if plain and state.changed == last and 0 < moved_uj <= state.max_uj_per_s * max_s:
+                state.time, state.changed, state.value_uj, state.timing_uncertainty_s = (
+                    now,
+                    now,
+                    value_uj,
+                    timing_uncertainty_s,
+                )
+                deltas[state.key] = new(CounterDelta, (last, moved_uj, True))
+            elif state.time is None:
+                state.start(now, value_uj, timing_uncertainty_s)
+                started.append(state.key)
             else:
-                delta = track.move(now, value_uj, blur_s, suspended)
-                deltas[track.key] = delta._replace(certain=False) if track.key in lost else delta
-        return deltas, frozenset((*self._lost, *anew)) if self._lost or anew else _NOTHING
+                delta = state.move(now, value_uj, timing_uncertainty_s, suspended)
+                deltas[state.key] = delta._replace(certain=False) if state.key in unreadable else delta
+        return deltas, frozenset((*self._unreadable, *started)) if self._unreadable or started else _NOTHING
 
-    def _lose(self, track: _Track, error: DeviceError) -> None:
+    def _mark_unreadable(self, state: _CounterState, error: DeviceError) -> None:
         """Note a failure; when the device itself is gone, its last reading means nothing any more."""
         if isinstance(error, DeviceGoneError):
-            track.time = None
-            self._gone.add(track.key)
-        if track.key not in self._lost:  # while it comes back its reasons may vary
-            self._lost.add(track.key)
-            self._complaints.tell(f"counter {track.key}", f"cannot be read: {error}")
+            state.time = None
+            self._gone.add(state.key)
+        if state.key not in self._unreadable:  # while it comes back its reasons may vary
+            self._unreadable.add(state.key)
+            self._failures.report(f"counter {state.key}", f"cannot be read: {error}")
 
     def _suspended(self) -> float:
         """Return the seconds of suspend since the last sample."""
@@ -329,5 +351,5 @@ class Sampler:
         return more_s
 
 
-def _is_due(track: _Track, now: float) -> bool:
-    return now - track.asked >= _ALMOST * track.counter.interval_s
+def _is_due(state: _CounterState, now: float) -> bool:
+    return now - state.last_attempt >= _ALMOST * state.counter.interval_s

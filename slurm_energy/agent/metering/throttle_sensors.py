@@ -10,15 +10,15 @@ _ROUND = 8
 """Throttling is sampled anyway, so an eighth of the sensors is asked at a time."""
 
 
-class Throttles:
+class ThrottleSampler:
     """Throttle sensors, a few at a time: what one tells holds until it is asked again."""
 
     def __init__(self, sensors: Sequence[ThrottleSensor]) -> None:
         self._sensors = list(sensors)
-        self._asked: list[float | None] = [None] * len(self._sensors)
+        self._read_at: list[float | None] = [None] * len(self._sensors)
         self._shares: list[float | None] = [None] * len(self._sensors)
-        self._shares_of: dict[str, float] = {}
-        self._some = False
+        self._share_by_component: dict[str, float] = {}
+        self._any_throttled = False
         self._step = -(-len(self._sensors) // _ROUND)
         self._next = 0
 
@@ -31,11 +31,11 @@ class Throttles:
         else:
             changed = [self._ask(self._take_turn(), now, start) for _ in range(self._step)]
         if any(changed):
-            self._sum_up()
-        if start is None or not self._some:
-            return self._shares_of
+            self._update_shares()
+        if start is None or not self._any_throttled:
+            return self._share_by_component
         length_s = now - start
-        return {name: share * length_s for name, share in self._shares_of.items()}
+        return {name: share * length_s for name, share in self._share_by_component.items()}
 
     def _take_turn(self) -> int:
         turn = self._next
@@ -44,10 +44,10 @@ class Throttles:
 
     def _ask(self, index: int, now: float, start: float | None) -> bool:
         """Ask a sensor; return whether it tells something else than before."""
-        since, before = self._asked[index], self._shares[index]
+        since, before = self._read_at[index], self._shares[index]
         since = start if since is None else since
         length_s = now - since if since is not None else 0.0
-        self._asked[index] = now
+        self._read_at[index] = now
         try:
             seconds = self._sensors[index].throttled_s(length_s)
             self._shares[index] = min(1.0, seconds / length_s) if length_s > 0 else 0.0
@@ -55,9 +55,11 @@ class Throttles:
             self._shares[index] = None
         return self._shares[index] != before
 
-    def _sum_up(self) -> None:
-        self._shares_of = {}
+    def _update_shares(self) -> None:
+        self._share_by_component = {}
         for sensor, share in zip(self._sensors, self._shares, strict=True):
             if share is not None:
-                self._shares_of[sensor.component] = max(share, self._shares_of.get(sensor.component, 0.0))
-        self._some = any(self._shares_of.values())
+                self._share_by_component[sensor.component] = max(
+                    share, self._share_by_component.get(sensor.component, 0.0)
+                )
+        self._any_throttled = any(self._share_by_component.values())

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Collection, Mapping
 from typing import Any
 
-MOST_POINTS = 7200
+MAX_POINTS = 7200
 """Intervals per trace; beyond it neighbours are merged and the interval doubles (2 h at 1 Hz, then 2 s)."""
 _PARTS = 100
 _WATT_STEPS = 32  # values rounded to 1/32 W compress to a third, far below any counter's accuracy
@@ -42,9 +42,9 @@ class TraceBuilder:
         start = max(start, self.start)
         if end <= start:
             return
-        while end - self.start > MOST_POINTS * self.interval_s:  # first: we may have been away for long
+        while end - self.start > MAX_POINTS * self.interval_s:  # first: we may have been away for long
             self._halve()
-        for index in range(self._index(start), min(self._index(end), MOST_POINTS - 1) + 1):
+        for index in range(self._index(start), min(self._index(end), MAX_POINTS - 1) + 1):
             low = max(start, self.start + index * self.interval_s)
             high = min(end, self.start + (index + 1) * self.interval_s)
             if high > low:

@@ -20,14 +20,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
-from slurm_energy.agent.sockets.rate_limit import Allowance
+from slurm_energy.agent.sockets.rate_limit import UserTokenBuckets
 from slurm_energy.errors import EnergyError, UsageError
-from slurm_energy.log_once import Complaints
+from slurm_energy.log_once import RepeatedFailureLog
 
 LINE_LIMIT = 64 * 1024
 USER_LINE_LIMIT = 4 * 1024
 """What users may send is short; with their many connections it decides what memory they can hold."""
-MOST_PRIVILEGED, MOST_USERS, MOST_PER_USER = 256, 384, 256
+MAX_PRIVILEGED, MAX_USERS, MAX_PER_USER = 256, 384, 256
 """Connections at once: of root, of all users together, of one user (a job's ranks on a large node)."""
 MESSAGES_PER_S, MESSAGES_BURST = 500.0, 4000.0
 """Messages and connections of one user; further ones are answered later, connections not at all."""
@@ -44,7 +44,7 @@ _PEER = struct.Struct("3i")
 
 log = logging.getLogger(__name__)
 
-Answer = Callable[[bytes, int, bool], Awaitable[dict[str, Any]]]
+Responder = Callable[[bytes, int, bool], Awaitable[dict[str, Any]]]
 
 
 def privileged(uid: int) -> bool:
@@ -63,20 +63,20 @@ def refusal(error: EnergyError) -> dict[str, Any]:
     return {"ok": False, "error": str(error), "code": error.exit_code}
 
 
-class Connections:
+class ConnectionPool:
     """All open connections, whichever socket they came by.
 
     Args:
         answer: gives the answer to a line from a user, who may have hung up by now.
     """
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, respond: Responder) -> None:
+        self._respond = respond
         self._open: set[_Connection] = set()
         self._opened = asyncio.Event()
-        self._by_uid: Counter[int] = Counter()
+        self._count_by_uid: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._messages = Allowance(MESSAGES_PER_S, MESSAGES_BURST)
+        self._messages = UserTokenBuckets(MESSAGES_PER_S, MESSAGES_BURST)
 
     def admit(self, connection: socket.socket) -> bool:
         """Serve a connection, or close it if its user has too many; False then."""
@@ -85,11 +85,11 @@ class Connections:
         except OSError:
             connection.close()
             return False
-        if not self._has_place(uid):
+        if not self._has_capacity(uid):
             connection.close()
             return False
         task = asyncio.ensure_future(self._serve(connection, uid))
-        self._by_uid[uid] += 1
+        self._count_by_uid[uid] += 1
         self._keep(task)
         return True
 
@@ -112,12 +112,12 @@ class Connections:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def left(self, connection: _Connection) -> None:
+    def remove(self, connection: _Connection) -> None:
         """Give a connection's place to others."""
         self._open.discard(connection)
-        self._by_uid[connection.uid] -= 1
-        if self._by_uid[connection.uid] <= 0:
-            del self._by_uid[connection.uid]
+        self._count_by_uid[connection.uid] -= 1
+        if self._count_by_uid[connection.uid] <= 0:
+            del self._count_by_uid[connection.uid]
 
     def wait_s(self, uid: int) -> float:
         """Return how long a user's next message has to wait."""
@@ -125,12 +125,12 @@ class Connections:
             return 0.0
         return self._messages.reserve(uid, asyncio.get_running_loop().time())
 
-    def work_on(self, connection: _Connection, line: bytes) -> None:
+    def respond_to(self, connection: _Connection, line: bytes) -> None:
         """Answer a line when there is time; what was begun is finished, also for a peer that has gone."""
         self._keep(asyncio.ensure_future(self._work(connection, line)))
 
     async def _work(self, connection: _Connection, line: bytes) -> None:
-        connection.send(await self._answer(line, connection.uid, connection.has_hung_up()))
+        connection.send(await self._respond(line, connection.uid, connection.has_hung_up()))
 
     async def _serve(self, connection: socket.socket, uid: int) -> None:
         loop = asyncio.get_running_loop()
@@ -141,21 +141,21 @@ class Connections:
             await loop.connect_accepted_socket(lambda: protocol, connection)
         except OSError:
             connection.close()
-            self.left(protocol)
+            self.remove(protocol)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _has_place(self, uid: int) -> bool:
-        root = sum(count for other, count in self._by_uid.items() if privileged(other))
+    def _has_capacity(self, uid: int) -> bool:
+        root = sum(count for other, count in self._count_by_uid.items() if privileged(other))
         if privileged(uid):
-            return root < MOST_PRIVILEGED
-        users = self._by_uid.total() - root
+            return root < MAX_PRIVILEGED
+        users = self._count_by_uid.total() - root
         return (
-            users < MOST_USERS
-            and self._by_uid[uid] < MOST_PER_USER
-            and self._messages.take(uid, asyncio.get_running_loop().time())
+            users < MAX_USERS
+            and self._count_by_uid[uid] < MAX_PER_USER
+            and self._messages.try_take(uid, asyncio.get_running_loop().time())
         )
 
 
@@ -167,7 +167,7 @@ class _Connection(asyncio.BufferedProtocol):
         deadline: time of the loop at which it has taken too long.
     """
 
-    def __init__(self, owner: Connections, uid: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: ConnectionPool, uid: int, loop: asyncio.AbstractEventLoop) -> None:
         self.uid = uid
         self.deadline = loop.time() + _IDLE_S
         self._owner = owner
@@ -184,7 +184,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, reason: Exception | None) -> None:
         self._transport = None
-        self._owner.left(self)
+        self._owner.remove(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._used == len(self._buffer):
@@ -193,11 +193,11 @@ class _Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, length: int) -> None:
         self._used += length
-        self._look()
+        self._process_buffer()
 
     def eof_received(self) -> bool:
         self._last = True
-        self._look()
+        self._process_buffer()
         return True  # the answer can still be written
 
     def resume_writing(self) -> None:
@@ -229,11 +229,11 @@ class _Connection(asyncio.BufferedProtocol):
         """Go on reading after an answer."""
         self._busy, self._begun = False, False
         self.deadline = self._loop.time() + _IDLE_S
-        self._look()
+        self._process_buffer()
         if not self._busy and self._transport is not None and not self._last:
             self._transport.resume_reading()
 
-    def _look(self) -> None:
+    def _process_buffer(self) -> None:
         """Take the next line out of the buffer if it is complete."""
         if self._busy or self._transport is None:
             return
@@ -266,9 +266,9 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
         wait_s = self._owner.wait_s(self.uid)
         if wait_s > 0:
-            self._loop.call_later(wait_s, self._owner.work_on, self, line)
+            self._loop.call_later(wait_s, self._owner.respond_to, self, line)
         else:
-            self._owner.work_on(self, line)
+            self._owner.respond_to(self, line)
 
 
 class Listener:
@@ -284,7 +284,7 @@ class Listener:
         self._path = path
         self._admit = admit
         self._loop = asyncio.get_running_loop()
-        self._complaints = Complaints()
+        self._failures = RepeatedFailureLog(log)
         self._resting: asyncio.TimerHandle | None = None
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -307,20 +307,20 @@ class Listener:
 
     def _watch(self) -> None:
         self._resting = None
-        self._loop.add_reader(self._socket, self._take)
+        self._loop.add_reader(self._socket, self._accept)
 
     def _rest(self, seconds: float) -> None:
         self._loop.remove_reader(self._socket)
         self._resting = self._loop.call_later(seconds, self._watch)
 
-    def _take(self) -> None:
+    def _accept(self) -> None:
         refused = False
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 connection, _ = self._socket.accept()
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EINTR, errno.ECONNABORTED):
-                    self._complaints.tell(str(self._path), f"no connection: {error.strerror}")
+                    self._failures.report(str(self._path), f"no connection: {error.strerror}")
                     refused = True
                 break
             connection.setblocking(False)

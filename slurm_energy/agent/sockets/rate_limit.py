@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-_MOST_USERS = 1000
+_MAX_USERS = 1000
 
 
-class Allowance:
+class UserTokenBuckets:
     """Tokens that refill with time.
 
     Args:
@@ -18,7 +18,7 @@ class Allowance:
         self._burst = burst
         self._left: dict[int, tuple[float, float]] = {}
 
-    def take(self, uid: int, now: float) -> bool:
+    def try_take(self, uid: int, now: float) -> bool:
         """Take a token of a user's; False if none is left.
 
         Args:
@@ -44,6 +44,6 @@ class Allowance:
     def _tokens(self, uid: int, now: float) -> float:
         """Return a user's tokens, taken out of the table, in which there is room for them afterwards."""
         tokens, since = self._left.pop(uid, (self._burst, now))
-        if len(self._left) >= _MOST_USERS:
+        if len(self._left) >= _MAX_USERS:
             del self._left[next(iter(self._left))]  # who asked longest ago
         return min(self._burst, tokens + max(0.0, now - since) * self._per_s)

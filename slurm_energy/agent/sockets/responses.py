@@ -36,7 +36,7 @@ def energy_response(session: Session) -> dict[str, Any]:
     joules = components.joules(session.meter)
     return {
         "components": {name: joules.get(name) for name in session.components if name != OTHER},
-        "watts": math.fsum(session.watch.watts.values()) if session.watch.watts else None,
+        "watts": math.fsum(session.power_monitor.watts.values()) if session.power_monitor.watts else None,
         "elapsed_s": session.meter.elapsed_s,
     }
 
@@ -73,7 +73,7 @@ def _job(session: Session, reader: int | None) -> dict[str, Any]:
         "phase": session.phase,
     }
     if reader in (None, session.uid):
-        watts = session.watch.watts
+        watts = session.power_monitor.watts
         found["user"] = session.user
         found["elapsed_s"] = session.meter.elapsed_s
         found["watts"] = {name: watts.get(name) for name in session.components}
@@ -91,7 +91,7 @@ def spool_response(spool: Spool) -> dict[str, Any]:
     """Return the answer to `spool`: counts, and the oldest refused records with the reasons."""
     return {
         **spool.state(),
-        "deferred_reason": spool.deferral.reason if len(spool.deferral) else None,
+        "deferred_reason": spool.deferred.reason if len(spool.deferred) else None,
         "rejected_folder": str(spool.rejected.folder),
         "rejected_limit_bytes": spool.rejected.limit_bytes,
         "rejected_records": [

@@ -10,16 +10,15 @@ import asyncio
 import contextlib
 import functools
 import logging
-import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.agent.jobs.job_manager import Engine
+from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.sockets import messages, responses
 from slurm_energy.agent.sockets.connections import (
     LINE_LIMIT,
-    Connections,
+    ConnectionPool,
     Listener,
     peer_uid,
     privileged,
@@ -33,37 +32,37 @@ from slurm_energy.errors import (
     UnavailableError,
     UsageError,
 )
+from slurm_energy.log_once import UnexpectedErrorLog
 from slurm_energy.protocol.agent_socket import root_socket_path
 
-__all__ = ["LINE_LIMIT", "Server", "peer_uid", "privileged", "refuse_if_answered"]
+__all__ = ["LINE_LIMIT", "AgentServer", "peer_uid", "privileged", "refuse_if_served"]
 
 log = logging.getLogger(__name__)
 
 _OPERATIONS = ("begin", "end", "step", "set", "energy", "status", "spool", "resend")
-_MOST_KINDS_OF_ERRORS = 100
 
 Work = Callable[..., Awaitable[Any]]
 
 
-class Server:
+class AgentServer:
     """Answers connections.
 
     Args:
         engine: what does the work.
         work: runs a function of the engine in the worker thread.
-        before_hooks: does what hooks left while nobody answered; called there before each begin and end, and
+        replay: processes deferred hook messages; called in the worker thread before each begin and end, and
             where a step's job is not known.
     """
 
-    def __init__(self, engine: Engine, work: Work, before_hooks: Callable[[], None] = lambda: None) -> None:
-        self._engine = engine
+    def __init__(self, jobs: JobManager, work: Work, replay: Callable[[], None] | None = None) -> None:
+        self._jobs = jobs
         self._work = work
-        self._before_hooks = before_hooks
+        self._replay = replay
         self._users = asyncio.Lock()
-        self._connections = Connections(self.answer)
+        self._connections = ConnectionPool(self.answer)
         self._listeners: list[Listener] = []
         self._sweeping: asyncio.Task[None] | None = None
-        self._told: set[str] = set()
+        self._errors = UnexpectedErrorLog(log)
 
     async def open(self, path: Path) -> None:
         """Listen at `path` and at root's door; the caller holds the lock that makes them ours.
@@ -112,56 +111,53 @@ class Server:
         except EnergyError as error:
             return refusal(error)
         except Exception as error:
-            self._tell(error, uid)
+            summary = f"message from uid {uid} failed; further ones like it are not logged"
+            self._errors.report(error, summary)
             return {"ok": False, "error": "internal error, see the agent's log", "code": EXIT_FAILURE}
 
     async def _dispatch(self, message: Mapping[str, Any], uid: int) -> dict[str, Any]:
         operation = messages.operation(message, _OPERATIONS)
-        engine = self._engine
+        jobs = self._jobs
         if operation == "status":
-            return dict(await self._work(engine.status, _reader(uid)))
+            return dict(await self._work(jobs.status, _reader(uid)))
         if operation == "energy":
             return await self._energy(message, uid)
         if not privileged(uid):
             raise ForbiddenError(f"{operation}: uid {uid} may not", todo="root only")
         if operation in ("begin", "end"):
-            await self._work(self._before_hooks)
+            await self._replay_deferred()
         if operation == "begin":
-            return dict(await self._work(engine.begin, messages.environment(message)))
+            return dict(await self._work(jobs.begin, messages.environment(message)))
         if operation == "end":
-            return dict(await self._work(engine.end, messages.environment(message)))
+            return dict(await self._work(jobs.end, messages.environment(message)))
         if operation == "step":
             return await self._step(message)
         if operation == "spool":
-            return dict(await self._work(responses.spool_response, engine.spool))
+            return dict(await self._work(responses.spool_response, jobs.spool))
         if operation == "resend":
-            answer = await self._work(responses.resend_response, engine.spool, messages.record_ids(message))
-            engine.on_change()
+            answer = await self._work(responses.resend_response, jobs.spool, messages.record_ids(message))
+            jobs.notify_written()
             return dict(answer)
-        return dict(await self._work(engine.set_caps, messages.job_id(message), messages.caps(message)))
+        return dict(await self._work(jobs.set_caps, messages.job_id(message), messages.caps(message)))
+
+    async def _replay_deferred(self) -> None:
+        if self._replay is not None:
+            await self._work(self._replay)
 
     async def _step(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Note a step; of a job that nobody knows the begin may have been missed a moment ago."""
         step = messages.step(message)
-        answer = dict(await self._work(self._engine.step, *step))
+        answer = dict(await self._work(self._jobs.step, *step))
         if answer.get("known") is False:
-            await self._work(self._before_hooks)
-            answer = dict(await self._work(self._engine.step, *step))
+            await self._replay_deferred()
+            answer = dict(await self._work(self._jobs.step, *step))
         return answer
 
     async def _energy(self, message: Mapping[str, Any], uid: int) -> dict[str, Any]:
         job_id, fresh = messages.job_id(message), messages.fresh(message)
-        ask = functools.partial(self._engine.energy, job_id, reader=_reader(uid), fresh=fresh)
+        ask = functools.partial(self._jobs.energy, job_id, reader=_reader(uid), fresh=fresh)
         _, found = await self._work(ask)
         return dict(found)
-
-    def _tell(self, error: Exception, uid: int) -> None:
-        """Log an error of ours, each kind once: nobody fills the log by repeating what leads to it."""
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        kind = f"{type(error).__name__} {place.filename}:{place.lineno}"
-        if kind not in self._told and len(self._told) < _MOST_KINDS_OF_ERRORS:
-            self._told.add(kind)
-            log.error("message from uid %d failed; further ones like it are not logged", uid, exc_info=error)
 
 
 def _reader(uid: int) -> int | None:
@@ -169,7 +165,7 @@ def _reader(uid: int) -> int | None:
     return None if privileged(uid) else uid
 
 
-async def refuse_if_answered(path: Path) -> None:
+async def refuse_if_served(path: Path) -> None:
     """Check that nobody answers at a socket.
 
     Raises:

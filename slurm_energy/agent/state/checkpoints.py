@@ -11,20 +11,22 @@ from typing import Any
 
 from slurm_energy import atomic_file
 from slurm_energy.agent.jobs.sessions import OPEN, Session
-from slurm_energy.agent.metering.node_meter import Measuring
+from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
 from slurm_energy.agent.state.spool import Spool
-from slurm_energy.agent.state.state_directory import StateDir
-from slurm_energy.log_once import Complaints
+from slurm_energy.agent.state.state_directory import StateDirectory
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.records import EnergyRecord
 
-_MOST_UNFORCED = 6
+log = logging.getLogger(__name__)
+
+_MAX_UNSYNCED_CHECKPOINTS = 6
 """Regular checkpoints, one in 10 s, of which the last is forced to disk: a power failure takes a minute."""
 _MAX_HELD_BYTES = 32_000_000
 """Contents of spooled files kept for writing them again, while the disk fails."""
 
 
 @dataclass(frozen=True, slots=True)
-class Flush:
+class UnsyncedFiles:
     """Files to force to disk, and the jobs to forget once that has succeeded.
 
     Attributes:
@@ -36,7 +38,7 @@ class Flush:
     recorded: tuple[Session, ...]
 
 
-class Keeper:
+class CheckpointWriter:
     """Writes; what fails is said once and tried again by whoever calls again.
 
     Every checkpoint holds the books of the whole node, so that the latest of them, whichever job's file it is
@@ -45,31 +47,29 @@ class Keeper:
     Args:
         state: the agent's directory.
         spool: records for the controller.
-        measuring: what is kept.
+        meter: what is kept.
         running: returns the jobs that run.
-
-    Attributes:
-        on_change: called after something was written that should be forced to disk, or delivered.
+        on_written: called after each write that should be synced to disk or delivered; None: nothing.
     """
 
     def __init__(
         self,
-        state: StateDir,
+        state: StateDirectory,
         spool: Spool,
-        measuring: Measuring,
+        meter: NodeEnergyMeter,
         running: Callable[[], Iterable[Session]],
-        on_change: Callable[[], None],
+        on_written: Callable[[], None] | None = None,
     ) -> None:
-        self.on_change = on_change
+        self._on_written = on_written
         self._state = state
         self._spool = spool
-        self._measuring = measuring
+        self._meter = meter
         self._running = running
         self._unsynced: dict[str, bytes | None] = {}
         self._flushing: dict[str, bytes | None] = {}
         self._recorded: list[Session] = []
-        self._unforced = 0
-        self._complaints = Complaints()
+        self._unsynced_checkpoints = 0
+        self._failures = RepeatedFailureLog(log)
 
     def save(self, session: Session) -> None:
         """Write what changed for one job, and the node's books."""
@@ -77,52 +77,52 @@ class Keeper:
             self._forget(old)  # its files have the same names
         self._write(lambda: self._unsynced.update({self._state.save(session, self._checkpoint()): None}))
 
-    def save_books(self) -> bool:
+    def save_accounts(self) -> bool:
         """Write the node's books; False if that failed."""
-        return self._write(self._save_books)
+        return self._write(self._save_accounts)
 
-    def save_regularly(self) -> None:
+    def save_periodically(self) -> None:
         """Write the node's books, and traces that have grown; force that to disk only now and then.
 
         It survives our death at once. To force it to disk each time would cost more than sampling does.
         """
         self.save_traces(grown=True)
-        self._write(self._save_books, tell=False)
-        self._unforced += 1
-        if self._unforced >= _MOST_UNFORCED:
-            self.on_change()
+        self._write(self._save_accounts, report=False)
+        self._unsynced_checkpoints += 1
+        if self._unsynced_checkpoints >= _MAX_UNSYNCED_CHECKPOINTS:
+            self.notify_written()
 
     def save_traces(self, *, grown: bool = False) -> None:
         """Write the traces of the jobs that run; with `grown` those that are worth writing again."""
         for session in self._running():
             if session.trace is not None and (session.trace.has_grown or not grown):
-                self._write(partial(self._state.save_trace, session), tell=False)
+                self._write(partial(self._state.save_trace, session), report=False)
 
-    def spool(self, record: EnergyRecord, trace: dict[str, Any] | None = None) -> bool:
+    def spool_record(self, record: EnergyRecord, trace: dict[str, Any] | None = None) -> bool:
         """Store a record for delivery; False if that failed."""
         try:
             self._unsynced.update(self._spool.add(record, trace))
         except OSError as error:
-            self._complaints.tell("spool", f"records not stored, will be tried again: {error}", logging.ERROR)
+            self._failures.report("spool", f"records not stored, will be tried again: {error}", logging.ERROR)
             return False
-        self._complaints.settle("spool", "records can be stored again")
-        self.on_change()
+        self._failures.clear("spool", "records can be stored again")
+        self.notify_written()
         return True
 
-    def forget_when_synced(self, sessions: Iterable[Session]) -> None:
+    def remove_when_synced(self, sessions: Iterable[Session]) -> None:
         """Remove what was written of jobs whose records are in the spool, once these are on disk."""
         for session in sessions:
             self._recorded.append(session)
             if path := self._spool.path_of(session.record_id):
                 self._unsynced.setdefault(path, None)
-            self.on_change()
+            self.notify_written()
 
-    def unsynced(self) -> Flush:
+    def unsynced(self) -> UnsyncedFiles:
         """Return everything that is not known to be on disk; `synced` or `not_synced` should follow."""
         self._flushing |= self._unsynced
         self._unsynced = {}
-        self._unforced = 0
-        return Flush(dict(self._flushing), tuple(self._recorded))
+        self._unsynced_checkpoints = 0
+        return UnsyncedFiles(dict(self._flushing), tuple(self._recorded))
 
     def flush(self) -> None:
         """Force everything to disk now, as far as that is possible."""
@@ -131,7 +131,7 @@ class Keeper:
             atomic_file.flush(flush.files)
             self.synced(flush)
 
-    def synced(self, flush: Flush) -> None:
+    def synced(self, flush: UnsyncedFiles) -> None:
         """Forget the jobs whose records are on disk."""
         for path in flush.files:
             self._flushing.pop(path, None)
@@ -139,32 +139,37 @@ class Keeper:
             if session in self._recorded:
                 self._forget(session)
 
-    def not_synced(self, flush: Flush) -> None:
+    def not_synced(self, flush: UnsyncedFiles) -> None:
         """Write records again that may be lost, and keep everything for the next attempt."""
         held = 0
         for path, data in flush.files.items():
             held += len(data or b"")
             if data is not None:
                 self._flushing[path] = data if held <= _MAX_HELD_BYTES else None
-                self._write(partial(self._spool.write_again, path, data), tell=False)
+                self._write(partial(self._spool.rewrite, path, data), report=False)
+
+    def notify_written(self) -> None:
+        """Call `on_written`."""
+        if self._on_written is not None:
+            self._on_written()
 
     def _forget(self, session: Session) -> None:
         self._recorded.remove(session)
-        self._write(partial(self._state.forget, session), tell=False)
+        self._write(partial(self._state.forget, session), report=False)
 
-    def _save_books(self) -> None:
-        self._unsynced[self._state.save_books(self._checkpoint())] = None
+    def _save_accounts(self) -> None:
+        self._unsynced[self._state.save_accounts(self._checkpoint())] = None
 
     def _checkpoint(self) -> dict[str, Any]:
-        return self._measuring.checkpoint(s for s in self._running() if s.phase == OPEN)
+        return self._meter.checkpoint(s for s in self._running() if s.phase == OPEN)
 
-    def _write(self, write: Callable[[], object], *, tell: bool = True) -> bool:
+    def _write(self, write: Callable[[], object], *, report: bool = True) -> bool:
         try:
             write()
         except OSError as error:
-            self._complaints.tell("checkpoint", f"not written: {error}", logging.ERROR)
+            self._failures.report("checkpoint", f"not written: {error}", logging.ERROR)
             return False
-        self._complaints.settle("checkpoint", "written again")
-        if tell:
-            self.on_change()
+        self._failures.clear("checkpoint", "written again")
+        if report:
+            self.notify_written()
         return True

@@ -18,22 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy import atomic_file
-from slurm_energy.agent.jobs.job_manager import Engine
+from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.errors import EnergyError, UsageError
-from slurm_energy.log_once import Complaints
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.hook_environment import job_context
 
 log = logging.getLogger(__name__)
 
 SUFFIX = ".missed"
 _NAME = re.compile(r"(\d{20})-\d{1,10}\.json")
-_LONGEST_BYTES = 64 * 1024
+_MAX_BYTES = 64 * 1024
 _MARK = "boot_id"
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class HookMessage:
     """One message.
 
     Attributes:
@@ -51,7 +51,7 @@ class Message:
     key: tuple[int, int]
 
 
-class Missed:
+class DeferredMessages:
     """The directory beside a socket; made if it is absent.
 
     Args:
@@ -63,11 +63,11 @@ class Missed:
         OSError: cannot be made, or is somebody else's.
     """
 
-    def __init__(self, socket_path: Path, engine: Engine, clock: Clock | None = None) -> None:
+    def __init__(self, socket_path: Path, jobs: JobManager, clock: Clock | None = None) -> None:
         self.folder = socket_path.with_name(socket_path.name + SUFFIX)
-        self._engine = engine
+        self._jobs = jobs
         self._clock = clock or Clock()
-        self._complaints = Complaints()
+        self._failures = RepeatedFailureLog(log)
         self._make()
 
     def _make(self) -> None:
@@ -85,7 +85,7 @@ class Missed:
         try:
             paths = sorted(self.folder.iterdir())
         except OSError as error:
-            self._complaints.tell(str(self.folder), f"cannot be read: {error}")
+            self._failures.report(str(self.folder), f"cannot be read: {error}")
             with contextlib.suppress(OSError):  # somebody tidied up
                 self._make()
             return
@@ -94,30 +94,30 @@ class Missed:
         for message in messages:
             end = ends.get(message.key)
             try:
-                self._take(message, end)
+                self._process(message, end)
             except EnergyError as error:
                 log.warning("%s: %s", message.path.name, error)
             except Exception:  # an error of ours: kept, it would stop all later hooks too
                 log.exception("%s: failed, dropped", message.path.name)
             message.path.unlink(missing_ok=True)
 
-    def _take(self, message: Message, end: Message | None) -> None:
+    def _process(self, message: HookMessage, end: HookMessage | None) -> None:
         late_s = self._clock.boottime() - message.sent
         if message.operation == "end":
-            self._engine.end(message.env, late_s=late_s)
+            self._jobs.end(message.env, late_s=late_s)
         elif end is None:
-            self._engine.begin(message.env, late_s=late_s)
-        elif not self._engine.knows(message.key):
-            self._engine.not_measured(message.env, message.sent, end.sent)
+            self._jobs.begin(message.env, late_s=late_s)
+        elif not self._jobs.has_job(message.key):
+            self._jobs.record_unmeasured_job(message.env, message.sent, end.sent)
 
-    def _read(self, path: Path) -> Message | None:
+    def _read(self, path: Path) -> HookMessage | None:
         match = _NAME.fullmatch(path.name)
         if match is None:
             return None  # the mark, or a hook is writing it
         try:
-            data = json.loads(atomic_file.read(path, _LONGEST_BYTES))
+            data = json.loads(atomic_file.read(path, _MAX_BYTES))
             operation, env = _checked(data)
-            return Message(path, int(match[1]) / 1e9, operation, env, job_context(env).key)
+            return HookMessage(path, int(match[1]) / 1e9, operation, env, job_context(env).key)
         except (OSError, ValueError, EnergyError) as error:
             log.error("%s: not a hook's message, dropped: %s", path, error)
             path.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ class Missed:
     def _drop_those_of_earlier_boots(self) -> None:
         """Empty a directory that outlived a reboot. A mark tells, as wall clocks jump."""
         mark = self.folder / _MARK
-        if mark.exists() and atomic_file.read(mark, _LONGEST_BYTES).decode() == self._clock.boot_id:
+        if mark.exists() and atomic_file.read(mark, _MAX_BYTES).decode() == self._clock.boot_id:
             return
         for path in self.folder.iterdir():
             path.unlink()

@@ -14,7 +14,7 @@ MAX_PAUSE_S = 600.0
 
 
 @dataclass(slots=True)
-class Deferral:
+class DeferredRecords:
     """The records that wait, by file name, the least recently tried first.
 
     Times are seconds of the monotonic clock.
@@ -45,7 +45,7 @@ class Deferral:
         self._names[name] = None
         self.reason = reason
 
-    def held(self, now: float) -> Set[str]:
+    def withheld(self, now: float) -> Set[str]:
         """Return the records not to send now: all that wait, but for the probe when it is due."""
         if not self._names:
             return frozenset()

@@ -16,17 +16,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_energy.agent.state.spool import Item, Spool
+from slurm_energy.agent.state.spool import Spool, SpooledRecord
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
-from slurm_energy.log_once import Complaints
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.protocol.controller_client import ControllerClient
 
 log = logging.getLogger(__name__)
 
 _SUBJECT, _RETRIED = "delivery", "records for a newer controller, or a later time"
 _FIRST_WAIT_S = 1.0
-_LONGEST_WAIT_S = 60.0
+_MAX_WAIT_S = 60.0
 _TIMEOUT_S = 5.0
 _TOTAL_TIMEOUT_S = 60.0
 _MAX_RESPONSE_BYTES = 1 << 20
@@ -40,7 +40,7 @@ _ASK_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DeliveryResult:
     """What the controller said of the items of one delivery, by place in it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Outcome:
     retried: Mapping[int, str] = field(default_factory=dict)
 
 
-def read_outcome(items: Sequence[Item], answer: Mapping[str, Any]) -> Outcome:
+def parse_delivery_response(items: Sequence[SpooledRecord], answer: Mapping[str, Any]) -> DeliveryResult:
     """Read the answer to a delivery; an item that it does not name is to be retried.
 
     Raises:
@@ -69,7 +69,9 @@ def read_outcome(items: Sequence[Item], answer: Mapping[str, Any]) -> Outcome:
     if not (accepted or rejected or retried):
         raise UnavailableError("controller", "its answer names none of the records")
     unnamed = set(range(len(items))) - accepted - rejected.keys() - retried.keys()
-    return Outcome(accepted, rejected, traces, retried | dict.fromkeys(unnamed, "not named in the answer"))
+    return DeliveryResult(
+        accepted, rejected, traces, retried | dict.fromkeys(unnamed, "not named in the answer")
+    )
 
 
 def _is_about_the_connection(error: EnergyError) -> bool:
@@ -81,7 +83,7 @@ def _strings(value: Any) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
-def _reasons(items: Sequence[Item], answer: Mapping[str, Any], key: str) -> dict[int, str]:
+def _reasons(items: Sequence[SpooledRecord], answer: Mapping[str, Any], key: str) -> dict[int, str]:
     """Return the reasons of one outcome by place; an entry names its item by place or by record id."""
     entries = answer.get(key)
     places = {item.record_id: i for i, item in enumerate(items)}
@@ -98,7 +100,7 @@ def _reasons(items: Sequence[Item], answer: Mapping[str, Any], key: str) -> dict
     return found
 
 
-class Delivery:
+class RecordDelivery:
     """The background task between spool and controller.
 
     Args:
@@ -120,7 +122,7 @@ class Delivery:
         self._node = node
         self._work = work
         self._wake = asyncio.Event()
-        self._complaints = Complaints()
+        self._failures = RepeatedFailureLog(log)
         self._release = _UNKNOWN_RELEASE
         self._resent_for = _UNKNOWN_RELEASE
         self._resent_at: float | None = None
@@ -138,13 +140,13 @@ class Delivery:
             try:
                 delivered = await self._deliver_some()
             except EnergyError as error:
-                self._complaints.tell(_SUBJECT, f"records stay in the spool: {error}")
+                self._failures.report(_SUBJECT, f"records stay in the spool: {error}")
                 await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                wait_s = min(2 * wait_s, _MAX_WAIT_S)
                 continue
             except OSError as error:
-                self._complaints.tell(_SUBJECT, f"the spool cannot be read: {error}")
-                await asyncio.sleep(_LONGEST_WAIT_S)
+                self._failures.report(_SUBJECT, f"the spool cannot be read: {error}")
+                await asyncio.sleep(_MAX_WAIT_S)
                 continue
             wait_s = _FIRST_WAIT_S
             if not delivered:
@@ -154,7 +156,7 @@ class Delivery:
     def _pause_s(self) -> float | None:
         """Return the seconds until there is something to do though nothing new comes; None for never."""
         now = time.monotonic()
-        pauses = [self._spool.deferral.pause_s(now)]
+        pauses = [self._spool.deferred.pause_s(now)]
         if self._spool.rejected.count():
             pauses.append(max(0.0, self._asked_at + _ASK_S - now))
         known = [pause for pause in pauses if pause is not None]
@@ -163,7 +165,7 @@ class Delivery:
     async def _deliver_some(self) -> bool:
         """Deliver one batch. Returns False if there was nothing to deliver."""
         now = time.monotonic()
-        items: list[Item] = await self._work(self._spool.items, _BATCH_BYTES, _BATCH_ITEMS, now)
+        items: list[SpooledRecord] = await self._work(self._spool.items, _BATCH_BYTES, _BATCH_ITEMS, now)
         rejected = await self._work(self._spool.rejected.count)
         if not items and not (rejected and now >= self._asked_at + _ASK_S):
             return False
@@ -176,7 +178,7 @@ class Delivery:
             await self._deliver_one_by_one(client, items, error)
             return True
         await self._settle(items, answer)
-        self._complaints.settle(_SUBJECT, "the controller answers again")
+        self._failures.clear(_SUBJECT, "the controller answers again")
         return True
 
     def _client(self) -> ControllerClient:
@@ -188,7 +190,7 @@ class Delivery:
         )
 
     async def _deliver_one_by_one(
-        self, client: ControllerClient, items: list[Item], error: EnergyError
+        self, client: ControllerClient, items: list[SpooledRecord], error: EnergyError
     ) -> None:
         """Find out which items make a whole request fail, so that they hold no others up.
 
@@ -208,11 +210,11 @@ class Delivery:
             elif item.trace is None or not await self._deliver_without_trace(client, item):
                 await self._reject(item, str(error))
 
-    async def _deliver_without_trace(self, client: ControllerClient, item: Item) -> bool:
+    async def _deliver_without_trace(self, client: ControllerClient, item: SpooledRecord) -> bool:
         """Deliver a record whose trace may be what is refused; return whether that was it."""
         try:
-            answer = await self._post(client, [Item(item.name, item.record, None)])
-            outcome = read_outcome([item], answer)
+            answer = await self._post(client, [SpooledRecord(item.name, item.record, None)])
+            outcome = parse_delivery_response([item], answer)
         except UsageError:
             return False
         if outcome.accepted:
@@ -221,7 +223,7 @@ class Delivery:
             await self._settle([item], answer)
         return True
 
-    async def _post(self, client: ControllerClient, items: list[Item]) -> dict[str, Any]:
+    async def _post(self, client: ControllerClient, items: list[SpooledRecord]) -> dict[str, Any]:
         spooled, rejected = await self._work(self._counts)
         body = {
             "items": [{"record": item.record, "trace": item.trace} for item in items],
@@ -258,10 +260,10 @@ class Delivery:
             log.info("%d rejected records are sent again: the controller is now %s", count, release)
             self.wake()
 
-    async def _settle(self, items: list[Item], answer: dict[str, Any]) -> None:
+    async def _settle(self, items: list[SpooledRecord], answer: dict[str, Any]) -> None:
         if not items:
             return
-        outcome = read_outcome(items, answer)
+        outcome = parse_delivery_response(items, answer)
         for index, item in enumerate(items):
             if index in outcome.accepted and index in outcome.traces and item.trace is not None:
                 await self._reject(item, f"delivered, but for its trace: {outcome.traces[index]}")
@@ -271,10 +273,10 @@ class Delivery:
                 await self._reject(item, outcome.rejected[index])
             else:
                 await self._work(self._spool.defer, item.name, outcome.retried[index], time.monotonic())
-        if await self._work(len, self._spool.deferral):
-            self._complaints.tell(_RETRIED, f"stay in the spool: {self._spool.deferral.reason}")
+        if await self._work(len, self._spool.deferred):
+            self._failures.report(_RETRIED, f"stay in the spool: {self._spool.deferred.reason}")
         else:
-            self._complaints.settle(_RETRIED, "none is left")
+            self._failures.clear(_RETRIED, "none is left")
 
-    async def _reject(self, item: Item, reason: str) -> None:
+    async def _reject(self, item: SpooledRecord, reason: str) -> None:
         await self._work(self._spool.reject, item.name, reason, self._release)

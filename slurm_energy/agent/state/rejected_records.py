@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy import atomic_file
-from slurm_energy.log_once import Complaints
+from slurm_energy.log_once import RepeatedFailureLog
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class RejectedRecords:
             folder.unlink()
         self._sizes = file_sizes(folder) if folder.is_dir() else {}
         self._total = sum(self._sizes.values())
-        self._complaints = Complaints()
+        self._failures = RepeatedFailureLog(log)
 
     @property
     def bytes(self) -> int:
@@ -98,7 +98,7 @@ class RejectedRecords:
             log.error(
                 "record %s is refused and kept in %s: %s; see `senergy spool`", name, self.folder, reason
             )
-        self._complaints.tell(_SUBJECT, "kept for `senergy spool resend`", logging.WARNING)
+        self._failures.report(_SUBJECT, "kept for `senergy spool resend`", logging.WARNING)
         self._receive(source, trace_of(name))
         note = json.dumps({"reason": reason[:_MAX_REASON], "refused_by": refused_by}).encode()
         with contextlib.suppress(OSError):  # on a full disk the record counts, not its reason
@@ -120,7 +120,7 @@ class RejectedRecords:
                 moved[own] = self._forget(own)
         self._remove(_reason_of(name))
         if not self.names():
-            self._complaints.settle(_SUBJECT, "none is left")
+            self._failures.clear(_SUBJECT, "none is left")
         return moved
 
     def recover(self, spool: Path) -> None:
@@ -186,7 +186,7 @@ class RejectedRecords:
             name = names.pop(0)
             excess -= sum(self._remove(own) for own in (trace_of(name), name, _reason_of(name)))
             self.dropped += 1
-            self._complaints.tell(f"{_SUBJECT}: space", "the oldest are dropped", logging.ERROR)
+            self._failures.report(f"{_SUBJECT}: space", "the oldest are dropped", logging.ERROR)
 
     def _note_size(self, name: str, size: int) -> None:
         self._total += size - self._sizes.get(name, 0)

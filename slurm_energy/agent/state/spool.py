@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy import atomic_file
-from slurm_energy.agent.state.deferred_records import Deferral
+from slurm_energy.agent.state.deferred_records import DeferredRecords
 from slurm_energy.agent.state.rejected_records import TRACE_SUFFIX, RejectedRecords, file_sizes, trace_of
-from slurm_energy.log_once import Complaints
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.records import EnergyRecord
 
 log = logging.getLogger(__name__)
@@ -33,12 +33,12 @@ _RECORD = re.compile(r"\d{12}-[A-Za-z0-9_-]{1,64}\.json")
 _REJECTED = "rejected"
 _REJECTED_SHARE = 4
 """Refused records take at most this part of the spool's space: a quarter."""
-_LONGEST_FILE_BYTES = 15_000_000
+_MAX_FILE_BYTES = 15_000_000
 """A longer one could not be delivered: the controller takes 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SpooledRecord:
     """One record in the spool, with its trace if there is one. `name` is its file."""
 
     name: str
@@ -71,7 +71,7 @@ class Spool:
         folder.mkdir(mode=0o700, exist_ok=True)
         for leftover in (*folder.glob(".*.new"), *folder.glob(f"{_REJECTED}/.*.new")):
             leftover.unlink(missing_ok=True)
-        self.deferral = Deferral()
+        self.deferred = DeferredRecords()
         self.rejected = RejectedRecords(folder / _REJECTED, 0)
         self.rejected.recover(folder)
         self.limit_bytes = limit_bytes
@@ -80,7 +80,7 @@ class Spool:
         self._total = sum(self._sizes.values())
         self._expired_at = 0.0
         self._disk_full = False
-        self._complaints = Complaints()
+        self._failures = RepeatedFailureLog(log)
 
     @property
     def limit_bytes(self) -> int:
@@ -110,11 +110,11 @@ class Spool:
         self._make_room(len(data))
         self._write_record(name, data)
         if self._total < self.limit_bytes // 2:
-            self._complaints.settle(_LIMIT, "traces are kept again")
-            self._complaints.settle(_LOST, "records are kept again")
+            self._failures.clear(_LIMIT, "traces are kept again")
+            self._failures.clear(_LOST, "records are kept again")
         return written | {self._path(name): data}
 
-    def write_again(self, path: str, data: bytes) -> None:
+    def rewrite(self, path: str, data: bytes) -> None:
         """Write a file of `add` again that could not be forced to disk; one that is gone stays away.
 
         A disk that failed once may have dropped what it had not written, and says so only once.
@@ -156,21 +156,21 @@ class Spool:
         """Return the number of records."""
         return sum(1 for name in self._sizes if _RECORD.fullmatch(name))
 
-    def items(self, most_bytes: int, most_items: int, now: float | None = None) -> list[Item]:
+    def items(self, max_bytes: int, max_items: int, now: float | None = None) -> list[SpooledRecord]:
         """Return the oldest records, at least one if there is any, within a size.
 
         Args:
-            most_bytes: size of all together.
-            most_items: how many.
+            max_bytes: size of all together.
+            max_items: how many.
             now: seconds of the monotonic clock: records that wait for a newer controller are left out; None
                 takes all.
         """
-        found: list[Item] = []
+        found: list[SpooledRecord] = []
         total = 0
-        held = frozenset[str]() if now is None else self.deferral.held(now)
+        held = frozenset[str]() if now is None else self.deferred.withheld(now)
         for name in sorted(name for name in self._sizes if name not in held and _RECORD.fullmatch(name)):
             size = self._sizes[name] + self._sizes.get(trace_of(name), 0)
-            if found and (total + size > most_bytes or len(found) >= most_items):
+            if found and (total + size > max_bytes or len(found) >= max_items):
                 break
             item = self._read(name)
             if item is not None:
@@ -181,12 +181,12 @@ class Spool:
     def remove(self, name: str) -> None:
         """Forget a record that was delivered."""
         self._drop([trace_of(name), name])
-        self.deferral.forget(name)
+        self.deferred.forget(name)
 
     def defer(self, name: str, reason: str, now: float) -> None:
         """Keep a record that the controller cannot take yet; `now` in seconds of the monotonic clock."""
         if name in self._sizes:
-            self.deferral.add(name, reason, now)
+            self.deferred.add(name, reason, now)
 
     def reject(self, name: str, reason: str, refused_by: str | None = None) -> None:
         """Put a record and its trace aside, for `resend`.
@@ -199,7 +199,7 @@ class Spool:
         self.rejected.put(self.folder, name, reason, refused_by)
         for own in (trace_of(name), name):
             self._total -= self._sizes.pop(own, 0)
-        self.deferral.forget(name)
+        self.deferred.forget(name)
 
     def resend(self, record_ids: Iterable[str] | None = None, other_than: str | None = None) -> int:
         """Move records that were put aside back into the spool; return how many.
@@ -217,22 +217,22 @@ class Spool:
                     self._total += size - self._sizes.get(name, 0)
                     self._sizes[name] = size
                 moved += 1
-        self.deferral.release()
+        self.deferred.release()
         return moved
 
     def state(self) -> dict[str, Any]:
         """Return the counts of `status`: records that wait, that were refused, that space was lacking for."""
         return {
             "spooled": self.count(),
-            "deferred": len(self.deferral),
+            "deferred": len(self.deferred),
             "rejected": self.rejected.count(),
             "rejected_bytes": self.rejected.bytes,
             "rejected_dropped": self.rejected.dropped,
         }
 
-    def _read(self, name: str) -> Item | None:
+    def _read(self, name: str) -> SpooledRecord | None:
         try:
-            record = json.loads(atomic_file.read(self._path(name), _LONGEST_FILE_BYTES))
+            record = json.loads(atomic_file.read(self._path(name), _MAX_FILE_BYTES))
         except FileNotFoundError:
             self._drop([name])
             return None
@@ -240,10 +240,10 @@ class Spool:
             self.reject(name, f"cannot be read: {error}")
             return None
         try:
-            trace = json.loads(atomic_file.read(self._path(trace_of(name)), _LONGEST_FILE_BYTES))
+            trace = json.loads(atomic_file.read(self._path(trace_of(name)), _MAX_FILE_BYTES))
         except (OSError, ValueError):
             trace = None
-        return Item(name, record, trace)
+        return SpooledRecord(name, record, trace)
 
     def _add_trace(self, name: str, data: bytes) -> dict[str, bytes]:
         if len(data) > self.limit_bytes // 4:
@@ -278,7 +278,7 @@ class Spool:
 
     def _complain_of_disk(self, error: OSError) -> None:
         self._disk_full = True
-        self._complaints.tell(_DISK, f"{error.strerror}: power traces are dropped, records are kept")
+        self._failures.report(_DISK, f"{error.strerror}: power traces are dropped, records are kept")
 
     def _settle_disk(self, size: int) -> None:
         """Say that the disk has room again, once there is some for many traces more."""
@@ -287,7 +287,7 @@ class Spool:
         free = os.statvfs(self.folder)
         if free.f_bavail * free.f_frsize > _ROOM_FOR_TRACES * size:
             self._disk_full = False
-            self._complaints.settle(_DISK, "there is room for traces again")
+            self._failures.clear(_DISK, "there is room for traces again")
 
     def _write(self, name: str, data: bytes) -> None:
         atomic_file.write(self._path(name), data, sync=False)
@@ -308,9 +308,9 @@ class Spool:
             excess -= self._sizes[name]
             dropped.append(name)
         if any(not name.endswith(TRACE_SUFFIX) for name in dropped):
-            self._complaints.tell(_LOST, "the oldest are dropped: too many are undelivered", logging.ERROR)
+            self._failures.report(_LOST, "the oldest are dropped: too many are undelivered", logging.ERROR)
         else:
-            self._complaints.tell(_LIMIT, "the oldest power traces are dropped")
+            self._failures.report(_LIMIT, "the oldest power traces are dropped")
         self._drop(dropped)
 
     def _drop(self, names: Iterable[str]) -> None:

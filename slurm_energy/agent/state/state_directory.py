@@ -21,13 +21,13 @@ from slurm_energy.trusted_files import check_folder
 log = logging.getLogger(__name__)
 
 _VERSION = 1
-_BOOKS = "books.json"
+_ACCOUNTS = "accounts.json"
 _RUNS, _ENDED, _TRACE, _DAMAGED = ".json", ".ended", ".trace", ".damaged"
 _MAX_DAMAGED = 50
-_LONGEST_FILE_BYTES = 256_000_000
+_MAX_FILE_BYTES = 256_000_000
 
 
-class StateDir:
+class StateDirectory:
     """Holds the directory for one process, from construction to `close`.
 
     Args:
@@ -81,7 +81,7 @@ class StateDir:
         atomic_file.write(path, json.dumps(data).encode(), sync=False)
         return path
 
-    def save_books(self, checkpoint: dict[str, Any]) -> str:
+    def save_accounts(self, checkpoint: dict[str, Any]) -> str:
         """Write a checkpoint that belongs to no job.
 
         Returns:
@@ -90,17 +90,17 @@ class StateDir:
         Raises:
             OSError: not written; the last one is still there.
         """
-        path = os.path.join(self.folder, _BOOKS)
+        path = os.path.join(self.folder, _ACCOUNTS)
         atomic_file.write(
             path, json.dumps({"version": _VERSION, "checkpoint": checkpoint}).encode(), sync=False
         )
         return path
 
-    def load_books(self) -> dict[str, Any] | None:
+    def load_accounts(self) -> dict[str, Any] | None:
         """Return the checkpoint of `save_books`; None if there is none, or it cannot be read."""
-        path = os.path.join(self.folder, _BOOKS)
+        path = os.path.join(self.folder, _ACCOUNTS)
         try:
-            data = json.loads(atomic_file.read(path, _LONGEST_FILE_BYTES))
+            data = json.loads(atomic_file.read(path, _MAX_FILE_BYTES))
             if data["version"] != _VERSION:
                 raise ValueError(f"version {data['version']}")
             found: dict[str, Any] = data["checkpoint"]
@@ -163,9 +163,7 @@ class StateDir:
 
     def _load_trace(self, session: Session) -> None:
         try:
-            session.trace = TraceBuilder.load(
-                atomic_file.read(self._path(session, _TRACE), _LONGEST_FILE_BYTES)
-            )
+            session.trace = TraceBuilder.load(atomic_file.read(self._path(session, _TRACE), _MAX_FILE_BYTES))
         except (OSError, ValueError, KeyError, TypeError):
             session.trace = None
 
@@ -174,7 +172,7 @@ class StateDir:
 
 
 def _read(path: Path) -> tuple[Session, dict[str, Any]]:
-    data = json.loads(atomic_file.read(path, _LONGEST_FILE_BYTES))
+    data = json.loads(atomic_file.read(path, _MAX_FILE_BYTES))
     if data["version"] != _VERSION:
         raise ValueError(f"version {data['version']}")
     return Session.load(data["session"]), data["checkpoint"]

@@ -9,11 +9,17 @@ import numpy as np
 from slurm_energy.oracle.calibration.fit_problem import Array, Problem, mape
 from slurm_energy.oracle.calibration.measurements import Measurement, column
 from slurm_energy.oracle.hardware import Hardware
-from slurm_energy.oracle.step_prediction import Configurations, Deviation, StepPredictor, Steps, device_of
+from slurm_energy.oracle.step_prediction import (
+    Configurations,
+    Deviation,
+    StepPredictions,
+    StepPredictor,
+    device_of,
+)
 from slurm_energy.oracle.training.ensemble import averaged, members
 from slurm_energy.oracle.training.parameters import UNMEASURED, Calibration, Spread
-from slurm_energy.oracle.training.timing import Device
-from slurm_energy.oracle.workload import Optimizer, Profile, find_optimizer, find_profile
+from slurm_energy.oracle.training.timing import DeviceParameters
+from slurm_energy.oracle.workload import Optimizer, WorkloadProfile, find_optimizer, find_profile
 
 
 def predicted(
@@ -47,7 +53,7 @@ def transferred(
     rows: Sequence[Measurement],
     calibration: Calibration,
     deviation: Deviation = (0.0, 0.0),
-) -> Steps:
+) -> StepPredictions:
     """Return the predictions by the evidence for rows of one workload in one precision."""
     predictor = StepPredictor(lambda name: calibration, looping=rows[0].looping)
     asked = Configurations(
@@ -85,7 +91,9 @@ def _quantiles(ratio: Array) -> tuple[float, float]:
     return min(1.0, float(low)), max(1.0, float(high))
 
 
-def circumstances(hardware: Hardware, row: Measurement) -> tuple[Profile, Device, str, Optimizer]:
+def circumstances(
+    hardware: Hardware, row: Measurement
+) -> tuple[WorkloadProfile, DeviceParameters, str, Optimizer]:
     """Return what else a prediction of a row depends on: profile, device, precision, optimizer."""
     device = device_of(hardware, row.precision)
     return find_profile(row.model), device, row.precision, find_optimizer(row.optimizer)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from slurm_energy.oracle.calibration.measurements import Measurement, column
 from slurm_energy.oracle.hardware import Hardware
-from slurm_energy.oracle.training.demand import Demand, demand
+from slurm_energy.oracle.training.demand import StepDemand, demand
 from slurm_energy.oracle.training.parameters import Bound, Scalars, Theta, bounds_of
 from slurm_energy.oracle.training.power import clock_under, step_watts
 from slurm_energy.oracle.training.saturation import SATURATIONS
-from slurm_energy.oracle.training.timing import Device, device_s, step_s, step_times
+from slurm_energy.oracle.training.timing import DeviceParameters, device_s, step_s, step_times
 from slurm_energy.oracle.workload import find_optimizer, find_profile
 
 Array = NDArray[np.float64]
@@ -220,7 +220,7 @@ def _deviation(found: Sequence[Unknown], vectors: Array) -> Array:
     return np.asarray(np.mean(distance * distance * free, axis=-1))
 
 
-def demands(rows: Sequence[Measurement]) -> Demand:
+def demands(rows: Sequence[Measurement]) -> StepDemand:
     """Return what the steps of measurements ask for, stacked."""
     each = [
         demand(
@@ -232,10 +232,10 @@ def demands(rows: Sequence[Measurement]) -> Demand:
         )
         for row in rows
     ]
-    return Demand(
+    return StepDemand(
         **{
             spec.name: _stacked([getattr(item, spec.name) for item in each])
-            for spec in dataclasses.fields(Demand)
+            for spec in dataclasses.fields(StepDemand)
         }
     )
 
@@ -246,9 +246,9 @@ def _stacked(values: list[Any]) -> Any:
     return np.array(values)
 
 
-def devices(hardware: Hardware, rows: Sequence[Measurement]) -> Device:
+def devices(hardware: Hardware, rows: Sequence[Measurement]) -> DeviceParameters:
     """Return the peak figures of a kind of device for the precision of each measurement."""
-    return Device(
+    return DeviceParameters(
         matrix_flops_per_s=np.array([hardware.matrix_flops_per_s(row.precision) for row in rows]),
         alu_flops_per_s=hardware.alu_flops_per_s,
         memory_bytes_per_s=hardware.memory_bytes_per_s,

@@ -30,7 +30,7 @@ from slurm_energy.oracle.calibration.identification import (
 )
 from slurm_energy.oracle.calibration.kriging import krige
 from slurm_energy.oracle.calibration.measurements import Measurement, column
-from slurm_energy.oracle.calibration.search import Progress, Settings, search
+from slurm_energy.oracle.calibration.search import Progress, SearchSettings, search
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.training.ensemble import device_sample_s
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta
@@ -96,7 +96,7 @@ def choose_unknowns(hardware: Hardware, rows: Sequence[Measurement]) -> list[Unk
 def fit(
     hardware: Hardware,
     rows: Sequence[Measurement],
-    settings: Settings,
+    settings: SearchSettings,
     *,
     start: Calibration | None = None,
     saturation: str = "sigmoid",
@@ -266,7 +266,7 @@ def leave_out(
     hardware: Hardware,
     rows: Sequence[Measurement],
     fold: Callable[[Measurement], Hashable],
-    settings: Settings,
+    settings: SearchSettings,
     *,
     start: Calibration | None = None,
     forget_workload: bool = False,

@@ -43,7 +43,7 @@ Progress = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SearchSettings:
     """How hard to search.
 
     Attributes:
@@ -75,7 +75,7 @@ def search(
     problem: Problem,
     found: Sequence[Unknown],
     start: Array,
-    settings: Settings,
+    settings: SearchSettings,
     checkpoint: Path | None = None,
     progress: Progress = lambda done, planned, loss: None,
 ) -> Array:
@@ -114,7 +114,7 @@ class _State:
         problem: Problem,
         found: Sequence[Unknown],
         start: Array,
-        settings: Settings,
+        settings: SearchSettings,
         path: Path | None,
     ) -> _State:
         """Return the state in a file, or that of a search which has not begun."""
@@ -156,7 +156,7 @@ class _State:
 def _evolve(
     found: Sequence[Unknown],
     start: Array,
-    settings: Settings,
+    settings: SearchSettings,
     losses: Callable[[Array], Array],
     state: _State,
     progress: Progress,
@@ -192,12 +192,12 @@ def _evolve(
     return np.asarray(best)
 
 
-def _planned(settings: Settings) -> int:
+def _planned(settings: SearchSettings) -> int:
     return settings.generations + (_POLISH_UNITS * (1 + settings.kicks) if settings.polish else 0)
 
 
 def _refine(
-    problem: Problem, found: Sequence[Unknown], best: Array, settings: Settings, progress: Progress
+    problem: Problem, found: Sequence[Unknown], best: Array, settings: SearchSettings, progress: Progress
 ) -> Array:
     """Polish the best vector, then again from places near it; return the best of all."""
     if not settings.polish:
@@ -224,7 +224,11 @@ def _refine(
 
 
 def _polish(
-    problem: Problem, found: Sequence[Unknown], vector: Array, settings: Settings, blunts: Sequence[float]
+    problem: Problem,
+    found: Sequence[Unknown],
+    vector: Array,
+    settings: SearchSettings,
+    blunts: Sequence[float],
 ) -> Array:
     """Follow the slope, the objective's corners rounded less and less."""
     limits = np.array([unknown.limits for unknown in found])
@@ -244,7 +248,7 @@ def _polish(
 
 @contextlib.contextmanager
 def _evaluator(
-    problem: Problem, found: Sequence[Unknown], settings: Settings
+    problem: Problem, found: Sequence[Unknown], settings: SearchSettings
 ) -> Iterator[Callable[[Array], Array]]:
     """Give a function from vectors to losses, spread over the workers."""
     if settings.workers <= 1:

@@ -5,7 +5,7 @@ Pure: runs come in as data; where they are stored is the accounting room's matte
 
 from slurm_energy.oracle.history.forecast import Forecast
 from slurm_energy.oracle.history.history_oracle import HistoryOracle
-from slurm_energy.oracle.history.observed_run import Ending, Run
+from slurm_energy.oracle.history.observed_run import ObservedRun, RunEnding
 from slurm_energy.oracle.history.run_history import History
 
-__all__ = ["Ending", "Forecast", "History", "HistoryOracle", "Run"]
+__all__ = ["Forecast", "History", "HistoryOracle", "ObservedRun", "RunEnding"]

@@ -20,7 +20,7 @@ from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.hardware import find_hardware
 
 
-class Response(NamedTuple):
+class CapResponse(NamedTuple):
     """Constants of the model.
 
     Attributes:
@@ -34,7 +34,7 @@ class Response(NamedTuple):
     compute_share: float
 
 
-RESPONSE: Final = Response(0.35, 1.5, 0.5)
+RESPONSE: Final = CapResponse(0.35, 1.5, 0.5)
 """Fitted to the A40 and the Quadro RTX 6000 of the power-limit study by `benchmarks/cap_response.py`."""
 
 LARGEST_LIFT: Final = 2.0
@@ -81,7 +81,7 @@ def caps_of(
     return Caps(gpu_watts, unit_watts)
 
 
-def stretch(power_share: float, response: Response = RESPONSE) -> float:
+def stretch(power_share: float, response: CapResponse = RESPONSE) -> float:
     """Return how many times as long a run takes that has this share of its uncapped watts (0 to 1)."""
     dynamic = (min(1.0, power_share) - response.static_share) / (1.0 - response.static_share)
     clock: float = max(dynamic, _LEAST_CLOCK_POWER) ** (1.0 / response.clock_exponent)
@@ -93,7 +93,7 @@ def recapped(
     before: float,
     after: float,
     tdp_watts: float = math.inf,
-    response: Response = RESPONSE,
+    response: CapResponse = RESPONSE,
 ) -> tuple[float, float]:
     """Return watts and relative time of a part under another cap.
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from slurm_energy.oracle.history.cap_response import Caps, predicted, tdp_watts
 from slurm_energy.oracle.history.distribution import EVEN, Grid, Observation, mixed, spread, times
-from slurm_energy.oracle.history.observed_run import Ending, Run
+from slurm_energy.oracle.history.observed_run import ObservedRun, RunEnding
 from slurm_energy.oracle.history.similarity import LEVELS, caps_of_row, row_of, units
 from slurm_energy.oracle.history.track_record import gpu_watts
 
@@ -41,14 +41,14 @@ class Forecast:
     joules: Grid | None
     runs: int
     newest: float
-    endings: Mapping[Ending, int]
+    endings: Mapping[RunEnding, int]
     by_limit: bool
     converted: int = 0
 
 
 def make_forecast(
     level: int,
-    runs: Sequence[Run],
+    runs: Sequence[ObservedRun],
     behind: Forecast | None,
     caps: Caps,
     second_factors: Sequence[float],
@@ -120,12 +120,12 @@ def _grid(
     return mixed(points, general, general_weight)
 
 
-def run_scale(run: Run, by_limit: bool) -> float:
+def run_scale(run: ObservedRun, by_limit: bool) -> float:
     """Return what a run's seconds are divided by: its time limit where shares of it are compared."""
     return (run.time_limit_s or 1.0) if by_limit else 1.0
 
 
-def watts_of(run: Run) -> float | None:
+def watts_of(run: ObservedRun) -> float | None:
     """Return mean watts per unit; None if not known, as of a run too short for any sample, or no figure."""
     if run.energy_joules is None or run.duration_s <= 0:
         return None
@@ -133,7 +133,7 @@ def watts_of(run: Run) -> float | None:
     return watts if watts <= _MOST_WATTS else None
 
 
-def _under(run: Run, caps: Caps) -> tuple[float | None, float]:
+def _under(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
     """Return a run's watts per unit and relative time as they would be under other caps."""
     drawn = watts_of(run)
     if drawn is None:
@@ -142,7 +142,7 @@ def _under(run: Run, caps: Caps) -> tuple[float | None, float]:
     return predicted(drawn, gpu_watts(run, drawn), before, caps, tdp_watts(run.gpu_kind))
 
 
-def _most_watts(runs: Sequence[Run], caps: Caps) -> float:
+def _most_watts(runs: Sequence[ObservedRun], caps: Caps) -> float:
     """Return the watts per unit that the caps allow: those of the GPUs and the most beside them."""
     beside = [drawn - gpu_watts(run, drawn) for run in runs if (drawn := watts_of(run)) is not None]
     return min(caps.unit_watts, caps.gpu_watts + max(beside, default=0.0))

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from slurm_energy.oracle.history.distribution import Grid, high, low, mean
 from slurm_energy.oracle.history.forecast import Forecast
-from slurm_energy.oracle.history.observed_run import Ending
+from slurm_energy.oracle.history.observed_run import RunEnding
 from slurm_energy.oracle.history.run_history import History
 from slurm_energy.oracle.history.similarity import LEVELS, units
-from slurm_energy.oracle.prediction import Answer, Estimate, Oracle, Question, Source
+from slurm_energy.oracle.prediction import Estimate, Oracle, Prediction, PredictionRequest, PredictionSource
 
 _AGES = ((172800.0, 86400.0, "days"), (7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 
@@ -35,7 +35,7 @@ class HistoryOracle:
     ) -> None:
         self._history, self._power, self._clock, self._own_only = history, power, clock, own_only
 
-    def predict(self, question: Question) -> Answer | None:
+    def predict(self, question: PredictionRequest) -> Prediction | None:
         """Return the prediction, or None where no run is like the job."""
         forecast = self._history.forecast(question, own_only=self._own_only)
         if forecast is None:
@@ -50,11 +50,11 @@ class HistoryOracle:
             power = answer.power_watts
             notes = (*notes, f"no run has its energy: watts from {answer.source} ({answer.basis})")
         age_s = max(0.0, (question.submitted_unix_s or self._clock()) - forecast.newest)
-        return Answer(
+        return Prediction(
             duration_s=duration,
             power_watts=power,
             energy_joules=_energy(forecast, question, duration, power),
-            source=Source.HISTORY,
+            source=PredictionSource.HISTORY,
             basis=f"{_count(forecast.runs)}: {LEVELS[forecast.level].text}",
             age_s=age_s,
             observations=forecast.runs,
@@ -73,11 +73,11 @@ def _duration(forecast: Forecast, limit_s: float | None) -> Estimate:
     return _estimate(forecast.seconds, scale, limit_s)
 
 
-def _power(forecast: Forecast, question: Question) -> Estimate | None:
+def _power(forecast: Forecast, question: PredictionRequest) -> Estimate | None:
     return None if forecast.watts is None else _estimate(forecast.watts, units(question))
 
 
-def _energy(forecast: Forecast, question: Question, duration: Estimate, power: Estimate) -> Estimate:
+def _energy(forecast: Forecast, question: PredictionRequest, duration: Estimate, power: Estimate) -> Estimate:
     """Return joules from runs where they are known, else from time and power, whose ranges then add up."""
     if forecast.joules is None:
         return Estimate(*(getattr(duration, at) * getattr(power, at) for at in ("mean", "low", "high")))
@@ -98,14 +98,14 @@ def _notes(forecast: Forecast) -> tuple[str, ...]:
     if cut:
         words = ", ".join(
             f"{forecast.endings[ending]} {ending}"
-            for ending in Ending
+            for ending in RunEnding
             if not ending.by_itself and forecast.endings.get(ending)
         )
         notes.append(
             f"{cut} of {_count(forecast.runs)} did not end by themselves ({words}): "
             "they count as at least that long"
         )
-    if failed := forecast.endings.get(Ending.FAILED):
+    if failed := forecast.endings.get(RunEnding.FAILED):
         notes.append(f"{failed} of {_count(forecast.runs)} failed")
     if forecast.converted:
         notes.append(f"{_count(forecast.converted)} under other caps: time and watts are converted")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Ending(StrEnum):
+class RunEnding(StrEnum):
     """How a run ended, and so what its length says.
 
     `COMPLETED` and `FAILED` ended by themselves. The others were ended from outside: they would have taken
@@ -22,26 +22,26 @@ class Ending(StrEnum):
     @property
     def by_itself(self) -> bool:
         """Whether the program came to an end of its own."""
-        return self in (Ending.COMPLETED, Ending.FAILED)
+        return self in (RunEnding.COMPLETED, RunEnding.FAILED)
 
     @classmethod
-    def of_state(cls, state: str) -> Ending:
+    def of_state(cls, state: str) -> RunEnding:
         """Read Slurm's word for a final state, e.g. `CANCELLED by 1001`; what is not known is interrupted."""
         return _ENDINGS.get(state.partition(" ")[0], cls.INTERRUPTED)
 
 
 _ENDINGS = {
-    "COMPLETED": Ending.COMPLETED,
-    "FAILED": Ending.FAILED,
-    "OUT_OF_MEMORY": Ending.FAILED,
-    "TIMEOUT": Ending.TIMEOUT,
-    "DEADLINE": Ending.TIMEOUT,
-    "CANCELLED": Ending.CANCELLED,
+    "COMPLETED": RunEnding.COMPLETED,
+    "FAILED": RunEnding.FAILED,
+    "OUT_OF_MEMORY": RunEnding.FAILED,
+    "TIMEOUT": RunEnding.TIMEOUT,
+    "DEADLINE": RunEnding.TIMEOUT,
+    "CANCELLED": RunEnding.CANCELLED,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ObservedRun:
     """A run of a job that is over. None: not known.
 
     Attributes:
@@ -59,7 +59,7 @@ class Run:
 
     end: float
     duration_s: float
-    ending: Ending = Ending.COMPLETED
+    ending: RunEnding = RunEnding.COMPLETED
     energy_joules: float | None = None
     user: str | None = None
     account: str | None = None

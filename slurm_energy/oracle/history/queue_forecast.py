@@ -20,7 +20,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Predictions:
+class QueueForecast:
     """One value per job in each array; NaN where nothing is known.
 
     Attributes:
@@ -44,7 +44,7 @@ class Predictions:
     level: NDArray[np.int64]
 
 
-def predict_many(history: History, jobs: Mapping[str, Sequence[Any]]) -> Predictions:
+def predict_many(history: History, jobs: Mapping[str, Sequence[Any]]) -> QueueForecast:
     """Return what history says of many jobs; equal to asking `HistoryOracle` for each, without notes.
 
     Args:
@@ -75,7 +75,7 @@ def _figures(
     places: NDArray[np.int64],
     jobs: Mapping[str, Sequence[Any]],
     count: int,
-) -> Predictions:
+) -> QueueForecast:
     limit = _numbers(jobs.get("time_limit_s"), count, np.nan)
     gpus, nodes = _numbers(jobs.get("gpus"), count, 0.0), _numbers(jobs.get("nodes"), count, 0.0)
     unit = np.where(gpus > 0, gpus, np.where(nodes > 0, nodes, 1.0))
@@ -89,7 +89,7 @@ def _figures(
     joules = _summary([f.joules if f else None for f in forecasts], places, scale * unit, most_joules)
     runs = np.array([f.runs if f else 0 for f in forecasts])[places]
     level = np.array([f.level if f else -1 for f in forecasts])[places]
-    return Predictions(*seconds, *watts, *joules, runs=runs, level=level)
+    return QueueForecast(*seconds, *watts, *joules, runs=runs, level=level)
 
 
 def _summary(

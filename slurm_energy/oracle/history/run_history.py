@@ -10,8 +10,8 @@ from typing import Final
 
 from slurm_energy.oracle.history.cap_response import Caps
 from slurm_energy.oracle.history.forecast import Forecast, make_forecast, run_scale, watts_of
-from slurm_energy.oracle.history.observed_run import Run
-from slurm_energy.oracle.history.run_variability import Surprise
+from slurm_energy.oracle.history.observed_run import ObservedRun
+from slurm_energy.oracle.history.run_variability import RunVariability
 from slurm_energy.oracle.history.similarity import (
     LEVELS,
     USER_LEVEL,
@@ -44,12 +44,12 @@ class _Entry:
     """The runs of a key, and the forecasts made of them, by what was behind each."""
 
     level: int
-    runs: list[Run] = field(default_factory=list)  # a deque would take 0.6 kB for a single run
+    runs: list[ObservedRun] = field(default_factory=list)  # a deque would take 0.6 kB for a single run
     learned: int = 0
     made: dict[tuple[Forecast | None, Caps], Forecast] = field(default_factory=dict)
     record: ProgramRecord | None = None
 
-    def keep(self, run: Run) -> None:
+    def keep(self, run: ObservedRun) -> None:
         """Add a run and drop the oldest one too many: of its user where several users share the key."""
         self.runs.append(run)
         if self.level > USER_LEVEL:
@@ -79,7 +79,7 @@ class History:
     def __init__(self, most_keys: int = MOST_KEYS) -> None:
         self._most_keys = most_keys
         self._entries: dict[Key, _Entry] = {}
-        self._surprises = [(Surprise(), Surprise()) for _ in LEVELS]
+        self._surprises = [(RunVariability(), RunVariability()) for _ in LEVELS]
         self._paths: dict[tuple[tuple[_Entry, ...], Caps], Forecast] = {}
         self._users: dict[str, UserRecord] = {}
         self._partitions: dict[tuple[str, bool], PartitionRecord] = {}
@@ -89,7 +89,7 @@ class History:
         """Return the number of keys."""
         return len(self._entries)
 
-    def learn(self, run: Run) -> None:
+    def learn(self, run: ObservedRun) -> None:
         """Remember a run. Learn runs in the order of their ends; a little disorder does no harm."""
         self._paths.clear()
         for key in keys(row_of(run)):
@@ -185,7 +185,7 @@ class History:
         entry.made[behind, caps] = made
         return made
 
-    def _compare(self, level: int, before: Run, after: Run) -> None:
+    def _compare(self, level: int, before: ObservedRun, after: ObservedRun) -> None:
         by_limit = LEVELS[level].by_limit
         seconds, watts = self._surprises[level]
         if before.ending.by_itself and after.ending.by_itself:

@@ -14,7 +14,7 @@ _LARGEST: Final = math.log(1e6)
 _AT_FIRST: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
 
 
-class Surprise:
+class RunVariability:
     """The newest ratios of a run's figure to that of the run before it with the same key.
 
     Attributes:

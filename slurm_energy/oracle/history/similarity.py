@@ -8,11 +8,11 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from slurm_energy.oracle.history.cap_response import Caps, caps_of
-from slurm_energy.oracle.history.observed_run import Run
-from slurm_energy.oracle.prediction import Question
+from slurm_energy.oracle.history.observed_run import ObservedRun
+from slurm_energy.oracle.prediction import PredictionRequest
 
 Key = tuple[int, bool, bool, tuple[Any, ...]]
-Job = Question | Run
+Job = PredictionRequest | ObservedRun
 Row = tuple[Any, ...]
 """A job's attributes in the order of `ATTRIBUTES`."""
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from slurm_energy.oracle.history.busy_time import BusyTime
 from slurm_energy.oracle.history.cap_response import NO_CAPS, caps_of, predicted, tdp_watts
-from slurm_energy.oracle.history.observed_run import Run
+from slurm_energy.oracle.history.observed_run import ObservedRun
 from slurm_energy.oracle.history.similarity import units
 
 HALF_LIFE_S: Final = 14 * 86400.0
@@ -80,7 +80,7 @@ class Taken:
     newest: float = 0.0
     busy: BusyTime = field(default_factory=BusyTime)
 
-    def add(self, run: Run, new_s: float | None = None) -> tuple[float, float]:
+    def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
         """Count a run.
 
         Args:
@@ -137,7 +137,7 @@ class ProgramRecord(Taken):
     measured_sum: float = 0.0
     watts_sum: float = 0.0
 
-    def add(self, run: Run, new_s: float | None = None) -> tuple[float, float]:
+    def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
         """Count a run; see `Taken.add`."""
         fade, weight = Taken.add(self, run, new_s)
         limited = weight * (run.time_limit_s or run.duration_s)
@@ -179,7 +179,7 @@ class UserRecord(Taken):
     overrun_size_seconds: float = 0.0
     overrun_sum: float = 0.0
 
-    def add(self, run: Run, new_s: float | None = None) -> tuple[float, float]:
+    def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
         """Count a run; see `Taken.add`."""
         fade, weight = Taken.add(self, run, new_s)
         limit_s, predicted_s = run.time_limit_s or run.duration_s, run.predicted_s or 0.0
@@ -214,7 +214,7 @@ class PartitionRecord:
     programs: ProgramRecord = field(default_factory=ProgramRecord)
     busy: dict[str | None, BusyTime] = field(default_factory=dict)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: ObservedRun) -> None:
         """Count a run beside at most `PARTITION_DEPTH` - 1 simultaneous runs of its user."""
         busy = self.busy.get(run.user)
         if busy is None:
@@ -281,7 +281,7 @@ def rounded_up(value: float, anchor: float) -> float:
     return float(anchor * 2.0 ** (-steps / _STEPS_PER_DOUBLING))
 
 
-def uncapped_s(run: Run) -> float:
+def uncapped_s(run: ObservedRun) -> float:
     """Return the seconds that a run would have taken without a cap."""
     before = caps_of(run.cap_watts, run.gpu_cap_watts, run.nodes, run.gpus)
     if before == NO_CAPS or run.energy_joules is None or run.duration_s <= 0:
@@ -291,7 +291,7 @@ def uncapped_s(run: Run) -> float:
     return run.duration_s * time
 
 
-def gpu_watts(run: Run, watts: float) -> float:
+def gpu_watts(run: ObservedRun, watts: float) -> float:
     """Return the part of a run's watts per unit that its GPUs drew: all of it where that is not known."""
     if not run.gpus:
         return 0.0
@@ -300,7 +300,7 @@ def gpu_watts(run: Run, watts: float) -> float:
     return watts * min(1.0, run.gpu_joules / run.energy_joules)
 
 
-def _fading(run: Run, newest: float) -> tuple[float, float, float]:
+def _fading(run: ObservedRun, newest: float) -> tuple[float, float, float]:
     """Return the factor on older runs, the factor on this run, and the newest end."""
     if run.end >= newest:
         return _fade(run.end - newest), 1.0, run.end

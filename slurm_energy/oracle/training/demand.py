@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.oracle.workload import Affine, Optimizer, Profile
+from slurm_energy.oracle.workload import Affine, Optimizer, WorkloadProfile
 
 ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0}
 GROUPED_TENSORS = 64.0
@@ -18,7 +18,7 @@ GROUPED_TENSORS = 64.0
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class StepDemand:
     """One forward and backward pass of one micro-batch, and one optimizer step.
 
     Attributes:
@@ -53,8 +53,8 @@ class Demand:
 
 
 def demand(
-    profile: Profile, batch: Any, precision: str, optimizer: Optimizer, *, looping: bool = False
-) -> Demand:
+    profile: WorkloadProfile, batch: Any, precision: str, optimizer: Optimizer, *, looping: bool = False
+) -> StepDemand:
     """Return what one profile asks at one or many batch sizes.
 
     Args:
@@ -68,7 +68,7 @@ def demand(
     moved = (profile.read_forward, profile.read_backward, profile.write_forward, profile.write_backward)
     per_kernel = 1.0 if looping else GROUPED_TENSORS
     groups = max(1.0, profile.parameter_tensors / per_kernel)
-    return Demand(
+    return StepDemand(
         gemm_flops=_amount(batch, profile.gemm_flops_forward, profile.gemm_flops_backward),
         conv_flops=_amount(batch, profile.conv_flops_forward, profile.conv_flops_backward),
         alu_flops=_amount(batch, profile.alu_flops_forward, profile.alu_flops_backward),

@@ -11,15 +11,19 @@ import numpy as np
 from slurm_energy.oracle.training.demand import demand
 from slurm_energy.oracle.training.parameters import SHARED_WEIGHTS, Calibration, Scalars
 from slurm_energy.oracle.training.saturation import SATURATIONS
-from slurm_energy.oracle.training.timing import Device, device_s, step_times
-from slurm_energy.oracle.workload import Optimizer, Profile
+from slurm_energy.oracle.training.timing import DeviceParameters, device_s, step_times
+from slurm_energy.oracle.workload import Optimizer, WorkloadProfile
 
 USUAL_BATCH = 32.0
 _MOST_SAMPLE_S = 0.05
 
 
 def members(
-    calibration: Calibration, profile: Profile, device: Device, precision: str, optimizer: Optimizer
+    calibration: Calibration,
+    profile: WorkloadProfile,
+    device: DeviceParameters,
+    precision: str,
+    optimizer: Optimizer,
 ) -> list[Scalars]:
     """Return the factors of a workload; where there are several, predictions are averaged.
 
@@ -52,8 +56,8 @@ def members(
 
 def device_sample_s(
     calibration: Calibration,
-    profile: Profile,
-    device: Device,
+    profile: WorkloadProfile,
+    device: DeviceParameters,
     precision: str,
     optimizer: Optimizer,
     factors: Scalars,

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.oracle.training.demand import Demand
+from slurm_energy.oracle.training.demand import StepDemand
 from slurm_energy.oracle.training.parameters import Scalars, Theta
 from slurm_energy.oracle.training.saturation import Saturation
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceParameters:
     """The figures of a kind of device that the equations need, for the precision in question.
 
     Attributes:
@@ -114,8 +114,8 @@ class StepTimes:
 
 
 def step_times(
-    work: Demand,
-    device: Device,
+    work: StepDemand,
+    device: DeviceParameters,
     theta: Theta,
     scalars: Scalars,
     function: Saturation,
@@ -152,7 +152,7 @@ def step_times(
 
 
 def _operations_s(
-    work: Demand, device: Device, theta: Theta, factor: Any, function: Saturation
+    work: StepDemand, device: DeviceParameters, theta: Theta, factor: Any, function: Saturation
 ) -> tuple[Any, Any, Any]:
     """Return the seconds of matrix products, convolutions and other operations, each times `factor`."""
     gemm_references = (theta.ref_gemm_m, theta.ref_gemm_n, theta.ref_gemm_k)
@@ -172,13 +172,13 @@ def _operations_s(
     )
 
 
-def _traffic_s(work: Demand, device: Device, theta: Theta) -> Any:
+def _traffic_s(work: StepDemand, device: DeviceParameters, theta: Theta) -> Any:
     """Return the seconds of the memory traffic of a pass."""
     missed = miss_share(work.bytes_moved / np.maximum(work.kernels, 1.0), device.l2_bytes, theta.miss_floor)
     return memory_s(work.bytes_moved, device.memory_bytes_per_s, missed, theta.time_memory)
 
 
-def _update_s(work: Demand, device: Device) -> Any:
+def _update_s(work: StepDemand, device: DeviceParameters) -> Any:
     """Return the seconds of the optimizer: of its operations or its traffic, whichever is longer."""
     return np.maximum(
         work.optimizer_flops / device.alu_flops_per_s, work.optimizer_bytes / device.memory_bytes_per_s

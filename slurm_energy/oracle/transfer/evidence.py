@@ -14,7 +14,7 @@ from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.training.timing import step_times
 from slurm_energy.oracle.transfer.gaussian_process import Linearised, Places, Posterior, latent_covariance
-from slurm_energy.oracle.transfer.latent_model import DEFAULTS, NEUTRAL, Response
+from slurm_energy.oracle.transfer.latent_model import DEFAULTS, NEUTRAL, LatentModel
 from slurm_energy.oracle.transfer.prior import LATENTS, LIMITS, MEASURED_ELSEWHERE, Array, Transfer
 
 MAX_ROWS: Final = 1000
@@ -132,7 +132,7 @@ def latent_values(
 
 
 def _linearise(
-    response: Response, at: Places, observed: Array, means: Mapping[str, Array], latents: dict[str, Array]
+    response: LatentModel, at: Places, observed: Array, means: Mapping[str, Array], latents: dict[str, Array]
 ) -> tuple[Linearised, Array]:
     """Return the model near latent quantities, and observed less expected logarithms."""
     seconds, watts, slowdown = response.logarithms(**latents)
@@ -162,12 +162,12 @@ def _evidence(
     )
 
 
-def _response(hardware: Hardware, rows: Sequence[Measurement]) -> Response:
+def _response(hardware: Hardware, rows: Sequence[Measurement]) -> LatentModel:
     function = SATURATIONS["sigmoid"]
     times = step_times(
         demands(rows), devices(hardware, rows), DEFAULTS, NEUTRAL, function, column(rows, "gpus")
     )
-    return Response(times, hardware.tdp_watts, column(rows, "cap_watts"))
+    return LatentModel(times, hardware.tdp_watts, column(rows, "cap_watts"))
 
 
 def _places(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Places:

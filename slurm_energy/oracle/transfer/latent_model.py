@@ -21,7 +21,7 @@ _MAX_STATIC: Final = 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class LatentModel:
     """Steps under power limits.
 
     Attributes:

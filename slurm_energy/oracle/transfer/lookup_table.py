@@ -17,7 +17,7 @@ from slurm_energy.oracle.transfer.gaussian_process import (
     latent_covariance,
     variance,
 )
-from slurm_energy.oracle.transfer.latent_model import Response
+from slurm_energy.oracle.transfer.latent_model import LatentModel
 from slurm_energy.oracle.transfer.prior import (
     LIMITS,
     MEASURED_ELSEWHERE,
@@ -35,7 +35,7 @@ _UNCERTAIN: Final = ("demand", "supply")
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LookupTable:
     """What is known of one workload on one kind of device, over batches (B nodes) and power limits (C nodes).
 
     Attributes:
@@ -94,7 +94,7 @@ def tabulate(
     step_times: Callable[[Array], StepTimes],
     evidence: Evidence,
     posterior: Posterior | None,
-) -> Table:
+) -> LookupTable:
     """Return the table of one workload.
 
     Args:
@@ -114,7 +114,7 @@ def tabulate(
     row = np.repeat(np.arange(len(batches)), len(_CAP_SHARES))
     column = np.tile(_CAP_SHARES, len(batches))
     batch = 2.0 ** batches[row]
-    response = Response(step_times(batch), tdp_watts, column * tdp_watts)
+    response = LatentModel(step_times(batch), tdp_watts, column * tdp_watts)
     at = _places(workload, batch, column, evidence)
     present = dict(zip(INNER, latents[row].T, strict=True))
     _, _, slowdown = response.logarithms(**present)
@@ -131,7 +131,9 @@ def tabulate(
     noise = np.square([[TIME_NOISE], [POWER_NOISE]])
     widths = quantiles * np.sqrt(np.maximum(0.0, spread) + noise)
     shape = (2, len(batches), len(_CAP_SHARES))
-    return Table(batches, np.log(_CAP_SHARES), latents, root, offsets.reshape(shape), widths.reshape(shape))
+    return LookupTable(
+        batches, np.log(_CAP_SHARES), latents, root, offsets.reshape(shape), widths.reshape(shape)
+    )
 
 
 def _latents(

@@ -4,14 +4,14 @@ Only `tracing`, `operators` and `layers` need PyTorch; nothing else may import t
 """
 
 from slurm_energy.oracle.workload.optimizers import OPTIMIZERS, Optimizer, find_optimizer
-from slurm_energy.oracle.workload.profile import Affine, Profile
+from slurm_energy.oracle.workload.profile import Affine, WorkloadProfile
 from slurm_energy.oracle.workload.profile_files import find_profile, load_profile, profile_names
 
 __all__ = [
     "OPTIMIZERS",
     "Affine",
     "Optimizer",
-    "Profile",
+    "WorkloadProfile",
     "find_optimizer",
     "find_profile",
     "load_profile",

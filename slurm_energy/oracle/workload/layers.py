@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_energy.oracle.workload.operation_cost import Work
+from slurm_energy.oracle.workload.operation_cost import OperationCost
 from slurm_energy.oracle.workload.operators import learns, size
 from slurm_energy.oracle.workload.registry import LayerHandler, handles_layer
 
@@ -22,7 +22,7 @@ def _shape(module: Any, data: Any) -> tuple[int, int]:
     return (batch, steps) if module.batch_first else (steps, batch)
 
 
-def _recurrent_work(module: Any, inputs: tuple[Any, ...], output: Any) -> list[Work]:
+def _recurrent_work(module: Any, inputs: tuple[Any, ...], output: Any) -> list[OperationCost]:
     """One product for all steps' inputs, one small product and some pointwise work for each step."""
     steps, batch = _shape(module, inputs[0])
     gates = _GATES[module.mode.split("_")[0]] * module.hidden_size
@@ -36,13 +36,15 @@ def _recurrent_work(module: Any, inputs: tuple[Any, ...], output: Any) -> list[W
     return works
 
 
-def _layer_work(steps: int, batch: int, gates: int, width: int, hidden: int, first: bool) -> list[Work]:
+def _layer_work(
+    steps: int, batch: int, gates: int, width: int, hidden: int, first: bool
+) -> list[OperationCost]:
     back = 1.0 if first else 2.0
     whole = 2.0 * steps * batch * gates * width
     step = 2.0 * batch * gates * hidden
     state = float(steps * batch * gates)
     return [
-        Work(
+        OperationCost(
             unit="gemm",
             forward_flops=whole,
             backward_flops=back * whole,
@@ -53,7 +55,7 @@ def _layer_work(steps: int, batch: int, gates: int, width: int, hidden: int, fir
             backward_kernels=back,
             dims=(steps * batch, gates, width),
         ),
-        Work(
+        OperationCost(
             unit="gemm",
             forward_flops=step * steps,
             backward_flops=2 * step * steps,
@@ -65,7 +67,7 @@ def _layer_work(steps: int, batch: int, gates: int, width: int, hidden: int, fir
             backward_kernels=steps + 1,
             dims=(batch, gates, hidden),
         ),
-        Work(
+        OperationCost(
             forward_flops=6 * state,
             backward_flops=10 * state,
             forward_read=2 * state,

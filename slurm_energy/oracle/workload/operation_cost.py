@@ -11,7 +11,7 @@ batch, input channels of a group, output channels)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class OperationCost:
     """One operation, forward and backward.
 
     Attributes:
@@ -45,7 +45,7 @@ class Work:
     elements: float = 0.0
 
 
-NO_WORK = Work(forward_kernels=0.0, backward_kernels=0.0)
+NO_WORK = OperationCost(forward_kernels=0.0, backward_kernels=0.0)
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Tally:
 
     sums: dict[str, float] = field(default_factory=dict)
 
-    def add(self, work: Work) -> None:
+    def add(self, work: OperationCost) -> None:
         """Count one operation in."""
         for phase in ("forward", "backward"):
             flops = getattr(work, f"{phase}_flops")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from slurm_energy.oracle.workload.operation_cost import NO_WORK, Work
+from slurm_energy.oracle.workload.operation_cost import NO_WORK, OperationCost
 from slurm_energy.oracle.workload.registry import handles_operator
 
 _COSTLY = {"gelu": 8.0, "silu": 5.0, "sigmoid": 4.0, "tanh": 5.0, "exp": 4.0, "pow": 4.0, "softplus": 6.0}
@@ -35,7 +35,9 @@ def learns(tensor: Any) -> bool:
     return bool(getattr(tensor, "requires_grad", False))
 
 
-def product(left: Any, right: Any, rows: float, columns: float, inner: float, count: float = 1.0) -> Work:
+def product(
+    left: Any, right: Any, rows: float, columns: float, inner: float, count: float = 1.0
+) -> OperationCost:
     """Return the cost of `count` matrix products (rows x inner) (inner x columns).
 
     Backward there is one product for each factor that learns. Source: thesis, 4.3.4 (`nn.Linear`).
@@ -43,7 +45,7 @@ def product(left: Any, right: Any, rows: float, columns: float, inner: float, co
     forward = 2.0 * count * rows * columns * inner
     out, first, second = (count * rows * columns, count * rows * inner, count * columns * inner)
     gradients = [(second, first)] * learns(left) + [(first, second)] * learns(right)
-    return Work(
+    return OperationCost(
         unit="gemm",
         forward_flops=forward,
         backward_flops=forward * len(gradients),
@@ -57,14 +59,14 @@ def product(left: Any, right: Any, rows: float, columns: float, inner: float, co
 
 
 @handles_operator("aten.mm")
-def matrix_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def matrix_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """(m x k) (k x n)."""
     (rows, inner), columns = args[0].shape, args[1].shape[1]
     return product(args[0], args[1], rows, columns, inner)
 
 
 @handles_operator("aten.addmm")
-def biased_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def biased_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Bias + (m x k) (k x n), e.g. `nn.Linear`: the bias costs one addition per output, on the ALU."""
     from dataclasses import replace
 
@@ -82,14 +84,14 @@ def biased_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> W
 
 
 @handles_operator("aten.bmm")
-def batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """A batch of (m x k) (k x n), e.g. the two products of attention (thesis, Eq. 4.3)."""
     (count, rows, inner), columns = args[0].shape, args[1].shape[2]
     return product(args[0], args[1], rows, columns, inner, count)
 
 
 @handles_operator("aten.baddbmm")
-def biased_batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def biased_batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """A bias + a batch of products."""
     return batched_product(args[1:], kwargs, out)
 
@@ -100,7 +102,7 @@ def biased_batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: A
     "aten._scaled_dot_product_efficient_attention",
     "aten._scaled_dot_product_fused_attention_overrideable",
 )
-def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Attention in one kernel: scores stay on the chip; the backward pass computes them again."""
     query, key, value = args[:3]
     *batch, length, width = query.shape
@@ -109,7 +111,7 @@ def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> 
     inputs = size(query) + size(key) + size(value)
     result = count * length * values
     gradient = 1.0 if learns(query) or learns(key) or learns(value) else 0.0
-    return Work(
+    return OperationCost(
         unit="gemm",
         forward_flops=flops,
         backward_flops=2.5 * flops * gradient,
@@ -125,7 +127,7 @@ def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> 
 
 
 @handles_operator("aten.convolution", "aten._convolution")
-def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Any number of dimensions, groups, also transposed; a multiply-add counts 2."""
     image, weight, bias = args[:3]
     transposed = bool(args[6])
@@ -135,7 +137,7 @@ def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work
     to_image, to_weight = learns(image), learns(weight)
     result, inputs = size(out), size(image)
     biased = size(out) if bias is not None else 0.0
-    return Work(
+    return OperationCost(
         unit="conv",
         forward_flops=flops,
         backward_flops=flops * (to_image + to_weight),
@@ -158,13 +160,13 @@ def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work
         """
     )
 )
-def batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Two sweeps over the input forward (statistics, scaling), two over input and gradient backward."""
     return _sweeps(args[0], flops=8.0, back_flops=12.0, reads=2.0, back_reads=4.0)
 
 
 @handles_operator("aten.native_layer_norm", "aten.native_group_norm", "aten._fused_rms_norm", "aten.rms_norm")
-def layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Rows fit on the chip: one sweep forward; backward one for the input, one for the weights."""
     from dataclasses import replace
 
@@ -172,23 +174,23 @@ def layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
 
 
 @handles_operator("aten._softmax", "aten._log_softmax", "aten._safe_softmax")
-def softmax(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def softmax(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Maximum, exponential, sum, division; backward reads output and its gradient."""
     return _sweeps(args[0], flops=5.0, back_flops=4.0, back_reads=2.0)
 
 
 @handles_operator("aten.native_dropout")
-def dropout(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def dropout(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """A random mask, a product, and the mask written beside the result."""
     return _sweeps(args[0], flops=3.0, back_flops=1.0, writes=1.25, back_reads=1.25)
 
 
 @handles_operator("aten.embedding")
-def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Rows are copied; the gradient is as large as the table, cleared and then added to."""
     table, indices = args[:2]
     gradient = 1.0 if learns(table) else 0.0
-    return Work(
+    return OperationCost(
         forward_read=size(out) + traffic(indices),
         forward_write=size(out),
         backward_flops=size(out) * gradient,
@@ -207,11 +209,11 @@ def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
         """
     )
 )
-def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Reads the image, writes the smaller one."""
     image, result = args[0], out[0] if isinstance(out, tuple) else out
     gradient = 1.0 if learns(image) else 0.0
-    return Work(
+    return OperationCost(
         forward_flops=size(image),
         backward_flops=size(image) * gradient,
         forward_read=size(image),
@@ -232,11 +234,11 @@ def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
         """
     )
 )
-def reduction(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def reduction(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Reads all, writes little; backward writes all."""
     result = out[0] if isinstance(out, tuple) else out
     gradient = 1.0 if learns(args[0]) else 0.0
-    return Work(
+    return OperationCost(
         forward_flops=size(args[0]),
         backward_flops=size(args[0]) * gradient,
         forward_read=traffic(args[0]),
@@ -260,13 +262,13 @@ def reduction(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
         """
     )
 )
-def moving(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def moving(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Elements are copied from one place to another; so are their gradients."""
     result = out[0] if isinstance(out, (tuple, list)) else out
     sources = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
     gradient = 1.0 if any(map(learns, sources)) else 0.0
     moved = traffic(result)
-    return Work(
+    return OperationCost(
         forward_read=moved,
         forward_write=moved,
         backward_read=moved * gradient,
@@ -286,7 +288,7 @@ def moving(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
         """
     )
 )
-def nothing(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def nothing(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """No kernel runs."""
     return NO_WORK
 
@@ -300,12 +302,12 @@ def nothing(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
         """
     )
 )
-def filling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def filling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Constants or random numbers are written."""
-    return Work(forward_write=traffic(out), elements=size(out), backward_kernels=0.0)
+    return OperationCost(forward_write=traffic(out), elements=size(out), backward_kernels=0.0)
 
 
-def pointwise(name: str, args: tuple[Any, ...], out: Any) -> Work:
+def pointwise(name: str, args: tuple[Any, ...], out: Any) -> OperationCost:
     """Return the cost of an operator that treats each element by itself."""
     result = out[0] if isinstance(out, (tuple, list)) else out
     plain = name.split(".")[1].rstrip("_")
@@ -314,7 +316,7 @@ def pointwise(name: str, args: tuple[Any, ...], out: Any) -> Work:
     learners = sum(map(learns, inputs))
     linear = plain in ("add", "sub", "neg", "rsub")  # the gradient passes through as it is
     back = 0.0 if linear else float(learners)
-    return Work(
+    return OperationCost(
         forward_flops=flops,
         backward_flops=flops * back,
         forward_read=sum(map(traffic, inputs)),
@@ -334,10 +336,10 @@ def _sweeps(
     reads: float = 1.0,
     writes: float = 1.0,
     back_reads: float = 2.0,
-) -> Work:
+) -> OperationCost:
     count = size(data)
     gradient = 1.0 if learns(data) else 0.0
-    return Work(
+    return OperationCost(
         forward_flops=flops * count,
         backward_flops=back_flops * count * gradient,
         forward_read=reads * count,

@@ -33,7 +33,7 @@ _ZERO = Affine(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class WorkloadProfile:
     """One network with one kind of input. Operations and elements are per training step of one device.
 
     Attributes:
@@ -100,5 +100,5 @@ class Profile:
         return plain
 
 
-QUANTITIES = tuple(field.name for field in dataclasses.fields(Profile) if field.default is _ZERO)
+QUANTITIES = tuple(field.name for field in dataclasses.fields(WorkloadProfile) if field.default is _ZERO)
 """Names of the fields that are functions of the batch."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_energy.errors import ConfigError, NotFoundError
 from slurm_energy.oracle.workload.optimizers import OPTIMIZERS
-from slurm_energy.oracle.workload.profile import QUANTITIES, SCHEMA, Affine, Profile
+from slurm_energy.oracle.workload.profile import QUANTITIES, SCHEMA, Affine, WorkloadProfile
 from slurm_energy.quantities import shown
 
 _DIRECTORY = Path(__file__).resolve().parent / "profiles"
@@ -28,7 +28,7 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.json")))
 
 
-def find_profile(name_or_path: str) -> Profile:
+def find_profile(name_or_path: str) -> WorkloadProfile:
     """Return a profile by name, or from a `.json` file.
 
     Raises:
@@ -50,7 +50,7 @@ def find_profile(name_or_path: str) -> Profile:
     )
 
 
-def adopt_profile(path: Path) -> Profile:
+def adopt_profile(path: Path) -> WorkloadProfile:
     """Read a profile and let `find_profile` give it by its name from now on, as calibrations know it by that.
 
     Raises:
@@ -63,15 +63,15 @@ def adopt_profile(path: Path) -> Profile:
     return _own.setdefault(profile.name, profile)
 
 
-_own: dict[str, Profile] = {}
+_own: dict[str, WorkloadProfile] = {}
 
 
 @functools.cache
-def _shipped(name: str) -> Profile:
+def _shipped(name: str) -> WorkloadProfile:
     return load_profile(_DIRECTORY / f"{name}.json")
 
 
-def load_profile(path: Path) -> Profile:
+def load_profile(path: Path) -> WorkloadProfile:
     """Read a profile.
 
     Raises:
@@ -84,17 +84,17 @@ def load_profile(path: Path) -> Profile:
         raise ConfigError(str(path), reason, "trace the model again") from None
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
         raise ConfigError(f"{path}: schema", f"is not {SCHEMA}", "trace the model again")
-    fields = {field.name: field for field in dataclasses.fields(Profile)}
+    fields = {field.name: field for field in dataclasses.fields(WorkloadProfile)}
     for key in data:
         if key not in fields:
             raise ConfigError(f"{path}: {shown(key)}", "unknown key")
     for key, field in fields.items():
         if field.default is dataclasses.MISSING and key not in data:
             raise ConfigError(f"{path}: {key}", "is missing")
-    return Profile(**{key: _value(path, key, value) for key, value in data.items()})
+    return WorkloadProfile(**{key: _value(path, key, value) for key, value in data.items()})
 
 
-def save_profile(profile: Profile, path: Path) -> None:
+def save_profile(profile: WorkloadProfile, path: Path) -> None:
     """Write a profile, one key a line.
 
     Raises:

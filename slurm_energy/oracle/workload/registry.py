@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_energy.errors import UsageError
-from slurm_energy.oracle.workload.operation_cost import Work
+from slurm_energy.oracle.workload.operation_cost import OperationCost
 
-OperatorHandler = Callable[[tuple[Any, ...], dict[str, Any], Any], Work]
+OperatorHandler = Callable[[tuple[Any, ...], dict[str, Any], Any], OperationCost]
 """Takes an operator's positional arguments, keyword arguments and result; tensors have shapes, no data."""
 
 
@@ -24,7 +24,7 @@ class LayerHandler:
         saved: from module, inputs and output, elements kept for the backward pass.
     """
 
-    work: Callable[[Any, tuple[Any, ...], Any], list[Work]]
+    work: Callable[[Any, tuple[Any, ...], Any], list[OperationCost]]
     output: Callable[[Any, tuple[Any, ...]], Any] | None = None
     saved: Callable[[Any, tuple[Any, ...], Any], float] | None = None
 

@@ -15,7 +15,7 @@ from slurm_energy.oracle.workload import layers as layers
 from slurm_energy.oracle.workload import operators
 from slurm_energy.oracle.workload.operation_cost import AXES, Tally
 from slurm_energy.oracle.workload.optimizers import find_optimizer
-from slurm_energy.oracle.workload.profile import QUANTITIES, Affine, Profile
+from slurm_energy.oracle.workload.profile import QUANTITIES, Affine, WorkloadProfile
 from slurm_energy.oracle.workload.registry import (
     LayerHandler,
     UnknownOperationError,
@@ -48,7 +48,7 @@ class Labels:
     samples_per_epoch: int | None = None
 
 
-def profile_module(module: Any, inputs: Callable[[int], Any], labels: Labels) -> Profile:
+def profile_module(module: Any, inputs: Callable[[int], Any], labels: Labels) -> WorkloadProfile:
     """Compute the profile of a module.
 
     Args:
@@ -67,7 +67,7 @@ def profile_module(module: Any, inputs: Callable[[int], Any], labels: Labels) ->
         name: Affine.through((BATCHES[0], first[name]), (BATCHES[1], second[name])) for name in QUANTITIES
     }
     trainable = [tensor for tensor in module.parameters() if tensor.requires_grad]
-    return Profile(
+    return WorkloadProfile(
         name=labels.name,
         description=labels.description or type(module).__name__,
         origin=labels.origin or f"traced with PyTorch {torch.__version__.partition('+')[0]}",

@@ -13,8 +13,8 @@ import pytest
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy_lab.cluster import processes, supervisor
-from slurm_energy_lab.cluster.processes import KeeperClient
-from slurm_energy_lab.cluster.startup import Startup, Step, StepError
+from slurm_energy_lab.cluster.processes import SupervisorClient
+from slurm_energy_lab.cluster.startup import Startup, StartupStep, StepError
 
 
 def test_listening_and_taken_ports():
@@ -58,11 +58,11 @@ def test_only_a_served_socket_accepts(tmp_path):
 
 
 def test_marked_processes_are_found_and_ended(tmp_path):
-    environment = {**os.environ, supervisor.MARK: str(tmp_path)}
+    environment = {**os.environ, supervisor.SUPERVISOR_MARK: str(tmp_path)}
     with subprocess.Popen(["sleep", "60"], env=environment) as process:
-        assert processes.marked(tmp_path) == [process.pid]
-        assert processes.marked(tmp_path.parent) == []
-        assert processes.wait_gone(lambda: processes.marked(tmp_path), 30) == []
+        assert processes.lab_processes(tmp_path) == [process.pid]
+        assert processes.lab_processes(tmp_path.parent) == []
+        assert processes.kill_until_gone(lambda: processes.lab_processes(tmp_path), 30) == []
         assert process.wait(timeout=30) == -signal.SIGKILL
     assert not processes.is_running(process.pid)
 
@@ -74,10 +74,10 @@ def test_a_process_is_found_that_is_just_changing_its_program(tmp_path, monkeypa
     for name, text in (("environ", ""), ("cmdline", ""), ("stat", "4711 (sleep) R 1 1 1 0 -1 4194560 0")):
         (folder / name).write_text(text)
     monkeypatch.setattr(processes, "_PROC", tmp_path)
-    mark = f"A=1\0{supervisor.MARK}=/lab\0"
+    mark = f"A=1\0{supervisor.SUPERVISOR_MARK}=/lab\0"
     later = threading.Timer(0.05, lambda: (folder / "environ").write_text(mark))
     later.start()
-    assert processes.marked(Path("/lab")) == [4711]
+    assert processes.lab_processes(Path("/lab")) == [4711]
     later.join()
 
 
@@ -87,14 +87,14 @@ def test_what_has_no_memory_is_not_waited_for(tmp_path, monkeypatch, stat):
     (tmp_path / "2/stat").write_text(stat)
     monkeypatch.setattr(processes, "_PROC", tmp_path)
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited for what never comes"))
-    assert processes.marked(Path("/lab")) == []
+    assert processes.lab_processes(Path("/lab")) == []
 
 
 def test_what_is_killed_and_found_no_more_is_waited_for(monkeypatch):
-    monkeypatch.setattr(processes, "end", lambda pids: None)  # it takes half a second to die
+    monkeypatch.setattr(processes, "send_signal", lambda pids: None)  # it takes half a second to die
     with subprocess.Popen(["sleep", "0.5"]) as process:
         found = iter([[process.pid]])
-        assert processes.wait_gone(lambda: next(found, []), 20) == []
+        assert processes.kill_until_gone(lambda: next(found, []), 20) == []
         assert process.poll() == 0
 
 
@@ -108,32 +108,32 @@ def test_a_zombie_counts_as_gone():
 
 @pytest.fixture
 def served(tmp_path):
-    """A keeper's service without namespaces, in this process."""
-    path = tmp_path / "keeper.sock"
+    """A supervisor's service without namespaces, in this process."""
+    path = tmp_path / "supervisor.sock"
     code = (
         "import pathlib, sys; from slurm_energy_lab.cluster import supervisor;"
-        "supervisor.Keeper(supervisor._listen(pathlib.Path(sys.argv[1])), None).serve()"
+        "supervisor.Supervisor(supervisor._listen(pathlib.Path(sys.argv[1])), None).serve()"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)]) as process:
         deadline = time.monotonic() + 30
         while not processes.accepts(path):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        client = KeeperClient(path)
+        client = SupervisorClient(path)
         yield client
-        processes.end(child["pid"] for child in client.children().values() if child["exit"] is None)
+        processes.send_signal(child["pid"] for child in client.children().values() if child["exit"] is None)
         process.kill()
 
 
-def startup(client: KeeperClient, *steps: Step) -> Startup:
+def startup(client: SupervisorClient, *steps: StartupStep) -> Startup:
     return Startup(steps, lambda node: client, {"PATH": os.environ["PATH"]})
 
 
-def step(tmp_path, name: str, script: str, **more) -> Step:
-    return Step(name, tmp_path / f"{name}.log", ["sh", "-c", script], **more)
+def step(tmp_path, name: str, script: str, **more) -> StartupStep:
+    return StartupStep(name, tmp_path / f"{name}.log", ["sh", "-c", script], **more)
 
 
-def test_a_keeper_starts_reaps_and_tells(served, tmp_path):
+def test_a_supervisor_starts_reaps_and_tells(served, tmp_path):
     served.spawn("short", ["sh", "-c", "exit 3"], {}, tmp_path / "log")
     deadline = time.monotonic() + 30
     while served.children()["short"]["exit"] is None:
@@ -150,7 +150,7 @@ def test_a_name_runs_once(served, tmp_path):
         served.spawn("long", ["sleep", "60"], dict(os.environ), tmp_path / "log")
 
 
-def test_a_keeper_outlives_clients_that_talk_nonsense_or_leave(served, tmp_path):
+def test_a_supervisor_outlives_clients_that_talk_nonsense_or_leave(served, tmp_path):
     for data in (b"", b"nonsense\n", b"[]\n", b"{}\n", b'{"op":"spawn"}\n', b'{"op":'):
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(served.path))
@@ -196,12 +196,12 @@ def test_a_daemon_that_does_not_get_ready_in_time_is_named(served, tmp_path):
         startup(served, slow).run()
 
 
-def test_a_keeper_ends_when_its_starter_does(tmp_path):
+def test_a_supervisor_ends_when_its_starter_does(tmp_path):
     path = tmp_path / "tied.sock"
     reader, writer = os.pipe()
     code = (
         "import pathlib, sys; from slurm_energy_lab.cluster import supervisor;"
-        "supervisor.Keeper(supervisor._listen(pathlib.Path(sys.argv[1])), int(sys.argv[2])).serve()"
+        "supervisor.Supervisor(supervisor._listen(pathlib.Path(sys.argv[1])), int(sys.argv[2])).serve()"
     )
     argv = [sys.executable, "-c", code, str(path), str(reader)]
     with subprocess.Popen(argv, pass_fds=(reader,)) as process:

@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lab_silicon import Clock
+from lab_bench import Clock
 
 from slurm_energy_lab.emulator.cpu_cgroups import find_groups
-from slurm_energy_lab.emulator.cpu_throttle import EMPTY_GRACE_S, MIN_QUOTA_US, PERIODS_US, Throttle, quota_us
+from slurm_energy_lab.emulator.cpu_throttle import (
+    EMPTY_GRACE_S,
+    MIN_QUOTA_US,
+    PERIODS_US,
+    CpuThrottle,
+    quota_us,
+)
 from slurm_energy_lab.model import FrequencyRequest, load_profile
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.realtime_model import RealtimeModel
 
 
 @given(st.floats(0.0, 4.0))
@@ -63,9 +69,9 @@ class Setup:
     def __init__(self) -> None:
         self.clock = Clock()
         overrides = {"cpufreq.driver": "acpi-cpufreq"}
-        self.silicon = Silicon(load_profile("xeon-8358", overrides), self.clock)
+        self.realtime_model = RealtimeModel(load_profile("xeon-8358", overrides), self.clock)
         self.groups = MemoryGroups()
-        self.throttle = Throttle(self.silicon, self.groups, share_cores=0.64, clock=self.clock)
+        self.throttle = CpuThrottle(self.realtime_model, self.groups, share_cores=0.64, clock=self.clock)
 
     def let_run(self, seconds: float, name: str = "tasks_of_7", busy: float = 1.0) -> None:
         for _ in range(round(seconds / 0.1)):
@@ -75,11 +81,11 @@ class Setup:
             self.throttle.tick()
 
     def set_all(self, governor: str) -> None:
-        with self.silicon.changing() as model:
+        with self.realtime_model.modify() as model:
             model.set_cpufreq_all(FrequencyRequest(governor, 800_000, 3_400_000))
 
     def watts(self) -> float:
-        with self.silicon.now() as model:
+        with self.realtime_model.now() as model:
             return model.power_watts("cpu")
 
 
@@ -129,7 +135,7 @@ def test_a_power_limit_slows_programs(setup):
     setup.throttle.register(7, None)
     setup.let_run(5)
     before = setup.groups.cores("tasks_of_7")
-    with setup.silicon.changing() as model:
+    with setup.realtime_model.modify() as model:
         for package in range(2):
             model.set_package_limit(package, "long_term", 120, 1.0, True)
     setup.let_run(20)
@@ -179,7 +185,7 @@ def test_other_cpus_of_a_job_take_its_load_over(setup):
     setup.let_run(1, busy=1.1)
     setup.throttle.register(7, tuple(range(64, 80)))
     setup.let_run(1, busy=1.1)
-    with setup.silicon.now() as model:
+    with setup.realtime_model.now() as model:
         busy = model.usage().busy_seconds(model.now_s)
         used = model.usage().cpu_seconds(7, model.now_s)
     assert busy[0] == pytest.approx(1.0, abs=0.15)
@@ -187,7 +193,7 @@ def test_other_cpus_of_a_job_take_its_load_over(setup):
     assert used == pytest.approx(16 * (busy[0] + busy[64]))
     setup.throttle.register(7, tuple(range(4)))
     setup.let_run(1, busy=0.0)
-    with setup.silicon.now() as model:
+    with setup.realtime_model.now() as model:
         assert model.usage().busy_cpus() == 0
 
 
@@ -206,7 +212,7 @@ def test_vanished_groups_are_forgotten(setup):
 
 
 def test_without_groups_nothing_is_throttled_and_status_says_why(setup):
-    throttle = Throttle(setup.silicon, None, "no cpu controller is mounted")
+    throttle = CpuThrottle(setup.realtime_model, None, "no cpu controller is mounted")
     assert throttle.register(7, None) == []
     assert not throttle.busy
     status = throttle.status()
@@ -221,17 +227,21 @@ def mountinfo(tmp_path: Path, *lines: str) -> Path:
 
 
 def test_version_1_is_found_together_or_apart(tmp_path):
-    together = tmp_path / "cpu,cpuacct"
-    together.mkdir()
-    info = mountinfo(tmp_path, f"{together} rw - cgroup cgroup rw,cpu,cpuacct")
+    package_registers = tmp_path / "cpu,cpuacct"
+    package_registers.mkdir()
+    info = mountinfo(tmp_path, f"{package_registers} rw - cgroup cgroup rw,cpu,cpuacct")
     groups, reason = find_groups("lab/n1", info)
     assert groups is not None and reason == ""
-    (together / "lab/n1/job_1").mkdir()
+    (package_registers / "lab/n1/job_1").mkdir()
     for name in ("cgroup.procs", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpuacct.usage"):
-        (together / "lab/n1/job_1" / name).write_text("2500000000" if name == "cpuacct.usage" else "")
-    assert [str(path) for path in groups.create("job_1")] == [f"{together}/lab/n1/job_1/cgroup.procs"]
+        (package_registers / "lab/n1/job_1" / name).write_text(
+            "2500000000" if name == "cpuacct.usage" else ""
+        )
+    assert [str(path) for path in groups.create("job_1")] == [
+        f"{package_registers}/lab/n1/job_1/cgroup.procs"
+    ]
     groups.limit("job_1", 5000, 20000)
-    assert (together / "lab/n1/job_1/cpu.cfs_quota_us").read_text().endswith("5000")
+    assert (package_registers / "lab/n1/job_1/cpu.cfs_quota_us").read_text().endswith("5000")
     assert groups.cpu_seconds("job_1") == 2.5
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_energy_lab.model import load_profile
-from slurm_energy_lab.realtime_model import Silicon
-from slurm_energy_lab.tree.entries import Device, File
-from slurm_energy_lab.tree.node_tree import Firmware, NodeTree, build_tree
+from slurm_energy_lab.realtime_model import RealtimeModel
+from slurm_energy_lab.tree.entries import CharacterDevice, File
+from slurm_energy_lab.tree.node_tree import NodeOptions, NodeTree, build_tree
 
 CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 INTEL = "/sys/devices/system/cpu/intel_pstate"
@@ -24,20 +24,20 @@ class Clock:
 class Bench:
     """Files of one node, read and written as by root, without a kernel in between."""
 
-    def __init__(self, profile: str, firmware: Firmware | None = None, **overrides: Any) -> None:
+    def __init__(self, profile: str, firmware: NodeOptions | None = None, **overrides: Any) -> None:
         dotted = {key.replace("__", "."): value for key, value in overrides.items()}
         self.clock = Clock()
-        self.silicon = Silicon(load_profile(profile, dotted), self.clock)
-        self.node: NodeTree = build_tree(self.silicon, firmware or Firmware("n1"))
+        self.realtime_model = RealtimeModel(load_profile(profile, dotted), self.clock)
+        self.node: NodeTree = build_tree(self.realtime_model, firmware or NodeOptions("n1"))
 
     def entry(self, path: str) -> File:
         found = self.node.tree.get(path)
         assert isinstance(found, File), path
         return found
 
-    def device(self, path: str) -> Device:
+    def device(self, path: str) -> CharacterDevice:
         found = self.node.tree.get(path)
-        assert isinstance(found, Device), path
+        assert isinstance(found, CharacterDevice), path
         return found
 
     def read(self, path: str) -> str:

@@ -6,13 +6,13 @@ import errno
 from pathlib import Path
 
 import pytest
-from lab_silicon import Bench
+from lab_bench import Bench
 
 from slurm_energy.devices.cpu import amd_energy, amd_hsmp, powercap
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.node import pm_counters, smbios
 from slurm_energy_lab.tree.entries import Directory, File, Link, Tree
-from slurm_energy_lab.tree.node_tree import Firmware
+from slurm_energy_lab.tree.node_tree import NodeOptions
 
 CHIP = "/sys/devices/virtual/hwmon/hwmon1"
 CRAY = "/sys/cray/pm_counters"
@@ -24,19 +24,19 @@ def epyc() -> Bench:
 
 
 def cray() -> Bench:
-    return Bench(EPYC, Firmware("n1", pm_counters=True))
+    return Bench(EPYC, NodeOptions("n1", pm_counters=True))
 
 
 def busy(node: Bench) -> None:
-    with node.silicon.changing() as model:
+    with node.realtime_model.modify() as model:
         model.set_real_load("test", range(64), 32.0)
 
 
 def package_watts(node: Bench, seconds: float) -> float:
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         before = model.energy_joules("cpu[0]")
     node.wait(seconds)
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         return (model.energy_joules("cpu[0]") - before) / seconds
 
 
@@ -127,7 +127,7 @@ def test_pm_counters_are_the_model_s_joules(tmp_path: Path) -> None:
     node = cray()
     busy(node)
     node.wait(100)
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         truth = {name: model.energy_joules(name) for name in ("node", "cpu", "dram", "gpu[0]", "gpu[3]")}
     counters = {c.component: c for c in pm_counters.discover(plain(node.node.tree, tmp_path))}
     for name, joules in truth.items():
@@ -137,7 +137,7 @@ def test_pm_counters_are_the_model_s_joules(tmp_path: Path) -> None:
 
 
 def joules(node: Bench, component: str) -> float:
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         return model.energy_joules(component)
 
 
@@ -209,7 +209,7 @@ def test_the_meters_of_grace_are_told_by_label(tmp_path: Path) -> None:
         node.read(f"{base}{n}/power1_oem_info"): int(node.read(f"{base}{n}/power1_average"))
         for n in range(16, 20)
     }
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         socket = model.power_watts("cpu[0]") + model.power_watts("dram[0]")
     assert rails["Grace Power Socket 0"] == pytest.approx(socket * 1e6, rel=1e-6)
     assert rails["CPU Power Socket 0"] + rails["SysIO Power Socket 0"] < rails["Grace Power Socket 0"]
@@ -228,7 +228,7 @@ def test_a_node_can_have_no_meter(tmp_path: Path) -> None:
 def test_the_table_of_memory_modules_is_the_profile_s(tmp_path: Path, profile: str, dimms: int) -> None:
     """DMTF DSP0134: the entry point adds up to 0 and tells the table's length."""
     node = Bench(profile, memory__dmi=True)
-    memory = node.silicon.profile.memory
+    memory = node.realtime_model.profile.memory
     root = meters(node, tmp_path)
     found = smbios.memory_modules(root)
     assert [module.size_bytes for module in found] == [memory.dimm_mb << 20] * dimms

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from slurm_energy_lab.model import FrequencyRequest, KernelRequest, NodeModel, kernel_names, load_profile
-from slurm_energy_lab.model.job_usage import KEPT_JOBS
+from slurm_energy_lab.model.job_usage import MAX_TRACKED_JOBS
 
 XEON = load_profile("xeon-8358", {"cpufreq.driver": "intel_cpufreq"})
 A100 = load_profile("epyc-7513-a100")
@@ -242,12 +242,12 @@ def test_jobs_on_one_gpu_divide_its_dynamic_energy():
 
 def test_old_jobs_are_forgotten_without_losing_a_joule():
     model = quiet()
-    for job in range(1, KEPT_JOBS + 11):
+    for job in range(1, MAX_TRACKED_JOBS + 11):
         work = start(model, job, [0, 64])
         model.advance(model.now_s + 0.5)
         model.forget(work)
     usage = model.usage()
-    assert usage.jobs() == tuple(range(11, KEPT_JOBS + 11))
+    assert usage.jobs() == tuple(range(11, MAX_TRACKED_JOBS + 11))
     assert usage.cpu_seconds(5, model.now_s) == 0
     assert usage.cpu_seconds(None, model.now_s) == pytest.approx(10.0)
     check_sums(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from lab_silicon import Bench
+from lab_bench import Bench
 
 from slurm_energy_lab.model import profile_names
 from slurm_energy_lab.tree.entries import Directory, Link
@@ -19,7 +19,7 @@ def node(request) -> Bench:
 
 
 def test_every_cpu_is_there(node):
-    count = node.silicon.profile.cpu.cpus
+    count = node.realtime_model.profile.cpu.cpus
     for name in ("online", "possible", "present"):
         assert node.read(f"{CPU}/{name}") == f"0-{count - 1}"
     directory = node.node.tree.get(CPU)
@@ -30,7 +30,7 @@ def test_every_cpu_is_there(node):
 
 
 def test_sibling_masks_and_lists_agree(node):
-    cpu = node.silicon.profile.cpu
+    cpu = node.realtime_model.profile.cpu
     for number in (0, cpu.cpus - 1):
         for name in ("thread_siblings", "core_cpus", "core_siblings", "package_cpus", "die_cpus"):
             base = f"{CPU}/cpu{number}/topology/{name}"
@@ -44,7 +44,7 @@ def test_sibling_masks_and_lists_agree(node):
 
 
 def test_caches_cover_each_cpu_once_per_level(node):
-    cpu = node.silicon.profile.cpu
+    cpu = node.realtime_model.profile.cpu
     for index, cache in enumerate(cpu.caches):
         maps = {node.read(f"{CPU}/cpu{i}/cache/index{index}/shared_cpu_map") for i in range(cpu.cpus)}
         total = sum(int(text.replace(",", ""), 16).bit_count() for text in maps)
@@ -53,7 +53,7 @@ def test_caches_cover_each_cpu_once_per_level(node):
 
 
 def test_cpuinfo_names_every_processor_once(node):
-    cpu = node.silicon.profile.cpu
+    cpu = node.realtime_model.profile.cpu
     text = node.read("/proc/cpuinfo")
     assert re.findall(r"^processor\t: (\d+)$", text, re.M) == [str(i) for i in range(cpu.cpus)]
     packages = re.findall(r"^physical id\t: (\d+)$", text, re.M)
@@ -92,7 +92,7 @@ def test_power_meter_averages_over_its_interval(node):
     assert node.read(f"{base}/name") == "power_meter"
     node.wait(1)
     node.node.meter.sample()
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         assert int(node.read(f"{base}/power1_average")) == pytest.approx(
             model.power_watts("node") * 1e6, rel=1e-6
         )

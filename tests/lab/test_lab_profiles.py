@@ -24,8 +24,8 @@ def test_every_number_of_a_profile_says_where_it_comes_from(name):
     previous = ""
     for number, line in enumerate((DIRECTORY / f"{name}.toml").read_text().splitlines(), 1):
         if re.match(r"\w+ = [\[{\d]", line):
-            marked = re.search(r"\[(T \d|DS|K|fit|assumed|PC|Z|M)|thesis", line + previous)
-            assert marked, f"{name}.toml:{number}: {line}"
+            lab_processes = re.search(r"\[(T \d|DS|K|fit|assumed|PC|Z|M)|thesis", line + previous)
+            assert lab_processes, f"{name}.toml:{number}: {line}"
         previous = line if line.startswith("#") else ""
 
 

@@ -7,18 +7,18 @@ import errno
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lab_silicon import Bench
+from lab_bench import Bench
 from property_examples import examples
 
 from slurm_energy_lab.model import KernelRequest
-from slurm_energy_lab.tree.job_cgroups import KEPT_S
+from slurm_energy_lab.tree.job_cgroups import GROUP_RETENTION_S
 from slurm_energy_lab.tree.proc_stat import USER_HZ, ProcessorTimes
 
 SCOPE = "/sys/fs/cgroup/system.slice/n1_slurmstepd.scope"
 
 
 def submit(bench: Bench, job: int | None, cpus, seconds: float = 5.0) -> int:
-    with bench.silicon.changing() as model:
+    with bench.realtime_model.modify() as model:
         request = KernelRequest("monte_carlo", "cpu", cpus=tuple(cpus), full_speed_s=seconds, job_id=job)
         return model.submit(request, model.now_s)
 
@@ -92,7 +92,7 @@ def test_columns_never_fall_and_fill_the_uptime(steps):
 def test_rounding_never_makes_a_busy_processors_idle_time_fall():
     bench = Bench("epyc-7513-a100", cpu__system_cpus=0)
     bench.wait(1 / 3)
-    times = ProcessorTimes(bench.silicon, uptime=lambda: 12345.67)
+    times = ProcessorTimes(bench.realtime_model, uptime=lambda: 12345.67)
     submit(bench, 7, [0], 1e6)
     idle = []
     for _ in range(500):
@@ -104,7 +104,7 @@ def test_rounding_never_makes_a_busy_processors_idle_time_fall():
 
 def test_a_jobs_group_counts_what_the_node_counts():
     bench = Bench("epyc-7513-a100")
-    bench.node.groups.appear(7)
+    bench.node.groups.create_group(7)
     assert usage(bench, 7)["usage_usec"] == 0
     submit(bench, 7, [0, 1], 1000)
     submit(bench, 8, [2], 1000)
@@ -119,27 +119,27 @@ def test_groups_go_a_while_after_their_jobs_end_and_come_back_with_their_time():
     bench = Bench("epyc-7513-a100")
     groups, alive = bench.node.groups, {8}
     for job in (7, 8):
-        groups.appear(job)
+        groups.create_group(job)
     work = submit(bench, 7, [0], 1000)
-    bench.wait(KEPT_S + 1)
-    groups.tidy(alive.__contains__)
-    assert usage(bench, 7)["usage_usec"] > KEPT_S * 1e6 / 2
-    with bench.silicon.changing() as model:
+    bench.wait(GROUP_RETENTION_S + 1)
+    groups.remove_stale(alive.__contains__)
+    assert usage(bench, 7)["usage_usec"] > GROUP_RETENTION_S * 1e6 / 2
+    with bench.realtime_model.modify() as model:
         model.forget(work)
     held = bench.entry(f"{SCOPE}/job_7/cpu.stat")
     used = usage(bench, 7)
     for _ in range(2):
-        bench.wait(KEPT_S / 2 + 1)
-        groups.tidy(alive.__contains__)
+        bench.wait(GROUP_RETENTION_S / 2 + 1)
+        groups.remove_stale(alive.__contains__)
     assert bench.node.tree.get(f"{SCOPE}/job_7") is None
     with pytest.raises(OSError) as gone:
         held.render()
     assert gone.value.errno == errno.ENODEV
     assert usage(bench, 8)["usage_usec"] == 0, "its programs are still there"
-    groups.appear(7)
+    groups.create_group(7)
     assert usage(bench, 7) == used
     alive.clear()
     for _ in range(3):
-        bench.wait(KEPT_S)
-        groups.tidy(alive.__contains__)
-    assert not groups.any
+        bench.wait(GROUP_RETENTION_S)
+        groups.remove_stale(alive.__contains__)
+    assert not groups.has_groups

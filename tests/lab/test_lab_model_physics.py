@@ -9,13 +9,13 @@ from slurm_energy_lab.model import (
     KernelRequest,
     KernelResult,
     NodeModel,
-    Profile,
+    NodeProfile,
     default_size,
     kernel_names,
     load_profile,
     profile_names,
 )
-from slurm_energy_lab.model.comparison import CASES, gain_percent, run_kernel, table
+from slurm_energy_lab.model.comparison import PUBLISHED_FIGURES, gain_percent, run_kernel, table
 
 # Published figures that the model is known to miss by more than 12 %, and by how much at most.
 KNOWN_DEVIATIONS = {
@@ -25,11 +25,11 @@ KNOWN_DEVIATIONS = {
 }
 
 
-def pinned(profile: Profile, kernel: str, max_khz: int | None, governor: str) -> KernelResult:
+def pinned(profile: NodeProfile, kernel: str, max_khz: int | None, governor: str) -> KernelResult:
     return run_kernel(profile, KernelRequest(kernel, "cpu"), governor=governor, max_khz=max_khz)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.profile}: {case.what}")
+@pytest.mark.parametrize("case", PUBLISHED_FIGURES, ids=lambda case: f"{case.profile}: {case.what}")
 def test_watts_are_near_the_published_ones(case):
     value = case.model(load_profile(case.profile))
     allowed = KNOWN_DEVIATIONS.get((case.profile, case.what), 0.12)
@@ -186,16 +186,16 @@ def test_kernels_on_the_same_cores_share_them_equally():
 def test_memory_is_shared_and_compute_keeps_its_speed():
     """TRIAD saturates memory from its own cores; a compute-bound neighbour is hardly touched."""
     profile = load_profile("xeon-8358")
-    alone, together = NodeModel(profile), NodeModel(profile)
+    alone, package_registers = NodeModel(profile), NodeModel(profile)
     compute = KernelRequest("monte_carlo", "cpu", cpus=tuple(range(4)), full_speed_s=0.1)
     stream = KernelRequest("triad", "cpu", cpus=tuple(range(4, 32)), full_speed_s=5.0)
     alone.submit(compute, 0.0)
-    together.submit(stream, 0.0)
-    work = together.submit(compute, 0.0)
-    for model in (alone, together):
+    package_registers.submit(stream, 0.0)
+    work = package_registers.submit(compute, 0.0)
+    for model in (alone, package_registers):
         model.advance(1000.0)
     expected = alone.result(1).seconds * 3.4 / 3.0  # turbo of 32 active cores instead of 4
-    assert together.result(work).seconds == pytest.approx(expected, rel=0.02)
+    assert package_registers.result(work).seconds == pytest.approx(expected, rel=0.02)
 
 
 def test_memory_bandwidth_is_divided_and_never_exceeded():

@@ -9,9 +9,9 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lab_silicon import Bench
+from lab_bench import Bench
 
-from slurm_energy_lab.tree.node_tree import Firmware
+from slurm_energy_lab.tree.node_tree import NodeOptions
 from slurm_energy_lab.tree.rapl_registers import window_from_raw, window_to_raw
 
 RAPL = "/sys/devices/virtual/powercap/intel-rapl"
@@ -39,19 +39,19 @@ def test_energy_counts_microjoules_of_the_model():
     node = Bench("xeon-8358")
     before = int(node.read(f"{PACKAGE}/energy_uj"))
     node.wait(10)
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         joules = model.energy_joules("cpu[0]")
     assert int(node.read(f"{PACKAGE}/energy_uj")) - before == pytest.approx(joules * 1e6, rel=1e-5, abs=100)
 
 
 @pytest.mark.parametrize("joules", [100, 400])
 def test_the_range_of_counters_can_be_chosen(joules):
-    node = Bench("xeon-8358", Firmware("n1", counter_range_joules=joules))
+    node = Bench("xeon-8358", NodeOptions("n1", counter_range_joules=joules))
     for zone in (PACKAGE, DRAM):
         highest = int(node.read(f"{zone}/max_energy_range_uj"))
         assert highest == pytest.approx(joules * 1e6, rel=0.02)
         before = int(node.read(f"{zone}/energy_uj"))
-        with node.silicon.now() as model:
+        with node.realtime_model.now() as model:
             component = "cpu[0]" if zone == PACKAGE else "dram[0]"
             seconds = 0.9 * joules / model.power_watts(component)
         readings = [before]
@@ -64,7 +64,7 @@ def test_the_range_of_counters_can_be_chosen(joules):
 
 
 def test_counters_wrap_at_their_range():
-    node = Bench("xeon-8358", Firmware("n1", energy_offset_joules=262_143.0))
+    node = Bench("xeon-8358", NodeOptions("n1", energy_offset_joules=262_143.0))
     highest = int(node.read(f"{PACKAGE}/max_energy_range_uj"))
     assert highest == 262143328850, "what kernels show for a unit of 2**-14 J"
     assert int(node.read(f"{DRAM}/max_energy_range_uj")) == 65712999613, "fixed unit of 15.3 microjoules"
@@ -73,7 +73,7 @@ def test_counters_wrap_at_their_range():
     node.wait(60)
     after = int(node.read(f"{PACKAGE}/energy_uj"))
     assert after < before
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         joules = model.energy_joules("cpu[0]")
     assert (after - before) % (highest + 61) == pytest.approx(joules * 1e6, rel=1e-4)
 
@@ -146,18 +146,18 @@ def test_a_limit_slows_the_cores_and_disabling_it_lets_them_go():
     from slurm_energy_lab.model import KernelRequest
 
     node = Bench("xeon-8358")
-    with node.silicon.changing() as model:
+    with node.realtime_model.modify() as model:
         model.submit(KernelRequest("gemm", "cpu", full_speed_s=1000.0), node.clock())
     node.write(LIMIT, "150000000")
     node.wait(30)
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         assert model.package_average_watts(0) == pytest.approx(150, abs=1)
         assert model.power_watts("cpu[1]") > 200, "the other package is not limited"
         capped_khz = model.effective_khz(0)
     node.write(f"{PACKAGE}/enabled", "0")
     assert node.read(f"{PACKAGE}/enabled") == "0"
     node.wait(5)
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         assert model.effective_khz(0) > capped_khz
 
 
@@ -169,16 +169,16 @@ def test_the_lower_of_both_interfaces_holds():
     assert node.read(f"{mmio}/energy_uj") == node.read(f"{PACKAGE}/energy_uj")
     from slurm_energy_lab.model import KernelRequest
 
-    with node.silicon.changing() as model:
+    with node.realtime_model.modify() as model:
         model.submit(KernelRequest("gemm", "cpu", full_speed_s=1000.0), node.clock())
     node.write(f"{mmio}/constraint_0_power_limit_uw", "130000000")
     node.wait(30)
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         assert model.package_average_watts(0) == pytest.approx(130, abs=1)
 
 
 def test_firmware_lock_reads_off_and_refuses_in_the_kernels_way():
-    node = Bench("xeon-8358", Firmware("n1", rapl_locked=True))
+    node = Bench("xeon-8358", NodeOptions("n1", rapl_locked=True))
     assert node.read(f"{PACKAGE}/enabled") == "0"
     before = node.read(LIMIT)
     assert refusal(node, LIMIT, "100000000") == errno.ENODATA
@@ -244,7 +244,7 @@ def test_limits_written_by_msr_show_in_powercap():
     value = msr(node, 0x610)
     node.device("/dev/cpu/5/msr").write_at(struct.pack("<Q", value & ~0x7FFF | 150 * 8), 0x610, 0)
     assert int(node.read(LIMIT)) == 150_000_000
-    locked = Bench("xeon-8358", Firmware("n1", rapl_locked=True))
+    locked = Bench("xeon-8358", NodeOptions("n1", rapl_locked=True))
     with pytest.raises(OSError):
         locked.device("/dev/cpu/0/msr").write_at(struct.pack("<Q", 0), 0x610, 0)
 

@@ -10,12 +10,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from lab_silicon import Bench
+from lab_bench import Bench
 
 from slurm_energy_lab.model import KernelRequest
 from slurm_energy_lab.nvml_library import SOURCES, build_nvml
 from slurm_energy_lab.tree import nvidia
-from slurm_energy_lab.tree.node_tree import Firmware
+from slurm_energy_lab.tree.node_tree import NodeOptions
 
 CONTROL = "/dev/nvidiactl"
 GPU = "/dev/nvidia0"
@@ -85,7 +85,7 @@ def test_nodes_without_gpus_have_no_devices():
 def test_uuids_differ_by_node_and_gpu():
     texts = set()
     for name in ("n1", "n2"):
-        node = Bench("epyc-7513-a100", Firmware(name))
+        node = Bench("epyc-7513-a100", NodeOptions(name))
         for index in range(4):
             record = node.device(CONTROL).read_at(4096, 4096 * (1 + index))
             texts |= set(re.findall(rb"GPU-[0-9a-f-]{36}", record))
@@ -95,7 +95,7 @@ def test_uuids_differ_by_node_and_gpu():
 def test_energy_is_the_models_and_steps_every_20_ms():
     node = Bench("epyc-7513-a100")
     node.wait(5)
-    with node.silicon.now() as model:
+    with node.realtime_model.now() as model:
         joules = model.energy_joules("gpu[0]")
     first = fields(node)[ENERGY]
     assert first == pytest.approx(joules * 1000, abs=2)
@@ -111,7 +111,7 @@ def test_energy_is_the_models_and_steps_every_20_ms():
 def test_power_is_an_average_from_ampere_on_except_ga100(profile, has_average):
     node = Bench(profile)
     node.wait(3)
-    with node.silicon.changing() as model:
+    with node.realtime_model.modify() as model:
         model.submit(KernelRequest("gemm", "gpu", full_speed_s=60.0), node.clock())
     node.wait(0.1)
     found = fields(node)
@@ -133,7 +133,7 @@ def test_limit_is_for_root_and_within_bounds():
 def test_locked_clocks_hold_and_show_their_reason():
     node = Bench("epyc-7513-a100")
     command(node, nvidia.LOCK_GRAPHICS, 210, 705)
-    with node.silicon.changing() as model:
+    with node.realtime_model.modify() as model:
         model.submit(KernelRequest("gemm", "gpu", full_speed_s=60.0), node.clock())
     node.wait(2)
     assert fields(node)[CLOCK] == 705
@@ -147,7 +147,7 @@ def test_locked_clocks_hold_and_show_their_reason():
 def test_capped_gemm_names_the_power_cap():
     node = Bench("epyc-7513-a100")
     command(node, nvidia.SET_POWER_LIMIT, 200_000)
-    with node.silicon.changing() as model:
+    with node.realtime_model.modify() as model:
         model.submit(KernelRequest("gemm", "gpu", full_speed_s=60.0), node.clock())
     node.wait(5)
     assert fields(node)[REASONS] & 4
@@ -166,18 +166,18 @@ def test_bad_commands_are_refused(data):
 
 
 def test_driver_is_lost_with_its_last_client_unless_persistent():
-    node = Bench("epyc-7513-a100", Firmware("n1", gpu_persistence=False))
+    node = Bench("epyc-7513-a100", NodeOptions("n1", gpu_persistence=False))
     control = node.device(CONTROL)
     node.wait(5)
-    control.opened()
-    control.opened()
+    control.client_opened()
+    control.client_opened()
     command(node, nvidia.SET_POWER_LIMIT, 250_000)
     command(node, nvidia.SET_PERSISTENCE, 1, path="/dev/nvidia1")
     command(node, nvidia.SET_POWER_LIMIT, 150_000, path="/dev/nvidia1")
-    control.released()
+    control.client_closed()
     assert fields(node)[LIMIT] == 250_000
     energy = fields(node)[ENERGY]
-    control.released()
+    control.client_closed()
     assert fields(node)[LIMIT] == 400_000
     assert fields(node)[ENERGY] < energy
     assert fields(node, 1)[LIMIT] == 150_000

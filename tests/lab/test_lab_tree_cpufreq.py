@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from lab_silicon import CPUFREQ, INTEL, Bench
+from lab_bench import CPUFREQ, INTEL, Bench
 
 DRIVERS = ("acpi-cpufreq", "intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp", "cppc_cpufreq")
 ACTIVE = ("intel_pstate", "amd-pstate-epp")
@@ -183,14 +183,14 @@ def test_active_amd_offers_one_preference_under_governor_performance():
 def test_cppc_begins_without_boost_and_has_neither_table_nor_mode():
     """kernel, cppc_cpufreq.c: the range ends at nominal performance until boost is written."""
     node = bench("cppc_cpufreq")
-    base = node.silicon.profile.cpufreq.base_khz
+    base = node.realtime_model.profile.cpufreq.base_khz
     assert node.read(f"{CPUFREQ}/boost") == "0"
     assert int(node.read(node.policy("cpuinfo_max_freq"))) == base
     assert int(node.read(node.policy("scaling_max_freq"))) == base
     node.write(node.policy("scaling_governor"), "performance")
     assert int(node.read(node.policy("scaling_cur_freq"))) <= base
     node.write(f"{CPUFREQ}/boost", "1")
-    assert int(node.read(node.policy("scaling_max_freq"))) == node.silicon.profile.cpufreq.max_khz
+    assert int(node.read(node.policy("scaling_max_freq"))) == node.realtime_model.profile.cpufreq.max_khz
     assert int(node.read(node.policy("scaling_cur_freq"))) > base
     for name in ("scaling_available_frequencies", "base_frequency", "bios_limit"):
         assert node.node.tree.get(node.policy(name)) is None
@@ -237,8 +237,8 @@ def test_settings_reach_the_silicon(driver):
     node.write(node.policy("scaling_governor"), "performance")
     fast = int(node.read(node.policy("scaling_cur_freq")))
     node.write(node.policy("scaling_max_freq"), node.read(node.policy("cpuinfo_min_freq")))
-    with node.silicon.now() as model:
-        sibling = node.silicon.profile.cpu.siblings(0)
+    with node.realtime_model.now() as model:
+        sibling = node.realtime_model.profile.cpu.siblings(0)
         request = model.cpufreq(0)
     assert request.max_khz == int(node.read(node.policy("cpuinfo_min_freq")))
     for cpu in sibling:

@@ -11,7 +11,7 @@ from slurm_energy import config
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EXIT_USAGE, ConfigError, ForbiddenError, UsageError
 from slurm_energy_lab.cluster import artifacts, configuration, layout, lifecycle
-from slurm_energy_lab.cluster.artifacts import Parts
+from slurm_energy_lab.cluster.artifacts import Artifacts
 from slurm_energy_lab.cluster.configuration import SlurmNode
 from slurm_energy_lab.cluster.specification import LabRecord, LabSpec, read_record
 
@@ -23,9 +23,9 @@ NODES = [
 ]
 
 
-def rendered(spec: LabSpec | None = None, found: Parts | None = None, nodes=None) -> dict[str, str]:
-    place = layout.locate("/srv/lab")
-    texts = configuration.render(place, spec or LabSpec(), found or Parts(), PORTS, nodes or NODES)
+def rendered(spec: LabSpec | None = None, found: Artifacts | None = None, nodes=None) -> dict[str, str]:
+    place = layout.locate_lab("/srv/lab")
+    texts = configuration.render(place, spec or LabSpec(), found or Artifacts(), PORTS, nodes or NODES)
     return {str(path.relative_to(place.root)): text for path, text in texts.items()}
 
 
@@ -75,7 +75,9 @@ def test_parts_that_are_not_there_are_not_configured(tmp_path):
     plain = rendered()
     assert "Prolog=" not in plain["etc/slurm.conf"] and "JobSubmitPlugins" not in plain["etc/slurm.conf"]
     assert plain["etc/plugstack.conf"].count("optional") == 1
-    full = rendered(found=Parts(tmp_path / "energy.so", tmp_path / "prolog", tmp_path / "epilog", tmp_path))
+    full = rendered(
+        found=Artifacts(tmp_path / "energy.so", tmp_path / "prolog", tmp_path / "epilog", tmp_path)
+    )
     assert (
         f"Prolog={tmp_path}/prolog\nEpilog={tmp_path}/epilog\nJobSubmitPlugins=lua" in full["etc/slurm.conf"]
     )
@@ -98,7 +100,7 @@ def test_energy_toml_is_valid_and_takes_the_users_values():
 
 def test_a_wrong_key_for_energy_toml_is_refused_before_anything_begins(tmp_path, monkeypatch):
     monkeypatch.setattr(lifecycle, "require_machine", lambda: None)
-    place = layout.locate("/var/tmp/senergy-test-never")
+    place = layout.locate_lab("/var/tmp/senergy-test-never")
     with pytest.raises(ConfigError, match="unknown key"):
         lifecycle.up(place, LabSpec(energy={"agent": {"sampling_hertz": 3}}))
     assert not place.root.exists()
@@ -161,15 +163,15 @@ def test_merging_keeps_every_value_and_the_second_wins(first, second):
 )
 def test_directories_that_cannot_hold_a_lab_are_refused(path: str):
     with pytest.raises(UsageError, match="lab directory"):
-        layout.locate(path)
+        layout.locate_lab(path)
 
 
 def test_argument_then_environment_then_default(monkeypatch):
     monkeypatch.setenv("SENERGY_LAB_DIR", "/srv/mine")
-    assert str(layout.locate("/srv/other").root) == "/srv/other"
-    assert str(layout.locate().root) == "/srv/mine"
+    assert str(layout.locate_lab("/srv/other").root) == "/srv/other"
+    assert str(layout.locate_lab().root) == "/srv/mine"
     monkeypatch.delenv("SENERGY_LAB_DIR")
-    assert str(layout.locate().root) == "/var/tmp/senergy-lab"
+    assert str(layout.locate_lab().root) == "/var/tmp/senergy-lab"
 
 
 def test_a_record_reads_back_the_same(tmp_path):

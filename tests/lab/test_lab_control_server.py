@@ -18,13 +18,13 @@ import pytest
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
 from slurm_energy_lab import client
 from slurm_energy_lab.emulator.control_server import ControlServer
-from slurm_energy_lab.emulator.cpu_throttle import Throttle
-from slurm_energy_lab.emulator.request_handler import Requests
+from slurm_energy_lab.emulator.cpu_throttle import CpuThrottle
+from slurm_energy_lab.emulator.request_handler import EmulatorRequestHandler
 from slurm_energy_lab.model import load_profile
-from slurm_energy_lab.realtime_model import Silicon
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.entries import Tree
-from slurm_energy_lab.tree.hwmon import PowerMeter
-from slurm_energy_lab.tree.job_cgroups import JobGroups
+from slurm_energy_lab.tree.hwmon import AcpiPowerMeter
+from slurm_energy_lab.tree.job_cgroups import JobCgroups
 
 WAIT_S = 20.0
 
@@ -51,13 +51,15 @@ class Node:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.clock = Clock()
-        self.silicon = Silicon(load_profile("epyc-7513-a100"), self.clock)
-        self.throttle = Throttle(self.silicon, None, "not in this test")
+        self.realtime_model = RealtimeModel(load_profile("epyc-7513-a100"), self.clock)
+        self.throttle = CpuThrottle(self.realtime_model, None, "not in this test")
         self.faults: dict[str, int] = {}
         self.tree = Tree()
-        groups = JobGroups(self.tree, self.silicon, "n1", self.silicon.clock)
-        requests = Requests("n1", self.silicon, self.throttle, groups, self.faults)
-        self.server = ControlServer(path, self.silicon, requests, self.throttle, PowerMeter(self.silicon))
+        groups = JobCgroups(self.tree, self.realtime_model, "n1", self.realtime_model.clock)
+        requests = EmulatorRequestHandler("n1", self.realtime_model, self.throttle, groups, self.faults)
+        self.server = ControlServer(
+            path, self.realtime_model, requests, self.throttle, AcpiPowerMeter(self.realtime_model)
+        )
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def node(tmp_path):
     made.server.start()
     yield made
     made.server.stop()
-    made.silicon.close()
+    made.realtime_model.close()
     assert not made.path.exists()
 
 
@@ -129,28 +131,28 @@ def test_a_slower_clock_ends_a_running_kernel_later(node):
     with node.clock.held():  # else it could end before its clock is changed
         thread.start()
         eventually(lambda: client.status(node.path)["kernels"] == 1)
-        with node.silicon.changing() as model:
+        with node.realtime_model.modify() as model:
             model.set_gpu(0, 400, (210, 420))
     thread.join(WAIT_S)
     assert results[0]["seconds"] > 0.6
 
 
 def test_every_change_wakes_who_waits_for_the_next_event():
-    silicon = Silicon(load_profile("epyc-7513-a100"))
+    realtime_model = RealtimeModel(load_profile("epyc-7513-a100"))
 
-    def told() -> bool:
-        return bool(select.select([silicon.changed_fd], [], [], 0)[0])
+    def reported() -> bool:
+        return bool(select.select([realtime_model.change_event_fd], [], [], 0)[0])
 
-    assert not told()
-    with silicon.now() as model:
+    assert not reported()
+    with realtime_model.now() as model:
         assert model.gpu_state(0).limit_watts == 400
-    assert not told()
-    with silicon.changing() as model:
+    assert not reported()
+    with realtime_model.modify() as model:
         model.set_gpu(0, 300)
-    assert told()
-    silicon.settle()
-    assert not told()
-    silicon.close()
+    assert reported()
+    realtime_model.clear_change_event()
+    assert not reported()
+    realtime_model.close()
 
 
 def test_truth_is_consistent(node):

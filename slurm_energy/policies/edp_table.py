@@ -1,0 +1,95 @@
+"""Table of the best known settings by energy-delay product, and its lookup by device and workload.
+
+The entries below were measured in the literature. The thesis measured each kernel under two frameworks; an
+entry uses the framework with the larger gain. GPU rows under JAX whose kernels drew about 50-110 W of 400 W
+(Table 3.27: spmv, stencil, triad) give no information about a cap, so the TensorFlow rows are used instead.
+`model` is the workload named by --energy-model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_energy.config import Config, EdpEntry
+from slurm_energy.devices.product_names import matches_cpu, matches_gpu
+
+
+def _cpu(cpu: str, model: str, max_frequency_mhz: float, source: str) -> EdpEntry:
+    return EdpEntry(cpu=cpu, model=model, max_frequency_mhz=max_frequency_mhz, source=source)
+
+
+def _gpu(gpu: str, model: str, gpu_cap_watts: float, source: str) -> EdpEntry:
+    return EdpEntry(gpu=gpu, model=model, gpu_cap_watts=gpu_cap_watts, source=source)
+
+
+DEFAULTS: tuple[EdpEntry, ...] = (
+    _cpu("Platinum 8358", "dist", 800, "thesis, Table 3.20: EDP +32.3 %"),
+    _cpu("Platinum 8358", "gemm", 2100, "thesis, Table 3.19: EDP +16.7 %"),
+    _cpu("Platinum 8358", "monte_carlo", 2400, "thesis, Table 3.19: EDP +0.7 %"),
+    _cpu("Platinum 8358", "stencil", 1500, "thesis, Table 3.20: EDP +12.7 %"),
+    _cpu("Platinum 8358", "triad", 800, "thesis, Table 3.20: EDP +31.8 %"),
+    _cpu("Platinum 8358", "", 2100, "thesis, Table 3.19: best for gemm (EDP +16.7 %) and triad"),
+    _cpu("EPYC 7513", "dist", 1500, "thesis, Table 3.22: EDP +22.5 %"),
+    _cpu("EPYC 7513", "gemm", 3300, "thesis, Table 3.21: EDP +3.9 %"),
+    _cpu("EPYC 7513", "monte_carlo", 2700, "thesis, Table 3.21: EDP +10.8 %"),
+    _cpu("EPYC 7513", "stencil", 1800, "thesis, Table 3.22: EDP +14.6 %"),
+    _cpu("EPYC 7513", "triad", 1500, "thesis, Table 3.22: EDP +25.5 %"),
+    _cpu("EPYC 7513", "", 2700, "thesis, Table 3.21: best for monte_carlo (EDP +10.8 %) and triad"),
+    _gpu("A100-SXM4", "dist", 200, "thesis, Table 3.23: EDP +37.4 %"),
+    _gpu("A100-SXM4", "gemm", 300, "thesis, Table 3.23: EDP +34.2 %"),
+    _gpu("A100-SXM4", "monte_carlo", 200, "thesis, Table 3.23: EDP +37.4 %"),
+    _gpu("A100-SXM4", "spmv", 350, "thesis, Table 3.24: EDP +24.2 %"),
+    _gpu("A100-SXM4", "stencil", 200, "thesis, Table 3.24: EDP +29.9 %"),
+    _gpu("A100-SXM4", "triad", 200, "thesis, Table 3.24: EDP +23.9 %"),
+    _gpu("A100-SXM4", "", 300, "thesis, Table 3.23: best for gemm (EDP +34.2 %)"),
+    _gpu("Quadro RTX 6000", "", 170, "power-capping, Table 1: EDP +17.32 % with 8 GPUs"),
+)
+
+
+def cpu_entry(
+    config: Config, cpu_model: str, gpu_names: Sequence[str], workload: str | None
+) -> EdpEntry | None:
+    """Return the entry whose CPU settings count on this processor, None if there is none.
+
+    An entry that names a GPU is only for nodes that have one of that name.
+    """
+    fitting = [
+        entry
+        for entry in _entries(config)
+        if (entry.max_frequency_mhz or entry.package_cap_watts)
+        and matches_cpu(entry.cpu, cpu_model)
+        and (not entry.gpu or any(matches_gpu(entry.gpu, name) for name in gpu_names))
+    ]
+    return _most_specific(fitting, workload)
+
+
+def gpu_entry(config: Config, cpu_model: str, gpu_name: str, workload: str | None) -> EdpEntry | None:
+    """Return the entry whose GPU settings count on this GPU, None if there is none.
+
+    An entry that names a processor is only for nodes with that one.
+    """
+    fitting = [
+        entry
+        for entry in _entries(config)
+        if (entry.gpu_cap_watts or entry.gpu_clock_mhz)
+        and matches_gpu(entry.gpu, gpu_name)
+        and matches_cpu(entry.cpu, cpu_model)
+    ]
+    return _most_specific(fitting, workload)
+
+
+def _entries(config: Config) -> tuple[EdpEntry, ...]:
+    return (*config.edp, *DEFAULTS)
+
+
+def _most_specific(entries: Sequence[EdpEntry], workload: str | None) -> EdpEntry | None:
+    """Return the entry that counts: workload before device, device before none, the site's before ours.
+
+    Of one author's entries the longer device name wins, then the first.
+    """
+    fitting = [e for e in entries if not e.model or e.model.lower() == (workload or "").lower()]
+    ranked = [
+        ((bool(e.model), bool(e.cpu or e.gpu), e not in DEFAULTS, len(e.cpu) + len(e.gpu), -index), e)
+        for index, e in enumerate(fitting)
+    ]
+    return max(ranked, key=lambda item: item[0])[1] if ranked else None
