@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_energy.errors import ForbiddenError, UsageError
 from slurm_energy_lab.emulator.cpu_throttle import CpuThrottle
-from slurm_energy_lab.model import JobUsage, KernelRequest, KernelResult, NodeModel
+from slurm_energy_lab.model import KernelRequest, KernelResult, NodeModel, UsageByJob
 from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.cpu_lists import parse_list
 from slurm_energy_lab.tree.job_cgroups import JobCgroups
@@ -211,7 +211,7 @@ def _truth_by_job(model: NodeModel) -> Message:
     }
 
 
-def _usage_message(usage: JobUsage, job: int | None, now_s: float) -> Message:
+def _usage_message(usage: UsageByJob, job: int | None, now_s: float) -> Message:
     return {
         "cpu_seconds": usage.cpu_seconds(job, now_s),
         "dynamic_joules": usage.dynamic_joules(job, now_s),

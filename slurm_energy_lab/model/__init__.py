@@ -4,7 +4,7 @@ Files, sockets, processes and clocks stay outside; only `profile_load` opens the
 The equations are in docs/lab-physics.md.
 """
 
-from slurm_energy_lab.model.job_usage import JobUsage
+from slurm_energy_lab.model.job_usage import UsageByJob
 from slurm_energy_lab.model.kernels import kernel_names
 from slurm_energy_lab.model.node import NodeModel
 from slurm_energy_lab.model.problem_size import default_size
@@ -30,7 +30,6 @@ __all__ = [
     "FrequencyRequest",
     "GpuProfile",
     "GpuState",
-    "JobUsage",
     "KernelRequest",
     "KernelResult",
     "MemoryProfile",
@@ -38,6 +37,7 @@ __all__ = [
     "NodeProfile",
     "OtherProfile",
     "RaplProfile",
+    "UsageByJob",
     "default_size",
     "kernel_names",
     "load_profile",

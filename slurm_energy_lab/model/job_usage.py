@@ -16,7 +16,7 @@ MAX_TRACKED_JOBS = 1000
 """So many jobs are told apart; the oldest of those that have ended then count as no job."""
 
 
-class JobUsage:
+class UsageByJob:
     """CPU seconds and dynamic joules by job.
 
     Dynamic is what a component uses beyond its idle power. For every component

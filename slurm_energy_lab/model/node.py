@@ -14,7 +14,7 @@ from slurm_energy_lab.model.core_loads import Cores
 from slurm_energy_lab.model.cpu_physics import CpuPhysics
 from slurm_energy_lab.model.gpu import GpuModel
 from slurm_energy_lab.model.gpu_physics import GpuPhysics
-from slurm_energy_lab.model.job_usage import JobUsage
+from slurm_energy_lab.model.job_usage import UsageByJob
 from slurm_energy_lab.model.kernel_run import KernelPart, KernelRun
 from slurm_energy_lab.model.kernels import kernel_spec
 from slurm_energy_lab.model.occupancy import Occupancy
@@ -70,7 +70,7 @@ class NodeModel:
             "dram": [package.dram_job_watts for package in self._packages],
             "gpu": [gpu.job_watts for gpu in self._gpus],
         }
-        self._usage = JobUsage(profile, self._occupancy, books, start_s)
+        self._usage = UsageByJob(profile, self._occupancy, books, start_s)
 
     @property
     def now_s(self) -> float:
@@ -293,7 +293,7 @@ class NodeModel:
         """Return every component name: parts and sums (`core[i]` left out: it is inside `cpu[i]`)."""
         return self._readings.names
 
-    def usage(self) -> JobUsage:
+    def usage(self) -> UsageByJob:
         """Return what each job has used, to be read at `now_s`."""
         self._operate()
         return self._usage

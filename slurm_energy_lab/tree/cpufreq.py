@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree import kernel_parsers
-from slurm_energy_lab.tree.cpufreq_state import CpufreqPolicy, CpufreqState
+from slurm_energy_lab.tree.cpufreq_state import CpufreqState, PolicySettings
 from slurm_energy_lab.tree.entries import File, Store, Tree, refuse
 from slurm_energy_lab.tree.topology import CPU_ROOT
 
@@ -50,7 +50,7 @@ class CpufreqFiles:
 
         self._tree.add(path, File(render, 0o644 if store else 0o444, store))
 
-    def _add_policy(self, policy: CpufreqPolicy) -> None:
+    def _add_policy(self, policy: PolicySettings) -> None:
         base = f"{ROOT}/policy{policy.cpu}"
         self._add_constants(base, policy)
         state = self.state
@@ -85,7 +85,7 @@ class CpufreqFiles:
                 lambda data: self._store_epp(policy, data),
             )
 
-    def _add_constants(self, base: str, policy: CpufreqPolicy) -> None:
+    def _add_constants(self, base: str, policy: PolicySettings) -> None:
         profile, state = self.state.profile, self.state
         texts = {
             "affected_cpus": policy.cpu,
@@ -134,25 +134,25 @@ class CpufreqFiles:
         self._tree.text(f"{base}/num_pstates", str(steps))
         self._tree.text(f"{base}/turbo_pct", str(100 * turbo // steps))
 
-    def _current_khz(self, policy: CpufreqPolicy) -> int:
+    def _current_khz(self, policy: PolicySettings) -> int:
         with self._realtime_model.now() as model:
             return model.effective_khz(policy.cpu)
 
-    def _store_governor(self, policy: CpufreqPolicy, data: bytes) -> None:
+    def _store_governor(self, policy: PolicySettings, data: bytes) -> None:
         word = kernel_parsers.word(data, 15)
         with self._realtime_model.modify() as model:
             self.state.set_governor(policy, word, model.effective_khz(policy.cpu))
             model.set_cpufreq(policy.cpu, self.state.request(policy))
 
     def _store_khz(
-        self, policy: CpufreqPolicy, data: bytes, take: Callable[[CpufreqPolicy, int], None]
+        self, policy: PolicySettings, data: bytes, take: Callable[[PolicySettings, int], None]
     ) -> None:
         khz = kernel_parsers.any_base_unsigned(data)
         with self._realtime_model.modify() as model:
             take(policy, khz)
             model.set_cpufreq(policy.cpu, self.state.request(policy))
 
-    def _store_epp(self, policy: CpufreqPolicy, data: bytes) -> None:
+    def _store_epp(self, policy: PolicySettings, data: bytes) -> None:
         word = kernel_parsers.word(data, 20)
         with self._realtime_model.modify() as model:
             self.state.set_epp(policy, word)

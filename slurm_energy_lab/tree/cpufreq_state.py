@@ -28,7 +28,7 @@ _MAX_REQUEST = 2**31 - 1
 
 
 @dataclass(slots=True)
-class CpufreqPolicy:
+class PolicySettings:
     """What was asked of one CPU; `saved_epp` is the preference to return to after governor performance."""
 
     cpu: int
@@ -62,12 +62,12 @@ class CpufreqState:
         self.min_perf_pct = max(1, profile.min_khz * 100 // profile.max_khz)
         self.policies = [self._initial_policy(cpu, profile.governor, profile.epp) for cpu in range(cpus)]
 
-    def _initial_policy(self, cpu: int, governor: str, epp: str | None) -> CpufreqPolicy:
+    def _initial_policy(self, cpu: int, governor: str, epp: str | None) -> PolicySettings:
         low, high = self.profile.min_khz, self.cpuinfo_max_khz
         if epp is None and self.family == "intel" and self.hwp:
             epp = "balance_performance"
         forced = self.active and governor == "performance" and epp is not None
-        return CpufreqPolicy(
+        return PolicySettings(
             cpu, governor, low, high, self.profile.base_khz, "performance" if forced else epp, epp
         )
 
@@ -100,7 +100,7 @@ class CpufreqState:
             return self.profile.cpuinfo_max_khz
         return min(self.profile.base_khz, self.profile.cpuinfo_max_khz)
 
-    def available_epp(self, policy: CpufreqPolicy) -> str:
+    def available_epp(self, policy: PolicySettings) -> str:
         """Return `energy_performance_available_preferences`.
 
         Under governor performance AMD's active driver offers nothing else (amd-pstate.c,
@@ -110,7 +110,7 @@ class CpufreqState:
             return "performance"
         return " ".join(EPP_NAMES) + " "
 
-    def limits_khz(self, policy: CpufreqPolicy) -> tuple[int, int]:
+    def limits_khz(self, policy: PolicySettings) -> tuple[int, int]:
         """Return (minimum, maximum) in force: requests within the hardware's range, minimum giving way."""
         floor, ceiling = self.profile.min_khz, self.cpuinfo_max_khz
         high = min(max(policy.requested_max_khz, floor), ceiling)
@@ -120,7 +120,7 @@ class CpufreqState:
             low = min((khz for khz in self.table_khz if khz >= low), default=high)
         return min(low, high), high
 
-    def set_governor(self, policy: CpufreqPolicy, word: str, current_khz: int) -> None:
+    def set_governor(self, policy: PolicySettings, word: str, current_khz: int) -> None:
         """Take `scaling_governor`; names are compared without regard to case.
 
         Raises:
@@ -135,22 +135,22 @@ class CpufreqState:
             self._follow_governor_with_epp(policy, name)
         policy.governor = name
 
-    def _follow_governor_with_epp(self, policy: CpufreqPolicy, governor: str) -> None:
+    def _follow_governor_with_epp(self, policy: PolicySettings, governor: str) -> None:
         """Governor performance forces the preference; only Intel's driver gives the old one back."""
         if governor == "performance":
             policy.saved_epp, policy.epp = policy.epp, "performance"
         elif self.family == "intel":
             policy.epp = policy.saved_epp
 
-    def request_min(self, policy: CpufreqPolicy, khz: int) -> None:
+    def request_min(self, policy: PolicySettings, khz: int) -> None:
         """Take `scaling_min_freq`."""
         policy.requested_min_khz = _request(khz)
 
-    def request_max(self, policy: CpufreqPolicy, khz: int) -> None:
+    def request_max(self, policy: PolicySettings, khz: int) -> None:
         """Take `scaling_max_freq`."""
         policy.requested_max_khz = _request(khz)
 
-    def set_speed(self, policy: CpufreqPolicy, khz: int) -> None:
+    def set_speed(self, policy: PolicySettings, khz: int) -> None:
         """Take `scaling_setspeed`.
 
         Raises:
@@ -160,7 +160,7 @@ class CpufreqState:
             refuse(errno.EINVAL)
         policy.setspeed_khz = khz
 
-    def speed_khz(self, policy: CpufreqPolicy) -> int | None:
+    def speed_khz(self, policy: PolicySettings) -> int | None:
         """Return what `scaling_setspeed` asks for within the limits, None unless governor userspace."""
         if policy.governor != "userspace":
             return None
@@ -168,7 +168,7 @@ class CpufreqState:
         wanted = min(max(policy.setspeed_khz, low), high)
         return min((khz for khz in self.table_khz if wanted <= khz <= high), default=wanted)
 
-    def set_epp(self, policy: CpufreqPolicy, word: str) -> None:
+    def set_epp(self, policy: PolicySettings, word: str) -> None:
         """Take `energy_performance_preference`: a name, or with Intel's driver a number up to 255.
 
         Raises:
@@ -225,7 +225,7 @@ class CpufreqState:
         epp = (self.profile.epp or "balance_performance") if self.active else None
         self.policies = [self._initial_policy(policy.cpu, governor, epp) for policy in self.policies]
 
-    def request(self, policy: CpufreqPolicy) -> FrequencyRequest:
+    def request(self, policy: PolicySettings) -> FrequencyRequest:
         """Return what the silicon is asked to do for one CPU.
 
         The model knows the profile's driver only; after a switch of mode the governor is translated

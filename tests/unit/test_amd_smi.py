@@ -147,7 +147,7 @@ shared = lab.SharedGpus(Path({path!r}))
 (sensor,) = found.throttle_sensors
 seconds = []
 for samples, power, heat in ((2000, 350, 0), (2000, 350, 0), (3000, 350, 1000)):
-    shared.put(0, lab.GpuState(samples=samples, power_samples=power, heat_samples=heat))
+    shared.put(0, lab.AmdGpuState(samples=samples, power_samples=power, heat_samples=heat))
     seconds.append(sensor.throttled_s(2.0))
 print(json.dumps([sensor.component, seconds]))
 """
