@@ -1,7 +1,7 @@
-"""The emulated node's physics: profile data, kernels, and `NodeModel`; pure Python without I/O.
+"""Physics of an emulated node: hardware profiles, kernels and `NodeModel`. Pure Python without I/O.
 
-Files, sockets, processes and clocks stay outside; only `profile_load` opens the profile files.
-The equations are in docs/lab-physics.md.
+The package opens no file but the profiles (`profile_file`) and uses no socket, process or clock. The
+equations are in docs/lab-physics.md.
 """
 
 from slurm_energy_lab.model.job_usage import UsageByJob

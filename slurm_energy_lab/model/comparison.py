@@ -1,6 +1,7 @@
-"""Model figures beside published ones, as the table of docs/lab-physics.md: `python -m` this module.
+"""Comparison of the model's figures with published ones: the table of docs/lab-physics.md.
 
-Published figures are data of this room only; the model never reads them.
+`python -m slurm_energy_lab.model.comparison` prints the table. The model itself never reads the published
+figures.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _LONG_S = 1e5
 
 @dataclass(frozen=True, slots=True)
 class PublishedFigure:
-    """One published figure and how to make the model's counterpart.
+    """One published figure and the function that computes the model's value.
 
     Attributes:
-        what: the situation in words.
-        low: lowest published value.
-        high: highest published value.
+        what: description of the measured situation.
+        low: minimum published value.
+        high: maximum published value.
         source: table or document.
-        model: the model's value for a profile.
+        model: function that returns the model's value for a profile.
     """
 
     profile: str
@@ -53,10 +54,10 @@ def run_kernel(
     Args:
         profile: the node.
         request: the kernel.
-        governor: of all CPUs.
-        max_khz: upper frequency bound of all CPUs, None: the hardware's.
-        gpu_limit_watts: power limit of all GPUs, None: the default.
-        gpu_clock_mhz: locked graphics clock of all GPUs, None: not locked.
+        governor: cpufreq governor of all CPUs.
+        max_khz: maximum frequency of all CPUs. None: the hardware's maximum.
+        gpu_limit_watts: power limit of all GPUs. None: the default limit.
+        gpu_clock_mhz: locked graphics clock of all GPUs. None: clocks are not locked.
     """
     node, cpufreq = NodeModel(profile), profile.cpufreq
     top = cpufreq.cpuinfo_max_khz if max_khz is None else max_khz
@@ -101,7 +102,7 @@ def _gpu(
 
 
 def gain_percent(profile: NodeProfile, kernel: str, limit_watts: float, delay_exponent: float) -> float:
-    """Return by how much a limit on all GPUs improves node energy x time^exponent, in percent."""
+    """Return the improvement of node energy x time^exponent under a limit on all GPUs, in percent."""
     free = run_kernel(profile, KernelRequest(kernel, "gpu"))
     held = run_kernel(profile, KernelRequest(kernel, "gpu"), gpu_limit_watts=limit_watts)
     scores = [run.energy_joules["node"] * math.pow(run.seconds, delay_exponent) for run in (free, held)]

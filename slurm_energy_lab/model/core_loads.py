@@ -1,6 +1,6 @@
-"""The cores of a node: who runs on them, what their settings ask for, and groups of equal cores.
+"""Loads and frequency settings of the cores of a node, and groups of cores in equal situation.
 
-Book-keeping of occupancy; power and progress are computed elsewhere from the groups.
+The module only keeps track of occupancy. `cpu_physics` computes power and progress from the groups.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slurm_energy_lab.model.requests import FrequencyRequest
 
 @dataclass(frozen=True, slots=True)
 class _RealLoad:
-    """What real programs under one key do: the busy share of each of their cores."""
+    """Load of the real programs registered under one key: cores, and the busy share of each core."""
 
     cpus: Collection[int]
     cores: tuple[int, ...]
@@ -31,7 +31,7 @@ class _RealLoad:
 
 
 class Cores:
-    """Occupancy and frequency settings of every core; logical CPUs in, core numbers out."""
+    """Occupancy and frequency settings of every core. Arguments are logical CPUs, results core numbers."""
 
     def __init__(self, profile: NodeProfile) -> None:
         self._profile = profile
@@ -51,7 +51,7 @@ class Cores:
         return self._cpu.core_of(cpu)
 
     def cores_of(self, cpus: Iterable[int]) -> tuple[int, ...]:
-        """Return the cores of some logical CPUs, each once, rising.
+        """Return the distinct cores of some logical CPUs in rising order.
 
         Raises:
             UsageError: unknown CPU.
@@ -68,7 +68,7 @@ class Cores:
         return self._requests[cpu]
 
     def set_request(self, cpu: int, request: FrequencyRequest) -> bool:
-        """Keep new settings; return whether a busy core has got other ones."""
+        """Store the settings of a logical CPU; return whether the settings of a busy core changed."""
         core = self._check(cpu)
         if request == self._requests[cpu]:
             return False
@@ -79,7 +79,7 @@ class Cores:
         return bool(self._parts[core]) or self._real(core) > 0
 
     def requested_khz(self, cpu: int) -> int:
-        """Return what the settings of the CPU's core ask for: the higher wish of its threads."""
+        """Return the frequency requested for the CPU's core: the maximum over its threads."""
         return self._requested_khz(self._check(cpu))
 
     def _requested_khz(self, core: int) -> int:
@@ -90,7 +90,7 @@ class Cores:
         )
 
     def _target_khz(self, request: FrequencyRequest, busy: float) -> int:
-        """Look up the governor's decision; settings are few, and identity is cheaper than equality."""
+        """Look up the governor's decision. Keys use object identity, which is cheaper than equality."""
         key = (id(request), busy)
         target = self._targets.get(key)
         if target is None:
@@ -100,22 +100,22 @@ class Cores:
         return target
 
     def add_part(self, part: KernelPart, cores: Iterable[int]) -> None:
-        """Put a work's part on cores."""
+        """Assign a kernel part to cores."""
         for core in cores:
             self._parts[core] = (*self._parts[core], part)
 
     def remove_part(self, part: KernelPart, cores: Iterable[int]) -> None:
-        """Take a work's part off its cores."""
+        """Remove a kernel part from its cores."""
         for core in cores:
             self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
 
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job: Job = None
     ) -> tuple[set[int], float]:
-        """Spread a real program's load evenly over its cores.
+        """Distribute a real program's load evenly over its cores.
 
         Returns:
-            The packages whose load changed, and how busy each of the cores is.
+            The packages whose load changed, and the busy share of each core.
 
         Raises:
             UsageError: unknown CPU, or a busy figure below 0.
@@ -141,7 +141,7 @@ class Cores:
     def _real_load(
         self, cpus: Collection[int], busy_cores: float, job: Job, like: _RealLoad | None
     ) -> _RealLoad | None:
-        """Describe a load; the same CPUs as of one `like` it need not be looked at again."""
+        """Build a load record. With the CPU set of `like`, reuse its cores and packages."""
         if not busy_cores:
             return None
         if like and like.cpus is cpus:
@@ -158,7 +158,7 @@ class Cores:
             self._real_keys[core] = (*self._real_keys[core], key)
 
     def _real(self, core: int) -> float:
-        """Return the share of time that real programs want of a core, at most 1."""
+        """Return the share of a core's time that real programs demand, at most 1."""
         keys = self._real_keys[core]
         busy = self._real_busy.get(keys)
         if busy is None:
@@ -172,7 +172,7 @@ class Cores:
         return 1.0 if self._parts[core] else self._real(core)
 
     def loads(self, package: int) -> list[CoreLoad]:
-        """Return the busy cores of a package, equal ones together."""
+        """Return the busy cores of a package, grouped by equal settings and loads."""
         per_package = self._cpu.cores_per_package
         groups: dict[tuple[int, tuple[KernelPart, ...], tuple[str, ...]], int] = {}
         for core in range(package * per_package, (package + 1) * per_package):
@@ -186,7 +186,7 @@ class Cores:
         ]
 
     def _real_shares(self, keys: tuple[str, ...]) -> tuple[float, tuple[tuple[Job, float], ...]]:
-        """Return how busy these loads keep a core, and each one's part of that."""
+        """Return the busy share of a core under these real loads, and each job's portion of it."""
         wishes = [(load.job, load.share) for load in (self._real_loads[key] for key in keys)]
         total = sum(share for _, share in wishes)
         scale = min(1.0, total) / total if keys else 0.0

@@ -1,7 +1,7 @@
-"""The pure part of a CPU package with its memory: from loads and a frequency ceiling to watts and progress.
+"""Power and progress of a CPU package and its memory, from core loads and a frequency ceiling.
 
-Equations in docs/lab-physics.md, sections 2 and 3. Limits and time are in `package`; which core carries
-which load is decided in `node`.
+Pure functions of the profile; equations in docs/lab-physics.md, sections 2 and 3. Power limits and time are
+in `package`, the assignment of loads to cores is in `node`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from slurm_energy_lab.model.profile import CpuProfile, NodeProfile
 
 @dataclass(frozen=True, slots=True)
 class CoreLoad:
-    """Cores of a package that are in the same situation.
+    """A group of cores of one package with equal settings and equal load.
 
     Attributes:
-        count: how many cores.
-        khz: what their settings ask for.
-        parts: works that share each of these cores equally.
-        real: busy share by real programs; counts only where there is no work.
-        real_jobs: whose that is; the shares add up to `real`.
+        count: number of cores.
+        khz: requested frequency.
+        parts: kernel parts that share each of these cores equally.
+        real: busy share due to real programs; applies only to cores without kernel parts.
+        real_jobs: (job, share) pairs; the shares add up to `real`.
     """
 
     count: int
@@ -41,7 +41,7 @@ class CoreLoad:
 
 @dataclass(slots=True)
 class CpuDemand:
-    """One work on a package: what it can use per second, what it then does, and how active that is."""
+    """Resources of a package available to one kernel part, the resulting phase time and core activity."""
 
     cores: float = 0.0
     cycles_per_s: float = 0.0
@@ -53,7 +53,7 @@ class CpuDemand:
 
 @dataclass(frozen=True, slots=True)
 class CpuOperatingPoint:
-    """How a package runs at one ceiling: package watts (of them its cores'), traffic, phases per second."""
+    """Operating point of a package: power, the cores' part of it, memory traffic, phases per second."""
 
     watts: float
     core_watts: float
@@ -63,7 +63,7 @@ class CpuOperatingPoint:
 
 
 class CpuPhysics:
-    """Power and rates of one package of a profile."""
+    """Power and progress rates of one package of a profile."""
 
     def __init__(self, profile: NodeProfile) -> None:
         self.cpu: CpuProfile = profile.cpu
@@ -71,7 +71,7 @@ class CpuPhysics:
         self.max_khz = profile.cpufreq.max_khz
 
     def voltage_square(self, khz: float) -> float:
-        """Return (V / V_max)^2: flat up to the knee, then straight up to the maximum."""
+        """Return (V / V_max)^2. The voltage is constant up to the knee, then linear up to the maximum."""
         cpu = self.cpu
         if khz <= cpu.voltage_knee_khz:
             volts = cpu.voltage_floor
@@ -81,12 +81,12 @@ class CpuPhysics:
         return (volts / cpu.voltage_max) ** 2
 
     def core_bandwidth(self, khz: float) -> float:
-        """Return bytes per second that one core draws: part of the latency is its own cycles."""
+        """Return the memory bandwidth of one core. Part of the memory latency scales with core cycles."""
         share = self.cpu.core_memory_cycles_share
         return self.cpu.core_bytes_per_s / (1.0 - share + share * self.max_khz / khz)
 
     def turbo_khz(self, active_cores: float) -> int:
-        """Return the highest frequency for so many active cores."""
+        """Return the maximum turbo frequency for a number of active cores."""
         for cores, khz in self.cpu.turbo_bins:
             if active_cores <= cores:
                 return khz
@@ -95,13 +95,13 @@ class CpuPhysics:
     def operate(
         self, loads: Iterable[CoreLoad], ceiling_khz: int, busy_gpus: float, feed_watts: float
     ) -> CpuOperatingPoint:
-        """Return power and progress of a package.
+        """Return power and progress rates of a package.
 
         Args:
-            loads: its busy cores.
-            ceiling_khz: no core runs faster.
-            busy_gpus: GPUs whose work a thread of this package feeds; keeps the package awake.
-            feed_watts: what that costs.
+            loads: the busy cores.
+            ceiling_khz: maximum frequency of every core.
+            busy_gpus: number of GPUs fed by a thread of this package; a busy GPU keeps the package awake.
+            feed_watts: package power of feeding these GPUs.
         """
         cpu = self.cpu
         demands: dict[KernelPart, CpuDemand] = {}
@@ -128,7 +128,7 @@ class CpuPhysics:
         return CpuOperatingPoint(watts + cores, cores, bytes_per_s, rates, demands)
 
     def _core_watts(self, load: CoreLoad, khz: int, demands: dict[KernelPart, CpuDemand]) -> float:
-        """Static and dynamic power of one busy core."""
+        """Return static plus dynamic power of one busy core."""
         if load.parts:
             activity = sum(demands[part].activity for part in load.parts) / len(load.parts)
         else:
@@ -136,12 +136,12 @@ class CpuPhysics:
         return self.active_watts(activity, khz)
 
     def active_watts(self, activity: float, khz: float) -> float:
-        """Return the power of a core that is busy all the time."""
+        """Return the power of a core that is busy 100 % of the time."""
         dynamic = self.cpu.core_dynamic_watts * activity * khz / self.max_khz
         return self.voltage_square(khz) * (self.cpu.core_leakage_watts + dynamic)
 
     def _share_memory(self, demands: dict[KernelPart, CpuDemand]) -> float:
-        """Fill in period and activity of every work; return the bytes per second that they move."""
+        """Set phase time and activity of every kernel part; return their bytes per second."""
         limit = self.cpu.package_bytes_per_s
         for part, demand in demands.items():
             task = part.task
@@ -163,7 +163,7 @@ class CpuPhysics:
         return sum(wishes.values())
 
     def full_speed_s(self, spec: KernelSpec) -> float:
-        """Return the seconds that size 1 takes on all packages at full speed without limits."""
+        """Return the run time of problem size 1 on all packages at full speed without power limits."""
         cpu = self.cpu
         khz = self.turbo_khz(cpu.cores_per_package)
         bandwidth = min(cpu.package_bytes_per_s, cpu.cores_per_package * self.core_bandwidth(khz))
@@ -177,7 +177,7 @@ class CpuPhysics:
 def fair_shares(
     wishes: dict[KernelPart, float], weights: dict[KernelPart, float], limit: float
 ) -> dict[KernelPart, float]:
-    """Divide `limit` by weight; what somebody does not wish for goes to the others."""
+    """Divide `limit` in proportion to the weights; shares above a part's wish go to the other parts."""
     given: dict[KernelPart, float] = {}
     open_parts, left = list(wishes), limit
     while open_parts:

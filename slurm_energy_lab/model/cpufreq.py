@@ -1,6 +1,6 @@
-"""What frequency a core's settings ask for: governors per driver, as pure functions.
+"""Target frequency of a core under its cpufreq settings: governors per driver, as pure functions.
 
-Turbo bins and power limits come later (`cpu`); nothing here knows of power.
+The module knows nothing of power. Turbo bins and power limits are applied in `cpu_physics` and `package`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _EPP_VALUES = {
     "balance_power": 192,
     "power": 255,
 }
-"""EPP names as the numbers that intel_pstate writes for them (kernel, intel_pstate.rst)."""
+"""EPP names and the numbers that intel_pstate writes for them (kernel, intel_pstate.rst)."""
 _EPP_CEILING = ((0, 1.0), (128, 1.0), (192, 0.9), (255, 0.75))
-"""(EPP, share of the allowed range used under full load), linear in between. Assumed."""
+"""(EPP, share of the allowed frequency range used under full load), linear in between. Assumed."""
 _UP_THRESHOLD = 0.8
-"""Busy share above which ondemand goes to the top (kernel, governors: up_threshold's order)."""
+"""Busy share above which ondemand selects the maximum (order of up_threshold in the kernel's governors)."""
 
 
 def default_request(cpufreq: CpufreqProfile) -> FrequencyRequest:
-    """Return the settings of every CPU after power on."""
+    """Return the settings of every CPU after power-on."""
     return FrequencyRequest(
         governor=cpufreq.governor,
         min_khz=cpufreq.min_khz,
@@ -52,7 +52,7 @@ def epp_value(epp: str) -> int:
 
 
 def check_request(cpufreq: CpufreqProfile, request: FrequencyRequest) -> None:
-    """Refuse settings that the driver cannot hold.
+    """Reject settings that the driver does not accept.
 
     Raises:
         UsageError: governor not offered by the driver, unknown EPP, bounds not above 0.
@@ -69,11 +69,11 @@ def check_request(cpufreq: CpufreqProfile, request: FrequencyRequest) -> None:
 
 
 def target_khz(cpufreq: CpufreqProfile, request: FrequencyRequest, utilisation: float) -> int:
-    """Return the frequency that governor and bounds ask for, before turbo bins and power limits.
+    """Return the target frequency under governor and bounds, before turbo bins and power limits.
 
     Args:
-        cpufreq: the driver.
-        request: the CPU's settings.
+        cpufreq: driver properties.
+        request: settings of the CPU.
         utilisation: busy share of the core, 0 to 1.
     """
     low, high = allowed_range_khz(cpufreq, request)
@@ -85,14 +85,18 @@ def target_khz(cpufreq: CpufreqProfile, request: FrequencyRequest, utilisation: 
 
 
 def allowed_range_khz(cpufreq: CpufreqProfile, request: FrequencyRequest) -> tuple[int, int]:
-    """Return the bounds in force: within the hardware's, minimum not above maximum, boost respected."""
+    """Return the effective (minimum, maximum): clamped to the hardware's range, boost respected."""
     hardware_max = cpufreq.max_khz if request.boost else cpufreq.base_khz
     high = max(cpufreq.min_khz, min(request.max_khz, hardware_max))
     return min(high, max(cpufreq.min_khz, request.min_khz)), high
 
 
 def _active_driver_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
-    """Firmware-governed drivers: `performance` is the top; else EPP bounds it and load ramps to it."""
+    """Return the target of drivers whose firmware selects the frequency.
+
+    Governor `performance` selects the maximum. Otherwise EPP sets a ceiling, and the target rises to it
+    with the load.
+    """
     if request.governor == "performance":
         return high
     epp = epp_value(request.epp or "default")
@@ -103,7 +107,7 @@ def _active_driver_khz(request: FrequencyRequest, low: int, high: int, utilisati
 
 
 def _generic_governor_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
-    """Generic governors in their steady state."""
+    """Return the steady-state target of the kernel's generic governors."""
     if request.governor == "performance":
         return high
     if request.governor == "powersave":
@@ -125,7 +129,7 @@ def _interpolate(epp: int) -> float:
 
 
 def _rounded_to_table(cpufreq: CpufreqProfile, request: FrequencyRequest, khz: float) -> int:
-    """Round as the driver does: table drivers to the next lower entry, the top entry opening turbo."""
+    """Round as the driver does: table drivers use the next lower entry; the first entry enables turbo."""
     table = cpufreq.available_khz
     if not table:
         return int(khz)

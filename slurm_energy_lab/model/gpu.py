@@ -1,7 +1,7 @@
-"""One GPU in time: its meter, power limit, locked clocks and what holds at present.
+"""State of one GPU over time: energy meter, power limit, locked clocks, current operating point.
 
-What works cost is computed in `gpu`, whose they are in `shares`. The power limit acts at once: the control
-loop of real devices (about 100 ms) is not modelled.
+`gpu_physics` computes the power, `job_power` divides it among jobs. The power limit acts immediately: the
+control loop of real devices (about 100 ms) is not modelled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _AVERAGE_S = 1.0
 
 
 class GpuModel:
-    """One GPU in time: its meter, settings and present operation."""
+    """Energy meter, settings and current operating point of one GPU."""
 
     def __init__(self, physics: GpuPhysics, index: int, now_s: float) -> None:
         self._physics = physics
@@ -38,7 +38,7 @@ class GpuModel:
         self.job_watts = JobIntegrals()
 
     def target_mhz(self) -> float:
-        """Return the graphics clock that the settings allow at most."""
+        """Return the maximum graphics clock under the current settings."""
         return float(_table_clock(self._physics.profile.graphics_clocks_mhz, self.graphics_range_mhz))
 
     def memory_mhz(self) -> int:
@@ -46,7 +46,10 @@ class GpuModel:
         return _table_clock(self._physics.profile.memory_clocks_mhz, self.memory_range_mhz)
 
     def operate(self, now_s: float) -> None:
-        """Let works and settings hold from `now_s` on, within the power limit."""
+        """Compute the operating point of the current parts and settings from `now_s` on.
+
+        The clock is lowered as far as the power limit requires.
+        """
         clock, memory = self.target_mhz(), float(self.memory_mhz())
         operation = self._physics.operate(self.parts, clock, memory)
         self._throttled = bool(self.parts) and operation.watts > self.limit_watts
@@ -61,7 +64,7 @@ class GpuModel:
             self._remember(now_s)
 
     def _clock_for(self, watts: float, high_mhz: float, memory_mhz: float) -> float:
-        """Return the highest clock, to 1 kHz, that keeps the GPU at or below `watts`, or the minimum."""
+        """Return the maximum clock, to 1 kHz, that keeps the GPU at or below `watts`, or the minimum."""
         low, high = int(self._physics.min_mhz * 1000), int(high_mhz * 1000)
         if self._physics.operate(self.parts, low / 1000, memory_mhz).watts > watts:
             return low / 1000
@@ -74,27 +77,27 @@ class GpuModel:
         return low / 1000
 
     def _idle_mhz(self) -> float:
-        """Locked clocks hold an idle GPU at the lower end of their range."""
+        """Return the clock of an idle GPU; locked clocks hold it at the lower end of their range."""
         if self.graphics_range_mhz is None:
             return float(self._physics.profile.idle_graphics_mhz)
         low = self.graphics_range_mhz[0]
         return float(_table_clock(self._physics.profile.graphics_clocks_mhz, (low, low)))
 
     def _remember(self, now_s: float) -> None:
-        """Keep the corners of the energy curve that the last second's mean may need."""
+        """Record a corner of the energy curve; drop corners older than the averaging window."""
         self._history.append((now_s, self.meter.integral_at(now_s)))
         while len(self._history) > 1 and self._history[1][0] <= now_s - _AVERAGE_S:
             self._history.popleft()
 
     def average_watts(self, now_s: float) -> float:
-        """Return the mean power of the last second (of the time since the start, if shorter)."""
+        """Return the mean power of the last second, or of the time since the start if that is shorter."""
         begin = max(self._start_s, now_s - _AVERAGE_S)
         if now_s <= begin:
             return self.meter.value
         return (self.meter.integral_at(now_s) - self._joules_at(begin)) / (now_s - begin)
 
     def _joules_at(self, then_s: float) -> float:
-        """Return the energy at a moment of the last second, between the corners kept."""
+        """Return the energy at a time within the last second, interpolated between recorded corners."""
         corners = list(self._history)
         later_s, later_j = None, 0.0
         for corner_s, joules in reversed(corners):
@@ -106,7 +109,7 @@ class GpuModel:
         return corners[0][1]
 
     def state(self, now_s: float) -> GpuState:
-        """Return what NVML shows."""
+        """Return the state that NVML shows."""
         clocks = self._physics.profile.graphics_clocks_mhz
         shown = next((clock for clock in clocks if clock <= self.clock_mhz), clocks[-1])
         return GpuState(
@@ -127,7 +130,7 @@ class GpuModel:
 
 
 def _table_clock(table: tuple[int, ...], wanted: tuple[int, int] | None) -> int:
-    """Return the highest clock of a falling table that a locked range allows (its nearest, if none)."""
+    """Return the maximum clock of a falling table within a locked range; the minimum clock if none is."""
     if wanted is None:
         return table[0]
     return next((clock for clock in table if clock <= max(wanted)), table[-1])

@@ -1,6 +1,7 @@
-"""The pure part of a GPU: from its works and clocks to watts and progress.
+"""Power and progress of a GPU from its kernel parts and clocks.
 
-Equations in docs/lab-physics.md, section 5. Limits and time are in `gpu_device`.
+Pure functions of the profile; equations in docs/lab-physics.md, section 5. Power limits and time are in
+`gpu`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from slurm_energy_lab.model.profile import GpuProfile
 
 @dataclass(frozen=True, slots=True)
 class GpuOperatingPoint:
-    """How a GPU runs at one clock: watts, share of peak bandwidth, phases per second of each work."""
+    """Operating point of a GPU: power, share of the peak bandwidth, phases per second of each part."""
 
     watts: float
     memory_share: float
@@ -23,7 +24,7 @@ class GpuOperatingPoint:
 
 
 class GpuPhysics:
-    """Power and rates of one GPU of a profile."""
+    """Power and progress rates of one GPU of a profile."""
 
     def __init__(self, profile: GpuProfile) -> None:
         self.profile = profile
@@ -31,7 +32,7 @@ class GpuPhysics:
         self.max_mhz = float(profile.graphics_clocks_mhz[0])
 
     def voltage_square(self, mhz: float) -> float:
-        """Return (V / V_max)^2: flat up to the knee, then straight up to the maximum."""
+        """Return (V / V_max)^2. The voltage is constant up to the knee, then linear up to the maximum."""
         gpu = self.profile
         volts = gpu.voltage_floor
         if mhz > gpu.voltage_knee_mhz:
@@ -40,13 +41,13 @@ class GpuPhysics:
         return (volts / gpu.voltage_max) ** 2
 
     def bandwidth(self, mhz: float, memory_mhz: float) -> float:
-        """Return bytes per second at a graphics and a memory clock."""
+        """Return the memory bandwidth in bytes per second at a graphics and a memory clock."""
         gpu = self.profile
         share = min(1.0, mhz / gpu.bandwidth_knee_mhz)
         return gpu.bytes_per_s * share * memory_mhz / gpu.memory_clocks_mhz[0]
 
     def operate(self, parts: tuple[KernelPart, ...], mhz: float, memory_mhz: float) -> GpuOperatingPoint:
-        """Return power and progress with `parts` sharing the GPU's time equally."""
+        """Return power and progress rates while `parts` share the GPU's time equally."""
         gpu = self.profile
         if not parts:
             return GpuOperatingPoint(gpu.idle_watts, 0.0, {})
@@ -66,18 +67,18 @@ class GpuPhysics:
         return task.flops / (self.profile.flops_per_s * task.factors.efficiency * mhz / self.max_mhz)
 
     def activity(self, task: PhaseWork, period_s: float, mhz: float) -> float:
-        """Return the switching activity while a phase runs alone and takes `period_s`."""
+        """Return the switching activity of a phase that runs alone and takes `period_s`."""
         span = task.factors.busy - task.factors.stall
         return task.factors.stall + span * self._compute_s(task, mhz) / period_s
 
     def core_watts(self, activity: float, mhz: float) -> float:
-        """Return the power of a busy GPU beyond idle without that of its memory traffic."""
+        """Return the power of a busy GPU above idle, without the power of its memory traffic."""
         gpu = self.profile
         dynamic = gpu.dynamic_watts * activity * mhz / self.max_mhz
         return self.voltage_square(mhz) * (gpu.awake_watts + dynamic)
 
     def full_speed_s(self, spec: KernelSpec) -> float:
-        """Return the seconds that size 1 takes at the highest clocks without a limit."""
+        """Return the run time of problem size 1 at maximum clocks without a power limit."""
         gpu = self.profile
         bandwidth = self.bandwidth(self.max_mhz, gpu.memory_clocks_mhz[0])
         return math.fsum(

@@ -1,12 +1,12 @@
-"""Exact integral of a piecewise constant quantity; nothing about what is measured."""
+"""Exact time integral of a piecewise constant quantity."""
 
 from __future__ import annotations
 
 
 class Integrator:
-    """Watts in, joules out (or any quantity and its integral over time).
+    """Integrate a rate over time, such as watts to joules.
 
-    A segment is closed only when the value changes, so reading in between leaves no rounding behind.
+    A segment ends only when the value changes, so readings in between cause no rounding error.
     """
 
     __slots__ = ("_closed", "_since_s", "value")
@@ -17,11 +17,11 @@ class Integrator:
         self._since_s = now_s
 
     def integral_at(self, now_s: float) -> float:
-        """Return the integral from the start to `now_s`, which is not before the last change."""
+        """Return the integral from the start to `now_s`, which must not precede the last change."""
         return self._closed + self.value * (now_s - self._since_s)
 
     def set_rate(self, now_s: float, value: float) -> bool:
-        """Let `value` hold from `now_s` on; return whether that is a change."""
+        """Set the rate from `now_s` on; return whether it changed."""
         if value == self.value:
             return False
         self._closed = self.integral_at(now_s)

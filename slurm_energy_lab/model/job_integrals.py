@@ -1,4 +1,7 @@
-"""Exact integrals of a quantity that several jobs share; nothing about what is shared or by which rule."""
+"""Exact time integrals, per job, of a quantity that several jobs share.
+
+The module does not know the quantity or the rule by which it is shared.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from collections.abc import Mapping
 from slurm_energy_lab.model.integrator import Integrator
 
 Job = int | None
-"""Slurm's job number; None: work that belongs to no job."""
+"""Slurm's job number. None stands for work outside all jobs."""
 
 
 class JobIntegrals:
-    """Rates by job in (watts, busy CPUs), integrals by job out (joules, CPU seconds)."""
+    """Integrate one rate per job (watts, busy CPUs) over time (joules, CPU seconds)."""
 
     __slots__ = ("_closed", "_rates", "_running")
 
@@ -22,7 +25,7 @@ class JobIntegrals:
         self._closed: dict[Job, float] = {}
 
     def set_rates(self, now_s: float, rates: Mapping[Job, float]) -> None:
-        """Let these rates hold from `now_s` on; who is not named has none."""
+        """Set the rates of all jobs from `now_s` on. Jobs missing from `rates` have rate 0."""
         if rates == self._rates:
             return
         self._rates = rates
@@ -37,21 +40,21 @@ class JobIntegrals:
                 meter.set_rate(now_s, rate)
 
     def rate(self, job: Job) -> float:
-        """Return the present rate of a job."""
+        """Return the current rate of a job."""
         return self._rates.get(job, 0.0)
 
     def integral_at(self, job: Job, now_s: float) -> float:
-        """Return what a job has had up to `now_s`, which is not before the last change."""
+        """Return a job's integral up to `now_s`, which must not precede the last change of rates."""
         meter = self._running.get(job)
         running = meter.integral_at(now_s) if meter else 0.0
         return self._closed.get(job, 0.0) + running
 
     def total_at(self, now_s: float) -> float:
-        """Return what all jobs have had together."""
+        """Return the sum of the integrals of all jobs."""
         running = math.fsum(meter.integral_at(now_s) for meter in self._running.values())
         return math.fsum(self._closed.values()) + running
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Book what a job without a present rate has had under no job."""
+        """Move the integral of a job that has no current rate to the key None (no job)."""
         if job not in self._running and job in self._closed:
             self._closed[None] = self._closed.get(None, 0.0) + self._closed.pop(job)

@@ -1,7 +1,8 @@
-"""Whose watts they are: the dynamic power of a package, its memory and a GPU by job.
+"""Dynamic power of a package, its memory and a GPU, divided among jobs.
 
-The judge of every attribution from outside, so it follows the physics alone and knows no CPU time.
-The rule is in docs/lab-physics.md, section 10; all shares of a component add up to its power beyond idle.
+This division is the reference against which attributions by measurement are compared. It therefore follows
+the physics alone and does not use CPU time. The rule is in docs/lab-physics.md, section 10. The shares of a
+component add up to its power above idle.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from slurm_energy_lab.model.kernels import REAL_ACTIVITY, REAL_BYTES_PER_CYCLE
 
 @dataclass(slots=True)
 class CpuShares:
-    """Of one package: watts and bytes per second by job."""
+    """Power in watts and memory traffic in bytes per second of one package, by job."""
 
     watts: dict[Job, float] = field(default_factory=dict)
     bytes_per_s: dict[Job, float] = field(default_factory=dict)
@@ -32,15 +33,15 @@ def cpu_shares(
     fed: Sequence[tuple[KernelPart, ...]],
     host_watts: float,
 ) -> CpuShares:
-    """Divide what a package draws beyond idle.
+    """Divide the power of a package above idle among the jobs on it.
 
     Args:
-        physics: of the package.
+        physics: physics of the package.
         loads: its busy cores.
-        operation: how it runs them.
-        ceiling_khz: no core runs faster.
-        fed: what runs on each busy GPU that a thread of this package feeds.
-        host_watts: what feeding one GPU costs.
+        operation: its operating point.
+        ceiling_khz: maximum frequency of every core.
+        fed: for each busy GPU that a thread of this package feeds, the kernel parts on it.
+        host_watts: package power of feeding one GPU.
     """
     idle_watts = physics.cpu.idle_watts
     jobs = _jobs(loads, fed)
@@ -78,7 +79,7 @@ def _add_cores(
     operation: CpuOperatingPoint,
     khz: int,
 ) -> None:
-    """Add what some cores draw to who uses them, and the traffic of real programs."""
+    """Add the power of a group of cores to the jobs that use them, and the traffic of real programs."""
     for part in load.parts:
         watts = physics.active_watts(operation.demands[part].activity, khz)
         own[part.job] += load.count * watts / len(load.parts)
@@ -90,7 +91,7 @@ def _add_cores(
 def _with_shared_power(
     own: dict[Job, float], traffic: dict[Job, float], physics: CpuPhysics, awake_watts: float
 ) -> dict[Job, float]:
-    """Add uncore power by bytes, and what all need together by what each draws itself."""
+    """Add shared power: uncore power by memory traffic, awake power in proportion to each job's own power."""
     per_byte = physics.cpu.uncore_joules_per_byte
     weights = own if sum(own.values()) > 0 else dict.fromkeys(own, 1.0)
     total = sum(weights.values())
@@ -103,13 +104,13 @@ def _with_shared_power(
 def gpu_shares(
     physics: GpuPhysics, parts: tuple[KernelPart, ...], operation: GpuOperatingPoint, mhz: float
 ) -> dict[Job, float]:
-    """Divide what a GPU draws beyond idle among the jobs whose works share its time.
+    """Divide the power of a GPU above idle among the jobs whose kernel parts share its time.
 
     Args:
-        physics: of the GPU.
-        parts: what runs on it.
-        operation: how it runs them.
-        mhz: its clock.
+        physics: physics of the GPU.
+        parts: kernel parts on the GPU.
+        operation: operating point of the GPU.
+        mhz: graphics clock.
     """
     jobs = {part.job for part in parts}
     gpu = physics.profile

@@ -1,6 +1,6 @@
-"""What each job has used of a node, as its physics has it: CPU seconds and dynamic joules.
+"""CPU time and dynamic energy of each job on a node, according to the model.
 
-Only reading and forgetting; who uses what is booked in `occupancy`, `cpu` and `gpu`.
+The module only reads and removes. `occupancy`, `package` and `gpu` integrate the values.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from slurm_energy_lab.model.occupancy import Occupancy
 from slurm_energy_lab.model.profile import NodeProfile
 
 MAX_TRACKED_JOBS = 1000
-"""So many jobs are told apart; the oldest of those that have ended then count as no job."""
+"""Maximum number of tracked jobs. Above it the values of the oldest finished job go to no job."""
 
 
 class UsageByJob:
     """CPU seconds and dynamic joules by job.
 
-    Dynamic is what a component uses beyond its idle power. For every component
-    `idle_joules + sum over jobs and None of dynamic_joules` is its energy, and
-    `system_cpu_seconds + sum of cpu_seconds` the busy time of the node.
+    Dynamic energy is the energy of a component above its idle energy. For every component
+    `idle_joules + sum over jobs and None of dynamic_joules` is its energy.
+    `system_cpu_seconds + sum of cpu_seconds` is the busy time of the node.
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class UsageByJob:
         shares: Mapping[str, Sequence[JobIntegrals]],
         start_s: float,
     ) -> None:
-        """Tie the books together.
+        """Combine the integrals of all components.
 
         Args:
-            profile: of the node.
-            occupancy: busy time.
-            shares: dynamic watts by job of each component; keys `cpu`, `dram`, `gpu`.
-            start_s: when everything began.
+            profile: the node's profile.
+            occupancy: busy time of its CPUs.
+            shares: integrals of dynamic power by job, one per device; keys `cpu`, `dram`, `gpu`.
+            start_s: start time of the model.
         """
         self._profile = profile
         self._occupancy = occupancy
@@ -47,7 +47,7 @@ class UsageByJob:
         self._system = profile.cpu.system_cpus / profile.cpu.cpus
 
     def add_job(self, job: Job, now_s: float) -> None:
-        """Tell that a job is there."""
+        """Track a job from now on."""
         if job is None:
             return
         self._known[job] = None
@@ -55,15 +55,15 @@ class UsageByJob:
             self._forget_oldest(now_s)
 
     def jobs(self) -> tuple[int, ...]:
-        """Return the jobs that are known, oldest first."""
+        """Return the tracked jobs, oldest first."""
         return tuple(self._known)
 
     def running(self, job: Job) -> bool:
-        """Return whether a job keeps any CPU busy now; who uses a GPU does."""
+        """Return whether a job keeps any CPU busy now. A job that uses a GPU always does."""
         return self._occupancy.busy_cpus(job) > 0
 
     def cpu_seconds(self, job: Job, now_s: float) -> float:
-        """Return the CPU time of a job's programs and kernels; None: of those that belong to no job."""
+        """Return the CPU time of a job's programs and kernels; with None, of those outside all jobs."""
         return self._occupancy.job_seconds(job, now_s) * (1 - self._system)
 
     def system_cpu_seconds(self, now_s: float) -> float:
@@ -71,15 +71,15 @@ class UsageByJob:
         return self._profile.cpu.system_cpus * (now_s - self._start_s)
 
     def busy_seconds(self, now_s: float) -> list[float]:
-        """Return the busy seconds of every logical CPU without the daemons' even share."""
+        """Return the busy seconds of every logical CPU, without its share of the daemons' CPU time."""
         return [seconds * (1 - self._system) for seconds in self._occupancy.cpu_seconds(now_s)]
 
     def busy_cpus(self) -> float:
-        """Return how many logical CPUs jobs keep busy now."""
+        """Return the number of logical CPUs that jobs keep busy now."""
         return self._occupancy.all_busy_cpus()
 
     def dynamic_joules(self, job: Job, now_s: float) -> dict[str, float]:
-        """Return a job's joules beyond idle by `cpu`, `dram`, `gpu[i]`, `gpu`, `other` and `node`."""
+        """Return a job's energy above idle by component: `cpu`, `dram`, `gpu[i]`, `gpu`, `other`, `node`."""
         found: dict[str, float] = {}
         for kind, books in self._shares.items():
             joules = [book.integral_at(job, now_s) for book in books]
@@ -94,7 +94,7 @@ class UsageByJob:
         }
 
     def idle_joules(self, now_s: float) -> dict[str, float]:
-        """Return what the node without any job would have used, by the same names."""
+        """Return the energy of the node without any job, by the same component names."""
         profile, elapsed_s = self._profile, now_s - self._start_s
         watts = {
             "cpu": profile.cpu.packages * profile.cpu.idle_watts,

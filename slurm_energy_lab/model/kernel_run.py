@@ -1,6 +1,6 @@
-"""Work in progress: how far each part of a submitted kernel is, at a rate that its device sets.
+"""Progress of running kernels: phase and remaining work of each part, at the rate its device sets.
 
-Book-keeping only: no watts and no frequencies in here.
+The module does not use power or frequencies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slurm_energy_lab.model.requests import KernelResult
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
-    """One phase of a part in absolute numbers."""
+    """Operations and bytes of one phase of a part, in absolute numbers."""
 
     flops: float
     bytes: float
@@ -24,12 +24,12 @@ class PhaseWork:
 
 
 class KernelPart:
-    """The share of a work that one GPU, or all its CPUs together, carries out.
+    """The share of a kernel run that one GPU, or all its CPUs together, executes.
 
     Attributes:
-        task: the phase in progress.
-        end_s: when that phase ends at the present rates; infinity while nothing moves.
-        job: whose work it is.
+        task: the current phase.
+        end_s: end of the current phase at the current rates; infinity while all rates are 0.
+        job: the job that the kernel belongs to.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class KernelPart:
         self.job = job
 
     def update_progress(self, now_s: float) -> None:
-        """Book the progress up to `now_s`."""
+        """Subtract the progress up to `now_s` from the remaining work of the phase."""
         if now_s > self._since_s:
             done = math.fsum(self._rates.values()) * (now_s - self._since_s)
             self._remaining = max(0.0, self._remaining - done)
@@ -80,7 +80,7 @@ class KernelPart:
         self.end_s = self._since_s + self._remaining / total if total > 0 else math.inf
 
     def next_phase(self) -> bool:
-        """Leave a finished phase; return False when it was the last one."""
+        """Go to the next phase; return False after the last one."""
         self._index += 1
         if self._index == len(self._tasks):
             self._index = 0
@@ -92,18 +92,18 @@ class KernelPart:
 
     @property
     def total_flops(self) -> float:
-        """Operations that are still to do from the present phase's start, all cycles."""
+        """Remaining operations from the start of the current phase, over all cycles."""
         return math.fsum(task.flops for task in self._tasks) * self._cycles_left
 
     @property
     def total_bytes(self) -> float:
-        """Bytes that are still to move from the present phase's start, all cycles."""
+        """Remaining bytes from the start of the current phase, over all cycles."""
         return math.fsum(task.bytes for task in self._tasks) * self._cycles_left
 
 
 @dataclass(slots=True)
 class KernelRun:
-    """A submitted kernel: its parts still running and what they began with."""
+    """A submitted kernel: the parts that still run, and the node's energy readings at its start."""
 
     run_id: int
     kernel: str
@@ -116,7 +116,7 @@ class KernelRun:
     places: dict[KernelPart, tuple[int, ...]] = field(default_factory=dict)
 
     def finished(self, now_s: float, joules: dict[str, float]) -> KernelResult:
-        """Return the result of a work that ends now, from the node's energy readings."""
+        """Return the result of a run that ends now, given the node's energy readings."""
         return KernelResult(
             run_id=self.run_id,
             kernel=self.kernel,

@@ -1,7 +1,7 @@
-"""The kernels that drive the model: operations and bytes by problem size, activity of the silicon.
+"""Kernels that run on the model: operations and bytes per problem size, switching activity.
 
-Pure data and arithmetic; how fast and at how many watts they run is decided in `cpu` and `gpu`.
-The kernels are those of thesis 3.4.2 in single precision (thesis, Table 3.12) and a training loop.
+Pure data and arithmetic. `cpu_physics` and `gpu_physics` compute speed and power. The kernels are those of
+thesis 3.4.2 in single precision (thesis, Table 3.12) and a training loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from slurm_energy.quantities import shown
 
 DEFAULT_SECONDS = 10.0
 SWEEPS = 100
-"""Passes over the data that one run of a streaming kernel makes."""
+"""Passes over the data per run of a streaming kernel."""
 REAL_ACTIVITY = 0.8
 """Switching activity of a core that runs a real program, between a stalled core and GEMM. Assumed."""
 REAL_BYTES_PER_CYCLE = 0.5
@@ -23,10 +23,10 @@ REAL_BYTES_PER_CYCLE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """How one device carries out a phase.
+    """Efficiency and switching activity of a phase on one kind of device.
 
     Attributes:
-        efficiency: share of the peak operation rate that the code reaches when memory does not hold it up.
+        efficiency: share of the peak operation rate that the code reaches when memory is not the bottleneck.
         busy: switching activity while operations are issued, GEMM = 1.
         stall: switching activity while waiting for memory.
     """
@@ -38,12 +38,12 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class KernelPhase:
-    """A stretch of work of one character.
+    """A section of a kernel with constant ratio of operations to memory traffic.
 
     Attributes:
         flops: operations per unit of scaled size.
         bytes: bytes to and from memory per unit of scaled size.
-        overlap: share of the shorter of compute time and memory time that hides behind the longer.
+        overlap: share of the shorter of compute time and memory time that overlaps with the longer.
     """
 
     flops: float
@@ -59,12 +59,12 @@ class KernelPhase:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """A kernel: its work is `size ** exponent` times that of its phases.
+    """Definition of a kernel. Its work is `size ** exponent` times the work of its phases.
 
     Attributes:
-        size_unit: what `size` counts.
-        bound: `compute`, `memory` or `mixed`: its character at full speed.
-        looped: the phases are gone through once per unit of size instead of once per run.
+        size_unit: unit of `size`, in words.
+        bound: bottleneck at full speed: `compute`, `memory` or `mixed`.
+        looped: True if the phases run once per unit of size, False if they run once.
     """
 
     name: str
@@ -75,7 +75,7 @@ class KernelSpec:
     looped: bool = False
 
     def scale(self, size: float) -> float:
-        """Return the factor on the work of the phases.
+        """Return the factor by which a problem size multiplies the work of the phases.
 
         Raises:
             UsageError: not a positive number, or so large that the work overflows.
@@ -175,7 +175,7 @@ def kernel_spec(name: str) -> KernelSpec:
     """Return a kernel by name.
 
     Raises:
-        UsageError: unknown name; the message lists the known ones.
+        UsageError: unknown name; the message lists the valid names.
     """
     spec = _BY_NAME.get(name)
     if spec is None:
@@ -186,7 +186,7 @@ def kernel_spec(name: str) -> KernelSpec:
 def roofline(compute_s: float, memory_s: float, overlap: float) -> float:
     """Return the time of a phase from its compute and memory times.
 
-    The shorter one hides behind the longer but for the share `1 - overlap`.
+    The shorter time overlaps with the longer, except for the share `1 - overlap`.
     """
     if compute_s >= memory_s:
         return compute_s + (1.0 - overlap) * memory_s

@@ -1,7 +1,7 @@
-"""The model of one node: settings and work go in, frequencies, watts and exact joules come out.
+"""Model of one node: computes frequencies, power and exact energy from settings and running kernels.
 
-Event-driven: between two events every power is constant, so energies are exact integrals. The clock
-belongs to the caller; nothing here reads a clock, sleeps or does I/O.
+The model is event-driven. Between two events every power is constant, so energies are exact integrals. The
+caller passes the time; the module reads no clock, does not sleep and does no I/O.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRe
 class NodeModel:
     """Physics of one emulated node.
 
-    Every method that changes something acts at the time of the last `advance` (or `submit`); call
-    `advance(now_s)` first. Readings are of that time too. Times never go backwards: an earlier `now_s`
-    is taken as the current time.
+    Changes take effect, and readings are taken, at the time of the last `advance` or `submit`; call
+    `advance(now_s)` first. Model time never decreases: a `now_s` in the past counts as the current time.
     """
 
     def __init__(self, profile: NodeProfile, start_s: float = 0.0) -> None:
-        """Start with everything idle and the profile's default settings."""
+        """Start an idle node with the profile's default settings."""
         self.profile = profile
         self._now_s = start_s
         self._cores = Cores(profile)
@@ -74,11 +73,11 @@ class NodeModel:
 
     @property
     def now_s(self) -> float:
-        """Model time reached."""
+        """Current model time."""
         return self._now_s
 
     def advance(self, now_s: float) -> None:
-        """Let time pass until `now_s`, through every event in between."""
+        """Advance the model time to `now_s` and process every event in between."""
         if self._stale_packages or self._stale_gpus:
             self._operate()
         while self._next_s <= now_s:
@@ -88,12 +87,12 @@ class NodeModel:
             self._now_s = now_s
 
     def next_event_s(self) -> float | None:
-        """Return when something changes by itself (work or phase ends, a limit is met); None: never."""
+        """Return the time of the next event (end of a phase or kernel, a limit reached). None: no event."""
         self._operate()
         return None if math.isinf(self._next_s) else self._next_s
 
     def set_cpufreq(self, cpu: int, request: FrequencyRequest) -> None:
-        """Set one logical CPU's cpufreq settings. A core runs at the higher wish of its two threads.
+        """Set one logical CPU's cpufreq settings. A core runs at the maximum its threads request.
 
         Raises:
             UsageError: unknown CPU or a governor that the driver doesn't have.
@@ -102,7 +101,7 @@ class NodeModel:
             self._stale_packages.add(self.profile.cpu.package_of(cpu))
 
     def set_cpufreq_all(self, request: FrequencyRequest) -> None:
-        """Set every logical CPU's cpufreq settings in one go.
+        """Set the cpufreq settings of all logical CPUs.
 
         Raises:
             UsageError: a governor that the driver doesn't have.
@@ -119,7 +118,7 @@ class NodeModel:
         return self._cores.request(cpu)
 
     def effective_khz(self, cpu: int) -> int:
-        """Return the frequency that the CPU's core has now, after governor, turbo bins and limits.
+        """Return the current frequency of the CPU's core, after governor, turbo bins and power limits.
 
         Raises:
             UsageError: unknown CPU.
@@ -137,15 +136,16 @@ class NodeModel:
         enabled: bool,
         interface: str = "msr",
     ) -> None:
-        """Set one RAPL limit; the lower of the limits in force counts.
+        """Set one RAPL limit. The minimum of all limits in force applies.
 
         Args:
             package: package number.
             constraint: `long_term` (running average over the window) or `short_term` (ceiling).
-            limit_watts: at least 0; one that cannot be held leaves the package at its lowest frequency.
+            limit_watts: at least 0. Under a limit that cannot be reached the package runs at its minimum
+                frequency.
             window_s: above 0.
-            enabled: False takes the limit out of force; its average goes on.
-            interface: `msr`, or `mmio` for the twin of the profiles that have it.
+            enabled: False disables the limit; its running average is still updated.
+            interface: `msr`, or `mmio` for the second interface of profiles that have one.
 
         Raises:
             UsageError: the package has no such constraint, or the figures are impossible.
@@ -162,13 +162,13 @@ class NodeModel:
         self._stale_packages.add(package)
 
     def package_average_watts(self, package: int, interface: str = "msr") -> float | None:
-        """Return the running average that the long-term limit is compared with; None without one."""
+        """Return the running average that the long-term limit is compared with. None: no such limit."""
         self._operate()
         limit = self._package(package).limits.get((interface, "long_term"))
         return None if limit is None else limit.average_at(self._now_s)
 
     def package_throttled_s(self, package: int) -> float:
-        """Return the seconds for which a limit held the package below its wish (MSR 0x613)."""
+        """Return the time in which a limit held the package below its requested frequency (MSR 0x613)."""
         self._operate()
         return self._package(package).throttle_meter.integral_at(self._now_s)
 
@@ -194,15 +194,15 @@ class NodeModel:
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job_id: int | None = None
     ) -> None:
-        """Tell that real programs keep `busy_cores` emulated cores of `cpus` busy; 0 removes the key.
+        """Set the load of real programs: they keep `busy_cores` emulated cores of `cpus` busy.
 
-        Kernels are not slowed by it: real load only fills what kernels leave idle.
+        Real load does not slow kernels: it only uses time that kernels leave idle.
 
         Args:
-            key: tells loads apart.
-            cpus: where they run; every logical CPU is busy as much as its core.
-            busy_cores: spread evenly over the cores.
-            job_id: Slurm's number of the job that they belong to; None: no job.
+            key: identifies the load.
+            cpus: logical CPUs of the programs. Each has the busy share of its core.
+            busy_cores: number of busy cores, distributed evenly; 0 removes the load.
+            job_id: Slurm's job number. None: the load belongs to no job.
 
         Raises:
             UsageError: unknown CPU, or a busy figure below 0.
@@ -213,7 +213,7 @@ class NodeModel:
         self._occupancy.set_real_load(self._now_s, key, job_id, cpus, share)
 
     def submit(self, request: KernelRequest, now_s: float) -> int:
-        """Start a kernel at `now_s` and return its work id.
+        """Start a kernel at `now_s` and return its run id.
 
         Raises:
             UsageError: unknown kernel, device, CPU, GPU or an impossible size.
@@ -244,21 +244,21 @@ class NodeModel:
         return work.run_id
 
     def result(self, run_id: int) -> KernelResult | None:
-        """Return the result of a finished kernel, None while it runs. Kept until `forget`.
+        """Return the result of a finished kernel, None while it runs. Results are stored until `forget`.
 
         Raises:
-            NotFoundError: no such work.
+            NotFoundError: unknown run id.
         """
         if run_id not in self._runs and run_id not in self._results:
             raise NotFoundError(f"work {run_id} is not known")
         return self._results.get(run_id)
 
     def running(self) -> tuple[int, ...]:
-        """Return the ids of the kernels in progress."""
+        """Return the ids of the running kernels."""
         return tuple(self._runs)
 
     def forget(self, run_id: int) -> None:
-        """Drop a finished kernel's result, or cancel a running kernel. Unknown ids are ignored."""
+        """Delete a finished kernel's result, or cancel a running kernel. Unknown ids are ignored."""
         self._results.pop(run_id, None)
         work = self._runs.pop(run_id, None)
         if work is None:
@@ -268,11 +268,11 @@ class NodeModel:
             self._remove(part, work)
 
     def energy_joules(self, component: str) -> float:
-        """Return joules since the start.
+        """Return the energy of a component since the start.
 
         Args:
-            component: `cpu[i]`, `dram[i]`, `gpu[i]`, a sum: `cpu`, `dram`, `gpu`, `other`, `node`, or
-                `core[i]` (the cores inside `cpu[i]`).
+            component: a device `cpu[i]`, `dram[i]`, `gpu[i]`; a sum `cpu`, `dram`, `gpu`, `other`, `node`;
+                or `core[i]` (the cores inside `cpu[i]`).
 
         Raises:
             NotFoundError: the node has no such component.
@@ -281,7 +281,7 @@ class NodeModel:
         return self._readings.joules(component, self._now_s)
 
     def power_watts(self, component: str) -> float:
-        """Return the present power of a component (names as in `energy_joules`).
+        """Return the current power of a component (names as in `energy_joules`).
 
         Raises:
             NotFoundError: the node has no such component.
@@ -290,16 +290,16 @@ class NodeModel:
         return self._readings.watts(component)
 
     def components(self) -> tuple[str, ...]:
-        """Return every component name: parts and sums (`core[i]` left out: it is inside `cpu[i]`)."""
+        """Return the names of all components, devices and sums, without `core[i]`, which is in `cpu[i]`."""
         return self._readings.names
 
     def usage(self) -> UsageByJob:
-        """Return what each job has used, to be read at `now_s`."""
+        """Return CPU time and energy per job, valid at `now_s`."""
         self._operate()
         return self._usage
 
     def cpu_utilisation(self, cpu: int) -> float:
-        """Return how busy the CPU's core is, 0 to 1.
+        """Return the busy share of the CPU's core, 0 to 1.
 
         Raises:
             UsageError: unknown CPU.
@@ -325,7 +325,7 @@ class NodeModel:
         return self._gpus[index]
 
     def _pass_event(self) -> None:
-        """Handle everything that happens at the present moment."""
+        """Process all events at the current model time."""
         now = self._now_s
         ended = [part for part in self._run_of_part if part.end_s <= now]
         for part in ended:
@@ -339,7 +339,7 @@ class NodeModel:
         self._operate()
 
     def _touch(self, part: KernelPart) -> None:
-        """Mark where a part runs as in need of a new operating point."""
+        """Mark the devices of a part for a new operating point."""
         work = self._run_of_part[part]
         place = work.places[part]
         if work.device == "gpu":
@@ -348,7 +348,7 @@ class NodeModel:
             self._stale_packages.update(self._cores.packages_of(place))
 
     def _place(self, part: KernelPart, work: KernelRun) -> None:
-        """Put a part on its cores or GPU."""
+        """Assign a part to its cores or GPU."""
         if work.device == "gpu":
             gpu = self._gpus[work.places[part][0]]
             gpu.parts = (*gpu.parts, part)
@@ -357,7 +357,7 @@ class NodeModel:
         self._touch(part)
 
     def _remove(self, part: KernelPart, work: KernelRun) -> None:
-        """Take a part away; with the last one the work is finished (or cancelled)."""
+        """Remove a part. Removing the last part finishes the run, or completes its cancellation."""
         self._touch(part)
         place = work.places.pop(part)
         del self._run_of_part[part]
@@ -372,7 +372,7 @@ class NodeModel:
             self._results[work.run_id] = work.finished(self._now_s, self._readings.all_joules(self._now_s))
 
     def _operate(self) -> None:
-        """Give every place that was touched its new operating point, from the present moment on."""
+        """Compute the operating point of every marked package and GPU from the current time on."""
         if not (self._stale_packages or self._stale_gpus):
             return
         now = self._now_s

@@ -1,6 +1,6 @@
-"""Who keeps which logical CPU busy, and for how long: exact integrals by CPU and by job.
+"""Busy time of the logical CPUs: exact integrals by CPU and by job.
 
-The rule is in docs/lab-physics.md, section 10. Watts and frequencies do not come in here.
+The rule is in docs/lab-physics.md, section 10. The module does not use power or frequencies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurm_energy_lab.model.profile import CpuProfile
 
 @dataclass(slots=True)
 class _RealLoad:
-    """A real program's load: the busy share of each of its CPUs."""
+    """Load of real programs: the busy share of each of their CPUs."""
 
     job: Job
     cpus: Collection[int]
@@ -25,12 +25,12 @@ class _RealLoad:
 
 @dataclass(slots=True)
 class _Cell:
-    """CPUs in the same situation.
+    """A group of CPUs with the same kernel parts and real loads.
 
     Attributes:
-        parts: works that take a whole CPU each, if they can have it.
-        keys: real loads that share each CPU with these.
-        busy: of each CPU, by job.
+        parts: kernel parts, each of which demands the whole CPU.
+        keys: real loads that share each CPU with the parts.
+        busy: busy time of each CPU, by job.
     """
 
     cpus: list[int]
@@ -42,9 +42,9 @@ class _Cell:
 class Occupancy:
     """Busy time of the logical CPUs of a node.
 
-    A part of a work keeps each of its CPUs busy; several on one CPU share it equally. Real loads take their
-    share of what is left, and nothing on a core whose cycles belong to a kernel (`Cores` gives them no
-    power there either).
+    A kernel part keeps each of its CPUs busy; several parts on one CPU share it equally. Real loads share
+    the remaining time. They get none on a core that executes a kernel; `Cores` gives them no power there
+    either.
     """
 
     def __init__(self, cpu: CpuProfile, now_s: float) -> None:
@@ -57,13 +57,13 @@ class Occupancy:
         self._closed_jobs: dict[Job, float] = {}
 
     def add_part(self, now_s: float, part: KernelPart, cpus: Sequence[int], computes: bool) -> None:
-        """Put a part on CPUs.
+        """Assign a kernel part to CPUs.
 
         Args:
-            now_s: present moment.
-            part: of a work.
+            now_s: current time.
+            part: the kernel part.
             cpus: logical CPUs.
-            computes: it is the cores that do the work; False: they only feed a GPU.
+            computes: True if the cores execute the kernel, False if they only feed a GPU.
         """
         self._parts[part] = tuple(dict.fromkeys(cpus))
         if computes:
@@ -71,13 +71,13 @@ class Occupancy:
         self._rebuild(now_s)
 
     def remove_part(self, now_s: float, part: KernelPart) -> None:
-        """Take a part off its CPUs."""
+        """Remove a kernel part from its CPUs."""
         self._parts.pop(part, None)
         self._computing.discard(part)
         self._rebuild(now_s)
 
     def set_real_load(self, now_s: float, key: str, job: Job, cpus: Collection[int], share: float) -> None:
-        """Let a real program keep each of its CPUs busy for `share` of the time; 0 removes it."""
+        """Set the busy share of each CPU of a real load; 0 removes the load."""
         load = self._real.get(key)
         if load and share and (load.cpus is cpus or load.cpus == cpus):
             if (load.job, load.share) != (job, share):
@@ -100,27 +100,27 @@ class Occupancy:
         return seconds
 
     def job_seconds(self, job: Job, now_s: float) -> float:
-        """Return the busy seconds of a job, all CPUs together."""
+        """Return the busy seconds of a job, summed over all CPUs."""
         meters = [(len(cell.cpus), cell.busy[job]) for cell in self._cells if job in cell.busy]
         since = sum(count * meter.integral_at(now_s) for count, meter in meters)
         return self._closed_jobs.get(job, 0.0) + since
 
     def busy_cpus(self, job: Job) -> float:
-        """Return how many CPUs a job keeps busy now."""
+        """Return the number of CPUs that a job currently keeps busy."""
         cells = [(len(cell.cpus), cell.busy[job]) for cell in self._cells if job in cell.busy]
         return sum(count * meter.value for count, meter in cells)
 
     def all_busy_cpus(self) -> float:
-        """Return how many CPUs are busy now."""
+        """Return the number of currently busy CPUs."""
         return sum(len(cell.cpus) * sum(meter.value for meter in cell.busy.values()) for cell in self._cells)
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Book what a job has had under no job."""
+        """Move the busy time of a job to the key None (no job)."""
         self._close(now_s)
         self._closed_jobs[None] = self._closed_jobs.get(None, 0.0) + self._closed_jobs.pop(job, 0.0)
 
     def _rebuild(self, now_s: float) -> None:
-        """Sort the CPUs into cells anew."""
+        """Group the CPUs into cells again after a change of parts or loads."""
         self._close(now_s)
         parts: dict[int, tuple[KernelPart, ...]] = {}
         computing: set[int] = set()
@@ -144,7 +144,7 @@ class Occupancy:
         self._run(now_s, self._cells)
 
     def _run(self, now_s: float, cells: Iterable[_Cell]) -> None:
-        """Work out the busy shares in some cells."""
+        """Compute the busy shares by job in some cells."""
         for cell in cells:
             wishes = [(part.job, 1.0) for part in cell.parts]
             wishes += [(self._real[key].job, self._real[key].share) for key in cell.keys]
@@ -157,7 +157,7 @@ class Occupancy:
                 cell.busy.setdefault(job, Integrator(now_s, 0.0)).set_rate(now_s, rate)
 
     def _close(self, now_s: float) -> None:
-        """Bring the books to the present moment and empty the cells."""
+        """Add the busy time of all cells up to `now_s` to the totals and restart the cells at 0."""
         self._closed = self.cpu_seconds(now_s)
         for cell in self._cells:
             for job, meter in cell.busy.items():

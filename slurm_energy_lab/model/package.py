@@ -1,7 +1,7 @@
-"""One CPU package in time: its meters, its power limits and what holds at present.
+"""State of one CPU package over time: energy meters, power limits, current operating point.
 
-Equations in docs/lab-physics.md, sections 3 and 4. What loads cost is computed in `cpu`, whose they are in
-`shares`.
+Equations in docs/lab-physics.md, sections 3 and 4. `cpu_physics` computes the power, `job_power` divides it
+among jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HSMP_WINDOW_S = 0.1  # assumed: the firmware's own loop is fast and has no sett
 
 
 class PackageModel:
-    """One package in time: its meters, limits and present operation."""
+    """Energy meters, power limits and current operating point of one package."""
 
     def __init__(self, profile: NodeProfile, physics: CpuPhysics, index: int, now_s: float) -> None:
         self._physics = physics
@@ -64,19 +64,19 @@ class PackageModel:
 
     @property
     def throttled(self) -> bool:
-        """Return whether a limit holds the package below its wish."""
+        """Whether a power limit holds the package below its requested frequency."""
         return self.throttle_meter.value > 0
 
     def operate(
         self, now_s: float, loads: list[CoreLoad], fed: Sequence[tuple[KernelPart, ...]], host_watts: float
     ) -> None:
-        """Let these loads hold from `now_s` on, within the limits in force.
+        """Compute the operating point of these loads from `now_s` on, within the limits in force.
 
         Args:
-            now_s: present moment.
+            now_s: current time.
             loads: the busy cores.
-            fed: what runs on each busy GPU that a thread of this package feeds.
-            host_watts: what feeding one GPU costs.
+            fed: for each busy GPU that a thread of this package feeds, the kernel parts on it.
+            host_watts: package power of feeding one GPU.
         """
         busy_gpus, feed_watts = len(fed), len(fed) * host_watts
         bound = math.inf
@@ -106,7 +106,7 @@ class PackageModel:
             limit.set_power(operation.watts)
 
     def _ceiling_for(self, watts: float, loads: list[CoreLoad], busy_gpus: int, feed_watts: float) -> int:
-        """Return the highest ceiling in kHz that keeps the package at or below `watts`, or the minimum."""
+        """Return the maximum frequency that keeps the package at or below `watts`, or the minimum."""
         low, high = self._physics.min_khz, max(load.khz for load in loads)
         high = min(high, self._physics.turbo_khz(self.active_cores))
         if self._physics.operate(loads, low, busy_gpus, feed_watts).watts > watts:
@@ -120,7 +120,7 @@ class PackageModel:
         return low
 
     def next_event_s(self) -> float:
-        """Return when a running average meets its limit; infinity: never at this power."""
+        """Return the time at which a running average reaches its limit; infinity: never at this power."""
         return min(
             (limit.crossing_s for limit in self.limits.values() if limit.crossing_s is not None),
             default=math.inf,

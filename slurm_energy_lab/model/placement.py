@@ -1,4 +1,4 @@
-"""Where a kernel runs: cores or GPUs, and the logical CPUs whose time it uses. No state."""
+"""Placement of a kernel: its cores or GPUs, and the logical CPUs whose time it uses. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from slurm_energy_lab.model.requests import KernelRequest
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Of one part of a work.
+    """Placement of one kernel part.
 
     Attributes:
-        units: the cores that share it, or the one GPU.
-        cpus: logical CPUs that it keeps busy.
+        units: the cores that share the part, or its one GPU.
+        cpus: logical CPUs that the part keeps busy.
     """
 
     units: tuple[int, ...]
@@ -23,7 +23,7 @@ class Placement:
 
 
 def placements(profile: NodeProfile, request: KernelRequest) -> list[Placement]:
-    """Return where the parts of a kernel go: one for all cores, or one per GPU.
+    """Return the placements of a kernel's parts: one for all cores, or one per GPU.
 
     Raises:
         UsageError: unknown device, CPU or GPU.
@@ -59,7 +59,7 @@ def check_gpu(profile: NodeProfile, gpu: int) -> None:
 
 
 def check_gpu_limit(profile: NodeProfile, gpu: int, limit_watts: float) -> None:
-    """Raise UsageError for a power limit that a GPU of the node does not take."""
+    """Raise UsageError for a power limit outside the range of the node's GPUs."""
     bounds = profile.gpu
     if bounds is not None and not bounds.min_limit_watts <= limit_watts <= bounds.max_limit_watts:
         raise UsageError(
@@ -69,6 +69,6 @@ def check_gpu_limit(profile: NodeProfile, gpu: int, limit_watts: float) -> None:
 
 
 def _feeding_cpu(profile: NodeProfile, gpu: int, cpus: tuple[int, ...]) -> int:
-    """Return the CPU whose thread feeds a GPU: one of those given, else one of the GPU's package."""
+    """Return the CPU whose thread feeds a GPU: one of `cpus`, or of the GPU's package if that is empty."""
     near = cpus or profile.cpu.package_cpus(host_package(profile, gpu))
     return near[gpu % len(near)]

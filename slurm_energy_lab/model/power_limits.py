@@ -1,6 +1,6 @@
-"""Running average power limits: when an average meets its limit, in closed form.
+"""Running average power limits: the time at which the average reaches the limit, in closed form.
 
-Pure arithmetic on one limit; what the package then does is decided in `cpu`.
+Pure arithmetic on one limit. `package` lowers the frequency when a limit is reached.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ import math
 from dataclasses import dataclass
 
 MET_TOLERANCE_WATTS = 1e-3
-"""An average this close to its limit counts as met; a clamped package stays within it."""
+"""Distance at which an average counts as having reached its limit. A throttled package stays within."""
 
 
 @dataclass(slots=True)
 class RunningAverageLimit:
-    """One limit and the exponentially weighted average that is compared with it.
+    """One power limit and the exponentially weighted average that is compared with it.
 
-    The average obeys d(average)/dt = (power - average) / window; with constant power from `since_s` on
-    it is power + (average - power) exp(-(t - since) / window).
+    The average obeys d(average)/dt = (power - average) / window. With constant power from `since_s` on it is
+    power + (average - power) exp(-(t - since) / window).
 
     Attributes:
-        running: False: the limit is a ceiling on the momentary power instead (short term).
-        crossing_s: when the average will meet the limit, None if it won't at the present power.
+        running: True for a limit on the running average; False for a ceiling on instantaneous power
+            (short term).
+        crossing_s: time at which the average will reach the limit. None: never at the current power.
     """
 
     limit_watts: float
@@ -41,20 +42,20 @@ class RunningAverageLimit:
         return self.power_watts + (self.average_watts - self.power_watts) * decay
 
     def update_average(self, now_s: float) -> None:
-        """Bring the stored average to `now_s`; at its crossing it is the limit exactly."""
+        """Advance the stored average to `now_s`. At the crossing time it equals the limit exactly."""
         crossed = self.crossing_s is not None and self.crossing_s <= now_s
         self.average_watts = self.limit_watts if crossed else self.average_at(now_s)
         self.since_s = now_s
         self.crossing_s = None
 
     def in_force(self) -> bool:
-        """Return whether power must not exceed the limit now (call `update_average` first)."""
+        """Return whether the limit binds the power now. Call `update_average` first."""
         if not self.enabled:
             return False
         return not self.running or self.average_watts >= self.limit_watts - MET_TOLERANCE_WATTS
 
     def set_power(self, power_watts: float) -> None:
-        """Let constant power begin at the settled time and foresee the crossing."""
+        """Set a constant power from the time of the last `update_average` and compute the crossing time."""
         self.power_watts = power_watts
         self.crossing_s = None
         if not (self.enabled and self.running) or self.in_force() or power_watts <= self.limit_watts:

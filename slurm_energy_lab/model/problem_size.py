@@ -1,4 +1,4 @@
-"""Problem sizes from seconds at full speed; the inverse of the roofline of an idle device."""
+"""Problem size from the run time at full speed: the inverse of the roofline of an idle device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_energy_lab.model.requests import KernelRequest
 
 
 def size_of(profile: NodeProfile, request: KernelRequest) -> float:
-    """Return the problem size of a request, worked out where it gives none.
+    """Return the problem size of a request, computed from its run time if it names no size.
 
     Raises:
         UsageError: see `default_size`.
@@ -29,8 +29,8 @@ def default_size(
 ) -> float:
     """Return the problem size that takes `full_speed_s` on the whole idle device at full speed.
 
-    Full speed: highest frequency for the number of cores, no power limit. The device is all packages
-    of the node, or one GPU. A size below one step makes a shorter step.
+    Full speed is the maximum frequency for the number of cores without a power limit. The device is all
+    packages of the node, or one GPU. For a looped kernel a size below 1 shortens the one step.
 
     Raises:
         UsageError: unknown kernel or device, seconds not positive, or the profile has no such device.

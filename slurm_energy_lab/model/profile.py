@@ -1,6 +1,6 @@
-"""What an emulated node is made of: plain frozen data with units, as the profile files describe it.
+"""Hardware profile of an emulated node: frozen data classes with units.
 
-No reading of files (see `profile_load`) and no physics (see `node`) in here.
+`profile_file` reads profiles from files, `node` holds the physics.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CPUFREQ_DRIVERS = (
     "cppc_cpufreq",
 )
 ACTIVE_DRIVERS = frozenset({"intel_pstate", "amd-pstate-epp"})
-"""Drivers whose firmware governs itself: only governors `performance` and `powersave`, and an EPP."""
+"""Drivers whose firmware selects the frequency: governors `performance` and `powersave`, and an EPP."""
 GENERIC_GOVERNORS = ("conservative", "ondemand", "userspace", "powersave", "performance", "schedutil")
 ACTIVE_GOVERNORS = ("performance", "powersave")
 
@@ -42,27 +42,27 @@ class CacheLevel:
 
 @dataclass(frozen=True, slots=True)
 class CpuProfile:
-    """Identity, topology and power coefficients of the packages (all alike).
+    """Identity, topology and power coefficients of the packages, which are all alike.
 
-    Logical CPUs are numbered as Linux does on such machines: first one thread of every core, package by
-    package, then the second threads in the same order.
+    Logical CPUs are numbered as by Linux: first one thread of every core, package by package, then the
+    second threads in the same order.
 
     Attributes:
         vendor: `GenuineIntel` or `AuthenticAMD`.
-        turbo_bins: (active cores of a package, highest kHz) in rising order of cores.
+        turbo_bins: (active cores of a package, maximum kHz) in rising order of cores.
         flops_per_cycle: peak single-precision operations per core and cycle.
         core_bytes_per_s: memory bandwidth that one core can draw at `max_khz`.
         core_memory_cycles_share: part of a core's memory latency that is core cycles at `max_khz`.
         package_bytes_per_s: sustained memory bandwidth of one package.
         idle_watts: package with every core in deep sleep.
-        awake_watts: added as soon as one core works (uncore, mesh, I/O die out of sleep).
-        core_leakage_watts: static power of one working core at `voltage_max`; goes with V squared.
+        awake_watts: added as soon as one core is busy (uncore, mesh, I/O die out of sleep).
+        core_leakage_watts: static power of one busy core at `voltage_max`; scales with V squared.
         core_dynamic_watts: dynamic power of one core at `max_khz`, `voltage_max` and activity 1.
         uncore_joules_per_byte: package energy of moving one byte to or from memory.
-        voltage_floor: volts up to `voltage_knee_khz`; from there straight up to
-            `voltage_max` at `max_khz`.
-        system_cpus: CPUs that daemons and the kernel keep busy at all times, spread evenly; their power is
-            part of `idle_watts`.
+        voltage_floor: volts up to `voltage_knee_khz`; above it the voltage rises linearly to `voltage_max`
+            at `max_khz`.
+        system_cpus: number of CPUs that daemons and the kernel keep busy at all times, distributed evenly;
+            their power is part of `idle_watts`.
     """
 
     vendor: str
@@ -127,12 +127,12 @@ class CpuProfile:
 
 @dataclass(frozen=True, slots=True)
 class CpufreqProfile:
-    """What the frequency driver offers; all frequencies in kHz.
+    """Properties of the cpufreq driver. All frequencies are in kHz.
 
     Attributes:
         driver: one of `CPUFREQ_DRIVERS`.
-        available_khz: falling table of a table driver (acpi-cpufreq), else empty.
-        cpuinfo_max_khz: what `cpuinfo_max_freq` shows; with acpi-cpufreq the top of the table.
+        available_khz: falling frequency table of acpi-cpufreq; empty for other drivers.
+        cpuinfo_max_khz: value of `cpuinfo_max_freq`; with acpi-cpufreq the first entry of the table.
         epp: default energy performance preference, None where the driver has none.
     """
 
@@ -158,10 +158,10 @@ class Constraint:
 
     Attributes:
         name: `long_term` or `short_term`.
-        limit_watts: value after power on.
-        window_s: time window after power on.
-        max_watts: what `constraint_N_max_power_uw` shows.
-        enabled: whether the limit is in force after power on.
+        limit_watts: value after power-on.
+        window_s: time window after power-on.
+        max_watts: value of `constraint_N_max_power_uw`.
+        enabled: whether the limit is in force after power-on.
     """
 
     name: str
@@ -177,16 +177,16 @@ class RaplProfile:
 
     Attributes:
         energy_unit_exponent: one count of the package counter is 2**-exponent joules.
-        dram_energy_unit_exponent: the same of the DRAM counter; None: no DRAM domain.
+        dram_energy_unit_exponent: the same for the DRAM counter. None: no DRAM domain.
         power_unit_exponent: limits are multiples of 2**-exponent watts.
         time_unit_exponent: windows are multiples of 2**-exponent seconds (times 2^Y (1+Z/4)).
         constraints: per package, empty where the vendor offers energy only (AMD).
         core: whether a `core` zone exists below each package.
         psys: whether a `psys` zone exists.
-        mmio: whether `intel-rapl-mmio` repeats the packages.
-        hsmp_max_watts: highest socket limit of AMD's host system management port; None: no such port.
-        dies: dies of a package that have a zone each; None: the package is one.
-        amd_energy: the kernel shows AMD's counters through hwmon's amd_energy and not through powercap.
+        mmio: whether `intel-rapl-mmio` offers the packages a second time.
+        hsmp_max_watts: maximum socket limit of AMD's host system management port. None: no such port.
+        dies: number of dies of a package, each with a zone of its own. None: one zone per package.
+        amd_energy: whether the kernel shows AMD's counters through hwmon's amd_energy, not powercap.
     """
 
     energy_unit_exponent: int
@@ -207,9 +207,9 @@ class MemoryProfile:
     """Main memory of the node.
 
     Attributes:
-        idle_watts: DRAM of one package at rest.
+        idle_watts: idle power of the DRAM of one package.
         joules_per_byte: DRAM energy of one byte read or written.
-        dmi: whether the firmware's table shows the modules, so that their power can be modelled.
+        dmi: whether the firmware's DMI table lists the memory modules, so that their power can be modelled.
     """
 
     total_mb: int
@@ -224,20 +224,20 @@ class MemoryProfile:
 
 @dataclass(frozen=True, slots=True)
 class GpuProfile:
-    """The GPUs of the node (all alike).
+    """The GPUs of the node, which are all alike.
 
     Attributes:
-        uuid_seed: text from which the UUIDs are derived together with node name and index.
+        uuid_seed: text from which, with node name and index, the UUIDs are derived.
         graphics_clocks_mhz: supported clocks, falling.
         memory_clocks_mhz: supported memory clocks, falling.
-        flops_per_s: peak of the compute-bound kernels at the highest clock.
-        bytes_per_s: sustained memory bandwidth at the highest memory clock.
-        bandwidth_knee_mhz: below this graphics clock bandwidth falls in proportion.
-        idle_watts: at rest, memory clock up.
-        awake_watts: added while a kernel runs (clock tree, leakage), at `voltage_max`; goes with V squared.
-        dynamic_watts: at the highest clock, `voltage_max` and activity 1.
+        flops_per_s: peak of the compute-bound kernels at the maximum clock.
+        bytes_per_s: sustained memory bandwidth at the maximum memory clock.
+        bandwidth_knee_mhz: graphics clock below which the bandwidth is proportional to the clock.
+        idle_watts: idle power at the maximum memory clock.
+        awake_watts: added while a kernel runs (clock tree, leakage), at `voltage_max`; scales with V squared.
+        dynamic_watts: dynamic power at the maximum clock, `voltage_max` and activity 1.
         joules_per_byte: memory energy per byte.
-        host_watts: package power that feeding one busy GPU costs the host.
+        host_watts: package power of the host for feeding one busy GPU.
     """
 
     name: str
@@ -270,13 +270,13 @@ class GpuProfile:
 
 @dataclass(frozen=True, slots=True)
 class OtherProfile:
-    """Everything else in the box: fans, board, disks, network, supply losses.
+    """All other consumers of the node: fans, board, disks, network, losses of the power supply.
 
     Attributes:
         base_watts: constant part.
-        loss_share: supply and fan power as a share of CPU + DRAM + GPU watts.
-        power_meters: ACPI power meters: `acpi` (None, too) one of the node, `grace` those of NVIDIA Grace by
-            label, `none`.
+        loss_share: power of supply and fans as a share of CPU + DRAM + GPU power.
+        power_meters: ACPI power meters: `acpi` or None: one for the node; `grace`: those of NVIDIA Grace,
+            distinguished by label; `none`.
     """
 
     base_watts: float
@@ -286,7 +286,7 @@ class OtherProfile:
 
 @dataclass(frozen=True, slots=True)
 class NodeProfile:
-    """One kind of node."""
+    """Hardware description of one type of node."""
 
     name: str
     description: str
@@ -299,5 +299,5 @@ class NodeProfile:
 
     @property
     def gpu_count(self) -> int:
-        """Number of GPUs, 0 without any."""
+        """Number of GPUs of the node."""
         return self.gpu.count if self.gpu else 0

@@ -1,6 +1,6 @@
-"""Reading of node profiles (TOML) into `NodeProfile`, with every check that a file can fail.
+"""Reader of node profiles (TOML). It validates every key; errors name file and key.
 
-Only this module knows the file format; errors name file and key.
+No other module knows the file format.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from slurm_energy_lab.model.profile import (
 )
 
 Rule = tuple[str, bool, str]
-"""Key, whether it is in order, and what is wrong if not."""
+"""Key, whether its value is valid, and the error message if not."""
 
 _DIRECTORY = Path(__file__).resolve().parent.parent / "profiles"
 _GENERIC_GOVERNOR = "schedutil"
-"""Default governor of current kernels where the driver takes the generic ones."""
+"""Default governor of current kernels for drivers with the generic governors."""
 _DRIVER_EPP = "balance_performance"
 
 
@@ -45,11 +45,11 @@ def load_profile(name_or_path: str | Path, overrides: Mapping[str, Any] | None =
 
     Args:
         name_or_path: a name of `profile_names()`, or a path ending in `.toml`.
-        overrides: values by dotted key, e.g. `{"cpufreq.driver": "acpi-cpufreq"}`. Another driver
-            brings its own default governor and EPP along, unless these are overridden too.
+        overrides: values by dotted key, e.g. `{"cpufreq.driver": "acpi-cpufreq"}`. An overridden driver
+            also sets its default governor and EPP, unless these are overridden too.
 
     Raises:
-        ConfigError: unknown name, unreadable file, unknown, missing or wrong key.
+        ConfigError: unknown name, unreadable file, unknown, missing or invalid key.
     """
     path = _path(name_or_path)
     try:
@@ -92,7 +92,7 @@ def _override(path: Path, data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _complete_cpufreq(path: Path, data: dict[str, Any]) -> None:
-    """Fill in what follows from the driver: governor, EPP, frequency table, cpuinfo_max."""
+    """Add the values that follow from the driver: governor, EPP, frequency table, cpuinfo_max."""
     cpufreq = data.get("cpufreq")
     if not isinstance(cpufreq, dict):
         raise ConfigError(f"profile {path}: cpufreq", why="section missing")
@@ -108,7 +108,7 @@ def _complete_cpufreq(path: Path, data: dict[str, Any]) -> None:
 
 
 def _complete_gpu(path: Path, data: dict[str, Any]) -> None:
-    """Write out the table of graphics clocks, which the file gives as highest, lowest and step."""
+    """Expand the table of graphics clocks, which the file gives as maximum, minimum and step."""
     gpu = data.get("gpu")
     if not isinstance(gpu, dict) or "graphics_clocks_mhz" in gpu:
         return
@@ -123,7 +123,7 @@ def _complete_gpu(path: Path, data: dict[str, Any]) -> None:
 
 
 def _build(path: Path, prefix: str, cls: type[Any], data: Any) -> Any:
-    """Make a dataclass from a TOML table, key by key."""
+    """Build a dataclass from a TOML table."""
     if not isinstance(data, dict):
         raise ConfigError(f"profile {path}: {prefix or 'file'}", why="not a table")
     hints = typing.get_type_hints(cls)
@@ -145,7 +145,7 @@ def _optional(hint: Any) -> bool:
 
 
 def _convert(path: Path, key: str, hint: Any, value: Any) -> Any:
-    """Return `value` as the type a field asks for."""
+    """Return `value` converted to the type of a field."""
     if _optional(hint):
         if value is None:
             return None
@@ -174,7 +174,7 @@ def _convert_tuple(path: Path, key: str, arguments: tuple[Any, ...], value: Any)
 
 
 def _faults(profile: NodeProfile) -> list[tuple[str, str]]:
-    """Return (key, why) of figures that contradict each other."""
+    """Return (key, reason) of every value that is invalid or contradicts another."""
     rules = _cpu_rules(profile.cpu, profile.cpufreq) + _rapl_rules(profile.rapl)
     meters = profile.other.power_meters in (None, "acpi", "grace", "none")
     rules.append(("other.power_meters", meters, "not acpi, grace or none"))

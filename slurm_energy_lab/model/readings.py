@@ -1,4 +1,4 @@
-"""Names of the energy components of a node and what each of them reads; nothing is changed here."""
+"""Energy and power readings of a node by component name. Read-only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from slurm_energy_lab.model.profile import OtherProfile
 
 
 class Readings:
-    """Joules and watts by component name.
+    """Energy and power by component name.
 
-    Parts: `cpu[i]`, `dram[i]`, `gpu[i]`. Sums: `cpu`, `dram`, `gpu` (only with GPUs), `other`, `node`.
-    `core[i]`, the cores inside `cpu[i]`, can be read too but is in neither the names nor the sums.
-    `other` follows from the parts: base_watts + loss_share x their sum; `node` is everything.
+    Devices: `cpu[i]`, `dram[i]`, `gpu[i]`. Sums: `cpu`, `dram`, `gpu` (only with GPUs), `other`, `node`.
+    `core[i]`, the cores inside `cpu[i]`, can be read but is neither in the names nor in the sums. The power
+    of `other` is base_watts + loss_share x the sum of all devices; `node` is the sum of devices and `other`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Readings:
         return other if component == "other" else parts + other
 
     def watts(self, component: str) -> float:
-        """Return the present power of a component.
+        """Return the current power of a component.
 
         Raises:
             NotFoundError: no such component.

@@ -1,4 +1,4 @@
-"""What callers ask of the model and what they get back: plain data, no behaviour."""
+"""Requests to the node model and its results: plain data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class FrequencyRequest:
-    """Settings of one CPU as the cpufreq files hold them.
+    """Settings of one CPU as in its cpufreq files.
 
     Attributes:
         governor: `performance`, `powersave`, `userspace`, `ondemand`, `conservative`, `schedutil`.
@@ -33,13 +33,13 @@ class KernelRequest:
     Attributes:
         kernel: a name of `kernel_names()`.
         device: `cpu` or `gpu`.
-        size: problem size in the kernel's own unit (see docs/lab-physics.md); None: see below.
-        cpus: logical CPUs that share the problem; empty: all of the node. Siblings count as one core. With
-            a GPU those of which each feeds one; empty: some near the GPU.
-        gpus: GPUs, each of which runs the whole problem; empty: all of the node.
-        full_speed_s: instead of `size`, choose the size that takes so many seconds on the whole idle
-            device at full speed. Both None: 10 seconds.
-        job_id: Slurm's number of the job that runs it; None: no job.
+        size: problem size in the kernel's own unit (see docs/lab-physics.md). None: see `full_speed_s`.
+        cpus: logical CPUs that share the problem; empty: all CPUs of the node. Siblings count as one core.
+            For a GPU kernel the CPUs that feed the GPUs; empty: CPUs of the GPU's package.
+        gpus: GPUs, each of which runs the whole problem; empty: all GPUs of the node.
+        full_speed_s: run time on the whole idle device at full speed; determines the size if `size` is
+            None. Both None: 10 seconds.
+        job_id: Slurm's job number. None: the kernel belongs to no job.
     """
 
     kernel: str
@@ -53,14 +53,14 @@ class KernelRequest:
 
 @dataclass(frozen=True, slots=True)
 class KernelResult:
-    """A finished kernel.
+    """Result of a finished kernel.
 
     Attributes:
-        start_s: model time at which it was submitted.
-        end_s: model time at which its last operation ended.
+        start_s: model time of the submission.
+        end_s: model time at which the last operation ended.
         seconds: end_s - start_s.
-        flops: operations done, summed over its GPUs.
-        bytes: bytes moved, summed over its GPUs.
+        flops: operations executed, summed over the GPUs.
+        bytes: bytes moved, summed over the GPUs.
         energy_joules: energy of every component of the node between start and end.
     """
 
@@ -78,7 +78,7 @@ class KernelResult:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """What NVML shows of one GPU.
+    """State of one GPU as NVML shows it.
 
     Attributes:
         graphics_clock_mhz: effective clock, rounded down to the clock table.
@@ -86,12 +86,12 @@ class GpuState:
         utilisation: share of time with a kernel running, 0 or 1.
         memory_utilisation: share of the peak bandwidth in use, 0 to 1.
         limit_watts: power limit in force.
-        power_watts: now.
-        power_average_watts: mean of the last second.
-        energy_mj: millijoules since the start of the model, whole number.
+        power_watts: current power.
+        power_average_watts: mean power of the last second.
+        energy_mj: whole millijoules since the start of the model.
         throttle_power_cap: the power limit lowers the clock (NVML reason SwPowerCap).
         throttle_clocks_setting: locked clocks lower the clock (reason ApplicationsClocksSetting).
-        idle: nothing runs (reason GpuIdle).
+        idle: no kernel runs (reason GpuIdle).
     """
 
     graphics_clock_mhz: int
