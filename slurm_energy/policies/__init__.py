@@ -1,7 +1,7 @@
-"""Energy policies: from what a job asks to an ordered list of settings, within the site's bounds.
+"""Energy policies: turn the flags of a job into an ordered list of settings within the bounds of the site.
 
-Pure functions on plain data: no file, no hardware, no clock. The same checks serve the node agent and
-the controller.
+All functions are pure: they use no file, no hardware and no clock. The node agent and the controller run the
+same checks.
 """
 
 from slurm_energy.policies.catalogue import PolicyInfo, catalogue, default_policy

@@ -1,4 +1,4 @@
-"""How a node's cap is shared among the parts whose power can be limited."""
+"""Division of a node's cap among the packages and GPUs whose power can be limited."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LimitRange:
-    """A package or GPU.
+    """The range of power limits of a package or GPU.
 
     Attributes:
         name: any unique name.
-        min_watts: lowest limit that makes sense for it.
-        max_watts: highest limit it may get: what was in force before the job, or less.
+        min_watts: lowest useful limit.
+        max_watts: highest permitted limit: the limit in force before the job, or less.
     """
 
     name: str
@@ -23,19 +23,19 @@ class LimitRange:
 
 
 def split_cap(cap_watts: float, parts: Sequence[LimitRange]) -> dict[str, float]:
-    """Share a cap: every part gets its least, the rest goes in proportion to the parts' ranges.
+    """Divide a cap: each part gets its minimum, and the rest is divided in proportion to the parts' ranges.
 
-    Every part is so at the same fraction of its own range, and the limits add up to the cap wherever it lies
-    between the sum of the least and the sum of the most; outside it they are at their bounds.
+    All parts are then at the same fraction of their own range. The limits add up to the cap if it lies
+    between the sum of the minima and the sum of the maxima; otherwise all parts are at the nearer bound.
 
     Args:
-        cap_watts: power for all parts together.
-        parts: each with least <= most.
+        cap_watts: power of all parts together.
+        parts: ranges with min_watts <= max_watts.
 
     Returns:
-        Limit by part name, in watts.
+        Limit in watts by name of the part.
     """
-    least = math.fsum(part.min_watts for part in parts)
+    minimum = math.fsum(part.min_watts for part in parts)
     span = math.fsum(part.max_watts - part.min_watts for part in parts)
-    fraction = min(1.0, max(0.0, (cap_watts - least) / span)) if span > 0 else 0.0
+    fraction = min(1.0, max(0.0, (cap_watts - minimum) / span)) if span > 0 else 0.0
     return {part.name: part.min_watts + fraction * (part.max_watts - part.min_watts) for part in parts}

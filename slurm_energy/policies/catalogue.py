@@ -1,4 +1,4 @@
-"""Which policies there are, who may use each, and which one a job gets that asks for none."""
+"""Catalogue of energy policies: the available policies, who may use them, and the default policy of a job."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ BUILT_IN = {
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """One policy that a job may name.
+    """One policy that a job may request.
 
     Attributes:
         name: value of --energy-policy.
-        base: built-in policy that decides how it works; the name itself for a built-in one.
-        description: one line for people.
-        users: who may use it; empty means everyone.
-        cap_watts: node cap when the job gives none, in watts; None for no cap.
-        gpu_cap_watts: cap per GPU when the job gives none, in watts; None for no cap.
+        base: built-in policy that this policy is based on; the name itself for a built-in policy.
+        description: one line of text.
+        users: users that may request it; empty means every user.
+        cap_watts: node cap in watts if the job gives none; None for no cap.
+        gpu_cap_watts: cap per GPU in watts if the job gives none; None for no cap.
     """
 
     name: str
@@ -38,44 +38,44 @@ class PolicyInfo:
     gpu_cap_watts: float | None = None
 
     def allows(self, user: str | None) -> bool:
-        """Return whether a user may ask for it; an unknown user only gets what everyone may use."""
+        """Return whether a user may request the policy; an unknown user may request what every user may."""
         return not self.users or user in self.users
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether it is `monitor` itself, under which no cap has a meaning."""
+        """Whether this is `monitor` itself, under which a cap has no meaning."""
         return self.name == self.base == MONITOR
 
     @property
     def needs_cap(self) -> bool:
-        """Whether it keeps to a cap but has none of its own, so that the job must give one."""
+        """Whether the policy enforces a cap but defines none, so that the job must give one."""
         return self.base == "cap" and not (self.cap_watts or self.gpu_cap_watts)
 
 
 def catalogue(config: Config) -> dict[str, PolicyInfo]:
-    """Return all policies by name: the built-in ones, then the site's.
+    """Return all policies by name: first the built-in ones, then those of the site.
 
-    A site policy with the name of a built-in one takes its place, e.g. to restrict its users; its base is
-    then that built-in policy unless it names another one.
+    A site policy with the name of a built-in policy replaces it, for example to restrict its users. Its base
+    is then the built-in policy, unless it names another base.
     """
-    found = {name: PolicyInfo(name, name, text) for name, text in BUILT_IN.items()}
+    policies = {name: PolicyInfo(name, name, text) for name, text in BUILT_IN.items()}
     for name, site in config.policies.items():
         base = name if name in BUILT_IN and site.base == MONITOR else site.base
         description = site.description or f"{base} with the site's values"
-        found[name] = PolicyInfo(
+        policies[name] = PolicyInfo(
             name, base, description, tuple(site.users), site.cap_watts, site.gpu_cap_watts
         )
-    return found
+    return policies
 
 
 def policy_caps(config: Config) -> dict[str, tuple[float | None, float | None]]:
-    """Return the caps per node and per GPU, in watts, of each policy that has some of its own."""
+    """Return the caps per node and per GPU in watts of each policy that defines a cap."""
     caps = {name: (info.cap_watts, info.gpu_cap_watts) for name, info in catalogue(config).items()}
     return {name: pair for name, pair in caps.items() if pair != (None, None)}
 
 
 def default_policy(config: Config, user: str | None, partition: str | None) -> str:
-    """Return the policy of a job that asks for none: its user's, else its partition's, else the site's."""
+    """Return the policy of a job that requests none: the default of its user, its partition, or the site."""
     defaults = config.defaults
     if user is not None and user in defaults.user:
         return defaults.user[user]

@@ -49,33 +49,33 @@ DEFAULTS: tuple[EdpEntry, ...] = (
 def cpu_entry(
     config: Config, cpu_model: str, gpu_names: Sequence[str], workload: str | None
 ) -> EdpEntry | None:
-    """Return the entry whose CPU settings count on this processor, None if there is none.
+    """Return the entry whose CPU settings apply to this processor; None if there is none.
 
-    An entry that names a GPU is only for nodes that have one of that name.
+    An entry that names a GPU applies only to nodes that have a GPU of that name.
     """
-    fitting = [
+    candidates = [
         entry
         for entry in _entries(config)
         if (entry.max_frequency_mhz or entry.package_cap_watts)
         and matches_cpu(entry.cpu, cpu_model)
         and (not entry.gpu or any(matches_gpu(entry.gpu, name) for name in gpu_names))
     ]
-    return _most_specific(fitting, workload)
+    return _most_specific(candidates, workload)
 
 
 def gpu_entry(config: Config, cpu_model: str, gpu_name: str, workload: str | None) -> EdpEntry | None:
-    """Return the entry whose GPU settings count on this GPU, None if there is none.
+    """Return the entry whose GPU settings apply to this GPU; None if there is none.
 
-    An entry that names a processor is only for nodes with that one.
+    An entry that names a processor applies only to nodes with that processor.
     """
-    fitting = [
+    candidates = [
         entry
         for entry in _entries(config)
         if (entry.gpu_cap_watts or entry.gpu_clock_mhz)
         and matches_gpu(entry.gpu, gpu_name)
         and matches_cpu(entry.cpu, cpu_model)
     ]
-    return _most_specific(fitting, workload)
+    return _most_specific(candidates, workload)
 
 
 def _entries(config: Config) -> tuple[EdpEntry, ...]:
@@ -83,13 +83,15 @@ def _entries(config: Config) -> tuple[EdpEntry, ...]:
 
 
 def _most_specific(entries: Sequence[EdpEntry], workload: str | None) -> EdpEntry | None:
-    """Return the entry that counts: workload before device, device before none, the site's before ours.
+    """Return the entry that applies.
 
-    Of one author's entries the longer device name wins, then the first.
+    An entry for the workload precedes a general one, then an entry that names a device precedes one that
+    names none, then the site's entries precede ours. Among the remaining entries the longer device name
+    wins, then the first entry.
     """
-    fitting = [e for e in entries if not e.model or e.model.lower() == (workload or "").lower()]
+    candidates = [e for e in entries if not e.model or e.model.lower() == (workload or "").lower()]
     ranked = [
         ((bool(e.model), bool(e.cpu or e.gpu), e not in DEFAULTS, len(e.cpu) + len(e.gpu), -index), e)
-        for index, e in enumerate(fitting)
+        for index, e in enumerate(candidates)
     ]
     return max(ranked, key=lambda item: item[0])[1] if ranked else None

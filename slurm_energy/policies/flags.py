@@ -1,4 +1,4 @@
-"""The job's flags, checked against the configuration. The values come from the user and are not trusted."""
+"""Validation of a job's energy flags against the configuration. The values come from untrusted users."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _WORD = re.compile(r"[A-Za-z0-9_.:/+-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class PolicyRequest:
-    """What a job asks, checked. None means not asked.
+    """Validated flags of a job. None means that the flag was not given.
 
     Attributes:
-        policy: name of the policy that applies, the default one included.
-        cap_watts: cap of the node's packages, memory and GPUs together, in watts.
-        gpu_cap_watts: cap of each GPU, in watts.
-        model: workload name.
-        tag: the user's own text.
+        policy: name of the policy that applies, which may be the default policy.
+        cap_watts: cap in watts of the node's packages, memory and GPUs together.
+        gpu_cap_watts: cap in watts of each GPU.
+        model: name of the workload.
+        tag: text chosen by the user.
     """
 
     policy: str = MONITOR
@@ -46,28 +46,29 @@ class PolicyRequest:
 def validate_flags(
     raw: Mapping[str, str], config: Config, user: str | None = None, partition: str | None = None
 ) -> PolicyRequest:
-    """Check a job's flags.
+    """Validate the flags of a job.
 
     Args:
-        raw: values by name in the job-control environment (`ENERGY_POLICY`, `ENERGY_CAP`, ...); other names
-            are ignored, an empty value counts as not given.
+        raw: values by name in the job-control environment (`ENERGY_POLICY`, `ENERGY_CAP`, ...). Other names
+            are ignored, and an empty value means that the flag was not given.
         config: bounds, policies and defaults.
-        user: the job's owner, None if not known.
-        partition: the job's partition, None if not known.
+        user: owner of the job; None if unknown.
+        partition: partition of the job; None if unknown.
 
     Returns:
-        The request. A cap without a policy asks for the policy `cap` where the default is `monitor`.
+        The validated request. A cap without a policy requests the policy `cap` if the default is `monitor`.
 
     Raises:
-        UsageError: a value has the wrong form or is out of bounds, names an unknown policy, or flags
-            contradict each other.
-        ForbiddenError: the policy is not for this user.
+        UsageError: a value is malformed or out of bounds, the policy is unknown, or flags contradict each
+            other.
+        ForbiddenError: the user may not request the policy.
     """
     given = {name: raw[name] for name in FLAGS if raw.get(name)}
     bounds = config.bounds
     cap = _watts(given, "ENERGY_CAP", bounds.cap_watts)
     gpu_cap = _watts(given, "ENERGY_GPU_CAP", bounds.gpu_cap_watts)
-    parse_shapes(given.get("ENERGY_ALTERNATIVES", ""), FLAGS["ENERGY_ALTERNATIVES"])  # for the queue engine
+    # Validated only; the queue engine reads the shapes itself.
+    parse_shapes(given.get("ENERGY_ALTERNATIVES", ""), FLAGS["ENERGY_ALTERNATIVES"])
     return PolicyRequest(
         policy=_policy(given, config, user, partition, capped=cap is not None or gpu_cap is not None),
         cap_watts=cap,
@@ -80,14 +81,14 @@ def validate_flags(
 def _policy(
     given: Mapping[str, str], config: Config, user: str | None, partition: str | None, *, capped: bool
 ) -> str:
-    known = catalogue(config)
+    policies = catalogue(config)
     name = given.get("ENERGY_POLICY")
     if name is None:
         name = default_policy(config, user, partition)
         return "cap" if capped and name == MONITOR else name
-    info = known.get(name)
+    info = policies.get(name)
     if info is None:
-        allowed = [name for name, policy in known.items() if policy.allows(user)]
+        allowed = [name for name, policy in policies.items() if policy.allows(user)]
         nearest = nearest_name(name, allowed)
         advice = f"did you mean '{nearest}'? " if nearest else ""
         todo = f"{advice}allowed: {', '.join(allowed)}"

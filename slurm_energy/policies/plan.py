@@ -1,4 +1,4 @@
-"""From a request to the list of settings for one node."""
+"""Plan of settings: turns a validated request into the list of settings for one node."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from slurm_energy.policies.catalogue import MONITOR, catalogue
 from slurm_energy.policies.flags import PolicyRequest
 from slurm_energy.policies.scope import WAITING_FOR_CPUS, JobScope, job_hardware
 
-_LEAST_PACKAGE_FRACTION = 0.3
-"""Lowest limit of a package as a part of its highest, where the hardware names none: below it, clocks are at
-their minimum and a lower limit does nothing."""
-_ABOUT = 1.05
+_MIN_PACKAGE_FRACTION = 0.3
+"""Lowest limit of a package as a fraction of its highest, where the hardware names no lowest limit. Below it
+the clocks are at their minimum, and a lower limit has no effect."""
+_BASE_FREQUENCY_TOLERANCE = 1.05
 _LOAD_GOVERNORS = ("schedutil", "ondemand", "conservative")
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsPlan:
-    """What to set.
+    """The settings of a job on one node.
 
     Attributes:
-        policy: the policy's name.
-        settings: one per knob; the devices know in which order they are written.
-        cap_watts: cap that the node is held to, in watts; None for none.
-        gpu_cap_watts: cap that each GPU is held to, in watts; None for none.
-        notes: what a reader of the record should know, one line each.
+        policy: name of the policy.
+        settings: one setting per knob; the devices determine the order of the writes.
+        cap_watts: cap in watts that the node is held to; None for no cap.
+        gpu_cap_watts: cap in watts that each GPU is held to; None for no cap.
+        notes: remarks for the record, one line each.
     """
 
     policy: str
@@ -50,7 +50,7 @@ class _CpuTarget:
 
 @dataclass(slots=True)
 class _Targets:
-    """What the steps below agree on before it is written down as settings."""
+    """Intermediate result of the planning steps, from which the settings are made."""
 
     cpus: dict[str, _CpuTarget]
     packages: dict[str, float] = field(default_factory=dict)
@@ -69,15 +69,15 @@ class _Targets:
 def make_plan(
     request: PolicyRequest, hardware: NodeHardware, config: Config, scope: JobScope
 ) -> SettingsPlan:
-    """Return the settings that a request means on this node.
+    """Return the settings that a request yields on this node.
 
-    No power limit is ever set above the one found, and nothing outside `scope` is touched.
+    No power limit is set above the limit in force before the job, and nothing outside `scope` is changed.
 
     Args:
-        request: checked flags, see `validate_flags`.
-        hardware: the node with the limits in force before the job.
-        config: site policies, EDP table, averaging window.
-        scope: what of the node is the job's.
+        request: validated flags, see `validate_flags`.
+        hardware: hardware of the node with the limits in force before the job.
+        config: site policies, EDP table and RAPL averaging window.
+        scope: part of the node that is allocated to the job.
     """
     info = catalogue(config).get(request.policy)
     if info is None:
@@ -120,7 +120,7 @@ def _base(base: str, targets: _Targets, hardware: NodeHardware) -> None:
         elif base == "balanced":
             _balanced(target, policy)
     if base in ("performance", "powersave", "balanced") and not (hardware.policies or targets.notes):
-        targets.notes.append("this node has no cpufreq: CPU frequency left alone")
+        targets.notes.append("this node has no cpufreq: CPU frequency not changed")
 
 
 def _performance(target: _CpuTarget, policy: CpufreqPolicy) -> None:
@@ -134,7 +134,7 @@ def _powersave(target: _CpuTarget, policy: CpufreqPolicy) -> None:
     target.low_khz = policy.hardware_range_khz[0]
     if target.governor and policy.powersave_is_static:
         return
-    # Here the governor does not hold the lowest frequency, so the bounds have to.
+    # In active mode the governor does not hold the lowest frequency, so the upper bound has to.
     target.high_khz = policy.hardware_range_khz[0]
     target.preference = "power" if "power" in policy.preferences else None
 
@@ -159,10 +159,10 @@ def _edp(
     model: str | None,
     gpu_job: bool,
 ) -> None:
-    """Take the table's values. Those for a processor were measured with the work on it, not on GPUs."""
-    found = _edp_gpus(targets, gpus, hardware.cpu_model, config, model)
-    if gpu_job and found:
-        targets.notes.append("the job's work is on GPUs: CPU left alone")
+    """Use the values of the EDP table. Its CPU values were measured with the work on CPUs, not on GPUs."""
+    has_gpu_entry = _edp_gpus(targets, gpus, hardware.cpu_model, config, model)
+    if gpu_job and has_gpu_entry:
+        targets.notes.append("the job computes on GPUs: CPU not changed")
     else:
         _edp_cpus(targets, hardware, config, model)
 
@@ -171,7 +171,7 @@ def _edp_cpus(targets: _Targets, hardware: NodeHardware, config: Config, model: 
     gpu_names = [gpu.name for gpu in hardware.gpus]
     entry = edp_table.cpu_entry(config, hardware.cpu_model, gpu_names, model)
     if entry is None:
-        targets.notes.append(f"no EDP entry for CPU '{hardware.cpu_model}': CPU left alone")
+        targets.notes.append(f"no EDP entry for CPU '{hardware.cpu_model}': CPU not changed")
         return
     if entry.max_frequency_mhz is not None:
         _bound_frequency(targets, hardware, entry.max_frequency_mhz)
@@ -181,36 +181,41 @@ def _edp_cpus(targets: _Targets, hardware: NodeHardware, config: Config, model: 
 
 
 def _bound_frequency(targets: _Targets, hardware: NodeHardware, max_frequency_mhz: float) -> None:
-    """Bound the frequency; where only boost is above the bound, switch boost off.
+    """Set the upper frequency bound; where the bound excludes only boost, switch boost off instead.
 
-    A table driver's highest entry stands for all of boost, so bounds inside the boost range cannot be held.
+    In a table driver the highest entry stands for all boost frequencies, so a bound inside the boost range
+    cannot be enforced.
     """
     for policy in hardware.policies:
         target = targets.cpus[policy.name]
-        wanted = max(policy.hardware_range_khz[0], round(max_frequency_mhz * 1000))
-        base = max(policy.available_khz, default=0)
-        if hardware.boost and policy.driver == "acpi-cpufreq" and base <= wanted <= base * _ABOUT:
+        bound_khz = max(policy.hardware_range_khz[0], round(max_frequency_mhz * 1000))
+        base_khz = max(policy.available_khz, default=0)
+        if (
+            hardware.boost
+            and policy.driver == "acpi-cpufreq"
+            and base_khz <= bound_khz <= base_khz * _BASE_FREQUENCY_TOLERANCE
+        ):
             targets.no_boost = True
-        target.high_khz = min(target.high_khz, wanted)
+        target.high_khz = min(target.high_khz, bound_khz)
         target.low_khz = min(target.low_khz, target.high_khz)
 
 
 def _edp_gpus(
     targets: _Targets, gpus: Iterable[GpuInfo], cpu_model: str, config: Config, model: str | None
 ) -> bool:
-    found = False
+    has_entry = False
     for gpu in gpus:
         entry = edp_table.gpu_entry(config, cpu_model, gpu.name, model)
         if entry is None:
-            targets.notes.append(f"no EDP entry for GPU {gpu.index} '{gpu.name}': left alone")
+            targets.notes.append(f"no EDP entry for GPU {gpu.index} '{gpu.name}': GPU not changed")
             continue
-        found = True
+        has_entry = True
         if entry.gpu_cap_watts is not None:
             _gpu_caps(targets, [gpu], entry.gpu_cap_watts)
         if entry.gpu_clock_mhz is not None and gpu.clocks_mhz is not None:
             low, high = gpu.clocks_mhz
             targets.clocks[gpu.index] = (low, max(low, min(high, round(entry.gpu_clock_mhz))))
-    return found
+    return has_entry
 
 
 def _site_values(site: SitePolicy, targets: _Targets, hardware: NodeHardware) -> None:
@@ -227,7 +232,7 @@ def _site_values(site: SitePolicy, targets: _Targets, hardware: NodeHardware) ->
 def _gpu_caps(targets: _Targets, gpus: Iterable[GpuInfo], cap_watts: float) -> None:
     for gpu in gpus:
         if gpu.limit_watts is None:
-            targets.notes.append(f"GPU {gpu.index} has no power limit that could be set")
+            targets.notes.append(f"GPU {gpu.index} has no power limit")
             continue
         if gpu.min_limit_watts is not None and cap_watts < gpu.min_limit_watts:
             targets.notes.append(f"GPU {gpu.index}: the lowest limit is {gpu.min_limit_watts:g} W")
@@ -237,52 +242,52 @@ def _gpu_caps(targets: _Targets, gpus: Iterable[GpuInfo], cap_watts: float) -> N
 def _node_cap(
     targets: _Targets, hardware: NodeHardware, gpus: list[GpuInfo], cap_watts: float, scope: JobScope
 ) -> None:
-    """Share the cap, less what memory may draw, among the packages and the job's GPUs.
+    """Divide the cap, less the maximum power of memory, among the packages and the job's GPUs.
 
-    Of a package that the job has a part of, that part is given watts, and the limit asked for is the one at
-    which all CPUs there get as much as the job's.
+    Of a package that a job shares, only the part that belongs to the job's CPUs takes part in the division.
+    The requested limit is the one at which all CPUs of the package get as much power as those of the job.
     """
-    held = {package.name: scope.fraction(package, hardware.cpu_count) for package in hardware.packages}
+    job_share = {package.name: scope.fraction(package, hardware.cpu_count) for package in hardware.packages}
     parts = [
-        LimitRange(part.name, part.min_watts * held[part.name], part.max_watts * held[part.name])
+        LimitRange(part.name, part.min_watts * job_share[part.name], part.max_watts * job_share[part.name])
         for package in hardware.packages
-        if (part := _package_part(package)) is not None
+        if (part := _limit_range(package)) is not None
     ]
     if len(parts) < len(hardware.packages):
-        targets.notes.append("package power cannot be limited on this node: the cap does not hold for it")
+        targets.notes.append("package power cannot be limited on this node: the cap does not cover it")
     for gpu in gpus:
         if gpu.limit_watts is not None:
-            most = min(gpu.limit_watts, targets.gpus.get(gpu.index, gpu.limit_watts))
-            parts.append(LimitRange(f"gpu{gpu.index}", min(gpu.min_limit_watts or 0.0, most), most))
+            max_watts = min(gpu.limit_watts, targets.gpus.get(gpu.index, gpu.limit_watts))
+            parts.append(LimitRange(f"gpu{gpu.index}", min(gpu.min_limit_watts or 0.0, max_watts), max_watts))
     if not parts:
-        targets.notes.append("nothing on this node can be limited: the cap does not hold")
+        targets.notes.append("no power on this node can be limited: the cap has no effect")
         return
-    rest = cap_watts - (hardware.max_dram_watts or 0.0)
-    least = sum(part.min_watts for part in parts)
-    if rest < least:
-        reachable = least + (hardware.max_dram_watts or 0.0)
+    remaining = cap_watts - (hardware.max_dram_watts or 0.0)
+    minimum = sum(part.min_watts for part in parts)
+    if remaining < minimum:
+        reachable = minimum + (hardware.max_dram_watts or 0.0)
         targets.notes.append(f"cap {cap_watts:g} W: the lowest that the limits reach is {reachable:g} W")
-    limits = split_cap(rest, parts)
+    limits = split_cap(remaining, parts)
     for package in hardware.packages:
         if package.name in limits:
-            _cap_package(targets, package, limits[package.name] / held[package.name])
+            _cap_package(targets, package, limits[package.name] / job_share[package.name])
     for gpu in gpus:
         if f"gpu{gpu.index}" in limits:
             targets.limit_gpu(gpu.index, limits[f"gpu{gpu.index}"])
 
 
-def _package_part(package: CpuPackage) -> LimitRange | None:
-    most = package.limit_watts or package.max_limit_watts
-    if not package.limit_domains or most is None:
+def _limit_range(package: CpuPackage) -> LimitRange | None:
+    max_watts = package.limit_watts or package.max_limit_watts
+    if not package.limit_domains or max_watts is None:
         return None
-    # A limit far above the design power means "none"; sharing then starts from the design power.
-    most = min(most, package.max_limit_watts) if package.max_limit_watts else most
-    least = package.min_limit_watts or _LEAST_PACKAGE_FRACTION * most
-    return LimitRange(package.name, min(least, most), most)
+    # A limit far above the design power means "none"; the division then starts from the design power.
+    max_watts = min(max_watts, package.max_limit_watts) if package.max_limit_watts else max_watts
+    min_watts = package.min_limit_watts or _MIN_PACKAGE_FRACTION * max_watts
+    return LimitRange(package.name, min(min_watts, max_watts), max_watts)
 
 
 def _cap_package(targets: _Targets, package: CpuPackage, watts: float) -> None:
-    part = _package_part(package)
+    part = _limit_range(package)
     if part is not None:
         targets.limit_package(package.name, max(watts, part.min_watts))
 

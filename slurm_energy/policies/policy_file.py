@@ -1,4 +1,4 @@
-"""The text of the policy file, which submission checks read. Contract: docs/reference/protocol.md."""
+"""Text of the policy file, which the submission checks read. Contract: docs/reference/protocol.md."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from slurm_energy.policies.catalogue import PolicyInfo, catalogue
 
 MAX_BYTES: Final = 64 * 1024  # the plugin's limit, spank/policies.h
 CHANGING_MODES: Final = ("plugin", "portable")
-"""Modes in which it changes jobs."""
+"""Modes in which the queue engine changes jobs."""
 
 
 def policy_file_text(config: Config) -> str:
     """Return the policy file of a configuration.
 
     Raises:
-        ConfigError: the file would be longer than its readers accept.
+        ConfigError: the file would exceed the length that its readers accept.
     """
     lines = ["senergy-policies 1", *(_policy_line(policy) for policy in catalogue(config).values())]
     for field in dataclasses.fields(config.bounds):
         low, high = getattr(config.bounds, field.name)
         lines.append(f"{field.name} {_decimal(low)} {_decimal(high)}")
-    if _flags_are_noted(config):
+    if _copies_flags(config):
         lines.append("note-flags")
     if config.priority.mode in CHANGING_MODES and config.priority.fingerprints:
         lines.append("note-fingerprint")
@@ -37,10 +37,10 @@ def policy_file_text(config: Config) -> str:
     return text
 
 
-def _flags_are_noted(config: Config) -> bool:
-    """Return whether jobs get their flags as AdminComment, as the engine sees no more than squeue shows.
+def _copies_flags(config: Config) -> bool:
+    """Return whether submission copies a job's flags to its AdminComment, where the queue engine reads them.
 
-    Shadow mode changes nothing of a job unless the site says so.
+    In shadow mode nothing of a job is changed unless the site configures `priority.shadow_flags`.
     """
     priority = config.priority
     return priority.mode == "portable" or (priority.mode == "shadow" and priority.shadow_flags)
@@ -58,5 +58,5 @@ def _policy_line(policy: PolicyInfo) -> str:
 
 
 def _decimal(value: float) -> str:
-    """Write a number without exponent, for readers in C and Lua."""
+    """Format a number without exponent, for readers in C and Lua."""
     return f"{value:.6f}".rstrip("0").rstrip(".")

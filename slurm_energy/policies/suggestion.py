@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 from slurm_energy.spelling import edit_distance
 
-_LONGEST = 32
+_MAX_BYTES = 32
 
 
 def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
-    """Return the name with the fewest edits, whatever the case; None if more than a third would change.
+    """Return the name with the fewest edits, ignoring case; None if more than a third would change.
 
     Args:
-        wanted: the misspelt name; only its first 32 bytes count.
-        names: the allowed names, in lower case; among equally near names the first is returned.
+        wanted: misspelt name; only its first 32 bytes count.
+        names: allowed names in lower case; among equally near names the first is returned.
     """
-    folded = _bytes(wanted)[:_LONGEST].lower()  # ASCII letters alone
-    nearest, best = None, len(folded) + _LONGEST
+    folded = _bytes(wanted)[:_MAX_BYTES].lower()  # ASCII letters alone
+    nearest, best = None, len(folded) + _MAX_BYTES
     for name in names:
         longer = max(len(folded), len(name))
         count = _distance(folded, name.encode())
@@ -27,7 +27,7 @@ def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
 
 
 def _bytes(text: str) -> bytes:
-    """Encode a name. Lone surrogates, which JSON can carry but UTF-8 cannot, become question marks."""
+    """Encode a name. Lone surrogates, which JSON can carry but UTF-8 cannot encode, become question marks."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -35,6 +35,6 @@ def _bytes(text: str) -> bytes:
 
 
 def _distance(wanted: bytes, name: bytes) -> int:
-    """Count the edits; an abbreviation, the first letters of a name, counts as one."""
+    """Count the edits; an abbreviation, that is the first letters of a name, counts as one edit."""
     counted = edit_distance(wanted, name)
     return min(counted, 1) if len(wanted) >= 2 and name.startswith(wanted) else counted

@@ -229,7 +229,7 @@ def test_packages_without_limits_are_told() -> None:
     assert made.settings == ()
     assert [note.partition(":")[0] for note in made.notes] == [
         "package power cannot be limited on this node",
-        "nothing on this node can be limited",
+        "no power on this node can be limited",
     ]
 
 
@@ -258,7 +258,7 @@ def test_edp_takes_the_most_specific_entry(model: str | None, frequency: str, gp
 def test_edp_leaves_the_cpus_of_a_gpu_job_alone() -> None:
     made = plan(PolicyRequest("edp", model="triad"), node(gpus=2), None, JobScope(True, (0, 1), gpu_job=True))
     assert {key.partition("[")[0] for key in values(made)} == {"nvml.persistence", "nvml.power_limit"}
-    assert made.notes == ("the job's work is on GPUs: CPU left alone",)
+    assert made.notes == ("the job computes on GPUs: CPU not changed",)
 
 
 def test_the_site_s_edp_table_goes_first() -> None:
@@ -294,7 +294,7 @@ def test_a_bound_at_the_base_of_a_table_driver_switches_boost_off() -> None:
 def test_edp_without_an_entry_leaves_the_part_alone_and_says_so() -> None:
     made = plan(PolicyRequest("edp"), node(cpu_model="Some CPU"))
     assert made.settings == ()
-    assert made.notes == ("no EDP entry for CPU 'Some CPU': CPU left alone",)
+    assert made.notes == ("no EDP entry for CPU 'Some CPU': CPU not changed",)
 
 
 def test_a_site_policy_refines_its_base() -> None:
@@ -350,7 +350,7 @@ def test_a_job_on_a_part_of_the_node_sets_the_frequency_of_cores_that_are_its_ow
         "cpufreq.governor[policy0]",
         "cpufreq.governor[policy4]",
     }
-    assert made.notes == ("frequency of 1 CPUs left alone: it is that of others' CPUs too",)
+    assert made.notes == ("frequency of 1 CPUs not changed: CPUs of other jobs share it",)
 
 
 def test_a_cap_is_for_the_job_s_part_of_its_packages_and_its_gpus() -> None:
