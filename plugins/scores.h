@@ -1,5 +1,6 @@
 /*
- * priority.table: the site factor of each job, as senergyctld writes it (slurm_energy/priority/table_file.py).
+ * priority.table: the site factor of each job, as senergyctld writes it
+ * (slurm_energy/priority/table_file.py).
  *
  * Knows files and numbers, nothing of Slurm. The table is copied by bounded reads into a static buffer: a
  * mapping would end slurmctld by SIGBUS when somebody truncates the file.

@@ -2,8 +2,8 @@
  * libamd_smi.so of the lab: AMD SMI calls answered from a shared state file.
  *
  * The vendor's Python package binds every symbol of the library when it is imported, so that all must be
- * there: those without a body here are in amdsmi_rest.h, which `slurm_energy_lab.amdsmi_library` writes from the
- * package together with amdsmi_layout.h, the offsets of the structures.
+ * there: those without a body here are in amdsmi_rest.h, which `slurm_energy_lab.amdsmi_library` writes from
+ * the package together with amdsmi_layout.h, the offsets of the structures.
  *
  * The state is in the file named by SENERGY_LAB_AMDSMI: struct header, then struct gpu for each GPU.
  *
