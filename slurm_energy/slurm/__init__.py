@@ -1,1 +1,4 @@
-"""Everything that is specific to Slurm: its commands, its hooks and its credentials; nothing about energy."""
+"""Interfaces to Slurm: commands, configuration files, hook environments, batch scripts, credentials.
+
+Nothing about energy belongs here.
+"""

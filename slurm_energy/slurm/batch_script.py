@@ -1,4 +1,4 @@
-"""What a batch script asks of Slurm: its #SBATCH lines, read by sbatch's rules, as figures of the job."""
+"""The resource request of a batch script: its #SBATCH lines, parsed by the rules of sbatch."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _TIMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BatchScript:
-    """A job as its script asks for it. None: not said.
+    """The job that a batch script requests. None: the script does not set the value.
 
     Attributes:
-        path: as given.
-        name: job name, by default the file's.
-        command: the first line that is a command, for people.
+        path: path of the script as the user gave it.
+        name: job name, by default the name of the file.
+        command: first command line of the script, for display.
         fingerprint: see `fingerprint`.
-        nodes, cpus, gpus: of all nodes together, as Slurm counts the request.
-        gpu_kind: type of the GPUs in Slurm's words.
-        time_limit_s: whole minutes in seconds; None: the partition's, or none.
-        partition: the first one that was named.
-        account: account.
-        flags: energy flags by name in the job-control environment (`ENERGY_POLICY`, ...), unchecked.
-        tasks: number of tasks of the array; 1 without one.
-        notes: what was left out or is in doubt.
+        nodes, cpus, gpus: numbers on all nodes together, as Slurm counts the request.
+        gpu_kind: Slurm's GRES type of the GPUs.
+        time_limit_s: whole minutes, in seconds; None: the limit of the partition, or none.
+        partition: the first partition that the script names.
+        account: account to charge.
+        flags: energy flags by their name in the job-control environment (`ENERGY_POLICY`, ...), unchecked.
+        tasks: number of array tasks; 1 without an array.
+        notes: ignored options and doubts, one line each.
     """
 
     path: str
@@ -65,16 +65,16 @@ class BatchScript:
 def read_script(
     path: str, content: bytes, arguments: Sequence[str] = (), extra: Sequence[str] = ()
 ) -> BatchScript:
-    """Read a batch script.
+    """Parse a batch script.
 
     Args:
-        path: its name, for the job's name and messages.
-        content: its bytes.
-        arguments: of the script.
-        extra: options of the command line, which go before those in the script.
+        path: path of the script, for the job name and for messages.
+        content: contents of the script.
+        arguments: arguments of the script.
+        extra: options of the sbatch command line, which override those in the script.
 
     Raises:
-        UsageError: sbatch would not take it, or a value that matters here is none; with file and line.
+        UsageError: sbatch would reject the script, or a needed value is invalid; names file and line.
     """
     _refuse(path, content)
     reader = _Lines(path, content)
@@ -86,10 +86,13 @@ def read_script(
 
 
 def parse_time_limit(text: str, name: str = "--time") -> float | None:
-    """Read a time limit in any of Slurm's forms, rounded up to minutes as Slurm does; None: no limit.
+    """Parse a time limit in any form of Slurm, rounded up to minutes as Slurm does.
+
+    Returns:
+        Seconds; None: no limit.
 
     Raises:
-        UsageError: not one of them.
+        UsageError: not a time limit.
     """
     if text.upper() in ("INFINITE", "UNLIMITED", "-1", "0"):
         return None
@@ -102,7 +105,7 @@ def parse_time_limit(text: str, name: str = "--time") -> float | None:
 
 
 def _refuse(path: str, content: bytes) -> None:
-    """Say what sbatch would say of such a file."""
+    """Reject a file that sbatch would reject."""
     if not content.startswith(b"#!"):
         raise UsageError(path, "its first line does not begin with #!", "begin with #!/bin/bash")
     if b"\0" in content:
@@ -114,7 +117,7 @@ def _refuse(path: str, content: bytes) -> None:
 
 
 class _Lines:
-    """The lines of a script: options until the first command, then what was written too late."""
+    """The lines of a script: options, which end at the first command, and that command."""
 
     def __init__(self, path: str, content: bytes) -> None:
         self.given: list[tuple[int, str, str | None]] = []
@@ -137,7 +140,7 @@ class _Lines:
             self.notes.append("a heterogeneous job: only its first component is predicted")
 
     def _take(self, path: str, number: int, text: str) -> bool:
-        """Note a line's options; True at the line that begins another component."""
+        """Store the options of a line; return True at the start of another heterogeneous component."""
         try:
             found = words(text)
             if found[:1] and found[0] in _HET:
@@ -149,7 +152,7 @@ class _Lines:
 
 
 class _Request:
-    """Options with the place where each was given, the last of each name."""
+    """The last value of each option, with the place where it was given."""
 
     def __init__(self, given: dict[str, tuple[str | None, str]]) -> None:
         self._given = given
@@ -184,9 +187,9 @@ class _Request:
         )
 
     def _nodes_and_tasks(self) -> tuple[int, int]:
-        """Return the least number of nodes, and tasks, which are one per node where none are said.
+        """Return the minimum number of nodes, and the number of tasks, by default one per node.
 
-        Without --nodes Slurm counts one node as asked for, however many tasks there are.
+        Without --nodes, Slurm counts one requested node whatever the number of tasks.
         """
         low = (self._text("nodes") or "").split("-")[0].split(",")[0]
         nodes = self._number("nodes", low) if low else None
@@ -195,7 +198,7 @@ class _Request:
         return nodes, tasks or nodes * (per_node or 1)
 
     def _gpus(self, nodes: int, tasks: int) -> tuple[int, str | None]:
-        """Return GPUs of all nodes and their type, from the option that says most."""
+        """Return number and type of the GPUs on all nodes, from the most general option."""
         for name, times in (("gpus", 1), ("gpus-per-node", nodes), ("gpus-per-task", tasks)):
             text = self._text(name)
             if text:
@@ -212,13 +215,13 @@ class _Request:
         return count * sockets, kind
 
     def _listed_gpus(self, name: str) -> tuple[int, str | None]:
-        """Return the GPUs of a list such as `craynetwork:1,gpu:a100:2` or `cpu=2,gres/gpu=1`."""
+        """Return number and type of the GPUs in a list, `craynetwork:1,gpu:a100:2` or `cpu=2,gres/gpu=1`."""
         items = (self._text(name) or "").split(",")
         plain = [item.removeprefix("gres/").removeprefix("gres:") for item in items]
         return self._sum([item for item in plain if item == "gpu" or item.startswith(("gpu:", "gpu="))], name)
 
     def _sum(self, items: Sequence[str], name: str) -> tuple[int, str | None]:
-        """Return the GPUs of a list and the type that was named first; others are noted."""
+        """Return the number of GPUs in a list and the first type; further types become a note."""
         found = [self._gres(item, name) for item in items]
         kinds = list(dict.fromkeys(kind for count, kind in found if kind and count))
         if len(kinds) > 1:
@@ -239,7 +242,7 @@ class _Request:
         }
 
     def _array(self) -> int:
-        """Return the number of tasks; what cannot be read counts as one."""
+        """Return the number of array tasks; a list that cannot be parsed counts as one task."""
         total = 0
         for part in (self._text("array") or "").partition("%")[0].split(","):
             match = re.fullmatch(r"(\d{1,8})(?:-(\d{1,8})(?::(\d{1,8}))?)?", part.strip())

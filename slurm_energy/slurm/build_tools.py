@@ -1,4 +1,7 @@
-"""Runs the programs of a build to their ends; failures become one line. Slurm's own commands: `command`."""
+"""Execution of build programs such as make; a failure becomes one line.
+
+Slurm's commands run through `command` instead.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,18 @@ TIMEOUT_S: Final = 600.0
 def run_tool(
     argv: list[str], directory: Path, what: str, failure: type[EnergyError] = UnavailableError
 ) -> None:
-    """Run a program silently.
+    """Run a program and discard its output.
 
     Args:
-        argv: the program and its arguments.
-        directory: where it runs.
-        what: what it makes, for the error.
-        failure: the error to raise if it fails.
+        argv: program and arguments.
+        directory: working directory.
+        what: name of the product, for the error message.
+        failure: class of the error for a failed program.
 
     Raises:
-        UnavailableError: it cannot be run, or takes longer than `TIMEOUT_S`.
-        EnergyError: of the class `failure`: it failed; the reason is its first error or its last line.
+        UnavailableError: the program cannot be executed, or takes longer than `TIMEOUT_S`.
+        EnergyError: of class `failure`, if the program failed. The reason is its first error line, else the
+            last line.
     """
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Run one of Slurm's client commands: with a time limit, a plain locale, and one-line errors."""
+"""Execution of Slurm's client commands with a time limit, a fixed locale and one-line errors."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from slurm_energy.errors import UnavailableError
 Runner = Callable[[Sequence[str]], str]
 BYTE_PER_CHARACTER: Final = "latin-1"
 """Encoding in which every byte of the output is one character."""
-# SLURM_CLUSTERS would send questions and changes to other clusters.
-_USERS_OWN = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SLURM_CLUSTERS")
+# Variables that would change output formats or filters; SLURM_CLUSTERS would address other clusters.
+_USER_VARIABLES = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SLURM_CLUSTERS")
 TIMEOUT_S = 30.0  # squeue itself gives up on an absent slurmctld after about 9 s
 
 
 class Command(list[str]):
-    """A command line with what does not fit on it.
+    """A command line with the encoding of its output and further environment variables.
 
     Args:
-        argv: program and arguments, which every user of the host can see.
+        argv: program and arguments. Every user of the host can see them.
         encoding: encoding of the output.
-        environment: further environment variables, which other users cannot see.
+        environment: further environment variables. Other users cannot see them.
     """
 
     def __init__(self, argv: Sequence[str], encoding: str = "utf-8", **environment: str) -> None:
@@ -33,17 +33,17 @@ class Command(list[str]):
 
 
 def command_environment() -> dict[str, str]:
-    """Return the environment in which commands print what a program can read.
+    """Return an environment in which Slurm's commands print output for programs.
 
-    Times are Unix seconds, so that neither time zone nor clock change can be misread, lists of array tasks
-    are whole, and no format or filter of a user's is in it.
+    Times are Unix seconds, independent of time zones and clock changes. Lists of array tasks are complete.
+    Formats and filters from the user's environment are removed.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_USERS_OWN)}
-    return kept | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_USER_VARIABLES)}
+    return inherited | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
 
 
 class CommandRunner:
-    """Runs commands one at a time and can be stopped from another thread, as a daemon must at its end."""
+    """Runs commands one at a time; another thread can stop it, as a daemon does at shutdown."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -52,14 +52,14 @@ class CommandRunner:
         self._stopped = False
 
     def __call__(self, argv: Sequence[str]) -> str:
-        """Return the standard output of a Slurm command.
+        """Run a Slurm command and return its standard output.
 
-        Its environment is `command_environment()` and that of a `Command`. Bytes that are not UTF-8 become
-        replacement characters.
+        The environment is `command_environment()`, extended by that of a `Command`. Bytes that are invalid
+        in the encoding become replacement characters.
 
         Raises:
-            UnavailableError: not installed, failed, too slow or stopped; the reason is the command's last
-                line.
+            UnavailableError: the command is not installed, failed, timed out or was stopped. The reason of a
+                failure is the last line of its error output.
         """
         name = argv[0]
         encoding = argv.encoding if isinstance(argv, Command) else "utf-8"
@@ -77,7 +77,7 @@ class CommandRunner:
         return output.decode(encoding, "replace")
 
     def stop(self) -> None:
-        """End the running command, if any, and refuse further ones."""
+        """Kill the running command, if any, and refuse further commands."""
         with self._lock:
             self._stopped = True
             if self._child is not None:
@@ -113,5 +113,5 @@ class CommandRunner:
 
 
 def run_command(argv: Sequence[str]) -> str:
-    """Run one command; see `CommandRunner`."""
+    """Run one command with a new `CommandRunner`."""
     return CommandRunner()(argv)

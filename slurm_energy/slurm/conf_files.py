@@ -1,4 +1,4 @@
-"""Reads slurm.conf and plugstack.conf as files: prolog, epilog, SPANK plugins. Asks no daemon."""
+"""Parser of slurm.conf and plugstack.conf. No daemon is asked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_PLACES = (
+_USUAL_PATHS = (
     Path("/etc/slurm/slurm.conf"),
     Path("/etc/slurm-llnl/slurm.conf"),
     Path("/run/slurm/conf/slurm.conf"),  # configless nodes
@@ -23,10 +23,10 @@ _PAIR: Final = re.compile(
 _WHOLE_LINES: Final = frozenset(
     ("nodename", "nodeset", "partitionname", "downnodes", "frontendname", "switchname")
 )
-"""Keys that begin a line of a node, a partition and the like: its other words are no keys of slurm.conf."""
+"""Keys that begin a line about nodes, partitions and so on; the other keys of such a line are not global."""
 _COMMENT: Final = re.compile(r"^((?:[^\\#]|\\.)*)#.*$")
 _CONTINUED: Final = re.compile(r"(?<!\\)(?:\\\\)*\\$")
-_MOST_INCLUDES: Final = 64
+_MAX_INCLUDES: Final = 64
 _CLUSTER_NAME: Final = re.compile(r"^\s*clustername\s*=\s*\"?(\S+?)\"?(?:\s|$)", re.IGNORECASE)
 
 
@@ -35,9 +35,9 @@ class PlugstackLine:
     """A line of plugstack.conf.
 
     Attributes:
-        required: jobs fail where the plugin is missing.
-        plugin: its file as written; a bare name is looked up in PluginDir.
-        arguments: what follows, `key=value` words.
+        required: jobs fail if the plugin is missing.
+        plugin: path of the plugin as written; a bare name is relative to PluginDir.
+        arguments: arguments of the plugin, `key=value` words.
     """
 
     required: bool
@@ -46,41 +46,41 @@ class PlugstackLine:
 
 
 def locate_slurm_conf(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the path of slurm.conf; None: there is none where Slurm or a usual package would look.
+    """Return the path of slurm.conf; None: it is in none of the usual places.
 
-    The order is Slurm's own: $SLURM_CONF, the path that the commands were built with, which is `etc` of a
-    prefix such as /opt/slurm, then the cache of configless nodes.
+    The order is that of Slurm: $SLURM_CONF; the path with which the commands were built, which is `etc` below
+    a prefix such as /opt/slurm; the cache of configless nodes.
     """
     if named := environment.get("SLURM_CONF"):
         return Path(named)
     program = shutil.which("scontrol", path=environment.get("PATH"))
     prefix = Path(program).resolve().parent.parent if program else Path("/usr")
-    own = () if prefix == Path("/usr") else (prefix / "etc/slurm.conf", prefix / "etc/slurm/slurm.conf")
-    return next((path for path in (*own, *_PLACES) if path.exists()), None)
+    built_in = () if prefix == Path("/usr") else (prefix / "etc/slurm.conf", prefix / "etc/slurm/slurm.conf")
+    return next((path for path in (*built_in, *_USUAL_PATHS) if path.exists()), None)
 
 
 def read_settings(path: Path, *, strict: bool = False) -> dict[str, list[str]]:
-    """Return the values of slurm.conf and of the files that it includes, by key in lower case.
+    """Return all values of slurm.conf and its included files, by key in lower case.
 
-    Where a key is given several times Slurm uses the last value. Lines of nodes, partitions and the like are
-    kept whole under their first key.
+    If a key occurs several times, Slurm uses the last value. Lines about nodes, partitions and so on are
+    returned whole under their first key.
 
     Args:
-        path: slurm.conf.
-        strict: raise an error if an included file cannot be read, instead of leaving it out.
+        path: path of slurm.conf.
+        strict: raise an error if an included file cannot be read, instead of skipping it.
 
     Raises:
         OSError: a file cannot be read.
     """
-    found: dict[str, list[str]] = {}
+    settings: dict[str, list[str]] = {}
     for line in _lines(path, strict=strict):
         for key, value in _pairs(line):
-            found.setdefault(key, []).append(value)
-    return found
+            settings.setdefault(key, []).append(value)
+    return settings
 
 
 def _pairs(line: str) -> list[tuple[str, str]]:
-    """Return the keys and values of a line, which may hold several."""
+    """Return the pairs of key and value in a line."""
     pairs: list[tuple[str, str]] = []
     at = 0
     while match := _PAIR.match(line, at):
@@ -92,9 +92,9 @@ def _pairs(line: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def plugstack_lines(slurm_conf: Path, found: Mapping[str, list[str]]) -> list[PlugstackLine]:
-    """Return the plugins of plugstack.conf: of the one that slurm.conf names, else beside slurm.conf."""
-    named = found.get("plugstackconfig")
+def plugstack_lines(slurm_conf: Path, settings: Mapping[str, list[str]]) -> list[PlugstackLine]:
+    """Return the lines of plugstack.conf, which slurm.conf names or which is in the same directory."""
+    named = settings.get("plugstackconfig")
     path = Path(named[-1]) if named else slurm_conf.with_name("plugstack.conf")
     try:
         lines = _lines(path)
@@ -109,18 +109,18 @@ def plugstack_lines(slurm_conf: Path, found: Mapping[str, list[str]]) -> list[Pl
 
 
 def _lines(path: Path, *, strict: bool = False) -> list[str]:
-    """Return the lines of a file without comments, with the lines of included files in their place."""
-    lines, left, cluster = list[str](), _MOST_INCLUDES, ""
+    """Return the lines of a file without comments; lines of included files replace the Include lines."""
+    lines, includes_left, cluster = list[str](), _MAX_INCLUDES, ""
     waiting = [(path.parent, line) for line in _text(path)]
     while waiting:
         folder, line = waiting.pop(0)
         words = line.split()
         if len(words) > 1 and words[0].lower() == "include":
-            if left == 0:
+            if includes_left == 0:
                 if strict:
-                    raise OSError(0, f"more than {_MOST_INCLUDES} included files", str(path))
+                    raise OSError(0, f"more than {_MAX_INCLUDES} included files", str(path))
                 continue
-            left -= 1
+            includes_left -= 1
             files = _included(folder, " ".join(words[1:]).replace("%c", cluster), strict=strict)
             waiting = [(file.parent, text) for file in files for text in _readable(file, strict)] + waiting
         elif line.strip():
@@ -131,7 +131,7 @@ def _lines(path: Path, *, strict: bool = False) -> list[str]:
 
 
 def _included(folder: Path, name: str, *, strict: bool) -> list[Path]:
-    """Return the files that an Include line names, a glob in plugstack.conf; relative to `folder`."""
+    """Return the files of an Include line, relative to `folder`; plugstack.conf may give a glob."""
     path = folder / name
     files = [file for file in sorted(path.parent.glob(path.name)) if file.is_file()]
     return [path] if strict and not files else files
@@ -147,7 +147,7 @@ def _readable(path: Path, strict: bool) -> list[str]:
 
 
 def _text(path: Path) -> list[str]:
-    r"""Return lines without comments, continued lines joined, `\x` read as `x`, as Slurm does."""
+    r"""Return lines as Slurm reads them: without comments, continued lines joined, `\x` as `x`."""
     text = path.read_text(errors="replace")
     lines, begun = list[str](), ""
     for raw in text.split("\n"):

@@ -1,6 +1,6 @@
-"""Slurm's source from Debian's archive: the package that slurmctld came from, without touching /etc/apt.
+"""Download of Slurm's source package from the archive of Debian or Ubuntu, without a change to /etc/apt.
 
-apt checks the archive's signatures. Nothing is compiled here.
+apt verifies the signatures of the archive. Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _APT: Final = Path("/etc/apt")
 
 
 def source_package(run: Runner = run_command) -> tuple[str, str]:
-    """Return name and version of the source package of the installed slurmctld.
+    """Return name and version of the source package from which the installed slurmctld was built.
 
     Raises:
         UnavailableError: slurmctld is not from a Debian package.
@@ -37,9 +37,9 @@ def source_package(run: Runner = run_command) -> tuple[str, str]:
 
 
 def source_lists(etc: Path = _APT) -> str:
-    """Return the archive's entries in `etc` as entries of source packages, in the format of deb822.
+    """Return the entries of the Debian or Ubuntu archive in `etc`, rewritten for source packages as deb822.
 
-    Entries of other publishers are left out: they would only make the download slower and less sure.
+    Entries of other publishers are left out, as they would make the download slower and less reliable.
     """
     stanzas: list[str] = []
     for path in [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))]:
@@ -58,10 +58,10 @@ def _from_deb822(text: str) -> Iterator[str]:
         }
         uris = [uri for uri in keys.get("uris", "").split() if _ARCHIVE.search(uri)]
         if uris and "main" in keys.get("components", "").split() and keys.get("enabled", "yes") != "no":
-            kept = [
+            fields = [
                 line for line in lines if not re.match(r"(types|uris|architectures):", line, re.IGNORECASE)
             ]
-            yield "\n".join(["Types: deb-src", f"URIs: {' '.join(uris)}", *kept])
+            yield "\n".join(["Types: deb-src", f"URIs: {' '.join(uris)}", *fields])
 
 
 def _from_lines(text: str) -> Iterator[str]:
@@ -79,19 +79,19 @@ def _from_lines(text: str) -> Iterator[str]:
 
 
 def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
-    """Download a source package and unpack it, patched as Debian built it.
+    """Download a source package and unpack it with Debian's patches applied.
 
     Args:
-        cache: directory to work in; it is made.
-        name: of the source package.
-        version: of the source package.
-        etc: apt's configuration, which names the archive.
+        cache: working directory; it is created.
+        name: name of the source package.
+        version: version of the source package.
+        etc: apt's configuration directory, which names the archive.
 
     Returns:
         The unpacked tree, below `cache`.
 
     Raises:
-        UnavailableError: no archive, no such package in it, or no dpkg-source to unpack it with.
+        UnavailableError: no archive is configured, it does not have the package, or dpkg-source is missing.
     """
     if not shutil.which("dpkg-source"):
         raise UnavailableError("dpkg-source", "not found", "apt-get install dpkg-dev")
@@ -123,7 +123,7 @@ def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
 
 
 def _apt_get(apt: Path) -> list[str]:
-    """Return apt-get's command with lists and caches of its own, so that the machine's stay as they are."""
+    """Return an apt-get command with its own lists and caches; those of the machine stay unchanged."""
     options = {
         "Dir::Etc::sourcelist": "/dev/null",
         "Dir::Etc::sourceparts": str(apt / "parts"),

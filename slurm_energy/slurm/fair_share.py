@@ -1,4 +1,4 @@
-"""Shares of accounts and users as the site gave them out with sacctmgr; nothing about what they have used."""
+"""Fair-share entitlements of accounts and users, as set with sacctmgr. Usage does not belong here."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PARENT: Final = "parent"
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """One row of `sacctmgr show assoc`.
+    """An association, which is one row of `sacctmgr show assoc`.
 
     Attributes:
-        account, user, partition, parent: names, empty where none; `user` is empty for an account itself,
-            `parent` for all but accounts below another.
-        shares: raw shares; None: `parent`, it has no share of its own and draws on its account's.
+        account, user, partition, parent: names; empty: none. `user` is empty for the association of an
+            account itself. Only accounts below another account have a `parent`.
+        shares: raw shares; None: `Share=parent`, the association uses the shares of its account.
     """
 
     account: str
@@ -37,12 +37,12 @@ class Association:
 
 @dataclass(frozen=True, slots=True)
 class FairShare:
-    """What an account or user is entitled to.
+    """The fair-share entitlement of an account or user.
 
     Attributes:
         raw: shares as sacctmgr shows them; None: `parent`.
-        norm: part of the whole cluster, 0 to 1: the product of the parts of each level, from the root down.
-            Slurm's own NormShares is that under classic fairshare, and under Fair Tree the last factor alone.
+        norm: fraction of the cluster, 0 to 1: the product of the fractions on each level from the root down.
+            Slurm's NormShares has this value under classic fairshare. Under Fair Tree it is the last factor.
     """
 
     raw: int | None
@@ -51,14 +51,14 @@ class FairShare:
 
 @dataclass(frozen=True, slots=True)
 class ShareTree:
-    """Shares by account and by (account, user), and the account above each account that has one."""
+    """All fair shares: by account and by (account, user), and the parent of each account."""
 
     accounts: Mapping[str, FairShare] = field(default_factory=dict)
     users: Mapping[tuple[str, str], FairShare] = field(default_factory=dict)
     parents: Mapping[str, str] = field(default_factory=dict)
 
     def ancestors(self, account: str) -> list[str]:
-        """Return an account and those above it, the root last."""
+        """Return the account and the accounts above it, the root last."""
         found = [account]
         while (above := self.parents.get(found[-1], "")) and above not in found:
             found.append(above)
@@ -66,14 +66,14 @@ class ShareTree:
 
 
 def read_shares(run: Runner = run_command, cluster: str = "") -> ShareTree:
-    """Ask slurmdbd for the shares of a cluster; slurmctld is not asked.
+    """Read the fair shares of a cluster from slurmdbd; slurmctld is not asked.
 
     Args:
-        run: what executes a command.
-        cluster: its name in slurm.conf; empty: sacctmgr shows those of all clusters together.
+        run: executes a command.
+        cluster: ClusterName; empty: sacctmgr shows the associations of all clusters together.
 
     Raises:
-        UnavailableError: no slurmdbd, or an answer that cannot be read.
+        UnavailableError: slurmdbd does not answer, or the output cannot be parsed.
     """
     where = [f"cluster={cluster}"] if cluster else []
     command = _COLUMNS.command(["sacctmgr", "-n", "show", "assoc", *where, f"format={_COLUMNS.format}"])
@@ -81,12 +81,12 @@ def read_shares(run: Runner = run_command, cluster: str = "") -> ShareTree:
 
 
 class ShareCache:
-    """Reads shares now and then: they change when an administrator changes them.
+    """Caches fair shares, which change only when an administrator changes them.
 
     Args:
-        read: gives them, or raises UnavailableError.
-        max_age_s: seconds after which they are read again.
-        clock: seconds, monotonic.
+        read: reads the shares; raises UnavailableError.
+        max_age_s: seconds after which the shares are read again.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class ShareCache:
         self._read = read
         self._max_age_s = max_age_s
         self._clock = clock
-        self._next_s = self._soonest_s = -float("inf")
-        self._known = ShareTree()
+        self._next_s = self._earliest_s = -float("inf")
+        self._tree = ShareTree()
         self._missing: frozenset[tuple[str, str]] = frozenset()
         self._wait_s = max_age_s / 60
 
@@ -107,38 +107,38 @@ class ShareCache:
         """Return the shares, at most `max_age_s` old.
 
         Args:
-            wanted: pairs of account and user; one that is not known, as of a new user, lets all be read again
-                after a sixtieth of `max_age_s`, and after twice as long each time the same ones are missing.
+            wanted: pairs of account and user. An unknown pair, as of a new user, causes another read
+                after a sixtieth of `max_age_s`. The delay doubles each time the same pairs stay unknown.
 
         Raises:
-            UnavailableError: they could not be read again; until the next try, a tenth of `max_age_s` later,
-                the last known ones are returned, none at first.
+            UnavailableError: the shares could not be read. The next attempt is a tenth of `max_age_s` later;
+                until then the last known shares are returned, an empty tree at first.
         """
         now_s, pairs = self._clock(), frozenset(wanted)
-        if now_s >= self._next_s or (now_s >= self._soonest_s and not self._knows(pairs)):
-            self._next_s = self._soonest_s = now_s + self._max_age_s / 10
-            self._known = self._read()
-            missing = pairs - self._known.users.keys()
+        if now_s >= self._next_s or (now_s >= self._earliest_s and not self._contains(pairs)):
+            self._next_s = self._earliest_s = now_s + self._max_age_s / 10
+            self._tree = self._read()
+            missing = pairs - self._tree.users.keys()
             again = bool(missing) and missing == self._missing
             self._wait_s = 2 * self._wait_s if again else self._max_age_s / 60
             self._missing = missing
-            self._next_s, self._soonest_s = self._clock() + self._max_age_s, now_s + self._wait_s
-        return self._known
+            self._next_s, self._earliest_s = self._clock() + self._max_age_s, now_s + self._wait_s
+        return self._tree
 
     def refresh(self) -> None:
-        """Read again at the next call, as after a change with sacctmgr."""
+        """Read the shares again at the next call of `current`."""
         self._next_s = -float("inf")
 
-    def _knows(self, pairs: frozenset[tuple[str, str]]) -> bool:
-        return pairs <= self._known.users.keys()
+    def _contains(self, pairs: frozenset[tuple[str, str]]) -> bool:
+        return pairs <= self._tree.users.keys()
 
 
 def normalise_shares(associations: Iterable[Association]) -> ShareTree:
-    """Return each association's part of the cluster.
+    """Compute the fraction of the cluster for each association.
 
-    On every level shares count in relation to the sum of all that stand beside each other, users and
-    accounts alike. What has `parent` for its share has its account's part, and what is below it competes
-    one level up. Source: slurm.schedmd.com/classic_fair_share.html, "Normalized Shares".
+    On each level, shares are divided by the sum of the shares of all siblings, users and accounts alike. An
+    association with `Share=parent` has the fraction of its account, and its children compete one level
+    higher. Source: slurm.schedmd.com/classic_fair_share.html, "Normalized Shares".
     """
     rows = list(associations)
     tree = _Tree(rows)
@@ -157,7 +157,7 @@ def normalise_shares(associations: Iterable[Association]) -> ShareTree:
 
 
 class _Tree:
-    """Associations by what they are below of; a loop, which Slurm does not allow, is cut."""
+    """The tree of associations; a cycle, which Slurm does not allow, is cut."""
 
     def __init__(self, rows: list[Association]) -> None:
         self._below: dict[str, list[Association]] = {}
@@ -168,30 +168,30 @@ class _Tree:
             self._below.setdefault(above, []).append(row)
 
     def parts(self) -> list[tuple[Association, float]]:
-        """Return every row that hangs on a root, with its part."""
-        found = [(row, 1.0) for row in self._tops]
-        seen = {row.account for row in self._tops}
-        for row, norm in found:  # grows while it is walked
+        """Return each row that is reachable from a root, with its fraction of the cluster."""
+        parts = [(row, 1.0) for row in self._tops]
+        visited = {row.account for row in self._tops}
+        for row, norm in parts:  # the list grows during the loop
             if row.user or (row.shares is None and row not in self._tops):
-                continue  # what is below a `parent` was found with its level
-            level = self._level(row.account, seen)
+                continue  # the children of a `parent` association are already part of its level
+            level = self._level(row.account, visited)
             total = sum(below.shares for below in level if below.shares is not None)
             for below in level:
                 own = norm if below.shares is None else norm * below.shares / total if total else 0.0
-                found.append((below, own))
-        return found
+                parts.append((below, own))
+        return parts
 
-    def _level(self, account: str, seen: set[str]) -> list[Association]:
-        """Return what competes below an account, through accounts that have no share of their own."""
+    def _level(self, account: str, visited: set[str]) -> list[Association]:
+        """Return the associations that compete below an account, through `Share=parent` accounts."""
         level = []
         for row in self._below.get(account, []):
             if not row.user:
-                if row.account in seen:
+                if row.account in visited:
                     continue
-                seen.add(row.account)
+                visited.add(row.account)
             level.append(row)
             if not row.user and row.shares is None:
-                level += self._level(row.account, seen)
+                level += self._level(row.account, visited)
         return level
 
 

@@ -1,7 +1,7 @@
-"""What a prolog or epilog's environment says about the job, alike for every Slurm release.
+"""Description of a job from the environment of prolog or epilog, the same for every Slurm release.
 
-Names differ between releases; only this module knows which. The job-control values (`SPANK_ENERGY_*`)
-come from the user and are handed on unchecked.
+The names of variables differ between releases; this module hides the differences. The job-control values
+(`SPANK_ENERGY_*`) are user-supplied and unchecked.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from slurm_energy.slurm import hostlist
 _FLAG_PREFIX = "SPANK_ENERGY_"
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
-_MOST_GPUS = 1024
+_MAX_GPUS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """One job on this node. None means that this release's hooks do not tell.
+    """A job on this node as the hook's environment describes it. None: this release does not set the value.
 
     Attributes:
-        job_id: Slurm's job id; tasks of arrays and parts of heterogeneous jobs have their own.
-        restart_count: how often the job was requeued before.
-        uid: the owner.
-        user: the owner's name.
-        partition: the job's partition.
+        job_id: Slurm's job id; array tasks and heterogeneous components have their own.
+        restart_count: number of earlier requeues.
+        uid: uid of the owner.
+        user: login name of the owner.
+        partition: partition of the job.
         cluster: ClusterName.
-        node: this node's name in Slurm.
-        cpus: CPUs that the job has on this node.
+        node: NodeName of this node.
+        cpus: number of CPUs of the job on this node.
         gpus: device numbers of the job's GPUs on this node; None also if it has none.
-        exclusive: True if Slurm says that nobody else may run here.
-        sluid: the job's unique id, Slurm 25.11 and later.
-        flags: the energy flags by name (`ENERGY_POLICY`, ...), unchecked.
+        exclusive: True if Slurm allows no other job on this node.
+        sluid: Slurm's unique job id, from Slurm 25.11 on.
+        flags: energy flags by name (`ENERGY_POLICY`, ...), unchecked.
     """
 
     job_id: int
@@ -58,23 +58,23 @@ class JobContext:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Job id and restart count, by which jobs on a node are told apart."""
+        """Job id and restart count, which identify a job on a node."""
         return self.job_id, self.restart_count
 
 
 def this_node() -> str:
-    """Return this node's name as far as it is known before any hook tells it."""
+    """Return the name of this node before the first hook: SLURMD_NODENAME, else the short host name."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def job_context(env: Mapping[str, str]) -> JobContext:
-    """Read a hook's environment.
+    """Parse the environment of a hook.
 
     Args:
         env: variables named `SLURM*` and `SPANK_ENERGY_*`.
 
     Raises:
-        UsageError: no job id or owner in it, or not numbers.
+        UsageError: job id or uid is missing or not a number.
     """
     return JobContext(
         job_id=_number(env, "SLURM_JOB_ID", "SLURM_JOBID"),
@@ -86,7 +86,7 @@ def job_context(env: Mapping[str, str]) -> JobContext:
         node=env.get("SLURMD_NODENAME") or None,
         cpus=_cpus(env),
         gpus=_gpus(env.get("SLURM_JOB_GPUS", "")),
-        # 26.05 tells the job's exclusivity in the words of scontrol: no, node, user, mcs, topo.
+        # 26.05 sets the exclusivity of the job as scontrol shows it: no, node, user, mcs, topo.
         exclusive=env.get("SLURM_JOB_EXCLUSIVE", "").lower() in ("node", "yes"),
         sluid=env.get("SLURM_JOB_SLUID") or None,
         flags={
@@ -108,13 +108,16 @@ def _number(env: Mapping[str, str], *names: str, default: int | None = None) -> 
 
 
 def _cpus(env: Mapping[str, str]) -> int | None:
-    """Return the job's CPUs on this node. 22.05 calls the list SLURM_NODELIST, later releases add JOB."""
+    """Return the number of CPUs on this node.
+
+    The list of nodes is SLURM_NODELIST in 22.05 and SLURM_JOB_NODELIST in later releases.
+    """
     counts, node = env.get("SLURM_JOB_CPUS_PER_NODE"), env.get("SLURMD_NODENAME")
     nodes = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST")
     if not (counts and node and nodes):
         return None
     try:
-        if hostlist.is_uniform(counts):  # all nodes alike: no need to look for ours
+        if hostlist.is_uniform(counts):  # all nodes have the same count: the position does not matter
             return hostlist.count_at(counts, 0)
         position = hostlist.node_position(node, nodes)
         return None if position is None else hostlist.count_at(counts, position)
@@ -123,13 +126,13 @@ def _cpus(env: Mapping[str, str]) -> int | None:
 
 
 def _gpus(text: str) -> tuple[int, ...] | None:
-    """Read SLURM_JOB_GPUS, e.g. `0,2-3`; anything else (MIG, UUIDs) counts as not known."""
+    """Parse SLURM_JOB_GPUS, for example `0,2-3`; MIG devices, UUIDs and other text yield None, unknown."""
     numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:
             return None
         numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
-        if len(numbers) > _MOST_GPUS:
+        if len(numbers) > _MAX_GPUS:
             return None
     return tuple(numbers)

@@ -1,4 +1,4 @@
-"""The Slurm of this host: its prefix, slurmctld and plugin directory, in /usr or elsewhere."""
+"""The Slurm installation of this host: prefix, slurmctld and plugin directory, in /usr or elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BELOW_PREFIX: Final = ("lib/slurm", "lib64/slurm", "lib/*/slurm", "lib/*/slurm-
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """An installed Slurm.
+    """A Slurm installation.
 
     Attributes:
         prefix: directory with `bin` and `sbin`.
@@ -36,28 +36,28 @@ class Installation:
 
     @property
     def is_packaged(self) -> bool:
-        """Whether it is in /usr, where only the distribution's packages are."""
+        """Whether the prefix is /usr, which holds only packages of the distribution."""
         return self.prefix == Path("/usr")
 
     def release(self, run: Runner = run_command) -> Release:
-        """Ask slurmctld for its release; no daemon and no slurm.conf is needed.
+        """Return the release of slurmctld; needs neither a running daemon nor slurm.conf.
 
         Raises:
-            UnavailableError: it says no version.
+            UnavailableError: the output of `slurmctld -V` has no version.
         """
         return parse_release(run([str(self.slurmctld), "-V"]), f"{self.slurmctld} -V")
 
     def plugin_directory(self, run: Runner | None = run_command) -> Path:
         """Return the directory with Slurm's own plugins.
 
-        Sources, in this order: PluginDir of slurm.conf, the usual directories below the prefix, PluginDir of
-        the running slurmctld, which may be away and is given time to answer.
+        Candidates are, in this order, PluginDir of slurm.conf, the usual directories below the prefix and
+        PluginDir of the running slurmctld. A slurmctld that is down delays the last step up to its timeout.
 
         Args:
-            run: what executes a command; None: slurmctld is not asked.
+            run: executes a command; None: do not ask slurmctld.
 
         Raises:
-            UnavailableError: it is in none of them.
+            UnavailableError: no candidate has Slurm's plugins.
         """
         for directory in self._plugin_directories(run):
             if (directory / _PROBE).exists():
@@ -85,24 +85,24 @@ class Installation:
 
 
 def find(prefix: Path | None = None, environment: Mapping[str, str] = os.environ) -> Installation:
-    """Find the Slurm of this host.
+    """Find the Slurm installation of this host.
 
     Args:
-        prefix: its prefix; None: that of scontrol or srun on PATH, else where slurmctld is found.
-        environment: for PATH.
+        prefix: prefix of the installation; None: that of scontrol or srun on PATH, else that of slurmctld.
+        environment: environment with PATH.
 
     Raises:
-        UsageError: there is no slurmctld in this prefix.
-        UnavailableError: there is none on this host.
+        UsageError: the given prefix has no slurmctld.
+        UnavailableError: this host has no slurmctld.
     """
     if prefix is not None:
         return _below(prefix)
     path = environment.get("PATH", "")
     for client in _CLIENTS:
         if program := shutil.which(client, path=path):
-            found = Path(program).resolve().parent.parent
-            if (found / "sbin/slurmctld").exists():
-                return Installation(found, found / "sbin/slurmctld")
+            own_prefix = Path(program).resolve().parent.parent
+            if (own_prefix / "sbin/slurmctld").exists():
+                return Installation(own_prefix, own_prefix / "sbin/slurmctld")
     program = shutil.which("slurmctld", path=f"{path}:{_SBIN}")
     if program is None:
         todo = "build on the host that runs slurmctld, or give --slurm-prefix DIR"
@@ -119,5 +119,5 @@ def _below(prefix: Path) -> Installation:
 
 
 def _paths(text: str) -> list[Path]:
-    """Return the directories of a PluginDir, which separates them by colons."""
+    """Return the directories in PluginDir, which are separated by colons."""
     return [Path(part) for part in text.split(":") if part.startswith("/")]

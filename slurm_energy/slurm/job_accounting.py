@@ -1,8 +1,7 @@
-"""What Slurm's accounting knows about jobs: one query for many jobs, read so that no job name can break it.
+"""Facts about jobs from Slurm's accounting, with one query for many jobs.
 
-Two sources: `sacct` where slurmdbd runs, else `squeue`, which knows finished jobs for MinJobAge seconds.
-The field names used exist in every release from 22.05 on, so all releases share these readers. No
-energy figures and no storage here.
+The source is sacct if slurmdbd runs, else squeue, which shows finished jobs for MinJobAge seconds. All
+releases from 22.05 on have the fields used here. No energy figures and no storage here.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _UNFINISHED: Final = frozenset(
     ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "STAGE_OUT", "SIGNALING")
 )
 _DISPLAY_ID = re.compile(r"(?P<base>\d+)(?:_(?P<task>\d+)|\+(?P<offset>\d+))?")
-# The columns of both sources; squeue has an empty one for what it does not print.
+# The columns of both sources; the squeue columns of values that it cannot print are empty.
 _SACCT: Final = FixedWidth(
     {
         **dict.fromkeys(("JobIDRaw", "JobID"), 64),
@@ -46,9 +45,9 @@ _ACCOUNTING_OFF = "accounting storage is disabled"
 class JobFacts:
     """One run of a job as Slurm's accounting shows it.
 
-    Times are Unix seconds. None means that Slurm does not say (yet). `display_id` is the id that
-    people see: `12`, array task `12_3`, component of a heterogeneous job `14+0`. `requested` is what the job
-    asked for in sacct's words, `cpu=4,gres/gpu=2,node=1`; squeue does not tell.
+    Times are Unix seconds. None: Slurm does not show the value, or not yet. `display_id` is the id that users
+    see: `12`, array task `12_3`, heterogeneous component `14+0`. `requested` is the list of requested TRES as
+    sacct prints it, `cpu=4,gres/gpu=2,node=1`; squeue does not show it.
     """
 
     job_id: int
@@ -69,27 +68,27 @@ class JobFacts:
 
     @property
     def finished(self) -> bool:
-        """Whether the state is final, so that asking again would give the same."""
+        """Whether the state is final, so that later queries return the same facts."""
         return self.state.split(" ")[0] not in _UNFINISHED
 
     @property
     def array_job_id(self) -> int | None:
-        """Id of the array that the job is a task of."""
+        """Job id of the array to which the job belongs; None: not an array task."""
         return self._base_if("task")
 
     @property
     def array_task_id(self) -> int | None:
-        """Index in its array."""
+        """Index of the task in its array; None: not an array task."""
         return self._part("task")
 
     @property
     def het_job_id(self) -> int | None:
-        """Id of the heterogeneous job that the job is a component of."""
+        """Job id of the heterogeneous job to which the component belongs; None: not a component."""
         return self._base_if("offset")
 
     @property
     def het_offset(self) -> int | None:
-        """Number of the component in its heterogeneous job."""
+        """Number of the component in its heterogeneous job; None: not a component."""
         return self._part("offset")
 
     def _part(self, name: str) -> int | None:
@@ -101,35 +100,42 @@ class JobFacts:
 
 
 def read_job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[int, tuple[JobFacts, ...]]:
-    """Ask Slurm for many jobs at once.
+    """Return the facts about many jobs.
 
     Args:
-        job_ids: raw job ids, as in a prolog's SLURM_JOB_ID.
-        run: what executes a command (see `command.run_command`).
+        job_ids: raw job ids, as in SLURM_JOB_ID of a prolog.
+        run: executes a command, see `command.run_command`.
 
     Returns:
-        Per known job id its runs by start time, more than one after a requeue or where ids were used again
-        (squeue knows the current run only). Unknown ids are absent.
+        The runs of each known job id by start time. There are several after a requeue, or after Slurm has
+        reused the id; squeue shows the current run only. Unknown ids are missing.
 
     Raises:
-        UnavailableError: Slurm's database daemon or controller cannot be asked.
+        UnavailableError: neither slurmdbd nor slurmctld answers.
     """
-    wanted = set(job_ids)
+    requested_ids = set(job_ids)
     found: dict[int, list[JobFacts]] = {}
-    for facts in _query(sorted(wanted), run):
-        if facts.job_id in wanted:
+    for facts in _query(sorted(requested_ids), run):
+        if facts.job_id in requested_ids:
             found.setdefault(facts.job_id, []).append(facts)
     return {job_id: tuple(sorted(runs, key=_run_order)) for job_id, runs in found.items()}
 
 
 def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> JobFacts | None:
-    """Return the run that a record of `restart_count` starting at `start` (Unix seconds) belongs to.
+    """Return the run to which a record belongs.
 
-    The restart counter decides where the times agree with it; else the run during which the record
-    started, as after a purge of old runs or where job ids were used again. None if no run was near
-    that time: 5 minutes of clock difference are allowed, 10 seconds where Slurm does not know the run's
-    start. (slurmdbd loses it when a job ends before it has heard of its start; a job that was cancelled
-    while it waited looks the same.)
+    The restart count selects the run if the times agree. Otherwise, as after a purge of old runs or a reuse
+    of job ids, it is the run during which the record started. The clocks may differ by 5 minutes, or by
+    10 seconds if Slurm has no start time. (slurmdbd loses the start time if a job ends before the message of
+    its start arrives. A job that was cancelled while pending looks the same.)
+
+    Args:
+        runs: runs of the job, from `read_job_facts`.
+        restart_count: restart count of the record.
+        start: start of the record, Unix seconds.
+
+    Returns:
+        None: no run was near that time.
     """
     begun = [facts for facts in runs if facts.start is not None or facts.end is not None]
     if restart_count < len(begun) and _is_near(begun[restart_count], start):
@@ -153,15 +159,15 @@ def _query(job_ids: Sequence[int], run: Runner) -> Iterator[JobFacts]:
 
 
 def _sacct_command(ids: str) -> Command:
-    # -a: every user's; -D: earlier runs too; -X: no steps.
+    # -a: jobs of all users; -D: also earlier runs; -X: no steps.
     return _SACCT.command(["sacct", "-a", "-D", "-X", "-n", "-o", _SACCT.format, "-j", ids])
 
 
 def _from_squeue(run: Runner) -> Iterator[JobFacts]:
-    # No -j: squeue fails as a whole if one of the ids is gone.
+    # Without -j: squeue would fail for all jobs if one of them has left the queue.
     for row in squeue_rows(_SQUEUE_OPTIONS, _SQUEUE_FIELDS, run):
         state, start, end = row[6], row[8], row[9]
-        # squeue fills in the expected start of a pending job and the time limit's end of a running one.
+        # squeue prints the expected start of a pending job, and the end of the time limit of a running job.
         row[8] = "" if state == "PENDING" else start
         row[9] = "" if state in _UNFINISHED else end
         row[10] = _clock_seconds(row[10])
@@ -197,17 +203,17 @@ def _facts(row: Sequence[str]) -> JobFacts:
 
 
 def _text(text: str) -> str | None:
-    """Read a name; empty and squeue's `(null)` are None."""
+    """Return a name; None for empty text and squeue's `(null)`."""
     return text if text not in ("", "(null)") else None
 
 
 def _seconds(text: str) -> float | None:
-    """Read whole seconds; `Unknown`, `None`, `N/A` and the like are None."""
+    """Parse whole seconds; None for `Unknown`, `None`, `N/A` and similar text."""
     return float(text) if text.isdecimal() else None
 
 
 def _clock_seconds(text: str) -> str:
-    """Turn squeue's `[days-][[hours:]minutes:]seconds` into a number of seconds, else empty."""
+    """Convert squeue's `[days-][hours:]minutes:seconds` to seconds as text; empty if it has another form."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
     if match is None:
         return ""
@@ -229,7 +235,10 @@ def _preference(facts: JobFacts, time: float) -> tuple[float, bool, float]:
 
 
 def _distance_s(facts: JobFacts, time: float) -> float:
-    """Seconds between a moment and a run; 0 inside it. A run without a start began after its submission."""
+    """Return the seconds between a time and a run; 0 inside the run.
+
+    A run without a start time counts from its submission.
+    """
     start = facts.start if facts.start is not None else facts.submit or 0.0
     end = facts.end if facts.end is not None else time
     return max(start - time, time - end, 0.0)

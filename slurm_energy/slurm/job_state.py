@@ -1,4 +1,4 @@
-"""What Slurm knows of one job that has no energy record: asked for once, when a user names it."""
+"""State of one job in Slurm, for a job that a user names and that has no energy record."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ RUNNING: Final = (
 
 
 def read_job_state(job_id: str, run: Runner | None = None) -> str | None:
-    """Return the state of a job in Slurm's words (`RUNNING`); empty if Slurm does not know the job.
+    """Return the state of a job as Slurm names it, such as `RUNNING`.
 
-    Of an array or a heterogeneous job it is the state of the first part that has not ended.
+    The state of an array or a heterogeneous job is that of its first task or component that has not ended.
 
     Args:
-        job_id: as users write it: `12`, `12_3`, `14+0`.
-        run: runs a command.
+        job_id: job id as users write it: `12`, `12_3`, `14+0`.
+        run: executes a command.
 
     Returns:
-        None if it cannot be told: Slurm does not answer, or finished jobs are not in its accounting.
+        Empty if Slurm does not know the job. None if the state is unknown: Slurm does not answer, or it keeps
+        no accounting of finished jobs.
     """
     run = run or CommandRunner(TIMEOUT_S)
     try:

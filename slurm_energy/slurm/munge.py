@@ -1,6 +1,6 @@
-"""MUNGE credentials through libmunge: who sent these bytes, vouched for by the local munged.
+"""MUNGE credentials: bytes whose sender the local munged authenticates.
 
-Only the binding to the C library lives here; what the bytes mean is the caller's business.
+This module only binds libmunge; the payload has no meaning here.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
 _LIBRARY = "libmunge.so.2"
 _OPTION_ORIGIN, _OPTION_SOCKET = 5, 8  # MUNGE_OPT_ADDR4 and MUNGE_OPT_SOCKET of munge.h
 _SUCCESS = 0
-_DAEMON_TROUBLE = frozenset({1, 5, 6, 7})  # SNAFU, NO_MEMORY, SOCKET, TIMEOUT of munge.h
-_CALLER_TROUBLE = frozenset({2, 3, 4})  # BAD_ARG, BAD_LENGTH, OVERFLOW
+_DAEMON_ERRORS = frozenset({1, 5, 6, 7})  # SNAFU, NO_MEMORY, SOCKET, TIMEOUT of munge.h
+_CALLER_ERRORS = frozenset({2, 3, 4})  # BAD_ARG, BAD_LENGTH, OVERFLOW
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a credential says, vouched for by munged.
+    """The contents of a credential that munged has authenticated.
 
     Attributes:
-        payload: the bytes that it carries.
-        uid, gid: of the process that made it.
-        origin: IPv4 address of the host where it was made, as the munged there was told or found it (munged
-            --origin); often a loopback address. None if it is not known.
+        payload: payload bytes.
+        uid, gid: ids of the process that encoded the credential.
+        origin: IPv4 address of the host on which it was encoded, as configured for the munged there
+            (munged --origin) or found by it; often a loopback address. None: unknown.
     """
 
     payload: bytes
@@ -39,11 +39,11 @@ class Credential:
 
 
 def encode(payload: bytes, socket: Path | None = None) -> str:
-    """Return a credential that proves the calling process's uid and gid and carries `payload`.
+    """Encode a credential with a payload, which authenticates the uid and gid of this process.
 
     Args:
         payload: any bytes, up to about 1 MiB.
-        socket: munged's socket, None for the library's default.
+        socket: socket of munged; None: the default of the library.
 
     Raises:
         UnavailableError: no libmunge, or munged does not answer.
@@ -61,20 +61,20 @@ def encode(payload: bytes, socket: Path | None = None) -> str:
 
 
 def decode(credential: str, socket: Path | None = None) -> tuple[bytes, int, int]:
-    """Check a credential and return (payload, uid, gid); see `open_credential`."""
+    """Decode a credential and return (payload, uid, gid); see `open_credential`."""
     opened = open_credential(credential, socket)
     return opened.payload, opened.uid, opened.gid
 
 
 def open_credential(credential: str, socket: Path | None = None) -> Credential:
-    """Check a credential and open it; munged lets each be opened once.
+    """Decode and authenticate a credential; munged decodes each credential once.
 
     Args:
-        credential: text from `encode` of a host with the same munge key.
-        socket: munged's socket, None for the library's default.
+        credential: result of `encode` on a host with the same munge key.
+        socket: socket of munged; None: the default of the library.
 
     Raises:
-        ForbiddenError: expired, replayed, rewound, forged or malformed; munge's own words.
+        ForbiddenError: the credential is expired, replayed, rewound, forged or malformed; munge's message.
         UnavailableError: no libmunge, or munged does not answer.
     """
     library = _library()
@@ -99,13 +99,13 @@ def open_credential(credential: str, socket: Path | None = None) -> Credential:
             context.check(code, "credential refused")
             content = ctypes.string_at(payload.value, length.value) if payload.value else b""
         finally:
-            # Also filled for expired, rewound and replayed credentials.
+            # munge also fills it for expired, rewound and replayed credentials.
             _free(payload)
         return Credential(content, uid.value, gid.value, context.origin())
 
 
 class _Context:
-    """One munge_ctx_t; they may not be shared between threads, and making one costs microseconds."""
+    """A munge_ctx_t. Threads must not share one, and creating one takes microseconds."""
 
     def __init__(self, library: Any, socket: Path | None) -> None:
         self._library = library
@@ -128,7 +128,7 @@ class _Context:
         self._library.munge_ctx_destroy(self.handle)
 
     def origin(self) -> str | None:
-        """Return the address of the host where the credential that was just opened was made."""
+        """Return the address of the host that encoded the credential decoded last; None: unknown."""
         address = ctypes.create_string_buffer(4)  # struct in_addr
         code = self._library.munge_ctx_get(self.handle, ctypes.c_int(_OPTION_ORIGIN), ctypes.byref(address))
         if code != _SUCCESS or not any(address.raw):
@@ -140,9 +140,9 @@ class _Context:
             return
         reason = self._library.munge_ctx_strerror(self.handle) or self._library.munge_strerror(code)
         why = reason.decode("utf-8", "replace") if reason else f"error {code}"
-        if code in _DAEMON_TROUBLE:
+        if code in _DAEMON_ERRORS:
             raise UnavailableError(f"munge: {what}", why, "is munged running?")
-        if code in _CALLER_TROUBLE:
+        if code in _CALLER_ERRORS:
             raise UsageError(f"munge: {what}", why)
         raise ForbiddenError(f"munge: {what}", why)
 
@@ -168,7 +168,7 @@ def _library() -> Any:
     pointer = ctypes.c_void_p
     library.munge_ctx_create.argtypes, library.munge_ctx_create.restype = [], pointer
     library.munge_ctx_destroy.argtypes, library.munge_ctx_destroy.restype = [pointer], None
-    library.munge_ctx_set.restype = ctypes.c_int  # variadic: argument types are given at the call
+    library.munge_ctx_set.restype = ctypes.c_int  # variadic: the call sets the argument types
     library.munge_ctx_get.restype = ctypes.c_int
     library.munge_ctx_strerror.argtypes = [pointer]
     library.munge_ctx_strerror.restype = ctypes.c_char_p

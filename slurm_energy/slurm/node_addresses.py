@@ -1,4 +1,4 @@
-"""Host names and addresses of Slurm's nodes: one `sinfo` for the whole cluster."""
+"""Host names and addresses of all nodes, read with one sinfo command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _COMMAND = ("sinfo", "--all", "--noheader", "--Node", "--format=%N|%n|%o")
 
 
 def read_node_addresses(run: Runner) -> Mapping[str, frozenset[str]]:
-    """Return NodeHostName and NodeAddr by node name, as slurm.conf or slurmd gave them.
+    """Return NodeHostName and NodeAddr by node name, as slurm.conf or slurmd set them.
 
     Raises:
         UnavailableError: sinfo is missing or slurmctld does not answer.
@@ -19,13 +19,13 @@ def read_node_addresses(run: Runner) -> Mapping[str, frozenset[str]]:
 
 
 def parse_node_addresses(text: str) -> Mapping[str, frozenset[str]]:
-    """Read what sinfo prints: a line per node and partition; a line of another form is passed over.
+    """Parse the output of sinfo, one line for each node and partition; other lines are skipped.
 
-    Only administrators choose these names, and none of them holds a vertical bar.
+    Only administrators choose these names, and none of them contains a vertical bar.
     """
-    found: dict[str, frozenset[str]] = {}
+    addresses: dict[str, frozenset[str]] = {}
     for line in text.splitlines():
-        words = line.strip().split("|")
-        if len(words) == 3 and words[0]:
-            found[words[0]] = found.get(words[0], frozenset()) | frozenset(filter(None, words[1:]))
-    return found
+        fields = line.strip().split("|")
+        if len(fields) == 3 and fields[0]:
+            addresses[fields[0]] = addresses.get(fields[0], frozenset()) | frozenset(filter(None, fields[1:]))
+    return addresses

@@ -1,6 +1,6 @@
-"""Builds the plugins that need Slurm's own source, of exactly the release that slurmctld is.
+"""Build of the plugins that need Slurm's source of exactly the release of slurmctld.
 
-Finds or fetches the source, configures it and calls `make` in plugins/. What the plugins do is in there.
+The build finds or downloads the source, configures it and runs `make` in plugins/.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from slurm_energy.slurm.release import Release
 
 PLUGIN: Final = "site_factor_energy.so"
 PARTS_KEY: Final = "SENERGY_PARTS_DIR"
-"""Environment variable naming the directory with `plugins/`, `spank/` and `prolog_epilog/`."""
+"""Environment variable with the directory that contains `plugins/`, `spank/` and `prolog_epilog/`."""
 _META: Final = re.compile(r"^\s*(Major|Minor|Micro):\s*(\d+)\s*$", re.MULTILINE)
 _BUILT_FOR: Final = re.compile(rb"slurm-energy for Slurm (\d+)\.(\d+)\.(\d+)")
 Say = Callable[[str], None]
 
 
 def plugin_sources() -> Path:
-    """Return the directory `plugins/` of the checkout (or of $SENERGY_PARTS_DIR).
+    """Return the directory `plugins/` of the checkout, or of $SENERGY_PARTS_DIR.
 
     Raises:
-        UnavailableError: this is an installed package without it.
+        UnavailableError: there is none, as in an installed package.
     """
     base = Path(os.environ.get(PARTS_KEY) or Path(slurm_energy.__file__).parent.parent)
     if not (base / "plugins" / "Makefile").is_file():
@@ -43,10 +43,10 @@ def plugin_sources() -> Path:
 
 
 def source_release(source: Path) -> Release:
-    """Return the release of a source tree.
+    """Return the release of a source tree of Slurm.
 
     Raises:
-        UsageError: it is no source tree of Slurm.
+        UsageError: not a source tree of Slurm.
     """
     try:
         text = (source / "META").read_text(errors="replace")
@@ -61,7 +61,7 @@ def source_release(source: Path) -> Release:
 
 
 def built_release(plugin: Path) -> Release | None:
-    """Return the release that a built plugin is for; None: it is absent or not ours."""
+    """Return the release for which a plugin of this project was built; None: no such plugin."""
     try:
         match = _BUILT_FOR.search(plugin.read_bytes())
     except OSError:
@@ -79,19 +79,19 @@ def build(
     """Build the plugins for an installed slurmctld.
 
     Args:
-        output: directory for the result; plugins/ if not given.
-        source: source tree of Slurm, configured or not; fetched with apt if not given.
-        cache: where fetched sources are kept; build/ beside plugins/ if not given.
-        say: receives a line before each step that takes time.
-        slurm: the Slurm to build for; that of this host if not given.
+        output: directory for the plugin; default: plugins/.
+        source: source tree of Slurm, configured or not; default: downloaded with apt.
+        cache: directory for downloaded sources; default: build/ next to plugins/.
+        say: receives a line of text before each step that takes time.
+        slurm: installation to build for; default: that of this host.
 
     Returns:
-        The plugin's path and the release it is for.
+        Path of the plugin, and the release for which it was built.
 
     Raises:
-        UsageError: `source` is of another release, or none of Slurm.
-        UnavailableError: no slurmctld, no source or no compiler.
-        EnergyError: it does not compile.
+        UsageError: `source` has another release, or is not a source tree of Slurm.
+        UnavailableError: slurmctld, the source or the compiler is missing.
+        EnergyError: the compiler failed.
     """
     plugins, slurm = plugin_sources(), slurm or installation.find()
     release = slurm.release()
@@ -119,10 +119,10 @@ def build(
 
 
 def ensure_built(say: Say = lambda text: None) -> Path:
-    """Return the plugin in plugins/, built first if it is older than its sources or of another release.
+    """Return the plugin in plugins/; build it if it is older than its sources or for another release.
 
     Raises:
-        UnavailableError: as `build`.
+        UnavailableError: as for `build`.
     """
     plugins = plugin_sources()
     plugin = plugins / PLUGIN
@@ -134,7 +134,7 @@ def ensure_built(say: Say = lambda text: None) -> Path:
 
 
 def _fetched(cache: Path, slurm: Installation, release: Release, say: Say) -> Path:
-    """Return the source tree of the installed slurmctld, from the cache or the archive."""
+    """Return the source tree of the installed slurmctld from the cache, or download it."""
     if not slurm.is_packaged:
         why = f"{slurm.slurmctld} is from no package of the distribution"
         raise UnavailableError(f"source of Slurm {release}", why, "give --slurm-source DIR")
@@ -148,7 +148,7 @@ def _fetched(cache: Path, slurm: Installation, release: Release, say: Say) -> Pa
 
 
 def _made(plugins: Path, tree: Path, target: Path, release: Release) -> Path:
-    """Compile, and put the plugin in its place only then: slurmctld does not start without the old one."""
+    """Compile, then replace the old plugin: slurmctld does not start while the plugin is missing."""
     with tempfile.TemporaryDirectory(prefix=".build-", dir=target) as folder:
         command = ["make", "--no-print-directory", f"SLURM_SRC={tree}", f"OUTPUT={folder}"]
         run_tool(command, plugins, PLUGIN, EnergyError)

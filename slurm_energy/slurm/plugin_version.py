@@ -1,7 +1,7 @@
-"""The Slurm release that a plugin was built for, read from its file: no plugin is loaded, no command is run.
+"""The Slurm release for which a plugin was built, read from its ELF file without loading it.
 
-Every Slurm plugin exports `plugin_version`, the number SLURM_VERSION_NUMBER of slurm/slurm_version.h: one
-byte each for major, minor and micro. ELF: elf(5), 64-bit little-endian, as on all platforms of Slurm.
+Every Slurm plugin exports `plugin_version`, which is SLURM_VERSION_NUMBER of slurm/slurm_version.h: one byte
+each for major, minor and micro. The format is elf(5), 64-bit little-endian as on all platforms of Slurm.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _DYNAMIC_SYMBOLS: Final = 11
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _NAME: Final = b"plugin_version"
-_LARGEST_FILE_BYTES: Final = 64 * 1024 * 1024
+_MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 _PLUGINS_READ: Final = 5
 
 
 def plugin_release(path: Path) -> Release | None:
-    """Return the release that a plugin was built for; None: the file does not say.
+    """Return the release for which a plugin was built; None: the file does not contain it.
 
     Raises:
         OSError: the file cannot be read.
     """
-    if path.stat().st_size > _LARGEST_FILE_BYTES:
+    if path.stat().st_size > _MAX_FILE_BYTES:
         return None
     try:
         number = _exported_number(path.read_bytes())
@@ -38,7 +38,10 @@ def plugin_release(path: Path) -> Release | None:
 
 
 def installed_release(directories: Iterable[Path]) -> Release | None:
-    """Return the release of the Slurm whose own plugins are in one of these directories; None: unknown."""
+    """Return the release of the Slurm plugins in the given directories; None: unknown.
+
+    Plugins of this project do not count.
+    """
     for directory in directories:
         for plugin in sorted(directory.glob("*.so"))[:_PLUGINS_READ]:
             try:

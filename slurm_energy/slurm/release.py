@@ -1,4 +1,4 @@
-"""Which Slurm is installed here."""
+"""The release of the installed Slurm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERSION = re.compile(r"^\S*slurm\S* (\d+)\.(\d+)\.(\d+)", re.MULTILINE)
 
 
 class Release(NamedTuple):
-    """A Slurm release; compares as a tuple, e.g. `release() >= (23, 11)`."""
+    """A Slurm release; it compares as a tuple, for example `release() >= (23, 11)`."""
 
     major: int
     minor: int
@@ -24,19 +24,19 @@ class Release(NamedTuple):
 
 
 def release(run: Runner = run_command) -> Release:
-    """Ask `sinfo -V` for the installed release (no daemon is asked, but slurm.conf must be found).
+    """Return the installed release from `sinfo -V`, which needs slurm.conf but no daemon.
 
     Raises:
-        UnavailableError: no sinfo, no slurm.conf, or an answer without a version.
+        UnavailableError: sinfo or slurm.conf is missing, or the output has no version.
     """
     return parse_release(run(["sinfo", "-V"]), "sinfo -V")
 
 
 def parse_release(output: str, command: str) -> Release:
-    """Read what a program of Slurm answers to -V.
+    """Parse the output of a Slurm program with the option -V.
 
     Raises:
-        UnavailableError: an answer without a version.
+        UnavailableError: the output has no version.
     """
     match = _VERSION.search(output)
     if match is None:

@@ -1,4 +1,4 @@
-"""Who has rights over other users' jobs in Slurm: operators, administrators, coordinators of accounts."""
+"""Slurm's roles with rights over jobs of other users: operators, administrators, account coordinators."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _COORDINATORS: Final = FixedWidth({"Account": 256, "Coordinators": _LIST_BYTES})
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Roles by user name, as Slurm's database has them.
+    """The roles in Slurm's database.
 
     Attributes:
-        administrators: users with AdminLevel Operator or Administrator.
-        accounts: accounts that a user coordinates, those below them included.
+        administrators: login names of users with AdminLevel Operator or Administrator.
+        accounts: by login name, the accounts that the user coordinates, with all accounts below them.
     """
 
     administrators: frozenset[str] = frozenset()
@@ -32,10 +32,10 @@ class Roles:
 
 
 def read_roles(run: Runner = run_command) -> Roles:
-    """Ask slurmdbd for all roles with two commands; slurmctld is not asked.
+    """Read all roles from slurmdbd with two commands; slurmctld is not asked.
 
     Raises:
-        UnavailableError: no slurmdbd, or an answer that cannot be read.
+        UnavailableError: slurmdbd does not answer, or the output cannot be parsed.
     """
     users = _USERS.command(["sacctmgr", "-n", "show", "user", f"format={_USERS.format}"])
     accounts = _COORDINATORS.command(
@@ -53,16 +53,19 @@ def _administrators(output: str) -> Iterator[str]:
 
 
 def _coordinated(output: str) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
+    coordinated: dict[str, set[str]] = {}
     for account, users in _COORDINATORS.rows(output, "sacctmgr"):
         for user in _names(users):
-            found.setdefault(user, set()).add(account)
-    return {user: frozenset(accounts) for user, accounts in found.items()}
+            coordinated.setdefault(user, set()).add(account)
+    return {user: frozenset(accounts) for user, accounts in coordinated.items()}
 
 
 def _names(text: str) -> Iterable[str]:
-    """Split a list of users. A comma in a user's name could only be put there by who may add coordinators."""
+    """Split a list of users at commas.
+
+    Only users who may add coordinators could add a name with a comma.
+    """
     names = text.split(",")
-    if len(text.encode()) >= _LIST_BYTES and text.endswith("+"):  # cut: the last name is not whole
+    if len(text.encode()) >= _LIST_BYTES and text.endswith("+"):  # cut off: the last name is incomplete
         names.pop()
     return [name for name in names if name]

@@ -1,6 +1,6 @@
-"""sbatch's options as it reads them: names, abbreviations, arguments, and the words of one #SBATCH line.
+"""Syntax of sbatch's options: names, abbreviations, arguments, and the words of an #SBATCH line.
 
-What an option means is not known here.
+The meaning of the options does not belong here.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ _SHORT_ALONE: Final = {
 
 
 def words(line: str) -> list[str]:
-    """Split the rest of an #SBATCH line as sbatch does.
+    """Split the text after #SBATCH into words as sbatch does.
 
-    Quotes protect spaces, a backslash any other letter, and `#` begins a comment, inside a word too. A
-    backslash at the end means nothing: lines are not joined. Compared with sbatch 22.05 in tests/cluster/.
+    Quotes protect spaces, a backslash protects any other character, and `#` begins a comment, even inside a
+    word. A backslash at the end of a line is ignored: lines are not joined. tests/cluster/ compares this
+    with sbatch 22.05.
 
     Raises:
-        UsageError: a quote without its end.
+        UsageError: a quote is not closed.
     """
     found: list[str] = []
     word: list[str] | None = None
@@ -85,12 +86,12 @@ def words(line: str) -> list[str]:
 
 
 def options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield long name and value (None: without one) of each option, as getopt finds them.
+    """Yield the long name and the value of each option, as getopt parses them; value None: no value.
 
-    Names that are not known come as they are, with the value after `=` if there is one.
+    Unknown names are yielded unchanged, with the value after `=` if there is one.
 
     Raises:
-        UsageError: a value is missing, an abbreviation fits several options, or a word is no option.
+        UsageError: a value is missing, an abbreviation is ambiguous, or a word is no option.
     """
     rest = list(arguments)
     while rest:

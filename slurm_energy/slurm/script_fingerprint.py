@@ -1,7 +1,8 @@
-"""The digest by which runs of the same batch script with the same arguments are recognised.
+"""Fingerprint of a batch script and its arguments, which identifies runs of the same work.
 
-The same arithmetic in C is in spank/fingerprint.c, which has the script that really runs, from the job's
-own spool directory; here it serves `senergy predict`. It tells a user's scripts apart and proves nothing.
+spank/fingerprint.c computes the same digest in C for the script that runs, from the spool directory of the
+job. This module serves `senergy predict`. The digest distinguishes the scripts of a user; it is no
+cryptographic hash and proves nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ FINGERPRINT_FORM: Final = re.compile(r"[0-9a-f]{16}")
 
 
 def fingerprint(script: bytes, arguments: Sequence[bytes] = ()) -> str:
-    """Return 16 hexadecimal digits for a batch script and its arguments.
+    """Return the fingerprint of a batch script and its arguments, 16 hexadecimal digits.
 
-    Lines that begin with `#SBATCH` are left out: resources, limits and policy are compared by themselves, so
-    that a longer time limit does not make another job.
+    Lines that begin with `#SBATCH` are left out. Resources, limits and policy are compared separately, so a
+    longer time limit does not change the fingerprint.
 
     Source: FNV-1a, 64 bits (draft-eastlake-fnv).
     """
     digest = _BASIS
-    kept = (line for line in re.findall(rb"[^\n]*\n|[^\n]+", script) if not line.startswith(DIRECTIVE))
-    for piece in (*kept, *(b"\0" + argument for argument in arguments)):
+    lines = (line for line in re.findall(rb"[^\n]*\n|[^\n]+", script) if not line.startswith(DIRECTIVE))
+    for piece in (*lines, *(b"\0" + argument for argument in arguments)):
         for byte in piece:
             digest = ((digest ^ byte) * _PRIME) & _MASK
     return f"{digest:016x}"

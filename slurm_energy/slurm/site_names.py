@@ -1,4 +1,4 @@
-"""Names of accounts and partitions that Slurm has."""
+"""Names of the accounts and partitions that exist in Slurm."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _NO_ACCOUNTING: Final = "Only 'accounting_storage/slurmdbd' is supported"
 
 
 def read_accounts(run: Runner, cluster: str = "") -> frozenset[str]:
-    """Return the accounts of a cluster; none where Slurm keeps no accounts.
+    """Return the accounts of a cluster; none if Slurm runs without slurmdbd.
 
     Args:
-        run: runs a command.
-        cluster: its name in slurm.conf; empty: those of all clusters.
+        run: executes a command.
+        cluster: ClusterName; empty: the accounts of all clusters.
 
     Raises:
         UnavailableError: slurmdbd does not answer.
@@ -30,7 +30,7 @@ def read_accounts(run: Runner, cluster: str = "") -> frozenset[str]:
 
 
 def read_partitions(run: Runner) -> frozenset[str]:
-    """Return all partitions, hidden ones too.
+    """Return all partitions, including hidden ones.
 
     Raises:
         UnavailableError: slurmctld does not answer.

@@ -1,4 +1,4 @@
-"""Slurm's lists of trackable resources, `cpu=4,mem=1G,node=1,gres/gpu:a100=2`: what a job asked for."""
+"""Lists of requested trackable resources (TRES), such as `cpu=4,mem=1G,node=1,gres/gpu:a100=2`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-# As squeue shows a request: `gres:gpu:a100:2` in 22.05, `gres/gpu:a100:2` later, `gpu` alone for one.
+# A request as squeue prints it: `gres:gpu:a100:2` in 22.05, `gres/gpu:a100:2` later; `gpu` means one GPU.
 _GPUS: Final = re.compile(
     r"(?:gres[:/])?gpu(?::(?P<kind>(?!\d+(?:[(:=]|$))[^:=,()]{1,64}))?(?:[:=](?P<count>\d{1,7}))?(?:\(.*\))?",
     re.ASCII,
 )
 MAX_GPUS: Final = 1 << 31
-"""No job has more; what a user makes of counts times nodes stays a number that can be reckoned with."""
+"""Bound on the GPUs of a job: the product of a user-chosen count and the nodes stays within 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedResources:
-    """Resources of a job on all its nodes together. None: the list does not say.
+    """Requested resources of a job on all nodes together. None: not in the list.
 
-    `gpus` is None also for a job without GPUs where Slurm does not account for them (AccountingStorageTRES).
+    `gpus` is also None for a job without GPUs if Slurm does not account for GPUs (AccountingStorageTRES).
     """
 
     nodes: int | None = None
@@ -29,7 +29,7 @@ class RequestedResources:
 
 
 def parse_tres(text: str | None) -> RequestedResources:
-    """Read a list; what cannot be read is left out."""
+    """Parse a list of TRES; items that cannot be parsed are skipped."""
     counts: dict[str, int] = {}
     for item in (text or "").split(","):
         name, _, value = item.partition("=")
@@ -41,9 +41,9 @@ def parse_tres(text: str | None) -> RequestedResources:
 
 
 def parse_gpu_request(text: str) -> RequestedResources:
-    """Read the GPUs of a request per job, node, socket or task; `gpus` is 0 where it names none.
+    """Parse the GPUs in a request per job, node, socket or task; `gpus` is 0 if it names none.
 
-    The type is the first that was named.
+    The type is the first one in the request.
     """
     found = [match for part in text.split(",") if (match := _GPUS.fullmatch(part))]
     kind = next((match["kind"] for match in found if match["kind"]), None)
