@@ -1,1 +1,1 @@
-"""senergyctld, the cluster daemon: HTTP, access, enrichment, policy file and life cycle; no SQL here."""
+"""senergyctld, the cluster daemon: HTTP interface, access control, enrichment, life cycle. No SQL here."""

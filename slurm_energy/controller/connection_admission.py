@@ -1,8 +1,8 @@
-"""Which connections are kept before their credential is known, how long, and how much is read of them.
+"""Admission of connections before their credential is verified: how many, for how long, how many bytes.
 
-A connection carries one request. Until its credential was opened it counts against its address. An address
-that has too many loses the oldest of those that have sent no request for a while, so that a client that sends
-its request at once is answered while others hold connections open.
+A connection carries one request. Until its credential is decoded, the connection counts against its address.
+An address with too many connections loses the oldest of those that have sent no request for a while. A
+client that sends its request at once is therefore served while others hold connections open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slurm_energy.controller.request_head import END, MAX_HEAD_BYTES, HeadError,
 
 MAX_UNIDENTIFIED: Final = 1024
 MAX_UNIDENTIFIED_PER_ADDRESS: Final = 128
-BURST_FACTOR: Final = 1.5  # for connections that have just come, and those with a request that waits its turn
+BURST_FACTOR: Final = 1.5  # for new connections, and for connections whose request waits for its turn
 BURST_FACTOR_PER_ADDRESS: Final = 6.0
 GRACE_S: Final = 0.5
 CLOSING_TIMEOUT_S: Final = 10.0
@@ -34,7 +34,7 @@ log = logging.getLogger("senergyctld")
 
 
 class ConnectionPhase(enum.Enum):
-    """What a connection does, with the seconds that it may take."""
+    """Phase of a connection; the value is its maximum duration in seconds."""
 
     HEAD = 5.0
     IDENTIFICATION = 20.0
@@ -43,7 +43,7 @@ class ConnectionPhase(enum.Enum):
 
 
 class RequestHandler(Protocol):
-    """The protocol that serves a request: aiohttp's."""
+    """The protocol that serves a request, implemented by aiohttp."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...  # noqa: D102
     def data_received(self, data: bytes) -> None: ...  # noqa: D102
@@ -54,12 +54,12 @@ class RequestHandler(Protocol):
 
 
 class ConnectionAdmission:
-    """All connections of the server, those without an identified user by address.
+    """All connections of the server. Those without an identified user are counted by address.
 
     Args:
         clock: seconds, monotonic.
-        limit: connections without identified user from which on silent ones are ended.
-        limit_per_address: the same for those of one address.
+        limit: number of connections without an identified user above which silent ones are closed.
+        limit_per_address: the same limit for the connections of one address.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ConnectionAdmission:
         self.clock = clock
         self._limit = limit
         self._limit_per_address = limit_per_address
-        # By address in the order of their coming; a dict keeps it and removes in constant time.
+        # By address, oldest first; a dict keeps this order and removes in constant time.
         self._unidentified: dict[str, dict[GuardedConnection, None]] = {}
         self._identified: set[GuardedConnection] = set()
         self._by_handler: dict[Any, GuardedConnection] = {}
@@ -79,7 +79,7 @@ class ConnectionAdmission:
         self._warned_s = -math.inf
 
     def connection(self, make_handler: Callable[[], RequestHandler]) -> GuardedConnection:
-        """Return the protocol for a new connection; its handler is made when the head is complete."""
+        """Return the protocol of a new connection; its handler is created when the head is complete."""
         return GuardedConnection(self, make_handler)
 
     def __len__(self) -> int:
@@ -87,11 +87,11 @@ class ConnectionAdmission:
 
     @property
     def unidentified(self) -> int:
-        """Number of connections without identified user."""
+        """Number of connections without an identified user."""
         return self._count
 
     def admit(self, connection: GuardedConnection) -> None:
-        """Count a new connection and end another one if there are too many."""
+        """Count a new connection, and close another one if there are too many."""
         of_address = self._unidentified.setdefault(connection.address, {})
         of_address[connection] = None
         self._count += 1
@@ -107,38 +107,38 @@ class ConnectionAdmission:
             self._warned_s = self.clock()
             log.warning("too many connections without request, latest from %s", connection.address)
 
-    def identified(self, handler: Any) -> None:
-        """Take the connection of a handler, if it is one of these, out of the count: its user is known."""
+    def mark_identified(self, handler: Any) -> None:
+        """Stop counting the connection of a handler, if it is one of these: its user is known."""
         connection = self._by_handler.get(handler)
         if connection is not None and self._remove(connection):
             self._identified.add(connection)
             connection.resume_reading(ConnectionPhase.SERVICE)
 
-    def refused(self, handler: Any) -> None:
-        """Let the rest of a request be read and thrown away, so that its sender sees the refusal."""
+    def mark_refused(self, handler: Any) -> None:
+        """Read and discard the rest of a request, so that its sender receives the refusal."""
         if (connection := self._by_handler.get(handler)) is not None:
             connection.resume_reading(ConnectionPhase.REFUSAL)
 
-    def serves(self, connection: GuardedConnection, handler: Any) -> None:
-        """Note by which handler a connection is served."""
+    def set_handler(self, connection: GuardedConnection, handler: Any) -> None:
+        """Record the handler that serves a connection."""
         self._by_handler[handler] = connection
 
-    def forget(self, connection: GuardedConnection, handler: Any) -> None:
-        """Remove a connection that is lost."""
+    def remove(self, connection: GuardedConnection, handler: Any) -> None:
+        """Remove a lost connection."""
         self._remove(connection)
         self._identified.discard(connection)
         self._by_handler.pop(handler, None)
 
     async def loop(self) -> None:
-        """End connections that take too long, until cancelled."""
+        """Close connections that exceed their time, until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
             self.sweep()
 
     def sweep(self) -> None:
-        """End connections that take too long."""
+        """Close connections that exceed their time."""
         for connection in list(self._all()):
-            connection.end_if_late()
+            connection.abort_if_late()
 
     def _all(self) -> Iterator[GuardedConnection]:
         for of_address in self._unidentified.values():
@@ -146,7 +146,7 @@ class ConnectionAdmission:
         yield from self._identified
 
     def _make_room(self, address: str, newest: GuardedConnection | None) -> None:
-        """End the oldest silent connection of an address; `newest`: that one if there is none."""
+        """Close the oldest silent connection of an address; without one, `newest`."""
         since_s = self.clock() - GRACE_S
         silent = (one for one in self._unidentified[address] if one.awaits_head and one.since_s < since_s)
         victim = next(silent, newest)
@@ -185,7 +185,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
 
     @property
     def awaits_head(self) -> bool:
-        """Whether the request's head is incomplete."""
+        """Whether the head of the request is incomplete."""
         return self._handler is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -196,45 +196,45 @@ class GuardedConnection(asyncio.BufferedProtocol):
         self._control.admit(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where to read to: no more at once than a head may have while the user is not known."""
-        # One buffer for all: it is emptied before the event loop reads from another connection.
+        """Return the read buffer: at most the size of a head while the user is unknown."""
+        # All connections share one buffer: it is emptied before the event loop reads from another one.
         return self._shared_buffer[
             : _READ_BYTES if self._phase is ConnectionPhase.SERVICE else MAX_HEAD_BYTES
         ]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read."""
+        """Process received bytes."""
         data = bytes(self._shared_buffer[:nbytes])
         if self._transport is None or self._transport.is_closing():
             return
         if self._handler is None:
-            self._take_head(data)
+            self._receive_head(data)
         else:
-            self._take_body(data)
+            self._receive_body(data)
 
     def eof_received(self) -> None:
-        """Close: half-closed connections are not served."""
+        """Close the connection: half-closed connections are not served."""
         if self._handler is not None:
             self._handler.eof_received()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Tell the handler."""
-        self._control.forget(self, self._handler)
+        """Notify the handler."""
+        self._control.remove(self, self._handler)
         if self._handler is not None:
             self._handler.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Tell the handler that the client does not read."""
+        """Notify the handler that the client does not read."""
         if self._handler is not None:
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell the handler that the client reads."""
+        """Notify the handler that the client reads."""
         if self._handler is not None:
             self._handler.resume_writing()
 
     def resume_reading(self, phase: ConnectionPhase) -> None:
-        """Read the body in another phase; its handler bounds it."""
+        """Read the body in another phase; the handler bounds its size."""
         self._phase, self.since_s = phase, self._control.clock()
         if self._paused and self._transport is not None:
             self._paused = False
@@ -242,26 +242,28 @@ class GuardedConnection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Close at once and drop what was not sent."""
+        """Close at once and discard unsent data."""
         if self._transport is not None:
             self._transport.abort()
 
-    def end_if_late(self) -> None:
-        """End the connection if its present phase has lasted too long."""
+    def abort_if_late(self) -> None:
+        """Close the connection if its current phase has lasted too long."""
         now_s = self._control.clock()
         if self._transport is None:
             return
-        if self._transport.is_closing():  # flushes to a client that may never read
+        if self._transport.is_closing():  # still flushing to a client that may never read
             self._closing_since_s = now_s if self._closing_since_s is None else self._closing_since_s
             if now_s - self._closing_since_s > CLOSING_TIMEOUT_S:
                 self.abort()
         elif now_s - self.since_s > self._phase.value:
             if self.awaits_head:
-                self._refuse(HeadError(408, f"no whole request within {ConnectionPhase.HEAD.value:g} s"))
+                self._send_refusal(
+                    HeadError(408, f"no whole request within {ConnectionPhase.HEAD.value:g} s")
+                )
             else:
                 self.abort()
 
-    def _take_head(self, data: bytes) -> None:
+    def _receive_head(self, data: bytes) -> None:
         searched = max(0, len(self._head) - len(END) + 1)
         self._head += data
         end = self._head.find(END, searched)
@@ -274,34 +276,34 @@ class GuardedConnection(asyncio.BufferedProtocol):
             rest = bytes(self._head[end + len(END) :])
             self._body_bytes_left = RequestHead.parse(head).content_length
         except HeadError as error:
-            self._refuse(error)
+            self._send_refusal(error)
             return
         self._head = bytearray()
         self._serve(head)
         if rest:
-            self._take_body(rest)
+            self._receive_body(rest)
 
     def _serve(self, head: bytes) -> None:
         assert self._transport is not None
         self.since_s = self._control.clock()
         self._phase = ConnectionPhase.IDENTIFICATION
-        # No more is read until the credential was opened.
+        # Nothing more is read before the credential is decoded.
         self._transport.pause_reading()
         self._paused = True
         self._handler = self._make_handler()
-        self._control.serves(self, self._handler)
+        self._control.set_handler(self, self._handler)
         self._handler.connection_made(self._transport)
         self._handler.data_received(head)
 
-    def _take_body(self, data: bytes) -> None:
-        if len(data) > self._body_bytes_left:  # a second request, or a body longer than it was said to be
+    def _receive_body(self, data: bytes) -> None:
+        if len(data) > self._body_bytes_left:  # a second request, or more than the announced body
             self.abort()
             return
         self._body_bytes_left -= len(data)
         assert self._handler is not None
         self._handler.data_received(data)
 
-    def _refuse(self, error: HeadError) -> None:
+    def _send_refusal(self, error: HeadError) -> None:
         assert self._transport is not None
         body = json.dumps({"error": error.reason, "code": 2}).encode()
         head = (
@@ -313,10 +315,10 @@ class GuardedConnection(asyncio.BufferedProtocol):
 
 
 def address_key(peer: Any) -> str:
-    """Return what counts as one address: all of loopback, where users take any address; else the address.
+    """Return the key under which an address is counted: one for all of loopback, else the address itself.
 
-    A network is not one: the nodes of a cluster may all be in one IPv6 network, and their users cannot take
-    other hosts' addresses.
+    Users of the host can use any loopback address. A network is not a key: all nodes of a cluster may be in
+    one IPv6 network, and their users cannot use the addresses of other hosts.
     """
     try:
         address = ipaddress.ip_address(str(peer[0]).partition("%")[0])

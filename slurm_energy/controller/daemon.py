@@ -1,4 +1,4 @@
-"""The life of senergyctld: start, signals, reload, periodic work and end."""
+"""Life cycle of senergyctld: start, signals, reload, periodic work and end."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ log = logging.getLogger("senergyctld")
 
 
 def check(config: Config) -> None:
-    """Look at everything else that `serve` needs, without changing anything.
+    """Check everything that `serve` needs, without changing anything.
 
     Raises:
-        ConfigError, UnavailableError: what `serve` would stop at.
-        DamagedDatabaseError: what `serve` would only come upon later.
+        ConfigError, UnavailableError: an error that would stop `serve`.
+        DamagedDatabaseError: damage that `serve` would only notice later.
     """
     if config.priority.mode != OFF:
         make_pipeline(config, None, None)
@@ -75,7 +75,7 @@ def serve(
         config: the configuration to start with.
         argument: the file named on the command line, for reloads.
         manager: the service manager to notify.
-        log_level: the level named on the command line; None: the configuration's.
+        log_level: the level named on the command line; None: the level in the configuration.
 
     Raises:
         ConfigError, UnavailableError, AlreadyRunningError: the daemon cannot start.
@@ -97,7 +97,7 @@ def _addresses(listener: asyncio.Server) -> str:
 
 
 def _raise_open_file_limit() -> None:
-    """Allow as many connections as the admission control does where the shell's limit is low."""
+    """Raise a low shell limit on open files to what the connection admission allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     enough = MAX_OPEN_FILES if hard == unlimited else min(hard, MAX_OPEN_FILES)
@@ -107,7 +107,7 @@ def _raise_open_file_limit() -> None:
 
 
 def _not_about_bad_requests(record: logging.LogRecord) -> bool:
-    """Keep what is not HTTP from filling the log with stack traces: a port scan is no fault of ours."""
+    """Drop stack traces about requests that are not HTTP, such as those of a port scan."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -115,7 +115,7 @@ class _RequestLogger(AbstractAccessLogger):
     """Logs each answered request at level debug."""
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
-        """Log method, path, status and seconds; the path is the client's text."""
+        """Log method, path, status and seconds. The path is text of the client, hence the quoting."""
         place = f"{request.method} {request.raw_path[:200]!r} from {request.remote}"
         self.logger.debug("%s: status %d, %.3f s", place, response.status, time)
 
@@ -165,7 +165,7 @@ class _Daemon:
         )
 
     async def run(self) -> None:
-        """Serve, with signals and periodic work, until told to stop."""
+        """Serve, with signal handling and periodic work, until a signal ends it."""
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         loop.set_default_executor(ThreadPoolExecutor(REQUEST_THREADS, "request"))
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -175,7 +175,7 @@ class _Daemon:
             self._server.application(),
             access_log=log,
             access_log_class=_RequestLogger,
-            # The whole head is bounded before it comes here.
+            # `connection_admission` has already bounded the whole head.
             max_line_size=MAX_HEAD_BYTES,
             max_field_size=MAX_HEAD_BYTES,
             lingering_time=LINGERING_S,
@@ -185,7 +185,7 @@ class _Daemon:
         await runner.setup()
         listener: asyncio.Server | None = None
         try:
-            # The address first: a second controller must not touch the first one's policy file.
+            # Bind the address first: a second controller must not change the first one's policy file.
             listener = await self._listen(runner)
             self._write_policies(self._config)
             self._manager.ready(f"Listening on {_addresses(listener)}")
@@ -239,7 +239,7 @@ class _Daemon:
         try:
             done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # a loop that ended has failed: end with its error rather than limp on
+                task.result()  # a loop ends only by failure: stop with its error
         finally:
             for task in (stopping, *tasks):
                 task.cancel()
@@ -260,7 +260,7 @@ class _Daemon:
             await asyncio.sleep(RETENTION_INTERVAL_S)
 
     def _reload(self) -> None:
-        """Take a new configuration over; keep the old one if anything is wrong with it."""
+        """Load a new configuration; keep the old one if any part of the new one is wrong."""
         with self._manager.reload():
             self._load_new_configuration()
 

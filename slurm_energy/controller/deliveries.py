@@ -1,4 +1,4 @@
-"""Deliveries of agents: read, checked against their sender, stored, and answered item by item."""
+"""Deliveries of records from agents: parsing, check of the sender, storage, and a result for each item."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slurm_energy.quantities import shown
 from slurm_energy.records import SCHEMA_VERSION
 
 _READERS: Final = 2
-"""Deliveries that are unpacked at a time."""
+"""Maximum number of deliveries that are unpacked at the same time."""
 MAX_NODES: Final = 100_000
 _MAX_COUNT: Final = 1 << 53
 _COUNTS: Final = ("spooled", "rejected")
@@ -31,13 +31,13 @@ _COUNTS: Final = ("spooled", "rejected")
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
-    """A delivery as it was read.
+    """A parsed delivery.
 
     Attributes:
-        items: fit to be stored.
-        refusals: the others.
-        node: which node says that it sent it.
-        counts: records that this node still keeps, by `spooled` and `rejected`.
+        items: valid records.
+        refusals: refused items.
+        node: the node that claims to have sent the delivery.
+        counts: numbers of records that this node still stores, under `spooled` and `rejected`.
     """
 
     items: Sequence[DeliveredRecord]
@@ -47,16 +47,16 @@ class _Delivery:
 
 
 class DeliveryReceiver:
-    """Takes deliveries.
+    """Receives deliveries and stores their records.
 
     Args:
-        config: returns the configuration in force.
+        config: returns the current configuration.
         store: the database.
         failures: for refusals, which senders repeat.
-        hosts: addresses of nodes; None takes records of any node from any sender.
+        hosts: addresses of nodes; None: any sender may deliver records of any node.
 
     Attributes:
-        kept: what each node keeps, as its last delivery said: `spooled` and `rejected` records.
+        pending_counts: numbers of `spooled` and `rejected` records per node, from its last delivery.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class DeliveryReceiver:
         self._reading = asyncio.Semaphore(_READERS)
 
     def pending_counts_of(self, node: str) -> dict[str, int | None]:
-        """Return how many records a node keeps, `spooled` and `rejected`; None where it has not said."""
+        """Return the `spooled` and `rejected` records on a node; None if it has not reported them."""
         counts = self.pending_counts.get(node, {})
         return {key: counts.get(key) for key in _COUNTS}
 
     async def receive(self, body: bytes, sender: Sender) -> dict[str, Any]:
-        """Store what a delivery holds and return the answer of the contract.
+        """Store the records of a delivery and return the response.
 
         Raises:
-            UsageError: not a delivery at all.
+            UsageError: the body is not a delivery.
             UnavailableError: the database refused; nothing is stored.
         """
         check = PlausibilityCheck.with_site_values(self._config().controller.max_watts)
@@ -98,7 +98,7 @@ class DeliveryReceiver:
     async def _check_sender(
         self, items: Sequence[DeliveredRecord], sender: Sender
     ) -> tuple[list[DeliveredRecord], list[Refusal]]:
-        """Leave out records of nodes that the sender may not speak for."""
+        """Remove records of nodes for which the sender must not deliver."""
         mode = self._config().controller.record_hosts
         if self._hosts is None or mode == OFF:
             return list(items), []
@@ -142,7 +142,7 @@ def _store(
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Read a request's body.
+    """Parse a request body.
 
     Raises:
         UsageError: not a JSON object.

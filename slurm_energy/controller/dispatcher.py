@@ -1,4 +1,4 @@
-"""From a request to its handler: credential, turn, body, signed response. No routes and no SQL here."""
+"""Processing of a request up to its handler: credential, turn, body, signed response. No routes, no SQL."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, Unav
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.quantities import shown
 
-_DELIVERIES_BYTES: Final = 96 << 20  # all that are in memory at a time
+_DELIVERIES_BYTES: Final = 96 << 20  # bound on all deliveries in memory
 DELIVERY_TIMEOUT_S: Final = 30.0
 BODY_TIMEOUT_S: Final = 10.0
 BUSY_DELAY_S: Final = 2.0
-_DECODERS: Final = 4  # munged serves Slurm too
+_DECODERS: Final = 4  # few, because munged serves Slurm too
 _SIGNERS: Final = 2
-_STATUS: Final[dict[type[EnergyError], int]] = {
+_HTTP_STATUS: Final[dict[type[EnergyError], int]] = {
     UsageError: 400,
     ForbiddenError: 403,
     NotFoundError: 404,
@@ -39,19 +39,19 @@ _STATUS: Final[dict[type[EnergyError], int]] = {
 
 log = logging.getLogger("senergyctld")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Answer = dict[str, Any] | Pieces
-CallerHandler = Callable[[web.Request, Caller, bytes], Awaitable[Answer]]
+ResponseContent = dict[str, Any] | Pieces
+CallerHandler = Callable[[web.Request, Caller, bytes], Awaitable[ResponseContent]]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A request of the contract.
+    """A route of the HTTP interface.
 
     Attributes:
-        handler: gives the answer: an object, or its text in pieces without the last brace.
-        lanes: whose turn it waits for.
-        max_body_bytes: longest body.
-        for_agents: whether only agents may make it.
+        handler: returns the response content: an object, or its text in pieces without the last brace.
+        limiter: grants the turns for this route.
+        max_body_bytes: maximum length of the body.
+        for_agents: whether only agents may use the route.
     """
 
     handler: CallerHandler
@@ -61,13 +61,13 @@ class Route:
 
 
 class RequestDispatcher:
-    """Lets requests with a good credential reach their handlers.
+    """Passes requests with a valid credential to their handlers.
 
     Args:
-        current: the configuration and the access rights in force.
-        rights: returns what a user may see; may wait.
+        current: returns the current configuration and the privileged users.
+        rights: returns what a user may see; may block.
         failures: for failures that repeat.
-        admission: the connections, those of known users to be told to it.
+        admission: the connections; it is notified of identified users and refusals.
     """
 
     def __init__(
@@ -85,33 +85,33 @@ class RequestDispatcher:
         self._decoding = asyncio.Semaphore(_DECODERS)
         self._signers = ThreadPoolExecutor(_SIGNERS, "munge-encode")
         self._deliveries = ByteBudget(_DELIVERIES_BYTES)
-        self._serving: set[asyncio.Task[web.StreamResponse]] = set()
-        self._looking_up: dict[int, asyncio.Task[Rights]] = {}
+        self._serving_tasks: set[asyncio.Task[web.StreamResponse]] = set()
+        self._rights_lookups: dict[int, asyncio.Task[Rights]] = {}
 
     def handler(self, route: Route) -> Handler:
-        """Let a route see only requests with a good credential; the body is not read before that."""
+        """Return a handler that checks the credential first and reads the body only if it is valid."""
 
-        async def known(request: web.Request) -> web.StreamResponse:
+        async def with_credential(request: web.Request) -> web.StreamResponse:
             try:
                 caller = await self._identify(request)
             except ConnectionError as error:
-                return _broken_off(request, error)
-            self._admission.identified(request.protocol)
-            # What was begun is completed, whether the client waits or not: its turn ends with the work.
+                return _aborted_response(request, error)
+            self._admission.mark_identified(request.protocol)
+            # A started request is completed even if the client leaves: the user's turn ends with the work.
             task = asyncio.create_task(self._serve(route, request, caller))
-            self._serving.add(task)
-            task.add_done_callback(self._served)
+            self._serving_tasks.add(task)
+            task.add_done_callback(self._finish_task)
             try:
                 return await asyncio.shield(task)
             except ConnectionError as error:
-                return _broken_off(request, error)
+                return _aborted_response(request, error)
 
-        return known
+        return with_credential
 
-    def _served(self, task: asyncio.Task[web.StreamResponse]) -> None:
-        self._serving.discard(task)
+    def _finish_task(self, task: asyncio.Task[web.StreamResponse]) -> None:
+        self._serving_tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # told to the client, if it is still there
+            task.exception()  # retrieved here; a connected client has received it
 
     async def _identify(self, request: web.Request) -> Caller:
         header = request.headers.get("Authorization", "")
@@ -119,37 +119,37 @@ class RequestDispatcher:
         call = functools.partial(identify, header, request.method, request.raw_path, socket)
         try:
             async with self._decoding:
-                if not _still_there(request):  # costs munged nothing
+                if not _client_connected(request):  # saves munged the work
                     raise ConnectionResetError("the client is gone")
                 return await asyncio.get_running_loop().run_in_executor(self._decoders, call)
         except EnergyError:
-            self._admission.refused(request.protocol)
+            self._admission.mark_refused(request.protocol)
             raise
 
     async def _rights_of(self, uid: int) -> Rights:
-        """Look a user up; requests of one user that come together take one thread."""
-        lookup = self._looking_up.get(uid)
+        """Look a user up; simultaneous requests of one user share one thread."""
+        lookup = self._rights_lookups.get(uid)
         if lookup is None:
             lookup = asyncio.create_task(asyncio.to_thread(self._rights, uid))
-            self._looking_up[uid] = lookup
-            lookup.add_done_callback(lambda _: self._looking_up.pop(uid, None))
+            self._rights_lookups[uid] = lookup
+            lookup.add_done_callback(lambda _: self._rights_lookups.pop(uid, None))
         return await asyncio.shield(lookup)
 
     async def _serve(self, route: Route, request: web.Request, caller: Caller) -> web.StreamResponse:
-        """Answer a request of a known user; every answer but that of a busy server is signed."""
+        """Answer a request of an identified user. Every response is signed, except that of a busy server."""
         munge_socket = self._current()[0].cluster.munge_socket
         responder = SignedResponder(request, caller.credential, munge_socket, self._signers)
         try:
             rights = await self._rights_of(caller.uid)
             caller = dataclasses.replace(caller, rights=rights)
-            return await self._in_turn(route, request, caller, responder)
+            return await self._serve_in_turn(route, request, caller, responder)
         except BusyError as error:
-            await asyncio.sleep(BUSY_DELAY_S)  # slows clients that ask again at once
+            await asyncio.sleep(BUSY_DELAY_S)  # slows clients that retry at once
             return unsigned_error(503, error, {"Retry-After": str(RETRY_AFTER_S)})
         except EnergyError as error:
             if isinstance(error, UnavailableError):
                 self._failures.report("request", str(error))
-            return await responder.error(_STATUS.get(type(error), 500), error)
+            return await responder.error(_HTTP_STATUS.get(type(error), 500), error)
         except web.HTTPRequestEntityTooLarge:
             too_large = UsageError("body", f"larger than {route.max_body_bytes} bytes")
             return await responder.error(413, too_large)
@@ -159,7 +159,7 @@ class RequestDispatcher:
             log.exception("%s %s failed", request.method, shown(request.path, 200))
             return await responder.error(500, EnergyError("internal error", todo="see senergyctld's log"))
 
-    async def _in_turn(
+    async def _serve_in_turn(
         self, route: Route, request: web.Request, caller: Caller, responder: SignedResponder
     ) -> web.StreamResponse:
         _, access = self._current()
@@ -187,12 +187,12 @@ class RequestDispatcher:
                     response = await responder.send_object(200, answer)
                 else:
                     response = await responder.stream(answer)
-            await responder.finish(response)  # an answer that nobody reads keeps its user's turn
+            await responder.finish(response)  # an unread response keeps its user's turn
             return response
 
 
-def _still_there(request: web.Request) -> bool:
-    """Return whether the client has not closed its end, which is not noticed while nothing is read."""
+def _client_connected(request: web.Request) -> bool:
+    """Return whether the client still has its end open, which is not noticed while nothing is read."""
     transport = request.transport
     if transport is None or transport.is_closing():
         return False
@@ -204,22 +204,22 @@ def _still_there(request: web.Request) -> bool:
     return not poll.poll(0)
 
 
-def _broken_off(request: web.Request, error: ConnectionError) -> web.Response:
+def _aborted_response(request: web.Request, error: ConnectionError) -> web.Response:
     log.debug("%s %s broken off: %s", request.method, shown(request.path, 200), error)
     if request.transport is not None:
         request.transport.abort()
-    return web.Response(status=500)  # goes nowhere: the connection is closed
+    return web.Response(status=500)  # never sent: the connection is closed
 
 
 @web.middleware
-async def explain(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn the errors of requests without a known user into one line of JSON, without proof."""
+async def explain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Convert errors of requests without an identified user to one line of JSON, unsigned."""
     try:
         return await handler(request)
     except ForbiddenError as error:
         return unsigned_error(401, error)
     except EnergyError as error:
-        return unsigned_error(_STATUS.get(type(error), 500), error)
+        return unsigned_error(_HTTP_STATUS.get(type(error), 500), error)
     except web.HTTPException as error:
         cause = NotFoundError(f"{request.method} {shown(request.path, 80)}", error.reason.lower())
         return unsigned_error(error.status, cause)
@@ -231,7 +231,7 @@ async def explain(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 async def one_request_per_connection(_: web.Request, response: web.StreamResponse) -> None:
-    """Close after the response, whatever the client asks for."""
+    """Close the connection after the response, whatever the client requests."""
     response.force_close()
     response.headers["Connection"] = "close"
 

@@ -1,4 +1,4 @@
-"""Asking Slurm about the jobs of new records: when, for which, and what becomes of the answer."""
+"""Queries to Slurm's accounting about the jobs of new records: schedule, selection, storage of the facts."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from slurm_energy.slurm.job_accounting import IDS_PER_QUERY, JobFacts, read_job_
 from slurm_energy.slurm.release import Release, release
 
 GIVE_UP_AFTER_S: Final = 7 * 86400.0
-_LONGEST_PAUSE_S: Final = 3600.0
-_EVERY_CYCLE: Final = 6
+_MAX_PAUSE_S: Final = 3600.0
+_UNDELAYED_QUERIES: Final = 6
 
 
 @dataclass(slots=True)
 class QuerySchedule:
-    """Which open jobs to ask about now: new ones at once, again every interval, then ever more seldom.
+    """Decides which open jobs to query now: new ones at once, then every interval, then at growing intervals.
 
-    slurmdbd hears of a job's end some seconds late, hence the first cycles without longer pauses; after
-    them a pause doubles up to an hour.
+    slurmdbd learns of a job's end some seconds late, so the first `_UNDELAYED_QUERIES` queries follow at the
+    plain interval. After them the pause doubles, up to an hour.
     """
 
     interval_s: float
-    _asked: dict[JobLookup, tuple[int, float]] = field(default_factory=dict)
+    _queries: dict[JobLookup, tuple[int, float]] = field(default_factory=dict)
 
     def due(self, jobs: Sequence[JobLookup], now: float) -> list[JobLookup]:
-        """Return the jobs to ask about at `now`; forget those that are not open any more.
+        """Return the jobs to query at `now`; remove those that are no longer open.
 
-        Seconds of a clock that nobody sets: else a step back would be a pause as long.
+        `now` is monotonic: with the wall clock, setting the clock back would cause a pause of that length.
         """
         still_open = set(jobs)
-        self._asked = {job: entry for job, entry in self._asked.items() if job in still_open}
-        return [job for job in jobs if self._asked.get(job, (0, now))[1] <= now]
+        self._queries = {job: entry for job, entry in self._queries.items() if job in still_open}
+        return [job for job in jobs if self._queries.get(job, (0, now))[1] <= now]
 
-    def asked(self, jobs: Sequence[JobLookup], now: float) -> None:
-        """Note that Slurm answered about these jobs; those that stay open are asked for again later."""
+    def record_query(self, jobs: Sequence[JobLookup], now: float) -> None:
+        """Record that Slurm answered for these jobs; those that stay open are queried again later."""
         for job in jobs:
-            times = self._asked.get(job, (0, 0.0))[0]
-            pause_s = min(self.interval_s * 2 ** max(0, times - _EVERY_CYCLE), _LONGEST_PAUSE_S)
-            # Half an interval early, lest a cycle that begins a little sooner miss it.
-            self._asked[job] = (min(times + 1, 20), now + pause_s - self.interval_s / 2)
+            times = self._queries.get(job, (0, 0.0))[0]
+            pause_s = min(self.interval_s * 2 ** max(0, times - _UNDELAYED_QUERIES), _MAX_PAUSE_S)
+            # Half an interval early, so that a cycle that starts slightly early includes the job.
+            self._queries[job] = (min(times + 1, 20), now + pause_s - self.interval_s / 2)
 
 
 class Enrichment:
-    """The loop that keeps job facts up to date, one query to Slurm per cycle at most."""
+    """Periodic task that updates job facts, with at most one query to Slurm per cycle."""
 
     def __init__(
         self, store: Store, run: CommandRunner, failures: RepeatedFailureLog, interval_s: float
@@ -78,12 +78,12 @@ class Enrichment:
             await asyncio.sleep(self.schedule.interval_s)
 
     async def cycle(self) -> int:
-        """Ask about the jobs that are due, if there are any; return how many records got facts.
+        """Query the jobs that are due, if any; return the number of records that got facts.
 
-        After a long outage there may be more of them than fit one query: the rest is left to the next cycles.
+        After a long outage more jobs may be due than fit one query; the rest follows in the next cycles.
 
         Raises:
-            EnergyError: Slurm or the database cannot be asked; the next cycle tries again.
+            EnergyError: Slurm or the database is unavailable; the next cycle retries.
         """
         now = time.time()
         jobs = await self._store.read(job_facts.pending_lookups, now - GIVE_UP_AFTER_S)
@@ -91,15 +91,15 @@ class Enrichment:
         due = self.schedule.due(jobs, time.monotonic())[:IDS_PER_QUERY]
         if not due:
             return 0
-        answer = await asyncio.to_thread(self._ask, {job.job_id for job in due})
+        answer = await asyncio.to_thread(self._query_slurm, {job.job_id for job in due})
         outcome = await self._store.write(job_facts.store, answer, due, now)
-        self.schedule.asked(due, time.monotonic())
+        self.schedule.record_query(due, time.monotonic())
         self._last_answer, self._last_error = now, None
         self._check_clusters(outcome.other_clusters)
         return outcome.linked
 
     def status(self) -> dict[str, Any]:
-        """Return what the status page shows; times in Unix seconds."""
+        """Return the entries of the status page; times in Unix seconds."""
         return {
             "last_answer": self._last_answer,
             "last_error": self._last_error,
@@ -108,7 +108,7 @@ class Enrichment:
             "slurm_release": str(self._release) if self._release else None,
         }
 
-    def _ask(self, job_ids: set[int]) -> dict[int, tuple[JobFacts, ...]]:
+    def _query_slurm(self, job_ids: set[int]) -> dict[int, tuple[JobFacts, ...]]:
         if self._release is None:
             self._release = release(self._run)
         return read_job_facts(job_ids, self._run)

@@ -1,6 +1,6 @@
-"""History at the controller: learning after enrichment, and answers to questions; no SQL, no arithmetic here.
+"""The history of measured runs in memory: learning after enrichment, and predictions for requests. No SQL.
 
-The history in memory belongs to one thread; the database keeps what it is made of.
+The history belongs to one thread. The database stores the runs from which it is built.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ log = logging.getLogger("senergyctld")
 
 
 class HistoryCache:
-    """Keeps the history in step with the database.
+    """Keeps the history in memory consistent with the database.
 
     Args:
         store: the database.
         failures: for failures that repeat.
-        keep_days: `controller.history_days`; replaced on reload.
-        policy_caps: caps of the site's policies, for jobs that ask for none; replaced on reload.
+        retention_days: `controller.history_days`; replaced on reload.
+        policy_caps: caps of the site's policies, for jobs that request none; replaced on reload.
 
-    `model` answers for jobs that name a model and that history knows nothing of; replaced on reload.
-    `loaded` tells whether what the database remembered was taken over.
+    `model` predicts jobs that name a model and that the history does not know; it is replaced on reload.
+    `loaded` is true once the runs in the database have been loaded.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class HistoryCache:
         self._next_drop_s = 0.0
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
-        """Load what the database remembers, then learn again and again until cancelled."""
+        """Load the runs in the database, then learn new ones periodically until cancelled."""
         while True:
             try:
                 if not self.loaded:
@@ -76,24 +76,24 @@ class HistoryCache:
             await asyncio.sleep(interval_s())
 
     async def load(self) -> None:
-        """Take over what the database remembers."""
+        """Load the runs in the database."""
         runs = await self._store.read(lambda connection: list(run_history.read_runs(connection)))
         for first in range(0, len(runs), _LOAD_CHUNK):
             await self._run_in_thread(self._learn_runs, runs[first : first + _LOAD_CHUNK])
         self.loaded = True
 
     async def learn(self) -> int:
-        """Learn the runs that are over now; return how many.
+        """Learn the runs that have ended; return their number.
 
         Raises:
-            UnavailableError: the database refused; the next call tries again.
+            UnavailableError: the database refused; the next call retries.
         """
         total, more = 0, True
         while more:
             runs, more = await self._store.write(
                 run_history.store_finished_runs, time.time(), self.policy_caps
             )
-            # Committed: from here on the memory must not lose them, even if this task is cancelled.
+            # The runs are committed: the history must include them even if this task is cancelled.
             self._thread.submit(self._learn_runs, runs)
             total += len(runs)
         return total
@@ -101,9 +101,10 @@ class HistoryCache:
     async def answers(
         self, questions: list[PredictionRequest], own_only: bool
     ) -> list[dict[str, Any] | None]:
-        """Return an answer as JSON for each question; None where no run is like the job.
+        """Return a prediction as JSON for each question; None if no run is similar to the job.
 
-        Other callers, and the queue engine, have their turns between chunks.
+        The work is split into chunks, so that other callers and the priority engine get their turns in
+        between.
         """
         answers: list[dict[str, Any] | None] = []
         for first in range(0, len(questions), _ANSWER_CHUNK):
@@ -112,20 +113,20 @@ class HistoryCache:
             )
         return answers
 
-    def ask(self, function: Callable[[History], T]) -> T:
-        """Run a function on the history from another thread, and wait for it; never from the event loop."""
+    def run(self, function: Callable[[History], T]) -> T:
+        """Run a function on the history and wait for its result; never call this from the event loop."""
         return self._thread.submit(function, self._history).result()
 
     def status(self) -> dict[str, Any]:
-        """Return what the status page shows: runs learned since the start, those taken over included."""
+        """Return the entries of the status page: runs learned, including those loaded at the start."""
         return {"runs": self._history.runs_learned, "kinds": len(self._history), "loaded": self.loaded}
 
     def close(self) -> None:
-        """Wait for what is running."""
+        """Wait for running work."""
         self._thread.shutdown()
 
     async def _drop_old(self) -> None:
-        """Drop what is old or too much, once an hour."""
+        """Drop old runs, and those beyond the limits, once an hour."""
         if time.monotonic() < self._next_drop_s:
             return
         self._next_drop_s = time.monotonic() + _FORGET_INTERVAL_S
@@ -149,7 +150,7 @@ class HistoryCache:
         return [None if answer is None else answer.to_json() for answer in found]
 
     def _with_caps(self, question: PredictionRequest) -> PredictionRequest:
-        """Return the question with the caps that its policy brings along."""
+        """Return the question with the caps of its policy."""
         cap, gpu_cap = self.policy_caps.get(question.policy or "", (None, None))
         return dataclasses.replace(
             question,
@@ -162,7 +163,7 @@ def training_model(config: Config) -> Oracle | None:
     """Return the training model with the site's calibrations and hardware files; None without numpy.
 
     Raises:
-        ConfigError: a file that section oracle names is not in order.
+        ConfigError: a file named in section oracle is invalid.
     """
     try:
         from slurm_energy.oracle.site_files import use_site
@@ -174,16 +175,17 @@ def training_model(config: Config) -> Oracle | None:
 
 
 def read_questions(data: Any, user: str | None, *, operator: bool) -> list[PredictionRequest]:
-    """Read the body of a request, and let users ask for themselves only.
+    """Parse the body of a prediction request; users may ask about their own jobs only.
 
     Args:
         data: the JSON object.
-        user: name of who asks, None if this host does not know it.
-        operator: may ask for anybody; without a user in the question, for nobody in particular.
+        user: name of the caller, None if this host does not know it.
+        operator: the caller may ask about any user's jobs; a question without a user is then about no
+            particular user.
 
     Raises:
-        UsageError: not of the contract's form.
-        ForbiddenError: another user's job.
+        UsageError: malformed questions.
+        ForbiddenError: a question about another user's job.
     """
     entries = data.get("questions") if isinstance(data, dict) else None
     if not isinstance(entries, list) or len(entries) > MAX_QUESTIONS:

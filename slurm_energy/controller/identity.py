@@ -1,4 +1,4 @@
-"""Who asks, and what they may see: munge credentials and the configuration's lists of users."""
+"""Identity and rights of a caller: munge credentials, and the lists of users in the configuration."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Rights:
     Attributes:
         uid: the user.
         name: login name, None if this host does not know it.
-        everything: records and jobs of all users.
-        accounts: accounts that the user coordinates: records and jobs of their users too.
+        everything: whether the user may see records and jobs of all users.
+        accounts: accounts that the user coordinates; records and jobs of their users are visible too.
     """
 
     uid: int
@@ -37,30 +37,30 @@ class Rights:
 
     @property
     def scope(self) -> str:
-        """The word of the contract: `all`, `accounts` or `own`."""
+        """The scope in the words of the HTTP interface: `all`, `accounts` or `own`."""
         return "all" if self.everything else "accounts" if self.accounts else "own"
 
     @property
     def visibility(self) -> Visibility | None:
-        """What limits a selection; None: nothing."""
+        """The restriction on selections; None: no restriction."""
         return None if self.everything else Visibility(self.uid, self.accounts)
 
     def described(self) -> dict[str, object]:
-        """Return what answers say of it."""
+        """Return the keys of responses that describe the scope."""
         accounts = {"accounts": sorted(self.accounts)} if self.scope == "accounts" else {}
         return {"scope": self.scope, **accounts}
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever made a request.
+    """The user who made a request.
 
     Attributes:
-        uid: vouched for by munged.
-        body_sha256: what the credential says of the body, hex digits.
+        uid: uid, certified by munged.
+        body_sha256: digest of the body according to the credential, hex digits.
         credential: the munge credential itself, to which the response is bound.
-        origin: address of the host where it was made, see `munge.Credential`; None: not known.
-        rights: what the user may see; nothing but the user's own where they were not looked up.
+        origin: address of the host where the credential was made, see `munge.Credential`; None: unknown.
+        rights: what the user may see; only the user's own data until the rights are looked up.
     """
 
     uid: int
@@ -70,10 +70,10 @@ class Caller:
     rights: Rights
 
     def check_body(self, body: bytes) -> None:
-        """Refuse a body that is not the one the credential was made for.
+        """Refuse a body for which the credential was not made.
 
         Raises:
-            ForbiddenError: somebody changed it on the way.
+            ForbiddenError: the body was changed in transit.
         """
         if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), self.body_sha256):
             raise ForbiddenError("credential", "made for another body")
@@ -94,7 +94,7 @@ class PrivilegedUsers:
 
     @classmethod
     def from_config(cls, config: ControllerConfig) -> tuple[PrivilegedUsers, list[str]]:
-        """Look the configured users and groups up; also return the names that this host does not know."""
+        """Look up the configured users and groups; also return the names that this host does not know."""
         unknown: list[str] = []
         groups = [name for name in config.operators if name.startswith(GROUP_MARK)]
         users = [name for name in config.operators if name not in groups]
@@ -106,7 +106,7 @@ class PrivilegedUsers:
 
 
 def identify(header: str, method: str, target: str, munge_socket: Path | None) -> Caller:
-    """Open the credential of a request.
+    """Decode the credential of a request.
 
     Args:
         header: value of `Authorization`, may be empty.

@@ -1,6 +1,7 @@
-"""What the queue engine does to jobs beside their place: shapes before they start, jobs that make way.
+"""Interventions on jobs in Slurm: shapes assigned before the start, and preemptions.
 
-Who and what is decided in the priority room; here it is asked of Slurm, bounded, and written down.
+The priority room decides about which jobs. This module queries and changes them in Slurm, bounded per cycle,
+and records each decision.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from slurm_energy.slurm.queue.running_jobs import non_preemptible_partitions, re
 from slurm_energy.slurm.release import Release, release
 
 MAX_SHAPES_PER_CYCLE: Final = 8
-"""Jobs whose shape one cycle looks at: each costs slurmctld a question and perhaps a change."""
+"""Maximum number of jobs whose shape one cycle changes: each costs slurmctld a query and perhaps a change."""
 START_TIMEOUT_S: Final = 120.0
-"""A job that did not start for so long in a shape that seemed to fit: something else is in its way."""
+"""A job that does not start within this time in a shape that seemed to fit is blocked by something else."""
 _BLOCKED_S: Final = 600.0
 _LEFT_QUEUE_S: Final = 60.0
 _SERVED_S: Final = 120.0
@@ -49,14 +50,14 @@ log = logging.getLogger("senergyctld")
 
 
 class JobChanger(Protocol):
-    """Changes jobs, see `slurm.queue.update.Updater`."""
+    """Changes jobs, see `slurm.queue.job_update.JobUpdater`."""
 
     def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> UpdateResult:
         """Change a pending job as its owner."""
         ...
 
     def requeue(self, names: Mapping[int, str]) -> UpdateResult:
-        """Put running jobs back into the queue."""
+        """Requeue running jobs."""
         ...
 
 
@@ -64,10 +65,10 @@ class Interventions:
     """Acts on one snapshot after the other, all in one thread.
 
     Args:
-        config: mode, policy's permission to preempt, interval.
-        changer: how Slurm is asked for changes.
-        run: how Slurm is asked questions.
-        acted: what was done before; kept up to date.
+        config: mode, permission to preempt, interval.
+        changer: changes jobs in Slurm.
+        run: runs Slurm commands for queries.
+        state: earlier interventions; kept up to date.
         clock: Unix seconds.
     """
 
@@ -88,11 +89,11 @@ class Interventions:
         self._modes: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
 
     def begin_cycle(self) -> None:
-        """Begin a cycle: what nodes have is asked anew, if anybody wants to know."""
+        """Begin a cycle: node resources are read again on demand."""
         self._nodes, self._nodes_read = None, False
 
     def nodes(self) -> list[NodeResources] | None:
-        """Return what nodes have, asked at most once a cycle; None: slurmctld does not tell."""
+        """Return the nodes' resources, read at most once per cycle; None: slurmctld does not answer."""
         if not self._nodes_read:
             self._nodes_read = True
             try:
@@ -103,11 +104,12 @@ class Interventions:
         return self._nodes
 
     def apply(self, snapshot: Snapshot, policy: Policy) -> None:
-        """Change what is to be changed after a cycle; what was done is in `InterventionState.unsaved`.
+        """Apply the interventions that follow from a snapshot; decisions go to `InterventionState.unsaved`.
 
         Args:
-            snapshot: the cycle's outcome.
-            policy: that made it. If it preempts and `priority.preempt` allows it, jobs make way.
+            snapshot: result of the cycle.
+            policy: the policy of the snapshot. Jobs are preempted if it preempts and `priority.preempt`
+                allows it.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -123,7 +125,7 @@ class Interventions:
             self._preempt(snapshot)
 
     def _differs(self, snapshot: Snapshot, choice: ShapeChoice) -> bool:
-        """Return whether a job has another shape, as far as is known here; doubt one that does not help."""
+        """Return whether a job should get another shape; block a current shape that does not help."""
         assigned = self._assigned(snapshot, choice)
         now, startable_since = self._clock(), self._state.startable_since
         if self._state.left_queue.get(choice.job_id, now) > now:
@@ -131,7 +133,7 @@ class Interventions:
         if assigned is None:
             return True
         limit = snapshot.queue.reason[int(snapshot.rows[choice.index])]
-        if assigned.shape == choice.shape and "GRES" in limit:  # QOSMaxGRESPerUser and the like
+        if assigned.shape == choice.shape and "GRES" in limit:  # QOSMaxGRESPerUser and similar limits
             self._state.blocked_shapes[choice.job_id, choice.shape] = now + _BLOCKED_S
         elif assigned.shape != choice.shape or not choice.starts_now:
             startable_since.pop(choice.job_id, None)
@@ -148,10 +150,10 @@ class Interventions:
         return self._state.assigned_to(choice.job_id, choice.submit_s, restarts)
 
     def _assign(self, snapshot: Snapshot, choice: ShapeChoice) -> None:
-        """Give a job its shape, if it still waits."""
+        """Assign a job its shape, if it is still pending."""
         now, assigned = self._clock(), self._assigned(snapshot, choice)
         asked = self._query_job(choice.name)
-        if not asked.pending:  # queue.table does not tell yet
+        if not asked.pending:  # queue.table does not show the start yet
             self._state.left_queue[choice.job_id] = now + _LEFT_QUEUE_S
             return
         excluded = assigned.excluded_nodes if assigned else asked.excluded
@@ -169,7 +171,7 @@ class Interventions:
             outcome, refusal = UpdateResult(), str(error)
         if refusal is not None:
             shape, why = None, refusal
-        elif not outcome.done:  # it started in what it had
+        elif not outcome.done:  # the job started in its previous shape
             return
         log.info("job %d %s: %s", choice.job_id, f"gets {shape.text}" if shape else "keeps its shape", why)
         self._record(
@@ -180,12 +182,12 @@ class Interventions:
         )
 
     def _query_job(self, name: str) -> gpu_request.GpuRequest:
-        """Return what slurmctld says of a job now; one that is gone does not wait."""
+        """Return slurmctld's present data of a job; a job that is gone is not pending."""
         try:
             return gpu_request.read_gpu_request(name, self._run)
         except UnavailableError as error:
             if _INVALID_JOB_ID not in str(error):
-                raise  # without slurmctld each further question would take until its time limit
+                raise  # without slurmctld every further query would run into its timeout
             return gpu_request.GpuRequest(pending=False)
 
     def _record(self, job_id: int, assigned: AssignedShape, offered: Sequence[GpuShape], why: str) -> None:
@@ -199,7 +201,7 @@ class Interventions:
         self._state.unsaved.append(Decision(job_id, assigned.submit_s, assigned.since_s, SHAPE, why, details))
 
     def _fields(self, asked: gpu_request.GpuRequest, choice: ShapeChoice, excluded: str) -> dict[str, str]:
-        """Return what is to be changed; nothing where the job has this shape."""
+        """Return the fields to change; empty if the job already has this shape."""
         if self._release is None:
             self._release = release(self._run)
         kind = choice.shape.gpu_kind
@@ -216,9 +218,9 @@ class Interventions:
         return {} if same else fields
 
     def _restore_unrunnable(self, snapshot: Snapshot) -> None:
-        """Give jobs back what they asked for where Slurm cannot run them as they are now.
+        """Restore the original request of jobs that Slurm cannot run as changed.
 
-        It holds such a job, with the reason BadConstraints, until its request is changed again.
+        Slurm holds such a job, with the reason BadConstraints, until its request is changed again.
         """
         queue, now = snapshot.queue, self._clock()
         for row, word in enumerate(queue.reason if self._state.assigned else []):
@@ -232,13 +234,13 @@ class Interventions:
             try:
                 uid = int(queue.uid[row])
                 outcome = self._changer.set_fields(job_id, fields, uid, queue.scontrol_name(row))
-            except UsageError:  # its owner's words; the other jobs must not suffer from them
+            except UsageError:  # text of the owner; must not affect other jobs
                 continue
             for refusal in outcome.refused.values():
                 self._failures.report(f"job {job_id}", f"has a shape that Slurm cannot run: {refusal}")
             if not outcome.done:
                 continue
-            why = f"Slurm cannot run it with {assigned.shape.text}; it has again what it asked for"
+            why = f"Slurm cannot run it with {assigned.shape.text}; its original request is restored"
             log.warning("job %d: %s", job_id, why)
             again = AssignedShape(submit_s, None, now, assigned.requested_gres, assigned.excluded_nodes)
             self._record(job_id, again, offered_by(queue, row), why)
@@ -268,13 +270,16 @@ class Interventions:
                 state.being_served[plan.job_id] = now + _LEFT_QUEUE_S
 
     def _preemption_helps(self, snapshot: Snapshot, plan: PreemptionPlan) -> bool:
-        """Return whether a job still waits, as queue.table may not tell yet, and may start on any node."""
+        """Return whether the urgent job is still pending, and may use at least the planned nodes.
+
+        queue.table may not show yet that the job has started.
+        """
         asked = self._query_job(snapshot.queue.scontrol_name(self._row(snapshot, plan.job_id)))
         try:
             excluded = expand_hostlist(asked.excluded) if asked.excluded else []
         except UsageError:
             return False
-        # What was excluded here, for the sake of a shape, is taken back with the next shape.
+        # Nodes that were excluded here for a shape are released with the next shape.
         ours = plan.job_id in self._state.assigned
         return asked.pending and not asked.pins_nodes and (ours or not {*excluded} & {*plan.nodes})
 
@@ -285,10 +290,10 @@ class Interventions:
         self._state.being_served[plan.job_id] = now + max(_SERVED_S, 2 * self._settings.interval_s)
         self._state.protected_until |= dict.fromkeys(outcome.refused, now + PROTECTED_S)
         for job_id, why in outcome.refused.items():
-            log.warning("job %d cannot make way for job %d: %s", job_id, plan.job_id, why)
+            log.warning("job %d cannot be preempted for job %d: %s", job_id, plan.job_id, why)
         for job_id in outcome.done:
             self._state.record_interruption(job_id, now)
-            log.info("job %d makes way for job %d: %s", job_id, plan.job_id, plan.why)
+            log.info("job %d is preempted for job %d: %s", job_id, plan.job_id, plan.why)
             details = {"for_job": plan.job_id, "lost_joules": plan.lost_joules}
             made = Decision(job_id, float(queue.submit_s[rows[job_id]]), now, REQUEUE, plan.why, details)
             self._state.unsaved.append(made)

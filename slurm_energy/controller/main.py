@@ -1,4 +1,4 @@
-"""senergyctld's command line; the daemon itself is in `daemon.py`."""
+"""Command line of senergyctld; the daemon itself is in `daemon`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ or address unavailable, 7 already running (address or database in use)"""
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve in the foreground until SIGTERM or SIGINT; return an exit code."""
     arguments = _parser().parse_args(argv)
-    from slurm_energy.controller import daemon  # after --help and --version: aiohttp is slow to import
+    from slurm_energy.controller import daemon  # imported after --help and --version: aiohttp is slow
 
     manager = service_manager.ServiceManager.from_environment()
     service_manager.start_log("senergyctld", arguments.log_level or "info")

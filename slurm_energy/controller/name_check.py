@@ -1,6 +1,7 @@
-"""Refuses accounts and partitions that neither Slurm nor an energy record knows: misspelt, most likely.
+"""Refusal of accounts and partitions that neither Slurm nor an energy record knows: most likely misspelt.
 
-Slurm is asked at most once a minute, whatever users ask for: for accounts that no record has, and partitions.
+Slurm is queried at most once a minute, whatever users ask for, and only for accounts without records and for
+partitions.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ log = logging.getLogger("senergyctld")
 
 
 class NameCheck:
-    """Accounts and partitions by their names.
+    """Checks names of accounts and partitions.
 
     Args:
-        config: returns the configuration in force.
-        store: of the records.
+        config: returns the current configuration.
+        store: the store of records.
         run: runs a Slurm command.
         clock: seconds, monotonic.
     """
@@ -46,15 +47,15 @@ class NameCheck:
         self._config, self._store, self._clock = config, store, clock
         self._run: Runner = run or CommandRunner(_TIMEOUT_S)
         self._lock = asyncio.Lock()
-        self._read: dict[str, tuple[float, frozenset[str] | None]] = {}
+        self._cached: dict[str, tuple[float, frozenset[str] | None]] = {}
 
     async def refuse_unknown(self, accounts: Collection[str], partitions: Collection[str]) -> None:
-        """Check names that a user asked for.
+        """Check names in a user's query.
 
-        Where Slurm does not answer, nothing is refused: that a name is unknown cannot be said then.
+        While Slurm does not answer, nothing is refused, because no name can be called unknown.
 
         Raises:
-            NotFoundError: names the first account or partition that is unknown.
+            NotFoundError: names the first unknown account or partition.
         """
         if accounts:
             recorded = await self._store.read(record_queries.recorded_names, "account", accounts)
@@ -65,7 +66,7 @@ class NameCheck:
 
     async def _refuse(self, names: Collection[str], kind: str, recorded: frozenset[str]) -> None:
         """Refuse the first name that neither Slurm nor a record has; `recorded`: names in records."""
-        known = await self._of_slurm(kind) if names else None
+        known = await self._slurm_names(kind) if names else None
         if known is None:
             return
         missing = [name for name in names if name not in known]
@@ -73,18 +74,18 @@ class NameCheck:
             recorded = await self._store.read(record_queries.recorded_names, kind, missing)
         for name in missing:
             if name not in recorded:
-                raise await asyncio.to_thread(_unknown, kind, name, known | recorded)
+                raise await asyncio.to_thread(_unknown_name, kind, name, known | recorded)
 
-    async def _of_slurm(self, kind: str) -> frozenset[str] | None:
-        """Return Slurm's names, at most a minute old; None if it did not answer."""
+    async def _slurm_names(self, kind: str) -> frozenset[str] | None:
+        """Return Slurm's names, at most a minute old; None if Slurm did not answer."""
         async with self._lock:
-            read_s, names = self._read.get(kind, (-_MAX_AGE_S, None))
+            read_s, names = self._cached.get(kind, (-_MAX_AGE_S, None))
             if self._clock() - read_s >= _MAX_AGE_S:
-                names = await asyncio.to_thread(self._ask, kind)
-                self._read[kind] = self._clock(), names
+                names = await asyncio.to_thread(self._query_slurm, kind)
+                self._cached[kind] = self._clock(), names
             return names
 
-    def _ask(self, kind: str) -> frozenset[str] | None:
+    def _query_slurm(self, kind: str) -> frozenset[str] | None:
         try:
             if kind == "account":
                 return site_names.read_accounts(self._run, self._config().cluster.name)
@@ -94,7 +95,7 @@ class NameCheck:
             return None
 
 
-def _unknown(kind: str, name: str, known: Collection[str]) -> NotFoundError:
+def _unknown_name(kind: str, name: str, known: Collection[str]) -> NotFoundError:
     why = "neither Slurm nor an energy record knows it"
     return NotFoundError(
         f"{kind} {shown(name)}", why, suggestion(name, sorted(known)) or "is it spelt right?"

@@ -1,7 +1,7 @@
-"""Which host may deliver a node's records: the node's own, by its addresses in Slurm and the name service.
+"""Check that a node's records come from a host of that node, by its addresses in Slurm and the name service.
 
-Several nodes may share a host, as in a test cluster. While Slurm does not answer nothing is refused, but with
-`strict`.
+Several nodes may share a host, as in a test cluster. While Slurm does not answer, nothing is refused, except
+in mode `strict`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from slurm_energy.slurm.node_addresses import read_node_addresses
 
 OFF, CHECK, STRICT = "off", "check", "strict"
 MAX_AGE_S: Final = 600.0
-"""Age at which Slurm and the name service are asked again."""
+"""Age after which Slurm and the name service are queried again."""
 MIN_AGE_S: Final = 30.0
-"""Age at which they are asked again about a sender that does not fit."""
+"""Age after which they are queried again because of a sender that does not match."""
 WAIT_S: Final = 2.0
-"""Longest wait of a delivery for them; the answer counts for the next one."""
+"""Maximum time that a delivery waits for them; a later answer counts for the next delivery."""
 _SUBJECT: Final = "addresses of nodes"
 _MAX_NODES: Final = 100_000
 
@@ -37,10 +37,10 @@ class Verdict(Enum):
     """Whether a host may deliver a node's records.
 
     Attributes:
-        ALLOWED: it has an address of the node.
-        REFUSED: it has none.
+        ALLOWED: the host has an address of the node.
+        REFUSED: the host has no address of the node.
         ABSENT: Slurm has no such node.
-        UNKNOWN: Slurm or the name service did not say.
+        UNKNOWN: Slurm or the name service did not answer.
     """
 
     ALLOWED = auto()
@@ -51,12 +51,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Where a delivery came from.
+    """Origin of a delivery.
 
     Attributes:
-        peer: address of the other end of the connection.
-        own: address of this end.
-        origin: address that the munge credential names, see `munge.Credential`.
+        peer: address of the remote end of the connection.
+        own: address of the local end.
+        origin: address in the munge credential, see `munge.Credential`.
     """
 
     peer: str | None = None
@@ -71,7 +71,7 @@ class _Resolved:
 
 
 class NodeHosts:
-    """Addresses of nodes, kept for ten minutes and asked for in the background.
+    """Addresses of nodes, cached for ten minutes and refreshed in the background.
 
     Args:
         run: runs sinfo.
@@ -96,16 +96,16 @@ class NodeHosts:
         wanted = set(nodes)
         if mode == OFF:
             return dict.fromkeys(wanted, Verdict.ALLOWED)
-        await self._within(wanted, MAX_AGE_S)
+        await self._refresh_older_than(wanted, MAX_AGE_S)
         found = {node: self._verdict(node, sender, mode) for node in wanted}
         doubtful = {node for node, verdict in found.items() if verdict is not Verdict.ALLOWED}
-        if doubtful:  # a node may have moved
-            await self._within(doubtful, MIN_AGE_S)
+        if doubtful:  # the node's address may have changed
+            await self._refresh_older_than(doubtful, MIN_AGE_S)
             found |= {node: self._verdict(node, sender, mode) for node in doubtful}
         return found
 
     def close(self) -> None:
-        """Wait for nothing more."""
+        """Cancel outstanding lookups."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _verdict(self, node: str, sender: Sender, mode: str) -> Verdict:
@@ -118,29 +118,29 @@ class NodeHosts:
         addresses = resolved.addresses
         if peer in addresses or (mode != STRICT and origin in addresses and not _is_loopback(origin)):
             return Verdict.ALLOWED
-        # A node on the controller's own host may be known by one of its addresses and connect from another.
+        # A node on the controller's own host may be registered with one address and connect from another.
         here = any(_is_loopback(address) or address == own for address in addresses)
         return Verdict.ALLOWED if here and (_is_loopback(peer) or peer == own) else Verdict.REFUSED
 
-    async def _within(self, nodes: Iterable[str], max_age_s: float) -> None:
-        """Refresh what is older; wait for that for a short time only."""
+    async def _refresh_older_than(self, nodes: Iterable[str], max_age_s: float) -> None:
+        """Refresh older entries; wait for that for a short time only."""
         now = time.monotonic()
         waits = []
         if self._names_time_s is None or now - self._names_time_s > max_age_s:
             waits.append(self._refresh("", self._read_names))
         if waits:
             await asyncio.wait(waits, timeout=WAIT_S / 2)
-        old = [node for node in nodes if self._is_old(node, now - max_age_s)]
+        old = [node for node in nodes if self._is_older_than(node, now - max_age_s)]
         waits = [self._refresh(node, functools.partial(self._resolve_node, node)) for node in old]
         if waits:
             await asyncio.wait(waits, timeout=WAIT_S / 2)
 
-    def _is_old(self, node: str, before_s: float) -> bool:
+    def _is_older_than(self, node: str, before_s: float) -> bool:
         resolved = self._resolved.get(node)
         return node in self._names and (resolved is None or resolved.time_s < before_s)
 
     def _refresh(self, key: str, call: Callable[[], None]) -> asyncio.Future[None]:
-        """Begin something in the background unless it is being done."""
+        """Start a call in the background, unless the same one is running."""
         running = self._refreshing.get(key)
         if running is None:
             running = asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -175,7 +175,7 @@ def resolve_host(name: str) -> list[str]:
 
 
 def canonical(address: str | None) -> str | None:
-    """Return an address in one form: IPv4 where IPv6 only wraps it; None for what is none."""
+    """Return an address in canonical form, with IPv4 for mapped IPv6; None if it is not an address."""
     try:
         parsed = ipaddress.ip_address((address or "").partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The policies of this cluster: as the file that submission checks read, and as the answer to the CLI."""
+"""The policies of this cluster, as the file that submission checks read and as a response to the CLI."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from slurm_energy.trusted_files import replace_public
 
 
 def write_policy_file(path: Path, text: str) -> None:
-    """Put `text` in place of the file at once, so that a reader sees the old or the new one, mode 0644.
+    """Replace the file atomically, mode 0644: a reader sees the old or the new version.
 
     Raises:
-        ConfigError: somebody else could exchange the file, which slurmctld and submission rely on.
-        UnavailableError: the directory cannot be made or written.
+        ConfigError: another user could replace the file, on which slurmctld and submission rely.
+        UnavailableError: the directory cannot be created or written.
     """
     try:
         replace_public(path, text.encode())
@@ -26,10 +26,10 @@ def write_policy_file(path: Path, text: str) -> None:
 
 
 def policies_answer(config: Config) -> dict[str, Any]:
-    """Return what `GET /v1/policies` says: every policy with what it refines, bounds, defaults.
+    """Return the content of `GET /v1/policies`: every policy with its base, bounds and defaults.
 
-    A policy has the keys of `policies.PolicyInfo`, `built_in`, and for a site's own one `settings`, its
-    keys in the configuration file.
+    A policy has the keys of `policies.PolicyInfo` and `built_in`. A site's own policy also has `settings`,
+    its keys in the configuration file.
     """
     policies = []
     for policy in catalogue(config).values():

@@ -1,6 +1,6 @@
-"""The queue engine at the controller: when it runs, on which queue, and where its order goes.
+"""The priority engine in the controller: when it runs, on which queue, and how the order is published.
 
-Ranking is in the priority room; numpy is needed from the first cycle on, not before.
+The priority room ranks. numpy is imported with the first cycle, not before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OFF: Final = "off"
 _POLL_INTERVAL_S: Final = 1.0
 _MIN_PAUSE_S: Final = 2.0
 _PAUSE_FACTOR: Final = (
-    4.0  # of as many times the last cycle, so that a long queue takes a fifth of a core at most
+    4.0  # times the duration of the last cycle: a long queue uses at most a fifth of a core
 )
 _CORRELATION_INTERVAL_S: Final = 600.0
 _HISTORY_TIMEOUT_S: Final = 60.0
@@ -45,10 +45,10 @@ PipelineFactory = Callable[[Config, "HistoryCache | None", "EngineState | None"]
 def make_pipeline(
     config: Config, history: HistoryCache | None, state: EngineState | None
 ) -> PriorityPipeline:
-    """Return what the configuration asks for.
+    """Return the pipeline for a configuration.
 
     Raises:
-        ConfigError: numpy is missing, or the policy cannot be had.
+        ConfigError: numpy is missing, or the policy is unavailable.
     """
     try:
         from slurm_energy.controller import priority_pipeline
@@ -59,20 +59,20 @@ def make_pipeline(
 
 
 class PriorityLoop:
-    """Ranks the queue again and again; answers come from the last snapshot.
+    """Ranks the queue periodically; responses come from the last snapshot.
 
-    All work but the database's is done in one thread of its own, so that a long cycle holds nobody up but
-    the next one.
+    All work except that of the database runs in one dedicated thread, so that a long cycle delays only the
+    next cycle.
 
     Args:
-        config: in force at the start.
+        config: configuration at the start.
         store: the database.
-        memory: history; None: predictions do without.
+        history: history of measured runs; None: predictions do without it.
         failures: for failures that repeat.
-        make: makes the parts.
+        make: creates the pipeline.
 
     Raises:
-        ConfigError: the configuration cannot be followed.
+        ConfigError: the configuration cannot be used.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class PriorityLoop:
         self.adopt(self.prepare(config))
 
     def prepare(self, config: Config) -> tuple[Config, PriorityPipeline | None]:
-        """Return what `take` needs, without changing anything.
+        """Return the argument of `adopt`, without changing anything.
 
         Raises:
-            ConfigError: the configuration cannot be followed.
+            ConfigError: the configuration cannot be used.
         """
         if config.priority.mode == OFF:
             return config, None
@@ -109,17 +109,17 @@ class PriorityLoop:
         return config, self._make_pipeline(config, self._history, latest.state if latest else None)
 
     def adopt(self, prepared: tuple[Config, PriorityPipeline | None]) -> None:
-        """Follow another configuration from the next cycle on; no cycle is waited for."""
+        """Use another configuration from the next cycle on, without waiting for a running cycle."""
         self._next, self.config = prepared, prepared[0]
         self._began_s = float("-inf")
 
     @property
     def engine_state(self) -> EngineState | None:
-        """What lives from cycle to cycle; None while the engine is off."""
+        """State of the engine that lives from cycle to cycle; None while the engine is off."""
         return self._pipeline.state if self._pipeline else None
 
     async def loop(self) -> None:
-        """Look every second whether it is time, until cancelled."""
+        """Check every second whether a cycle is due, until cancelled."""
         await self._wait_for_history()
         while True:
             if self._due():
@@ -127,13 +127,16 @@ class PriorityLoop:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _wait_for_history(self) -> None:
-        """Wait at the start, but not for ever: without history all jobs would move, and soon move back."""
+        """Wait for the history at the start, for a limited time.
+
+        Without it all jobs would move, and soon move back.
+        """
         latest = time.monotonic() + _HISTORY_TIMEOUT_S
         while self._history is not None and not self._history.loaded and time.monotonic() < latest:
             await asyncio.sleep(_POLL_INTERVAL_S / 10)
 
     async def cycle(self) -> None:
-        """Rank once. Whatever fails is told once, and the last order stays."""
+        """Rank once. A failure is logged once, and the previous order stays in force."""
         self._adopt_next()
         if self._pipeline is None:
             return
@@ -142,7 +145,7 @@ class PriorityLoop:
             self._error = await self._rank(self._pipeline)
         except EnergyError as error:
             self._error = str(error)
-        except (Exception, SystemExit) as error:  # whatever a site's own policy raises
+        except (Exception, SystemExit) as error:  # a site's own policy may raise anything
             at = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{Path(at.filename).name}, line {at.lineno}"
             self._error = f"{place}: {type(error).__name__}: {shown(str(error), 120)}"
@@ -152,7 +155,7 @@ class PriorityLoop:
             self._failures.report("priority", self._error)
 
     def status(self) -> dict[str, Any]:
-        """Return what the status page shows."""
+        """Return the entries of the status page."""
         settings, snapshot = self.config.priority, self.snapshot
         return {
             "mode": settings.mode,
@@ -184,7 +187,7 @@ class PriorityLoop:
             self.snapshot = None
             return
         settings = self.config.priority
-        if settings.mode == "plugin":  # its numbers are not those that were set job by job before
+        if settings.mode == "plugin":  # its site factors are not those that were set by scontrol
             self._pipeline.state.applied_factors.clear()
         log.info("priority: %s, by %s from %s", settings.mode, settings.policy, self._pipeline.source_name)
 
@@ -210,7 +213,7 @@ class PriorityLoop:
                 break
         if again := usage.rows_to_read_again():
             usage.add_records(await self._store.read(consumption.reread_consumption, again), now)
-        # Before the queue is read: what is written from here on is a reason to rank again.
+        # Taken before the queue is read: any later write triggers another cycle.
         self._signature = pipeline.signature()
         self.snapshot = await run(self._thread, pipeline.rank)
         await self._save_predictions(pipeline)
@@ -226,17 +229,20 @@ class PriorityLoop:
         return problem
 
     def _check_clock(self, state: EngineState) -> None:
-        """Have usage read again where the clock was set: it has faded by time that never passed."""
+        """Discard the usage if the clock was set, so that it is computed again.
+
+        It has decayed by time that never passed.
+        """
         ahead_s = time.time() - time.monotonic()
         if abs(ahead_s - self._ahead_s) > _CLOCK_STEP_S:
             log.info(
-                "priority: the clock was set by %.0f s; used energy is added up anew", ahead_s - self._ahead_s
+                "priority: the clock was set by %.0f s; usage is computed again", ahead_s - self._ahead_s
             )
             state.usage = state.usage.without_records()
         self._ahead_s = ahead_s
 
     async def _load_predictions(self, pipeline: PriorityPipeline) -> None:
-        """Read once what was predicted of jobs that were running when senergyctld started."""
+        """Read once the predictions of jobs that were running when senergyctld started."""
         mispredictions = pipeline.state.mispredictions
         if not mispredictions.loaded:
             before, cluster = time.time() - _LOOKBACK_S, self.config.cluster.name
@@ -244,14 +250,14 @@ class PriorityLoop:
             mispredictions.load(rows)
 
     async def _save_predictions(self, pipeline: PriorityPipeline) -> None:
-        """Store what was predicted of the jobs that have started, for the time when they have ended."""
+        """Store the predictions of jobs that have started, for the comparison after their end."""
         mispredictions = pipeline.state.mispredictions
         if started := list(mispredictions.unsaved):
             await self._store.write(start_predictions.save, self.config.cluster.name, started)
             del mispredictions.unsaved[: len(started)]
 
     async def _intervene(self, pipeline: PriorityPipeline, snapshot: Snapshot) -> None:
-        """Change shapes and make way; what was done is kept in the database."""
+        """Assign shapes and preempt jobs; store the decisions in the database."""
         interventions, cluster = pipeline.state.interventions, self.config.cluster.name
         if not interventions.loaded:
             before = time.time() - _LOOKBACK_S
@@ -264,7 +270,7 @@ class PriorityLoop:
                 del interventions.unsaved[: len(made)]
 
     async def _compare_with_slurm(self, snapshot: Snapshot) -> None:
-        """Compare with Slurm's own order, and say so in the log now and then."""
+        """Compare the order with Slurm's own, and log the result at intervals."""
         found = await asyncio.get_running_loop().run_in_executor(
             self._thread, snapshot.correlation_with_slurm
         )

@@ -1,4 +1,7 @@
-"""The queue engine put together as the configuration says. Imported only where it runs: needs numpy."""
+"""The stages of a priority cycle for one configuration: queue source, engine, publisher, interventions.
+
+Imported only where the engine runs, because it needs numpy.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +35,21 @@ from slurm_energy.slurm.queue.squeue_source import SqueueSource
 from slurm_energy.slurm.queue.table_source import QueueTableSource
 from slurm_energy.trusted_files import read_trusted
 
-_QUEUE_AGE_S: Final = 900.0  # three of Slurm's own PriorityCalcPeriod
+_QUEUE_AGE_S: Final = 900.0  # three times Slurm's default PriorityCalcPeriod
 
 
 @dataclass(slots=True)
 class PriorityPipeline:
-    """What one configuration needs: all but `signature` and `stop` is for one thread.
+    """The stages for one configuration. All members except `signature` and `stop` belong to one thread.
 
     Attributes:
-        engine: ranks.
-        source: where the queue is read.
-        target: where the order goes.
-        kept: shared with the parts before and after.
-        read_shares: asks for the shares of all associations.
-        interventions: shapes before jobs start, jobs that make way.
-        changes: Slurm may be changed at all.
+        engine: ranks the queue.
+        source: reads the queue.
+        publisher: publishes the order.
+        state: state of the engine, shared with the pipelines before and after.
+        read_shares: reads the shares of all associations.
+        interventions: assigns shapes before jobs start, and preempts jobs.
+        changes: whether Slurm may be changed at all.
         stops: called at the end.
         share_error: why shares could not be read the last time, in one line.
     """
@@ -67,7 +70,7 @@ class PriorityPipeline:
 
     @property
     def source_name(self) -> str:
-        """The source of the queue, for people."""
+        """Name of the queue source, for users."""
         return self.source.name if isinstance(self.source, FallbackQueueSource) else "squeue"
 
     def rank(self) -> Snapshot:
@@ -79,17 +82,17 @@ class PriorityPipeline:
         except UnavailableError as error:
             self.share_error = str(error)
         else:
-            if self.share_error is None:  # else none come, and those of before a reload still hold
+            if self.share_error is None:  # after an error, the shares from before a reload stay valid
                 self.state.configured_shares = shares
         return self.engine.cycle(queue, time.time())
 
     def _read_shares(self) -> ShareTree:
         found = self.read_shares()
-        self.share_error = None  # not before: between tries the last known ones come without an error
+        self.share_error = None  # only now: between tries, the last known shares come without an error
         return found
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Give the order to slurmctld; see `Target.take`. Also report a queue.table that is lost or old."""
+        """Publish the order, see `Publisher.publish`. Also report a queue.table that is missing or old."""
         problem, age_s = self.publisher.publish(snapshot), snapshot.computed - snapshot.queue.taken_unix_s
         if problem is not None or not isinstance(self.source, FallbackQueueSource):
             return problem
@@ -97,26 +100,26 @@ class PriorityPipeline:
             return self.source.problem
         if age_s > 0:
             return f"queue.table is {age_s / 60.0:.0f} minutes old: do slurmctld and slurmdbd run?"
-        # slurmctld's passes are due at times of the wall clock: none comes before it is there again.
+        # slurmctld schedules its passes by the wall clock: none runs before that time is reached again.
         minutes = -age_s / 60.0
         return f"queue.table is {minutes:.0f} minutes ahead, the clock was set back: restart slurmctld"
 
     def intervene(self, snapshot: Snapshot) -> None:
-        """Change shapes of jobs, and have jobs make way; what was done is in `InterventionState.unsaved`."""
+        """Assign shapes and preempt jobs; the decisions are in `InterventionState.unsaved`."""
         if self.changes:
             self.interventions.apply(snapshot, self.engine.policy)
 
     def signature(self) -> tuple[int, ...] | None:
-        """Return what changes when slurmctld tells of new jobs; None where it does not."""
+        """Return a value that changes when slurmctld reports new jobs; None if it does not report them."""
         return self.source.signature() if isinstance(self.source, FallbackQueueSource) else None
 
     def close(self, successor: PriorityPipeline | None) -> None:
-        """Give way to other parts after a reload, or to none."""
+        """End this pipeline after a reload; `successor` replaces it, None: none does."""
         self.stop()
         self.publisher.close(successor.publisher if successor else None)
 
     def stop(self) -> None:
-        """End what runs in Slurm's commands."""
+        """End running Slurm commands."""
         for stop in self.stops:
             stop()
 
@@ -124,24 +127,24 @@ class PriorityPipeline:
 def build_pipeline(
     config: Config, history: HistoryCache | None, state: EngineState | None
 ) -> PriorityPipeline:
-    """Put the parts together.
+    """Create the pipeline for a configuration.
 
     Args:
-        config: with a mode other than off.
-        history: measured runs; None: predictions do without them.
-        state: of the pipeline before; None: there was none.
+        config: configuration with a mode other than off.
+        history: history of measured runs; None: predictions do without it.
+        state: state of the previous pipeline; None: there was none.
 
     Raises:
-        ConfigError: the policy is not known or cannot be loaded, or settings contradict each other.
+        ConfigError: the policy is unknown or cannot be loaded, or settings contradict each other.
     """
     settings = config.priority
     if state is None:
         state = EngineState(DecayedUsage(settings.half_life_s))
     elif state.usage.half_life_s != settings.half_life_s:
-        state = replace(state, usage=DecayedUsage(settings.half_life_s))  # read again from the records
+        state = replace(state, usage=DecayedUsage(settings.half_life_s))  # the records are then read again
     try:
         if settings.policy_file is not None:
-            read_trusted(settings.policy_file)  # for it is run
+            read_trusted(settings.policy_file)  # because the file is executed
         run, predict_history = CommandRunner(), _history_predictor(history)
         guard = PredictionGuard(state.mispredictions, _bounds_source(history))
         applied_factors = state.applied_factors if settings.mode == "portable" else None
@@ -179,7 +182,7 @@ def build_pipeline(
 
 
 def _source(config: Config, state: EngineState, run: Runner) -> QueueSource:
-    """Return where the queue is read."""
+    """Return the queue source for a configuration."""
     settings = config.priority
     table = settings.mode == "plugin" or (settings.mode == "shadow" and _exists(settings.queue_table))
     if table:
@@ -192,24 +195,24 @@ def _exists(path: Path) -> bool:
 
 
 def _history_predictor(history: HistoryCache | None) -> HistoryPredictor | None:
-    """Return what asks the history, in the history's own thread."""
+    """Return a function that predicts from the history, in the history's own thread."""
     if history is None:
         return None
 
     def ask(columns: Mapping[str, Sequence[Any]]) -> QueueForecast:
-        return history.ask(lambda history: predict_many(history, columns))
+        return history.run(lambda known: predict_many(known, columns))
 
     return ask
 
 
 def _bounds_source(history: HistoryCache | None) -> BoundsSource | None:
-    """Return what asks the history for lower bounds, in the history's own thread."""
+    """Return a function that reads lower bounds from the history, in the history's own thread."""
     if history is None:
         return None
 
     def ask(
         columns: Mapping[str, Sequence[Any]], limit_s: Sequence[float], watts: Sequence[float], now: float
     ) -> Bounds:
-        return history.ask(lambda history: bounds_many(history, columns, limit_s, watts, now))
+        return history.run(lambda known: bounds_many(known, columns, limit_s, watts, now))
 
     return ask

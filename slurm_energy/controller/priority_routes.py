@@ -1,6 +1,6 @@
-"""Answers of the queue engine as text, piece by piece: `/v1/priority` and `/v1/shares`.
+"""Responses of `/v1/priority` and `/v1/shares`, as text in pieces.
 
-Who asks is established by the server; numpy is needed only where there is a snapshot.
+The server identifies the caller. numpy is needed only once there is a snapshot.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CHUNK: Final = 200
 
 
 def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
-    """Yield the answer to `GET /v1/priority` without its last brace; bad questions are refused at once.
+    """Yield the response to `GET /v1/priority` without its last brace; invalid queries raise at once.
 
     Raises:
         UsageError: unknown parameter or bad value.
-        ForbiddenError: jobs of others.
-        NotFoundError: a user whom nobody knows.
+        ForbiddenError: jobs of other users.
+        NotFoundError: an unknown user.
     """
     head = _head(priority) | rights.described()
     snapshot = priority.snapshot
@@ -54,7 +54,7 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> It
 def names_without_jobs(
     priority: PriorityLoop, query: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the accounts and partitions that a query names and no job of the queue has."""
+    """Return the accounts and partitions in a query that no queued job has."""
     accounts, partitions = words(query, "account"), words(query, "partition")
     snapshot = priority.snapshot
     if snapshot is None or not (accounts or partitions):
@@ -67,7 +67,7 @@ def names_without_jobs(
 
 
 def _refuse_unknown_users(users: Sequence[str], snapshot: Snapshot, state: EngineState | None) -> None:
-    """Refuse a user whom neither this host knows nor the queue, nor who has shares or used energy."""
+    """Refuse a user who is unknown to this host and has neither queued jobs nor shares nor usage."""
     unknown = {name for name in users if uid_of(name) is None} - set(snapshot.queue.user)
     if unknown and state is not None:
         unknown -= {row["user"] for row in _share_rows(snapshot, state, None)}
@@ -77,9 +77,9 @@ def _refuse_unknown_users(users: Sequence[str], snapshot: Snapshot, state: Engin
 
 
 def shares(priority: PriorityLoop, rights: Rights) -> dict[str, Any]:
-    """Return the answer to `GET /v1/shares`.
+    """Return the response to `GET /v1/shares`.
 
-    Others than operators see accounts and themselves, coordinators also the users of their accounts.
+    Users other than operators see accounts and themselves, coordinators also the users of their accounts.
     """
     snapshot, state = priority.snapshot, priority.engine_state
     answer: dict[str, Any] = {
@@ -120,7 +120,10 @@ def _head(priority: PriorityLoop) -> dict[str, Any]:
 
 
 def _pieces(head: Mapping[str, Any], rows: list[int], job: Callable[[int], dict[str, Any]]) -> Iterator[str]:
-    """Yield one JSON object without its last brace, some jobs at a time: a long queue is never held whole."""
+    """Yield one JSON object without its last brace, some jobs at a time.
+
+    A long queue is never held in memory as a whole.
+    """
     text = json.dumps(head)[:-1] + ',"jobs":['
     for first in range(0, len(rows), _CHUNK):
         chunk = [json.dumps(job(row)) for row in rows[first : first + _CHUNK]]

@@ -1,4 +1,4 @@
-"""The head of an HTTP request, checked before anything else of it is read or believed. No I/O."""
+"""The head of an HTTP request, checked before any other part of the request is read or used. No I/O."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ END: Final = b"\r\n\r\n"
 _REQUEST_LINE: Final = re.compile(rb"[A-Z]{1,16} /[\x21-\x7e]* HTTP/1\.[01]")
 _HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\x80-\xff\t]*)")
 _LENGTH: Final = re.compile(rb"\d{1,15}")
-# Bodies come plain and with their length: only so can they be bounded before they are read.
+# Bodies must be plain and have a length: otherwise they could not be bounded before they are read.
 _REFUSED: Final = {
     b"transfer-encoding": (411, "send Content-Length instead of Transfer-Encoding"),
     b"content-encoding": (415, "send the body without Content-Encoding"),
-    b"upgrade": (400, "no other protocol is spoken here"),
+    b"upgrade": (400, "no protocol upgrade is supported"),
 }
 
 
 class HeadError(Exception):
-    """A head that is not accepted.
+    """A head that is refused.
 
     Attributes:
         status: HTTP status of the response.
@@ -37,7 +37,7 @@ class HeadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """What must be known of a request before its body.
+    """The properties of a request that are needed before its body is read.
 
     Attributes:
         content_length: bytes of the body.
@@ -47,10 +47,10 @@ class RequestHead:
 
     @classmethod
     def parse(cls, head: bytes) -> RequestHead:
-        """Check a head, given with the empty line that ends it.
+        """Check and parse a head, including the empty line at its end.
 
         Raises:
-            HeadError: too long, malformed, or of a form that is not accepted.
+            HeadError: the head is too long, malformed, or of an unsupported form.
         """
         if len(head) > MAX_HEAD_BYTES:
             raise HeadError(431, f"request line and headers are longer than {MAX_HEAD_BYTES} bytes")

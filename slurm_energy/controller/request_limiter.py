@@ -1,4 +1,4 @@
-"""How many requests are worked on at a time: of one user, and of all users together. No HTTP here."""
+"""Limits on concurrent requests: per user, and for all users together. No HTTP here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_REST_S: Final = 0.5
 
 
 class BusyError(UnavailableError):
-    """A user has too many requests in progress, or the server has too much to do."""
+    """A user has too many requests in progress, or the server is overloaded."""
 
 
 class _UserQueue:
@@ -29,15 +29,15 @@ class _UserQueue:
 
 
 class RequestLimiter:
-    """Gives turns to requests, to those of one user in the order of their coming.
+    """Grants turns to requests; those of one user in the order of arrival.
 
     Args:
-        width: requests of one user in progress.
-        waiting: further requests of one user that may wait.
-        together: requests of all users in progress; those of trusted users do not count.
-        trusted_width, trusted_waiting: as `width` and `waiting`, for operators and agents.
-        rest_factor: between two turns of an ordinary user this many times the time of the first pass, so that
-            one user takes a part of the processor only.
+        concurrent: maximum number of requests of one user in progress.
+        waiting: maximum number of further requests of one user that wait.
+        shared: maximum number of requests of all users in progress; those of trusted users do not count.
+        trusted_concurrent, trusted_waiting: as `concurrent` and `waiting`, for operators and agents.
+        rest_factor: pause between two turns of an ordinary user, as a multiple of the duration of the first
+            turn. One user thus gets only a fraction of the processor.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RequestLimiter:
 
     @contextlib.asynccontextmanager
     async def user_slot(self, uid: int, *, trusted: bool) -> AsyncIterator[None]:
-        """Wait for the user's turn and keep it for the block.
+        """Wait for the user's turn and hold it during the block.
 
         Raises:
             BusyError: too many requests of the user wait, or the turn did not come in time.
@@ -92,7 +92,7 @@ class RequestLimiter:
 
     @contextlib.asynccontextmanager
     async def shared_slot(self, *, trusted: bool) -> AsyncIterator[None]:
-        """Wait for a turn among all users' requests and keep it for the block; the same error."""
+        """Wait for a turn among all users' requests and hold it during the block; raises as `user_slot`."""
         if trusted:
             yield
             return
@@ -104,10 +104,10 @@ class RequestLimiter:
 
 
 class ByteBudget:
-    """Bounds the memory of bodies: a body waits until as many bytes are free as it has.
+    """Bounds the memory used by request bodies: a body waits until enough bytes are free.
 
     Args:
-        total_bytes: bytes of all bodies in memory.
+        total_bytes: maximum bytes of all bodies in memory.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -116,10 +116,10 @@ class ByteBudget:
 
     @contextlib.asynccontextmanager
     async def reserve(self, body_bytes: int) -> AsyncIterator[None]:
-        """Keep a number of bytes for the block.
+        """Reserve a number of bytes during the block.
 
         Raises:
-            BusyError: they did not become free in time.
+            BusyError: the bytes did not become free in time.
         """
         needed = min(body_bytes, self._total_bytes)
         try:

@@ -1,4 +1,4 @@
-"""Responses as JSON that end with a proof of who made them, and those without one. No routes here."""
+"""JSON responses that end with a proof of their author, and unsigned error responses. No routes here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slurm_energy.protocol.response_proof import ResponseSeal
 
 WRITE_TIMEOUT_S: Final = 60.0
 MAX_UNREAD_BYTES: Final = 16 << 10
-"""An answer counts as read when the kernel keeps no more than this for the client."""
+"""A response counts as read when the kernel holds at most this many bytes for the client."""
 _POLL_S: Final = 0.01
 _JSON: Final = {"Content-Type": "application/json; charset=utf-8"}
 _LARGE: Final = 64 << 10
@@ -28,13 +28,13 @@ Pieces = AsyncIterator[str]
 
 
 class SignedResponder:
-    """Makes the responses to one request, signed by this process's user.
+    """Creates the responses to one request, signed by the user of this process.
 
     Args:
         request: the request.
         credential: its munge credential.
         munge_socket: munged's socket, None for the library's default.
-        threads: where munge is asked.
+        threads: executor for calls of munge.
     """
 
     def __init__(
@@ -62,15 +62,17 @@ class SignedResponder:
         return web.Response(body=content, status=status, headers=_JSON)
 
     async def error(self, status: int, error: EnergyError) -> web.Response:
-        """Return a response with an error; the same errors as `whole`."""
+        """Return an error response; raises as `send_object` does."""
         return await self.send_object(status, error_object(error))
 
     async def stream(self, pieces: Pieces) -> web.StreamResponse:
-        """Send an object piece by piece, the last brace left out; the first comes before the status is sent.
+        """Send an object in pieces, without the last brace; the status follows the first piece.
+
+        If the first piece cannot be computed, its error thus determines the status.
 
         Raises:
-            ConnectionResetError: the client does not read, or the object cannot be completed any more.
-            Exception: whatever the first piece raises.
+            ConnectionResetError: the client does not read, or the object can no longer be completed.
+            Exception: any error of the first piece.
         """
         seal = ResponseSeal(self._credential, 200)
         piece: str | None = await anext(pieces)
@@ -83,15 +85,15 @@ class SignedResponder:
             loop = asyncio.get_running_loop()
             await _send(response, await loop.run_in_executor(self._threads, seal.tail, self._munge_socket))
         except EnergyError as error:
-            # Too late for another status: breaking off tells the client that the answer is not whole.
+            # Too late for another status: closing early shows the client that the response is incomplete.
             raise ConnectionResetError(str(error)) from None
         await response.write_eof()
         return response
 
     async def finish(self, response: web.StreamResponse) -> None:
-        """Send what is left of a response and wait until the client has taken it.
+        """Send the rest of a response and wait until the client has read it.
 
-        The kernel takes megabytes for a client that does not read, and keeps them after the connection is
+        The kernel buffers megabytes for a client that does not read, and keeps them after the connection is
         closed.
 
         Raises:
@@ -108,7 +110,7 @@ class SignedResponder:
 
 
 def _unread_bytes(request: web.Request) -> int:
-    """Return the bytes of a response that the client's host has not confirmed."""
+    """Return the bytes of a response that the client's host has not acknowledged."""
     transport = request.transport
     if transport is None or transport.is_closing():
         return 0
@@ -120,18 +122,18 @@ def _unread_bytes(request: web.Request) -> int:
 
 
 def unsigned_error(status: int, error: EnergyError, headers: Mapping[str, str] | None = None) -> web.Response:
-    """Return an error without proof: for clients that are not known, and where a proof costs too much."""
+    """Return an error without proof: for unidentified clients, and where a proof would cost too much."""
     return web.json_response(error_object(error), status=status, headers=headers)
 
 
 def error_object(error: EnergyError) -> dict[str, Any]:
-    """Return an error as the contract has it."""
+    """Return an error as the JSON object of the HTTP interface."""
     code = error.exit_code if error.exit_code is not None else EXIT_FAILURE
     return {"error": str(error), "code": code}
 
 
 async def _encoded(piece: str, seal: ResponseSeal) -> bytes:
-    """Return a piece as bytes and add it to the seal, in a thread if that takes time."""
+    """Return a piece as bytes and add it to the seal; large pieces in a thread."""
 
     def encode() -> bytes:
         content = piece.encode()
@@ -142,7 +144,7 @@ async def _encoded(piece: str, seal: ResponseSeal) -> bytes:
 
 
 async def _send(response: web.StreamResponse, content: bytes) -> None:
-    # A reader that stops reading must not keep the answer in memory for ever.
+    # A client that stops reading must not keep the response in memory for ever.
     try:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             await response.write(content)

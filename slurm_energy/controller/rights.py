@@ -1,4 +1,4 @@
-"""What a user may see: the configuration's operators, their groups, and roles in Slurm's database."""
+"""What a user may see: operators in the configuration, their groups, and roles in Slurm's database."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SUBJECT: Final = "roles of coordinators and administrators in Slurm"
 
 
 class RoleCache:
-    """Roles in Slurm's database, read again now and then; none while they are not known.
+    """Roles in Slurm's database, read periodically; no roles while they are unknown.
 
     Args:
-        read: asks for them; None: they are not to count.
+        read: reads the roles; None: roles do not count.
         failures: for failures that repeat.
         clock: seconds, monotonic.
     """
@@ -46,16 +46,16 @@ class RoleCache:
 
     @property
     def current(self) -> Roles:
-        """The roles; none if they were last read too long ago, since they may have been taken away."""
+        """The roles; none if the last successful read is too old, since roles may have been revoked."""
         known = self.read is not None and self._clock() - self._read_at_s <= MAX_AGE_S
         return self._roles if known else Roles()
 
     def refresh(self) -> None:
-        """Read again at once."""
+        """Read the roles again at once."""
         self._due.set()
 
     async def loop(self) -> None:
-        """Read again and again until cancelled."""
+        """Read the roles periodically until cancelled."""
         while True:
             pause_s = INTERVAL_S if await self.update() else _RETRY_S
             with contextlib.suppress(TimeoutError):
@@ -64,7 +64,7 @@ class RoleCache:
             self._due.clear()
 
     async def update(self) -> bool:
-        """Read once; return whether that was possible."""
+        """Read the roles once; return whether that succeeded."""
         if self.read is None:
             return True
         began_s = self._clock()
@@ -79,7 +79,7 @@ class RoleCache:
 
 
 class RightsResolver:
-    """Answers what a user may see; asks the directory service at most once a minute and user.
+    """Determines what a user may see; queries the directory service at most once a minute per user.
 
     Args:
         access: returns the configured users and groups.
@@ -96,12 +96,12 @@ class RightsResolver:
         self._access = access
         self._roles = roles
         self._clock = clock
-        self._known: dict[int, tuple[float, str | None, frozenset[int]]] = {}
+        self._users: dict[int, tuple[float, str | None, frozenset[int]]] = {}
 
     def rights_of(self, uid: int) -> Rights:
         """Return a user's rights; may wait for the directory service."""
         access, roles = self._access(), self._roles()
-        name, gids = self._user(uid)
+        name, gids = self._lookup(uid)
         everything = uid in access.operators or not access.operator_groups.isdisjoint(gids)
         if name is None:
             return Rights(uid, None, everything)
@@ -109,11 +109,11 @@ class RightsResolver:
         accounts = frozenset() if everything else roles.accounts.get(name, frozenset())
         return Rights(uid, name, everything, accounts)
 
-    def _user(self, uid: int) -> tuple[str | None, frozenset[int]]:
+    def _lookup(self, uid: int) -> tuple[str | None, frozenset[int]]:
         now_s = self._clock()
-        known = self._known.get(uid)
+        known = self._users.get(uid)
         if known is None or now_s - known[0] > _USER_AGE_S:
-            if len(self._known) >= _MAX_USERS:
-                self._known.clear()
-            known = self._known[uid] = now_s, name_of(uid), gids_of(uid)
+            if len(self._users) >= _MAX_USERS:
+                self._users.clear()
+            known = self._users[uid] = now_s, name_of(uid), gids_of(uid)
         return known[1:]

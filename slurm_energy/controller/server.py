@@ -1,4 +1,4 @@
-"""The HTTP interface of the contract: routes, who may use them, and answers. No SQL and no Slurm here."""
+"""Routes of the HTTP interface: permissions and responses. No SQL and no Slurm command here."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from slurm_energy.controller import priority_routes
 from slurm_energy.controller.connection_admission import ConnectionAdmission
 from slurm_energy.controller.deliveries import DeliveryReceiver, read_object
 from slurm_energy.controller.dispatcher import (
-    Answer,
     RequestDispatcher,
+    ResponseContent,
     Route,
-    explain,
+    explain_errors,
     one_request_per_connection,
 )
 from slurm_energy.controller.history_cache import HistoryCache, read_questions
@@ -53,18 +53,19 @@ MAX_DELIVERY_BYTES: Final = 16 << 20
 MAX_QUESTIONS_BYTES: Final = 1 << 20
 MAX_SEARCH_BYTES: Final = 256 << 10
 _QUERY_TIMEOUT_S: Final = 20.0
-_REST_FACTOR: Final = 3.0  # an ordinary user keeps about a quarter of a core busy at most
-_FIGURES_AGE_S: Final = 1.0
-_TRACES_CHUNK: Final = 4  # jobs' answers carry traces, which may be megabytes each
+_REST_FACTOR: Final = 3.0  # an ordinary user uses at most about a quarter of a core
+_STATISTICS_AGE_S: Final = 1.0
+_TRACES_CHUNK: Final = 4  # responses about jobs contain traces of up to megabytes each
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("senergyctld")
 
 
 class ControllerServer:
-    """Answers requests from the store and the configuration in force.
+    """Answers requests from the store and the current configuration.
 
-    `config` and `access` are replaced as a whole on reload. `state` adds to the status page.
+    `config` and `access` are replaced as a whole on reload. `status` returns further entries of the status
+    page.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class ControllerServer:
         self._started = time.time()
         self._deliveries = DeliveryReceiver(lambda: self.config, store, failures, hosts)
         self._names = NameCheck(lambda: self.config, store)
-        self._figures: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
+        self._statistics: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
         self.admission = ConnectionAdmission()
         self.roles = RoleCache(None, failures)
         self.follow_roles(config.controller.slurm_roles)
@@ -99,7 +100,7 @@ class ControllerServer:
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
-        # Ordinary users' requests together take fewer threads than there are for requests and reading.
+        # Requests of ordinary users together use fewer threads than exist for requests and for reading.
         costly = RequestLimiter(
             concurrent=1,
             waiting=7,
@@ -110,7 +111,7 @@ class ControllerServer:
         )
         light = RequestLimiter(concurrent=2, waiting=14, shared=8, trusted_concurrent=16, trusted_waiting=240)
         ingest = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=32, trusted_waiting=480)
-        application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain])
+        application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain_errors])
         application.on_response_prepare.append(one_request_per_connection)
         gets = {
             "/v1/records": Route(self._get_records, costly),
@@ -133,16 +134,16 @@ class ControllerServer:
         return application
 
     def follow_roles(self, follow: bool) -> None:
-        """Count roles in Slurm's database or not, and read them again."""
+        """Set whether roles in Slurm's database count, and read them again."""
         self.roles.read = read_roles if follow else None
         self.roles.refresh()
 
-    async def _post_records(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
+    async def _post_records(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         answer = await self._deliveries.receive(body, _sender(request, caller))
-        self._figures = None
+        self._statistics = None
         return answer
 
-    async def _post_predict(self, _: web.Request, caller: Caller, body: bytes) -> Answer:
+    async def _post_predict(self, _: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         operator = caller.rights.everything
 
         def questions() -> list[PredictionRequest]:
@@ -150,14 +151,14 @@ class ControllerServer:
 
         asked = await asyncio.to_thread(questions)
         if self._history is None:
-            raise UnavailableError("history", "it is not kept here")
+            raise UnavailableError("history", "this controller has no history")
         answers = await self._history.answers(asked, not operator)
         return {"scope": "all" if operator else "own", "answers": answers}
 
-    async def _get_records(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
+    async def _get_records(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         wanted = RecordSelection.from_query(await _query(request, body))
-        selection = await asyncio.to_thread(self._scoped, caller, wanted)
-        ids = await self._read(caller, _find, selection)
+        selection = await asyncio.to_thread(self._restricted, caller, wanted)
+        ids = await self._read(caller, _find_records, selection)
         if selection.users and not selection.jobs and selection.visible is None:
             await self._store.read(record_queries.refuse_unknown_users, selection)
         if not selection.jobs:
@@ -165,12 +166,12 @@ class ControllerServer:
         head = f'{json.dumps(caller.rights.described())[:-1]},"records":['
         return self._pieces(caller, ids, head, record_queries.CHUNK, False)
 
-    async def _get_job(self, request: web.Request, caller: Caller, _: bytes) -> Answer:
+    async def _get_job(self, request: web.Request, caller: Caller, _: bytes) -> ResponseContent:
         job = JobSelector.parse(request.match_info["id"])
         duplicates = RecordSelection.from_query(dict(request.query)).duplicates
         wanted = RecordSelection(jobs=(job,), steps=True, duplicates=duplicates)
-        selection = await asyncio.to_thread(self._scoped, caller, wanted)
-        ids = await self._read(caller, _find, selection)
+        selection = await asyncio.to_thread(self._restricted, caller, wanted)
+        ids = await self._read(caller, _find_records, selection)
         if not len(ids):
             raise NotFoundError(f"job {job.text}", "no energy record", _why_not_found(job))
         made = await self._read(caller, decisions.of_records, ids)
@@ -181,25 +182,25 @@ class ControllerServer:
         head = f'{json.dumps(first)[:-1]},"records":['
         return self._pieces(caller, ids, head, _TRACES_CHUNK, True)
 
-    async def _get_priority(self, request: web.Request, caller: Caller, body: bytes) -> Answer:
+    async def _get_priority(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         query = await _query(request, body)
         ask = functools.partial(priority_routes.jobs, self._priority_loop(), query, caller.rights)
         await self._names.refuse_unknown(*priority_routes.names_without_jobs(self._priority_loop(), query))
-        return _in_threads(await asyncio.to_thread(ask))
+        return _piecewise_in_threads(await asyncio.to_thread(ask))
 
-    async def _get_shares(self, _: web.Request, caller: Caller, __: bytes) -> Answer:
+    async def _get_shares(self, _: web.Request, caller: Caller, __: bytes) -> ResponseContent:
         return await asyncio.to_thread(priority_routes.shares, self._priority_loop(), caller.rights)
 
     def _priority_loop(self) -> PriorityLoop:
         if self._priority is None:
-            raise UnavailableError("priority", "the queue is not ranked here")
+            raise UnavailableError("priority", "this controller does not rank the queue")
         return self._priority
 
-    async def _get_policies(self, _: web.Request, __: Caller, ___: bytes) -> Answer:
+    async def _get_policies(self, _: web.Request, __: Caller, ___: bytes) -> ResponseContent:
         return policies_answer(self.config)
 
-    async def _get_status(self, _: web.Request, __: Caller, ___: bytes) -> Answer:
-        figures = await self._current_figures()
+    async def _get_status(self, _: web.Request, __: Caller, ___: bytes) -> ResponseContent:
+        figures = await self._current_statistics()
         nodes = [node | self._deliveries.pending_counts_of(node["node"]) for node in figures["nodes"]]
         return {
             "version": __version__,
@@ -212,23 +213,27 @@ class ControllerServer:
             **self._status(),
         }
 
-    async def _current_figures(self) -> dict[str, Any]:
-        """Return the database's figures; requests that come together share one query."""
+    async def _current_statistics(self) -> dict[str, Any]:
+        """Return the statistics of the database; simultaneous requests share one query."""
         now_s = time.monotonic()
-        if self._figures is None or (self._figures[1].done() and now_s > self._figures[0] + _FIGURES_AGE_S):
-            self._figures = now_s, asyncio.create_task(self._store.read(record_queries.database_figures))
-        _, task = self._figures
+        if self._statistics is None or (
+            self._statistics[1].done() and now_s > self._statistics[0] + _STATISTICS_AGE_S
+        ):
+            self._statistics = now_s, asyncio.create_task(self._store.read(record_queries.database_figures))
+        _, task = self._statistics
         try:
             return await asyncio.shield(task)
         except UnavailableError:
-            self._figures = None
+            self._statistics = None
             raise
 
-    def _scoped(self, caller: Caller, selection: RecordSelection) -> RecordSelection:
-        """Limit a selection to what the caller may see, with uids for user names; asks a directory service.
+    def _restricted(self, caller: Caller, selection: RecordSelection) -> RecordSelection:
+        """Restrict a selection to what the caller may see, with uids for user names.
+
+        The lookup may query a directory service.
 
         Raises:
-            ForbiddenError: it names other users.
+            ForbiddenError: the selection names other users.
         """
         if (visible := caller.rights.visibility) is None:
             return _with_uids(selection)
@@ -250,7 +255,7 @@ class ControllerServer:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Read from the database, for others than operators in bounded time."""
+        """Read from the database, in bounded time unless the caller is an operator."""
         if caller.rights.everything:
             return await self._store.read(function, *args, **kwargs)
         return await self._store.read_within(_QUERY_TIMEOUT_S, function, *args, **kwargs)
@@ -271,7 +276,7 @@ class ControllerServer:
 
 
 async def _query(request: web.Request, body: bytes) -> dict[str, str]:
-    """Return the parameters: of the request line, or of a body that is an object of strings."""
+    """Return the parameters of the request line, or of a body that is an object of strings."""
     if request.method == "POST":
         query = await asyncio.to_thread(read_object, body)
         if not all(isinstance(value, str) for value in query.values()):
@@ -283,7 +288,7 @@ async def _query(request: web.Request, body: bytes) -> dict[str, str]:
     return query
 
 
-async def _in_threads(pieces: Iterator[str]) -> Pieces:
+async def _piecewise_in_threads(pieces: Iterator[str]) -> Pieces:
     while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
         yield piece
 
@@ -293,7 +298,7 @@ def _sender(request: web.Request, caller: Caller) -> Sender:
     return Sender(request.remote, own[0] if isinstance(own, tuple) else None, caller.origin)
 
 
-def _find(connection: sqlite3.Connection, selection: RecordSelection) -> Sequence[int]:
+def _find_records(connection: sqlite3.Connection, selection: RecordSelection) -> Sequence[int]:
     record_queries.refuse_jobs_of_others(connection, selection)
     return record_queries.find_records(connection, selection)
 
@@ -305,7 +310,10 @@ def _why_not_found(job: JobSelector) -> str:
 
 
 def _with_uids(selection: RecordSelection) -> RecordSelection:
-    """Look names up, which may ask a directory service; those it does not know are sought in the records."""
+    """Replace user names by uids, possibly with a directory service.
+
+    Names without a uid are sought in the records.
+    """
     known = {name: uid for name in selection.users if (uid := uid_of(name)) is not None}
     unknown = tuple(name for name in selection.users if name not in known)
     return dataclasses.replace(selection, users=unknown, uids=(*selection.uids, *known.values()))

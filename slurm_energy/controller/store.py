@@ -1,4 +1,4 @@
-"""The database for asyncio: one writing thread, a few reading ones, so that the event loop never waits."""
+"""The database for asyncio: one thread writes and a few read, so that the event loop never waits."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 from slurm_energy.accounting import database
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
-_STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, below a millisecond
-_READERS: Final = 8  # more than the requests of ordinary users that are served at a time
+_STEPS_BETWEEN_CHECKS: Final = 10_000  # steps of SQLite's virtual machine, below a millisecond
+_READERS: Final = 8  # more than the concurrent requests of ordinary users
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Store:
-    """Runs functions of the accounting room on connections of their thread.
+    """Runs functions of the accounting room on database connections in the store's threads.
 
-    Holds a lock file beside the database: two controllers never share one.
+    A lock file beside the database prevents that two controllers share it.
 
     Raises:
         UnavailableError: the database cannot be used, see `database.prepare`.
-        AlreadyRunningError: another controller has it.
+        AlreadyRunningError: another controller has locked it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = -1
-        if path.parent.is_dir():  # else the next line says what is wrong
-            self._lock = _hold(path.with_name(path.name + ".lock"))
+        if path.parent.is_dir():  # otherwise `prepare` reports the error
+            self._lock = _lock_file(path.with_name(path.name + ".lock"))
         try:
             database.prepare(path)
         except BaseException:
@@ -55,12 +55,12 @@ class Store:
         Raises:
             UnavailableError: the database refused, e.g. no space; nothing was changed.
         """
-        return await self._run(self._writer, lambda: function(self._writing(), *args, **kwargs))
+        return await self._run(self._writer, lambda: function(self._writer_connection(), *args, **kwargs))
 
     async def read(
         self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run a function in a reading thread; the same errors as `write`."""
+        """Run a function in a reading thread; raises as `write` does."""
 
         def call() -> R:
             with database.connect(self.path, read_only=True) as connection:
@@ -75,7 +75,7 @@ class Store:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Run a function in a reading thread and break its queries off after some seconds.
+        """Run a function in a reading thread and abort its queries after a time limit.
 
         Raises:
             UnavailableError: the database refused, or the time is over.
@@ -83,7 +83,7 @@ class Store:
 
         def bounded(connection: sqlite3.Connection) -> R:
             until_s = time.monotonic() + limit_s
-            connection.set_progress_handler(lambda: time.monotonic() > until_s, _STEPS_BETWEEN_LOOKS)
+            connection.set_progress_handler(lambda: time.monotonic() > until_s, _STEPS_BETWEEN_CHECKS)
             try:
                 return function(connection, *args, **kwargs)
             except sqlite3.OperationalError as error:
@@ -95,7 +95,7 @@ class Store:
         return await self.read(bounded)
 
     def close(self) -> None:
-        """Wait for what is running and close everything."""
+        """Wait for running work and close all connections."""
         self._readers.shutdown(cancel_futures=True)
         self._writer.submit(self._connections.close)
         self._writer.shutdown()
@@ -107,7 +107,7 @@ class Store:
         except sqlite3.Error as error:
             raise UnavailableError(f"database {self.path}", str(error)) from error
 
-    def _writing(self) -> sqlite3.Connection:
+    def _writer_connection(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = self._connections.enter_context(database.connect(self.path))
         return self._connection
@@ -118,8 +118,11 @@ class Store:
             self._lock = -1
 
 
-def _hold(path: Path) -> int:
-    """Lock a file of its own; closing any descriptor of the database itself would drop SQLite's locks."""
+def _lock_file(path: Path) -> int:
+    """Create and lock a separate file.
+
+    Closing any descriptor of the database itself would drop SQLite's locks.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:

@@ -74,8 +74,8 @@ def test_a_job_name_makes_no_other_users_job_make_way(lab):
     # The same job without the name: an honest one does make the victim make way.
     honest = lab.sbatch("sleep 1", *SHORT, user="nobody")
     until(lambda: restarts(lab, victim) == 1, lambda: lab.log("senergyctld"))
-    assert f"job {victim} makes way for job {honest}" in lab.log("senergyctld")
-    assert f"makes way for job {forged}" not in lab.log("senergyctld")
+    assert f"job {victim} is preempted for job {honest}" in lab.log("senergyctld")
+    assert f"is preempted for job {forged}" not in lab.log("senergyctld")
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_a_shape_that_slurm_cannot_run_is_taken_back(lab, gpus):
     script, found = gpus
     blocker = block(lab, "n1")
     job_id = lab.sbatch(script, "--gres=gpu:3", "--exclude=n2", "--energy-alternatives=gpu:h100:2", *MODEL)
-    said = f"job {job_id}: Slurm cannot run it with gpu:h100:2; it has again what it asked for"
+    said = f"job {job_id}: Slurm cannot run it with gpu:h100:2; its original request is restored"
     until(lambda: said in lab.log("senergyctld"), lambda: lab.log("senergyctld"))
     waits_as(lab, job_id, TresPerNode="gres:gpu:3", ExcNodeList="n2")
     lab.run("scancel", str(blocker))

@@ -90,7 +90,7 @@ def test_a_handler_is_made_when_the_head_is_whole_and_gets_one_request():
     assert port.handlers == []
     give(connection, HEAD[-1:])
     assert port.handlers[0].received == HEAD and not transport.reading
-    port.control.identified(port.handlers[0])
+    port.control.mark_identified(port.handlers[0])
     assert transport.reading and port.control.unidentified == 0 and len(port.control) == 1
     give(connection, HEAD)
     assert transport.aborted and port.handlers[0].received == HEAD
@@ -107,7 +107,7 @@ def test_a_head_may_come_in_parts(split):
 def test_no_more_of_a_body_is_passed_on_than_was_announced():
     port = Port()
     connection, transport = port.connect(content=b"POST /v1/x HTTP/1.1\r\nContent-Length: 5\r\n\r\nab")
-    port.control.identified(port.handlers[0])
+    port.control.mark_identified(port.handlers[0])
     give(connection, b"cde")
     assert port.handlers[0].received.endswith(b"\r\n\r\nabcde") and not transport.aborted
     give(connection, b"f")
@@ -129,7 +129,7 @@ def test_each_phase_ends():
     slow, slow_transport = port.connect(content=HEAD[:5])
     _, waits = port.connect(content=HEAD)
     _, served = port.connect(content=HEAD)
-    port.control.identified(port.handlers[1])
+    port.control.mark_identified(port.handlers[1])
     port.now_s = ConnectionPhase.HEAD.value + 1
     port.control.sweep()
     assert b" 408 " in slow_transport.sent and slow_transport.closing
@@ -146,7 +146,7 @@ def test_each_phase_ends():
 def test_a_client_that_never_reads_its_answer_is_cut_off():
     port = Port()
     _, transport = port.connect(content=HEAD)
-    port.control.identified(port.handlers[0])
+    port.control.mark_identified(port.handlers[0])
     transport.close()
     port.control.sweep()
     port.now_s += connection_admission.CLOSING_TIMEOUT_S + 1
@@ -186,7 +186,7 @@ def test_identified_connections_do_not_count():
     port = Port(limit_per_address=2)
     served = [port.connect(content=HEAD)[1] for _ in range(2)]
     for handler in port.handlers:
-        port.control.identified(handler)
+        port.control.mark_identified(handler)
     port.now_s += 1
     more = [port.connect()[1] for _ in range(2)]
     port.now_s += 1
@@ -213,7 +213,7 @@ def test_a_port_has_a_last_bound():
 def test_lost_connections_are_forgotten():
     port = Port()
     connections = [port.connect(content=content)[0] for content in (b"", HEAD, HEAD)]
-    port.control.identified(port.handlers[1])
+    port.control.mark_identified(port.handlers[1])
     for connection in connections:
         connection.connection_lost(None)
     assert len(port.control) == 0 and port.control.unidentified == 0

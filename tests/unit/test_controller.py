@@ -349,14 +349,14 @@ def test_only_operators_queries_may_take_long(controller, monkeypatch):
 
 
 def test_status_pages_that_are_asked_for_together_share_one_query(controller, monkeypatch):
-    figures, calls = server.record_queries.figures, []
+    figures, calls = server.record_queries.database_figures, []
 
     def slowly(connection):
         calls.append(1)
         time.sleep(0.2)
         return figures(connection)
 
-    monkeypatch.setattr(server.record_queries, "figures", slowly)
+    monkeypatch.setattr(server.record_queries, "database_figures", slowly)
 
     async def story(c):
         answers = await asyncio.gather(*(c.get("/v1/status") for _ in range(12)))
@@ -749,18 +749,18 @@ class TestSchedule:
             due = schedule.due([open_job], 1000.0 + second)
             if due:
                 asked.append(second)
-                schedule.asked(due, 1000.0 + second)
+                schedule.record_query(due, 1000.0 + second)
         assert asked == [0, 10, 20, 30, 40, 50, 60, 70, 90, 130, 210, 370]
 
     def test_pauses_end_at_an_hour(self):
         schedule, open_job = QuerySchedule(10.0), job_facts.JobLookup("c1", 1, True)
         for _ in range(50):
-            schedule.asked([open_job], 0.0)
+            schedule.record_query([open_job], 0.0)
         assert schedule.due([open_job], 3599.0) and not schedule.due([open_job], 3500.0)
 
     def test_a_job_that_was_closed_and_opens_again_is_new(self):
         schedule, open_job = QuerySchedule(10.0), job_facts.JobLookup("c1", 1, True)
-        schedule.asked([open_job], 0.0)
+        schedule.record_query([open_job], 0.0)
         assert schedule.due([open_job], 1.0) == []
         assert schedule.due([], 2.0) == []
         assert schedule.due([open_job], 3.0) == [open_job]
