@@ -19,9 +19,9 @@ from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.oracle.history.lower_bounds import Bounds, bounds_many
 from slurm_energy.oracle.history.queue_forecast import QueueForecast, predict_many
 from slurm_energy.priority.engine import EngineState, PriorityEngine
-from slurm_energy.priority.guard import BoundsSource, PredictionGuard
 from slurm_energy.priority.offered_shapes import OfferedShapeProvider
 from slurm_energy.priority.prediction import HistoryPredictor, QueuePredictor
+from slurm_energy.priority.prediction_guard import BoundsSource, PredictionGuard
 from slurm_energy.priority.publisher import NullPublisher, Publisher, ScontrolPublisher, TablePublisher
 from slurm_energy.priority.snapshot import Snapshot
 from slurm_energy.priority.usage import DecayedUsage

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_energy.config import Config
-from slurm_energy.priority.guard import Mispredictions, PredictionGuard
 from slurm_energy.priority.interventions import InterventionState
 from slurm_energy.priority.prediction import HistoryPredictor, QueuePredictions, QueuePredictor
+from slurm_energy.priority.prediction_guard import Mispredictions, PredictionGuard
 from slurm_energy.priority.scheduling_tables import (
     RequestedShapeProvider,
     ShapeProvider,

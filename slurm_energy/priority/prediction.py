@@ -23,7 +23,7 @@ from slurm_energy.oracle.site_files import read_site
 from slurm_energy.oracle.training_oracle import TrainingOracle
 from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.flags import PolicyRequest, validate_flags
-from slurm_energy.priority.guard import PredictionGuard
+from slurm_energy.priority.prediction_guard import PredictionGuard
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.queue.columns import QueueColumns
 from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM

@@ -17,9 +17,9 @@ from slurm_energy.oracle.history.queue_forecast import predict_many
 from slurm_energy.oracle.history.track_record import bounded, misprediction_factor, overrun, rounded_up
 from slurm_energy.priority import explanation
 from slurm_energy.priority.engine import EngineState, PriorityEngine
-from slurm_energy.priority.guard import Mispredictions, PredictionGuard
 from slurm_energy.priority.offered_shapes import OfferedShapeProvider
 from slurm_energy.priority.prediction import QueuePredictor
+from slurm_energy.priority.prediction_guard import Mispredictions, PredictionGuard
 from slurm_energy.priority.usage import DecayedUsage
 from slurm_energy.slurm.queue.node_resources import NodeResources
 
