@@ -140,10 +140,10 @@ class PriorityEngine:
         began_s = time.perf_counter()
         queue = queue.select_rows(~self._state.usage.finished_rows(queue, now_s))
         mispredictions = self._state.mispredictions
-        mispredictions.see_running(queue, now_s)
+        mispredictions.record_starts(queue, now_s)
         self._guard.now_s = now_s
         per_record = self.predictor.predict(queue)
-        mispredictions.see_ranking(queue, per_record.before_factor_s)
+        mispredictions.record_predictions(queue, per_record.before_factor_s)
         association = self._associations(queue)
         users, shares = self._users(queue, per_record, association, now_s)
         leader = leader_rows(queue)

@@ -1,7 +1,7 @@
-"""What keeps predictions honest: lower bounds, and the factor by which a user's jobs outran theirs.
+"""Guard against predictions that are too short: lower bounds, and a factor per user for past overruns.
 
-The order of the queue follows predictions, so a prediction that is too short is worth something to its
-owner. `PredictionGuard` raises times and watts to the bounds of `oracle.history.bounds` and multiplies times
+The order of the queue follows predictions, so a job's owner profits from a prediction that is too short.
+`PredictionGuard` raises times and watts to the bounds of `oracle.history.lower_bounds` and multiplies times
 by the user's misprediction factor. Jobs that run past their prediction count before they end.
 """
 
@@ -20,17 +20,17 @@ from slurm_energy.scheduling.queue import Bools, Floats
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
 
 BoundsSource = Callable[[Mapping[str, Sequence[Any]], Sequence[float], Sequence[float], float], Bounds]
-"""`oracle.history.bounds.bounds_many` for the history in force."""
+"""`oracle.history.lower_bounds.bounds_many` for the current history."""
 
 SAME_START_S: Final = 2.0
-"""Starts of one job that are so close are the same start."""
+"""Start times of one job that differ by at most this are the same start."""
 
 
 class StartedPrediction(NamedTuple):
-    """What was predicted of a job when it started.
+    """Prediction of a job at the time of its start.
 
     Attributes:
-        job_id: Slurm's number.
+        job_id: Slurm's job id.
         start: Unix seconds.
         predicted_s: seconds, before the misprediction factor.
     """
@@ -42,11 +42,11 @@ class StartedPrediction(NamedTuple):
 
 @dataclass(slots=True)
 class Mispredictions:
-    """Predictions of jobs at their start, and how far running jobs are past theirs.
+    """Predictions of jobs at their start, and the overruns of running jobs.
 
     Attributes:
-        unsaved: predictions of jobs that have started and are not in the database yet.
-        loaded: whether predictions from before this process were read.
+        unsaved: predictions of started jobs that are not yet in the database.
+        loaded: whether predictions from before this process were loaded.
     """
 
     unsaved: list[StartedPrediction] = field(default_factory=list)
@@ -56,13 +56,13 @@ class Mispredictions:
     _running: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def load(self, before: Iterable[tuple[int, float, float]]) -> None:
-        """Take over job id, start and seconds from the database; the newest start of a job counts."""
+        """Load job id, start and seconds from the database; the newest start of a job counts."""
         for row in sorted(before, key=lambda one: one[1]):
             self._started[row[0]] = StartedPrediction(*row)
         self.loaded = True
 
-    def see_running(self, queue: QueueColumns, now_s: float) -> None:
-        """Note which jobs have started since the last ranking, and which run past their prediction."""
+    def record_starts(self, queue: QueueColumns, now_s: float) -> None:
+        """Record which jobs have started since the last ranking, and which run past their prediction."""
         at = np.flatnonzero((queue.state == RUNNING) & ~np.isnan(queue.start_s)).tolist()
         started: dict[int, StartedPrediction] = {}
         self._running = {}
@@ -79,8 +79,8 @@ class Mispredictions:
                 self._running[queue.user[row]] = (before[0] + over * weight, before[1] + weight)
         self._started = started
 
-    def see_ranking(self, queue: QueueColumns, predicted_s: Floats) -> None:
-        """Remember what was predicted of the pending jobs.
+    def record_predictions(self, queue: QueueColumns, predicted_s: Floats) -> None:
+        """Store the predictions of the pending jobs until they start.
 
         Args:
             queue: all jobs.
@@ -97,9 +97,9 @@ class Mispredictions:
         return self._running.get(user, (0.0, 0.0))
 
     def _prediction(self, job_id: int, array_job_id: int, start: float) -> StartedPrediction | None:
-        known = self._started.get(job_id)
-        if known is not None and abs(known.start - start) <= SAME_START_S:
-            return known
+        earlier = self._started.get(job_id)
+        if earlier is not None and abs(earlier.start - start) <= SAME_START_S:
+            return earlier
         seconds = self._pending.get(job_id, self._pending.get(array_job_id) if array_job_id else None)
         if seconds is None:
             return None
@@ -109,14 +109,14 @@ class Mispredictions:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
-    """The outcome for m jobs or shapes; arrays of shape (m,).
+class GuardedPredictions:
+    """Result for m jobs or shapes; arrays of shape (m,).
 
     Attributes:
         time_s: predicted time after bound and factor.
         power_watts: predicted watts after the bound.
-        lower_bound_s: least time, before the factor.
-        misprediction: factor on the time, 1 or more.
+        lower_bound_s: lower bound on the time, before the factor.
+        misprediction: factor on the time, at least 1.
     """
 
     time_s: Floats
@@ -126,11 +126,11 @@ class Guarded:
 
 
 class PredictionGuard:
-    """Raises predictions that cheap jobs could have pushed down.
+    """Raises predictions that cheap jobs could have lowered.
 
     Args:
-        mispredictions: of running jobs.
-        bounds: answers from measured runs; None: there is no history, so nothing of it was predicted either.
+        mispredictions: overruns of running jobs.
+        bounds: lower bounds from measured runs; None: there is no history, and thus no prediction from it.
     """
 
     def __init__(self, mispredictions: Mispredictions, bounds: BoundsSource | None) -> None:
@@ -139,41 +139,41 @@ class PredictionGuard:
 
     def apply(
         self,
-        asked: Mapping[str, Sequence[Any]],
+        requests: Mapping[str, Sequence[Any]],
         time_s: Floats,
         power_watts: Floats,
-        unknown: Bools,
+        no_runs: Bools,
         nameplate_watts: Floats,
-        most_watts: Floats,
-    ) -> Guarded:
+        max_watts: Floats,
+    ) -> GuardedPredictions:
         """Return the guarded predictions.
 
         Args:
-            asked: columns as in `oracle.history.columns.predict_many`.
+            requests: columns as in `oracle.history.queue_forecast.predict_many`.
             time_s: predicted, shape (m,).
             power_watts: predicted, shape (m,).
-            unknown: jobs of which nothing is known: the bounds replace their figures. Else decoys could
-                replace what is usual in the partition by something of their owner's.
-            nameplate_watts: watts of each where nothing is known, without any cap.
-            most_watts: watts that each job's caps allow; infinity for none.
+            no_runs: jobs without similar runs; the bounds replace their figures. Otherwise decoys could
+                replace the usual figures of the partition by those of their owner.
+            nameplate_watts: watts of each job without any knowledge of its runs, without any cap.
+            max_watts: maximum watts under each job's caps; infinity for none.
         """
-        limit = np.array([value or NO_LIMIT_S for value in asked["time_limit_s"]], np.float64)
+        limit = np.array([value or NO_LIMIT_S for value in requests["time_limit_s"]], np.float64)
         count, now = len(limit), self.now_s
         if self._bounds is None:
             none = np.zeros(count)
             bounds = Bounds(none, none, none.copy(), none.copy())
         else:
-            bounds = self._bounds(asked, limit.tolist(), nameplate_watts.tolist(), now)
-        running = [self._mispredictions.running_overruns(user or "") for user in asked["user"]]
+            bounds = self._bounds(requests, limit.tolist(), nameplate_watts.tolist(), now)
+        running = [self._mispredictions.running_overruns(user or "") for user in requests["user"]]
         sums = zip(
             bounds.overrun_sum + np.array([one[0] for one in running], np.float64),
             bounds.overrun_size_seconds + np.array([one[1] for one in running], np.float64),
             strict=True,
         )
         factor = np.array([misprediction_factor(*pair) for pair in sums], np.float64)
-        unknown = unknown & (self._bounds is not None)
-        time_s = np.where(unknown, bounds.time_s, time_s)
-        power_watts = np.where(unknown, np.minimum(bounds.power_watts, most_watts), power_watts)
-        held = np.minimum(np.maximum(time_s, bounds.time_s) * factor, np.maximum(limit, time_s))
-        watts = np.maximum(power_watts, np.minimum(bounds.power_watts, most_watts))
-        return Guarded(held, watts, bounds.time_s, factor)
+        no_runs = no_runs & (self._bounds is not None)
+        time_s = np.where(no_runs, bounds.time_s, time_s)
+        power_watts = np.where(no_runs, np.minimum(bounds.power_watts, max_watts), power_watts)
+        limited_s = np.minimum(np.maximum(time_s, bounds.time_s) * factor, np.maximum(limit, time_s))
+        watts = np.maximum(power_watts, np.minimum(bounds.power_watts, max_watts))
+        return GuardedPredictions(limited_s, watts, bounds.time_s, factor)

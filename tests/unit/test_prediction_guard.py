@@ -222,15 +222,15 @@ def test_a_job_past_its_prediction_counts_while_it_runs():
 
 def test_the_prediction_at_the_start_is_what_counts():
     kept = Mispredictions()
-    kept.see_ranking(queue({}, {"array_job_id": 102, "tasks": 5}), np.array([100.0, 200.0]))
+    kept.record_predictions(queue({}, {"array_job_id": 102, "tasks": 5}), np.array([100.0, 200.0]))
     found = queue(
         running(start_s=NOW + 1), running(job_id=103, array_job_id=102, array_task_id=1, start_s=NOW + 2), {}
     )
-    kept.see_running(found, NOW + 50)
+    kept.record_starts(found, NOW + 50)
     assert [(one.job_id, one.predicted_s) for one in kept.unsaved] == [(101, 100.0), (103, 200.0)]
     assert kept.running_overruns("alice") == (0.0, 0.0)
-    kept.see_ranking(found, np.array([1.0, 1.0, 1.0]))
-    kept.see_running(found, NOW + 401)
+    kept.record_predictions(found, np.array([1.0, 1.0, 1.0]))
+    kept.record_starts(found, NOW + 401)
     assert len(kept.unsaved) == 2
     total, weight = kept.running_overruns("alice")
     assert weight == pytest.approx(400.0 + 399.0)
@@ -240,7 +240,7 @@ def test_the_prediction_at_the_start_is_what_counts():
 def test_predictions_from_before_a_restart_count():
     kept = Mispredictions()
     kept.load([(101, NOW - 9000, 5.0), (101, NOW - 4000, 50.0), (102, NOW - 4000, 50.0)])
-    kept.see_running(queue(running(start_s=NOW - 4000), running(start_s=NOW - 10)), NOW)
+    kept.record_starts(queue(running(start_s=NOW - 4000), running(start_s=NOW - 10)), NOW)
     assert kept.running_overruns("alice")[1] == pytest.approx(4000.0)
     assert kept.unsaved == []
 
