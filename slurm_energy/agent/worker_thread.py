@@ -1,7 +1,7 @@
-"""The one thread for everything that touches hardware or disk: tasks in their order, and samples on a grid.
+"""The worker thread for all code that touches hardware or disk: tasks in order, and samples on a time grid.
 
-The thread keeps the time of the samples itself: an event loop that slept for it would wake a second thread
-for each of them, which costs more than the sample.
+The thread itself waits for the next sample. An event loop that waited for it would wake a second thread for
+each sample, which costs more than the sample.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 
 class TimerGrid:
-    """The moments `origin + n x interval_s`. One that was missed is left out and never made up for.
+    """The instants `origin + n x interval_s`. A missed instant is skipped and never made up for.
 
     Args:
-        origin: a moment on the grid, on any clock that does not jump.
-        interval_s: seconds between moments.
+        origin: an instant on the grid, of any clock that does not jump.
+        interval_s: seconds between instants.
     """
 
     def __init__(self, origin: float, interval_s: float) -> None:
@@ -30,7 +30,7 @@ class TimerGrid:
         self._last = 0
 
     def next(self, now: float) -> float:
-        """Return the first moment after `now` that was not returned before."""
+        """Return the first instant after `now` that was not returned before."""
         passed = math.floor((now - self._origin) / self.interval_s)
         self._last = max(self._last, passed) + 1
         return self._origin + self._last * self.interval_s
@@ -38,12 +38,12 @@ class TimerGrid:
 
 @dataclass(frozen=True, slots=True)
 class PeriodicTask:
-    """What is done again and again.
+    """A task that runs at a regular interval.
 
     Attributes:
-        work: does it.
-        interval_s: returns the seconds between; asked again after every task.
-        failed: told of an error, after which it goes on.
+        work: the task.
+        interval_s: returns the interval in seconds; called again after every task.
+        failed: receives an error, after which the task continues.
     """
 
     work: Callable[[], object]
@@ -52,9 +52,9 @@ class PeriodicTask:
 
 
 class WorkerThread(Executor):
-    """Runs tasks in one thread, one after the other, and between them something regular, on a fixed grid.
+    """Runs tasks in one thread in order, and between them a periodic task on a fixed time grid.
 
-    What comes late does not shift what follows; moments that were missed are left out. The thread begins with
+    A delayed run does not shift the following ones, and missed instants are skipped. The thread starts with
     the first task.
     """
 
@@ -66,7 +66,7 @@ class WorkerThread(Executor):
         self._due = 0.0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have a task done."""
+        """Queue a task."""
         future: Future[Any] = Future()
 
         def task() -> None:
@@ -85,12 +85,12 @@ class WorkerThread(Executor):
         return future
 
     def run_periodically(self, periodic: PeriodicTask | None) -> None:
-        """Do something regularly from now on; None: nothing any more, once the task that runs now is done."""
+        """Start a periodic task, or with None stop it after the task that runs now."""
         self._periodic = periodic
         self.submit(self._reset_grid)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the thread when the tasks that were submitted are done."""
+        """End the thread after all queued tasks."""
         self._tasks.put(None)
         if wait and self._thread.ident is not None:
             self._thread.join()
@@ -115,7 +115,7 @@ class WorkerThread(Executor):
             task()
 
     def _pause_s(self, periodic: PeriodicTask) -> float:
-        """Return the seconds until the next regular work, on a new grid when the interval is another."""
+        """Return the seconds until the next periodic run; a changed interval starts a new grid."""
         interval_s, now = periodic.interval_s(), time.monotonic()
         if interval_s != self._grid.interval_s:
             self._grid = TimerGrid(now, interval_s)

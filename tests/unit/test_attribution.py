@@ -208,7 +208,7 @@ def test_the_rest_of_the_node_never_is_negative_and_loses_nothing(pairs: list[tu
 def test_the_document_s_example_is_what_the_code_does() -> None:
     """The two tables of docs/attribution.md: what was measured, and who pays (joules)."""
     rows = re.findall(r"^\| (\w[\w\[\], ]*?) *\|(.*)\|$", DOCUMENT.read_text(), re.MULTILINE)
-    numbers = {name: [cell.strip() for cell in cells.split_energy("|")] for name, cells in rows}
+    numbers = {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
     energy = dict(zip(("cpu", "dram", "gpu[0]", "other"), map(int, numbers["measured"]), strict=True))
     static = dict(zip(energy, map(int, numbers["of it static"]), strict=True))
     interval = NodeMeasurement(
@@ -234,14 +234,14 @@ def test_the_document_s_example_is_what_the_code_does() -> None:
 
 def _quiet_seconds(idle: IdlePower, *seconds: tuple[float, float]) -> None:
     for read_duration_s, watts in seconds:
-        idle.sampled(read_duration_s)
+        idle.set_read_duration(read_duration_s)
         idle.observe(1.0, {"cpu": round(watts * JOULE)}, ["cpu"])
 
 
 def test_a_late_reading_makes_no_idle_power() -> None:
     """One that took 0.8 s may be 0.4 s late: a window of 10 s that it begins or ends shows 96 W, not 100."""
     idle = IdlePower()
-    idle.sampled(0.8)
+    idle.set_read_duration(0.8)
     _quiet_seconds(idle, (0.001, 60), *[(0.001, 100)] * 35)
     assert idle.watts("cpu") is None
     _quiet_seconds(idle, *[(0.001, 100)] * 5)

@@ -323,7 +323,7 @@ class Sensor(ThrottleSensor):
         self.component, self.part = component, part
         self.asked = 0
 
-    def seconds(self, interval_s: float) -> float:
+    def throttled_s(self, interval_s: float) -> float:
         self.asked += 1
         if self.part is None:
             raise DeviceError(self.component, "gone")

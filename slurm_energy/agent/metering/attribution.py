@@ -1,7 +1,7 @@
-"""Who used how much of a node's energy in one interval: exact integer arithmetic, no effects.
+"""Attribution: divide a node's energy of one interval among its jobs. Exact integer arithmetic, pure.
 
-The rule is in docs/attribution.md. For every component the jobs', the idle and the unattributed
-microjoules add up to what was measured. Nothing is read or remembered here.
+docs/attribution.md states the rule. For every component the microjoules of jobs, idle and unattributed energy
+add up to the measured microjoules. The module reads nothing and keeps no state.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _NONE = Fraction(0)
 
 @dataclass(frozen=True, slots=True)
 class JobResourceTime:
-    """What one job holds of the node in an interval, and what it did.
+    """The resources that one job held in an interval, and the CPU time that it used.
 
     Attributes:
         job: unique name of the job.
-        held_ns: CPU time allocated: logical CPUs times how long it had them.
-        cpu_time_ns: CPU time used in the interval; None if not known.
-        gpus: allocated share of each GPU by index: 1 for a whole GPU, less for a MIG instance or shard.
+        held_ns: allocated CPU time: logical CPUs times the time for which the job had them.
+        cpu_time_ns: CPU time used in the interval; None if unknown.
+        gpus: allocated share of each GPU by index: 1 for a whole GPU, less for a MIG instance or a shard.
     """
 
     job: str
@@ -35,7 +35,7 @@ class JobResourceTime:
 
 @dataclass(frozen=True, slots=True)
 class DynamicEnergy:
-    """Dynamic energy in microjoules that jobs and the rest of the node caused, all components together."""
+    """Dynamic energy of all components in microjoules, by job and of the rest of the node."""
 
     jobs: Mapping[str, int] = field(default_factory=dict)
     rest: int = 0
@@ -43,15 +43,15 @@ class DynamicEnergy:
 
 @dataclass(frozen=True, slots=True)
 class NodeMeasurement:
-    """What was measured of the whole node.
+    """The measured energy and CPU time of a whole node in one interval.
 
     Attributes:
         capacity_ns: logical CPUs of the node times the length of the interval.
-        busy_ns: CPU time of all processes, the jobs' included; None if not known.
-        energy_uj: microjoules by component: `cpu`, `dram`, `gpu[i]`, `other`; what is not known is absent.
-        static_uj: part of it that the idle node would have used as well; absent means 0.
-        moved: dynamic energy of components that were split before, for `other` to follow.
-        gpus: components of GPUs that the node has besides.
+        busy_ns: CPU time of all processes, including the jobs; None if unknown.
+        energy_uj: microjoules by component: `cpu`, `dram`, `gpu[i]`, `other`; unknown components are absent.
+        static_uj: the part that the idle node would have used too; absent means 0.
+        dynamic: dynamic energy of components divided earlier; `other` follows it.
+        gpus: components of further GPUs of the node.
     """
 
     capacity_ns: int
@@ -64,13 +64,13 @@ class NodeMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class EnergySplit:
-    """The result, in microjoules by component.
+    """The result of the division, in microjoules by component.
 
     Attributes:
         jobs: by job and component; every job has every component of the interval.
-        idle: static energy of what no job holds.
-        unattributed: dynamic energy that no job caused: the system's own processes.
-        moved: dynamic energy of all components but `other`, those split before included.
+        idle: static energy of resources that no job holds.
+        unattributed: dynamic energy that no job caused, for example of system processes.
+        dynamic: dynamic energy of all components except `other`, including those divided earlier.
     """
 
     jobs: Mapping[str, Mapping[str, int]]
@@ -94,7 +94,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """Whole numbers in the proportion of what jobs hold or do, and of the rest."""
+    """Integers in proportion to the resources that jobs hold or use, and that of the rest."""
 
     jobs: list[int]
     rest: int
@@ -105,21 +105,21 @@ class _Weights:
 
 
 def apportion(total: int, weights: Sequence[int]) -> list[int]:
-    """Split a whole number in proportion to weights, by largest remainder; the parts add up to it.
+    """Divide an integer in proportion to weights by largest remainder; the parts add up to it.
 
     Args:
-        total: what to split, not negative.
+        total: the integer to divide, not negative.
         weights: not negative, not all 0 unless `total` is 0.
 
     Returns:
-        One part per weight; of equal remainders the earlier gets the unit.
+        One part per weight; of equal remainders the earlier one gets the unit.
     """
     whole = sum(weights)
     if total < 0 or min(weights, default=0) < 0 or (whole == 0 and total > 0):
         raise ValueError("cannot apportion")
     if whole == 0:
         return [0] * len(weights)
-    if total == 0 or whole in weights:  # one has all
+    if total == 0 or whole in weights:  # one weight has all
         return [total if weight else 0 for weight in weights]
     parts = [total * weight // whole for weight in weights]
     order = sorted(range(len(weights)), key=lambda i: (-(total * weights[i] % whole), i))
@@ -129,11 +129,11 @@ def apportion(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -> EnergySplit:
-    """Split an interval's energy among jobs, idle and unattributed.
+    """Divide an interval's energy among jobs, idle and unattributed energy.
 
     Args:
-        interval: what was measured.
-        claims: the jobs on the node in that interval, one claim each.
+        interval: the measurement.
+        claims: resources of each job on the node in that interval.
     """
     jobs = sorted(claims, key=lambda claim: claim.job)
     held, used = _cpus_held(interval, jobs), _cpu_time(interval, jobs)
@@ -165,31 +165,31 @@ def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -
 
 
 def rest_of_node(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, int]:
-    """Return what a node used besides its measured parts, never negative.
+    """Return a node's energy without its measured components, never negative.
 
-    The node's meter and the parts' counters are not read at one instant, so that the parts of a short
-    interval can exceed the node. The excess is a debt that later intervals pay.
+    The node meter and the counters of the components are not read at the same instant, so over a short
+    interval the components can exceed the node. The excess is a debt that later intervals repay.
 
     Args:
         node_uj: microjoules of the whole node in the interval.
-        parts_uj: microjoules of all parts that are measured on their own.
-        debt_uj: result of the interval before.
+        parts_uj: microjoules of all components with counters of their own.
+        debt_uj: debt of the interval before.
 
     Returns:
-        Microjoules of the rest, and the debt.
+        Microjoules of the rest, and the new debt.
     """
     rest = node_uj - parts_uj - debt_uj
     return max(0, rest), max(0, -rest)
 
 
 def _static(energy_uj: int, held: _Weights) -> _Piece:
-    """Give each job the part of what it holds, and the rest to idle."""
+    """Divide static energy by held resources; the remainder is idle energy."""
     *jobs, idle = apportion(energy_uj, [*held.jobs, held.rest])
     return _Piece(jobs, idle=idle)
 
 
 def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
-    """Give each job the part of what it did; what the rest or nobody caused is unattributed."""
+    """Divide dynamic energy by use; the part of the rest of the node is unattributed."""
     if sum(used.jobs) + used.rest == 0:
         return _Piece([0] * len(used.jobs), unattributed=energy_uj)
     *jobs, unattributed = apportion(energy_uj, [*used.jobs, used.rest])
@@ -197,16 +197,16 @@ def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
 
 
 def _cpus_held(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return allocated CPUs by job, and free ones."""
+    """Return the allocated CPU time by job, and the free CPU time."""
     held = [claim.held_ns for claim in jobs]
     return _Weights(held, max(0 if any(held) else 1, interval.capacity_ns - sum(held)))
 
 
 def _cpu_time(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return CPU time by job, and that of everything else.
+    """Return the used CPU time by job, and that of all other processes.
 
-    A job whose CPU time is not known gets, with its like and by allocated CPUs, what the others left, at
-    most what its CPUs can do.
+    Jobs with unknown CPU time share the remaining CPU time by their allocated CPUs, at most the time that
+    these CPUs can run.
     """
     known = sum(claim.cpu_time_ns for claim in jobs if claim.cpu_time_ns is not None)
     unknown = [claim.held_ns for claim in jobs if claim.cpu_time_ns is None]
@@ -218,14 +218,14 @@ def _cpu_time(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _We
 
 
 def _gpu_names(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> list[str]:
-    """Return the node's GPUs as far as this interval knows of them: measured, named for it, or held."""
+    """Return the node's GPUs: measured ones, listed ones and held ones."""
     measured = {name for name in interval.energy_uj if name.startswith("gpu[")}
     held = {f"gpu[{index}]" for claim in jobs for index in claim.gpus}
     return sorted(measured | held | set(interval.gpus))
 
 
 def _gpu_held(index: int, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return the share of a GPU by job, and what nobody holds."""
+    """Return the share of a GPU by job, and the share that no job holds."""
     shares = [claim.gpus.get(index, _NONE) for claim in jobs]
     if all(share is _NONE for share in shares):
         return _Weights([0] * len(shares), 1)
@@ -240,7 +240,7 @@ def gpu_index(component: str) -> int:
 
 
 def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece:
-    """Split fans, losses and the rest: static by allocation, the excess as other parts' dynamic energy."""
+    """Divide `other` (fans, losses): static energy by allocation, the excess like other dynamic energy."""
     energy_uj = interval.energy_uj[OTHER]
     static_uj = min(energy_uj, interval.static_uj.get(OTHER, 0))
     used = _Weights(dynamic.jobs, dynamic.unattributed)
@@ -248,7 +248,7 @@ def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece
 
 
 def _node_held(cpus: _Weights, gpus: Sequence[_Weights]) -> _Weights:
-    """Return the share of the node by job: of its CPUs, on a node with GPUs the mean of CPUs' and GPUs'."""
+    """Return the share of the node by job: of its CPUs, or with GPUs the mean of both shares."""
     if not gpus:
         return cpus
     columns = zip(*(gpu.shares() for gpu in gpus), strict=True)

@@ -1,4 +1,4 @@
-"""Time that neither jumps nor stops: since boot, suspend included, wall time beside it. A timer's grid."""
+"""Time since boot, which neither jumps nor stops, and wall-clock time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock:
-    """Seconds since boot for intervals, Unix seconds for people.
+    """Boot time in seconds for intervals, Unix seconds for people.
 
     Attributes:
-        boot_id: tells boots apart, so that seconds of different boots are never mixed.
+        boot_id: identifies the boot, so that boot times of different boots are never mixed.
     """
 
     def __init__(self) -> None:
@@ -23,13 +23,13 @@ class Clock:
             self.boot_id = "unknown"
 
     def boottime(self) -> float:
-        """Return seconds since boot, time in suspend included."""
+        """Return seconds since boot, including time in suspend."""
         return _read(_BOOTTIME)
 
     def suspended(self) -> float:
-        """Return how many seconds of these the machine was suspended.
+        """Return how many seconds since boot the machine was suspended.
 
-        A delay between the two readings makes it less, never more.
+        A delay between the two readings makes the result smaller, never larger.
         """
         return _read(_BOOTTIME) - _read(_MONOTONIC)
 

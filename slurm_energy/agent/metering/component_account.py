@@ -1,4 +1,4 @@
-"""One component in the node's books: what its counters told, and what of it is booked. Splits nothing."""
+"""The energy account of one component: its charges, and readings that are not charged yet."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from slurm_energy.agent.metering.sampler import CounterDelta, SampleInterval
 
 SLACK_S = 1e-6
 MAX_WAIT_S = 60.0
-"""A component waits so long for a counter that cannot be read, as `other` does for a component."""
+"""How long a component waits for an unreadable counter, and `other` for an unreadable component."""
 
 
 @dataclass(slots=True)
 class ComponentAccount:
-    """One component.
+    """The energy account of one component.
 
     Attributes:
-        keys: its counters.
-        energy_uj: told by counters and not booked yet.
-        behind: counters that are late, and the boot time up to which they are known.
-        left_out: counters without which was booked because others told, and the boot time up to which.
-        doubt: stretches of the open time in which something may be missing, boot times.
-        open: the time before the present interval that is not booked yet.
-        lost: jobs that were there in time of which nothing is known for good, and since when.
-        jobs_uj, idle_uj, unattributed_uj: what was booked so far.
-        measured_uj: what was booked so far; of `other`, the node's meter less the parts.
+        keys: the component's counters.
+        uncharged_uj: energy reported by the counters and not charged yet.
+        late_since: counters without a current reading; maps each to the boot time of its last reading.
+        excluded_until: counters excluded because they stayed unreadable while others were read; maps each to
+            the boot time up to which energy was charged without it.
+        uncertain_spans: spans of the open interval that may lack energy, as boot times.
+        open_interval: the time before the current sample interval that is not charged yet.
+        lost_since: jobs on the node in time whose energy is lost; maps each to the start of that time.
+        jobs_uj, idle_uj, unattributed_uj: energy charged so far.
+        measured_uj: energy charged so far in total; of `other`, the node meter's excess over the components.
     """
 
     keys: tuple[str, ...]
@@ -43,11 +44,13 @@ class ComponentAccount:
     measured_uj: int = 0
 
     def add_readings(self, interval: SampleInterval) -> bool:
-        """Take an interval's deltas.
+        """Add the counter deltas of a sample interval.
+
+        Time that a counter lost for good is marked uncertain. If every counter lost all time before this
+        interval, the open interval is dropped.
 
         Returns:
-            False while a counter is late. What a counter lost for good is doubtful; if all lost everything
-            before this interval, the time before is not open any more.
+            False while a counter has no current reading.
         """
         fresh = 0
         for key in self.keys:
@@ -69,16 +72,14 @@ class ComponentAccount:
         return not self.late_since
 
     def mark_uncertain(self, start: float, end: float) -> None:
-        """Note that something may be missing; one stretch where it follows on the last, however long."""
-        if (
-            self.uncertain_spans
-            and self.uncertain_spans[-1][0] <= start <= self.uncertain_spans[-1][1] + SLACK_S
-        ):
-            start, end = self.uncertain_spans[-1][0], max(end, self.uncertain_spans.pop()[1])
+        """Record a span that may lack energy; a span that continues the last one extends it."""
+        last = self.uncertain_spans[-1] if self.uncertain_spans else None
+        if last is not None and last[0] <= start <= last[1] + SLACK_S:
+            start, end = last[0], max(end, self.uncertain_spans.pop()[1])
         self.uncertain_spans.append((start, end))
 
     def _exclude_unreadable(self, interval: SampleInterval) -> None:
-        """Go on without counters that cannot be read for long, as long as others tell."""
+        """Exclude counters that stayed unreadable for MAX_WAIT_S while other counters were read."""
         if len(self.late_since) == len(self.keys):
             return
         for key, since in list(self.late_since.items()):
@@ -87,26 +88,31 @@ class ComponentAccount:
                 self.excluded_until[key] = interval.end
 
     def _unattribute_before(self, key: str, delta: CounterDelta, end: float) -> int:
-        """Return the part of a delta that is of time already booked without the counter: nobody's."""
-        booked = self.excluded_until.pop(key, delta.start)
-        if booked <= delta.start or end <= delta.start:
+        """Return the part of a delta for time charged without this counter; it becomes unattributed."""
+        charged_until = self.excluded_until.pop(key, delta.start)
+        if charged_until <= delta.start or end <= delta.start:
             return 0
-        energy_uj = round(delta.energy_uj * (booked - delta.start) / (end - delta.start))
+        energy_uj = round(delta.energy_uj * (charged_until - delta.start) / (end - delta.start))
         self.measured_uj += energy_uj
         self.unattributed_uj += energy_uj
         return energy_uj
 
     def extend(self, interval: OccupancyInterval) -> None:
-        """Leave an interval open."""
+        """Append an interval to the open interval."""
         self.open_interval = self._with(interval)
 
     def close(self, interval: OccupancyInterval) -> OccupancyInterval:
-        """Return all of the time that is open, this interval included, and begin a new one."""
+        """Return the open interval including this one, and start a new open interval."""
         whole, self.open_interval = self._with(interval), None
         return whole
 
+    def forget_open_time(self) -> None:
+        """Drop everything that is not charged yet: after a reboot the counters start from 0."""
+        self.uncharged_uj, self.open_interval, self.uncertain_spans = 0, None, []
+        self.late_since, self.excluded_until, self.lost_since = {}, {}, {}
+
     def uncertain_s(self, job: str, since: float) -> float:
-        """Return seconds in which something may be missing of a job that was there from `since` on."""
+        """Return the uncertain seconds of a job that was on the node from boot time `since` on."""
         total_s, known = 0.0, self.lost_since.get(job, since)
         for start, end in sorted(self.uncertain_spans):
             total_s += max(0.0, end - max(start, known))
@@ -117,12 +123,12 @@ class ComponentAccount:
         return interval if self.open_interval is None else self.open_interval.joined_with(interval)
 
     def dump(self) -> dict[str, Any]:
-        """Return JSON-ready data, without the keys."""
+        """Return the account as JSON-ready data, without the keys."""
         data = {name: getattr(self, name) for name in self.__slots__ if name != "keys"}
         return {**data, "open_interval": self.open_interval.dump() if self.open_interval else None}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Read the output of `dump`."""
+        """Restore the output of `dump`."""
         for name, value in data.items():
             setattr(self, name, value)
         self.late_since = {key: since for key, since in self.late_since.items() if key in self.keys}

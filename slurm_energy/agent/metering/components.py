@@ -1,6 +1,6 @@
-"""What of a node counts for a job, and what is known of it in the end. Pure functions.
+"""The components that count for a job, and their energy for its record. Pure functions.
 
-Who pays how much is the ledger's business; docs/attribution.md has the rule.
+The ledger divides the energy; docs/attribution.md states the rule.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class JobComponent:
         component: component of the record.
         source: interface for the record.
         quality: of the counter itself.
-        known: False if nothing tells whether any of it is the job's.
+        known: False if it is unknown whether the job uses any of it.
     """
 
     component: str
@@ -35,15 +35,15 @@ class JobComponent:
 
 
 def has_whole_node(context: JobContext, cpu_count: int) -> bool:
-    """Return whether a job has the node for itself: Slurm says so, or all CPUs are its own."""
+    """Return whether a job has the whole node: Slurm reports it as exclusive, or the job has all CPUs."""
     return context.exclusive or (context.cpus is not None and context.cpus >= cpu_count > 0)
 
 
 def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> tuple[int, ...]:
     """Return the indices of the job's GPUs.
 
-    Slurm counts device files. A job with the whole node whose GPUs Slurm does not name has all of them. Where
-    GPUs are partitioned, Slurm counts instances, see `is_on_unknown_gpus`.
+    Slurm numbers device files. A job with the whole node has all GPUs if Slurm names none. On partitioned
+    GPUs Slurm numbers MIG instances, see `is_on_unknown_gpus`.
     """
     present = list(gpus)
     if context.gpus is None or any(gpu.partitioned for gpu in present):
@@ -52,18 +52,18 @@ def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> 
 
 
 def is_on_unknown_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> bool:
-    """Return whether nothing tells on which GPUs a job's instances are: any of the node's may be."""
+    """Return whether a job has GPU instances of unknown location: they may be on any GPU of the node."""
     return bool(context.gpus) and not whole_node and any(gpu.partitioned for gpu in gpus)
 
 
 def job_components(
     devices: NodeDevices, whole_node: bool, gpus: tuple[int, ...], unknown_gpus: bool
 ) -> tuple[JobComponent, ...]:
-    """Return the components that count for a job: of the GPUs its own, all with the whole node.
+    """Return the components that count for a job: its own GPUs, or all GPUs with the whole node.
 
-    With `unknown_gpus` all are listed as not known.
+    With `unknown_gpus` every GPU is listed as unknown.
     """
-    found: dict[str, JobComponent] = {}
+    by_name: dict[str, JobComponent] = {}
     own = {f"gpu[{index}]" for index in gpus}
     for counter in devices.counters:
         name = counter.component
@@ -71,42 +71,42 @@ def job_components(
         if is_gpu and not (whole_node or unknown_gpus or name in own):
             continue
         part = JobComponent(name, counter.source, counter.quality, not (is_gpu and unknown_gpus))
-        found[name] = _joined(found.get(name), part)
+        by_name[name] = _joined(by_name.get(name), part)
     guessed = any(counter.quality == Quality.MODELLED for counter in devices.counters)
-    for counter in devices.node_counters:  # less the components: as good as they are
+    for counter in devices.node_counters:  # `other` is a difference, so it is as good as the components
         quality = Quality.MODELLED if guessed else counter.quality
-        found[OTHER] = _joined(found.get(OTHER), JobComponent(OTHER, counter.source, quality))
-    return tuple(found.values())
+        by_name[OTHER] = _joined(by_name.get(OTHER), JobComponent(OTHER, counter.source, quality))
+    return tuple(by_name.values())
 
 
 def component_energies(
     listed: Iterable[JobComponent], meter: JobMeter, *, whole_node: bool, partial: Container[str] = ()
 ) -> tuple[ComponentEnergy, ...]:
-    """Return a record's components from what a meter added up.
+    """Return a record's components from a job's meter.
 
     Args:
-        listed: what counts for the job.
+        listed: the components that count for the job.
         meter: energy by component.
-        whole_node: nobody else was on the node: where it has a meter, `node` is all together.
-        partial: components to mark although measured: others used them too, say.
+        whole_node: the job had the whole node; with a node meter the record gets `node`, the sum.
+        partial: components to mark as partial although measured, for example because other jobs used them.
     """
-    found = []
+    energies = []
     for part in listed:
         energy_uj = meter.energy_uj.get(part.component)
         joules = None if energy_uj is None else energy_uj / 1e6
         quality = _quality(part, meter, part.component in partial or energy_uj is None)
-        found.append(ComponentEnergy(part.component, joules, part.source, quality))
+        energies.append(ComponentEnergy(part.component, joules, part.source, quality))
     if whole_node and OTHER in meter.energy_uj:
-        source = next(part.source for part in found if part.name == OTHER)
-        doubtful = OTHER in partial or OTHER in meter.component_uncertain_s
-        total = math.fsum(part.energy_joules for part in found if part.energy_joules is not None)
-        quality = Quality.PARTIAL if doubtful else Quality.MEASURED
-        found.append(ComponentEnergy("node", total, source, quality))
-    return tuple(found)
+        source = next(part.source for part in energies if part.name == OTHER)
+        uncertain = OTHER in partial or OTHER in meter.component_uncertain_s
+        total = math.fsum(part.energy_joules for part in energies if part.energy_joules is not None)
+        quality = Quality.PARTIAL if uncertain else Quality.MEASURED
+        energies.append(ComponentEnergy("node", total, source, quality))
+    return tuple(energies)
 
 
 def joules(meter: JobMeter) -> dict[str, float]:
-    """Return joules so far by component, as far as known."""
+    """Return the known joules so far by component."""
     return {name: energy_uj / 1e6 for name, energy_uj in meter.energy_uj.items()}
 
 

@@ -1,7 +1,7 @@
-"""CPU time of jobs and of the node between samples: what was read, and when to look for more.
+"""CPU time of jobs and of the node between samples.
 
-Reading a known control group is quick and done with every sample. Looking for the group of a job, or adding
-up its processes, is not: that is left to samples that no hook waits for.
+Reading an open control group is fast and happens with every sample. Searching the control group of a job, or
+adding up its processes, is slow and happens only in samples that no hook waits for.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ from slurm_energy.log_once import RepeatedFailureLog
 log = logging.getLogger(__name__)
 
 _TREE_PAUSE_S = 0.9
-"""All processes of the node are gone through about once a second at most."""
+"""All processes of the node are scanned at most about once a second."""
 _SEARCH_PAUSE_S, _MAX_PAUSE_S = 0.9, 15.0
-"""A job of which nothing is found, e.g. an allocation without steps, is looked for less and less often."""
+"""A job without any known process, such as an allocation without steps, is searched at growing intervals."""
 _MAX_DEBT_NS = 20_000_000
-"""/proc/stat counts in ticks of 10 ms on every CPU: it may be behind the groups' nanoseconds by two."""
+"""/proc/stat counts in ticks of 10 ms per CPU, so it may lag the control groups by two ticks."""
 
 
 class SampleReason(Enum):
-    """Why a sample is taken, which says how long reading may take."""
+    """Why a sample is taken; it determines how long reading may take."""
 
     PERIODIC = auto()
-    """The timer: nobody waits."""
+    """The timer; nothing waits."""
     HOOK = auto()
     """A hook waits, and another sample will follow."""
     STEP = auto()
-    """The same, and a step's record counts from here or up to here."""
+    """A hook waits, and a step's record begins or ends here."""
     QUERY = auto()
-    """Somebody looks: only what can tell anything new is read."""
+    """A client waits; only counters that can have a new value are read."""
     FINAL = auto()
     """A hook waits, and a job's time ends here."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeteredJob:
-    """A job whose CPU time is requested.
+    """A job whose CPU time is measured.
 
     Attributes:
         name: unique name.
-        start: boot time of its begin, in seconds; it had used nothing then. None if it began before we knew.
+        start: boot time of its begin in seconds, when it had used nothing; None if it began unnoticed
+            earlier.
         processes: how its processes are found.
     """
 
@@ -60,10 +61,10 @@ class MeteredJob:
 
 
 class CpuTimeMeter:
-    """Keeps the last reading of every job and of the node.
+    """Reads CPU time and keeps the last reading of every job and of the node.
 
     Args:
-        root: where /sys and /proc are found.
+        root: directory that contains sys and proc.
         node: Slurm's name of this node.
         cpus: logical CPUs of the node.
     """
@@ -97,7 +98,7 @@ class CpuTimeMeter:
             return CpuTimeDelta(complete=False)
         searched = [job for job in requested if self._must_search(job, now, reason)]
         if any(self._is_tree(job) and job not in searched for job in requested):
-            return CpuTimeDelta(complete=False)  # their processes are gone through a little later
+            return CpuTimeDelta(complete=False)  # a later sample scans their processes
         times: dict[int, int | None] = dict(self._times.read_open(job.processes for job in requested))
         if searched:
             times |= self._times.read(job.processes for job in searched)
@@ -105,27 +106,27 @@ class CpuTimeMeter:
         return self._since_last(now, requested, times)
 
     def find_processes(self, job: MeteredJob) -> None:
-        """Look at once for a job of which a process is known now."""
+        """Search for a job at once, because one of its processes became known."""
         if not self._times.find(job.processes):
             self._due.pop(job.name, None)
             self._pause_s.pop(job.name, None)
 
     def pause(self) -> None:
-        """Nobody asks for CPU time now: the next reading is the first of a new time."""
+        """Stop measuring CPU time; the next reading starts a new interval."""
         self._busy_ns = None
 
     def rename(self, node: str) -> None:
-        """Take another name of this node."""
+        """Use another name of this node."""
         self._times.node = node
 
     def forget(self, job: MeteredJob) -> None:
-        """Drop a job that has ended."""
+        """Drop a finished job."""
         for readings in (self._last, self._due, self._pause_s):
             readings.pop(job.name, None)
         self._times.forget(job.processes.job_id)
 
     def close(self) -> None:
-        """Give descriptors back."""
+        """Close all file descriptors."""
         self._times.close()
 
     def dump(self) -> dict[str, Any]:
@@ -133,7 +134,7 @@ class CpuTimeMeter:
         return {"time": self._time, "busy_ns": self._busy_ns, "debt_ns": self._debt_ns, "jobs": self._last}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Go on from readings of an earlier run on the same boot."""
+        """Continue from readings of an earlier run in the same boot."""
         self._time, self._busy_ns, self._debt_ns = data["time"], data["busy_ns"], data["debt_ns"]
         self._last = {job: (int(time_ns), float(when)) for job, (time_ns, when) in data["jobs"].items()}
 
@@ -141,13 +142,13 @@ class CpuTimeMeter:
         return self._times.source(job.processes.job_id) == PROCESS_TREE
 
     def _can_wait(self, job: MeteredJob) -> bool:
-        """Return whether a later sample will tell about this interval what this one cannot."""
+        """Return whether a later sample can read the CPU time of this interval better."""
         return self._is_tree(job) or not (self._times.source(job.processes.job_id) or job.name in self._due)
 
     def _must_search(self, job: MeteredJob, now: float, reason: SampleReason) -> bool:
         if reason is SampleReason.PERIODIC:
-            found = self._times.source(job.processes.job_id) not in (None, PROCESS_TREE)
-            return not found and now >= self._due.get(job.name, now)
+            has_group = self._times.source(job.processes.job_id) not in (None, PROCESS_TREE)
+            return not has_group and now >= self._due.get(job.name, now)
         return self._is_tree(job) and reason is SampleReason.FINAL
 
     def _schedule_search(
@@ -174,7 +175,7 @@ class CpuTimeMeter:
         return CpuTimeDelta(busy_ns, used_ns)
 
     def _job_delta_ns(self, job: MeteredJob, time_ns: int, now: float) -> int | None:
-        """Return what a job used since the last complete reading; None if that did not know it."""
+        """Return a job's CPU time since the last complete reading; None if that did not include it."""
         last = self._last.get(job.name)
         self._last[job.name] = time_ns, now
         if last is None and job.start is None:
@@ -183,7 +184,7 @@ class CpuTimeMeter:
         return None if self._time is not None and since < self._time else max(0, time_ns - last_ns)
 
     def _busy_delta_ns(self, jobs_ns: int) -> int | None:
-        """Return the CPU time of all, never less than that of the jobs."""
+        """Return the CPU time of all processes, never less than that of the jobs."""
         before = self._busy_ns
         try:
             self._busy_ns = node_busy_ns(self._root)

@@ -1,4 +1,4 @@
-"""What a node's components draw when nothing runs: learned from quiet moments, or given by the site. Pure.
+"""The idle power of a node's components: learned from quiet windows, or configured. Pure.
 
 The idle energy of a component grows linearly with time (thesis, Eq. 3.2 to 3.4), so that one power per
 component describes it.
@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 WINDOW_S = 10.0
-_SLACK_S = 0.1  # of a timer that fires a little early
+_SLACK_S = 0.1  # of a timer that fires slightly early
 QUIET_BUSY_SHARE = 0.02
-"""Share of the node's CPU time up to which the node counts as idle; daemons need some of it."""
+"""Share of the node's CPU time up to which the node counts as idle; system daemons need some of it."""
 _MAX_TIMING_UNCERTAINTY = 0.01
-"""Share of a window that its ends may be off by: the lowest mean of many would be one that began late."""
+"""Maximum timing uncertainty of a window, as share of its length.
+
+Without it the lowest mean of many windows would be that of a window that began late."""
 
 
 @dataclass(slots=True)
@@ -29,7 +31,7 @@ class IdlePower:
     """The lowest mean power of each component over a quiet window.
 
     Attributes:
-        configured_watts: values of the site, which are never replaced; `gpu` is each of the GPUs.
+        configured_watts: values of the site, which are never replaced; `gpu` applies to each GPU.
         learned_watts: lowest quiet mean so far.
     """
 
@@ -39,17 +41,17 @@ class IdlePower:
     _timing_uncertainty_s: tuple[float, float] = (0.0, 0.0)
 
     def set_read_duration(self, read_duration_s: float) -> None:
-        """Take how long the readings at the end of the next intervals took; before `observe`."""
+        """Set the read duration at the end of the next intervals, before `observe`."""
         self._timing_uncertainty_s = (self._timing_uncertainty_s[1], read_duration_s / 2)
 
     def observe(self, length_s: float, energy_uj: Mapping[str, int], quiet: Iterable[str]) -> None:
-        """Take an interval.
+        """Add an interval to the quiet windows.
 
         Args:
             length_s: its length.
             energy_uj: microjoules by component.
-            quiet: components that nobody used: cpu, dram and other with CPUs busy for at most
-                QUIET_BUSY_SHARE of the time, a GPU that no job holds.
+            quiet: components that no job used: cpu, dram and other while the CPUs were busy for at most
+                QUIET_BUSY_SHARE of the time, and GPUs that no job holds.
         """
         idle_components = set(quiet)
         if not (idle_components or self._windows):
@@ -57,7 +59,7 @@ class IdlePower:
         for name, energy in energy_uj.items():
             if (
                 name not in idle_components or energy <= 0
-            ):  # what stands still is stuck: even idle parts draw power
+            ):  # a counter without movement is stuck: even idle parts draw power
                 self._windows.pop(name, None)
                 continue
             window = self._windows.setdefault(name, _Window(self._timing_uncertainty_s[0]))
@@ -70,13 +72,13 @@ class IdlePower:
                 del self._windows[name]
 
     def watts(self, component: str) -> float | None:
-        """Return the idle power of a component, None as long as it is not known."""
+        """Return the idle power of a component; None while unknown."""
         kind = component.partition("[")[0]
         given = self.configured_watts.get(component, self.configured_watts.get(kind))
         return given if given is not None else self.learned_watts.get(component)
 
     def static_uj(self, length_s: float, energy_uj: Mapping[str, int]) -> dict[str, int]:
-        """Return the static part of an interval's energy, for components whose idle power is known."""
+        """Return the static part of an interval's energy, for components with known idle power."""
         return {
             name: min(energy, round(watts * length_s * 1e6))
             for name, energy in energy_uj.items()
@@ -84,5 +86,5 @@ class IdlePower:
         }
 
     def dump(self) -> dict[str, float]:
-        """Return what was learned as JSON-ready data, to be given back as `learned_watts`."""
+        """Return the learned values as JSON-ready data for `learned_watts`."""
         return dict(self.learned_watts)

@@ -1,4 +1,4 @@
-"""Adds up what intervals bring to one job: energy by component, uncertain time, peaks, time above caps."""
+"""The energy of one job: sums of its charges, uncertain time, peak power, time above caps."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from slurm_energy.agent.metering.attribution import OTHER
 
 _CAP_TOLERANCE = 1.02
 """A regulator holds the mean around its limit, so up to 2 % above the cap counts as at the cap."""
-_ALMOST = 0.95  # a timer that fires a little early still ends a window
+_ALMOST = 0.95  # a window still ends if the timer fires slightly early
 _MAX_TIMING_UNCERTAINTY = 0.01
-"""Share of a window that its end may be off by: the highest mean of many would be one that ended late."""
+"""Maximum timing uncertainty of a window, as share of its length.
+
+Without it the highest mean of many windows would be that of a window that ended late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one interval adds to one job.
+    """The energy that one interval adds to one job.
 
     Attributes:
-        start, end: boot time of the interval, in seconds.
-        energy_uj: microjoules by component, of those that are told now.
-        since: boot time from which on a component's energy is told, where that is not `start`.
-        waiting: components whose energy of this interval will be told later.
-        component_uncertain_s: seconds by component with a possibly missed wrap or reset, or no reading.
-        assumed: components of which an assumption says how much is the job's.
+        start, end: boot time of the interval in seconds.
+        energy_uj: microjoules by component, of the components charged now.
+        since: boot time from which on a component's energy is charged, where it is not `start`.
+        waiting: components whose energy of this interval will be charged later.
+        component_uncertain_s: seconds by component with a possibly missed wrap or reset, or without a
+            reading.
+        assumed: components whose part of the job is an assumption.
         throttled_s: seconds of throttling by component.
-        timing_uncertainty_s: by how much its end may be off.
+        timing_uncertainty_s: uncertainty of `end`.
     """
 
     start: float
@@ -49,15 +52,15 @@ class Charge:
 
 @dataclass(slots=True)
 class JobMeter:
-    """Energy of a job from `start` (boot time) on, in microjoules by component.
+    """Energy of a job since `start` (boot time), in microjoules by component.
 
     Attributes:
-        component_uncertain_s: seconds by component in which something may be missing.
-        assumed_s: seconds by component of which an assumption says how much is the job's.
-        uncertain_s: doubtful seconds of the component that has most of them: components are told at different
-            times, so that the same seconds come several times.
-        throttled_s: seconds of throttling; None as long as no sensor was read.
-        elapsed_s: seconds added up.
+        component_uncertain_s: seconds by component that may lack energy.
+        assumed_s: seconds by component in which the job's part is an assumption.
+        uncertain_s: the largest value of `component_uncertain_s`. Components are charged at different times,
+            so a sum would count the same seconds several times.
+        throttled_s: seconds of throttling; None until a sensor was read.
+        elapsed_s: charged seconds.
     """
 
     start: float
@@ -69,36 +72,36 @@ class JobMeter:
     elapsed_s: float = 0.0
 
     def add(self, charge: Charge, components: Iterable[str]) -> None:
-        """Add what an interval brought, of the components that count."""
-        wanted = set(components)
+        """Add a charge, limited to the components that count."""
+        counted = set(components)
         total = self.energy_uj
         for name, energy in charge.energy_uj.items():
-            if name in wanted:
+            if name in counted:
                 total[name] = total.get(name, 0) + energy
         if charge.component_uncertain_s:
             self.add_uncertain(
-                {name: seconds for name, seconds in charge.component_uncertain_s.items() if name in wanted}
+                {name: seconds for name, seconds in charge.component_uncertain_s.items() if name in counted}
             )
-        for name in charge.assumed & wanted:
+        for name in charge.assumed & counted:
             length_s = charge.end - charge.since.get(name, charge.start)
             self.assumed_s[name] = self.assumed_s.get(name, 0.0) + length_s
-        throttled = [seconds for name, seconds in charge.throttled_s.items() if name in wanted]
+        throttled = [seconds for name, seconds in charge.throttled_s.items() if name in counted]
         if throttled:
             self.throttled_s = (self.throttled_s or 0.0) + max(throttled)
         self.elapsed_s += charge.length_s
 
     def add_uncertain(self, seconds: Mapping[str, float]) -> None:
-        """Note seconds by component in which something may be missing."""
+        """Add seconds by component that may lack energy."""
         for name, length_s in seconds.items():
             self.component_uncertain_s[name] = self.component_uncertain_s.get(name, 0.0) + length_s
         self.uncertain_s = max(self.component_uncertain_s.values(), default=0.0)
 
     def copy(self) -> JobMeter:
-        """Return the state as it is now, for `since`."""
+        """Return a copy of the current state, for `since`."""
         return JobMeter(**_copied(self.dump()))
 
     def since(self, earlier: JobMeter) -> JobMeter:
-        """Return what was added after `earlier` was copied."""
+        """Return the energy added since `earlier` was copied."""
         throttled = None if self.throttled_s is None else self.throttled_s - (earlier.throttled_s or 0.0)
         component_uncertain_s = _grown(self.component_uncertain_s, earlier.component_uncertain_s)
         return JobMeter(
@@ -112,7 +115,7 @@ class JobMeter:
         )
 
     def dump(self) -> dict[str, Any]:
-        """Return the state as JSON-ready data; `Meter(**data)` reads it."""
+        """Return the state as JSON-ready data; `JobMeter(**data)` reads it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -126,20 +129,20 @@ def _grown(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, 
 
 @dataclass(slots=True)
 class PowerMonitor:
-    """Mean power over windows of at least `window_s`: the peak, and the time above caps.
+    """Mean power over windows of at least `window_s`: peak, and time above caps.
 
-    A window shorter than a second would see the steps in which counters are updated rather than power, and
-    one that ends with readings that were held up the energy of more time than its own.
+    A window shorter than a second would show the update steps of the counters instead of power. A window that
+    ends with delayed readings would contain the energy of more time than its own.
 
     Attributes:
-        cap_watts: cap of all components that can be limited, so without `other`; None for none.
-        gpu_cap_watts: cap of each GPU; None for none.
-        peak_watts: highest mean of a window so far, without `other`: the node's meter is slower than that,
-            so that what it shows besides the components swings whenever their power changes.
+        cap_watts: cap of all components that can be limited, so without `other`; None without a cap.
+        gpu_cap_watts: cap of each GPU; None without a cap.
+        peak_watts: highest mean of a window so far, without `other`. The node meter is slower than the
+            counters of the components, so `other` oscillates whenever their power changes.
         above_cap_s: seconds of windows above a cap; None without caps.
         watts: mean of the last window by component.
-        length_s, joules, told_s: the window that is open, energy by component and the seconds that it is of.
-        timing_uncertainty_s: by how much the end of its last interval may be off.
+        length_s, joules, covered_s: the open window: length, energy by component, seconds of that energy.
+        timing_uncertainty_s: uncertainty of the end of the last interval.
     """
 
     window_s: float
@@ -161,14 +164,14 @@ class PowerMonitor:
         waiting: Iterable[str] = (),
         timing_uncertainty_s: float = 0.0,
     ) -> None:
-        """Add an interval's energy; ends the window when it is long enough and its end is known well.
+        """Add an interval's energy; end the window once it is long enough and its end is certain enough.
 
         Args:
-            length_s: its length.
+            length_s: length of the interval.
             joules: energy by component.
-            lengths_s: seconds that a component's energy is of, where that is not `length_s`.
+            lengths_s: seconds that a component's energy covers, where they are not `length_s`.
             waiting: components whose energy comes later; their last power holds until then.
-            timing_uncertainty_s: by how much its end may be off.
+            timing_uncertainty_s: uncertainty of the end of the interval.
         """
         self.timing_uncertainty_s = timing_uncertainty_s
         self.length_s += length_s
@@ -182,7 +185,7 @@ class PowerMonitor:
             self.finish()
 
     def finish(self) -> None:
-        """End the window; one shorter than `window_s`, at the end of a job, is a peak only if it is alone."""
+        """End the window. At the end of a job a shorter window is a peak only if it is the only window."""
         if self.length_s <= 0:
             return
         whole = self._is_whole()
@@ -196,7 +199,7 @@ class PowerMonitor:
         self.length_s, self.joules, self.covered_s = 0.0, {}, {}
 
     def reset(self) -> None:
-        """Forget everything but window and caps."""
+        """Drop everything except window length and caps."""
         self.peak_watts = self.above_cap_s = None
         self.watts, self.joules, self.covered_s, self.length_s = {}, {}, {}, 0.0
 
@@ -220,10 +223,10 @@ class PowerMonitor:
         return over_node or over_gpu
 
     def dump(self) -> dict[str, Any]:
-        """Return the state as JSON-ready data; `PowerWatch(**data)` reads it."""
+        """Return the state as JSON-ready data; `PowerMonitor(**data)` reads it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def _fast_watts(means: Mapping[str, float]) -> float:
-    """Return the power of all components but `other`."""
+    """Return the power of all components except `other`."""
     return math.fsum(watts for name, watts in means.items() if name != OTHER)

@@ -1,7 +1,8 @@
-"""The node's books: what every component cpu_time, and who pays. Each microjoule is booked once.
+"""The energy accounts of all components of a node: every measured microjoule is charged exactly once.
 
-Takes intervals with the jobs that were there and gives each job its part by the rule of docs/attribution.md.
-Reads no hardware. For every component: jobs + idle + unattributed = measured.
+The ledger receives the counter deltas of each sample and the jobs that were on the node, and charges each job
+its part by the rule of docs/attribution.md. It reads no hardware. For every component the charges of jobs,
+idle and unattributed energy add up to the measured energy.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ from slurm_energy.log_once import RepeatedFailureLog
 log = logging.getLogger(__name__)
 
 _MIN_SHARED_SPAN_S = 10.0
-"""Meters of nodes lag and average; over less, what their lag moves about would be split, not energy."""
+"""Node power meters lag and average; over a shorter time their lag would be divided, not energy."""
 _MIN_SOLE_SPAN_S = 1.0
-"""They are updated ten times a second or less often, so that samples in between show parts only."""
+"""Node power meters update at most ten times a second, so a shorter sample shows the components only."""
 _MAX_READ_DURATION_S = 0.05
-"""Where readings took longer, the node's meter may be that much ahead of its parts: the next ones tell."""
+"""If a sample took longer to read, the node meter may be ahead of the components by that time."""
 _MAX_DEBT_S = 30.0
-"""Meters that disagree for longer than this contradict each other: the node's shows less than its parts."""
+"""A node meter that shows less than its components for longer than this contradicts their counters."""
 
 
 class Ledger:
-    """The books of one node.
+    """The energy accounts of one node.
 
     Args:
         devices: the node's hardware.
-        idle: what its components draw when nothing runs.
+        idle: idle power by component.
     """
 
     def __init__(self, devices: NodeDevices, idle: IdlePower) -> None:
@@ -65,7 +66,7 @@ class Ledger:
         node = tuple(counter.key for counter in devices.node_counters)
         if node:
             self._accounts[OTHER] = ComponentAccount(node)
-        # What the node's meter lacks is added to it, so that it is no part of the difference either.
+        # Components that the node meter does not include are added to its reading, not subtracted from it.
         self._node_parts = {
             name for name in keys if name.partition("[")[0] not in devices.selection.added_parts and node
         }
@@ -82,16 +83,17 @@ class Ledger:
         *,
         at_boundary: bool = False,
     ) -> dict[str, Charge]:
-        """Book an interval.
+        """Charge the energy of one sample interval.
 
         Args:
-            interval: what the counters told.
-            occupants: the jobs that were there all the time.
-            cpu_time: CPU time in it.
-            at_boundary: a job's or step's time begins or ends here: what can be booked is.
+            interval: counter deltas of the interval.
+            occupants: the jobs that were on the node for the whole interval.
+            cpu_time: CPU time used in the interval.
+            at_boundary: a job or a step begins or ends at the end of the interval, so everything that can
+                be charged is charged now.
 
         Returns:
-            By job what it pays; every occupant has an entry.
+            The charge of each occupant by job name.
         """
         self.idle.set_read_duration(interval.read_duration_s)
         occupancy = occupancy_of(interval.start, interval.end, self._cpus, self._gpus, occupants, cpu_time)
@@ -116,10 +118,10 @@ class Ledger:
         return charges.charges()
 
     def remove_job(self, job: str, now: float) -> dict[str, float]:
-        """Let a job go; what is still to be told of its time is nobody's.
+        """Remove a finished job. Energy reported later for its time stays unattributed.
 
         Returns:
-            Seconds by component of which it does not get its part any more.
+            Seconds by component for which the job does not receive its part.
         """
         lost: dict[str, float] = {}
         for name, account in self._accounts.items():
@@ -134,7 +136,7 @@ class Ledger:
         return lost
 
     def totals(self) -> dict[str, dict[str, int]]:
-        """Return the books in microjoules by component: `jobs`, `idle` and `unattributed` are `measured`."""
+        """Return the charges by component in microjoules: `measured` is `jobs` + `idle` + `unattributed`."""
         return {
             name: {
                 "measured": account.measured_uj,
@@ -146,14 +148,14 @@ class Ledger:
         }
 
     def move_to_unattributed(self, energy_uj: Mapping[str, int]) -> None:
-        """Take back what a job was given that nobody remembers."""
+        """Move energy charged to a job whose session is lost to the unattributed energy."""
         for name, energy in energy_uj.items():
             if name in self._accounts:
                 self._accounts[name].jobs_uj -= energy
                 self._accounts[name].unattributed_uj += energy
 
     def dump(self) -> dict[str, Any]:
-        """Return everything, JSON-ready."""
+        """Return the state of the ledger, JSON-ready."""
         return {
             "accounts": {name: account.dump() for name, account in self._accounts.items()},
             "node_parts_uj": self._node_parts_uj,
@@ -163,19 +165,12 @@ class Ledger:
         }
 
     def load(self, data: Mapping[str, Any], *, same_boot: bool) -> None:
-        """Go on from the output of `dump`; after another boot only with what is booked."""
+        """Restore the output of `dump`; after a reboot only the charges, not the open intervals."""
         for name, account in self._accounts.items():
             if name in data["accounts"]:
                 account.load(data["accounts"][name])
             if not same_boot:
-                (
-                    account.uncharged_uj,
-                    account.late_since,
-                    account.uncertain_spans,
-                    account.open_interval,
-                    account.lost_since,
-                ) = 0, {}, [], None, {}
-                account.excluded_until = {}
+                account.forget_open_time()
         if same_boot:
             self._node_parts_uj, self._debt_uj = data["node_parts_uj"], data["debt_uj"]
             self._dynamic = DynamicEnergy(data["dynamic"]["jobs"], data["dynamic"]["rest"])
@@ -184,7 +179,7 @@ class Ledger:
     def _charge_split(
         self, open_time: OccupancyInterval, energy_uj: Mapping[str, int], charges: _ChargeBuilder
     ) -> None:
-        """Split energy that was told for a span, and note it in the lines."""
+        """Divide energy measured over `open_time` among its jobs and add it to the accounts."""
         if open_time.sole is not None:
             self._charge_sole(open_time, open_time.sole, energy_uj, charges)
             return
@@ -210,7 +205,7 @@ class Ledger:
     def _charge_sole(
         self, open_time: OccupancyInterval, sole: str, energy_uj: Mapping[str, int], charges: _ChargeBuilder
     ) -> None:
-        """Book all of a span for the job that had the node for itself; on most nodes that is every sample."""
+        """Charge all energy to a job that had the whole node. On most nodes every sample takes this path."""
         self.idle.observe(open_time.length_s, energy_uj, ())
         for name, energy in energy_uj.items():
             account = self._accounts[name]
@@ -244,15 +239,14 @@ class Ledger:
         charges: _ChargeBuilder,
         at_boundary: bool,
     ) -> None:
-        """Book what the node's meter shows beyond the parts, once both are told for the same time."""
+        """Charge the node meter's excess over the components, once both cover the same time."""
         account = self._accounts.get(OTHER)
         if account is None:
             return
         was_open = account.open_interval is not None
-        told = account.add_readings(interval)
-        if (
-            was_open and account.open_interval is None
-        ):  # its meter begins to tell: what parts cpu_time before is not in it
+        complete = account.add_readings(interval)
+        # The node meter starts to report: its reading does not include earlier energy of the components.
+        if was_open and account.open_interval is None:
             self._node_parts_uj = sum(charges.charged_uj.get(name, 0) for name in self._node_parts)
             self._debt_uj, self._dynamic = 0, DynamicEnergy()
         late = [self._accounts[name].open_interval for name in self._node_parts]
@@ -263,7 +257,7 @@ class Ledger:
         alone = occupancy.sole is not None and interval.read_duration_s <= _MAX_READ_DURATION_S
         min_s = (_MIN_SOLE_SPAN_S if alone else _MIN_SHARED_SPAN_S) - SLACK_S
         young = not at_boundary and interval.end - start < min_s
-        if not told or waits or young:
+        if not complete or waits or young:
             account.extend(occupancy)
             return
         open_time = account.close(occupancy)
@@ -274,7 +268,7 @@ class Ledger:
         self._dynamic = DynamicEnergy()
 
     def _bounded(self, debt_uj: int, node_uj: int, length_s: float) -> int:
-        if length_s < _MIN_SOLE_SPAN_S - SLACK_S:  # says nothing of their powers
+        if length_s < _MIN_SOLE_SPAN_S - SLACK_S:  # too short to compare the powers
             return debt_uj
         max_uj = round(node_uj * _MAX_DEBT_S / length_s)
         if debt_uj <= max_uj:
@@ -285,11 +279,10 @@ class Ledger:
 
 
 class _ChargeBuilder:
-    """Collects what an interval brings to each occupant."""
+    """Builds the charge of each occupant for one interval."""
 
     def __init__(self, interval: SampleInterval, occupants: Sequence[Occupant]) -> None:
         self._interval = interval
-        self._allocations = occupants
         self._unsized = {t.job for t in occupants if t.cpus is None and not t.whole}
         self._energy: dict[str, dict[str, int]] = {occupant.job: {} for occupant in occupants}
         self._since: dict[str, dict[str, float]] = {occupant.job: {} for occupant in occupants}
@@ -302,7 +295,7 @@ class _ChargeBuilder:
     def add_split(
         self, name: str, open_time: OccupancyInterval, account: ComponentAccount, result: EnergySplit
     ) -> None:
-        """Note the split of one component's energy."""
+        """Add the divided energy of one component."""
         self.charged_uj[name] = account.uncharged_uj
         self.uncertain_spans += account.uncertain_spans
         for job in self._energy:
@@ -317,7 +310,7 @@ class _ChargeBuilder:
     def add(
         self, job: str, name: str, energy_uj: int, open_time: OccupancyInterval, account: ComponentAccount
     ) -> None:
-        """Note what a job, if it is still there, gets of one component's energy."""
+        """Add a job's part of one component's energy; a job that has left the node gets nothing."""
         if (energy := self._energy.get(job)) is None:
             return
         energy[name] = energy_uj
@@ -328,12 +321,15 @@ class _ChargeBuilder:
             self._uncertain[job][name] = component_uncertain_s
 
     def _is_unknown(self, name: str, job: str, open_time: OccupancyInterval) -> bool:
-        """Return whether nothing tells what a job holds or does: it was given nothing, which is no figure."""
+        """Return whether the job's part is unknown: neither its allocated CPUs nor its CPU time are known.
+
+        Such a job was given 0 by the division. Its energy of that component is null, not 0.
+        """
         by_cpu = name in BY_CPU_TIME or name == OTHER
         return by_cpu and job in self._unsized and open_time.cpu_ns.get(job) is None
 
     def charges(self) -> dict[str, Charge]:
-        """Return the result."""
+        """Return the charge of each occupant."""
         return {
             job: Charge(
                 self._interval.start,
@@ -351,7 +347,7 @@ class _ChargeBuilder:
 
 
 def _is_assumed(name: str, job: str, open_time: OccupancyInterval) -> bool:
-    """Return whether it is an assumption how much of a component is the job's: others are there too."""
+    """Return whether the job's part of a component is an assumption because other jobs use it as well."""
     if not name.startswith("gpu["):
         return True
     index = gpu_index(name)
@@ -361,7 +357,7 @@ def _is_assumed(name: str, job: str, open_time: OccupancyInterval) -> bool:
 
 
 def _is_quiet(name: str, open_time: OccupancyInterval) -> bool:
-    """Return whether nobody cpu_time a component in a span."""
+    """Return whether no job used a component in an interval."""
     if name.startswith("gpu["):
         return not open_time.holders(gpu_index(name))
     held = any(any(held.values()) for held in open_time.gpu_ns.values())

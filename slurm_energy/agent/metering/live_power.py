@@ -1,4 +1,4 @@
-"""The node's power now, by component, from the intervals that the sampler sees. Knows no jobs."""
+"""The node's current power by component, from the sample intervals. Independent of jobs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.driver import EnergyCounter
 
 MIN_WINDOW_S = 0.5
-"""A shorter window would see the steps in which counters are updated rather than power."""
+"""A shorter window would show the update steps of the counters instead of power."""
 MAX_WINDOW_S = 60.0
-"""The mean of a longer interval is not what the node draws now."""
+"""The mean of a longer interval is not the current power."""
 _HELD_WINDOWS = 2.0
-"""A counter that is silent for more than so many of its windows is not known."""
+"""A counter without a reading for more than this many of its windows has unknown power."""
 NODE = "node"
 
 
 @dataclass(slots=True)
 class _Window:
-    """Mean power of one counter over its last window of at least `LEAST_WINDOW_S`, and the open window."""
+    """Mean power of one counter over its last window of at least MIN_WINDOW_S, and the open window."""
 
     watts: float | None = None
     end: float = float("-inf")
@@ -51,7 +51,7 @@ class _Window:
 
 
 class LivePower:
-    """Mean watts by component; on a node with a meter of its own also `node`, and `other` besides."""
+    """Mean watts by component; on a node with a node meter also `node`, and `other` as the difference."""
 
     def __init__(self, devices: NodeDevices) -> None:
         self._counters = devices.counters
@@ -65,32 +65,32 @@ class LivePower:
         return max((w.length_s for w in self._windows.values() if w.length_s > 0), default=None)
 
     def add(self, interval: SampleInterval) -> None:
-        """Add an interval."""
+        """Add a sample interval."""
         for key, window in self._windows.items():
             window.add(interval.deltas.get(key), interval.end, key in interval.unknown)
 
     def watts(self, now: float) -> Mapping[str, float | None]:
-        """Return watts by component, None where not known.
+        """Return watts by component, None where unknown.
 
         Args:
-            now: boot time in seconds; what is older than `MOST_WINDOW_S` is not known.
+            now: boot time in seconds; a window older than MAX_WINDOW_S is unknown.
         """
-        found: dict[str, float | None] = {}
+        power: dict[str, float | None] = {}
         for name in dict.fromkeys(counter.component for counter in self._counters):
-            found[name] = self._sum((c for c in self._counters if c.component == name), now)
+            power[name] = self._sum((c for c in self._counters if c.component == name), now)
         if self._node_counters:
-            self._put_node(found, self._sum(self._node_counters, now))
-        return found
+            self._put_node(power, self._sum(self._node_counters, now))
+        return power
 
-    def _put_node(self, found: dict[str, float | None], meter_watts: float | None) -> None:
-        adds = [watts for name, watts in found.items() if name.partition("[")[0] in self._adds]
-        inside = [watts for name, watts in found.items() if name.partition("[")[0] not in self._adds]
-        if meter_watts is None or None in found.values():
-            found[OTHER] = found[NODE] = None
+    def _put_node(self, power: dict[str, float | None], meter_watts: float | None) -> None:
+        adds = [watts for name, watts in power.items() if name.partition("[")[0] in self._adds]
+        inside = [watts for name, watts in power.items() if name.partition("[")[0] not in self._adds]
+        if meter_watts is None or None in power.values():
+            power[OTHER] = power[NODE] = None
             return
         parts_watts = sum(watts or 0.0 for watts in inside)
-        found[OTHER] = max(0.0, meter_watts - parts_watts)
-        found[NODE] = max(meter_watts, parts_watts) + sum(watts or 0.0 for watts in adds)
+        power[OTHER] = max(0.0, meter_watts - parts_watts)
+        power[NODE] = max(meter_watts, parts_watts) + sum(watts or 0.0 for watts in adds)
 
     def _sum(self, counters: Iterable[EnergyCounter], now: float) -> float | None:
         total = 0.0

@@ -1,4 +1,4 @@
-"""From counters to jobs: one sample reads everything, and the ledger says whose it is. Knows no hooks."""
+"""The energy meter of a node and its jobs: sampler, CPU time and ledger combined, with checkpoints."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from slurm_energy.devices.discovery import NodeDevices
 
 
 class NodeEnergyMeter:
-    """The energy of one node and its jobs.
+    """Measures the energy of one node and its jobs.
 
     Args:
         devices: the node's hardware.
         clock: time.
         node: Slurm's name of the node.
-        idle_watts: idle power by component as the site gives it.
+        idle_watts: configured idle power by component.
 
     Attributes:
-        live: the node's power now.
+        live: the node's current power.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class NodeEnergyMeter:
 
     @property
     def max_interval_s(self) -> float:
-        """Seconds between samples in which no wrap can be missed."""
+        """Maximum seconds between samples in which no wrap can be missed."""
         return self._sampler.max_interval_s
 
     @property
     def sampled_at(self) -> float:
-        """Boot time up to which energy is booked."""
+        """Boot time up to which energy is charged."""
         return self._clock.boottime() if self._sampler.time is None else self._sampler.time
 
     def sample(self, running: Iterable[Session], reason: SampleReason = SampleReason.PERIODIC) -> None:
-        """Read everything, and book it for the jobs that ran since the last sample."""
+        """Read all counters and charge the jobs that ran since the last sample."""
         sessions = list(running)
         interval = self._sampler.sample(due_only=reason in (SampleReason.PERIODIC, SampleReason.QUERY))
-        cpu_time = self._read_cpu_time(sessions, reason)  # right beside the counters
+        cpu_time = self._read_cpu_time(sessions, reason)  # directly after the counters
         if interval is not None:
             self.live.add(interval)
             self._charge(
@@ -69,29 +69,29 @@ class NodeEnergyMeter:
             )
 
     def find_processes(self, session: Session) -> None:
-        """A process of the job is by_owner now."""
+        """Search for the control group of a job, of which a process is known now."""
         if not session.whole_node:
             self._cpu_time.find_processes(session.metered_job)
 
     def remove(self, session: Session) -> None:
-        """A job ends with the last sample: what of its energy is still to be told is missing."""
+        """Remove a job that ended with the last sample; its time without energy yet is uncertain."""
         session.meter.add_uncertain(self._ledger.remove_job(session.owner, self.sampled_at))
         self._cpu_time.forget(session.metered_job)
 
     def rename(self, node: str) -> None:
-        """Take another name of this node."""
+        """Use another name of this node."""
         self._cpu_time.rename(node)
 
     def account_totals(self) -> dict[str, dict[str, int]]:
-        """Return the node's books, see `Ledger.sums`."""
+        """Return the totals of the energy accounts, see `Ledger.totals`."""
         return self._ledger.totals()
 
     def idle_watts(self) -> dict[str, float]:
-        """Return the idle power that was learned, by component."""
+        """Return the learned idle power by component."""
         return self._ledger.idle.dump()
 
     def checkpoint(self, running: Iterable[Session]) -> dict[str, Any]:
-        """Return the books and the last readings, JSON-ready; later ones have a higher `sequence`."""
+        """Return energy accounts and last readings, JSON-ready; `sequence` always increases."""
         self._sequence += 1
         return {
             "sequence": self._sequence,
@@ -105,11 +105,12 @@ class NodeEnergyMeter:
         }
 
     def load(self, checkpoint: Mapping[str, Any], running: Iterable[Session]) -> None:
-        """Take over the books of an earlier run.
+        """Restore the energy accounts of an earlier run.
 
         Args:
-            checkpoint: the latest of that run.
-            running: jobs that had not ended then, as they were written; the checkpoint may know more of them.
+            checkpoint: the latest checkpoint of that run.
+            running: sessions that had not ended, as written to disk; the checkpoint may hold newer meters of
+                them.
         """
         self._sequence = int(checkpoint["sequence"])
         same_boot = checkpoint["sampler"]["boot_id"] == self._clock.boot_id
@@ -123,7 +124,7 @@ class NodeEnergyMeter:
             self._earlier_readings = checkpoint["sampler"]
 
     def resume(self, running: Iterable[Session]) -> None:
-        """Take the first sample, and book the time since the earlier run's last for jobs that still run."""
+        """Take the first sample and charge the time since the earlier run's last one to running jobs."""
         sessions = list(running)
         self._sampler.sample()
         cpu_time = self._read_cpu_time(sessions, SampleReason.PERIODIC)
@@ -133,7 +134,7 @@ class NodeEnergyMeter:
             self._charge(gap, sessions, cpu_time)
 
     def close(self) -> None:
-        """Give descriptors back."""
+        """Close all file descriptors."""
         self._cpu_time.close()
 
     def _read_cpu_time(self, sessions: list[Session], reason: SampleReason) -> CpuTimeDelta:
@@ -161,6 +162,6 @@ class NodeEnergyMeter:
             if owner in by_owner:
                 by_owner[owner].meter = JobMeter(**data["meter"])
                 by_owner[owner].power_monitor = PowerMonitor(**data["power_monitor"])
-            else:  # its file is damaged or gone
+            else:  # its session file is damaged or gone
                 self._ledger.remove_job(owner, 0.0)
                 self._ledger.move_to_unattributed(data["meter"]["energy_uj"])

@@ -1,4 +1,4 @@
-"""Who held what of the node over a stretch of time, and the CPU time used in it. Plain data that adds up."""
+"""Time intervals with the resources that each job held and used. Consecutive intervals can be joined."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, TypeVar
 from slurm_energy.agent.metering.attribution import JobResourceTime
 
 GONE = ""
-"""Stands for jobs that ended before the energy of their time was told."""
+"""Stands for all jobs that ended before the energy of their time was reported."""
 _NS = 1_000_000_000
 _K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A job on the node, as the split of energy needs it.
+    """A job on the node with its allocated resources.
 
     Attributes:
         job: unique name.
-        cpus: allocated logical CPUs; None if Slurm does not tell.
+        cpus: allocated logical CPUs; None if Slurm does not report them.
         gpus: allocated share of each GPU by index.
-        whole: it has the node for itself.
+        whole: the job has the whole node.
     """
 
     job: str
@@ -34,12 +34,12 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class CpuTimeDelta:
-    """CPU time of an interval.
+    """CPU time used in an interval.
 
     Attributes:
-        busy_ns: of all processes on the node; None if not known.
-        jobs: by job; None or absent: not known.
-        complete: False if it was not read this time: the next one tells it for this interval too.
+        busy_ns: CPU time of all processes on the node; None if unknown.
+        jobs: CPU time by job; None or absent if unknown.
+        complete: False if it was not read this time; the next reading covers this interval too.
     """
 
     busy_ns: int | None = None
@@ -49,18 +49,18 @@ class CpuTimeDelta:
 
 @dataclass(frozen=True, slots=True)
 class OccupancyInterval:
-    """A stretch of time on the node.
+    """A time interval with the resources that each job held and used.
 
     Attributes:
         start: boot time in seconds.
-        length_ns: how long.
-        capacity_ns: CPU time that the node has in it.
-        busy_ns: CPU time used by all; None if not known.
-        sole: the job that had the whole node all the time, if there is one.
-        since: boot time in seconds from which on each job was there.
-        held_ns: CPU time allocated, by job.
-        cpu_ns: CPU time used, by job; None if not known.
-        gpu_ns: time that each GPU was allocated, by job and index; shares count in part.
+        length_ns: length.
+        capacity_ns: CPU time that the node offers in the interval.
+        busy_ns: CPU time used by all processes; None if unknown.
+        sole: the job that had the whole node for the whole interval, if any.
+        since: boot time in seconds by job, from which on the job was on the node.
+        held_ns: allocated CPU time by job.
+        cpu_ns: used CPU time by job; None if unknown.
+        gpu_ns: time for which each GPU was allocated, by job and index; a share counts in proportion.
     """
 
     start: float
@@ -75,11 +75,11 @@ class OccupancyInterval:
 
     @property
     def length_s(self) -> float:
-        """Seconds of it."""
+        """Length in seconds."""
         return self.length_ns / _NS
 
     def joined_with(self, later: OccupancyInterval) -> OccupancyInterval:
-        """Return this and the span that follows it as one."""
+        """Return this interval and the directly following one as one interval."""
         if self.sole is not None and self.sole == later.sole:
             length_ns, capacity_ns = self.length_ns + later.length_ns, self.capacity_ns + later.capacity_ns
             return _of_one(self.sole, self.start, length_ns, capacity_ns, self.gpu_ns[self.sole])
@@ -102,7 +102,7 @@ class OccupancyInterval:
         )
 
     def without(self, job: str) -> OccupancyInterval:
-        """Return the span with what a job held and used as that of one that is gone."""
+        """Return the interval with the resources of a finished job under the name GONE."""
         if job not in self.since:
             return self
         return replace(
@@ -121,14 +121,14 @@ class OccupancyInterval:
         )
 
     def resource_times(self) -> list[JobResourceTime]:
-        """Return what each job holds of the node and did."""
+        """Return the resources of each job for the attribution."""
         return [
             JobResourceTime(job, held, self.cpu_ns.get(job), self._gpu_shares(job))
             for job, held in self.held_ns.items()
         ]
 
     def holders(self, gpu: int) -> set[str]:
-        """Return the jobs that held some of a GPU."""
+        """Return the jobs that held a part of a GPU."""
         return {job for job, held in self.gpu_ns.items() if held.get(gpu)}
 
     def _gpu_shares(self, job: str) -> dict[int, Fraction]:
@@ -136,14 +136,14 @@ class OccupancyInterval:
         return {gpu: Fraction(ns, self.length_ns) for gpu, ns in held.items()} if self.length_ns else {}
 
     def dump(self) -> dict[str, Any]:
-        """Return JSON-ready data."""
+        """Return the interval as JSON-ready data."""
         data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         data["gpu_ns"] = {job: list(held.items()) for job, held in self.gpu_ns.items()}
         return data
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> OccupancyInterval:
-        """Read the output of `dump`."""
+        """Return the interval from the output of `dump`."""
         return cls(**{**data, "gpu_ns": {job: dict(held) for job, held in data["gpu_ns"].items()}})
 
 
@@ -155,15 +155,15 @@ def occupancy_of(
     occupants: Iterable[Occupant],
     used: CpuTimeDelta,
 ) -> OccupancyInterval:
-    """Return the span of one interval.
+    """Return the interval for a set of jobs that were on the node for its whole length.
 
     Args:
         start: boot time in seconds.
         end: boot time in seconds.
         cpus: logical CPUs of the node.
-        gpus: indices of its GPUs.
-        occupants: the jobs that were there all the time.
-        used: CPU time in it.
+        gpus: indices of the node's GPUs.
+        occupants: the jobs.
+        used: CPU time used in the interval.
     """
     length_ns = round((end - start) * _NS)
     capacity_ns = cpus * length_ns
@@ -194,7 +194,7 @@ def occupancy_of(
 def _of_one(
     sole: str, start: float, length_ns: int, capacity_ns: int, gpus: Iterable[int]
 ) -> OccupancyInterval:
-    """Return the span of a job with the whole node: everything is its own, whatever it did."""
+    """Return the interval of a job with the whole node: all CPU time counts as its own."""
     gpu_ns = {sole: dict.fromkeys(gpus, length_ns)}
     held, used = {sole: capacity_ns}, {sole: capacity_ns}
     return OccupancyInterval(

@@ -1,7 +1,7 @@
-"""Reads every counter at its own rate and tells how far each moved, exactly or in doubt. Knows no jobs.
+"""Reading of all counters: how far each counter moved between two samples, exactly or marked uncertain.
 
-What a counter can do between two readings is decided in `movement`; when each is read, and what happens when
-one goes away and comes back, in `Sampler`.
+`energy_between` decides what two readings of a counter mean. `Sampler` decides when each counter is read and
+handles counters that disappear and return. Neither knows jobs.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from slurm_energy.quantities import counter_delta
 log = logging.getLogger(__name__)
 
 _SAFE_PART_OF_RANGE = 0.9
-"""An interval in which the part at its highest power would use more of the range than this is uncertain."""
+"""An interval is uncertain if its component at maximum power would use more than this part of the range."""
 _UPDATE_SLACK_S = 0.5
-"""Counters are updated every 1 ms (RAPL) to 100 ms (NVML), so energy may show up this much later."""
+"""Counters update every 1 ms (RAPL) to 100 ms (NVML), so energy may appear this much later."""
 _STILL_S = 10.0
-"""A counter that shows the same for longer is not believed to measure: even idle parts draw power."""
+"""A counter without movement for longer than this is not trusted: even idle components draw power."""
 _JITTER_UJ = 3_000_000
-"""A counter without range that goes back by less was not reset; the coarsest counts in joules."""
+"""A counter without range that decreases by less than this was not reset; the coarsest counts in joules."""
 _SUSPENDED_S = 0.1
-_ALMOST = 0.95  # of an interval: a timer that fires a little early still finds a slow counter due
+_ALMOST = 0.95  # of an interval: a slow counter is still due if the timer fires slightly early
 _NOTHING: frozenset[str] = frozenset()
 
 
 class CounterDelta(NamedTuple):
-    """How far one counter moved, up to the end of the interval that it is part of.
+    """The movement of one counter up to the end of a sample interval.
 
     Attributes:
-        start: boot time of the counter's earlier reading, in seconds: before the interval's start for a
-            counter that was not read every time.
+        start: boot time of the counter's earlier reading in seconds; before the interval's start for a
+            counter that is not read with every sample.
         energy_uj: microjoules; a lower bound if not certain.
         certain: no wrap or reset can have been missed.
     """
@@ -51,18 +51,20 @@ class CounterDelta(NamedTuple):
 
 @dataclass(slots=True)
 class SampleInterval:
-    """What is known of the time between two samples. Not to be changed; not frozen, since that costs.
+    """The time between two samples and the movement of the counters in it.
 
-    A counter that is neither in `deltas` nor in `unknown` was not due; a later Delta covers this time too.
-    For one in `unknown`, a later Delta may, if it comes back as it was; it is not certain then.
+    Do not modify an instance; it is not a frozen dataclass only because freezing costs time per sample.
+    A counter that is neither in `deltas` nor in `unknown` was not due; a later delta covers this time too. A
+    later delta of a counter in `unknown` may cover this time if the same device returns, and is then not
+    certain.
 
     Attributes:
         start, end: boot time in seconds.
-        deltas: by counter key.
-        throttled_s: seconds of throttling by component, for components that have a sensor.
-        unknown: keys of counters that were unreadable at the end, or began to count started there.
-        suspended_s: seconds of it in which the machine was suspended; no Delta is certain then.
-        read_s: how long the readings at its end took: its end may be off by half of that.
+        deltas: movement by counter key.
+        throttled_s: seconds of throttling by component, for components with a throttle sensor.
+        unknown: keys of counters that were unreadable at the end or started counting there.
+        suspended_s: seconds for which the machine was suspended; no delta is certain then.
+        read_duration_s: duration of the readings at the end; the end is uncertain by half of it.
     """
 
     start: float
@@ -82,17 +84,17 @@ class SampleInterval:
 def energy_between(
     counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float, still_s: float = 0.0
 ) -> tuple[int, bool]:
-    """Return microjoules between two readings of a counter, and whether that is certain.
+    """Return the microjoules between two readings of a counter, and whether they are certain.
 
-    A counter without a range that reads less was reset (driver reload): what it shows counts from then on.
-    A movement that the hardware cannot have made in that time means a reset too, and counts as nothing.
+    A counter without range that decreased was reset, for example by a driver reload: its value counts from
+    the reset on. A movement that the hardware cannot have made in the time is a reset too, and counts as 0.
 
     Args:
-        counter: whose range and highest power decide.
+        counter: gives range and maximum power.
         earlier_uj: the earlier reading.
-        later_uj: the later one.
-        length_s: time between them.
-        still_s: for how long the counter had not moved before; it may catch up on that time.
+        later_uj: the later reading.
+        length_s: time between the readings.
+        still_s: time without movement before the earlier reading; the counter may catch up on it.
     """
     max_uj = counter.max_watts * 1e6
     range_uj = counter.range_uj
@@ -113,10 +115,10 @@ def energy_between(
 
 
 def min_energy_across_suspend(counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float) -> int:
-    """Return the least energy between readings with a suspend between them, in microjoules.
+    """Return the minimum energy in microjoules between two readings around a suspend.
 
-    The counter may have gone on, stood still or started started, so that one that shows less has counted at
-    least what it shows, whether it wrapped or was reset.
+    The counter may have continued, stopped or restarted from 0. A counter that shows less than before has
+    counted at least its value, whether it wrapped or was reset.
     """
     energy_uj = later_uj - earlier_uj if later_uj >= earlier_uj else later_uj
     max_uj = counter.max_watts * 1e6 * (length_s + _UPDATE_SLACK_S)
@@ -127,11 +129,11 @@ class _CounterState:
     """The last reading of one counter.
 
     Attributes:
-        time: boot time of it; None while there is no reading to count from.
-        blur_s: by how much that may be off.
-        changed: boot time at which the counter was first seen there.
-        last_attempt: boot time of the last attempt.
-        most_uj_per_s: what the counter can move.
+        time: boot time of the reading; None without a reading to count from.
+        timing_uncertainty_s: uncertainty of `time`.
+        changed: boot time at which the current value was first read.
+        last_attempt: boot time of the last attempt to read.
+        max_uj_per_s: maximum rate of the counter.
     """
 
     __slots__ = (
@@ -157,12 +159,12 @@ class _CounterState:
         self.timing_uncertainty_s = self.changed = 0.0
 
     def start(self, now: float, value_uj: int, timing_uncertainty_s: float) -> None:
-        """Count from here on."""
+        """Count from this reading on."""
         self.time = self.changed = now
         self.value_uj, self.timing_uncertainty_s = value_uj, timing_uncertainty_s
 
     def move(self, now: float, value_uj: int, timing_uncertainty_s: float, suspended: bool) -> CounterDelta:
-        """Take a reading that follows another one; what it can be is judged by the longest time between."""
+        """Store a reading and return the movement since the last one over the longest possible time."""
         start, last_uj = self.time, self.value_uj
         assert start is not None
         length_s = now - start + self.timing_uncertainty_s + timing_uncertainty_s
@@ -175,17 +177,17 @@ class _CounterState:
             )
         if value_uj != last_uj:
             self.changed = now
-            if not (energy_uj == 0 and certain):  # after jitter the higher value stays the base
+            if not (energy_uj == 0 and certain):  # after jitter the higher value remains the base
                 self.value_uj = value_uj
         return CounterDelta(start, energy_uj, certain)
 
 
 class Sampler:
-    """Keeps the last reading of every counter.
+    """Reads all counters and keeps the last reading of each.
 
     Attributes:
-        time: boot time of the last sample, in seconds; None before the first.
-        max_interval_s: time between samples in which no wrap can be missed.
+        time: boot time of the last sample in seconds; None before the first.
+        max_interval_s: maximum time between samples in which no wrap can be missed.
     """
 
     def __init__(
@@ -207,11 +209,11 @@ class Sampler:
         self._failures = RepeatedFailureLog(log)
 
     def sample(self, due_only: bool = False) -> SampleInterval | None:
-        """Read the counters. Returns None for the first sample after `forget`.
+        """Read the counters and return the interval since the last sample; None for the first sample.
 
         Args:
-            due_only: leave out what cannot tell anything new yet. Without it everything is read, so that what
-                a job used and what was used before it are told apart.
+            due_only: skip counters that cannot have a new value yet. Without it every counter is read, so
+                that energy before and after this instant is separated exactly.
         """
         clock = self._clock
         before = clock.boottime()
@@ -231,7 +233,7 @@ class Sampler:
         return SampleInterval(start, now, deltas, throttled_s, unknown, suspended_s, after - before)
 
     def forget(self) -> None:
-        """Drop all readings: nobody is interested in the time until the next sample."""
+        """Drop all readings, so that the time until the next sample is not counted."""
         for state in self._counters.values():
             state.time = None
         self.time = None
@@ -248,10 +250,10 @@ class Sampler:
         }
 
     def since(self, earlier: Mapping[str, Any]) -> SampleInterval | None:
-        """Return the interval from readings of an earlier run to the last sample.
+        """Return the interval from the readings of an earlier run to the last sample.
 
-        None if they are of another boot, or there is no sample on either side. A counter that cannot be read
-        now, though its device is there, will tell of the time since its earlier reading when it can.
+        None after a reboot, or if there is no sample on either side. A counter that is unreadable now
+        although its device exists covers the time since its earlier reading once it is read again.
         """
         if earlier["boot_id"] != self._clock.boot_id or earlier["time"] is None or self.time is None:
             return None
@@ -272,17 +274,17 @@ class Sampler:
         return SampleInterval(float(earlier["time"]), self.time, deltas, {}, unknown, suspended_s)
 
     def _due_slow_counters(self, now: float, due_only: bool) -> list[_CounterState]:
-        last_attempt = [state for state in self._slow if not due_only or _is_due(state, now)]
-        for state in last_attempt:
+        due = [state for state in self._slow if not due_only or _is_due(state, now)]
+        for state in due:
             state.last_attempt = now
-        return last_attempt
+        return due
 
     def _read(self, counters: Iterable[_CounterState]) -> list[tuple[_CounterState, int]]:
-        found = []
+        readings = []
         unreadable = self._unreadable
         for state in counters:
             try:
-                found.append((state, state.read()))
+                readings.append((state, state.read()))
             except DeviceError as error:
                 self._mark_unreadable(state, error)
                 continue
@@ -290,7 +292,7 @@ class Sampler:
                 unreadable.discard(state.key)
                 self._gone.discard(state.key)
                 self._failures.clear(f"counter {state.key}", "can be read again")
-        return found
+        return readings
 
     def _moved(
         self,
@@ -301,11 +303,11 @@ class Sampler:
         unreadable: frozenset[str],
         suspended: bool,
     ) -> tuple[dict[str, CounterDelta], frozenset[str]]:
-        """Return deltas, and the keys of counters that are unknown.
+        """Return the movements, and the keys of counters whose movement is unknown.
 
-        Nearly always a counter has moved before and now, no further than it can, and nothing else happened:
-        what `movement` says of that is said here at once. `blur_s` is by how much `now` may be off: of two
-        readings the first may have been made that much earlier and the last that much later.
+        In nearly every sample each counter has moved before and now within its maximum rate, and nothing else
+        happened. That case is decided here without calling `energy_between`. `timing_uncertainty_s` is the
+        uncertainty of `now`: the first of two readings may be that much earlier, the second that much later.
         """
         deltas: dict[str, CounterDelta] = {}
         started: list[str] = []
@@ -334,16 +336,16 @@ class Sampler:
         return deltas, frozenset((*self._unreadable, *started)) if self._unreadable or started else _NOTHING
 
     def _mark_unreadable(self, state: _CounterState, error: DeviceError) -> None:
-        """Note a failure; when the device itself is gone, its last reading means nothing any more."""
+        """Record a failed reading. If the device is gone, its last reading has no meaning any more."""
         if isinstance(error, DeviceGoneError):
             state.time = None
             self._gone.add(state.key)
-        if state.key not in self._unreadable:  # while it comes back its reasons may vary
+        if state.key not in self._unreadable:  # the reason may vary while the device returns
             self._unreadable.add(state.key)
             self._failures.report(f"counter {state.key}", f"cannot be read: {error}")
 
     def _suspended(self) -> float:
-        """Return the seconds of suspend since the last sample."""
+        """Return the seconds for which the machine was suspended since the last sample."""
         more_s = self._clock.suspended() - self._suspended_s
         if more_s <= _SUSPENDED_S:
             return 0.0

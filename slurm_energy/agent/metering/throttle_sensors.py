@@ -1,4 +1,4 @@
-"""Seconds of throttling between samples, from sensors that are asked in turns. Knows no counters."""
+"""Seconds of throttling between samples, from throttle sensors that are read in turns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from slurm_energy.devices.driver import DeviceError, ThrottleSensor
 
 _ROUND = 8
-"""Throttling is sampled anyway, so an eighth of the sensors is asked at a time."""
+"""Throttling is an estimate from samples, so only an eighth of the sensors is read at a time."""
 
 
 class ThrottleSampler:
-    """Throttle sensors, a few at a time: what one tells holds until it is asked again."""
+    """Reads a few throttle sensors per sample; the value of a sensor holds until it is read again."""
 
     def __init__(self, sensors: Sequence[ThrottleSensor]) -> None:
         self._sensors = list(sensors)
@@ -23,7 +23,7 @@ class ThrottleSampler:
         self._next = 0
 
     def seconds(self, now: float, start: float | None, everything: bool) -> dict[str, float]:
-        """Return throttled seconds from `start` to `now` by component, the most of its sensors."""
+        """Return the throttled seconds from `start` to `now` by component: the maximum of its sensors."""
         if not self._sensors:
             return {}
         if everything:
@@ -43,7 +43,7 @@ class ThrottleSampler:
         return turn
 
     def _ask(self, index: int, now: float, start: float | None) -> bool:
-        """Ask a sensor; return whether it tells something else than before."""
+        """Read a sensor; return whether its value changed."""
         since, before = self._read_at[index], self._shares[index]
         since = start if since is None else since
         length_s = now - since if since is not None else 0.0

@@ -1,4 +1,4 @@
-"""Power over time of one job, in equal intervals and bounded memory."""
+"""The power trace of one job: mean power in equal intervals, in bounded memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TraceBuilder:
     """Collects energy per interval and component.
 
     Args:
-        start: boot time of the first interval's begin, in seconds.
+        start: boot time of the first interval in seconds.
         interval_s: seconds per interval.
         columns: component names.
     """
@@ -35,14 +35,16 @@ class TraceBuilder:
         self._covered = {name: array("d") for name in columns}
 
     def add(self, start: float, end: float, joules: Mapping[str, float]) -> None:
-        """Spread energy used from `start` to `end` evenly.
+        """Spread energy used from `start` to `end` evenly over the intervals.
 
-        A component that is missing is unknown there, unless another call tells it.
+        A component that is absent is unknown there, unless another call adds it.
         """
         start = max(start, self.start)
         if end <= start:
             return
-        while end - self.start > MAX_POINTS * self.interval_s:  # first: we may have been away for long
+        while (
+            end - self.start > MAX_POINTS * self.interval_s
+        ):  # first: the agent may have been stopped for long
             self._halve()
         for index in range(self._index(start), min(self._index(end), MAX_POINTS - 1) + 1):
             low = max(start, self.start + index * self.interval_s)
@@ -59,11 +61,11 @@ class TraceBuilder:
 
     @property
     def is_plot(self) -> bool:
-        """Whether there is more than a single value to show."""
+        """Whether the trace has more than one value."""
         return self._points > 1
 
     def encode(self, start_unix: float) -> dict[str, Any]:
-        """Return the trace as docs/reference/protocol.md defines it."""
+        """Return the trace in the format of docs/reference/protocol.md."""
         columns = {}
         for name, column in self.watts().items():
             if sys.byteorder == "big":
@@ -73,19 +75,19 @@ class TraceBuilder:
 
     @property
     def has_grown(self) -> bool:
-        """Whether it is worth writing again: by a hundredth, as all of it is written every time."""
+        """Whether the trace grew by a hundredth since it was written; each write writes all of it."""
         return abs(self._points - self._written) > self._written // _PARTS
 
     def written(self) -> None:
-        """Note that it is written as it is."""
+        """Record that the current state is on disk."""
         self._written = self._points
 
     def dump(self) -> bytes:
-        """Return everything as bytes for `load`."""
+        """Return the state as bytes for `load`."""
         return b"".join(self.parts())
 
     def parts(self) -> list[bytes | memoryview]:
-        """Return what `dump` returns in pieces, without copies: a long trace has hundreds of kilobytes."""
+        """Return the output of `dump` in pieces without copies: a long trace has hundreds of kilobytes."""
         header = {
             "start": self.start,
             "interval_s": self.interval_s,
@@ -97,10 +99,10 @@ class TraceBuilder:
 
     @classmethod
     def load(cls, data: bytes) -> TraceBuilder:
-        """Read the output of `dump`.
+        """Return the trace from the output of `dump`.
 
         Raises:
-            ValueError: not such bytes.
+            ValueError: malformed bytes.
         """
         head, _, body = data.partition(b"\n")
         header = json.loads(head)
