@@ -1,1 +1,1 @@
-"""The record store: schema, ingest, queries, job facts, traces, and the client of the controller."""
+"""The record store of the controller: schema, ingest, queries, job facts, traces and run history."""

@@ -1,6 +1,6 @@
-"""What users and accounts consumed: energy and GPUs of finished jobs, record by record as they arrived.
+"""Energy and GPUs that users and accounts consumed, record by record in the order of arrival.
 
-How consumption fades and what it is compared with is the priority room's matter.
+The live queue reads this. Decay and fair-share comparison are in `priority/`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _COLUMNS: Final = """
 
 
 class ConsumptionRecord(NamedTuple):
-    """What one job used on one node.
+    """The consumption of one job on one node.
 
     Attributes:
-        row: of the database; later records have higher numbers.
-        user: name, or uid as text where it is not known.
-        account: empty where not known.
+        row: row id in the database; later records have higher ids.
+        user: login name; the uid as text if the name is unknown.
+        account: account of the job; empty: unknown.
         start, end: Unix seconds.
-        energy_joules: None: not known.
+        energy_joules: energy; None: unknown.
         gpus: number of GPUs.
-        job_id: Slurm's number.
-        restart_count: how often the job had been requeued before this run.
-        settled: Slurm told whose it is; otherwise user and account may still come.
+        job_id: Slurm's job id.
+        restart_count: number of requeues before this run.
+        settled: Slurm has confirmed user and account; otherwise both may still change.
     """
 
     row: int
@@ -48,9 +48,14 @@ class ConsumptionRecord(NamedTuple):
 
 
 def read_consumption(connection: sqlite3.Connection, after: int, since: float) -> list[ConsumptionRecord]:
-    """Return records of whole jobs that arrived after a row and ended after a Unix second.
+    """Return the consumption of whole jobs, at most `CHUNK` rows in the order of arrival.
 
-    At most `CHUNK`, the oldest rows first; ask again from the last one's row on until fewer come.
+    Call again with the row of the last result until fewer than `CHUNK` are returned.
+
+    Args:
+        connection: connection to the database.
+        after: row id; only later rows are returned.
+        since: Unix seconds; only records with a later end are returned.
     """
     rows = connection.execute(
         f"""{_COLUMNS} WHERE r.id > ? AND r.step = '' AND r."end" >= ? ORDER BY r.id LIMIT ?""",
@@ -60,7 +65,7 @@ def read_consumption(connection: sqlite3.Connection, after: int, since: float) -
 
 
 def reread_consumption(connection: sqlite3.Connection, rows: Sequence[int]) -> list[ConsumptionRecord]:
-    """Return these records as they are now, `MAX_IDS` at most; those that are deleted are left out."""
+    """Return the current state of up to `MAX_IDS` rows; deleted rows are left out."""
     marks = ",".join("?" * len(rows))
     return [_consumed(row) for row in connection.execute(f"{_COLUMNS} WHERE r.id IN ({marks})", list(rows))]
 

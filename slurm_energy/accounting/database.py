@@ -1,6 +1,7 @@
-"""The SQLite file: schema, its version, and connections. No meaning of records here.
+"""The SQLite database: file, schema, schema version and connections.
 
-One process writes (senergyctld, in one thread); any number of threads read.
+One thread of one process, senergyctld, writes. Any number of threads read. The meaning of records does not
+belong here.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Final
 
 from slurm_energy.errors import UnavailableError
 
-_APPLICATION_ID: Final = 0x53454E45  # "SENE"; marks the file as ours
+_APPLICATION_ID: Final = 0x53454E45  # "SENE"; identifies the file as a database of slurm-energy
 _BUSY_TIMEOUT_S: Final = 10.0
 
-# Step i brings a database from version i to i + 1. A released step is never edited: add another.
+# Migration i converts schema version i to i + 1. A released migration is never edited: add another one.
 MIGRATIONS: Final[tuple[str, ...]] = (
     """
     CREATE TABLE jobs (
@@ -139,13 +140,13 @@ SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 
 def prepare(path: Path) -> None:
-    """Create the database or bring its schema up to date.
+    """Create the database, or migrate its schema to the current version.
 
-    A new file is readable by its owner only: records show what every user does.
+    Only the owner can read a new file, because records show the activity of every user.
 
     Raises:
-        UnavailableError: no such directory, no permission, not a database of ours, or one that a newer
-            release wrote.
+        UnavailableError: the directory is missing, permission is denied, the file is no database of
+            slurm-energy, or a newer release wrote it.
     """
     with _explained(path):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -154,7 +155,7 @@ def prepare(path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Say what `prepare` would object to, without creating or changing anything; the same errors."""
+    """Raise the error that `prepare` would raise, without creating or changing anything."""
     with _explained(path):
         if path.exists():
             with connect(path, read_only=True) as connection:
@@ -165,11 +166,11 @@ def check(path: Path) -> None:
 
 @contextmanager
 def connect(path: Path, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
-    """Give a connection that is closed at the end; transactions are explicit (see `transaction`).
+    """Open a connection and close it at the end of the block; `transaction` begins a transaction.
 
     Args:
-        path: the database file.
-        read_only: refuse every change on this connection.
+        path: database file.
+        read_only: reject every change on this connection.
     """
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
     try:
@@ -184,7 +185,7 @@ def connect(path: Path, *, read_only: bool = False) -> Iterator[sqlite3.Connecti
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit at the end, roll back on any error."""
+    """Run the block in a transaction: commit at its end, roll back on any error."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -226,7 +227,11 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def schema_version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the schema's version, 0 for a file that is still empty."""
+    """Return the schema version; 0 for an empty file.
+
+    Raises:
+        UnavailableError: the file is no database of slurm-energy, or a newer release wrote it.
+    """
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not tables:
         return 0

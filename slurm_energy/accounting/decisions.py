@@ -1,4 +1,4 @@
-"""What the queue engine changed about jobs, for the audit: kept in the database, shown with the job."""
+"""Decisions of the queue engine to change jobs: stored for audit, and shown with the job."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _SAME_SUBMIT_S: Final = 1.5  # sacct and slurmctld round to seconds
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One change.
+    """One change of a job. Times are Unix seconds.
 
     Attributes:
-        job_id, submit: which job; times are Unix seconds.
-        time: when Slurm took it.
-        kind: `shape`: it was given other GPUs; `requeue`: it made way for another job.
-        why: one line for people.
-        details: what belongs to the kind. `shape`: `offered` (list), `chosen`, and `asked` and `excluded`,
-            what Slurm had before. `requeue`: `for_job`, `lost_joules`.
+        job_id, submit: job id and submission time, which identify the job.
+        time: time at which Slurm accepted the change.
+        kind: `shape`: the job received other GPUs; `requeue`: the job was preempted for another job.
+        why: reason, one line of text.
+        details: further values by kind. `shape`: `offered` (list), `chosen`, and `asked` and `excluded` with
+            the previous values in Slurm. `requeue`: `for_job`, `lost_joules`.
     """
 
     job_id: int
@@ -38,7 +38,7 @@ class Decision:
 
 
 def save(connection: sqlite3.Connection, cluster: str, made: Iterable[Decision]) -> None:
-    """Keep decisions."""
+    """Store decisions."""
     with transaction(connection):
         connection.executemany(
             "INSERT INTO decisions (cluster, job_id, submit, time, kind, why, details)"
@@ -48,7 +48,7 @@ def save(connection: sqlite3.Connection, cluster: str, made: Iterable[Decision])
 
 
 def since(connection: sqlite3.Connection, cluster: str, time: float) -> list[Decision]:
-    """Return decisions made after a Unix second, oldest first: for a controller that starts."""
+    """Return the decisions since a Unix second, oldest first. A starting controller loads them."""
     rows = connection.execute(
         "SELECT job_id, submit, time, kind, why, details FROM decisions"
         " WHERE cluster = ? AND time >= ? ORDER BY time, id",
@@ -61,11 +61,11 @@ def since(connection: sqlite3.Connection, cluster: str, time: float) -> list[Dec
 
 
 def of_records(connection: sqlite3.Connection, record_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return what was decided about the jobs of these records, oldest first, as `GET /v1/jobs/ID` shows it.
+    """Return the decisions about the jobs of the given records, oldest first, as in `GET /v1/jobs/ID`.
 
-    Jobs that Slurm has not told of yet have none.
+    Jobs without job facts have none yet.
     """
-    found: dict[int, dict[str, Any]] = {}
+    by_row: dict[int, dict[str, Any]] = {}
     for first in range(0, len(record_ids), _CHUNK):
         ids = list(record_ids[first : first + _CHUNK])
         rows = connection.execute(
@@ -76,7 +76,7 @@ def of_records(connection: sqlite3.Connection, record_ids: Sequence[int]) -> lis
             ids,
         )
         for row in rows:
-            found[row[0]] = {
+            by_row[row[0]] = {
                 "job_id": row[1],
                 "submit": row[2],
                 "time": row[3],
@@ -84,20 +84,20 @@ def of_records(connection: sqlite3.Connection, record_ids: Sequence[int]) -> lis
                 "why": row[5],
                 **json.loads(row[6]),
             }
-    return sorted(found.values(), key=lambda one: (one["time"], one["job_id"]))
+    return sorted(by_row.values(), key=lambda one: (one["time"], one["job_id"]))
 
 
 def for_owners(made: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return decisions as `of_records` gives them without the numbers of other people's jobs."""
+    """Return the results of `of_records` without the ids of jobs of other users."""
     return [{key: value for key, value in one.items() if key != "for_job"} for one in made]
 
 
 def unnamed_jobs(made: Iterable[Mapping[str, Any]]) -> int:
-    """Return how many jobs `for_owners` leaves out."""
+    """Return the number of jobs whose ids `for_owners` removes."""
     return len({one["for_job"] for one in made if one.get("for_job") is not None})
 
 
 def drop_before(connection: sqlite3.Connection, before: float) -> int:
-    """Delete decisions made before a Unix second; return how many."""
+    """Delete the decisions before a Unix second; return their number."""
     with transaction(connection):
         return connection.execute("DELETE FROM decisions WHERE time < ?", [before]).rowcount

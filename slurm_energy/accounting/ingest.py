@@ -1,9 +1,9 @@
-"""Records from nodes into the database, each exactly once.
+"""Storage of delivered records in the database, each record exactly once.
 
-A record counts as stored when the transaction that holds it is committed; only then is its id returned.
-Delivered again under the same id, or under another id with the same cluster, node, job, restart count, step
-and start (a spool that was made anew), it is accepted without effect. What is not stored is named with an
-outcome: rejected for good, or to be retried later.
+A record id is returned only after the commit of the transaction that stores the record. A repeated delivery
+is accepted without effect: the same record id, or another id with the same cluster, node, job, restart count,
+step and start (after the spool was recreated). The response names each record that was not stored, and
+whether it is rejected for ever or to be sent again later.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MAX_ITEMS: Final = 10_000
 MAX_RECORD_BYTES: Final = 1 << 20
 MAX_TRACE_VALUES: Final = 16_000_000
 MAX_DELIVERY_VALUES: Final = 64_000_000
-"""Values of all traces of one delivery: unpacking them takes about a second."""
+"""Maximum number of trace values in a delivery; decompressing them takes about a second."""
 _RESERVED_KEYS: Final = ("job", "trace")
-"""Keys that answers add to a record."""
-_LARGEST_INTEGER: Final = 2**63 - 1  # of SQLite
+"""Keys that responses add to a record."""
+_MAX_INTEGER: Final = 2**63 - 1  # in SQLite
 
 _VALUE_ERRORS: Final = (
     sqlite3.DataError,
@@ -40,7 +40,7 @@ _VALUE_ERRORS: Final = (
     OverflowError,
     ValueError,
 )
-"""Errors about a value; others, such as a full disk, are about the database."""
+"""Errors that a value of a record causes. Other errors, such as a full disk, concern the database."""
 
 _INSERT_RECORD = """
     INSERT INTO records (record_id, cluster, node, job_id, restart_count, step, start, "end", uid, user,
@@ -59,10 +59,10 @@ _NOTE_NODE = """
 
 @dataclass(frozen=True, slots=True)
 class DeliveredRecord:
-    """A record fit to be stored, its own JSON text, and its trace if there is one.
+    """A valid record with its JSON text, and its trace if it has one.
 
-    `index` is its place in the request. `body` keeps the record as delivered: what the table has no columns
-    for, and keys of a newer release.
+    `index` is its position in the request. `body` is the record as delivered, including the keys that have
+    no column in the table and those of a newer release.
     """
 
     index: int
@@ -74,12 +74,12 @@ class DeliveredRecord:
 
 
 class RefusalOutcome(StrEnum):
-    """What becomes of an item that is not stored as it came.
+    """Outcome for a delivered record that is not stored completely.
 
     Attributes:
-        REJECTED: it can never be stored as it is.
-        RETRY: this release, or the time, does not allow it yet.
-        TRACE_REJECTED: its record is stored, its trace can never be.
+        REJECTED: the record is invalid and will never be stored.
+        RETRY: the record cannot be stored by this release, or not yet; the agent sends it again.
+        TRACE_REJECTED: the record is stored without its trace, which is invalid.
     """
 
     REJECTED = "rejected"
@@ -89,13 +89,13 @@ class RefusalOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An item that is not stored as it came.
+    """A delivered record that is not stored completely.
 
     Attributes:
-        index: place in the request.
-        record_id: its id, if it could be read.
-        error: one line.
-        outcome: what becomes of it.
+        index: position in the request.
+        record_id: record id; None: it could not be parsed.
+        error: reason, one line of text.
+        outcome: what happens to the record.
     """
 
     index: int
@@ -107,17 +107,17 @@ class Refusal:
 def read_items(
     data: Any, check: PlausibilityCheck | None = None, now: float | None = None
 ) -> tuple[list[DeliveredRecord], list[Refusal]]:
-    """Check the `items` of a delivery.
+    """Validate the `items` of a delivery.
 
-    One bad item does not hold up the others. A record with a bad trace is kept without it.
+    An invalid record does not affect the others. A record with an invalid trace is stored without the trace.
 
     Args:
-        data: as it came.
-        check: bounds of the figures; None for the default ones.
-        now: Unix seconds; None for the present.
+        data: value of `items` in the request.
+        check: plausibility bounds; None: the defaults.
+        now: Unix seconds; None: the current time.
 
     Raises:
-        UsageError: not a list, or too long.
+        UsageError: `data` is not a list, or too long.
     """
     if not isinstance(data, list):
         raise UsageError("delivery: 'items' is not a list")
@@ -159,15 +159,15 @@ def read_items(
 def store(
     connection: sqlite3.Connection, items: Sequence[DeliveredRecord], received: float
 ) -> tuple[list[str], list[Refusal]]:
-    """Store items in one transaction; those that the database refuses are left out and named.
+    """Store records in one transaction; records that the database rejects are skipped.
 
     Args:
-        connection: of the writing thread.
-        items: from `read_items`.
-        received: now, in Unix seconds.
+        connection: connection of the writing thread.
+        items: records from `read_items`.
+        received: current time, Unix seconds.
 
     Returns:
-        The record ids of what is stored, also of what was known before, and the refusals.
+        The ids of all records that are now in the database, including repeated ones, and the refusals.
     """
     with transaction(connection):
         refusals = _insert(connection, items, received)
@@ -178,7 +178,7 @@ def store(
 def _insert(
     connection: sqlite3.Connection, items: Sequence[DeliveredRecord], received: float
 ) -> list[Refusal]:
-    """Insert all items at once; one by one if the database refuses some value of theirs."""
+    """Insert all records at once; if the database rejects a value, insert them one by one."""
     try:
         with _savepoint(connection):
             _insert_rows(connection, items, received)
@@ -221,7 +221,7 @@ def _read_record(raw: Any) -> tuple[EnergyRecord, str]:
     record = EnergyRecord.from_json(raw)
     if record.step == "" or record.record_id == "":
         raise UsageError("energy record: empty step or record_id")
-    if max(record.job_id, record.restart_count) > _LARGEST_INTEGER:
+    if max(record.job_id, record.restart_count) > _MAX_INTEGER:
         raise UsageError("energy record: a number beyond 63 bits")
     for key in _RESERVED_KEYS:
         if key in raw:
@@ -232,21 +232,21 @@ def _read_record(raw: Any) -> tuple[EnergyRecord, str]:
     except UnicodeEncodeError:
         raise UsageError("energy record: text that is not Unicode") from None
     except ValueError as error:
-        raise UsageError("energy record: cannot be kept as JSON", str(error)[:120]) from None
+        raise UsageError("energy record: cannot be stored as JSON", str(error)[:120]) from None
     if size > MAX_RECORD_BYTES:
         raise UsageError("energy record: too long", f"{size} bytes, more than {MAX_RECORD_BYTES}")
     return record, body
 
 
 def _read_trace(raw: Any, record: EnergyRecord) -> tuple[str | None, float | None, int]:
-    """Return a trace's text, its end and the number of its values."""
+    """Return the JSON text of a trace, its end and the number of its values."""
     if raw is None:
         return None, None, 0
     extent = traces.check_trace(raw, record.elapsed_s, MAX_TRACE_VALUES)
     try:
         body = json.dumps(raw, separators=(",", ":"), allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise UsageError("power trace: cannot be kept as JSON", str(error)[:120]) from None
+        raise UsageError("power trace: cannot be stored as JSON", str(error)[:120]) from None
     return body, extent.end, extent.values
 
 
@@ -268,7 +268,7 @@ def _row(item: DeliveredRecord, received: float) -> tuple[Any, ...]:
         record.end,
         record.uid,
         record.user,
-        None,  # the account: Slurm's accounting knows it
+        None,  # the account comes later from Slurm's accounting
         record.partition,
         record.policy,
         item.energy_joules,

@@ -1,4 +1,4 @@
-"""Whether a database is whole: its pages, its references, its tables. Reads all of it, changes nothing."""
+"""Integrity check of a database: pages, references and tables. It reads everything and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _MAX_ROWS: Final = 100
 
 
 class DamagedDatabaseError(EnergyError):
-    """The database file holds something that SQLite or senergyctld did not write."""
+    """The database file contains data that neither SQLite nor senergyctld wrote."""
 
 
 def verify(path: Path) -> None:
-    """Check a database that exists.
+    """Check an existing database.
 
     Raises:
-        DamagedDatabaseError: names what was found first, and what to do.
-        UnavailableError: cannot be read at all, is not one of ours, or a newer release wrote it.
+        DamagedDatabaseError: names the first problems and the remedy.
+        UnavailableError: the file cannot be read, is no database of slurm-energy, or a newer release wrote
+            it.
     """
     try:
         with connect(path, read_only=True) as connection:
@@ -36,11 +37,11 @@ def verify(path: Path) -> None:
     if not problems:
         return
     more = len(problems) - _MAX_PROBLEMS
-    found = "; ".join(shown(problem, 120) for problem in problems[:_MAX_PROBLEMS])
+    details = "; ".join(shown(problem, 120) for problem in problems[:_MAX_PROBLEMS])
     name = shlex.quote(str(path))
     raise DamagedDatabaseError(
         f"database {path}",
-        "damaged: " + found + (f"; and {more} more" if more > 0 else ""),
+        "damaged: " + details + (f"; and {more} more" if more > 0 else ""),
         "stop senergyctld, copy the file, then restore a backup "
         f"or save what can be read: sqlite3 {name} .recover | sqlite3 {name}.new",
     )
@@ -58,16 +59,16 @@ def _problems(connection: sqlite3.Connection, path: Path) -> list[str]:
 
 
 def _schema_problems(connection: sqlite3.Connection, version: int) -> list[str]:
-    """Compare tables and their columns with what the migrations up to this version make."""
+    """Compare the tables and columns with those that the migrations up to a version create."""
     with sqlite3.connect(":memory:") as model:
         for migration in MIGRATIONS[:version]:
             model.executescript(migration)
-        wanted = _columns(model)
+        expected = _columns(model)
     model.close()
-    found = _columns(connection)
-    missing = [f"table {table} is missing" for table in wanted if table not in found]
-    for table in wanted.keys() & found.keys():
-        missing += [f"column {table}.{name} is missing" for name in wanted[table] - found[table]]
+    actual = _columns(connection)
+    missing = [f"table {table} is missing" for table in expected if table not in actual]
+    for table in expected.keys() & actual.keys():
+        missing += [f"column {table}.{name} is missing" for name in expected[table] - actual[table]]
     return sorted(missing)
 
 

@@ -1,4 +1,4 @@
-"""Job facts in the database: which jobs Slurm must be asked about, and what it said."""
+"""Job facts in the database: the jobs to look up in Slurm, and the storage of the results."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ _LINK = """
         user = coalesce(?, user) WHERE id = ?
 """
 SETTLED_AFTER_S = 10.0
-"""slurmdbd may hear of a short job's end before its start and array task: until then it shows a job of
-its own, named `allocation`. Facts are final only if they were asked for this long after the job's end."""
+"""Delay after the end of a job from which its facts count as final.
+
+slurmdbd may receive the end of a short job before its start and array task. Until then it shows a job with
+the name `allocation`.
+"""
 
 
 class JobLookup(NamedTuple):
-    """A job that Slurm must be asked about.
+    """A job to look up in Slurm's accounting.
 
-    `new` is True while it has records without facts, False if its facts are known but not final.
+    `new` is True if the job has records without facts, False if its facts are known but not final.
     """
 
     cluster: str
@@ -45,11 +48,11 @@ class JobLookup(NamedTuple):
 
 
 class StoredFacts(NamedTuple):
-    """What storing an answer of Slurm changed.
+    """Result of storing facts.
 
     Attributes:
-        linked: records that have facts now.
-        other_clusters: names that Slurm uses for the cluster of jobs asked for, where records say otherwise.
+        linked: number of records that were linked to facts.
+        other_clusters: cluster names in Slurm's accounting that differ from the cluster in the records.
     """
 
     linked: int
@@ -57,11 +60,11 @@ class StoredFacts(NamedTuple):
 
 
 def pending_lookups(connection: sqlite3.Connection, since: float) -> list[JobLookup]:
-    """Return jobs with records without facts, and jobs whose state is not final.
+    """Return the jobs that have records without facts, and the jobs whose state is not final.
 
     Args:
-        connection: any.
-        since: Unix seconds; what was received (or last answered) before is given up.
+        connection: connection to the database.
+        since: Unix seconds; jobs whose records arrived, or whose facts changed, earlier are given up.
     """
     new = connection.execute(
         "SELECT DISTINCT cluster, job_id, 1 FROM records WHERE job IS NULL AND received >= ?", [since]
@@ -80,13 +83,13 @@ def store(
     jobs: Sequence[JobLookup],
     now: float,
 ) -> StoredFacts:
-    """Store Slurm's answer about `jobs` and link their records to it, in one transaction.
+    """Store the facts of jobs and link the records of the jobs to them, in one transaction.
 
     Args:
-        connection: of the writing thread.
-        answer: from `slurm.jobs.job_facts`.
-        jobs: those that were asked for.
-        now: Unix seconds.
+        connection: connection of the writing thread.
+        answer: facts by job id, from `slurm.job_accounting.read_job_facts`.
+        jobs: the jobs that were looked up.
+        now: current time, Unix seconds.
     """
     linked, others = 0, set()
     with transaction(connection):

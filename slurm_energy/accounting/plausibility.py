@@ -1,6 +1,7 @@
-"""Whether a record's figures can be true: its times, and its energy for what hardware can draw. Pure.
+"""Plausibility of a record: its times, and its energy compared with the power that hardware can draw.
 
-A node is trusted to measure, not to invent: no record may spoil the sums of accounts and of the history.
+Nodes are trusted to measure, but a faulty or hostile node must not distort the sums of accounts and the
+history. Pure functions.
 """
 
 from __future__ import annotations
@@ -20,49 +21,49 @@ MAX_WATTS: Final[Mapping[str, float]] = {
     "other": 20_000.0,
     "node": 50_000.0,
 }
-"""Default bounds. The largest nodes of 2026 (16 sockets, or 8 GPUs of 1.4 kW) draw less than half of them."""
-BOOKING_DELAY_S: Final = 60.0
-"""A meter that is read seldom may book energy of this much time before the job to the job."""
+"""Default bounds, over twice the power of the largest nodes of 2026 (16 sockets, or 8 GPUs of 1.4 kW)."""
+CHARGE_DELAY_S: Final = 60.0
+"""Length of time before a job whose energy a slow meter may charge to the job."""
 MAX_ELAPSED_S: Final = 5 * 366 * 86400.0
-"""No node runs one job longer than this; a longer record is a broken clock."""
+"""Maximum duration of a record; a longer one comes from a wrong clock."""
 CLOCK_TOLERANCE_S: Final = 600.0
 MAX_CLOCK_LEAD_S: Final = 86400.0
-"""A record that ends later than this in the future will not come true within the patience of anybody."""
-_TIME_FIGURES: Final = ("seconds_above_cap", "throttled_seconds", "uncertain_seconds")
+"""Maximum lead of a record's end over the controller's clock; records beyond it are rejected, not retried."""
+_DURATIONS: Final = ("seconds_above_cap", "throttled_seconds", "uncertain_seconds")
 
 
 class ClockAheadError(EnergyError):
-    """A record ends in the future by the controller's clock: it can be taken later."""
+    """A record ends in the future by the controller's clock; it can be stored later."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlausibilityCheck:
-    """Bounds of the figures in a record.
+    """Plausibility bounds for records.
 
     Attributes:
-        max_watts: highest mean power by component (`gpu`: of each GPU), and of the whole `node`.
+        max_watts: maximum mean power by component (`gpu`: of each GPU), and of the whole `node`.
     """
 
     max_watts: Mapping[str, float] = field(default_factory=lambda: MAX_WATTS)
 
     @classmethod
     def with_site_values(cls, max_watts: Mapping[str, float]) -> PlausibilityCheck:
-        """Return the defaults with the bounds that the site gives."""
+        """Return the default bounds, overridden by those of the site."""
         return cls({**MAX_WATTS, **max_watts})
 
     def check(self, record: EnergyRecord, now: float) -> None:
-        """Refuse what cannot be true.
+        """Raise an error for an implausible record.
 
         Args:
-            record: with finite, non-negative figures, and an end that is not before its start.
-            now: Unix seconds.
+            record: record with finite, non-negative values, whose end is not before its start.
+            now: current time, Unix seconds.
 
         Raises:
-            ClockAheadError: it ends in the future, by at most a day.
-            UsageError: names the figure and the bound.
+            ClockAheadError: the record ends up to one day in the future.
+            UsageError: names the implausible value and the bound.
         """
         self._check_times(record, now)
-        measured_s = record.elapsed_s + BOOKING_DELAY_S
+        measured_s = record.elapsed_s + CHARGE_DELAY_S
         for component in record.components:
             name = component.name.partition("[")[0]
             self._check_energy(component.name, component.energy_joules, self.max_watts[name], measured_s)
@@ -77,7 +78,7 @@ class PlausibilityCheck:
 
     def _check_energy(self, what: str, joules: float | None, watts: float, measured_s: float) -> None:
         if joules is not None and joules > watts * measured_s:
-            raise _implausible(what, f"{joules:.4g} J in {measured_s - BOOKING_DELAY_S:.4g} s", watts)
+            raise _implausible(what, f"{joules:.4g} J in {measured_s - CHARGE_DELAY_S:.4g} s", watts)
 
     def _check_times(self, record: EnergyRecord, now: float) -> None:
         lead_s = record.end - now
@@ -90,9 +91,9 @@ class PlausibilityCheck:
             raise ClockAheadError("energy record", why, "set the node's clock")
         if record.elapsed_s > MAX_ELAPSED_S:
             raise UsageError("energy record: implausible 'start'", f"{record.elapsed_s:.4g} s before its end")
-        for name in _TIME_FIGURES:
+        for name in _DURATIONS:
             seconds = getattr(record, name)
-            if seconds is not None and seconds > 2 * (record.elapsed_s + BOOKING_DELAY_S):
+            if seconds is not None and seconds > 2 * (record.elapsed_s + CHARGE_DELAY_S):
                 raise UsageError(f"energy record: implausible '{name}'", f"{seconds:.4g} s")
 
 
@@ -110,9 +111,9 @@ def _sum(values: list[float]) -> float:
         return math.inf
 
 
-def _implausible(what: str, found: str, watts: float) -> UsageError:
+def _implausible(what: str, actual: str, watts: float) -> UsageError:
     return UsageError(
         f"energy record: implausible energy of {what}",
-        f"{found} is more than {watts:.6g} W can use",
+        f"{actual} is more than {watts:.6g} W can use",
         "raise controller.max_watts if this hardware exists, then run: senergy spool resend",
     )

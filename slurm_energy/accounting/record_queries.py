@@ -1,6 +1,6 @@
-"""Reading the database: records as JSON text with job facts and traces, and figures for the status page.
+"""Queries of the database: records as JSON with job facts and traces, and statistics for the status.
 
-Rows become JSON inside SQLite, so that a large answer costs little here and is never held as a whole.
+SQLite converts rows to JSON, so large responses need little time here and are never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _JOB_JSON = """CASE WHEN j.id IS NULL THEN 'null' ELSE json_object(
     'elapsed_s', j.elapsed_s,
     'nodes', j.nodes, 'array_job_id', j.array_job_id, 'array_task_id', j.array_task_id,
     'het_job_id', j.het_job_id, 'het_offset', j.het_offset, 'requested', j.requested) END"""
-# The stored body is an object that is never empty: its last brace makes room for more keys.
+# The stored body is a non-empty JSON object; further keys replace its closing brace.
 _RECORD_JSON = f"substr(r.body, 1, length(r.body) - 1) || ',\"job\":' || {_JOB_JSON}"
 
 _RECORDED: Final = {
@@ -32,7 +32,7 @@ _RECORDED: Final = {
     "partition": "SELECT DISTINCT partition FROM jobs WHERE partition IN (SELECT value FROM json_each(?))",
 }
 
-# From one uid to the next by its index, so that a large database is not read as a whole.
+# Steps from uid to uid through the index instead of reading all records.
 _NAMES = """WITH RECURSIVE uids (uid) AS (
     SELECT min(uid) FROM records
     UNION ALL SELECT (SELECT min(uid) FROM records WHERE uid > uids.uid) FROM uids WHERE uids.uid IS NOT NULL)
@@ -43,7 +43,7 @@ _NAMES = """WITH RECURSIVE uids (uid) AS (
 def find_records(connection: sqlite3.Connection, selection: RecordSelection) -> array[int]:
     """Return row ids of the selected records, ordered by job id, start, node and step."""
     condition, values = selection.condition()
-    # The plus sign keeps SQLite from walking the whole index of job ids for the sake of the order.
+    # The plus sign keeps SQLite from scanning the whole index of job ids to get the order.
     rows = connection.execute(
         f"SELECT r.id FROM records r WHERE {condition} ORDER BY +r.job_id, r.start, r.node, r.step", values
     )
@@ -53,9 +53,12 @@ def find_records(connection: sqlite3.Connection, selection: RecordSelection) -> 
 def records_json(
     connection: sqlite3.Connection, ids: Sequence[int], *, with_traces: bool = False
 ) -> list[str]:
-    """Return the records of these row ids as JSON objects with the key `job`, and `trace` if asked for.
+    """Return records as JSON objects with the key `job`, and with `trace` if `with_traces` is set.
 
-    Give at most `CHUNK` ids at a time. A record deleted meanwhile is left out.
+    Args:
+        connection: connection to the database.
+        ids: row ids, at most `CHUNK`; deleted records are left out.
+        with_traces: include the power traces.
     """
     trace = "|| ',\"trace\":' || coalesce(t.body, 'null')" if with_traces else ""
     join = "LEFT JOIN traces t ON t.record = r.id" if with_traces else ""
@@ -69,7 +72,7 @@ def records_json(
 
 
 def refuse_jobs_of_others(connection: sqlite3.Connection, selection: RecordSelection) -> None:
-    """Check that no job was asked for that exists but belongs to somebody else only.
+    """Raise an error if a selected job exists, but only with records that the caller may not see.
 
     Raises:
         ForbiddenError: names the first such job.
@@ -84,12 +87,12 @@ def refuse_jobs_of_others(connection: sqlite3.Connection, selection: RecordSelec
 
 
 def refuse_unknown_users(connection: sqlite3.Connection, selection: RecordSelection) -> None:
-    """Check that each user name asked for is in some record.
+    """Raise an error if no record has a selected user name.
 
-    That is in one of the selection, or in the first or the last one of a uid.
+    The first and the last record of each uid are searched, then the records of the selection.
 
     Raises:
-        NotFoundError: names the first that is in none.
+        NotFoundError: names the first such user name.
     """
     known = {name for pair in connection.execute(_NAMES) for name in pair}
     for name in selection.users:
@@ -101,15 +104,15 @@ def refuse_unknown_users(connection: sqlite3.Connection, selection: RecordSelect
 
 
 def recorded_names(connection: sqlite3.Connection, kind: str, names: Collection[str]) -> frozenset[str]:
-    """Return those of the names that some job has.
+    """Return the names that occur in the database.
 
-    One query, however many names a user gives: an index look-up for each account, and for partitions, of
-    which there is no index, one pass over the jobs, whose rows are short.
+    There is one query for any number of names. Accounts are looked up in an index. Partitions have no index
+    and need one scan of the jobs, whose rows are short.
 
     Args:
-        connection: of the database.
+        connection: connection to the database.
         kind: `account` or `partition`.
-        names: accounts or partitions.
+        names: names of accounts or partitions.
     """
     return frozenset(row[0] for row in connection.execute(_RECORDED[kind], [json.dumps([*names])]))
 
@@ -123,7 +126,7 @@ def _exists(connection: sqlite3.Connection, job: JobSelector, visible: Visibilit
 
 
 def database_figures(connection: sqlite3.Connection) -> dict[str, Any]:
-    """Return what `senergy status` shows of the database: counts, sizes and the last record of each node."""
+    """Return database statistics for `senergy status`: counts, sizes and the last record of each node."""
     (records,) = connection.execute("SELECT count(*) FROM records").fetchone()
     (traces,) = connection.execute("SELECT count(*) FROM traces").fetchone()
     (without_job,) = connection.execute("SELECT count(*) FROM records WHERE job IS NULL").fetchone()

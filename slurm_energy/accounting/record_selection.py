@@ -1,6 +1,6 @@
-"""Which records somebody wants: the query of the HTTP contract as data, and as an SQL condition.
+"""Selection of records: the query of the HTTP interface as data, and as an SQL condition.
 
-Who may see them is decided by the controller, which sets `Selection.visible`.
+The controller decides which records a caller may see, and sets `RecordSelection.visible`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MAX_STEPS = 200
 
 @dataclass(frozen=True, slots=True)
 class JobSelector:
-    """One job as people name it: `12`, `12_3`, `14+0`, `12.batch`.
+    """A job as users name it: `12`, `12_3`, `14+0`, `12.batch`.
 
-    `12` means a job of that id, all tasks of that array, or all components of that heterogeneous job.
+    `12` selects the job with that id, all tasks of that array, or all components of that heterogeneous job.
     """
 
     text: str
@@ -38,7 +38,7 @@ class JobSelector:
 
     @classmethod
     def parse(cls, text: str) -> JobSelector:
-        """Read one job id.
+        """Parse a job id.
 
         Raises:
             UsageError: not a job id.
@@ -52,11 +52,11 @@ class JobSelector:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """What somebody without all rights may see.
+    """The records that a user without full rights may see.
 
     Attributes:
-        uid: the records of this user.
-        accounts: and those of jobs under these accounts.
+        uid: records of this user are visible.
+        accounts: records of jobs under these accounts are visible too.
     """
 
     uid: int
@@ -71,15 +71,15 @@ class Visibility:
 
 @dataclass(frozen=True, slots=True)
 class RecordSelection:
-    """What to look for; empty tuples and None mean no condition.
+    """Conditions on records; empty tuples and None mean no condition.
 
     Attributes:
-        users: names as the records have them; `uids` are alternatives to them, not further conditions.
-        nodes: jobs that ran on one of these, with their records on every node.
-        start: Unix seconds; with `end`, jobs in any part of the window.
-        steps: step records too; a job selector with a step implies it for that job.
-        duplicates: earlier runs of requeued jobs, and earlier jobs of the same id, too.
-        visible: limits the records to those that somebody may see; None: all.
+        users: user names as in the records. Records of `users` or of `uids` match.
+        nodes: jobs that ran on one of these nodes match, with their records of all nodes.
+        start: Unix seconds; jobs that overlap the window from `start` to `end` match.
+        steps: include step records. A job selector with a step includes those of its job.
+        duplicates: include earlier runs of requeued jobs, and earlier jobs with a reused id.
+        visible: limits the records to those that the caller may see; None: no limit.
     """
 
     jobs: tuple[JobSelector, ...] = ()
@@ -96,14 +96,14 @@ class RecordSelection:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> RecordSelection:
-        """Read the parameters of `GET /v1/records`; numbers among the users are taken as uids.
+        """Parse the query parameters of `GET /v1/records`; a number among the users is a uid.
 
         Raises:
-            UsageError: unknown parameter or bad value.
+            UsageError: unknown parameter or invalid value.
         """
         refuse_unknown(query, _KEYS)
         if "[" in query.get("node", ""):
-            raise UsageError("node: expand host lists before asking", todo="write n1,n2")
+            raise UsageError("node: host lists must be expanded", todo="write n1,n2")
         users = words(query, "user")
         return cls(
             jobs=tuple(JobSelector.parse(text) for text in words(query, "job")),
@@ -144,14 +144,14 @@ class RecordSelection:
         return " AND ".join(text for text, _ in parts), [value for _, values in parts for value in values]
 
     def for_job(self, job: JobSelector) -> RecordSelection:
-        """Return the same selection for one job only."""
+        """Return the same selection, limited to one job."""
         return dataclasses.replace(self, jobs=(job,))
 
 
 _ALWAYS: tuple[str, Sequence[Any]] = ("1", [])
 
-# Superseded: a record of the whole job exists for a later run of the same id. That is a higher restart count,
-# or, where ids were used again, other facts or (facts not known yet) a start long after this one's end.
+# A record is superseded if a later run of the same job id has a record of the whole job. A later run has a
+# higher restart count. If Slurm reused the id, it has other facts, or starts long after this record's end.
 _LAST_RUN = """NOT EXISTS (
     SELECT 1 FROM records l
     WHERE l.job_id = r.job_id AND l.start >= r.start AND l.cluster = r.cluster AND l.step = ''
@@ -160,7 +160,7 @@ _LAST_RUN = """NOT EXISTS (
 
 
 def _jobs_condition(jobs: Sequence[JobSelector], steps: bool) -> tuple[str, Sequence[Any]]:
-    """Join selectors by step, not one by one: SQLite allows no expression of thousands of ORs."""
+    """Return one condition for all selectors, grouped by step: SQLite limits the number of ORs."""
     by_step: dict[str | None, list[JobSelector]] = {}
     for job in jobs:
         by_step.setdefault(job.step, []).append(job)

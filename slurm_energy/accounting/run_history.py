@@ -1,7 +1,7 @@
-"""Finished runs as what predictions learn from: each run once, a bounded number of each kind.
+"""The history of finished runs, from which predictions are computed: each run once, bounded in size.
 
-A run is learned when Slurm's facts of it are final and the records of all its nodes are there. That it was
-learned is marked in the same transaction, so that a crash at any instant neither loses nor repeats it.
+A run enters the history when its job facts are final and the records of all its nodes have arrived. The same
+transaction marks the job as learned, so a crash at any instant neither loses nor repeats a run.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from slurm_energy.slurm.tres import parse_tres
 from slurm_energy.user_quota import fair_quota
 
 RUNS_PER_KIND: Final = 64
-"""Newest runs kept of each kind: user, name, script, resources, limit, policy and caps all equal."""
+"""Number of newest runs kept per kind of job: equal user, name, script, resources, limit, policy, caps."""
 
 MAX_RUNS: Final = 200_000
-"""Newest runs kept of all kinds together: about 100 MB. The users with most runs lose their oldest ones."""
+"""Number of runs kept in total, about 100 MB. Beyond it, users with the most runs lose their oldest runs."""
 
 SAME_START_S: Final = 2.0
-"""Starts of one job that are so close are the same start."""
+"""Maximum difference between two start times of one job that count as the same start."""
 
 MISSING_AFTER_S: Final = 3600.0
-"""Records of nodes that are missing so long after the end are not waited for: the energy is unknown."""
+"""Delay after which a run is stored although records of some nodes are missing; its energy is unknown."""
 
 BATCH: Final = 500
 _CHUNK: Final = 2000
@@ -47,7 +47,7 @@ _FINISHED = """
         ORDER BY updated LIMIT :batch)
     GROUP BY j.id ORDER BY max(r."end")
 """
-"""Those that wait for records of other nodes are left out here, so that they hold up no others."""
+"""Jobs that wait for records of other nodes are excluded, so that they do not delay other jobs."""
 _GPU_JOULES = """
     SELECT count(*) = count(json_extract(c.value, '$.energy_joules')),
         sum(json_extract(c.value, '$.energy_joules'))
@@ -58,7 +58,7 @@ _KIND = ("user", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind", "ti
 
 
 class FinishedRun(NamedTuple):
-    """A run that is over; figures as in `oracle.history.Run`, `state` in Slurm's words."""
+    """A finished run. Values are as in `oracle.history`; `state` is Slurm's name of the state."""
 
     end: float
     duration_s: float
@@ -82,21 +82,21 @@ class FinishedRun(NamedTuple):
 
 
 PolicyCaps = Mapping[str, tuple[float | None, float | None]]
-"""Caps per node and per GPU of policies that have some, in watts, for jobs that ask for none."""
+"""By policy, the caps per node and per GPU in watts that apply to jobs without caps of their own."""
 
 
 def store_finished_runs(
     connection: sqlite3.Connection, now: float, policy_caps: PolicyCaps | None = None
 ) -> tuple[list[FinishedRun], bool]:
-    """Take the finished runs that were not learned yet into the history, in one transaction.
+    """Move new finished runs into the history, in one transaction.
 
     Args:
-        connection: of the writing thread.
-        now: Unix seconds.
-        policy_caps: of the site's policies; None: no policy has caps.
+        connection: connection of the writing thread.
+        now: current time, Unix seconds.
+        policy_caps: caps of the site's policies; None: no policy has caps.
 
     Returns:
-        The new runs in the order of their ends, and whether there may be more of them.
+        The new runs in the order of their ends, and whether there may be more.
     """
     runs = []
     with transaction(connection):
@@ -105,20 +105,20 @@ def store_finished_runs(
             {"missing_since": now - MISSING_AFTER_S, "batch": BATCH, "same_start_s": SAME_START_S},
         ).fetchall()
         for row in rows:
-            count, wanted = row[12], row[9]
+            count, nodes = row[12], row[9]
             complete, gpu_joules = connection.execute(_GPU_JOULES, [row[0]]).fetchone()
-            run = _run(row, policy_caps or {}, missing=count < (wanted or 1))
+            run = _run(row, policy_caps or {}, missing=count < (nodes or 1))
             if complete and run.energy_joules is not None:
                 run = run._replace(gpu_joules=gpu_joules)
             connection.execute("UPDATE jobs SET learned = 1 WHERE id = ?", [row[0]])
             if run.duration_s > 0:
-                _keep(connection, run)
+                _insert(connection, run)
                 runs.append(run)
     return runs, len(rows) == BATCH
 
 
 def read_runs(connection: sqlite3.Connection) -> Iterator[FinishedRun]:
-    """Yield all runs of the history in the order of their ends."""
+    """Yield all runs in the history in the order of their ends."""
     rows = connection.execute('SELECT body FROM history ORDER BY "end", id')
     while some := rows.fetchmany(_CHUNK):
         for (body,) in some:
@@ -126,10 +126,10 @@ def read_runs(connection: sqlite3.Connection) -> Iterator[FinishedRun]:
 
 
 def delete_old_runs(connection: sqlite3.Connection, before: float) -> int:
-    """Delete some runs that ended before a Unix second, and some that are too many.
+    """Delete a batch of runs that ended before a Unix second, and a batch of runs beyond `MAX_RUNS`.
 
     Returns:
-        How many; `BATCH` or more: there may be more of them.
+        The number of deleted runs; if it is `BATCH` or more, call again.
     """
     with transaction(connection):
         connection.execute("DELETE FROM predictions WHERE start < ?", [before])
@@ -141,7 +141,7 @@ def delete_old_runs(connection: sqlite3.Connection, before: float) -> int:
 
 
 def _forget_excess(connection: sqlite3.Connection) -> int:
-    """Delete the oldest runs of the users who have more than their share of `MAX_RUNS`; return how many."""
+    """Delete the oldest runs of users beyond their fair quota of `MAX_RUNS`; return the number."""
     counts = connection.execute("SELECT user, count(*) FROM history GROUP BY user").fetchall()
     if sum(count for _, count in counts) <= MAX_RUNS:
         return 0
@@ -157,7 +157,7 @@ def _forget_excess(connection: sqlite3.Connection) -> int:
     return deleted
 
 
-def _keep(connection: sqlite3.Connection, run: FinishedRun) -> None:
+def _insert(connection: sqlite3.Connection, run: FinishedRun) -> None:
     kind = _kind(run)
     known = {name: value for name, value in run._asdict().items() if value is not None}
     connection.execute(
@@ -179,7 +179,7 @@ def _kind(run: FinishedRun) -> bytes:
 def _run(row: tuple[Any, ...], policy_caps: PolicyCaps, missing: bool) -> FinishedRun:
     _, user, account, partition, name, state, start, end, elapsed_s, nodes, limit_s, tres = row[:12]
     _, known, joules, first, last, policy, cap, gpu_cap, script, gpus, predicted_s = row[12:]
-    asked, (policy_cap, policy_gpu_cap) = parse_tres(tres), policy_caps.get(policy, (None, None))
+    requested, (policy_cap, policy_gpu_cap) = parse_tres(tres), policy_caps.get(policy, (None, None))
     complete = not missing and known == row[12]
     return FinishedRun(
         end=end or last,
@@ -191,10 +191,10 @@ def _run(row: tuple[Any, ...], policy_caps: PolicyCaps, missing: bool) -> Finish
         partition=partition,
         name=name or None,
         fingerprint=script,
-        nodes=asked.nodes or nodes,
-        cpus=asked.cpus,
-        gpus=_gpus(asked.gpus, tres, gpus),
-        gpu_kind=asked.gpu_kind,
+        nodes=requested.nodes or nodes,
+        cpus=requested.cpus,
+        gpus=_gpus(requested.gpus, tres, gpus),
+        gpu_kind=requested.gpu_kind,
         policy=policy,
         cap_watts=_watts(cap) or policy_cap,
         gpu_cap_watts=_watts(gpu_cap) or policy_gpu_cap,
@@ -204,16 +204,16 @@ def _run(row: tuple[Any, ...], policy_caps: PolicyCaps, missing: bool) -> Finish
 
 
 def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:
-    """Return seconds: as measured on the nodes where that agrees with Slurm's whole seconds."""
+    """Return the duration in seconds: the measured one, limited to 1 s around Slurm's whole seconds."""
     if elapsed_s is None:
         elapsed_s = end - start if start is not None and end is not None else measured_s
     return min(max(measured_s, elapsed_s - 1), elapsed_s + 1)
 
 
-def _gpus(asked: int | None, tres: str | None, recorded: int | None) -> int:
-    """Return the GPUs asked for; from the records where Slurm does not account for GPUs."""
-    if asked is not None:
-        return asked
+def _gpus(requested: int | None, tres: str | None, recorded: int | None) -> int:
+    """Return the number of requested GPUs; from the records if Slurm does not account for GPUs."""
+    if requested is not None:
+        return requested
     return 0 if tres and "gres/" in tres else recorded or 0
 
 

@@ -1,4 +1,4 @@
-"""What was predicted of jobs when they started, kept until they have ended and been learned from."""
+"""Predicted durations of jobs at their start, stored until the finished run enters the history."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from slurm_energy.accounting.database import transaction
 
 
 def save(connection: sqlite3.Connection, cluster: str, started: Iterable[tuple[int, float, float]]) -> None:
-    """Store predictions.
+    """Store the predictions of started jobs.
 
     Args:
-        connection: of the writing thread.
+        connection: connection of the writing thread.
         cluster: ClusterName.
-        started: job id, start in Unix seconds and predicted seconds of each.
+        started: job id, start in Unix seconds and predicted duration in seconds of each job.
     """
     with transaction(connection):
         connection.executemany(
@@ -24,7 +24,7 @@ def save(connection: sqlite3.Connection, cluster: str, started: Iterable[tuple[i
 
 
 def since(connection: sqlite3.Connection, cluster: str, start: float) -> list[tuple[int, float, float]]:
-    """Return job id, start and predicted seconds of the jobs that started at a Unix second or later."""
+    """Return job id, start and predicted duration in seconds of jobs that started since a Unix second."""
     rows = connection.execute(
         "SELECT job_id, start, predicted_s FROM predictions WHERE cluster = ? AND start >= ?",
         [cluster, start],

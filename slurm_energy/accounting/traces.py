@@ -1,6 +1,7 @@
-"""Check that a delivered power trace has the form of docs/reference/protocol.md before it is stored.
+"""Power traces in the database: validation of a delivered trace, and retention.
 
-Packing and unpacking for use is in `reports/trace.py`.
+A valid trace is stored as delivered; docs/reference/protocol.md specifies its format. `reports/trace.py`
+packs and unpacks traces.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ MAX_EXTRA_KEYS: Final = 16
 _VALUE_BYTES: Final = 4
 _PIECE_BYTES: Final = 1 << 20
 _SPARE_S: Final = 3600.0
-"""A trace may be this much longer than its record: its last interval may be long."""
+"""Maximum time by which a trace may exceed its record, as its last interval may be long."""
 _SPARE_VALUES: Final = 100
 
 
 class TraceError(UsageError):
-    """A trace is not as the contract says.
+    """A trace is not in the specified format.
 
     Attributes:
-        values: number of values that were unpacked until that showed.
+        values: number of values that were decompressed before the fault was found.
     """
 
     def __init__(self, what: str, values: int = 0) -> None:
@@ -39,11 +40,11 @@ class TraceError(UsageError):
 
 
 class TraceExtent(NamedTuple):
-    """How far a trace goes.
+    """The extent of a trace.
 
     Attributes:
-        end: Unix second at which its last interval ends.
-        values: number of values of all columns.
+        end: end of its last interval, Unix seconds.
+        values: number of values in all columns together.
     """
 
     end: float
@@ -51,17 +52,18 @@ class TraceExtent(NamedTuple):
 
 
 def check_trace(trace: Any, elapsed_s: float, max_values: int) -> TraceExtent:
-    """Check a trace and return its extent. Keys that this release does not know are left as they are.
+    """Validate a trace and return its extent. Unknown keys are ignored.
 
-    Nothing is unpacked beyond what a trace of its length can hold, whatever a few packed bytes claim to be.
+    Decompression stops at the maximum size for a trace of this duration, so that a few compressed bytes
+    cannot fill the memory.
 
     Args:
-        trace: as delivered.
-        elapsed_s: length of its record.
-        max_values: most values of all columns together.
+        trace: the trace as delivered.
+        elapsed_s: duration of its record in seconds.
+        max_values: maximum number of values in all columns together.
 
     Raises:
-        UsageError: names what is not as the contract says; a TraceError if something was unpacked.
+        UsageError: names the fault; a TraceError if a part of the trace was decompressed.
     """
     if not isinstance(trace, Mapping) or not {"start", "interval_s", "columns"} <= set(trace):
         raise UsageError("power trace: needs start, interval_s and columns")
@@ -78,12 +80,12 @@ def check_trace(trace: Any, elapsed_s: float, max_values: int) -> TraceExtent:
     for number, (name, text) in enumerate(columns.items()):
         allowed = min(longest, max_values) if length is None else length
         unpacked = number * (length or 0)
-        found = _column_length(str(name), text, allowed, unpacked)
-        if length not in (None, found):
-            raise TraceError("power trace: columns of different lengths", unpacked + found)
-        length = found
-        if found * len(columns) > max_values:
-            raise TraceError(f"power trace: more than {max_values} values", unpacked + found)
+        column_length = _column_length(str(name), text, allowed, unpacked)
+        if length not in (None, column_length):
+            raise TraceError("power trace: columns of different lengths", unpacked + column_length)
+        length = column_length
+        if column_length * len(columns) > max_values:
+            raise TraceError(f"power trace: more than {max_values} values", unpacked + column_length)
     return TraceExtent(start + (length or 0) * interval_s, (length or 0) * len(columns))
 
 
@@ -95,10 +97,16 @@ def _number(trace: Mapping[str, Any], key: str) -> float:
 
 
 def _column_length(name: str, text: Any, max_length: int, unpacked: int) -> int:
-    """Return the number of values of a column, unpacking it piece by piece and keeping none.
+    """Return the number of values in a column; decompress it in pieces that are discarded.
+
+    Args:
+        name: name of the column.
+        text: the column as delivered.
+        max_length: maximum number of values.
+        unpacked: number of values that other columns had, for the error.
 
     Raises:
-        TraceError: not such a column; `unpacked` values of others come on top of its own.
+        TraceError: not a valid column.
     """
     if not isinstance(text, str) or len(name) > 64:
         raise TraceError("power trace: a column is not text", unpacked)

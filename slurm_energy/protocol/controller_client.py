@@ -1,6 +1,6 @@
-"""A client of senergyctld for the CLI and the agent: signs requests with munge and verifies the responses.
+"""HTTP client of senergyctld for CLI and agent, which signs requests with munge and verifies responses.
 
-Synchronous and light to import; a daemon calls it from a thread.
+The client is synchronous and quick to import. A daemon calls it from a thread.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ _ERRORS: Final[dict[int, type[EnergyError]]] = {
 
 
 class _BrokenOffError(UnavailableError):
-    """The connection ended before the response did."""
+    """The connection was closed before the end of the response."""
 
 
 class ControllerClient:
-    """Requests to one senergyctld; safe to share between threads, a connection per request.
+    """Client of one senergyctld. Threads may share it; each request uses a new connection.
 
     Args:
         url: `http://HOST:PORT` as in `cluster.controller_url`.
-        munge_socket: munged's socket, None for the library's default.
-        timeout_s: longest wait for connecting and for each read.
-        controller_users: users as which senergyctld may run; other users' responses are refused.
-        total_timeout_s: longest time for a whole request, None for no bound.
-        max_response_bytes: a longer response is refused.
+        munge_socket: socket of munged; None: the default of the library.
+        timeout_s: maximum duration of connecting and of each read.
+        controller_users: users as which senergyctld may run; responses of other users are rejected.
+        total_timeout_s: maximum duration of a request; None: unlimited.
+        max_response_bytes: maximum size of a response.
 
     Raises:
-        UsageError: the URL is not of that form.
+        UsageError: the URL has another form.
     """
 
     def __init__(
@@ -87,20 +87,24 @@ class ControllerClient:
         self._connected: set[socket.socket] = set()
 
     def cancel(self) -> None:
-        """End requests of other threads with an UnavailableError, and refuse further ones."""
+        """Abort the requests of other threads with an UnavailableError, and refuse further requests."""
         self._cancelled = True
         for connected in list(self._connected):
             _shut_down(connected)
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Ask for `path`, e.g. `/v1/records` with `{"job": "12_3", "steps": "1"}`.
+        """Send a GET request and return the JSON object of the response.
 
-        Parameters that are too long for a request line go in the body of `POST path/search`.
+        Parameters that are too long for a request line are sent in the body of `POST path/search`.
+
+        Args:
+            path: for example `/v1/records`.
+            params: query parameters, for example `{"job": "12_3", "steps": "1"}`.
 
         Raises:
-            UnavailableError: controller or munged cannot be reached, the controller cannot serve now, or the
+            UnavailableError: controller or munged is not reachable, the controller is overloaded, or the
                 response does not prove that senergyctld made it (ProofError).
-            ForbiddenError, NotFoundError, UsageError: the controller's own words.
+            ForbiddenError, NotFoundError, UsageError: errors from the controller, with its message.
         """
         query = f"?{urlencode(params)}" if params else ""
         if len(path) + len(query) > _MAX_TARGET_BYTES:
@@ -108,14 +112,15 @@ class ControllerClient:
         return self._request("GET", quote(path, safe="/+,:") + query, b"")
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send `body` as JSON; the same errors as `get`.
+        """Send a POST request with a JSON body and return the JSON object of the response.
 
-        After an UnavailableError the controller may or may not have taken it: records are sent again.
+        The errors are those of `get`. After an UnavailableError it is unknown whether the controller has
+        processed the body; senders of records send it again.
         """
         return self._request("POST", quote(path), json.dumps(body, separators=(",", ":")).encode())
 
     def _request(self, method: str, target: str, body: bytes) -> dict[str, Any]:
-        """Ask, and again if the connection is broken off, as a controller does that has too many of them."""
+        """Send a request, and retry if the controller closes the connection because it has too many."""
         total_s = math.inf if self._total_timeout_s is None else self._total_timeout_s
         until_s = time.monotonic() + total_s
         for pause_s in _RETRY_PAUSES_S:
@@ -147,7 +152,7 @@ class ControllerClient:
 
     @contextlib.contextmanager
     def _bounded(self, connected: socket.socket, until_s: float) -> Iterator[None]:
-        """Break a request off that takes too long as a whole, though each read brings something."""
+        """Abort a request at the total timeout, even if each single read is fast enough."""
         timer = None
         if until_s < math.inf:
             timer = threading.Timer(max(0.0, until_s - time.monotonic()), _shut_down, [connected])
@@ -198,15 +203,19 @@ class ControllerClient:
         raise _ERRORS.get(status, EnergyError)(str(answer.get("error")))
 
     def _unproven(self, status: int, answer: Mapping[str, Any]) -> EnergyError:
-        """Return the error of a response without proof: senergyctld sends some, and so may any program.
+        """Return the error for a response without proof, which senergyctld or any other program may send.
 
-        None of these errors says that a request can never succeed.
+        None of these errors means that the request can never succeed.
         """
-        told = answer.get("error")
-        why = shown(told, 300) if isinstance(told, str) else f"HTTP status {status} without an explanation"
+        message = answer.get("error")
+        why = (
+            shown(message, 300)
+            if isinstance(message, str)
+            else f"HTTP status {status} without an explanation"
+        )
         if status == 401:
             return ForbiddenError(f"controller {self._url}", why)
-        todo = "" if isinstance(told, str) else "is it senergyctld?"
+        todo = "" if isinstance(message, str) else "is it senergyctld?"
         return UnavailableError(f"controller {self._url}", why, todo)
 
     def _unreachable(self, error: Exception) -> UnavailableError:

@@ -1,4 +1,4 @@
-"""Reading the parameters of a GET request: comma lists and switches. What they mean is said elsewhere."""
+"""Parsers of query parameters: lists separated by commas, and switches. Their meaning is up to the caller."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Collection, Mapping
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 
-_MOST_VALUES = 5_000
+_MAX_VALUES = 5_000
 
 
 def refuse_unknown(query: Mapping[str, str], known: Collection[str]) -> None:
-    """Refuse parameters that are not among those known.
+    """Raise an error if the query has an unknown parameter.
 
     Raises:
-        UsageError: naming one.
+        UsageError: names an unknown parameter and the known ones.
     """
     if unknown := sorted(set(query) - set(known)):
         raise UsageError(f"unknown parameter '{shown(unknown[0])}'", todo="known: " + ", ".join(known))
 
 
 def words(query: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """Return the words of a comma list; none where the parameter is missing.
+    """Return the words of a list separated by commas; none if the parameter is missing.
 
     Raises:
-        UsageError: too many.
+        UsageError: more than 5,000 words.
     """
-    found = tuple(word for word in query.get(key, "").split(",") if word)
-    if len(found) > _MOST_VALUES:
-        raise UsageError(f"{key}: more than {_MOST_VALUES} values")
-    return found
+    values = tuple(word for word in query.get(key, "").split(",") if word)
+    if len(values) > _MAX_VALUES:
+        raise UsageError(f"{key}: more than {_MAX_VALUES} values")
+    return values
 
 
 def switch(query: Mapping[str, str], key: str) -> bool:
-    """Return whether a parameter is 1; 0 or missing is False.
+    """Return whether a parameter is 1; False if it is 0 or missing.
 
     Raises:
-        UsageError: anything else.
+        UsageError: the parameter has another value.
     """
     text = query.get(key, "0")
     if text not in ("0", "1"):

@@ -1,4 +1,7 @@
-"""The payload of a request's munge credential: digests, of a length that no request changes."""
+"""Payload of the munge credential of a request: digests of the request, of constant length.
+
+Both ends use this module: the client builds the payload, the controller compares it.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ def request_payload(method: str, target: str, body: bytes) -> bytes:
     Args:
         method: HTTP method.
         target: path and query as in the request line.
-        body: the whole body, may be empty.
+        body: body of the request, possibly empty.
     """
     return f"{_FORMAT} {_request_sha256(method, target)} {hashlib.sha256(body).hexdigest()}".encode()
 
 
 def signed_body_sha256(payload: bytes, method: str, target: str) -> str | None:
-    """Return the body's SHA-256 in hex that a payload states, None if it was made for another request."""
+    """Return the hexadecimal SHA-256 of the body from a payload; None: the payload is for another request."""
     match = _PAYLOAD.fullmatch(payload.decode("ascii", "replace"))
     if match is None or not hmac.compare_digest(match[1], _request_sha256(method, target)):
         return None

@@ -1,7 +1,8 @@
-"""The proof in senergyctld's responses: who made the response, to which request, with which status and body.
+"""Proof that senergyctld made a response to a given request, with a given status and body.
 
-The proof is a munge credential over the request's credential, the status and the body. It is the last key of
-the JSON object, so that a response can be signed after its last record was sent. Both ends use this module.
+The proof is a munge credential over the credential of the request, the status and the body. It is the last
+key of the JSON object, so a streamed response can be signed after its last record. The controller creates
+the proof, and clients verify it with the same module.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _MAX_TAIL_BYTES: Final = 4096
 
 
 class ProofError(UnavailableError):
-    """A response does not prove that senergyctld made it; nothing in it may be believed."""
+    """A response does not prove that senergyctld made it; its contents must not be used."""
 
 
 class ResponseSeal:
-    """Signs one response, whose body may be given in parts.
+    """Creates the proof of one response, whose body may be passed in parts.
 
     Args:
-        request_credential: the munge credential of the request.
+        request_credential: munge credential of the request.
         status: HTTP status of the response.
     """
 
@@ -41,11 +42,11 @@ class ResponseSeal:
         self._digest = hashlib.sha256()
 
     def update(self, part: bytes) -> None:
-        """Add a part of the body: a JSON object with at least one key, without its last brace."""
+        """Add a part of the body, which is a JSON object with at least one key, without its closing brace."""
         self._digest.update(part)
 
     def tail(self, munge_socket: Path | None) -> bytes:
-        """Return the end of the body: the key `proof` and the last brace.
+        """Return the end of the body: the key `proof` and the closing brace.
 
         Raises:
             UnavailableError: munged does not answer.
@@ -56,11 +57,11 @@ class ResponseSeal:
 
 @dataclass(frozen=True, slots=True)
 class ResponseVerifier:
-    """Checks responses.
+    """Verifies the proof of responses.
 
     Attributes:
-        uids: users as which senergyctld may run.
-        munge_socket: munged's socket, None for the library's default.
+        uids: uids as which senergyctld may run.
+        munge_socket: socket of munged; None: the default of the library.
     """
 
     uids: Collection[int]
@@ -70,7 +71,7 @@ class ResponseVerifier:
         """Check that senergyctld made this response to this request.
 
         Raises:
-            ProofError: no proof, a proof of another user, or one for another request or body.
+            ProofError: the proof is missing, from another user, or for another request, status or body.
             UnavailableError: munged does not answer.
         """
         at = content.rfind(_KEY, max(0, len(content) - _MAX_TAIL_BYTES))
