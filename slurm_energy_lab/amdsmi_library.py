@@ -1,7 +1,7 @@
-"""libamd_smi.so for the lab: made from the installed `amdsmi` package, and the state of its GPUs.
+"""Stub of libamd_smi.so for the lab, generated from the installed `amdsmi` package, and its GPU state.
 
-The package binds every symbol of the library at import. The list of symbols comes from its own source and
-the layout of structures from its own ctypes declarations, so that any release of it can be served.
+The package binds every symbol of the library at import. The generator takes the list of symbols from the
+package's source and the layout of structures from its ctypes declarations, so it supports any release.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TIMEOUT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class AmdGpuState:
-    """What one GPU shows; powers in microwatts, energy as accumulator x resolution in microjoules."""
+    """State of one GPU: powers in microwatts; energy in microjoules is accumulator x resolution."""
 
     accumulator: int = 0
     resolution_uj: float = 15.3
@@ -55,17 +55,17 @@ class AmdGpuState:
 
 
 def build(directory: Path, compiler: str = "gcc") -> Path:
-    """Make the library in `directory`/lib; set ROCM_PATH to `directory` for whoever shall load it.
+    """Build the library in `directory`/lib. Programs load it if ROCM_PATH is `directory`.
 
     Args:
-        directory: made if absent.
+        directory: created if missing.
         compiler: C compiler to call.
 
     Returns:
         Path of the library.
 
     Raises:
-        UnavailableError: no package, no compiler, or one of them failed.
+        UnavailableError: package or compiler is missing or failed.
     """
     wrapper = _wrapper()
     names = sorted(set(_BOUND.findall(wrapper.read_text())))
@@ -100,28 +100,28 @@ print(json.dumps(layout))
 
 
 class SharedGpus:
-    """The state file: what the library shows to every process, and what it was told."""
+    """The state file: values that the library shows to every process, and values set through it."""
 
     def __init__(self, path: Path) -> None:
-        """Open a file that `write` made."""
+        """Open a file created by `write`."""
         self.path = path
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)
 
     @classmethod
     def write(cls, path: Path, gpus: Sequence[AmdGpuState]) -> SharedGpus:
-        """Make the file.
+        """Create the file.
 
         Args:
-            path: name it in SENERGY_LAB_AMDSMI.
-            gpus: the first state of each GPU.
+            path: path of the file; processes find it through SENERGY_LAB_AMDSMI.
+            gpus: initial state of each GPU.
         """
         path.write_bytes(_HEADER.pack(_MAGIC, len(gpus)) + b"".join(map(_pack, gpus)))
         path.chmod(0o644)
         return cls(path)
 
     def get(self, index: int) -> AmdGpuState:
-        """Return the present state of a GPU."""
+        """Return the current state of a GPU."""
         *numbers, name = _GPU.unpack_from(self._memory, self._offset(index))
         values = dict(zip(_NUMBERS, numbers, strict=True))
         return AmdGpuState(**values, name=name.rstrip(b"\0").decode())
@@ -131,7 +131,7 @@ class SharedGpus:
         _GPU.pack_into(self._memory, self._offset(index), *_values(gpu))
 
     def close(self) -> None:
-        """Unmap the file; it stays."""
+        """Unmap the file without deleting it."""
         self._memory.close()
 
     def _offset(self, index: int) -> int:

@@ -1,7 +1,8 @@
-"""The management controller (BMC) of an emulated node: IPMI over the network with DCMI power, and Redfish.
+"""Management controller (BMC) of an emulated node: IPMI over LAN with DCMI power readings, and Redfish.
 
-IPMI is `pyghmi`'s server with the power reading added, so that any client speaks with it; Redfish is the
-few resources that tell a node's power. Both show whole watts, as BMCs do. Runs as a process of its own.
+The IPMI service is `pyghmi`'s server with Get Power Reading added, so it works with any client. The Redfish
+service has the few resources that contain a node's power. Both show whole watts, as BMCs do. The BMC is a
+process of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Watts = Callable[[], float]
 
 @dataclass(slots=True)
 class DcmiPowerStatistics:
-    """Power as DCMI tells it: now, and least, most and mean since the BMC was started."""
+    """Power as reported by DCMI: current value, and minimum, maximum and mean since the BMC started."""
 
     watts: Watts
     active: bool = True
@@ -61,15 +62,15 @@ class DcmiPowerStatistics:
 
 
 class PowerBmc(pyghmi_bmc.Bmc):  # type: ignore[misc]
-    """An IPMI 2.0 BMC whose only talent is Get Power Reading."""
+    """An IPMI 2.0 BMC that supports only Get Power Reading."""
 
     def __init__(self, watts: Watts, user: str, password: str, address: str, port: int) -> None:
         """Bind the UDP port.
 
         Args:
-            watts: the node's present power.
+            watts: function that returns the node's current power.
             user: account that may log in.
-            password: its password.
+            password: password of the account.
             address: numeric address to bind.
             port: UDP port; 0 for any.
         """
@@ -78,7 +79,7 @@ class PowerBmc(pyghmi_bmc.Bmc):  # type: ignore[misc]
         self.statistics = DcmiPowerStatistics(watts)
 
     def get_power_state(self) -> str:
-        """Return the chassis' state."""
+        """Return the power state of the chassis."""
         return "on"
 
     def handle_raw_request(self, request: dict[str, Any], session: Any) -> None:
@@ -98,13 +99,13 @@ class PowerBmc(pyghmi_bmc.Bmc):  # type: ignore[misc]
 
 
 def serve_ipmi(stop: threading.Event) -> None:
-    """Answer IPMI requests to all BMCs of this process until told to stop."""
+    """Serve IPMI requests to all BMCs of this process until `stop` is set."""
     while not stop.is_set():
         Session.wait_for_rsp(_POLL_S)
 
 
 class RedfishServer(ThreadingHTTPServer):
-    """The Redfish service of one node. `resources` may be changed while it serves."""
+    """The Redfish service of one node. `resources` may change while it serves."""
 
     daemon_threads = True
 
@@ -119,9 +120,9 @@ class RedfishServer(ThreadingHTTPServer):
         """Bind the TCP port.
 
         Args:
-            watts: the node's present power.
+            watts: function that returns the node's current power.
             user: account that may log in.
-            password: its password.
+            password: password of the account.
             address: host and port; port 0 for any.
             certificate: PEM file with certificate and key; None for plain HTTP.
         """
@@ -141,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: RedfishServer
 
     def do_GET(self) -> None:
-        """Answer with a resource; only the root is for everybody (DSP0266, 13.3)."""
+        """Send a resource. Only the service root needs no authentication (DSP0266, 13.3)."""
         self.server.requests += 1
         path = self.path.rstrip("/")
         resource = self.server.resources.get(path)
@@ -153,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, resource())
 
     def log_message(self, *arguments: Any) -> None:
-        """Stay silent."""
+        """Log nothing."""
 
     def _answer(self, status: int, data: dict[str, Any]) -> None:
         body = json.dumps(data).encode()
@@ -177,7 +178,7 @@ def _link(path: str) -> dict[str, str]:
 
 
 def _resource(path: str, kind: str, **more: Any) -> dict[str, Any]:
-    """Return a resource with the properties that every one must have; `kind` is its schema and version."""
+    """Return a resource with the mandatory properties; `kind` is its schema and version."""
     schema = kind.partition(".")[0]
     common = {"@odata.type": f"#{kind}.{schema}", "Id": path.rsplit("/", 1)[-1], "Name": schema}
     return {**_link(path), **common, **more}
@@ -195,7 +196,7 @@ def _collection(kind: str, schema: str, *members: str) -> dict[str, Any]:
 
 
 def _resources(watts: Watts) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return what a server with one chassis shows (DSP0268)."""
+    """Return the resources of a server with one chassis (DSP0268)."""
     root = _resource(
         _ROOT,
         "ServiceRoot.v1_9_0",
@@ -231,7 +232,7 @@ def _resources(watts: Watts) -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def main() -> None:
-    """Serve the BMC of one emulated node until killed; print its ports, as JSON, once it does."""
+    """Serve the BMC of one emulated node until killed. Print its ports as JSON when it is ready."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--emulator", default=DEFAULT_SOCKET, help="control socket of the node's emulator")
     parser.add_argument("--address", default="127.0.0.1", help="address of the BMC")

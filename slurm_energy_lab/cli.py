@@ -1,6 +1,6 @@
-"""`senergy lab`: a real Slurm cluster with emulated power hardware. Parsing and printing only.
+"""`senergy lab`: a real Slurm cluster with emulated power hardware. Argument parsing and printing only.
 
-What a subcommand needs is imported by that subcommand, for `run` is started inside jobs.
+Each subcommand imports its own modules, because `run` starts inside jobs and must start quickly.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _configure_up(_add(commands, "up", "bring the lab up"))
-    _add(commands, "down", "take the lab away, whatever state it is in")
+    _add(commands, "down", "remove the lab, in whatever state it is")
     status = _add(commands, "status", "show nodes and daemons")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     inside = _add(commands, "exec", "run a command inside a node, as root")
@@ -76,7 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
 ) -> argparse.ArgumentParser:
-    """Add a subcommand with its examples; all but `run`, which is for jobs, take the lab's directory."""
+    """Add a subcommand with its examples. All subcommands except `run` take the lab's directory."""
     command = commands.add_parser(
         name,
         help=text,
@@ -100,20 +100,20 @@ def _configure_up(up: argparse.ArgumentParser) -> None:
         help="a value of energy.toml, e.g. agent.sampling_hz=10.0",
     )
     up.add_argument(
-        "--cpu-share", type=float, metavar="CORES", help="real cores that all CPUs of a node are worth (0.45)"
+        "--cpu-share", type=float, metavar="CORES", help="real cores for all CPUs of a node together (0.45)"
     )
     up.add_argument(
         "--user",
         type=_user,
         action="append",
         metavar="NAME[=SHARES]",
-        help="who has an account (default: nobody=1)",
+        help="user with an account, and the user's shares (default: nobody=1)",
     )
     up.add_argument(
         "--priority",
         choices=("off", "plugin", "portable"),
         default="off",
-        help="who orders the queue: Slurm (default), slurmctld's plugin, or senergyctld with scontrol",
+        help="what orders the queue: Slurm (off, default), slurmctld's plugin, or senergyctld with scontrol",
     )
     up.add_argument("--no-accounting", action="store_true", help="no slurmdbd and database")
     up.add_argument("--no-energy", action="store_true", help="Slurm alone, on the same emulated nodes")
@@ -215,9 +215,9 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _command(args: argparse.Namespace, name: str) -> str:
-    """Return a subcommand for this lab as the caller's shell takes it.
+    """Return the command line of a subcommand for this lab, to paste into the caller's shell.
 
-    `make` runs the program from a folder not in PATH.
+    It names the program's path if that is not in PATH, as under `make`.
     """
     named = Path(sys.argv[0]).name == "senergy" and not shutil.which("senergy")
     program = shlex.quote(sys.argv[0]) if named else "senergy"
@@ -226,7 +226,7 @@ def _command(args: argparse.Namespace, name: str) -> str:
 
 
 def _start_lab(layout: LabLayout, spec: LabSpec) -> Lab:
-    """Bring a lab up with a line per step; on failure print the end of the failed step's log."""
+    """Start a lab, printing a line per step; on failure print the end of the failed step's log."""
     from slurm_energy.slurm import plugin_build
     from slurm_energy_lab.cluster import lifecycle
     from slurm_energy_lab.cluster.lab import artifacts_for
@@ -251,7 +251,7 @@ def _start_lab(layout: LabLayout, spec: LabSpec) -> Lab:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    """Run the demonstration on a lab that ends with this process unless it is to be kept."""
+    """Run the demonstration on a new lab, which ends with this process unless --keep was given."""
     from slurm_energy_lab.cluster import lifecycle
     from slurm_energy_lab.cluster.specification import LabSpec
     from slurm_energy_lab.demo import run_demo
@@ -278,7 +278,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _energy_settings(settings: list[str]) -> dict[str, Any]:
-    import tomllib  # here, for `run` must start fast
+    import tomllib  # imported here because `run` must start quickly
 
     from slurm_energy_lab.cluster.configuration import merged
 
@@ -292,7 +292,7 @@ def _energy_settings(settings: list[str]) -> dict[str, Any]:
 
 
 def _user(text: str) -> tuple[str, int]:
-    """Read `NAME` or `NAME=SHARES`."""
+    """Parse `NAME` or `NAME=SHARES`."""
     name, _, shares = text.partition("=")
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", name) or not re.fullmatch(r"(\d{1,6})?", shares):
         raise UsageError(f"--user {text!r}", "is no user with shares", "e.g. --user games=3")

@@ -1,6 +1,6 @@
-"""Client of an emulated node's control socket: run a kernel, read the truth, register a job.
+"""Client of an emulated node's control socket: run a kernel, read the exact energies, register a job.
 
-Started inside every job, so it imports nothing but what it needs to talk.
+The module is imported inside every job and therefore imports little.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ def run_kernel(
     """Execute a kernel on the emulated device and wait for its end.
 
     Args:
-        socket_path: the node's control socket, inside the node `DEFAULT_SOCKET`.
+        socket_path: the node's control socket; `DEFAULT_SOCKET` inside the node.
         kernel: gemm, spmv, triad, stencil, monte_carlo, dist or train.
         device: `cpu` or `gpu`.
-        size: problem size in the kernel's own unit; None: see `full_speed_s`.
-        cpus: logical CPUs that share the problem, or feed the GPUs; empty: all of the node.
-        gpus: GPUs that each run the whole problem; empty: all of the node.
-        full_speed_s: choose the size that takes so long at full speed; None and no size: 10 s.
-        job_id: Slurm's number of the job that it is part of.
+        size: problem size in the kernel's own unit. None: see `full_speed_s`.
+        cpus: logical CPUs that share the problem, or feed the GPUs; empty: all CPUs of the node.
+        gpus: GPUs that each run the whole problem; empty: all GPUs of the node.
+        full_speed_s: run time at full speed, which determines the size. None without a size: 10 s.
+        job_id: Slurm's number of the job that the kernel belongs to.
 
     Returns:
         `seconds` in the device's own time, `size`, `flops`, `bytes`, `start` and `end` (Unix seconds) and
         `energy_joules` by component.
 
     Raises:
-        UnavailableError: the socket does not answer.
-        EnergyError: the emulator refused; the exit code is the one it gave.
+        UnavailableError: the emulator does not respond.
+        EnergyError: the emulator rejected the request; the exit code is the emulator's.
     """
     message = {
         "op": "kernel",
@@ -66,8 +66,8 @@ def truth(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET, jobs: bool = Fal
 
     Args:
         socket_path: the node's control socket.
-        jobs: also who used what: `jobs` by number (as text) and `no_job`, each `cpu_seconds` and
-            `dynamic_joules` by component; `idle_joules` by component, `system_cpu_seconds`.
+        jobs: add usage per job: `jobs` by number (as text) and `no_job`, each with `cpu_seconds` and
+            `dynamic_joules` by component; `idle_joules` by component; `system_cpu_seconds`.
     """
     return ask(socket_path, {"op": "truth", "jobs": jobs})
 
@@ -78,23 +78,24 @@ def status(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET) -> dict[str, An
 
 
 def register_job(socket_path: str | os.PathLike[str], job_id: int, cpus: str | None = None) -> list[str]:
-    """Tell the emulator of a job; root only.
+    """Register a job with the emulator; root only.
 
     Args:
         socket_path: the node's control socket.
         job_id: Slurm's job number.
-        cpus: CPU list such as `0-3`; None: all of the node.
+        cpus: CPU list such as `0-3`. None: all CPUs of the node.
 
     Returns:
-        Files to write the ids of the job's processes to; empty where there is no throttling.
+        `cgroup.procs` files to which the ids of the job's processes must be written; empty without
+        throttling.
     """
     return list(ask(socket_path, {"op": "job", "job_id": job_id, "cpus": cpus})["procs"])
 
 
 def set_fault(socket_path: str | os.PathLike[str], path: str, errno_name: str | None) -> None:
-    """Make open, read and write of an emulated file fail with an error such as `EIO`; None heals it.
+    """Make open, read and write of an emulated file fail with an error such as `EIO`; None ends the fault.
 
-    A path that ends in `/` stands for everything below it. A GPU whose device file gives `EIO` is lost.
+    A path that ends in `/` covers everything below it. A GPU whose device file returns `EIO` is lost.
     """
     ask(socket_path, {"op": "fault", "path": path, "errno": errno_name})
 
@@ -102,11 +103,11 @@ def set_fault(socket_path: str | os.PathLike[str], path: str, errno_name: str | 
 def ask(
     socket_path: str | os.PathLike[str], message: dict[str, Any], timeout_s: float | None = REPLY_TIMEOUT_S
 ) -> dict[str, Any]:
-    """Send one message and return the answer.
+    """Send one message and return the response.
 
     Raises:
-        UnavailableError: nobody answers (in time).
-        EnergyError: the answer is a refusal.
+        UnavailableError: no response, or none within the timeout.
+        EnergyError: the emulator rejected the request.
     """
     path = os.fspath(socket_path)
     try:

@@ -1,6 +1,7 @@
-"""The demonstration: about a dozen jobs under different energy policies on a lab, and what came of them.
+"""The demonstration: a dozen jobs under different energy policies on a lab, and a report of the results.
 
-It uses only doors that a user has: `senergy template`, `sbatch`, `squeue`, `senergy acct` and `senergy job`.
+It uses only commands available to users: `senergy template`, `sbatch`, `squeue`, `senergy acct` and
+`senergy job`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ COLUMNS = "JobID%5,JobName%-22,Policy,NodeList%8,Elapsed,ConsumedEnergy,AvePower
 class DemoJob:
     """One job of the demonstration: a kernel on a node under a policy.
 
-    `machine` names the node's hardware for people, `size_s` is the kernel's length at full speed.
+    `machine` is a readable name of the node's hardware, `size_s` the run time of the kernel at full speed.
     """
 
     kernel: str
@@ -79,15 +80,15 @@ def run_demo(environment: Mapping[str, str], page: Path, say: Callable[[str], No
     """Submit the jobs, show progress, print the report and write the page.
 
     Args:
-        environment: of the lab's login node.
+        environment: environment variables of the lab's login node.
         page: HTML file to write.
-        say: receives the lines to show.
+        say: function called with each line of output.
 
     Returns:
         The job ids.
 
     Raises:
-        EnergyError: a command failed, or the jobs did not end in time.
+        EnergyError: a command failed, or the jobs did not end within the timeout.
     """
     shell = _Shell(environment)
     say(f"Submitting {len(JOBS)} jobs with sbatch, each for a whole node:")
@@ -112,7 +113,7 @@ def run_demo(environment: Mapping[str, str], page: Path, say: Callable[[str], No
 
 
 def explain(jobs: list[dict[str, Any]]) -> list[str]:
-    """Say in five lines what the figures of `senergy acct --json` show.
+    """Summarise the figures of `senergy acct --json` in five lines.
 
     Args:
         jobs: objects with `name`, `elapsed_s`, `energy_joules` and `components` (joules per component).
@@ -188,7 +189,7 @@ def _follow(shell: _Shell, ids: Mapping[int, DemoJob], say: Callable[[str], None
 
 
 def _records(shell: _Shell, ids: list[int]) -> list[dict[str, Any]]:
-    """Wait until every job's record and Slurm's own facts about it have arrived."""
+    """Wait until the records of all jobs, with Slurm's own data about them, have arrived."""
     selection = ",".join(str(number) for number in ids)
     for _ in range(60):
         jobs = json.loads(shell("senergy", "acct", "--json", "-X", "-j", selection))["jobs"]

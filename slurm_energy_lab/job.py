@@ -1,4 +1,4 @@
-"""Runs a kernel on what Slurm gave to the calling job. Imports little: it is started in every job."""
+"""Execution of a kernel on the CPUs and GPUs of the calling job. It imports little to start quickly."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 def run_in_job(
     kernel: str, device: str, size: float | None = None, full_speed_s: float | None = None
 ) -> dict[str, Any]:
-    """Run a kernel on the job's CPUs or GPUs; outside a job, on all of the node's.
+    """Run a kernel on the job's CPUs or GPUs; outside a job, on all CPUs or GPUs of the node.
 
     Returns:
         See `client.run_kernel`.
 
     Raises:
-        UsageError: the job has no GPU, or a variable names none.
-        UnavailableError: not inside a lab node.
+        UsageError: the job has no GPU, or an environment variable holds no list of numbers.
+        UnavailableError: the process is not inside a lab node.
     """
     cpus = cpus_of_job(os.environ)
     gpus = gpus_of_job(os.environ) if device == "gpu" else []
@@ -34,21 +34,21 @@ def run_in_job(
 
 
 def cpus_of_job(environment: Mapping[str, str]) -> list[int]:
-    """Return the CPUs of the step; empty: all of the node."""
+    """Return the CPUs of the job step; empty: all CPUs of the node."""
     return _numbers(_CPU_VARIABLE, environment.get(_CPU_VARIABLE, ""))
 
 
 def job_number(environment: Mapping[str, str]) -> int | None:
-    """Return Slurm's number of the job; None outside one."""
+    """Return Slurm's job number; None outside a job."""
     text = environment.get("SLURM_JOB_ID", "")
     return int(text) if text.isdecimal() and text.isascii() and int(text) > 0 else None
 
 
 def gpus_of_job(environment: Mapping[str, str]) -> list[int]:
-    """Return the indices of the step's GPUs; empty (all of the node) only outside a job.
+    """Return the indices of the GPUs of the job step. Outside a job the list is empty: all of the node.
 
     Raises:
-        UsageError: the job has none.
+        UsageError: the job has no GPU.
     """
     for name in _GPU_VARIABLES:
         if environment.get(name):

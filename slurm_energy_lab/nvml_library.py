@@ -1,4 +1,4 @@
-"""Compiling the lab's C parts, once per version of their source."""
+"""Compilation of the NVML stub, once per version of its source."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _COMPILE_TIMEOUT_S = 60
 
 
 def build_nvml(directory: Path, compiler: str = "gcc") -> Path:
-    """Compile the NVML stub into `directory` unless the one there is from the same source.
+    """Compile the NVML stub into `directory` unless a library from the same source is there.
 
-    Every user's jobs can load it, whatever our umask.
+    The library is readable for all users, whatever the umask.
 
     Args:
-        directory: made if absent; put it into LD_LIBRARY_PATH of whatever shall load the stub.
+        directory: created if missing. Programs load the stub if it is in their LD_LIBRARY_PATH.
         compiler: C compiler to call.
 
     Returns:
         Path of the library.
 
     Raises:
-        UnavailableError: no compiler, or it failed.
+        UnavailableError: the compiler is missing or failed.
     """
     sources = [SOURCES / name for name in NVML_SOURCES]
     digest = _digest([*sources, *(SOURCES / name for name in NVML_HEADERS)], compiler)

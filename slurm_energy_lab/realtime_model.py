@@ -1,6 +1,6 @@
-"""The one door to a node's model: clock, lock and the notice that something changed.
+"""Node model in real time: clock, lock and notification of changes.
 
-Readers and writers on any thread use `with realtime_model.now() as model:`; nothing else touches the model.
+Threads access the model only within `with realtime_model.now() as model:`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Clock = Callable[[], float]
 class RealtimeModel:
     """A node model in real time.
 
-    Model time is the machine's monotonic clock; `unix_s` gives the wall clock of the same moment.
+    Model time is the machine's monotonic clock; `unix_s` converts it to Unix time.
     """
 
     def __init__(self, profile: NodeProfile, clock: Clock = time.monotonic) -> None:
@@ -31,18 +31,18 @@ class RealtimeModel:
 
     @contextmanager
     def now(self) -> Iterator[NodeModel]:
-        """Hold the model, advanced to this moment."""
+        """Lock the model and advance it to the current time."""
         with self._lock:
             self._model.advance(self.clock())
             yield self._model
 
     def unix_s(self, moment_s: float) -> float:
-        """Return the wall clock, in Unix seconds, at a moment of the model's clock."""
+        """Convert a time of the model's clock to Unix seconds."""
         return time.time() - (self.clock() - moment_s)
 
     @contextmanager
     def modify(self) -> Iterator[NodeModel]:
-        """Hold the model to change a setting; whoever waits for its next event is woken."""
+        """Lock the model to change a setting, then wake the thread that waits for its next event."""
         with self.now() as model:
             yield model
         os.eventfd_write(self._change_event_fd, 1)
@@ -53,28 +53,28 @@ class RealtimeModel:
         return self._change_event_fd
 
     def clear_change_event(self) -> None:
-        """Take note of all changes so far."""
+        """Reset `change_event_fd` until the next change."""
         try:
             os.eventfd_read(self._change_event_fd)
         except BlockingIOError:
             return
 
     def close(self) -> None:
-        """Give back the file descriptor."""
+        """Close the file descriptor."""
         os.close(self._change_event_fd)
 
 
 class SteppedCounter:
-    """A counter that hardware refreshes at intervals: reads in between see the old value."""
+    """A counter that the hardware refreshes at intervals. Reads in between return the old value."""
 
     __slots__ = ("_due_s", "_interval_s", "_read", "_value")
 
     def __init__(self, read: Callable[[NodeModel], int], interval_s: float) -> None:
-        """Wrap a reading.
+        """Create a counter.
 
         Args:
-            read: returns the exact value from a model at the present moment.
-            interval_s: shortest time between two values.
+            read: function that returns the exact value from a model at its current time.
+            interval_s: minimum time between two refreshes.
         """
         self._read = read
         self._interval_s = interval_s
@@ -82,7 +82,7 @@ class SteppedCounter:
         self._value = 0
 
     def value(self, model: NodeModel) -> int:
-        """Return what the hardware shows at the model's time."""
+        """Return the value that the hardware shows at the model's time."""
         if model.now_s >= self._due_s:
             self._value = self._read(model)
             self._due_s = model.now_s + self._interval_s

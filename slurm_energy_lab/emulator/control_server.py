@@ -1,6 +1,6 @@
-"""The control socket of an emulated node: runs kernels, tells the truth, registers jobs, keeps time.
+"""Server of an emulated node's control socket: kernels, exact energies, jobs, faults.
 
-One thread serves all connections. It also drives what needs a clock: the end of kernels, the throttle's
+One thread serves all connections. It also runs periodic work: the end of kernels, the CPU throttle's
 ticks and the power meter's intervals. The protocol is in docs/reference/protocol.md.
 """
 
@@ -32,7 +32,7 @@ _STALE_CHECK_S = 10.0
 
 
 class _Connection:
-    """One client: bytes not yet understood, and the kernel that it waits for."""
+    """One client connection: received bytes of an incomplete line, and the kernel that the client awaits."""
 
     def __init__(self, peer: socket.socket) -> None:
         self.peer = peer
@@ -42,7 +42,7 @@ class _Connection:
         self.run_id: int | None = None
 
     def next_line(self) -> bytes | None:
-        """Return the next whole line, None if there is none yet.
+        """Return the next complete line, None if there is none yet.
 
         Raises:
             UsageError: the line is too long.
@@ -57,7 +57,7 @@ class _Connection:
 
 
 class _Timer:
-    """Something that is due at intervals while `wanted`."""
+    """A periodic action that runs while the condition `wanted` holds."""
 
     def __init__(self, interval_s: float, act: Callable[[], None], wanted: Callable[[], bool]) -> None:
         self.interval_s = interval_s
@@ -66,7 +66,7 @@ class _Timer:
         self._due_s = time.monotonic() + interval_s
 
     def run(self) -> float | None:
-        """Act if due; return seconds until it is due again, None if it is not wanted."""
+        """Run the action if it is due; return the seconds until it is due again, None if not wanted."""
         if not self._wanted():
             self._due_s = time.monotonic() + self.interval_s
             return None
@@ -78,7 +78,7 @@ class _Timer:
 
 
 class ControlServer:
-    """Serves the socket from `start` to `stop`."""
+    """Server of the control socket, active from `start` to `stop`."""
 
     def __init__(
         self,
@@ -104,14 +104,14 @@ class ControlServer:
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve on a thread of its own."""
+        """Start to serve in a new thread."""
         self._listener.setblocking(False)
         for source in (self._listener, self._realtime_model.change_event_fd, self._stop_fd):
             self._selector.register(source, selectors.EVENT_READ)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, close every connection, undo the throttling and remove the socket."""
+        """End the thread, close all connections, remove the CPU quotas and the socket."""
         if self._thread.is_alive():
             os.eventfd_write(self._stop_fd, 1)
             self._thread.join(timeout=5)
@@ -141,7 +141,7 @@ class ControlServer:
             self._receive(self._connections[key.fd])
 
     def _run_due_work(self) -> float:
-        """Answer finished kernels and run timers; return how long nothing else will be due."""
+        """Send results of finished kernels and run due timers; return the seconds until the next is due."""
         waits = [wait for timer in self._timers if (wait := timer.run()) is not None]
         waiting = [item for item in self._connections.values() if item.run_id is not None]
         if waiting:
@@ -189,7 +189,7 @@ class ControlServer:
         self._serve_lines(connection)
 
     def _serve_lines(self, connection: _Connection) -> None:
-        """Answer whole lines; while a kernel runs, the client's next lines wait."""
+        """Process complete lines. While a client's kernel runs, its next lines wait."""
         while connection.run_id is None and connection.peer.fileno() >= 0:
             try:
                 line = connection.next_line()
@@ -218,7 +218,7 @@ class ControlServer:
         return self._requests.answer(message, connection.uid)
 
     def _send(self, connection: _Connection, answer: dict[str, Any]) -> None:
-        """Send one line; a client that does not read loses the connection."""
+        """Send one line. The connection of a client that does not read is closed."""
         try:
             connection.peer.setblocking(True)
             connection.peer.settimeout(1.0)
@@ -228,7 +228,7 @@ class ControlServer:
             self._hang_up(connection)
 
     def _hang_up(self, connection: _Connection) -> None:
-        """Close; a kernel that nobody waits for any more is cancelled, as if its process had died."""
+        """Close a connection and cancel the kernel that its client awaited, as if the process had died."""
         if connection.run_id is not None:
             self._requests.cancel_kernel(connection.run_id)
             connection.run_id = None
@@ -246,10 +246,10 @@ def _refusal(error: EnergyError) -> dict[str, Any]:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Bind the socket, world-writable; replace one that nobody answers.
+    """Bind the socket, world-writable; replace a socket without a server.
 
     Raises:
-        AlreadyRunningError: somebody does.
+        AlreadyRunningError: another emulator serves the socket.
     """
     if path.is_socket():
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Where CPU time is limited and counted on this machine: control groups version 1, version 2, or none.
+"""Control groups that limit and count CPU time on this machine: version 1, version 2, or none.
 
-Only files and paths; who gets how much is decided in `throttle`.
+The module handles files and paths; `cpu_throttle` sets the quotas.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ _ATTEMPTS = 1000
 
 
 class CpuCgroups(Protocol):
-    """A place for one group per job."""
+    """Control groups of jobs, one group per job."""
 
     kind: str
 
     def create(self, name: str) -> list[Path]:
-        """Make a group; return the `cgroup.procs` files that a process's id must be written to."""
+        """Create a group; return the `cgroup.procs` files to which process ids must be written."""
 
     def limit(self, name: str, quota_us: int, period_us: int) -> None:
-        """Allow a group `quota_us` of CPU time in each period."""
+        """Limit a group to `quota_us` of CPU time per period."""
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU time that a group has used since it was made."""
+        """Return the CPU time that a group has used since its creation."""
 
     def remove(self, name: str) -> bool:
-        """Remove a group if no process is in it; return whether it is gone."""
+        """Remove a group if it has no process; return whether it no longer exists."""
 
     def close(self) -> None:
-        """Move what still runs out of the way and remove everything made here."""
+        """Move remaining processes to the root group and remove all groups created by this object."""
 
 
 class CpuCgroupsV1:
-    """Controllers `cpu` and `cpuacct` of version 1, together or apart. Leftovers are removed first."""
+    """Controllers `cpu` and `cpuacct` of version 1, co-mounted or not. Stale groups are removed first."""
 
     kind = "v1"
 
@@ -48,20 +48,20 @@ class CpuCgroupsV1:
             _make(path)
 
     def create(self, name: str) -> list[Path]:
-        """Make a group under each controller."""
+        """Create a group under each controller."""
         for base in self._bases:
             (base / name).mkdir(exist_ok=True)
         return [base / name / "cgroup.procs" for base in self._bases]
 
     def limit(self, name: str, quota_us: int, period_us: int) -> None:
-        """Set period and quota; the quota is lifted in between, so that no pair is refused."""
+        """Set period and quota. The quota is removed in between, because some pairs would be rejected."""
         group = self._cpu / name
         _write(group / "cpu.cfs_quota_us", _UNLIMITED)
         _write(group / "cpu.cfs_period_us", str(period_us))
         _write(group / "cpu.cfs_quota_us", str(quota_us))
 
     def cpu_seconds(self, name: str) -> float:
-        """Return seconds from cpuacct.usage."""
+        """Return the CPU time in cpuacct.usage."""
         return int((self._cpuacct / name / "cpuacct.usage").read_text()) / 1e9
 
     def remove(self, name: str) -> bool:
@@ -70,13 +70,13 @@ class CpuCgroupsV1:
         return all(gone)
 
     def close(self) -> None:
-        """Remove groups and base; processes go to the controller's root."""
+        """Remove groups and base group; move processes to the controller's root."""
         for home, base in zip(self._homes, self._bases, strict=True):
             _clear(base, home / "cgroup.procs", home)
 
 
 class CpuCgroupsV2:
-    """The unified hierarchy with its `cpu` controller. Leftovers are removed first."""
+    """The unified hierarchy with its `cpu` controller. Stale groups are removed first."""
 
     kind = "v2"
 
@@ -88,7 +88,7 @@ class CpuCgroupsV2:
             _write(root / path / "cgroup.subtree_control", "+cpu")
 
     def create(self, name: str) -> list[Path]:
-        """Make a group."""
+        """Create a group."""
         (self._base / name).mkdir(exist_ok=True)
         return [self._base / name / "cgroup.procs"]
 
@@ -97,7 +97,7 @@ class CpuCgroupsV2:
         _write(self._base / name / "cpu.max", f"{quota_us} {period_us}")
 
     def cpu_seconds(self, name: str) -> float:
-        """Return seconds from cpu.stat."""
+        """Return the CPU time in cpu.stat."""
         for line in (self._base / name / "cpu.stat").read_text().splitlines():
             key, _, value = line.partition(" ")
             if key == "usage_usec":
@@ -109,19 +109,19 @@ class CpuCgroupsV2:
         return _rmdir(self._base / name)
 
     def close(self) -> None:
-        """Remove groups and base; processes go to the root of the hierarchy."""
+        """Remove groups and base group; move processes to the root of the hierarchy."""
         _clear(self._base, self._root / "cgroup.procs", self._root)
 
 
 def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[CpuCgroups | None, str]:
-    """Find a usable CPU controller and make the base group below it.
+    """Find a usable CPU controller and create the base group below it.
 
     Args:
         base: path of the base group below the controller's root, e.g. `senergy-lab/n1`.
-        mountinfo: where the kernel lists mounts.
+        mountinfo: the kernel's list of mounts.
 
     Returns:
-        The groups and an empty text, or None and the reason why there is no throttling.
+        The groups and an empty text, or None and the reason why CPU time cannot be throttled.
     """
     v1, unified = _mounts(mountinfo)
     try:
@@ -135,7 +135,7 @@ def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tu
 
 
 def _mounts(mountinfo: Path) -> tuple[dict[str, Path], Path | None]:
-    """Return version 1 mount points by controller, and the mount point of version 2."""
+    """Return the mount points of version 1 by controller, and the mount point of version 2."""
     v1: dict[str, Path] = {}
     unified = None
     for line in mountinfo.read_text().splitlines():
@@ -158,14 +158,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _make(path: Path) -> None:
-    """Make a group and those above it; emulators of other nodes remove these while they are empty."""
+    """Create a group and its parents. Retry, because emulators of other nodes remove empty parents."""
     for _ in range(_ATTEMPTS):
         try:
             path.mkdir(parents=True)
             return
         except FileNotFoundError:
             continue
-        except FileExistsError:  # also of one above that has gone again
+        except FileExistsError:  # also for a parent that was removed again
             if path.is_dir():
                 raise
     path.mkdir(parents=True)
@@ -182,7 +182,7 @@ def _rmdir(path: Path) -> bool:
 
 
 def _clear(base: Path, refuge: Path, top: Path) -> None:
-    """Remove `base` with its groups, and its parents up to `top` where they are empty."""
+    """Remove `base` with its groups, and its empty parents up to `top`."""
     for group in [path for path in base.iterdir() if path.is_dir()] if base.is_dir() else []:
         for pid in (group / "cgroup.procs").read_text().split():
             try:

@@ -1,7 +1,7 @@
-"""Real programs on emulated cores: CPU quotas that follow the effective frequency, and utilisation.
+"""Throttling of real programs: CPU quotas that follow the effective frequency, and measured utilisation.
 
-The CPU time that a job uses of its quota is the utilisation that the model sees. An emulated core is a
-stated fraction of a real one. Kernels of `senergy lab run` do not pass through here.
+The share of its quota that a job uses is the utilisation passed to the model. An emulated core is a fixed
+fraction of a real core. Kernels of `senergy lab run` are not throttled here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _RELATIVE_CHANGE = 0.01
 def quota_us(real_cores: float) -> tuple[int, int]:
     """Return (quota, period) in microseconds for a share of real CPU time.
 
-    The kernel refuses quotas below a millisecond, so a small share gets a long period. Short periods hold
-    the share more exactly and stall programs less.
+    The kernel rejects quotas below a millisecond, so a small share needs a long period. Short periods
+    enforce the share more exactly and stall programs for shorter times.
 
     Args:
-        real_cores: CPU seconds per second; shares below 0.001 get 0.001.
+        real_cores: CPU seconds per second, at least 0.001.
     """
     for period in PERIODS_US:
         if real_cores * period >= MIN_QUOTA_US:
@@ -40,12 +40,12 @@ def quota_us(real_cores: float) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Job:
-    """One job's group: where it may run, what it was allowed and had used at the last look.
+    """Control group of one job: its CPUs, its quota, and its CPU time at the last sample.
 
     Attributes:
-        cpus: logical CPUs.
-        cores: of each core (by the number of its first CPU) the count of these.
-        told: the utilisation that the model knows of; None: of other CPUs.
+        cpus: logical CPUs of the job.
+        cores: number of these CPUs per core, by the number of the core's first CPU.
+        reported: utilisation last passed to the model. None: it was passed for other CPUs.
     """
 
     cpus: tuple[int, ...]
@@ -59,7 +59,7 @@ class _Job:
 
 
 class CpuThrottle:
-    """Quotas and utilisation of the real programs of one node. Used from one thread."""
+    """CPU quotas and utilisation of the real programs of one node. Not thread-safe."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class CpuThrottle:
         share_cores: float = DEFAULT_SHARE_CORES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare.
+        """Create the throttle of a node without jobs.
 
         Args:
             realtime_model: the node's model.
-            groups: where job groups are made; None: programs run as fast as the host lets them.
-            reason: why there are no groups.
-            share_cores: real cores that all emulated CPUs together are worth at full frequency.
-            clock: seconds that only rise.
+            groups: control groups of jobs. None: programs run at the speed of the host.
+            reason: why control groups are not available.
+            share_cores: real cores for all emulated CPUs together at full frequency.
+            clock: monotonic clock in seconds.
         """
         self._realtime_model = realtime_model
         self._groups = groups
@@ -87,11 +87,11 @@ class CpuThrottle:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do at the next tick."""
+        """Whether the next tick has jobs to process."""
         return bool(self._jobs)
 
     def status(self) -> dict[str, object]:
-        """Return mode, share and jobs for the `status` message."""
+        """Return mode, share of real cores and jobs for the `status` message."""
         return {
             "mode": self._groups.kind if self._groups else "none",
             "reason": self._reason,
@@ -100,21 +100,22 @@ class CpuThrottle:
         }
 
     def has_job(self, job_id: int) -> bool:
-        """Return whether a job's real programs have a group."""
+        """Return whether a job's real programs have a control group."""
         return job_id in self._jobs
 
     def register(self, job_id: int, cpus: tuple[int, ...] | None) -> list[str]:
-        """Make the group of a job.
+        """Create the control group of a job.
 
         Args:
             job_id: Slurm's job number.
-            cpus: the job's logical CPUs; None: all of the node.
+            cpus: the job's logical CPUs. None: all CPUs of the node.
 
         Returns:
-            Files to which the ids of its processes must be written; empty without throttling.
+            `cgroup.procs` files to which the ids of the job's processes must be written; empty without
+            throttling.
 
         Raises:
-            UnavailableError: the group cannot be made.
+            UnavailableError: the group cannot be created.
         """
         if self._groups is None:
             return []
@@ -140,7 +141,7 @@ class CpuThrottle:
         return [str(path) for path in files]
 
     def tick(self) -> None:
-        """Measure every job, tell the model, follow the frequency, drop groups that are empty."""
+        """Measure all jobs, pass their load to the model, update their quotas, remove empty groups."""
         measured = [job_id for job_id in list(self._jobs) if self._try(self._measure, job_id)]
         if measured:
             with self._realtime_model.modify() as model:
@@ -156,14 +157,14 @@ class CpuThrottle:
                 self._remove_if_empty(job_id)
 
     def close(self) -> None:
-        """Give every process its full speed back and remove all groups."""
+        """Remove all quotas and groups."""
         for job_id in list(self._jobs):
             self._drop(job_id)
         if self._groups:
             self._groups.close()
 
     def _try(self, act: Callable[..., bool], job_id: int, *arguments: float) -> bool:
-        """Act on a job's group and return what that says; a job whose group is gone is dropped."""
+        """Call `act` for a job and return its result; drop the job if its group no longer exists."""
         try:
             return act(job_id, *arguments)
         except OSError:
@@ -171,7 +172,7 @@ class CpuThrottle:
             return False
 
     def _measure(self, job_id: int) -> bool:
-        """See what a job has used of its quota; return whether the model has to be told."""
+        """Measure the share of its quota that a job used; return whether the model needs an update."""
         assert self._groups is not None
         job, now_s = self._jobs[job_id], self._clock()
         _, period_us = quota_us(job.allowed_cores)
@@ -186,7 +187,7 @@ class CpuThrottle:
         return job.measured != job.reported
 
     def _allowed_cores(self) -> dict[int, float]:
-        """Return the real cores that each job may use at its present frequencies."""
+        """Return the real cores that each job may use at its current frequencies."""
         max_khz = self._realtime_model.profile.cpufreq.max_khz
         with self._realtime_model.now() as model:
             cycles = {
@@ -196,7 +197,7 @@ class CpuThrottle:
         return {job_id: max(1e-3, self._share_per_cpu * khz / max_khz) for job_id, khz in cycles.items()}
 
     def _limit(self, job_id: int, allowed_cores: float) -> bool:
-        """Set a job's quota; small changes are left, for a write refills it."""
+        """Set a job's quota. Small changes are skipped, because every write refills the quota."""
         assert self._groups is not None
         job = self._jobs[job_id]
         if abs(allowed_cores - job.allowed_cores) <= _RELATIVE_CHANGE * job.allowed_cores:
@@ -220,5 +221,5 @@ def _unavailable(job_id: int, error: OSError) -> UnavailableError:
 
 
 def _name(job_id: int) -> str:
-    """Name the group unlike Slurm's own, for it counts the machine's CPU time and not the emulated one."""
+    """Return the name of a job's group, unlike those of Slurm: it counts real, not emulated CPU time."""
     return f"tasks_of_{job_id}"

@@ -1,4 +1,4 @@
-"""The process of one emulated node: mounts its tree, opens its control socket, says `ready`, serves.
+"""Process of one emulated node: mount the file tree, open the control socket, print `ready`, serve.
 
 Wiring and life cycle only. Start it as `python -m slurm_energy_lab.emulator.main`; it ends on SIGTERM and
 leaves no mount, socket or control group behind.
@@ -53,19 +53,19 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=DEFAULT_SHARE_CORES,
         metavar="CORES",
-        help="real cores that all emulated CPUs together are worth (default %(default)s)",
+        help="real cores for all emulated CPUs together (default %(default)s)",
     )
     made.add_argument(
         "--energy-offset",
         type=float,
         metavar="JOULES",
-        help="what the RAPL counters start at (default: a number derived from the node name)",
+        help="initial value of the RAPL counters (default: derived from the node name)",
     )
     made.add_argument(
         "--counter-range",
         type=float,
         metavar="JOULES",
-        help="after how much the RAPL counters wrap, e.g. 100, to test who notices; MSRs keep the real unit",
+        help="energy after which the RAPL counters wrap, e.g. 100, to test readers; MSRs keep the real unit",
     )
     made.add_argument("--rapl-locked", action="store_true", help="the firmware has locked the power limits")
     made.add_argument("--pm-counters", action="store_true", help="the node has HPE Cray's pm_counters")
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM; return the exit code."""
+    """Run the emulator until SIGTERM; return the exit code."""
     args = parser().parse_args(argv)
     try:
         return _run(args)
@@ -109,7 +109,7 @@ def _run(args: argparse.Namespace) -> int:
     requests = EmulatorRequestHandler(args.name, realtime_model, throttle, node.groups, node.tree.faults)
     server = ControlServer(args.socket, realtime_model, requests, throttle, node.meter)
     _prepare_process(f"emulator {args.name}")
-    # Only the thread that sits in libfuse's read is to take these: taken by another they would not end it.
+    # Only the thread blocked in libfuse's read may receive these signals: in another they would not end it.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     server.start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
@@ -125,16 +125,16 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def free_mountpoint(path: Path) -> None:
-    """Make the directory, and detach what an emulator that was killed has left mounted there.
+    """Create the directory, and detach the mount that a killed emulator left there.
 
     Raises:
-        UnavailableError: something else is in the way.
+        UnavailableError: the path cannot be used as a mount point.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
         os.close(
             os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        )  # stat may be answered by a cache
+        )  # the kernel may answer stat from its cache
         return
     except FileExistsError:
         raise UnavailableError(f"{path}", "is not a directory") from None
@@ -145,7 +145,7 @@ def free_mountpoint(path: Path) -> None:
 
 
 def _override(text: str) -> tuple[str, Any]:
-    """Read KEY=VALUE with a TOML value; what is not TOML is taken as text."""
+    """Parse KEY=VALUE with a TOML value; a value that is not TOML is text."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"--set {text[:40]}: not KEY=VALUE")
@@ -156,7 +156,7 @@ def _override(text: str) -> tuple[str, Any]:
 
 
 def _prepare_process(title: str) -> None:
-    """Be nice to the host, quick to switch threads, and free of collector pauses over the static tree."""
+    """Lower the priority, shorten the thread switch interval, exclude the static tree from collection."""
     os.nice(NICENESS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.collect()

@@ -1,4 +1,4 @@
-"""What a message on the control socket does to the node; no sockets in here."""
+"""Execution of messages from the control socket on one node. The module uses no sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 
 class EmulatorRequestHandler:
-    """Carries out messages against one node."""
+    """Handler of the messages to one emulated node."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class EmulatorRequestHandler:
         self._running: set[int] = set()
 
     def answer(self, message: Message, uid: int) -> Message:
-        """Carry out any message but `kernel`.
+        """Execute any message except `kernel`.
 
         Raises:
-            UsageError: unknown operation or bad argument.
-            ForbiddenError: an operation for root, asked by somebody else.
+            UsageError: unknown operation or invalid argument.
+            ForbiddenError: the operation is for root only and the caller is another user.
         """
         operation = message.get("op")
         if operation == "truth":
@@ -56,10 +56,10 @@ class EmulatorRequestHandler:
         raise UsageError(f"op: unknown operation {str(operation)[:40]!r}")
 
     def start_kernel(self, message: Message) -> int:
-        """Start a kernel and return its work id.
+        """Start a kernel and return its run id.
 
         Raises:
-            UsageError: unknown kernel or device, bad size or numbers.
+            UsageError: unknown kernel or device, invalid size or numbers.
         """
         request = _kernel_request(message)
         with self._realtime_model.modify() as model:
@@ -70,7 +70,7 @@ class EmulatorRequestHandler:
         return run_id
 
     def finished_kernel(self, run_id: int) -> Message | None:
-        """Return the answer to a kernel that is done, None while it runs."""
+        """Return the response for a finished kernel, None while it runs."""
         with self._realtime_model.now() as model:
             result = model.result(run_id)
             if result is None:
@@ -81,13 +81,13 @@ class EmulatorRequestHandler:
         return _kernel_answer(result, unix_s)
 
     def cancel_kernel(self, run_id: int) -> None:
-        """Stop a kernel that nobody waits for."""
+        """Cancel a kernel whose client has disconnected."""
         self._running.discard(run_id)
         with self._realtime_model.modify() as model:
             model.forget(run_id)
 
     def remove_stale_groups(self) -> None:
-        """Take away what is left of jobs that ended long ago."""
+        """Remove the emulated control groups of jobs that ended long ago."""
         if self._groups.has_groups:
             self._groups.remove_stale(self._throttle.has_job)
 

@@ -1,4 +1,4 @@
-"""The files of an emulated node below `/sys`, `/dev` and `/proc`: what each says and does on a write.
+"""The emulated files of a node below `/sys`, `/dev` and `/proc`: their content and the effect of writes.
 
-How they are served is in `slurm_energy_lab.emulator.fuse`, how power behaves in `slurm_energy_lab.model`.
+`slurm_energy_lab.emulator.fuse` serves the files, `slurm_energy_lab.model` holds the physics.
 """

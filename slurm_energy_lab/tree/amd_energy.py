@@ -1,8 +1,9 @@
-"""/sys/class/hwmon: AMD's counters as the driver amd_energy shows them, for kernels before powercap had them.
+"""/sys/class/hwmon: AMD's energy counters as the driver amd_energy shows them, before powercap had them.
 
-Follows drivers/hwmon/amd_energy.c (upstream until Linux 5.12) and Documentation/hwmon/amd_energy.rst: a
-channel for each core (`EcoreNNN`), then one for each NUMA node although it is called `EsocketN` and shows
-the register of the node's package; microjoules, unwrapped by the driver; mode 0440.
+Follows drivers/hwmon/amd_energy.c (upstream until Linux 5.12) and Documentation/hwmon/amd_energy.rst. There
+is a channel for each core (`EcoreNNN`), then one for each NUMA node, although that channel is called
+`EsocketN` and shows the register of the node's package. Values are microjoules, unwrapped by the driver; the
+mode is 0440.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _CHIP = "hwmon8"
 
 
 def add_amd_energy(tree: Tree, realtime_model: RealtimeModel) -> None:
-    """Add the one chip of the node."""
+    """Add the node's single amd_energy chip."""
     base, cpu = f"{DEVICES}/{_CHIP}", realtime_model.profile.cpu
     tree.text(f"{base}/name", "amd_energy")
     for core in range(cpu.cores):
@@ -39,7 +40,7 @@ def _add_channel(tree: Tree, base: str, channel: int, label: str, joules: Callab
 
 
 def _joules(realtime_model: RealtimeModel, package: int, parts: int) -> Callable[[], float]:
-    """Return what reads a package's energy, divided evenly among so many parts."""
+    """Return a function that reads a package's energy divided by `parts`."""
 
     def read() -> float:
         with realtime_model.now() as model:

@@ -1,4 +1,4 @@
-"""The cpufreq files: per policy, the drivers' global switches, and their effect on the model."""
+"""The cpufreq files: files of each policy, global switches of the drivers, and their effect on the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATUS_DIRECTORIES = {"intel": f"{CPU_ROOT}/intel_pstate", "amd": f"{CPU_ROOT}/
 
 
 class CpufreqFiles:
-    """All cpufreq files of one node over one `CpufreqState`."""
+    """All cpufreq files of one node, backed by one `CpufreqState`."""
 
     def __init__(self, tree: Tree, realtime_model: RealtimeModel) -> None:
         self._tree = tree

@@ -1,10 +1,10 @@
-"""The frequency drivers' state: what a write to a cpufreq file accepts, changes and shows afterwards.
+"""State of the cpufreq drivers: values accepted by writes, their effect, and the values that files show.
 
-Follows the kernel's cpufreq core (drivers/cpufreq/cpufreq.c: requests of minimum and maximum are kept as
-asked, the policy in force is derived from them) and its drivers in the same folder: acpi-cpufreq.c,
+Follows the kernel's cpufreq core (drivers/cpufreq/cpufreq.c: it stores the requested minimum and maximum
+unchanged and derives the policy in force from them) and its drivers in the same folder: acpi-cpufreq.c,
 intel_pstate.c (intel_pstate and intel_cpufreq), amd-pstate.c (amd-pstate, passive or guided, and
-amd-pstate-epp) and cppc_cpufreq.c; documents: Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst,
-amd-pstate.rst. No files and no model in here; refusals are OSError.
+amd-pstate-epp) and cppc_cpufreq.c. Documents: Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst,
+amd-pstate.rst. The module uses neither files nor the model; a rejected write raises OSError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_REQUEST = 2**31 - 1
 
 @dataclass(slots=True)
 class PolicySettings:
-    """What was asked of one CPU; `saved_epp` is the preference to return to after governor performance."""
+    """Settings requested for one CPU; `saved_epp` is the preference restored after governor performance."""
 
     cpu: int
     governor: str
@@ -44,19 +44,19 @@ class CpufreqState:
     """Frequency settings of all CPUs of a node; every CPU has a policy of its own."""
 
     def __init__(self, profile: CpufreqProfile, cpus: int, hwp: bool = False) -> None:
-        """Set up as after boot.
+        """Set the state after boot.
 
         Args:
-            profile: what the driver offers.
-            cpus: logical CPUs.
-            hwp: the processor has hardware P-states, so that Intel's driver has preferences in passive mode
-                too (intel_pstate.c: intel_cpufreq.attr = hwp_cpufreq_attrs).
+            profile: properties of the driver.
+            cpus: number of logical CPUs.
+            hwp: whether the processor has hardware P-states. Intel's driver then has preferences in passive
+                mode, too (intel_pstate.c: intel_cpufreq.attr = hwp_cpufreq_attrs).
         """
         self.profile = profile
         self.driver = profile.driver
         self.hwp = hwp
         self.mode = "active" if self.active else "passive"
-        # cppc_cpufreq.c: the core begins with boost off unless a driver says otherwise.
+        # cppc_cpufreq.c: the core starts with boost off unless a driver enables it.
         self.boost = self.family != "cppc"
         self.max_perf_pct = 100
         self.min_perf_pct = max(1, profile.min_khz * 100 // profile.max_khz)
@@ -73,29 +73,29 @@ class CpufreqState:
 
     @property
     def family(self) -> str:
-        """`intel`, `amd`, `acpi` or `cppc`: which files the driver has."""
+        """`intel`, `amd`, `acpi` or `cppc`: the set of files that the driver has."""
         if self.driver.startswith("amd"):
             return "amd"
         return {"i": "intel", "a": "acpi", "c": "cppc"}[self.driver[0]]
 
     @property
     def active(self) -> bool:
-        """Whether the firmware governs itself."""
+        """Whether the firmware selects the frequency."""
         return self.driver in ACTIVE_DRIVERS
 
     @property
     def governors(self) -> tuple[str, ...]:
-        """Governors that the present driver accepts, in the order the file lists them."""
+        """Governors that the current driver accepts, in the order of the file."""
         return ACTIVE_GOVERNORS if self.active else GENERIC_GOVERNORS
 
     @property
     def table_khz(self) -> tuple[int, ...]:
-        """The frequency table of a table driver, falling; else empty."""
+        """The falling frequency table of acpi-cpufreq; empty for other drivers."""
         return self.profile.available_khz if self.driver == "acpi-cpufreq" else ()
 
     @property
     def cpuinfo_max_khz(self) -> int:
-        """What `cpuinfo_max_freq` shows; all but acpi-cpufreq lower it when boost is off."""
+        """Value of `cpuinfo_max_freq`. All drivers but acpi-cpufreq lower it when boost is off."""
         if self.boost or self.family == "acpi":
             return self.profile.cpuinfo_max_khz
         return min(self.profile.base_khz, self.profile.cpuinfo_max_khz)
@@ -103,15 +103,18 @@ class CpufreqState:
     def available_epp(self, policy: PolicySettings) -> str:
         """Return `energy_performance_available_preferences`.
 
-        Under governor performance AMD's active driver offers nothing else (amd-pstate.c,
-        show_energy_performance_available_preferences); Intel's always lists all.
+        Under governor performance AMD's active driver offers only `performance` (amd-pstate.c,
+        show_energy_performance_available_preferences). Intel's driver always lists all preferences.
         """
         if self.family == "amd" and policy.governor == "performance":
             return "performance"
         return " ".join(EPP_NAMES) + " "
 
     def limits_khz(self, policy: PolicySettings) -> tuple[int, int]:
-        """Return (minimum, maximum) in force: requests within the hardware's range, minimum giving way."""
+        """Return the effective (minimum, maximum).
+
+        Both requests are clamped to the hardware's range; the minimum is lowered if it exceeds the maximum.
+        """
         floor, ceiling = self.profile.min_khz, self.cpuinfo_max_khz
         high = min(max(policy.requested_max_khz, floor), ceiling)
         low = min(max(policy.requested_min_khz, floor), ceiling)
@@ -121,7 +124,7 @@ class CpufreqState:
         return min(low, high), high
 
     def set_governor(self, policy: PolicySettings, word: str, current_khz: int) -> None:
-        """Take `scaling_governor`; names are compared without regard to case.
+        """Process a write to `scaling_governor`. Names are case-insensitive.
 
         Raises:
             OSError: EINVAL for a governor that the driver does not have.
@@ -136,22 +139,26 @@ class CpufreqState:
         policy.governor = name
 
     def _follow_governor_with_epp(self, policy: PolicySettings, governor: str) -> None:
-        """Governor performance forces the preference; only Intel's driver gives the old one back."""
+        """Update the preference after a change of governor.
+
+        Governor performance forces preference `performance`. When it ends, only Intel's driver restores the
+        previous preference.
+        """
         if governor == "performance":
             policy.saved_epp, policy.epp = policy.epp, "performance"
         elif self.family == "intel":
             policy.epp = policy.saved_epp
 
     def request_min(self, policy: PolicySettings, khz: int) -> None:
-        """Take `scaling_min_freq`."""
+        """Process a write to `scaling_min_freq`."""
         policy.requested_min_khz = _request(khz)
 
     def request_max(self, policy: PolicySettings, khz: int) -> None:
-        """Take `scaling_max_freq`."""
+        """Process a write to `scaling_max_freq`."""
         policy.requested_max_khz = _request(khz)
 
     def set_speed(self, policy: PolicySettings, khz: int) -> None:
-        """Take `scaling_setspeed`.
+        """Process a write to `scaling_setspeed`.
 
         Raises:
             OSError: EINVAL unless the governor is userspace.
@@ -161,7 +168,10 @@ class CpufreqState:
         policy.setspeed_khz = khz
 
     def speed_khz(self, policy: PolicySettings) -> int | None:
-        """Return what `scaling_setspeed` asks for within the limits, None unless governor userspace."""
+        """Return the frequency requested with `scaling_setspeed`, clamped to the limits.
+
+        None unless the governor is userspace.
+        """
         if policy.governor != "userspace":
             return None
         low, high = self.limits_khz(policy)
@@ -169,7 +179,7 @@ class CpufreqState:
         return min((khz for khz in self.table_khz if wanted <= khz <= high), default=wanted)
 
     def set_epp(self, policy: PolicySettings, word: str) -> None:
-        """Take `energy_performance_preference`: a name, or with Intel's driver a number up to 255.
+        """Process a write to `energy_performance_preference`: a name, or for Intel's driver a number to 255.
 
         Raises:
             OSError: EINVAL for anything else; EBUSY for any preference but performance while the active
@@ -189,10 +199,10 @@ class CpufreqState:
         return named.get(int(word), str(int(word)))
 
     def set_boost(self, enabled: bool) -> None:
-        """Take `cpufreq/boost`, or the inverse of `no_turbo`.
+        """Process a write to `cpufreq/boost`, or of the inverse value to `no_turbo`.
 
-        The former resets every maximum to what the hardware then offers, as kernels do that have no
-        request of their own for boost (before 2026).
+        A write to `boost` resets every maximum to the hardware's maximum, as in kernels without a separate
+        frequency request for boost (before 2026).
         """
         self.boost = enabled
         if self.family != "intel":
@@ -200,7 +210,7 @@ class CpufreqState:
                 policy.requested_max_khz = self.cpuinfo_max_khz
 
     def set_perf_pct(self, low: int | None = None, high: int | None = None) -> None:
-        """Take `intel_pstate/min_perf_pct` or `max_perf_pct`, each kept within range of the other."""
+        """Process a write to `intel_pstate/min_perf_pct` or `max_perf_pct`; each is clamped by the other."""
         if high is not None:
             self.max_perf_pct = min(max(high, self.min_perf_pct), 100)
         if low is not None:
@@ -208,10 +218,10 @@ class CpufreqState:
             self.min_perf_pct = min(max(low, floor), self.max_perf_pct)
 
     def switch_mode(self, mode: str) -> None:
-        """Take `intel_pstate/status` or `amd_pstate/status`: another driver with fresh policies.
+        """Process a write to `intel_pstate/status` or `amd_pstate/status`: switch driver, reset policies.
 
         Raises:
-            OSError: EINVAL for an unknown mode, EBUSY for leaving the driver altogether.
+            OSError: EINVAL for an unknown mode, EBUSY for a mode that unloads the driver.
         """
         if mode in ("off", "disable"):
             refuse(errno.EBUSY)
@@ -226,10 +236,10 @@ class CpufreqState:
         self.policies = [self._initial_policy(policy.cpu, governor, epp) for policy in self.policies]
 
     def request(self, policy: PolicySettings) -> FrequencyRequest:
-        """Return what the silicon is asked to do for one CPU.
+        """Return the settings of one CPU for the model.
 
-        The model knows the profile's driver only; after a switch of mode the governor is translated
-        into the one of that driver that comes closest.
+        The model supports the profile's driver only. After a switch of mode the governor is translated to
+        the closest governor of that driver.
         """
         low, high = self.limits_khz(policy)
         if self.family == "intel":
@@ -258,7 +268,7 @@ def _default_governor(driver: str) -> str:
 
 
 def _request(khz: int) -> int:
-    """The core keeps requests as signed 32-bit numbers: the upper half is cut off, negatives refused."""
+    """Return a request as the core stores it: truncated to 32 bits; negative values are rejected."""
     value = khz & 0xFFFFFFFF
     if value > _MAX_REQUEST:
         refuse(errno.EINVAL)

@@ -10,7 +10,7 @@ PATH = "/proc/cpuinfo"
 
 
 def add_cpuinfo(tree: Tree, realtime_model: RealtimeModel) -> None:
-    """Add the file; its `cpu MHz` is the core's present frequency."""
+    """Add the file; its `cpu MHz` is the core's current frequency."""
     cpu = realtime_model.profile.cpu
     base_khz = realtime_model.profile.cpufreq.base_khz
     parts = [_before_and_after_mhz(cpu, number, base_khz) for number in range(cpu.cpus)]

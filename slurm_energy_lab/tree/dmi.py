@@ -1,7 +1,8 @@
-"""/sys/firmware/dmi/tables: the firmware's table of memory modules, as SMBIOS 3 lays it out.
+"""/sys/firmware/dmi/tables: the firmware's table of memory modules in the format of SMBIOS 3.
 
 Follows DMTF DSP0134: 5.2.2 (64-bit entry point), 6.1.2 and 6.1.3 (structures and their strings), 7.18
-(type 17); drivers/firmware/dmi_scan.c shows both files to root alone. Only memory modules are in it.
+(type 17). Only root can read the two files (drivers/firmware/dmi_scan.c). The table holds memory modules
+only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def add_dmi(tree: Tree, memory: MemoryProfile) -> None:
 
 
 def _module(memory: MemoryProfile, number: int) -> bytes:
-    """Return one occupied slot; from 32 GiB on the size stands in the extended field."""
+    """Return the structure of one occupied slot; sizes from 32 GiB on are in the extended field."""
     large = memory.dimm_mb > _LARGEST_MB
     body = struct.pack(
         "<HHHHHBBBBBHHBBBBBIHHHH",
@@ -65,6 +66,6 @@ def _structure(kind: int, handle: int, body: bytes, *strings: str) -> bytes:
 
 
 def _entry_point(table_bytes: int) -> bytes:
-    """Return the 64-bit entry point; its bytes add up to 0."""
+    """Return the 64-bit entry point; its checksum makes the sum of all bytes 0."""
     fields = struct.pack("<5sBBBBBBBIQ", b"_SM3_", 0, 24, 3, 3, 0, 1, 0, table_bytes, 0)
     return fields[:5] + bytes([-sum(fields) & 0xFF]) + fields[6:]

@@ -1,7 +1,7 @@
-"""What an emulated tree is made of: files, devices and links by absolute path, as sysfs and devtmpfs behave.
+"""Data structure of an emulated file tree: files, devices and links by absolute path.
 
-Only the data structure; what a particular file says or does is decided in the other modules of this
-package, how it is served in `slurm_energy_lab.emulator.fuse`.
+Entries behave as in sysfs and devtmpfs. The other modules of this package define content and effect of the
+individual files; `slurm_energy_lab.emulator.fuse` serves them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ Content = bytes | Callable[[], bytes]
 Store = Callable[[bytes], None]
 
 PAGE_BYTES = 4096
-"""Size that sysfs shows for every attribute, and the most that one write may carry."""
+"""Size that sysfs shows for every attribute, and the maximum size of one write."""
 
 
 def refuse(code: int) -> NoReturn:
-    """Answer the system call at hand with an error number, as a driver would."""
+    """Raise OSError: the current system call returns this error number, as from a driver."""
     raise OSError(code, os.strerror(code))
 
 
 class TreeEntry:
-    """Anything with a path; `mode` includes the file type."""
+    """Base of all entries of the tree; `mode` includes the file type."""
 
     __slots__ = ("gid", "mode", "size", "uid")
 
@@ -37,32 +37,32 @@ class TreeEntry:
 
 
 class File(TreeEntry):
-    """A sysfs-like attribute: content is made as a whole when reading starts, one write is one store."""
+    """A sysfs-like attribute: the whole content is generated when reading starts; one write is one store."""
 
     __slots__ = ("content", "store")
 
     def __init__(
         self, content: Content, mode: int = 0o444, store: Store | None = None, size: int = PAGE_BYTES
     ) -> None:
-        """Describe an attribute.
+        """Create an attribute.
 
         Args:
-            content: bytes, or a function that makes them and may raise OSError.
+            content: bytes, or a function that returns them and may raise OSError.
             mode: permission bits.
-            store: takes the bytes of one write and may raise OSError; None: not writable.
-            size: what stat shows (sysfs: one page; procfs: 0).
+            store: function called with the bytes of one write; may raise OSError. None: not writable.
+            size: size that stat shows (sysfs: one page; procfs: 0).
         """
         super().__init__(stat.S_IFREG | mode, size)
         self.content = content
         self.store = store
 
     def render(self) -> bytes:
-        """Return the present content."""
+        """Return the current content."""
         return self.content if isinstance(self.content, bytes) else self.content()
 
 
 class CharacterDevice(TreeEntry):
-    """A character device in disguise: reads and writes have a position and no cached content."""
+    """A regular file that acts as a character device: reads and writes have a position, no cached content."""
 
     __slots__ = ()
 
@@ -70,17 +70,17 @@ class CharacterDevice(TreeEntry):
         super().__init__(stat.S_IFREG | mode, PAGE_BYTES)
 
     def client_opened(self) -> None:
-        """Note that one more client holds the device."""
+        """Called when a client opens the device."""
 
     def client_closed(self) -> None:
-        """Note that one client less holds the device."""
+        """Called when a client closes the device."""
 
     def read_at(self, size: int, offset: int) -> bytes:
         """Return at most `size` bytes from `offset`; may raise OSError."""
         refuse(errno.EINVAL)
 
     def write_at(self, data: bytes, offset: int, uid: int) -> int:
-        """Take bytes that a process of `uid` writes at `offset`; return how many were taken."""
+        """Process bytes that a process of `uid` writes at `offset`; return the number of bytes written."""
         refuse(errno.EINVAL)
 
 
@@ -105,12 +105,12 @@ class Directory(TreeEntry):
 
 
 class Tree:
-    """Entries by absolute path. Parents come into being by themselves."""
+    """Entries by absolute path. Missing parent directories are created automatically."""
 
     def __init__(self) -> None:
         self._entries: dict[str, TreeEntry] = {"/": Directory()}
         self.faults: dict[str, int] = {}
-        """Error numbers by path, to play broken hardware; a path that ends in `/` stands for all below it."""
+        """Error numbers by path, to emulate broken hardware. A path that ends in `/` covers all below it."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -120,7 +120,7 @@ class Tree:
         return self._entries.get(path)
 
     def fault(self, path: str) -> int:
-        """Return the error number that using a path gives, 0 for none."""
+        """Return the error number that access to a path returns, 0 for none."""
         if not self.faults:
             return 0
         below = (
@@ -129,13 +129,13 @@ class Tree:
         return self.faults.get(path) or next(below, 0)
 
     def add(self, path: str, entry: TreeEntry) -> None:
-        """Put an entry in place, replacing one of the same path."""
+        """Add an entry, replacing an existing one of the same path."""
         parent, _, name = path.rpartition("/")
         self.directory(parent or "/").children[name] = entry
         self._entries[path] = entry
 
     def directory(self, path: str) -> Directory:
-        """Return the directory of that path, made with its parents where missing."""
+        """Return the directory of a path; create it and its parents if missing."""
         found = self._entries.get(path)
         if isinstance(found, Directory):
             return found
@@ -144,7 +144,7 @@ class Tree:
         return made
 
     def text(self, path: str, text: str, mode: int = 0o444) -> None:
-        """Add a file that always says `text` (newline added)."""
+        """Add a file with constant content: `text` and a newline."""
         self.add(path, File(text.encode() + b"\n", mode))
 
     def link(self, path: str, target: str) -> None:
@@ -152,7 +152,7 @@ class Tree:
         self.add(path, Link(target))
 
     def remove(self, path: str) -> None:
-        """Take away an entry and everything below it; absent is fine."""
+        """Remove an entry and everything below it. A missing entry is not an error."""
         entry = self._entries.pop(path, None)
         if entry is None:
             return

@@ -1,9 +1,9 @@
-"""/sys/class/hwmon: ACPI power meters, of the whole node or of the rails of NVIDIA Grace.
+"""/sys/class/hwmon: ACPI power meters of the whole node, or of the power rails of NVIDIA Grace.
 
 Follows drivers/hwmon/acpi_power_meter.c and Documentation/hwmon/acpi_power_meter.rst: microwatts averaged
-over `power1_average_interval` milliseconds; `power1_oem_info` is what the firmware says of the meter. The
-labels of Grace and what each includes are from NVIDIA's Grace Performance Tuning Guide; how the socket
-divides into its rails is assumed.
+over `power1_average_interval` milliseconds; `power1_oem_info` is the firmware's label of the meter. The
+labels of Grace and the components that each includes are from NVIDIA's Grace Performance Tuning Guide. The
+division of a socket's power among its rails is assumed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CORE_SHARE = 0.75
 
 
 class AcpiPowerMeter:
-    """Mean power of the node over the last whole interval; whoever keeps time calls `sample`."""
+    """Mean power of the node over the last complete interval. A timer of the emulator calls `sample`."""
 
     def __init__(self, realtime_model: RealtimeModel) -> None:
         self._realtime_model = realtime_model
@@ -32,7 +32,7 @@ class AcpiPowerMeter:
             self._watts = model.power_watts("node")
 
     def sample(self) -> None:
-        """End an interval: what it averaged is shown until the next one ends."""
+        """End an interval. Its mean power is shown until the next interval ends."""
         with self._realtime_model.now() as model:
             now_s, energy_joules = model.now_s, model.energy_joules("node")
         if now_s > self._since_s:
@@ -40,12 +40,12 @@ class AcpiPowerMeter:
             self._since_s, self._energy_joules = now_s, energy_joules
 
     def microwatts(self) -> int:
-        """Return what `power1_average` shows."""
+        """Return the value of `power1_average`."""
         return round(self._watts * 1e6)
 
 
 def add_hwmon(tree: Tree, realtime_model: RealtimeModel, meter: AcpiPowerMeter) -> None:
-    """Add the power meters that the profile has, from hwmon0 or, with several, from hwmon16 on."""
+    """Add the power meters of the profile: one as hwmon0, several from hwmon16 on."""
     kind = realtime_model.profile.other.power_meters or "acpi"
     if kind == "acpi":
         _add_meter(tree, "hwmon0", "node", INTERVAL_S, meter.microwatts)
@@ -67,7 +67,10 @@ def _add_meter(tree: Tree, name: str, label: str, interval_s: float, microwatts:
 
 
 def _grace_rails(realtime_model: RealtimeModel) -> list[tuple[str, Callable[[], int]]]:
-    """Return (label, microwatts now) of every meter: rails are in `Grace`, which is in `Module`."""
+    """Return (label, function for the current microwatts) of every meter.
+
+    The rails are part of `Grace`, and `Grace` is part of `Module`.
+    """
     profile = realtime_model.profile
     found: list[tuple[str, Callable[[], int]]] = []
     for socket in range(profile.cpu.packages):

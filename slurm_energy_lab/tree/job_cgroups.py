@@ -1,8 +1,8 @@
-"""Slurm's control groups of version 2 as the emulated processors would fill them.
+"""Slurm's control groups (version 2) of jobs, with the CPU time of the emulated processors.
 
-`system.slice/NODE_slurmstepd.scope/job_JOB/cpu.stat`: Slurm, cgroup_v2.html (several slurmds on a machine);
-Linux, Documentation/admin-guide/cgroup-v2.rst. The groups in which the lab's processes really are count
-the machine's time and are elsewhere (`throttle`).
+Path: `system.slice/NODE_slurmstepd.scope/job_JOB/cpu.stat`. Sources: Slurm, cgroup_v2.html (several slurmds
+on a machine); Linux, Documentation/admin-guide/cgroup-v2.rst. The lab's processes run in other, real control
+groups (`cpu_throttle`), which count the CPU time of the machine.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from slurm_energy_lab.tree.entries import File, Tree, refuse
 
 ROOT = "/sys/fs/cgroup/system.slice"
 GROUP_RETENTION_S = 60.0
-"""How long a job's group stays after nothing of the job runs any more; Slurm removes it at the job's end."""
+"""Time for which a job's group remains after its last activity. Slurm removes it at the end of the job."""
 
 
 class _Group:
-    """One job's group."""
+    """Control group of one job."""
 
     def __init__(self, realtime_model: RealtimeModel, job_id: int, now_s: float) -> None:
         self._realtime_model = realtime_model
@@ -29,7 +29,7 @@ class _Group:
         self.gone = False
 
     def stat(self) -> bytes:
-        """Return the content of cpu.stat; a removed group has none, as with the kernel's."""
+        """Return the content of cpu.stat; ENODEV after the removal of the group, as in the kernel."""
         if self.gone:
             refuse(errno.ENODEV)
         with self._realtime_model.now() as model:
@@ -42,18 +42,18 @@ class _Group:
 
 
 class JobCgroups:
-    """The groups of one node's jobs; they come with a job's first program or kernel."""
+    """Control groups of the jobs of one node. A group appears with a job's first program or kernel."""
 
     def __init__(
         self, tree: Tree, realtime_model: RealtimeModel, node: str, clock: Callable[[], float]
     ) -> None:
-        """Prepare.
+        """Add the scope directory of the node.
 
         Args:
-            tree: where the groups appear.
+            tree: file tree in which the groups appear.
             realtime_model: the node's model.
             node: Slurm's name of the node.
-            clock: seconds that only rise.
+            clock: monotonic clock in seconds.
         """
         self._tree = tree
         self._realtime_model = realtime_model
@@ -64,11 +64,11 @@ class JobCgroups:
 
     @property
     def has_groups(self) -> bool:
-        """Whether there is a group."""
+        """Whether the node has any group."""
         return bool(self._groups)
 
     def create_group(self, job_id: int) -> None:
-        """Make a job's group, if it is not there."""
+        """Create the group of a job if it does not exist, and record the job's activity."""
         group = self._groups.get(job_id)
         if group is None:
             group = self._groups[job_id] = _Group(self._realtime_model, job_id, self._clock())
@@ -76,10 +76,10 @@ class JobCgroups:
         group.active_s = self._clock()
 
     def remove_stale(self, alive: Callable[[int], bool]) -> None:
-        """Remove groups of jobs that ended long ago.
+        """Remove groups of jobs without activity for `GROUP_RETENTION_S`.
 
         Args:
-            alive: whether a job's real programs are still there.
+            alive: function that returns whether real programs of a job still run.
         """
         now_s = self._clock()
         with self._realtime_model.now() as model:

@@ -1,6 +1,6 @@
-"""Text that people write into sysfs files, read the way the kernel reads it. Pure functions.
+"""Parsers of values written to sysfs files, equivalent to the kernel's parsers. Pure functions.
 
-Each raises OSError with the error number that the kernel's own function gives.
+Each raises OSError with the error number that the kernel's own function returns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _until_nul(data: bytes) -> bytes:
 
 
 def decimal_u64(data: bytes) -> int:
-    """Read like `kstrtoull(buf, 10)`: digits, an optional sign +, an optional newline; a NUL ends the text.
+    """Parse like `kstrtoull(buf, 10)`: digits, optional sign +, optional newline; a NUL ends the text.
 
     Raises:
         OSError: EINVAL for anything else, ERANGE above 64 bits.
@@ -32,7 +32,7 @@ def decimal_u64(data: bytes) -> int:
 
 
 def any_base_unsigned(data: bytes, bits: int = 64) -> int:
-    """Read like `kstrtoul(buf, 0)`: decimal, 0x hexadecimal, or octal after a leading 0.
+    """Parse like `kstrtoul(buf, 0)`: decimal, 0x hexadecimal, or octal after a leading 0.
 
     Raises:
         OSError: EINVAL for anything else, ERANGE above `bits`.
@@ -48,7 +48,7 @@ def any_base_unsigned(data: bytes, bits: int = 64) -> int:
 
 
 def scanned_integer(data: bytes) -> int:
-    """Read like `sscanf(buf, "%d")`: leading blanks, a number, anything after it ignored."""
+    """Parse like `sscanf(buf, "%d")`: leading blanks, a number; the rest is ignored."""
     match = _SCANNED.match(_until_nul(data))
     if match is None:
         refuse(errno.EINVAL)
@@ -56,7 +56,7 @@ def scanned_integer(data: bytes) -> int:
 
 
 def boolean(data: bytes) -> bool:
-    """Read like `kstrtobool`: the first letters of yes, no, true, false, 1, 0, on, off."""
+    """Parse like `kstrtobool`: the first letters of yes, no, true, false, 1, 0, on, off."""
     text = _until_nul(data)[:2].lower()
     if text[:1] in (b"y", b"t", b"1") or text == b"on":
         return True
@@ -66,7 +66,7 @@ def boolean(data: bytes) -> bool:
 
 
 def word(data: bytes, limit: int) -> str:
-    """Read like `sscanf(buf, "%<limit>s")`: the first word, cut at `limit` bytes."""
+    """Parse like `sscanf(buf, "%<limit>s")`: the first word, truncated to `limit` bytes."""
     words = _until_nul(data).split()
     if not words:
         refuse(errno.EINVAL)

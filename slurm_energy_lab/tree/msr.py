@@ -1,4 +1,4 @@
-"""/dev/cpu/N/msr: 64-bit registers at their number as the file offset, root only."""
+"""/dev/cpu/N/msr: 64-bit registers. The file offset is the register number; only root has access."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RegisterReading = Callable[[], int]
 
 
 class MsrDevice(CharacterDevice):
-    """The registers that one CPU sees; all CPUs of a package share them."""
+    """MSRs of one CPU; all CPUs of a package share them."""
 
     __slots__ = ("_registers", "_writers")
 
@@ -41,7 +41,11 @@ class MsrDevice(CharacterDevice):
         self._writers = writers
 
     def read_at(self, size: int, offset: int) -> bytes:
-        """Return the register again for each 8 bytes asked; EINVAL for other sizes, EIO if unknown."""
+        """Return the register, repeated for each 8 bytes requested.
+
+        Raises:
+            OSError: EINVAL for other sizes, EIO for an unknown register.
+        """
         if size % 8:
             refuse(errno.EINVAL)
         reading = self._registers.get(offset)
@@ -50,7 +54,7 @@ class MsrDevice(CharacterDevice):
         return struct.pack("<Q", reading()) * (size // 8)
 
     def write_at(self, data: bytes, offset: int, uid: int) -> int:
-        """Write a register; EIO where the hardware would fault."""
+        """Write a register; EIO if the access would fault on hardware."""
         if len(data) % 8:
             refuse(errno.EINVAL)
         writer = self._writers.get(offset)
@@ -119,7 +123,7 @@ def _intel_readings(registers: RaplRegisters, package: int) -> dict[int, Registe
 
 
 def _power_info(registers: RaplRegisters) -> int:
-    """Return MSR 0x614: thermal design power and the highest limit, in power units."""
+    """Return MSR 0x614: thermal design power and maximum limit in power units."""
     unit_uw = registers.units.power_uw
     tdp = round(registers.realtime_model.profile.cpu.tdp_watts * 1e6) // unit_uw & LIMIT_MASK
     highest = max(constraint.max_watts for constraint in registers.limits[0].constraints)

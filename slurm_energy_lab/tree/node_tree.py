@@ -1,4 +1,4 @@
-"""Puts the tree of one node together."""
+"""Construction of the complete file tree of one node."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from slurm_energy_lab.tree.topology import add_topology
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """What differs between nodes of one profile.
+    """Properties that may differ between nodes of one profile.
 
     Attributes:
         node: node name.
-        energy_offset_joules: what the RAPL counters stand at in the beginning.
-        rapl_locked: the firmware has locked the package limits.
-        gpu_persistence: persistence mode is on from the start.
-        counter_range_joules: after how much the RAPL counters wrap; None: as the profile's units have it.
-        pm_counters: the blade controller shows HPE Cray's pm_counters.
+        energy_offset_joules: initial value of the RAPL counters.
+        rapl_locked: whether the firmware has locked the package limits.
+        gpu_persistence: whether persistence mode is on from the start.
+        counter_range_joules: energy after which the RAPL counters wrap. None: according to the profile's
+            units.
+        pm_counters: whether the node has HPE Cray's pm_counters.
     """
 
     node: str
@@ -45,7 +46,7 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class NodeTree:
-    """The tree, and the parts of it that somebody else has to drive."""
+    """The file tree, and the objects in it that the emulator process updates."""
 
     tree: Tree
     cpufreq: CpufreqFiles
@@ -54,7 +55,7 @@ class NodeTree:
 
 
 def build_tree(realtime_model: RealtimeModel, firmware: NodeOptions) -> NodeTree:
-    """Build every emulated file of a node."""
+    """Build all emulated files of a node."""
     tree = Tree()
     add_topology(tree, realtime_model.profile)
     cpufreq = CpufreqFiles(tree, realtime_model)

@@ -1,7 +1,7 @@
-"""/dev/nvidiactl and /dev/nvidiaN: the state that the NVML stub reads and the commands that it writes.
+"""/dev/nvidiactl and /dev/nvidiaN: GPU state that the NVML stub reads, and commands that it writes.
 
-The layout of both is `native/nvidia_device.h`. /dev/nvidiactl shows one header and one record per GPU;
-a command is three 32-bit numbers written to /dev/nvidiaN by root.
+`native/nvidia_device.h` defines the layout of both. /dev/nvidiactl shows one header and one record per GPU.
+A command consists of three 32-bit numbers that root writes to /dev/nvidiaN.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAGIC = b"SNRGYNV1"
 RECORD_OFFSET = 4096
 RECORD_STRIDE = 4096
 ENERGY_INTERVAL_S = 0.02
-"""Drivers refresh the energy counter every 20 to 100 ms, depending on the GPU."""
+"""Refresh interval of the energy counter. Real drivers use 20 to 100 ms, depending on the GPU."""
 
 SET_POWER_LIMIT, LOCK_GRAPHICS, RESET_GRAPHICS, LOCK_MEMORY, RESET_MEMORY, SET_PERSISTENCE = range(1, 7)
 ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
@@ -36,7 +36,7 @@ Range = tuple[int, int]
 
 
 class NvidiaGpu(CharacterDevice):
-    """One GPU: settings in force, its record, and the device file /dev/nvidiaN."""
+    """One GPU: its settings, its record and its device file /dev/nvidiaN."""
 
     __slots__ = (
         "_energy",
@@ -68,14 +68,14 @@ class NvidiaGpu(CharacterDevice):
         self._locked_memory: Range | None = None
 
     def reload_driver(self) -> None:
-        """Forget every setting and start the energy counter at 0, as unloading the driver does."""
+        """Reset all settings and the energy counter, as happens when the driver is unloaded."""
         self._reset_settings()
         with self._realtime_model.now() as model:
             self._energy_base_mj = model.gpu_state(self._index).energy_mj
         self._push()
 
     def record(self) -> bytes:
-        """Return the present record."""
+        """Return the current record."""
         with self._realtime_model.now() as model:
             state = model.gpu_state(self._index)
             energy_mj = self._energy.value(model)
@@ -106,10 +106,10 @@ class NvidiaGpu(CharacterDevice):
         )
 
     def write_at(self, data: bytes, offset: int, uid: int) -> int:
-        """Carry out one command.
+        """Execute one command.
 
         Raises:
-            OSError: EPERM unless root; EINVAL for a bad command or value; EOPNOTSUPP where the GPU has no
+            OSError: EPERM unless root; EINVAL for an invalid command or value; EOPNOTSUPP if the GPU has no
                 such setting.
         """
         if len(data) != COMMAND.size or offset:
@@ -151,7 +151,7 @@ class NvidiaGpu(CharacterDevice):
 
 
 class NvidiaControl(CharacterDevice):
-    """/dev/nvidiactl: header and records. The driver stays loaded while a client holds it open."""
+    """/dev/nvidiactl: header and records. The driver stays loaded while a client has the file open."""
 
     __slots__ = ("_clients", "_gpus", "_header", "_tree")
 
@@ -172,11 +172,11 @@ class NvidiaControl(CharacterDevice):
         )
 
     def client_opened(self) -> None:
-        """Count a client."""
+        """Count a client that opens the file."""
         self._clients += 1
 
     def client_closed(self) -> None:
-        """With the last client gone, GPUs without persistence mode lose their driver."""
+        """Unload the driver of GPUs without persistence mode when the last client closes the file."""
         self._clients -= 1
         if self._clients == 0:
             for gpu in self._gpus:
@@ -187,7 +187,7 @@ class NvidiaControl(CharacterDevice):
         """Return the header from offset 0, or record i from RECORD_OFFSET + i * RECORD_STRIDE.
 
         Raises:
-            OSError: the fault that was set on /dev/nvidia<i>; EIO is NVML's GPU_IS_LOST.
+            OSError: the fault injected for /dev/nvidia<i>; EIO becomes NVML's GPU_IS_LOST.
         """
         if offset < RECORD_OFFSET:
             return self._header[offset : offset + size]
@@ -200,12 +200,12 @@ class NvidiaControl(CharacterDevice):
 
 
 def add_nvidia(tree: Tree, realtime_model: RealtimeModel, node: str, persistent: bool = True) -> None:
-    """Add the device files; nothing on a node without GPUs.
+    """Add the device files of the GPUs, if the node has any.
 
     Args:
-        tree: where to add.
+        tree: the node's file tree.
         realtime_model: the node's model.
-        node: node name; the GPUs' UUIDs derive from it.
+        node: node name, from which the GPUs' UUIDs are derived.
         persistent: whether persistence mode is on from the start, as with nvidia-persistenced.
     """
     profile = realtime_model.profile.gpu
@@ -218,7 +218,7 @@ def add_nvidia(tree: Tree, realtime_model: RealtimeModel, node: str, persistent:
 
 
 def gpu_uuid(profile: GpuProfile, node: str, index: int) -> str:
-    """Return the UUID as NVML writes it."""
+    """Return the UUID of a GPU in NVML's format."""
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{profile.uuid_seed}/{node}/{index}')}"
 
 
@@ -252,7 +252,7 @@ def _static_record(profile: GpuProfile, node: str, index: int) -> bytes:
 
 
 def _has_average(profile: GpuProfile) -> bool:
-    """GA100 and older report instantaneous power only."""
+    """Return whether the GPU reports average power. GA100 and older report instantaneous power only."""
     return profile.compute_capability >= (8, 6)
 
 
@@ -261,7 +261,7 @@ def _supports_memory_lock(profile: GpuProfile) -> bool:
 
 
 def _clock_range(clocks: tuple[int, ...], low: int, high: int) -> Range:
-    """Return a range of clocks that the GPU has; NVML's symbolic limits mean the highest clock."""
+    """Return a requested range clamped to the GPU's clocks; NVML's symbolic limits mean the maximum clock."""
     top = max(clocks)
     low, high = (top if mhz >= _CLOCK_LIMIT_IDS else mhz for mhz in (low, high))
     if low > high:
@@ -271,6 +271,6 @@ def _clock_range(clocks: tuple[int, ...], low: int, high: int) -> Range:
 
 
 def _cuda_number(version: str) -> int:
-    """Return `12.4` as 12040, the way CUDA numbers its versions."""
+    """Return CUDA's version number, e.g. 12040 for `12.4`."""
     major, _, minor = version.partition(".")
     return int(major) * 1000 + int(minor or 0) * 10

@@ -1,7 +1,7 @@
-"""/sys/cray/pm_counters: what the controller of an HPE Cray blade measures, all files updated together.
+"""/sys/cray/pm_counters: measurements of the controller of an HPE Cray blade.
 
-Whole joules and watts with a time stamp in microseconds, ten times a second; `freshness` counts the
-updates. Source: HPE Cray EX, "Access the PM counters".
+All files are updated together ten times a second. They hold whole joules and watts with a time stamp in
+microseconds; `freshness` counts the updates. Source: HPE Cray EX, "Access the PM counters".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMES = {"cpu": "cpu", "dram": "memory", "node": ""}
 
 
 class PmCountersScan:
-    """The last update: every file that is read before the next one shows the same moment."""
+    """Values of the last update. All files show this update until the next one."""
 
     def __init__(self, realtime_model: RealtimeModel) -> None:
         self._realtime_model = realtime_model
@@ -29,7 +29,7 @@ class PmCountersScan:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take a new update if it is time for one."""
+        """Update the values if the next update is due."""
         due = int((self._realtime_model.clock() - self._start_s) * SCAN_HZ)
         if due <= self.freshness:
             return

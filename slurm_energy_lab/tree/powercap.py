@@ -1,8 +1,8 @@
 """The powercap class: control types `intel-rapl` and `intel-rapl-mmio` with their zones and constraints.
 
-Follows drivers/powercap/powercap_sys.c and intel_rapl_common.c: numbers are decimal, every refusal of the
-driver shows as ENODATA (constraints) or ENOSYS (enabled), a failed energy reading as EINVAL. Where a package
-has several dies each has a zone, `package-0-die-1` (rapl_add_package); AMD's dies all show the register of
+Follows drivers/powercap/powercap_sys.c and intel_rapl_common.c: numbers are decimal. Every rejection by the
+driver becomes ENODATA (constraints) or ENOSYS (enabled), a failed energy reading EINVAL. In a package with
+several dies each die has a zone, `package-0-die-1` (rapl_add_package); AMD's dies all show the register of
 their socket. Document: Documentation/power/powercap/powercap.rst.
 """
 
@@ -23,7 +23,7 @@ CLASS = "/sys/class/powercap"
 
 @dataclass(frozen=True, slots=True)
 class EmulatedZone:
-    """One power zone: where it is, what it is called, which counter and limits it shows."""
+    """One power zone: its path, name, energy counter and limits."""
 
     path: str
     name: str
@@ -33,7 +33,7 @@ class EmulatedZone:
 
 
 def add_powercap(tree: Tree, registers: RaplRegisters) -> None:
-    """Add both control types with all zones that the profile has."""
+    """Add both control types with all zones of the profile."""
     rapl = registers.realtime_model.profile.rapl
     _add_control_type(tree, "intel-rapl")
     for zone in zones(registers):
@@ -46,7 +46,10 @@ def add_powercap(tree: Tree, registers: RaplRegisters) -> None:
 
 
 def zones(registers: RaplRegisters) -> list[EmulatedZone]:
-    """Return the zones below `intel-rapl`; psys comes after the first package, so numbers mislead."""
+    """Return the zones below `intel-rapl`.
+
+    psys follows the first package, so zone numbers are not package numbers.
+    """
     profile = registers.realtime_model.profile
     made: list[EmulatedZone] = []
     number = 0
@@ -142,7 +145,7 @@ def _add_constraint(tree: Tree, stem: str, limits: LimitRegister, name: str) -> 
 
 
 def _add_locked_dram_constraint(tree: Tree, base: str, registers: RaplRegisters) -> None:
-    """Server firmware locks DRAM limits as a rule: they can be read, and refuse every write."""
+    """Add a locked DRAM constraint: readable, every write is rejected, as server firmware usually does."""
     stem = f"{base}/constraint_0"
     tree.text(f"{stem}_name", "long_term")
     tree.text(

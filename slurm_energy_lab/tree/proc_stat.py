@@ -1,7 +1,7 @@
 """/proc/stat and /proc/uptime of the emulated processors.
 
-Source: man 5 proc; fs/proc/stat.c. What does not concern the emulated processors (interrupts, context
-switches, boot time, forks) is the machine's own.
+Source: man 5 proc; fs/proc/stat.c. Values that do not concern the emulated processors (interrupts, context
+switches, boot time, forks) are those of the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _OWN_LINES = ("cpu", "procs_running", "procs_blocked")
 class ProcessorTimes:
     """Busy and idle time of the emulated processors since the machine's boot.
 
-    They were idle until the emulator began; what jobs use is user time, what the daemons use system time.
+    Before the start of the emulator they count as idle. CPU time of jobs is user time, CPU time of daemons
+    is system time.
     """
 
     def __init__(
@@ -33,12 +34,12 @@ class ProcessorTimes:
         machine: Path = Path(STAT),
         uptime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
-        """Prepare.
+        """Record the start time.
 
         Args:
             realtime_model: the node's model.
-            machine: the machine's own /proc/stat.
-            uptime: seconds since boot.
+            machine: path of the machine's own /proc/stat.
+            uptime: function that returns the seconds since boot.
         """
         self._realtime_model = realtime_model
         self._machine = machine
@@ -65,13 +66,13 @@ class ProcessorTimes:
         return ("\n".join(lines) + "\n").encode()
 
     def uptime(self) -> bytes:
-        """Return the content of /proc/uptime: seconds since boot, and seconds that all CPUs were idle."""
+        """Return the content of /proc/uptime: seconds since boot, and idle seconds summed over all CPUs."""
         busy, system_s, up_s, _ = self._read()
         idle_s = len(busy) * (up_s - system_s) - sum(busy)
         return f"{up_s:.2f} {max(0.0, idle_s):.2f}\n".encode()
 
     def _read(self) -> tuple[list[float], float, float, float]:
-        """Return jobs' seconds on every CPU, the system's on each, seconds since boot, CPUs busy now."""
+        """Return the jobs' seconds on every CPU, system seconds per CPU, uptime, number of busy CPUs."""
         with self._realtime_model.now() as model:
             usage, now_s = model.usage(), model.now_s
             busy, running = usage.busy_seconds(now_s), usage.busy_cpus()
@@ -80,7 +81,7 @@ class ProcessorTimes:
 
 
 def _ticks(seconds: Sequence[float], shown: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return user, system and idle time in ticks; rounding must not make a time fall below what was shown."""
+    """Return user, system and idle time in ticks, none below the values shown before."""
     user, system, idle = (int(value * USER_HZ) for value in seconds)
     return max(user, shown[0]), max(system, shown[1]), max(idle, shown[2])
 

@@ -1,6 +1,6 @@
-"""RAPL registers of a node: counters and limit registers that the powercap files and the MSRs share.
+"""RAPL registers of a node: energy counters and limit registers shared by powercap files and MSRs.
 
-Raw values and units only; what files make of them is in `powercap`, what /dev/cpu/N/msr does in `msr`.
+The module holds raw values and units. `powercap` and `msr` present them as files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ COUNTER_INTERVAL_S = 0.001
 LIMIT_MASK = 0x7FFF
 WINDOW_MASK = 0x7F
 INTEL_SERVER_DRAM_UNIT_NJ = 15_300
-"""Fixed DRAM unit that the kernel assumes on Intel servers instead of 2**-16 J."""
+"""Fixed DRAM energy unit that the kernel uses on Intel servers instead of 2**-16 J."""
 
 _SHIFTS = {"long_term": 0, "short_term": 32}
 _ENABLE_BIT, _CLAMP_BIT, _WINDOW_SHIFT, _LOCK_BIT = 15, 16, 17, 63
@@ -24,7 +24,7 @@ _ENABLE_BIT, _CLAMP_BIT, _WINDOW_SHIFT, _LOCK_BIT = 15, 16, 17, 63
 
 @dataclass(frozen=True, slots=True)
 class RaplUnits:
-    """What one raw step is worth, in the integers that the kernel calculates with."""
+    """Units of the raw register values, in the integers that the kernel uses."""
 
     power_uw: int
     energy_nj: int
@@ -48,7 +48,7 @@ class RaplUnits:
 
 
 def window_to_raw(window_us: int, time_unit_us: int) -> int:
-    """Return the 7-bit field 2^Y (1 + Z/4) for a time window, rounded down as the kernel does."""
+    """Return the 7-bit field 2^Y (1 + Z/4) of a time window, rounded down as in the kernel."""
     if window_us < time_unit_us:
         return 0
     steps = window_us // time_unit_us
@@ -60,28 +60,29 @@ def window_to_raw(window_us: int, time_unit_us: int) -> int:
 
 
 def window_from_raw(raw: int, time_unit_us: int) -> int:
-    """Return the microseconds of a 7-bit time window field."""
+    """Return the time window in microseconds of a 7-bit field."""
     exponent, fraction = raw & 0x1F, raw >> 5 & 3
     return (1 << exponent) * (4 + fraction) * time_unit_us // 4
 
 
 class LimitRegister:
-    """Power limit register (MSR 0x610 or its mmio twin) of a package or of one die, wired to the model.
+    """Power limit register of a package or of one die (MSR 0x610, or its mmio counterpart).
 
-    Dies of a package have a register each; the package as a whole is held to the sum of their limits.
+    A write changes the limits of the model. If each die of a package has a register, the limit of the
+    package is the sum of the limits of its dies.
     """
 
     def __init__(
         self, realtime_model: RealtimeModel, package: int, interface: str, locked: bool, dies: int = 1
     ) -> None:
-        """Power on.
+        """Set the register to its value after power-on.
 
         Args:
             realtime_model: the node's model.
             package: package number.
             interface: `msr` or `mmio`.
-            locked: whether the firmware has locked it.
-            dies: how many registers the package's limits are divided among.
+            locked: whether the firmware has locked the register.
+            dies: number of registers among which the package's limits are divided.
         """
         self.package_registers = [self]
         self._realtime_model = realtime_model
@@ -108,7 +109,7 @@ class LimitRegister:
         return self._field(name, 0, LIMIT_MASK) * self._units.power_uw
 
     def set_limit_uw(self, name: str, limit_uw: int) -> None:
-        """Set a limit: rounded down to the unit, and cut to 15 bits without a word."""
+        """Set a limit, rounded down to the unit and silently truncated to 15 bits."""
         self._set_field(name, 0, LIMIT_MASK, limit_uw // self._units.power_uw)
 
     def window_us(self, name: str) -> int:
@@ -116,7 +117,7 @@ class LimitRegister:
         return window_from_raw(self._field(name, _WINDOW_SHIFT, WINDOW_MASK), self._units.time_us)
 
     def set_window_us(self, name: str, window_us: int) -> None:
-        """Set a time window, rounded down to the grid."""
+        """Set a time window, rounded down to a representable value."""
         raw = window_to_raw(window_us, self._units.time_us)
         self._set_field(name, _WINDOW_SHIFT, WINDOW_MASK, raw)
 
@@ -125,11 +126,11 @@ class LimitRegister:
         return bool(self._field(name, _ENABLE_BIT, 1))
 
     def set_enabled(self, enabled: bool) -> None:
-        """Switch the long-term limit, and its clamping bit with it."""
+        """Enable or disable the long-term limit together with its clamping bit."""
         self._set_field("long_term", _ENABLE_BIT, 3, 3 if enabled else 0)
 
     def write(self, value: int) -> None:
-        """Replace the whole register, as a write to the MSR does."""
+        """Replace the whole register, as by a write to the MSR."""
         self.value = value & (1 << 64) - 1
         self._push()
 
@@ -142,7 +143,7 @@ class LimitRegister:
         self._push()
 
     def _push(self) -> None:
-        """Tell the model; a limit that is off or 0 does not bind."""
+        """Pass the limits to the model. A limit that is disabled or 0 does not bind."""
         with self._realtime_model.modify() as model:
             for constraint in self.constraints:
                 name = constraint.name
@@ -155,7 +156,7 @@ class LimitRegister:
 def die_registers(
     realtime_model: RealtimeModel, package: int, interface: str, locked: bool, dies: int
 ) -> list[LimitRegister]:
-    """Return the limit registers of a package, one for each die."""
+    """Return the limit registers of a package, one per die."""
     registers = [LimitRegister(realtime_model, package, interface, locked, dies) for _ in range(dies)]
     for register in registers:
         register.package_registers = registers
@@ -164,7 +165,7 @@ def die_registers(
 
 
 class RaplRegisters:
-    """Counters and limits of all packages of a node."""
+    """Energy counters and limit registers of all packages of a node."""
 
     def __init__(
         self,
@@ -173,14 +174,14 @@ class RaplRegisters:
         locked: bool = False,
         range_joules: float | None = None,
     ) -> None:
-        """Power on.
+        """Set all registers to their values after power-on.
 
         Args:
             realtime_model: the node's model.
-            energy_offset_joules: what every counter stands at in the beginning.
+            energy_offset_joules: initial value of every counter.
             locked: whether the firmware has locked the package limits.
-            range_joules: after how much counters wrap, to the next whole nanojoule of their unit; None:
-                as the profile's units have it.
+            range_joules: energy after which counters wrap; their unit is rounded to whole nanojoules. None:
+                according to the profile's units.
         """
         self.realtime_model = realtime_model
         self.units = RaplUnits.of(realtime_model.profile)
@@ -206,7 +207,7 @@ class RaplRegisters:
     def raw_energy(self, domain: str) -> int:
         """Return the 32-bit counter of `cpu[i]`, `dram[i]`, `core[i]` or `node` (psys).
 
-        `cpu[0]/2` is that of one of two dies of package 0, which use the same.
+        `cpu[0]/2` is the counter of one of two dies of package 0; both dies use the same energy.
         """
         counter = self._counters.get(domain)
         if counter is None:
@@ -220,15 +221,15 @@ class RaplRegisters:
             return counter.value(model) & COUNTER_MASK
 
     def energy_uj(self, domain: str) -> int:
-        """Return a counter as `energy_uj` shows it."""
+        """Return the value of `energy_uj` of a counter."""
         return self.raw_energy(domain) * self._unit_nj(domain) // 1000
 
     def energy_range_uj(self, domain: str) -> int:
-        """Return `max_energy_range_uj` of a counter."""
+        """Return the value of `max_energy_range_uj` of a counter."""
         return COUNTER_MASK * self._unit_nj(domain) // 1000
 
     def throttled_time_raw(self, package: int) -> int:
-        """Return the time for which limits held the package back, in raw time units (MSR 0x613)."""
+        """Return the time in which limits throttled the package, in raw time units (MSR 0x613)."""
         with self.realtime_model.now() as model:
             return int(model.package_throttled_s(package) * 1e6 / self.units.time_us) & COUNTER_MASK
 
@@ -236,7 +237,7 @@ class RaplRegisters:
         return self.units.dram_energy_nj if domain[0] == "d" else self.units.energy_nj
 
     def _joules(self, model: NodeModel, domain: str) -> float:
-        """Return joules; `core[i]` is what the package uses above its deep sleep power."""
+        """Return the energy of a domain; `core[i]` is the package's energy above its deep sleep power."""
         if not domain.startswith("core"):
             part, _, dies = domain.partition("/")
             return model.energy_joules(part) / int(dies or 1)

@@ -1,4 +1,4 @@
-"""CPU numbers, topology, caches and NUMA nodes: everything static below /sys/devices/system/{cpu,node}."""
+"""CPU numbers, topology, caches and NUMA nodes: the static files below /sys/devices/system/{cpu,node}."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _add_cpu_topology(tree: Tree, base: str, cpu: CpuProfile, number: int, dies:
 
 
 def _die_of(cpu: CpuProfile, number: int, dies: int) -> int:
-    """Return the die of a CPU within its package; dies divide the cores evenly in order."""
+    """Return the die of a CPU within its package. The cores are divided evenly among the dies in order."""
     return cpu.core_of(number) % cpu.cores_per_package * dies // cpu.cores_per_package
 
 
