@@ -100,6 +100,7 @@ lint-python: $(VENV)/.installed-check
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
+	.ci/unique-class-names
 
 lint: deps-build deps-lint $(VENV)/.installed-dev lint-python
 	clang-format --dry-run --Werror $(C_SOURCES)
